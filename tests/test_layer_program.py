@@ -143,10 +143,10 @@ def test_known_flows_as_orders(overlay, flow, tokens):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a = G1 G2\nb = G1 G3", "step 2, 'b = G1 G3': G1 went into an earlier product; there are x, G3"),
+        ("a = G1 G2\nb = G1 G3", "step 2, 'b = G1 G3': an earlier product used G1; there are x, G3"),
         ("a = q x", "step 1, 'a = q x': there is no q yet"),
-        ("G2 = x G6", "the name G2 is taken"),
-        ("a = x G6", "the order leaves G1, G2, G3, G4, G5, a: every core"),
+        ("G2 = x G6", "the name G2 is in use"),
+        ("a = x G6", "the order does not use G1, G2, G3, G4, G5, a: every core"),
         ("a = G1 G3\nb = a G2\nc = b G4\nd = c G5\ne = d G6\ny = x e", "G1 and G3 share no index"),
         ("a = x G5\nb = a G6\nc = b G4\nd = c G3\ne = d G2\ny = e G1", "sums over all indices of G6 at once"),
         (str(order_of("reconstruct", 13, *MODES, 12)), "W takes 36,864 vectors, a bank for intermediates has"),

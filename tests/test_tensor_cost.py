@@ -201,7 +201,7 @@ def test_optimal_order_is_the_best_of_all(tokens, out_modes, in_modes, ranks):
         (lambda: flow_cost("reconstruct", 1, (2,), (2,), 0), "rank is 0"),
         (
             lambda: grouped_cost(((1,), (2,)), 1, (2,), (2,), 1),
-            r"groups are \(\(1,\), \(2,\)\): they must make up 1 and 1",
+            r"groups are \(\(1,\), \(2,\)\): they must add up to 1 and 1",
         ),
         (lambda: lookup_cost(-1, (2,), (2,), 1), "tokens is -1"),
         (lambda: optimal_cost(1, (2,), (), 1), r"in_modes are \(\)"),

@@ -142,7 +142,7 @@ def test_lookup_never_builds_the_table():
 
 @pytest.mark.parametrize("ids", [[12], [3, -1], [0, 1000]])
 def test_ids_beyond_the_table_are_refused(ids):
-    with pytest.raises(BttlabError, match=rf"ids reach from {min(ids)} to {max(ids)}: the table has rows 0 to 11"):
+    with pytest.raises(BttlabError, match=rf"ids are from {min(ids)} to {max(ids)}: the table has rows 0 to 11"):
         TTMEmbedding(12, 6, (3, 4), (2, 3), 2)(torch.tensor(ids))
 
 
@@ -171,7 +171,7 @@ def test_initial_values_come_from_the_generator():
         (lambda: matrix_to_tt(torch.zeros(6), (2, 3), (1,), 2), r"the matrix has shape \(6,\)"),
         (lambda: matrix_to_ttm(torch.zeros(6, 4), (2, 3), (4,), 2), "differ in number: .* pad the shorter with 1"),
         (lambda: matrix_to_ttm(torch.zeros(6, 4), (2, 3), (2, 3), 2), r"column_modes \(2, 3\): 2 x 3 = 6, not 4"),
-        (lambda: tt_to_matrix([torch.zeros(1, 2, 3), torch.zeros(2, 2, 1)], (2,)), "core 1 .* ends in rank 3"),
+        (lambda: tt_to_matrix([torch.zeros(1, 2, 3), torch.zeros(2, 2, 1)], (2,)), "core 1 .* ends with rank 3"),
         (lambda: tt_to_matrix([torch.zeros(2, 2, 3), torch.zeros(3, 2, 1)], (2,)), "outer ranks are 2 and 1"),
         (lambda: tt_to_matrix([torch.zeros(1, 2), torch.zeros(2, 1)], (2,)), "each of 3 dimensions"),
         (lambda: tt_to_matrix([torch.zeros(1, 2, 3), torch.zeros(3, 2, 1)], (3,)), r"cores have modes \(2, 2\)"),

@@ -65,8 +65,8 @@ def test_a_model_is_compressed_and_its_report_says_what_was_done():
     by_name = {layer.name: layer for layer in report.layers}
     assert isinstance(model[1].linear1, TTLinear) and model.shared is model[1].linear1
     assert type(model[1].linear2) is nn.Linear and by_name["1.linear2"].note == "skipped"
-    assert by_name["head"].note == by_name["0"].note == "its weight is another layer's, too"
-    assert by_name["small"].note == "cores would be no smaller"
+    assert by_name["head"].note == by_name["0"].note == "shares its weight with another layer"
+    assert by_name["small"].note == "cores would not be smaller"
     assert (report.before, report.after) == (before, sum(parameter.numel() for parameter in model.parameters()))
     assert by_name["1.linear1"].ranks == (4,) * 5 and 0 < by_name["1.linear1"].error < 1
     assert "1.linear1" in str(report) and f"{report.after:,}" in str(report)

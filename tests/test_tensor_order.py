@@ -60,10 +60,10 @@ def test_the_backward_pass_gives_autograds_gradients(chain_first):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("z = x", "'z = x' is no step: a step is 'result = left right'"),
-        ("", "the order leaves x, G1, G2"),
-        ("dx = x G6", "the name dx is taken"),
-        ("a = x G6\nb = a a", "not multiplied with itself"),
+        ("z = x", "'z = x' is not a step: write 'result = left right'"),
+        ("", "the order does not use x, G1, G2"),
+        ("dx = x G6", "the name dx is in use"),
+        ("a = x G6\nb = a a", "not multiplied by itself"),
     ],
 )
 def test_what_is_no_order(text, message):

@@ -1,4 +1,4 @@
-"""Multi-head attention whose four matrices are tensor trains."""
+"""Multi-head attention whose four weight matrices are tensor trains."""
 
 import torch
 import torch.nn.functional as F
@@ -6,20 +6,21 @@ from torch import Tensor, nn
 
 
 class TTAttention(nn.Module):
-    """Multi-head attention, called as `nn.MultiheadAttention` is; the weights that it returns are always None.
+    """Multi-head attention with the interface of `nn.MultiheadAttention`, but always returns None as weights.
 
     Parameters
     ----------
     query, key, value, output : nn.Module
-        Linear layers, of `TTLinear` or dense.
+        Linear layers, `TTLinear` or dense.
     num_heads : int
     batch_first : bool
-        Whether x is (batch, tokens, features); else (tokens, batch, features).
+        True if x is (batch, tokens, features), False if it is (tokens, batch, features).
     dropout : float
-        Of the attention's probabilities, while training.
+        Dropout of the attention probabilities in training.
     """
 
-    # What nn.TransformerEncoder and its layers ask for: so they call `forward`, not a kernel of their own.
+    # nn.TransformerEncoder and its layers read these attributes; with these values they call `forward` instead of a
+    # fused kernel.
     _qkv_same_embed_dim, in_proj_bias = False, None
 
     def __init__(
@@ -47,7 +48,7 @@ class TTAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, None]:
-        """Return the output and None; a mask of bool hides where it is true, one of floats is added to the scores."""
+        """Return the output and None. A bool mask hides positions where it is true; a float mask is added to scores."""
         first = self.batch_first or query.ndim == 2
         x = [one if first else one.transpose(0, 1) for one in (query, key, value)]
         layers = (self.query, self.key, self.value)
@@ -55,11 +56,11 @@ class TTAttention(nn.Module):
             layer(one).unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
             for layer, one in zip(layers, x, strict=True)
         ]
-        mask = None if attn_mask is None else _added(attn_mask, query.dtype)
+        mask = None if attn_mask is None else _float_mask(attn_mask, query.dtype)
         if mask is not None and mask.ndim == 3:  # (batch x heads, tokens, tokens)
             mask = mask.unflatten(0, (-1, self.num_heads))
         if key_padding_mask is not None:
-            hidden = _added(key_padding_mask, query.dtype)[..., None, None, :]
+            hidden = _float_mask(key_padding_mask, query.dtype)[..., None, None, :]
             mask = hidden if mask is None else mask + hidden
         dropout = self.dropout if self.training else 0.0
         causal = is_causal and mask is None
@@ -68,8 +69,8 @@ class TTAttention(nn.Module):
         return y if first else y.transpose(0, 1), None
 
 
-def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask that is added to scores."""
+def _float_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask to add to scores: -inf where a bool mask is true."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, float("-inf"))

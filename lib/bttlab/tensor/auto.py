@@ -1,12 +1,12 @@
-"""The cheapest order of contraction for a number of tokens: which neighbouring cores to merge, or to build W at all.
+"""The cheapest order of contraction for a number of tokens: which neighbouring cores to merge, or whether to build W.
 
-The orders tried are those of `bttlab.tensor.flows.grouped`, with every way to cut the output cores and the input cores
-into groups of neighbours, and `reconstruct`. The right-to-left flow and the contractions of the bi-directional one are
-among them. With few tokens it pays to merge little, with many to merge all.
+The search covers all orders of `bttlab.tensor.flows.grouped`, which split the output cores and the input cores into
+groups of neighbours, and `reconstruct`. They include the right-to-left flow and the contractions of the bi-directional
+one. With few tokens it is cheaper to merge few cores, with many tokens to merge all.
 
-The backward pass of each takes twice the multiply-accumulates of its forward pass: a product C = A B has the two
-gradients dA = dC B^T and dB = A^T dC, each as dear as the product itself. So the order that is the cheapest forward is
-the cheapest altogether.
+The backward pass of each order takes twice the multiply-accumulates of its forward pass: a product C = A B has the two
+gradients dA = dC B^T and dB = A^T dC, and each costs as much as the product. The order with the cheapest forward pass
+is therefore the cheapest in total.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def cheapest_order(
     Returns
     -------
     groups : (tuple of int, tuple of int) or None
-        How many neighbouring cores each merge takes, of the output and of the input cores; None to build W.
+        Number of neighbouring cores in each merge, for the output and the input cores; None to build W.
     cost : Cost
 
     Raises
@@ -41,10 +41,10 @@ def cheapest_order(
     ShapeError
         If tokens, modes or ranks are not allowed.
     """
-    reconstructed = flow_cost("reconstruct", tokens, out_modes, in_modes, rank)  # checks what it is given
+    reconstructed = flow_cost("reconstruct", tokens, out_modes, in_modes, rank)  # also checks the arguments
     out_modes, in_modes = tuple(out_modes), tuple(in_modes)
     ranks = full_ranks(rank, len(out_modes) + len(in_modes))[1:-1]
-    # What merging costs at one end does not depend on the other, where the rank between them is all that is left.
+    # The costs of both ends are independent, because only the rank between them is left after the input cores.
     ins = min(
         _groupings(len(in_modes)),
         key=lambda ins: grouped_cost(((1,) * len(out_modes), ins), tokens, out_modes, in_modes, ranks).macs,
@@ -58,27 +58,27 @@ def cheapest_order(
     )
     if cost.macs > reconstructed.macs:
         return None, reconstructed
-    if groups == ((len(out_modes),), (len(in_modes),)):  # then the same products are done in another order
+    if groups == ((len(out_modes),), (len(in_modes),)):  # the bi-directional flow has these products in another order
         cost = flow_cost("bidirectional", tokens, out_modes, in_modes, ranks)
     return groups, cost
 
 
-@lru_cache(maxsize=1024)  # a layer asks at every call; sequences have a few hundred lengths at most
+@lru_cache(maxsize=1024)  # called in every forward pass; there are a few hundred sequence lengths at most
 def auto_flow(tokens: int, out_modes: tuple[int, ...], in_modes: tuple[int, ...], ranks: tuple[int, ...]) -> Flow:
-    """Return the flow of `cheapest_order`; parameters are as there, as tuples."""
+    """Return the flow of `cheapest_order`, with the same parameters as tuples."""
     groups, _ = cheapest_order(tokens, out_modes, in_modes, ranks)
     if groups is None:
         return FLOWS["reconstruct"]
     ends = (out_modes, in_modes)
     if groups == tuple((len(modes),) for modes in ends):
-        return FLOWS["bidirectional"]  # the same products, laid out for speed
+        return FLOWS["bidirectional"]  # the same products with a faster memory layout
     if groups == tuple((1,) * len(modes) for modes in ends):
         return FLOWS["right_to_left"]
     return grouped(groups)
 
 
 def _groupings(cores: int) -> Iterator[tuple[int, ...]]:
-    """Yield every way to cut a number of cores into groups of neighbours."""
+    """Yield all ways to split a number of cores into groups of neighbours."""
     yield (cores,)
     for first in range(1, cores):
         for rest in _groupings(cores - first):
@@ -86,12 +86,12 @@ def _groupings(cores: int) -> Iterator[tuple[int, ...]]:
 
 
 def order_of(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Order:
-    """Return a known flow as an order.
+    """Return a named flow as an `Order`.
 
     Parameters
     ----------
     flow : str
-        One of `bttlab.tensor.FLOWS`; "auto", the cheapest of `cheapest_order`; or "optimum", what opt_einsum finds.
+        One of `bttlab.tensor.FLOWS`; "auto" for that of `cheapest_order`; or "optimum" for that of opt_einsum.
     tokens, out_modes, in_modes, rank
         As for `flow_cost`.
     """

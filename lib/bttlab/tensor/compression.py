@@ -1,4 +1,4 @@
-"""Replace the dense layers of any model by tensor layers, and report what that does to each."""
+"""Replace the dense layers of a model by tensor layers, and report the effect on each."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -21,13 +21,13 @@ class CompressedLayer:
     name : str
         Of the layer in its model.
     before, after : int
-        Parameters.
+        Number of parameters.
     ranks : tuple of int
-        Internal ranks; none where the layer was left as it was.
+        Internal ranks; none if the layer was not replaced.
     error : float
         Relative error of the weight, in the Frobenius norm.
     note : str
-        Why a layer was left as it was.
+        Why a layer was not replaced.
     """
 
     name: str
@@ -40,13 +40,13 @@ class CompressedLayer:
 
 @dataclass(frozen=True)
 class Compression:
-    """Report of `compress`: a line for each linear layer and embedding; printed, it is a table.
+    """Report of `compress` with a line for each linear layer and embedding; `print` shows a table.
 
     Attributes
     ----------
     layers : list of CompressedLayer
     before, after : int
-        Parameters of the whole model.
+        Number of parameters of the whole model.
     """
 
     layers: list[CompressedLayer]
@@ -71,7 +71,7 @@ def compress(
     skip: Collection[str] = (),
     flow: str = "bidirectional",
 ) -> Compression:
-    """Replace linear layers, embeddings and attentions of a model by TT and TTM layers and `TTAttention`, in place.
+    """Replace linear layers, embeddings and attentions of a model in place, by TT and TTM layers and `TTAttention`.
 
     Parameters
     ----------
@@ -79,9 +79,9 @@ def compress(
     rank : int, optional
         Largest internal rank of each layer.
     error : float, optional
-        Largest relative error of each weight, in the Frobenius norm. One of both must be given.
+        Largest relative error of each weight, in the Frobenius norm. Give either `rank` or `error`.
     embeddings : bool
-        Whether embeddings are replaced too.
+        Whether embeddings are replaced, too.
     skip : collection of str
         Names of layers that stay dense, such as "classifier".
     flow : str
@@ -94,7 +94,7 @@ def compress(
     Raises
     ------
     ShapeError
-        If rank or error are not allowed, a name in `skip` is no layer, or `model` is itself a layer.
+        If rank or error are not allowed, a name in `skip` is not a layer, or `model` is itself a layer.
     """
     names = dict(model.named_modules())
     if unknown := set(skip) - set(names):
@@ -110,7 +110,7 @@ def compress(
         if name in skip:
             layers.append(CompressedLayer(name, size, size, note="skipped"))
         elif not _is_attention(layer) and users[layer.weight] > 1:
-            layers.append(CompressedLayer(name, size, size, note="its weight is another layer's, too"))
+            layers.append(CompressedLayer(name, size, size, note="shares its weight with another layer"))
         else:
             smaller, lines = _replaced(name, layer, rank, error, flow)
             layers += lines
@@ -124,18 +124,19 @@ def compress(
 
 
 def _is_dense(layer: nn.Module) -> bool:
-    # Of Linear no subclass: what uses one reads its weight for itself.
+    # No subclasses of Linear: modules that use one read its weight themselves.
     return type(layer) in (nn.Linear, nn.Embedding) or _is_attention(layer)
 
 
 def _is_attention(layer: nn.Module) -> bool:
-    """Return whether this is PyTorch's attention, of one width, without what `TTAttention` lacks."""
+    """Return True for PyTorch attention that `TTAttention` can replace: one width, no bias_k, no add_zero_attn."""
     if type(layer) is not nn.MultiheadAttention:
         return False
     return layer._qkv_same_embed_dim and layer.bias_k is None and not layer.add_zero_attn
 
 
 def _replaced(name: str, layer: nn.Module, rank, error, flow: str) -> tuple[nn.Module | None, list[CompressedLayer]]:
+    """Return the tensor layer for a dense layer, or None if it would not be smaller, and the lines of the report."""
     if _is_attention(layer):
         return _replaced_attention(name, layer, rank, error, flow)
     size = _count(layer)
@@ -144,18 +145,19 @@ def _replaced(name: str, layer: nn.Module, rank, error, flow: str) -> tuple[nn.M
     else:
         smaller = TTMEmbedding.from_embedding(layer, rank, error)
     if _count(smaller) >= size:
-        return None, [CompressedLayer(name, size, size, note="cores would be no smaller")]
+        return None, [CompressedLayer(name, size, size, note="cores would not be smaller")]
     weight = layer.weight.detach()
     with torch.no_grad():
-        off = float((smaller.to_dense() - weight).norm() / weight.norm().clamp_min(torch.finfo(weight.dtype).tiny))
+        norm = weight.norm().clamp_min(torch.finfo(weight.dtype).tiny)
+        relative = float((smaller.to_dense() - weight).norm() / norm)
     ranks = tuple(core.shape[-1] for core in smaller.cores)[:-1]
     for parameter in smaller.parameters():
         parameter.requires_grad_(layer.weight.requires_grad)
-    return smaller, [CompressedLayer(name, size, _count(smaller), ranks, off)]
+    return smaller, [CompressedLayer(name, size, _count(smaller), ranks, relative)]
 
 
 def _replaced_attention(name: str, layer: nn.MultiheadAttention, rank, error, flow: str):
-    """Replace the four matrices of an attention, those that get smaller."""
+    """Return a `TTAttention` in which TT layers replace those of the four matrices that get smaller."""
     size, bias = layer.embed_dim, layer.in_proj_bias
     parts, lines = {}, []
     for n, part in enumerate(("query", "key", "value", "output")):

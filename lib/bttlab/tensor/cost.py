@@ -1,11 +1,11 @@
-"""Cost of a contraction, from shapes alone: multiply-accumulates and intermediate memory, forward and backward.
+"""Cost of a contraction, computed from shapes: multiply-accumulates and intermediate memory, forward and backward.
 
 Multiply-accumulates (MACs) are those of the matrix products; additions of a bias or of scattered gradients are not
-counted. An *intermediate* is a result that is neither input, output, parameter nor gradient of one of these. It is
-alive from the step that makes it to the last step of its pass that reads it; intermediates of the forward pass that the
-backward pass reads again are kept, and alive when the backward pass starts. The peak of a pass is the largest number
-of elements alive during one of its steps. Copies that only rearrange or select (a transposed gradient, the slices of a
-core) are not counted.
+counted. An *intermediate* is a result that is not an input, output or parameter, nor the gradient of one of these. It
+is alive from the step that computes it to the last step of its pass that reads it. Intermediates of the forward pass
+that the backward pass reads are kept, and are alive when the backward pass starts. The peak of a pass is the largest
+number of elements alive during one of its steps. Copies that only rearrange or select (a transposed gradient, the
+slices of a core) are not counted.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class PassCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """Forward and backward pass, and the elements of the forward pass's intermediates kept between them."""
+    """Cost of the forward and backward pass, and the elements of the intermediates kept between them."""
 
     forward: PassCost
     backward: PassCost
@@ -53,7 +53,7 @@ class Cost:
 
 
 def lookup_cost(tokens: int, row_modes: Sequence[int], column_modes: Sequence[int], rank: Rank) -> Cost:
-    """Return the cost of looking `tokens` rows up in a TTM, each by itself (`bttlab.tensor.ttm.lookup`).
+    """Return the cost of looking up `tokens` rows of a TTM, each separately (`bttlab.tensor.ttm.lookup`).
 
     Parameters and errors are as for `bttlab.tensor.flow_cost`.
     """
@@ -65,7 +65,7 @@ def lookup_cost(tokens: int, row_modes: Sequence[int], column_modes: Sequence[in
         product = f"P{k}" if k < len(shapes) else "y"
         reads = (f"P{k - 1}" if k > 2 else "G1", f"G{k}")
         forward.add(product, reads, columns, before, n * after, batch=tokens)
-        # dS: a slice's gradient belongs to one token, an intermediate until it is added up into its core's
+        # dS is the gradient of one token's slice: an intermediate until it is added to the gradient of its core.
         backward.add_first(
             (f"dS{k}", (reads[0], f"d{product}"), before, columns, n * after, tokens),
             (f"dP{k - 1}" if k > 2 else "dS1", (f"d{product}", f"G{k}"), columns, n * after, before, tokens),
@@ -75,7 +75,7 @@ def lookup_cost(tokens: int, row_modes: Sequence[int], column_modes: Sequence[in
 
 
 class PassProducts:
-    """Collects the matrix products of one pass; `external` are results that are no intermediates."""
+    """The matrix products of one pass; results in `external` are not intermediates."""
 
     def __init__(self, external: set[str]):
         self.external = external
@@ -85,7 +85,7 @@ class PassProducts:
         self.products.append(_product(result, reads, rows, inner, columns, batch))
 
     def add_first(self, *products: tuple) -> None:
-        """Put products before those already there: a backward pass is written along the forward one."""
+        """Insert products at the beginning: the backward pass is built along with the forward pass, in reverse."""
         self.products[:0] = [_product(*product) for product in products]
 
     def intermediates(self) -> dict[str, int]:
@@ -113,12 +113,12 @@ def _product(result: str, reads: tuple[str, str], rows: int, inner: int, columns
 
 
 def cost_of(forward: PassProducts, backward: PassProducts) -> Cost:
-    """Return the cost of both passes; results that the backward pass reads are kept."""
+    """Return the cost of both passes; results of the forward pass that the backward pass reads are kept."""
     kept = {name: size for name, size in forward.intermediates().items() if name in backward.reads()}
     return Cost(forward.cost({}), backward.cost(kept), sum(kept.values()))
 
 
 def check_tokens(tokens: int) -> None:
-    """Raise ShapeError unless there is a token."""
+    """Raise ShapeError unless there is at least one token."""
     if tokens < 1:
         raise ShapeError(f"tokens is {tokens}: it must be at least 1")

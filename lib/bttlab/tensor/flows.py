@@ -1,12 +1,12 @@
-"""Ways to contract a TT linear layer, forward and hand-derived backward, as functions on plain tensors.
+"""Flows (orders of contraction) of a TT linear layer: forward and hand-derived backward passes on plain tensors.
 
 y = x W^T with W = L R (see `bttlab.tensor.tt`), x of shape (tokens, in), y of shape (tokens, out). Each flow is a pair
 
     forward(x, out_cores, in_cores, bias=None) -> (y, saved)
     backward(dy, x, out_cores, in_cores, saved) -> (dx, gradients of out_cores then in_cores)
 
-`saved` holds the intermediates that the backward pass reads again; the gradient of the bias is dy summed over the
-tokens and left to the caller. Nothing is checked here: modules check once, when they are built.
+`saved` are the intermediates that the backward pass needs. The caller computes the gradient of the bias, dy summed over
+the tokens. These functions check nothing; modules check shapes when they are created.
 
 References
 ----------
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bttlab.tensor.tt import merge_left, merge_left_backward, merge_right, merge_right_backward
 
-if TYPE_CHECKING:  # costs are counted from these flows, too, where there is no need of torch
+if TYPE_CHECKING:  # the costs of these flows are computed without torch
     from torch import Tensor
 
     Cores = Sequence[Tensor]
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # costs are counted from these flows, too, where there is no 
 
 
 def bidirectional(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | None = None) -> tuple[Tensor, Saved]:
-    """Merge the output cores into L and the input cores into R, apart from the tokens; z = x R^T, y = z L^T + b."""
+    """Merge the output cores into L and the input cores into R, then compute z = x R^T, y = z L^T + b."""
     left, right = merge_left(out_cores), merge_right(in_cores)  # L is left[-1] (out, r), R is right[0] (r, in)
     z = x.mm(right[0].t())  # (tokens, r)
     return _linear(z, left[-1], bias), (z, *left, *right)
@@ -41,7 +41,7 @@ def bidirectional(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | N
 def bidirectional_backward(
     dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
 ) -> tuple[Tensor, list[Tensor]]:
-    """Through L and R to dx, then from dL and dR outwards to the cores."""
+    """Compute dx with L and R, then the cores' gradients from dL and dR."""
     z, left, right = saved[0], saved[1 : 1 + len(out_cores)], saved[1 + len(out_cores) :]
     dz = dy.mm(left[-1])  # (tokens, r)
     dx = dz.mm(right[0])
@@ -51,7 +51,7 @@ def bidirectional_backward(
 
 
 def reconstruct(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | None = None) -> tuple[Tensor, Saved]:
-    """Build W = L R, then y = x W^T + b."""
+    """Build W = L R, then compute y = x W^T + b."""
     left, right = merge_left(out_cores), merge_right(in_cores)
     weight = left[-1].mm(right[0])  # (out, in)
     return _linear(x, weight, bias), (weight, *left, *right)
@@ -60,7 +60,7 @@ def reconstruct(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | Non
 def reconstruct_backward(
     dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
 ) -> tuple[Tensor, list[Tensor]]:
-    """Through W to dx and dW, then by dL = dW R^T, dR = L^T dW to the cores."""
+    """Compute dx and dW, then the cores' gradients from dL = dW R^T and dR = L^T dW."""
     weight, left, right = saved[0], saved[1 : 1 + len(out_cores)], saved[1 + len(out_cores) :]
     dx = dy.mm(weight)
     dweight = dy.t().mm(x)  # (out, in)
@@ -70,10 +70,10 @@ def reconstruct_backward(
 
 
 def right_to_left(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | None = None) -> tuple[Tensor, Saved]:
-    """Contract x with the last core, then the last but one, to the first: every intermediate has all the tokens.
+    """Contract x with the cores from the last to the first. Every intermediate has all tokens.
 
-    The tokens are the first index while input modes disappear and the last while output modes appear. So every step
-    is one matrix product on views, and y is the transposed view of the last result.
+    The tokens are the first index while input modes are summed and the last index while output modes are added. So
+    every step is one matrix product on views, and y is the transposed view of the last result.
     """
     tokens = x.shape[0]
     steps = []
@@ -94,9 +94,9 @@ def right_to_left(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | N
 def right_to_left_backward(
     dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
 ) -> tuple[Tensor, list[Tensor]]:
-    """The steps of the forward pass in reverse, each giving its core's gradient and passing the token-sized one on."""
+    """Reverse the steps of the forward pass. Each gives its core's gradient and the gradient of the step's input."""
     tokens = x.shape[0]
-    inputs = [x, *saved]  # what each step read, from the last core to the first
+    inputs = [x, *saved]  # of each step, from the last core to the first
     inputs[len(in_cores)] = inputs[len(in_cores)].t()  # (r, tokens)
     grads = []
     grad = dy.t()  # (out, tokens)
@@ -119,7 +119,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class Flow(NamedTuple):
-    """A flow's two passes."""
+    """The forward and backward pass of a flow."""
 
     forward: Callable[..., tuple[Tensor, Saved]]
     backward: Callable[..., tuple[Tensor, list[Tensor]]]
@@ -129,12 +129,12 @@ Grouping = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def grouped(groups: Grouping) -> Flow:
-    """Return the flow that merges neighbouring cores and contracts x with the merged ones from right to left.
+    """Return the flow that merges neighbouring cores and contracts x with the merged cores from right to left.
 
     Parameters
     ----------
     groups : (tuple of int, tuple of int)
-        How many neighbours each merge takes, of the output cores and of the input cores. Groups of one core each give
+        Number of neighbouring cores in each merge, for the output cores and the input cores. Groups of one core give
         `right_to_left`; one group at each end gives the contractions of `bidirectional`.
     """
     return Flow(partial(_grouped, groups), partial(_grouped_backward, groups))
@@ -171,7 +171,7 @@ def _split(items: Sequence[Tensor], sizes: Sequence[int]) -> list[Sequence[Tenso
 
 
 def _as_cores(merged: Sequence[Sequence[Tensor]], groups: Sequence[Cores], last: int) -> list[Tensor]:
-    """Return the end of each merge in the shape of a core, (r_prev, n, r_next)."""
+    """Return the result of each merge in the shape of a core, (r_prev, n, r_next)."""
     return [
         merge[last].view(group[0].shape[0], -1, group[-1].shape[2]) if len(group) > 1 else group[0]
         for merge, group in zip(merged, groups, strict=True)

@@ -1,4 +1,4 @@
-"""Gates on the bonds of a train of cores, by which its ranks can be chosen while it is trained."""
+"""Gates on the bonds of a tensor train, which allow to choose its ranks during training."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,19 +8,20 @@ from torch import Tensor, nn
 
 
 class BondGates(nn.Module):
-    """A diagonal matrix on each internal bond, at first of ones; a `core_map` of the layers of this package.
+    """A diagonal matrix on each internal bond, initially the identity; a `core_map` for the layers of this package.
 
     Parameters
     ----------
     ranks : sequence of int
         The internal ranks.
     speed : float
-        Adam moves every parameter by about the learning rate a step: the diagonals move so many times as fast.
+        Factor between the steps of a diagonal and those of its parameter: Adam changes every parameter by about the
+        learning rate in a step.
 
     Attributes
     ----------
     gates : nn.ParameterList
-        The diagonals over `speed`, shapes (r_k,).
+        The diagonals divided by `speed`, shapes (r_k,).
     """
 
     def __init__(self, ranks: Sequence[int], speed: float = 1.0):
@@ -33,12 +34,12 @@ class BondGates(nn.Module):
         return [self.speed * gate for gate in self.gates]
 
     def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
-        """Return the cores, each but the last times the diagonal at its right."""
+        """Return the cores, each but the last multiplied by the diagonal on its right."""
         return [*(core * gate for core, gate in zip(cores[:-1], self.diagonals(), strict=True)), cores[-1]]
 
 
 def bond_weights(cores: Sequence[Tensor]) -> list[Tensor]:
-    """Return what each index of each internal bond carries of its train.
+    """Return the relative weight of each index of each internal bond.
 
     Parameters
     ----------
@@ -47,24 +48,24 @@ def bond_weights(cores: Sequence[Tensor]) -> list[Tensor]:
     Returns
     -------
     list of Tensor, shapes (r_k,)
-        The norm of the left core's slice times that of the right core's, squared; a bond's sum is 1.
+        The squared norm of the left core's slice times that of the right core's, normalised to the sum 1 for each bond.
     """
     weights = []
     for left, right in pairwise(cores):
-        carried = left.flatten(0, -2).square().sum(0) * right.flatten(1).square().sum(1)
-        weights.append(carried / carried.sum().clamp_min(torch.finfo(carried.dtype).tiny))
+        products = left.flatten(0, -2).square().sum(0) * right.flatten(1).square().sum(1)
+        weights.append(products / products.sum().clamp_min(torch.finfo(products.dtype).tiny))
     return weights
 
 
 def selected(tensor: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
-    """Return a core with only some indices of its bonds; None keeps all."""
+    """Return a core with a selection of the indices of its bonds; None keeps all."""
     if left is not None:
         tensor = tensor.index_select(0, left)
     return tensor if right is None else tensor.index_select(tensor.ndim - 1, right)
 
 
 def padded(cores: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return cores of larger ranks that stand for the same matrix: zeros are added at the bonds."""
+    """Return cores with larger ranks and the same matrix, padded with zeros at the bonds."""
     larger_cores = []
     for core, shape in zip(cores, shapes, strict=True):
         larger = core.new_zeros(tuple(shape))

@@ -13,24 +13,24 @@ from bttlab.tensor.shapes import ShapeError, check_modes, choose_modes, tt_shape
 from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
 from bttlab.tensor.ttm import lookup, lookup_backward, matrix_to_ttm, row_digits, ttm_to_matrix
 
-EMBEDDING_STD = 0.02  # of a table's entries, as in BERT
-ENDS = 3  # cores of each end of a layer where the modes are chosen
+EMBEDDING_STD = 0.02  # of a table's initial entries, as in BERT
+ENDS = 3  # number of cores at each end of a layer with default modes
 
 
 def xavier_std(in_features: int, out_features: int) -> float:
-    """Return the standard deviation of a linear layer's weights at the start: sqrt(2 / (in + out))."""
+    """Return the standard deviation of a linear layer's initial weights: sqrt(2 / (in + out))."""
     return math.sqrt(2 / (in_features + out_features))
 
 
 class _Train(nn.Module):
-    """A layer whose weights are a train of cores."""
+    """A layer whose weight is a tensor train."""
 
     cores: nn.ParameterList
     core_map: nn.Module | None
 
     def used_cores(self) -> Sequence[Tensor]:
-        """Return the cores as the layer uses them: the parameters, or what `core_map` makes of them."""
-        # _parameters: iterating over a ParameterList takes half as long as both products with the tokens
+        """Return the cores that the layer uses: the parameters, or the result of `core_map` for them."""
+        # _parameters, because iterating over a ParameterList takes half as long as both products with the tokens
         cores = list(self.cores._parameters.values())
         return cores if self.core_map is None else self.core_map(cores)
 
@@ -39,16 +39,16 @@ class _Train(nn.Module):
         raise NotImplementedError
 
     def set_cores(self, cores: Sequence[Tensor]) -> None:
-        """Take other cores, of the same modes and any ranks that form a train, as new parameters."""
+        """Replace the parameters by other cores with the same modes and any ranks that form a train."""
         self.cores = _new_cores(cores, self._shapes_of(cores))
 
     def _load_from_state_dict(self, state_dict, prefix, *others) -> None:
-        """Load a layer of other ranks: its cores become new parameters, which an optimizer made before lacks."""
+        """Load a state with other ranks: its cores become new parameters, which an earlier optimizer does not have."""
         names = [f"{prefix}cores.{k}" for k in range(len(self.cores))]
-        given = [state_dict[name] for name in names if name in state_dict]
-        if len(given) == len(names) and [tuple(core.shape) for core in given] == self._shapes_of(given):
-            if any(old.shape != new.shape for old, new in zip(self.cores, given, strict=True)):
-                self.set_cores([new.to(old) for old, new in zip(self.cores, given, strict=True)])
+        loaded = [state_dict[name] for name in names if name in state_dict]
+        if len(loaded) == len(names) and [tuple(core.shape) for core in loaded] == self._shapes_of(loaded):
+            if any(old.shape != new.shape for old, new in zip(self.cores, loaded, strict=True)):
+                self.set_cores([new.to(old) for old, new in zip(self.cores, loaded, strict=True)])
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
@@ -63,8 +63,8 @@ class TTLinear(_Train):
     rank : int or sequence of int
         Every internal rank, or all of them in order.
     flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
-        Order of contraction, forward and backward; the results agree to rounding. "auto" takes at each call the order
-        with the fewest multiply-accumulates for its tokens (`cheapest_order`); under torch.compile it is
+        Order of contraction, forward and backward; the results are equal except for rounding. "auto" uses in each call
+        the order with the fewest multiply-accumulates for its tokens (`cheapest_order`); under torch.compile it is
         "bidirectional". May be changed at any time.
     bias : bool
     device, dtype
@@ -73,12 +73,12 @@ class TTLinear(_Train):
     Attributes
     ----------
     cores : nn.ParameterList
-        Shapes (r_prev, n, r_next), output modes first. They start normal, such that the entries of W have Xavier's
+        Shapes (r_prev, n, r_next), output modes first. Initially normal, so that the entries of W have Xavier's
         standard deviation sqrt(2 / (in + out)).
     bias : nn.Parameter, shape (out_features,), or None
-        Starts at zero.
+        Initially zero.
     core_map : nn.Module or None
-        If set, maps the list of cores to those that the layer uses, of the same modes.
+        If set, maps the list of cores to the cores that the layer uses, with the same modes.
 
     Raises
     ------
@@ -105,10 +105,10 @@ class TTLinear(_Train):
         if flow not in (*FLOWS, "auto"):
             raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}, auto")
         self.flow = flow
-        place = {"device": device, "dtype": dtype}
-        self.cores = nn.ParameterList(torch.empty(shape, **place) for shape in tt_shapes(out_modes, in_modes, rank))
+        options = {"device": device, "dtype": dtype}
+        self.cores = nn.ParameterList(torch.empty(shape, **options) for shape in tt_shapes(out_modes, in_modes, rank))
         self._ranks = _inner_ranks(list(self.cores))
-        self.bias = nn.Parameter(torch.empty(out_features, **place)) if bias else None
+        self.bias = nn.Parameter(torch.empty(out_features, **options)) if bias else None
         self.core_map = None
         self.reset_parameters()
 
@@ -121,7 +121,7 @@ class TTLinear(_Train):
         modes: tuple[Sequence[int], Sequence[int]] | None = None,
         flow: str = "bidirectional",
     ) -> "TTLinear":
-        """Return a layer whose cores are the TT-SVD of a dense layer's weight; device, dtype and bias are kept.
+        """Return a layer with the TT-SVD of a dense layer's weight as cores, and the same device, dtype and bias.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class TTLinear(_Train):
         rank, error
             Largest ranks, or the largest relative error of the weight, as for `matrix_to_tt`.
         modes : (out_modes, in_modes), optional
-            By default three factors of each size, as equal as its primes allow.
+            By default three factors of each size, as equal as its prime factors allow.
         flow : str
 
         Raises
@@ -171,7 +171,7 @@ class TTLinear(_Train):
 
     @property
     def weight(self) -> Tensor:
-        """W, shape (out, in), rebuilt: for code that reads a linear layer's weight."""
+        """W, shape (out, in), rebuilt from the cores, for code that reads a linear layer's weight."""
         return self.to_dense()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -184,7 +184,7 @@ class TTLinear(_Train):
         return tt_shapes(self.out_modes, self.in_modes, _inner_ranks(cores))
 
     def set_cores(self, cores: Sequence[Tensor]) -> None:
-        """Take other cores, of the same modes and any ranks that form a train, as new parameters."""
+        """Replace the parameters by other cores with the same modes and any ranks that form a train."""
         super().set_cores(cores)
         self._ranks = _inner_ranks(cores)
 
@@ -207,13 +207,13 @@ class TTLinear(_Train):
     def _flow_for(self, x: Tensor) -> Flow:
         if self.flow != "auto":
             return FLOWS[self.flow]
-        if torch.compiler.is_compiling():  # the search for an order is no graph
+        if torch.compiler.is_compiling():  # torch.compile cannot trace the search for an order
             return FLOWS["bidirectional"]
-        tokens = max(1, x.numel() // self.in_features)  # none at all cost nothing in any order
+        tokens = max(1, x.numel() // self.in_features)  # without tokens the order does not matter
         return auto_flow(tokens, self.out_modes, self.in_modes, self._ranks)
 
     def extra_repr(self) -> str:
-        """Show what defines the layer."""
+        """Return the layer's settings for `repr`."""
         ranks = list(self._ranks)
         return f"{self.in_features}, {self.out_features}, {self.out_modes}, {self.in_modes}, {ranks}, {self.flow!r}"
 
@@ -226,15 +226,15 @@ class TTMEmbedding(_Train):
     num_embeddings, embedding_dim : int
         Rows and columns of the table.
     row_modes, column_modes : sequence of int
-        Factorisations of `num_embeddings` and `embedding_dim`, of equal number.
+        Factorisations of `num_embeddings` and `embedding_dim`, with the same number of factors.
     rank : int or sequence of int
         Every internal rank, or all of them in order.
 
     Attributes
     ----------
     cores : nn.ParameterList
-        Shapes (r_prev, row mode, column mode, r_next). They start normal, such that the entries of the table have
-        the standard deviation 0.02.
+        Shapes (r_prev, row mode, column mode, r_next). Initially normal, so that the entries of the table have the
+        standard deviation 0.02.
     core_map : nn.Module or None
         As for `TTLinear`.
 
@@ -243,7 +243,7 @@ class TTMEmbedding(_Train):
     Raises
     ------
     ShapeError
-        If modes or ranks do not fit, or (on a call) an id lies outside the table.
+        If modes or ranks do not fit, or (on a call) an id is outside the table.
     """
 
     def __init__(
@@ -277,9 +277,9 @@ class TTMEmbedding(_Train):
         error: float | None = None,
         modes: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> "TTMEmbedding":
-        """Return a layer whose cores are the TT-SVD of a dense table; parameters and errors as `TTLinear.from_linear`.
+        """Return a layer with the TT-SVD of a dense table as cores; parameters and errors as `TTLinear.from_linear`.
 
-        A row of the table that `padding_idx` keeps from training is trained here.
+        `padding_idx` has no effect: its row is trained, too.
         """
         table = layer.weight
         rows, columns = modes or (choose_modes(layer.num_embeddings, ENDS), choose_modes(layer.embedding_dim, ENDS))
@@ -306,22 +306,22 @@ class TTMEmbedding(_Train):
                 return _TTMEmbeddingFunction.apply(ids, self.row_modes, *self.used_cores())
             rows, _ = lookup(row_digits(ids.reshape(-1), self.row_modes), self.used_cores())
             return rows.reshape(*ids.shape, rows.shape[1])
-        except (IndexError, RuntimeError):  # either, from index_select
+        except (IndexError, RuntimeError):  # index_select raises one or the other
             low, high = int(ids.min()), int(ids.max())
             if low >= 0 and high < self.num_embeddings:
                 raise
             raise ShapeError(
-                f"ids reach from {low} to {high}: the table has rows 0 to {self.num_embeddings - 1}"
+                f"ids are from {low} to {high}: the table has rows 0 to {self.num_embeddings - 1}"
             ) from None
 
     def extra_repr(self) -> str:
-        """Show what defines the layer."""
+        """Return the layer's settings for `repr`."""
         ranks = [core.shape[3] for core in self.cores][:-1]
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.row_modes}, {self.column_modes}, {ranks}"
 
 
 class _TTLinearFunction(torch.autograd.Function):
-    """Hands PyTorch's autograd the flow's own backward pass."""
+    """Connects the hand-derived backward pass of a flow with PyTorch's autograd."""
 
     @staticmethod
     def forward(ctx, flow, outputs, x, bias, *cores):
@@ -338,14 +338,14 @@ class _TTLinearFunction(torch.autograd.Function):
         cores, saved = tensors[: ctx.count], tensors[ctx.count :]
         dy = dy if dy.ndim == 2 else dy.reshape(rows.shape[0], dy.shape[-1])
         with ctx.autocast:
-            if torch.is_grad_enabled():  # of a second derivative: what was saved depends on the inputs, too
+            if torch.is_grad_enabled():  # second derivative: the saved tensors depend on the inputs, so recompute them
                 _, saved = ctx.flow.forward(rows, cores[: ctx.outputs], cores[ctx.outputs :])
             dx, grads = ctx.flow.backward(dy, rows, cores[: ctx.outputs], cores[ctx.outputs :], saved)
         return None, None, dx.reshape(ctx.shape), dy.sum(0) if ctx.has_bias else None, *grads
 
 
 class _TTMEmbeddingFunction(torch.autograd.Function):
-    """Hands PyTorch's autograd the lookup's own backward pass."""
+    """Connects the hand-derived backward pass of the lookup with PyTorch's autograd."""
 
     @staticmethod
     def forward(ctx, ids, row_modes, *cores):
@@ -368,12 +368,12 @@ class _TTMEmbeddingFunction(torch.autograd.Function):
 
 
 def _plain() -> bool:
-    """Return True where PyTorch differentiates the forward pass itself: under torch.func and torch.compile."""
+    """Return True under torch.func and torch.compile, where PyTorch must differentiate the forward pass itself."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def _autocast(x: Tensor) -> AbstractContextManager:
-    """Return a context in which products are of the precision that torch.autocast gives them now."""
+    """Return a context with the present settings of torch.autocast for the device of x."""
     kind = x.device.type
     if not torch.is_autocast_enabled(kind):
         return nullcontext()
@@ -385,9 +385,10 @@ def _inner_ranks(cores: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def _new_cores(cores: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> nn.ParameterList:
-    given = [tuple(core.shape) for core in cores]
-    if given != list(shapes):
-        raise ShapeError(f"cores have the shapes {given}: the layer's modes and these ranks give {list(shapes)}")
+    """Return copies of the cores as parameters; raise ShapeError unless they have these shapes."""
+    actual = [tuple(core.shape) for core in cores]
+    if actual != list(shapes):
+        raise ShapeError(f"cores have the shapes {actual}: the layer's modes and these ranks give {list(shapes)}")
     return nn.ParameterList(nn.Parameter(core.detach().clone()) for core in cores)
 
 

@@ -1,8 +1,8 @@
-"""Contraction path of a TT linear layer, as steps, with the backward pass that follows from it; and costs of paths.
+"""Contraction paths of a TT linear layer as steps, with the backward pass derived from them; and costs of paths.
 
-A step multiplies two tensors and sums over the indices that they share: "z = x R4". The forward pass begins with x and
-the cores G1, G2, ... and ends with y. Each product C = A B then has two gradients, dA = dC B and dB = A dC (the product
-rule), so the backward pass needs nothing that the forward pass does not say.
+A step multiplies two tensors and sums over their common indices: "z = x R4". The forward pass begins with x and the
+cores G1, G2, ... and ends with y. Each product C = A B has two gradients, dA = dC B and dB = A dC (the product rule).
+The forward pass therefore determines the backward pass.
 """
 
 import math
@@ -27,7 +27,7 @@ class Order:
     steps : tuple of (str, str, str)
         Result, left and right tensor of each product; the last result is y.
     outputs, inputs : int
-        Cores at each end.
+        Number of output cores and input cores.
     """
 
     steps: tuple[Product, ...]
@@ -36,34 +36,34 @@ class Order:
 
     def __post_init__(self) -> None:
         cores = [f"G{k}" for k in range(1, self.outputs + self.inputs + 1)]
-        there, known = ["x", *cores], {"x", *cores}
+        remaining, known = ["x", *cores], {"x", *cores}
         for number, (result, left, right) in enumerate(self.steps, 1):
             text = f"step {number}, '{result} = {left} {right}'"
             for name in (left, right):
                 if name not in known:
-                    raise ShapeError(f"{text}: there is no {name} yet; there are {', '.join(there)}")
-                if name not in there:
-                    raise ShapeError(f"{text}: {name} went into an earlier product; there are {', '.join(there)}")
+                    raise ShapeError(f"{text}: there is no {name} yet; there are {', '.join(remaining)}")
+                if name not in remaining:
+                    raise ShapeError(f"{text}: an earlier product used {name}; there are {', '.join(remaining)}")
             if left == right:
-                raise ShapeError(f"{text}: a tensor is not multiplied with itself; there are {', '.join(there)}")
+                raise ShapeError(f"{text}: a tensor is not multiplied by itself; there are {', '.join(remaining)}")
             if result in known or result in {f"d{name}" for name in known} or f"d{result}" in known:
-                raise ShapeError(f"{text}: the name {result} is taken; gradients are called d..., choose another")
-            there = [name for name in there if name not in (left, right)] + [result]
+                raise ShapeError(f"{text}: the name {result} is in use; gradients are called d..., choose another")
+            remaining = [name for name in remaining if name not in (left, right)] + [result]
             known.add(result)
-        if there != ["y"]:
-            rest = ", ".join(name for name in there if name != "y")
+        if remaining != ["y"]:
+            unused = ", ".join(name for name in remaining if name != "y")
             raise ShapeError(
-                f"the order leaves {rest}: every core goes into one product, and the last product is called y"
+                f"the order does not use {unused}: every core is part of one product, and the last product is called y"
             )
 
     @classmethod
     def of(cls, text: "str | Sequence[str] | Order", outputs: int = 3, inputs: int = 3) -> "Order":
-        """Return the order that lines such as "z = x R4" describe, one a step.
+        """Return the order with the steps in some lines, one in each line, such as "z = x R4".
 
         Raises
         ------
         ShapeError
-            If a line is no step, or the steps are no order: the line says what is wrong.
+            If a line is not a step, or the steps are not a valid order; the message names the fault.
         """
         if isinstance(text, Order):
             return text
@@ -73,18 +73,18 @@ class Order:
             if line:
                 match = _STEP.fullmatch(line)
                 if match is None:
-                    raise ShapeError(f"{line!r} is no step: a step is 'result = left right', such as 'z = x R4'")
+                    raise ShapeError(f"{line!r} is not a step: write 'result = left right', such as 'z = x R4'")
                 steps.append((match[1], match[2], match[3]))
         return cls(tuple(steps), outputs, inputs)
 
     def __str__(self) -> str:
-        """The steps, one a line."""
+        """Return the steps, one in each line."""
         return "\n".join(f"{result} = {left} {right}" for result, left, right in self.steps)
 
     def indices(self) -> dict[str, tuple[str, ...]]:
         """Return the indices of every tensor: t (tokens), i1, i2, ... and j1, j2, ... (modes), r1, r2, ... (ranks).
 
-        A gradient has those of its tensor.
+        A gradient has the indices of its tensor.
         """
         indices = _train_indices(self.outputs, self.inputs)
         for result, left, right in self.steps[:-1]:
@@ -113,11 +113,11 @@ class Order:
         Parameters
         ----------
         chain_first : bool
-            Whether the gradients on the way from y to x come before all others; else the two gradients of a product on
-            that way follow each other.
+            True to compute the gradients on the path from y to x before all others; False to compute both gradients of
+            each product on that path one after the other.
         as_flow : bool
-            Whether the gradients of merged cores come in the order of `bttlab.tensor.flows`: after those that depend on
-            tokens, and of output cores the last one's first.
+            True for the order of `bttlab.tensor.flows`: the gradients of merged cores come after those that depend on
+            tokens, and for output cores the last one comes first.
         """
         indices, made = self.indices(), {step[0]: step for step in self.steps}
         chain: list[Product] = []
@@ -148,12 +148,12 @@ class Order:
         return tuple(chain + others + merges)
 
     def passes(self, sizes: Mapping[str, int]) -> tuple[Cost, tuple[Product, ...]]:
-        """Return the cost of both passes, and the products of the backward pass in the order with the smaller peak."""
+        """Return the cost of both passes and the products of the backward pass, in the order with the smaller peak."""
         both = [(self.cost(sizes, self.backward(first)), self.backward(first)) for first in (True, False)]
         return min(both, key=lambda one: one[0].backward.peak_elements)
 
     def cost(self, sizes: Mapping[str, int], backward: Sequence[Product]) -> Cost:
-        """Return the cost of both passes, with `sizes` of the indices and these products of the backward pass."""
+        """Return the cost of both passes from the sizes of the indices and the products of the backward pass."""
         indices = self.indices()
         indices |= {f"d{name}": of for name, of in indices.items()}
         cores = {f"dG{k}" for k in range(1, self.outputs + self.inputs + 1)}
@@ -179,7 +179,7 @@ def _train_indices(outputs: int, inputs: int) -> dict[str, tuple[str, ...]]:
 def order_cost(
     order: "Order | str | Sequence[str]", tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank
 ) -> Cost:
-    """Return the cost of a custom path; of the two orders of its backward pass, the one with the smaller peak.
+    """Return the cost of a custom path, with the order of its backward pass that has the smaller peak.
 
     Parameters and errors are as for `flow_cost`.
     """
@@ -224,17 +224,17 @@ def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_mod
     Parameters
     ----------
     groups : (tuple of int, tuple of int)
-        How many neighbours each merge takes, of the output cores and of the input cores.
+        Number of neighbouring cores in each merge, for the output cores and the input cores.
     tokens, out_modes, in_modes, rank
         As for `flow_cost`.
 
     Raises
     ------
     ShapeError
-        If the groups do not make up the cores, or tokens, modes or ranks are not allowed.
+        If the sizes of the groups do not add up to the cores, or tokens, modes or ranks are not allowed.
     """
     if (sum(groups[0]), sum(groups[1])) != (len(out_modes), len(in_modes)) or min(*groups[0], *groups[1]) < 1:
-        raise ShapeError(f"groups are {groups}: they must make up {len(out_modes)} and {len(in_modes)} cores")
+        raise ShapeError(f"groups are {groups}: they must add up to {len(out_modes)} and {len(in_modes)} cores")
     sizes = Order.sizes(tokens, out_modes, in_modes, rank)
     steps, merged, first = [], [], 1
     for number, size in enumerate((*groups[0], *groups[1])):
@@ -252,7 +252,7 @@ def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_mod
 
 
 def _merged_left(first: int, count: int) -> tuple[list[Product], str]:
-    """Return the products that merge the core G<first> and those after it from the left, and the result's name."""
+    """Return the products that merge `count` cores from G<first> on from the left, and the name of the result."""
     steps, merged = [], f"G{first}"
     for k in range(first + 1, first + count):
         steps.append((f"L{k}", merged, f"G{k}"))
@@ -261,7 +261,7 @@ def _merged_left(first: int, count: int) -> tuple[list[Product], str]:
 
 
 def _merged_right(first: int, count: int) -> tuple[list[Product], str]:
-    """Return the same for merging from the right."""
+    """Return the products that merge `count` cores from G<first> on from the right, and the name of the result."""
     steps, merged = [], f"G{first + count - 1}"
     for k in range(first + count - 2, first - 1, -1):
         steps.append((f"R{k}", f"G{k}", merged))
@@ -272,23 +272,21 @@ def _merged_right(first: int, count: int) -> tuple[list[Product], str]:
 def optimal_cost(
     tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank, search: str = "dp"
 ) -> PassCost:
-    """Return the cost of the best order of pairwise contractions of x with the cores, as opt_einsum finds it.
-
-    Forward pass only.
+    """Return the cost of the best order of pairwise contractions that opt_einsum finds, for the forward pass only.
 
     Parameters
     ----------
     tokens, out_modes, in_modes, rank
         As for `flow_cost`, and so are errors.
     search : {"dp", "optimal"}
-        "dp": dynamic programming over all orders without outer products; "optimal": exhaustive over all orders, for
-        up to some ten cores.
+        "dp": dynamic programming over all orders without outer products; "optimal": exhaustive search of all orders,
+        for up to about ten cores.
 
     References
     ----------
     D. G. A. Smith and J. Gray, "opt_einsum", J. Open Source Software 3(26), 2018.
     """
-    import opt_einsum  # here: training needs none of it
+    import opt_einsum  # here, because training does not need it
 
     sizes, outs, ins = Order.sizes(tokens, out_modes, in_modes, rank), len(out_modes), len(in_modes)
     symbols = {index: opt_einsum.get_symbol(n) for n, index in enumerate(sizes)}

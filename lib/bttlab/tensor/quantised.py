@@ -1,4 +1,4 @@
-"""Cores of few bits: symmetric fake quantisation with a straight-through gradient."""
+"""Quantised cores: symmetric fake quantisation with a straight-through gradient."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 def fake_quantised(core: Tensor, bits: int) -> Tensor:
-    """Round a core to whole multiples of a step: -q to q, where q = 2^(bits - 1) - 1 and q steps are its largest entry.
+    """Round a core to multiples -q to q of a step: q = 2^(bits - 1) - 1, and q steps are the largest magnitude.
 
-    The gradient passes as if nothing had been rounded (the straight-through estimator).
+    The gradient ignores the rounding (the straight-through estimator).
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def fake_quantised(core: Tensor, bits: int) -> Tensor:
 
 
 class QuantisedCores(nn.Module):
-    """The cores of a layer as few bits can hold them; a `core_map` of the layers of this package.
+    """Quantises the cores of a layer; a `core_map` for the layers of this package.
 
     Parameters
     ----------
@@ -41,5 +41,5 @@ class QuantisedCores(nn.Module):
         self.bits = bits
 
     def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
-        """Return the cores, each rounded by its own step."""
+        """Return the cores, each rounded with its own step."""
         return [fake_quantised(core, self.bits) for core in cores]

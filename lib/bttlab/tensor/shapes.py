@@ -8,16 +8,16 @@ from bttlab.errors import BttlabError
 
 
 class ShapeError(BttlabError, ValueError):
-    """Modes, ranks or an input whose shape breaks a rule of the format."""
+    """Modes, ranks or the shape of an input do not fit the format."""
 
 
 def check_modes(name: str, modes: Iterable[int], size: int | None = None) -> tuple[int, ...]:
-    """Return `modes` as a tuple of integers once they are known to be well formed.
+    """Check modes and return them as a tuple of integers.
 
     Parameters
     ----------
     name : str
-        What to call the modes in an error, such as "out_modes".
+        Name of the modes for errors, such as "out_modes".
     modes : iterable of int
         At least one mode, each at least 1.
     size : int, optional
@@ -41,7 +41,7 @@ def check_modes(name: str, modes: Iterable[int], size: int | None = None) -> tup
 
 
 def balanced_modes(size: int) -> tuple[int, int, int]:
-    """Return three modes that differ by at most 1 and whose product is the least that is at least `size`.
+    """Return three modes that differ by at most 1, with the smallest product that is at least `size`.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def balanced_modes(size: int) -> tuple[int, int, int]:
 
 
 def factors(size: int) -> tuple[int, int, int]:
-    """Return the three factors of a number that have the least sum, the largest first."""
+    """Return the three factors of a number with the smallest sum, the largest first."""
     divisors = [d for d in range(1, size + 1) if size % d == 0]
     triples = [(size // (b * c), b, c) for c in divisors for b in divisors if b >= c and size % (b * c) == 0]
     return min((t for t in triples if t[0] >= t[1]), key=sum)
@@ -104,15 +104,15 @@ def ttm_shapes(
     row_modes, column_modes = check_modes("row_modes", row_modes), check_modes("column_modes", column_modes)
     if len(row_modes) != len(column_modes):
         raise ShapeError(
-            f"row_modes {row_modes} and column_modes {column_modes} differ in number: each core of a TTM has one of "
-            "each; pad the shorter with 1"
+            f"row_modes {row_modes} and column_modes {column_modes} differ in number: each core of a TTM has one mode "
+            "of each; pad the shorter with 1"
         )
     ranks = full_ranks(rank, len(row_modes))
     return [(ranks[k], m, n, ranks[k + 1]) for k, (m, n) in enumerate(zip(row_modes, column_modes, strict=True))]
 
 
 def check_cores(shapes: Sequence[Sequence[int]], order: int) -> None:
-    """Check that shapes of cores of `order` dimensions form one train.
+    """Check that cores with `order` dimensions form one tensor train.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def check_cores(shapes: Sequence[Sequence[int]], order: int) -> None:
     for k, shape in enumerate(shapes):
         if shape[0] != ranks[k]:
             raise ShapeError(
-                f"core {k} has shape {shape} but the core before it ends in rank {ranks[k]}: "
+                f"core {k} has shape {shape} but the previous core ends with rank {ranks[k]}: "
                 "consecutive cores must have matching ranks"
             )
     if ranks[0] != 1 or ranks[-1] != 1:
@@ -138,9 +138,9 @@ def _is_positive(value: object) -> bool:
 
 
 def choose_modes(size: int, count: int) -> tuple[int, ...]:
-    """Return a factorisation of `size` into at most `count` factors that are as equal as its primes allow, falling.
+    """Return at most `count` factors of `size`, as equal as its prime factors allow, in descending order.
 
-    A size with fewer primes has fewer factors; a prime is one factor.
+    A size with fewer than `count` prime factors has fewer factors.
     """
     primes, rest, divisor = [], size, 2
     while rest > 1:

@@ -1,6 +1,6 @@
 """TT matrices: cores of shape (r_prev, n, r_next), output modes first.
 
-W[i_1 ... i_d, j_1 ... j_m] = G_1[i_1] ... G_d[i_d] G_(d+1)[j_1] ... G_(d+m)[j_m], so that cutting the train between the
+W[i_1 ... i_d, j_1 ... j_m] = G_1[i_1] ... G_d[i_d] G_(d+1)[j_1] ... G_(d+m)[j_m]. Splitting the train between the
 output and the input modes gives W = L R with L (out x r) and R (r x in) (arXiv 2501.06663).
 
 References
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def merge_left(cores: Sequence[Tensor]) -> list[Tensor]:
-    """Merge cores from the left, and keep the intermediates.
+    """Merge cores from the left, and return all intermediates.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def merge_left(cores: Sequence[Tensor]) -> list[Tensor]:
 
 
 def merge_left_backward(grad: Tensor, cores: Sequence[Tensor], merged: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients of `cores` from that of `merge_left(cores)[-1]`, given all of its results."""
+    """Return the gradients of `cores` from the gradient of `merge_left(cores)[-1]` and `merged`, all its results."""
     grads = []
     for core, before in zip(reversed(cores[1:]), reversed(merged[:-1]), strict=True):
         grad = grad.view(before.shape[0], -1)
@@ -50,7 +50,7 @@ def merge_left_backward(grad: Tensor, cores: Sequence[Tensor], merged: Sequence[
 
 
 def merge_right(cores: Sequence[Tensor]) -> list[Tensor]:
-    """Merge cores from the right, and keep the intermediates.
+    """Merge cores from the right, and return all intermediates.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def merge_right(cores: Sequence[Tensor]) -> list[Tensor]:
 
 
 def merge_right_backward(grad: Tensor, cores: Sequence[Tensor], merged: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients of `cores` from that of `merge_right(cores)[0]`, given all of its results."""
+    """Return the gradients of `cores` from the gradient of `merge_right(cores)[0]` and `merged`, all its results."""
     grads = []
     for core, after in zip(cores[:-1], merged[1:], strict=True):
         grad = grad.view(-1, after.shape[1])
@@ -86,7 +86,7 @@ def tt_to_matrix(cores: Sequence[Tensor], out_modes: Sequence[int]) -> Tensor:
     cores : sequence of Tensor, shapes (r_prev, n, r_next)
         Output modes first.
     out_modes : sequence of int
-        The modes of the output, which say where output ends and input begins.
+        The output modes; the cores of the other modes belong to the input.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def tt_to_matrix(cores: Sequence[Tensor], out_modes: Sequence[int]) -> Tensor:
     Raises
     ------
     ShapeError
-        If the cores are no train, or do not begin with `out_modes` or leave no core for the input.
+        If the cores are not a tensor train, do not begin with `out_modes` or leave no core for the input.
     """
     check_cores([core.shape for core in cores], order=3)
     out_modes = check_modes("out_modes", out_modes)
@@ -122,14 +122,15 @@ def matrix_to_tt(
     out_modes, in_modes : sequence of int
         Factorisations of out and in.
     rank : int or sequence of int, optional
-        Largest internal ranks. A rank that the unfolding at its bond cannot reach is lowered to what it can.
+        Largest internal ranks. A rank larger than the unfolding at its bond allows is reduced.
     error : float, optional
-        Largest relative error in the Frobenius norm; the ranks are the least that keep it. One of both must be given.
+        Largest relative error in the Frobenius norm; the ranks are the smallest that satisfy it. Give either `rank` or
+        `error`.
 
     Returns
     -------
     list of Tensor, shapes (r_prev, n, r_next)
-        The squared Frobenius error is at most the sum over bonds of the squared singular values that each cut off.
+        The squared Frobenius error is at most the sum over all bonds of the squared singular values left out.
 
     Raises
     ------
@@ -143,10 +144,10 @@ def matrix_to_tt(
 def tt_svd(tensor: Tensor, rank: int | Sequence[int] | None = None, error: float | None = None) -> list[Tensor]:
     """Decompose a tensor of any number of dimensions; parameters, result and errors as for `matrix_to_tt`."""
     if (rank is None) == (error is None):
-        raise ShapeError(f"rank is {rank} and error is {error}: give one of both")
+        raise ShapeError(f"rank is {rank} and error is {error}: give one of them")
     if error is not None and not 0 <= error < 1:
         raise ShapeError(f"error is {error}: it must be at least 0 and below 1")
-    import torch  # here: costs are counted without torch
+    import torch  # here, because costs are computed without torch
 
     bonds = tensor.ndim - 1
     most = full_ranks(rank, tensor.ndim)[1:-1] if rank is not None else (max(tensor.shape) ** tensor.ndim,) * bonds
@@ -166,7 +167,7 @@ def tt_svd(tensor: Tensor, rank: int | Sequence[int] | None = None, error: float
 def check_matrix(
     matrix: Tensor, row_name: str, row_modes: Sequence[int], column_name: str, column_modes: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the modes of a matrix's rows and columns once they are known to fit it."""
+    """Check the modes of a matrix's rows and columns and return them as tuples of integers."""
     if matrix.ndim != 2:
         raise ShapeError(f"the matrix has shape {tuple(matrix.shape)}: it must have two dimensions")
     rows, columns = matrix.shape
@@ -174,10 +175,10 @@ def check_matrix(
 
 
 def core_std(shapes: Sequence[Sequence[int]], entry_std: float) -> float:
-    """Return the standard deviation of core entries that gives the reassembled matrix's entries `entry_std`.
+    """Return the standard deviation of core entries for which the reassembled matrix has entries with `entry_std`.
 
     An entry of the matrix is a sum of prod(internal ranks) products of d independent zero-mean core entries, one from
-    each of the d cores, so its variance is prod(internal ranks) sigma^(2d). Holds for TT and TTM alike.
+    each of the d cores, so its variance is prod(internal ranks) sigma^(2d). This holds for both TT and TTM.
     """
     terms = math.prod(shape[-1] for shape in shapes)
     return (entry_std**2 / terms) ** (0.5 / len(shapes))

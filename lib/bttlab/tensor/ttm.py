@@ -1,7 +1,7 @@
 """TTM matrices: cores of shape (r_prev, row mode, column mode, r_next).
 
-E[i_1 ... i_d, j_1 ... j_d] = G_1[i_1, j_1] ... G_d[i_d, j_d]: a row is a product of slices, one from each core, so
-looking rows up never builds the table (arXiv 2501.06663).
+E[i_1 ... i_d, j_1 ... j_d] = G_1[i_1, j_1] ... G_d[i_d, j_d]: a row is a product of slices, one from each core, so a
+lookup of rows does not build the table (arXiv 2501.06663).
 
 References
 ----------
@@ -31,7 +31,7 @@ def ttm_to_matrix(cores: Sequence[Tensor]) -> Tensor:
     Raises
     ------
     ShapeError
-        If the cores are no train.
+        If the cores are not a tensor train.
     """
     check_cores([core.shape for core in cores], order=4)
     matrix = cores[0][0]  # (rows, columns, r)
@@ -55,7 +55,7 @@ def matrix_to_ttm(
     ----------
     matrix : Tensor, shape (rows, columns)
     row_modes, column_modes : sequence of int
-        Factorisations of rows and columns, of equal number.
+        Factorisations of rows and columns, with the same number of factors.
     rank, error
         As for `bttlab.tensor.matrix_to_tt`.
 
@@ -69,7 +69,7 @@ def matrix_to_ttm(
         If modes, ranks or the error do not fit the matrix.
     """
     row_modes, column_modes = check_matrix(matrix, "row_modes", row_modes, "column_modes", column_modes)
-    ttm_shapes(row_modes, column_modes, 1)  # as many of these as of those
+    ttm_shapes(row_modes, column_modes, 1)  # checks that their numbers are equal
     count = len(row_modes)
     pairs = [axis for k in range(count) for axis in (k, count + k)]
     paired = [m * n for m, n in zip(row_modes, column_modes, strict=True)]
@@ -81,9 +81,9 @@ def matrix_to_ttm(
 
 
 def row_digits(ids: Tensor, row_modes: Sequence[int]) -> list[Tensor]:
-    """Split row numbers, shape (tokens,), into their digits i_1 ... i_d, the first the most significant.
+    """Split row numbers, shape (tokens,), into their digits i_1 ... i_d, the most significant first.
 
-    An id beyond the table gives a first digit beyond its mode, a negative one a negative first digit.
+    An id after the last row gives a first digit outside its mode; a negative id gives a negative first digit.
     """
     digits = []
     for mode in reversed(row_modes[1:]):
@@ -93,7 +93,7 @@ def row_digits(ids: Tensor, row_modes: Sequence[int]) -> list[Tensor]:
 
 
 def lookup(digits: Sequence[Tensor], cores: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Multiply the slices of each token's row, from the first core to the last.
+    """Look up each token's row: multiply its slices from the first core to the last.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def lookup(digits: Sequence[Tensor], cores: Sequence[Tensor]) -> tuple[Tensor, t
     Raises
     ------
     IndexError, RuntimeError
-        If a digit lies outside its mode (on a CPU; a GPU asserts).
+        If a digit is outside its mode (on a CPU; a GPU asserts).
     """
     tokens = digits[0].shape[0]
     product = cores[0].index_select(1, digits[0])[0]  # (tokens, n_1, r_1)
@@ -128,13 +128,13 @@ def lookup(digits: Sequence[Tensor], cores: Sequence[Tensor]) -> tuple[Tensor, t
 def lookup_backward(
     drows: Tensor, digits: Sequence[Tensor], cores: Sequence[Tensor], saved: tuple[Tensor, ...]
 ) -> list[Tensor]:
-    """Return the gradients of the cores: zero but for the slices looked up, summed over the tokens that share one."""
+    """Return the gradients of the cores: zero except for the slices looked up, summed over the tokens that use one."""
     slices, partials = saved[: len(cores) - 1], saved[len(cores) - 1 :]
     tokens = drows.shape[0]
     grad = drows
     grads = []
     for core, digit, part, product in zip(cores[:0:-1], digits[:0:-1], slices[::-1], partials[::-1], strict=True):
-        grad = grad.reshape(tokens, product.shape[1], part.shape[2])  # of the product that this core took part in
+        grad = grad.reshape(tokens, product.shape[1], part.shape[2])  # gradient of the product with this core's slice
         dpart = product.transpose(1, 2).bmm(grad).transpose(0, 1)  # (r_(k-1), tokens, n_k r_k)
         grads.append(_scatter(core, digit, dpart))
         grad = grad.bmm(part.permute(1, 2, 0))  # (tokens, n_1 ... n_(k-1), r_(k-1))
@@ -143,7 +143,7 @@ def lookup_backward(
 
 
 def _scatter(core: Tensor, digit: Tensor, dpart: Tensor) -> Tensor:
-    """Add the tokens' gradients of slices, (r_prev, tokens, n r_next), up into the gradient of their core."""
+    """Add the tokens' gradients of slices, (r_prev, tokens, n r_next), to the gradient of their core."""
     before, _, n, after = core.shape
-    parts = dpart.reshape(before, digit.shape[0], n, after).to(core.dtype)  # lower under torch.autocast
+    parts = dpart.reshape(before, digit.shape[0], n, after).to(core.dtype)  # torch.autocast gives lower precision
     return torch.zeros_like(core).index_add_(1, digit, parts)
