@@ -1,12 +1,7 @@
 """The command line on the overlays: what a user types, on real ATIS and the emulated card."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -34,26 +29,6 @@ def test_an_epoch_of_atis_reports_the_test_metrics(atis, tmp_path, capsys):
     assert main(["eval", "--run", str(tmp_path / "run"), "--split", "test", "--json"]) == 0
     evaluated = json.loads(capsys.readouterr().out)
     assert {key: evaluated[key] for key in report["test"]} == report["test"]
-
-
-@pytest.mark.long
-def test_ctrl_c_stops_at_a_sample_and_resume_gives_the_bits_of_an_unbroken_run(short_airline, tmp_path, capsys):
-    setting = ["--data", str(short_airline), "--samples", "1000", "--optimizer", "momentum"]
-    whole = train(capsys, *setting, "--out", tmp_path / "whole")
-    folder = tmp_path / "broken"
-    command = [sys.executable, "-m", "bttlab", "train", "--device", "emulated", *setting, "--out", str(folder)]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    for line in process.stderr:  # the announcement comes before the first sample
-        if "training on" in line:
-            break
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=600)
-    assert process.returncode == 130, error
-    assert "--resume" in error and os.path.isfile(folder / "checkpoint.safetensors")
-    resumed = train(capsys, "--resume", folder)
-    assert resumed["parameters_sha256"] == whole["parameters_sha256"]
-    assert resumed["test"] == whole["test"]
 
 
 def test_an_overlay_that_is_not_the_manifests_needs_trust(short_airline, tmp_path, capsys, monkeypatch):
