@@ -121,7 +121,7 @@ def test_deeper_models(fast, encoders, rank, flow):
 def test_cores_in_other_banks(fast, flow, monkeypatch):
     """Where the banks that few ports reach are the worst, not the best."""
     usual = {block.name: block.bank for block in compile_program(SMALL, flow=flow).model.layout.blocks}
-    monkeypatch.setattr("bttlab.compiler.banks.CROWDED", -1000.0)
+    monkeypatch.setattr("bttlab.compiler.banks.PORT_COST", -1000.0)
     program = compile_program(SMALL, flow=flow)
     moved = [one for one in program.model.layout.blocks if ".cores." in one.name and one.bank != usual[one.name]]
     assert len(moved) > len(usual) // 4

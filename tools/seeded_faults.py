@@ -50,7 +50,7 @@ FAULTS = (
     Fault("bttlab/compiler/timing.py", "ends[other][ended - 1] + SEEN", "ends[other][ended - 1]", "program_steps"),
     Fault(
         "bttlab/compiler/lowering.py",
-        'getattr(self, f"_{self._maker[matrix].kind}_again")(self._maker[matrix], place)',
+        'getattr(self, f"_recompute_{self._maker[matrix].kind}")(self._maker[matrix], place)',
         "pass",
         "program_gradients program_command",
     ),

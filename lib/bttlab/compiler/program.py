@@ -76,7 +76,7 @@ class Program:
             If they do not; the message names the bank and what would fit.
         """
         if not self.has_space_for(optimizer):
-            raise ProgramError(f"the moments of {optimizer.name} {self._room_for_moments}")
+            raise ProgramError(f"the moments of {optimizer.name} {self._moments_message}")
 
     @cached_property
     def _moments_message(self) -> str:
