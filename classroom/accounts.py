@@ -1,8 +1,9 @@
-"""Accounts for a class list: those that are missing are made, each with a password of its own.
+"""Create the missing accounts of a class list, each with its own password.
 
     python classroom/accounts.py students.txt --sheet passwords.txt [--group render] [--homes /home]
 
-The sheet has a line for each new account, name and password, and is yours alone: hand out the lines, then remove it.
+The sheet has a line with name and password for each new account, and only you can read it. Hand out the lines, then
+remove the sheet.
 """
 
 import argparse
@@ -17,23 +18,23 @@ from bttlab.errors import BttlabError
 from bttlab.terminal import say
 from class_settings import ClassError, read_class_list
 
-LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # none that is taken for another
+LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # without characters that look alike
 LENGTH = 12  # 59 bits
 
 
 def make_accounts(names: list[str], sheet: Path, group: str | None = None, homes: Path = Path("/home")) -> list[str]:
-    """Make the accounts that are missing; those that are there stay as they are.
+    """Create the missing accounts; existing ones do not change.
 
     Parameters
     ----------
     names : list of str
         From `read_class_list`.
     sheet : path
-        Of the passwords; a file that is there already is not written over.
+        New file for the passwords; an existing file is not overwritten.
     group : str, optional
-        A group that they are members of, as a card's.
+        A group to add the new accounts to, such as that of a card.
     homes : path
-        Where their homes go.
+        Folder of the home directories.
 
     Returns
     -------
@@ -43,7 +44,7 @@ def make_accounts(names: list[str], sheet: Path, group: str | None = None, homes
     Raises
     ------
     ClassError
-        If the sheet is there already, or the system refuses an account.
+        If the sheet exists already, or the system refuses an account.
     """
     missing = [name for name in names if not _exists(name)]
     if not missing:
@@ -51,7 +52,7 @@ def make_accounts(names: list[str], sheet: Path, group: str | None = None, homes
     try:
         descriptor = os.open(sheet, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise ClassError(f"the sheet of passwords {sheet} cannot be made ({error.strerror}): name a new file") from None
+        raise ClassError(f"cannot create the sheet of passwords {sheet} ({error.strerror}): name a new file") from None
     with open(descriptor, "w") as file:
         for name in missing:
             password = "".join(secrets.choice(LETTERS) for _ in range(LENGTH))
@@ -61,7 +62,7 @@ def make_accounts(names: list[str], sheet: Path, group: str | None = None, homes
                 + [name]
             )
             (homes / name).chmod(0o700)
-            _run(["chpasswd"], f"{name}:{password}\n")  # not among arguments, which every user can read
+            _run(["chpasswd"], f"{name}:{password}\n")  # not as an argument, which every user can read
             file.write(f"{name} {password}\n")
             file.flush()
     return missing
@@ -82,24 +83,23 @@ def _run(command: list[str], text: str = "") -> None:
 
 
 def main() -> int:
-    """Run the command line; the exit code is 2 where something is wrong, said in one line."""
+    """Run the command line; after an error, print one line and return 2."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("list", type=Path, help="the class list: one name a line")
+    parser.add_argument("list", type=Path, help="the class list, with one name in each line")
     parser.add_argument("--sheet", type=Path, required=True, help="a new file for the passwords")
-    parser.add_argument("--group", help="a group to put them in, as the card's: render")
+    parser.add_argument("--group", help="a group to add them to, such as the card's: render")
     parser.add_argument("--homes", type=Path, default=Path("/home"))
     options = parser.parse_args()
     try:
         if os.geteuid() != 0:
-            raise ClassError("making accounts takes root: sudo")
+            raise ClassError("only root can create accounts: use sudo")
         names = read_class_list(options.list)
         new = make_accounts(names, options.sheet, options.group, options.homes)
     except BttlabError as error:
         say(error)
         return 2
     say(
-        f"{len(new)} new accounts, {len(names) - len(new)} were there"
-        + (f"; passwords in {options.sheet}" if new else "")
+        f"{len(new)} new accounts, {len(names) - len(new)} existed" + (f"; passwords in {options.sheet}" if new else "")
     )
     return 0
 

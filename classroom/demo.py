@@ -1,4 +1,4 @@
-"""`make class`: a hub on this machine's loopback for three demo students, whose accounts are gone when it ends.
+"""`make class`: run a hub on loopback for three demo students, whose accounts are removed at the end.
 
 python classroom/demo.py [--port 8000]
 """
@@ -25,7 +25,7 @@ from bttlab.terminal import say
 from class_settings import ClassError, last_line
 
 HERE = Path(__file__).resolve().parent
-LAB = "00_start_here"  # is handed out
+LAB = "00_start_here"  # the assignment to release
 STUDENTS = ("bttlab-ada", "bttlab-bob", "bttlab-cem")
 SETTINGS = """students = "students.txt"
 port = {port}
@@ -40,26 +40,26 @@ exchange = "course/exchange"
 
 @contextmanager
 def demo_class(port: int) -> Iterator[tuple[Path, dict[str, str]]]:
-    """Make demo students and settings, and remove them in the end.
+    """Create demo students and settings, and remove them at the end.
 
     Yields
     ------
     path, dict of str to str
-        The settings, and each student's password.
+        The settings file, and each student's password.
 
     Raises
     ------
     ClassError
-        If there is no root, no Python that students can run, or an account of that name.
+        If the user is not root, there is no Python that students can run, or an account with such a name exists.
     """
     if os.geteuid() != 0:
-        raise ClassError("the demo makes accounts for its students, which takes root: sudo make class")
+        raise ClassError("the demo creates accounts for its students, which only root can: sudo make class")
     folder = Path(tempfile.mkdtemp(prefix="bttlab-class-", dir="/tmp"))
     made = []
     try:
         folder.chmod(0o755)
         for name in STUDENTS:
-            _remove(name)  # of a demo that was killed
+            _remove(name)  # left by a demo that was killed
         python = python_for_students(folder / "python")
         (folder / "students.txt").write_text("\n".join(STUDENTS))
         settings = folder / "class.toml"
@@ -76,20 +76,21 @@ def demo_class(port: int) -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def release(course: Path, lab: str) -> None:
-    """Make a course, and hand out one of its labs.
+    """Make a course, and release one of its labs.
 
     Raises
     ------
     ClassError
-        If nbgrader cannot.
+        If nbgrader fails.
     """
     make_course(course)
-    beside = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))  # nbgrader starts `alembic`
+    search_path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))  # nbgrader starts `alembic`
     for command in ("generate_assignment", "release_assignment"):
         done = subprocess.run(
             [sys.executable, "-m", "nbgrader", command, lab],
             cwd=course,
-            env={name: value for name, value in os.environ.items() if name != "BTTLAB_EXCHANGE"} | {"PATH": beside},
+            env={name: value for name, value in os.environ.items() if name != "BTTLAB_EXCHANGE"}
+            | {"PATH": search_path},
             capture_output=True,
             text=True,
         )
@@ -99,14 +100,14 @@ def release(course: Path, lab: str) -> None:
 
 
 def _remove(name: str) -> None:
-    """Remove a demo student, whose processes the hub has ended; nobody else who has the name."""
+    """Remove a demo student, whose processes the hub has ended, but no other account with that name."""
     try:
         home = Path(pwd.getpwnam(name).pw_dir)
     except KeyError:
         return
     if not home.parent.parent.name.startswith("bttlab-class-"):
-        raise ClassError(f"{name} is an account of this machine's, with the home {home}: the demo needs the name")
-    for _ in range(20):  # the last processes may be ending
+        raise ClassError(f"{name} is an account of this machine, with the home {home}: the demo needs the name")
+    for _ in range(20):  # the last processes may not have ended
         done = subprocess.run(["userdel", name], capture_output=True, text=True)
         if done.returncode == 0:
             return
@@ -115,7 +116,7 @@ def _remove(name: str) -> None:
 
 
 def python_for_students(folder: Path) -> Path:
-    """Return a Python that students can run: this one, or the system's with the packages of this one.
+    """Return a Python that students can run: this one, or the system's Python with the packages of this one.
 
     Raises
     ------
@@ -143,7 +144,7 @@ def python_for_students(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Run the command line; the exit code is 2 where something is wrong, said in one line."""
+    """Run the command line; after an error, print one line and return 2."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Check a host before a class starts on it: each missing thing is one line with the way out."""
+"""Check a host before a class starts on it: each error is one line that names the remedy."""
 
 import grp
 import os
@@ -19,20 +19,20 @@ PROXY = "configurable-http-proxy"
 XILINX = "0x10ee"
 DRM = Path("/sys/class/drm")
 DEVICES = Path("/dev/dri")
-SYSTEM_UIDS = 1000  # below it, and nobody's, are accounts of no person
+SYSTEM_UIDS = 1000  # smaller user ids, and that of nobody, are system accounts
 NOBODY = 65534
 
 
 def check_host(settings: ClassSettings) -> None:
-    """Check all that the hub needs.
+    """Check everything that the hub needs.
 
     Raises
     ------
     ClassError
-        What is missing first.
+        For the first thing that is missing.
     """
     if os.geteuid() != 0:
-        raise ClassError("the hub starts each student's server as that student, which takes root: sudo make class …")
+        raise ClassError("the hub starts each student's server as that student, which only root can: sudo make class …")
     if shutil.which(PROXY) is None:
         raise ClassError(f"there is no {PROXY}: apt-get install npm && npm install --global {PROXY}@5.3.0")
     names = [*settings.names(), *settings.lecturers]
@@ -46,14 +46,14 @@ def check_host(settings: ClassSettings) -> None:
         check_port(settings.address if name == "port" else "127.0.0.1", port)
     for file in filter(None, (settings.certificate, settings.key)):
         if not file.is_file():
-            raise ClassError(f"{file} is not there: settings certificate and key name files in PEM")
+            raise ClassError(f"{file} does not exist: settings certificate and key name files in PEM")
     if settings.key and stat.S_IMODE(settings.key.stat().st_mode) & 0o077:
         raise ClassError(f"{settings.key}, the key, is open to others: chmod 600 {settings.key}")
     for folder in filter(None, (settings.data, settings.overlays)):
         if not folder.is_dir():
-            raise ClassError(f"the shared folder {folder} is not there")
-        if (open_place := writable_by_others(folder)) is not None:
-            raise ClassError(f"every user can write to {open_place}, which students share: chmod o-w {open_place}")
+            raise ClassError(f"the shared folder {folder} does not exist")
+        if (writable := writable_by_others(folder)) is not None:
+            raise ClassError(f"every user can write to {writable}, which students share: chmod o-w {writable}")
     if settings.exchange:
         check_exchange(settings.exchange, settings.lecturers)
     check_python(settings.python)
@@ -66,36 +66,38 @@ def check_accounts(names: list[str]) -> None:
     Raises
     ------
     ClassError
-        For the first that is not.
+        For the first name that is not.
     """
     for name in names:
         try:
             user = pwd.getpwnam(name)
         except KeyError:
-            raise ClassError(f"{name} has no account here: classroom/accounts.py makes those of a class list") from None
+            raise ClassError(
+                f"{name} has no account on this host: classroom/accounts.py creates those of a class list"
+            ) from None
         if not SYSTEM_UIDS <= user.pw_uid < NOBODY:
-            raise ClassError(f"{name} is an account of the system's (uid {user.pw_uid}), no student's: take it out")
+            raise ClassError(f"{name} is a system account (uid {user.pw_uid}), not a student's: take it out")
 
 
 def check_port(address: str, port: int) -> None:
-    """Check that nothing listens at a port.
+    """Check that a port is free.
 
     Raises
     ------
     ClassError
-        If something does, or the address is not this machine's.
+        If it is in use, or the address does not belong to this machine.
     """
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
         except OSError as error:
-            way = f"ss -ltnp 'sport = {port}' says what has it; or set another port"
-            raise ClassError(f"port {port} at {address} cannot be had ({error.strerror}): {way}") from None
+            hint = f"ss -ltnp 'sport = {port}' shows what uses it; or set another port"
+            raise ClassError(f"port {port} at {address} cannot be used ({error.strerror}): {hint}") from None
 
 
 def check_exchange(exchange: Path, lecturers: Sequence[str]) -> None:
-    """Check that every student can hand in, and that the course's folder in the exchange is a lecturer's.
+    """Check that every student can submit, and that the course's folder in the exchange belongs to a lecturer.
 
     Raises
     ------
@@ -104,15 +106,15 @@ def check_exchange(exchange: Path, lecturers: Sequence[str]) -> None:
     """
     if not exchange.is_dir() or exchange.stat().st_mode & 0o1777 != 0o1777:
         raise ClassError(
-            f"students cannot hand in at the exchange {exchange}: mkdir -p {exchange}; chmod 1777 {exchange}"
+            f"students cannot submit to the exchange {exchange}: mkdir -p {exchange}; chmod 1777 {exchange}"
         )
     course = exchange / COURSE
     if not course.is_dir():
-        way = "release an assignment first (docs/teaching.md), lest a student makes it"
-        raise ClassError(f"the exchange {exchange} has no folder of the course, {COURSE}: {way}")
+        hint = "release an assignment first (docs/teaching.md), before a student creates it"
+        raise ClassError(f"the exchange {exchange} has no folder {COURSE} for the course: {hint}")
     if course.stat().st_uid not in {0, *(pwd.getpwnam(name).pw_uid for name in lecturers)}:
         raise ClassError(
-            f"{course} is {_owner(course)}'s, who is no lecturer: remove it, and release an assignment again"
+            f"{course} belongs to {_owner(course)}, who is not a lecturer: remove it, and release an assignment again"
         )
 
 
@@ -124,19 +126,19 @@ def _owner(path: Path) -> str:
 
 
 def check_python(python: Path) -> None:
-    """Check that students can run the Python of their servers, and that it has what they need.
+    """Check that students can run the Python of their servers, and that it has the packages they need.
 
     Raises
     ------
     ClassError
-        If a user who owns nothing cannot.
+        If the user nobody cannot run it.
     """
     for file in (python, SERVER):
         for place in dict.fromkeys((*file.parents, *Path(os.path.realpath(file)).parents)):
             if place.exists() and not place.stat().st_mode & stat.S_IXOTH:
                 raise ClassError(
-                    f"students cannot run {file}: {place} is closed to them. Put the checkout where all can read it, "
-                    "and make its environment with the system's Python: make environment PYTHON=/usr/bin/python3"
+                    f"students cannot run {file}: they have no access to {place}. Put the checkout where all can read "
+                    "it, and make its environment with the system's Python: make environment PYTHON=/usr/bin/python3"
                 )
     done = subprocess.run(
         [python, "-c", "import bttlab, jupyterlab, jupyterhub.singleuser"],
@@ -156,7 +158,7 @@ def check_python(python: Path) -> None:
 
 
 def card_nodes(devices: Path = DEVICES, system: Path = DRM) -> dict[str, Path]:
-    """Return the device node of each card that the host has, by the card's PCIe address."""
+    """Return the device node of each card of the host, by the card's PCIe address."""
     found = {}
     for vendor in sorted(system.glob("renderD*/device/vendor")):
         node = devices / vendor.parents[1].name
@@ -166,12 +168,12 @@ def card_nodes(devices: Path = DEVICES, system: Path = DRM) -> dict[str, Path]:
 
 
 def check_cards(names: list[str], devices: Path = DEVICES, system: Path = DRM) -> None:
-    """Check that every student may open every card that the host has.
+    """Check that every student may open every card of the host.
 
     Raises
     ------
     ClassError
-        For the first who may not.
+        For the first student who may not.
     """
     for node in card_nodes(devices, system).values():
         found = node.stat()
@@ -179,10 +181,10 @@ def check_cards(names: list[str], devices: Path = DEVICES, system: Path = DRM) -
             continue
         group = grp.getgrgid(found.st_gid)
         if found.st_mode & 0o060 != 0o060:
-            raise ClassError(f"the card {node} can be opened by nobody but its owner: chmod 660 {node}")
+            raise ClassError(f"only its owner can open the card {node}: chmod 660 {node}")
         for name in names:
             if group.gr_gid not in os.getgrouplist(name, pwd.getpwnam(name).pw_gid):
                 raise ClassError(
-                    f"{name} cannot open the card {node}, which is group {group.gr_name}'s: "
+                    f"{name} cannot open the card {node}, which belongs to group {group.gr_name}: "
                     f"usermod -aG {group.gr_name} {name}"
                 )

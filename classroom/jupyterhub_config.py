@@ -1,4 +1,4 @@
-"""JupyterHub for a class on one host: start.py reads the settings, checks the host, and runs the hub with this file."""
+"""JupyterHub's configuration for a class on one host; start.py checks the host and runs the hub with this file."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ settings = read_settings(Path(os.environ["BTTLAB_CLASS"]))
 spawner = spawner_here()
 c = get_config()  # noqa: F821, JupyterHub's
 
-# --- who may log in: system users, by their passwords
+# --- who may log in: system users with their passwords
 c.JupyterHub.authenticator_class = "pam"
 c.PAMAuthenticator.open_sessions = False
 c.PAMAuthenticator.service = PAM_SERVICE if (Path("/etc/pam.d") / PAM_SERVICE).exists() else "login"
@@ -25,7 +25,7 @@ c.Authenticator.allowed_users = {*settings.names(), *settings.lecturers}
 if settings.group:
     c.LocalAuthenticator.allowed_groups = {settings.group}
 
-# --- addresses: one for people, the others on loopback, with TLS between the hub, the proxy and the servers
+# --- addresses: one for users, the others on loopback, with TLS between the hub, the proxy and the servers
 c.JupyterHub.bind_url = f"{'https' if settings.certificate else 'http'}://{settings.address}:{settings.port}"
 c.JupyterHub.ssl_cert = str(settings.certificate or "")
 c.JupyterHub.ssl_key = str(settings.key or "")
@@ -58,13 +58,13 @@ c.SystemdSpawner.isolate_tmp = True
 c.Spawner.env_keep = ["PATH", "PYTHONPATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "XILINX_XRT"]
 c.Spawner.environment = {
     "OMP_NUM_THREADS": str(settings.cores),
-    "OMP_WAIT_POLICY": "passive",  # threads that wait sleep: spinning ones take the cores from other students
+    "OMP_WAIT_POLICY": "passive",  # waiting threads sleep: busy waiting would take cores from other students
     "BTTLAB_EMULATED_CARDS": str(settings.emulated_cards),
     "BTTLAB_SHARED_EMULATED": str(settings.shared_cards),
     **({"BTTLAB_DATA": str(settings.data)} if settings.data else {}),
     **({"BTTLAB_OVERLAYS": str(settings.overlays)} if settings.overlays else {}),
     **({"BTTLAB_EXCHANGE": str(settings.exchange)} if settings.exchange else {}),
-    # without an exchange nothing of nbgrader's, which takes seconds to start
+    # without an exchange, do not load nbgrader, which takes seconds to start
     "JUPYTER_CONFIG_PATH": str(HERE / "jupyter" if settings.exchange else HERE.parent / "tools" / "jupyter"),
 }
 
@@ -76,8 +76,8 @@ c.JupyterHub.load_roles = [
         "services": ["idle-culler"],
     }
 ]
-# A page of a student's server may do what its reader may do at the same host name: without a name for each student,
-# lecturers open no server.
+# A page from a student's server can act with the rights of its reader at the same host name. So lecturers cannot open
+# servers unless each student's server has its own name.
 if settings.domain:
     c.JupyterHub.subdomain_host = f"https://{settings.domain}:{settings.port}"
     c.Authenticator.admin_users = set(settings.lecturers)
@@ -100,6 +100,6 @@ c.JupyterHub.services = [
 keepers = [(settings.shared_cards / file_name(emulated_name(0), "shared"), ["--everyone"])]
 for card, node in card_nodes().items():
     keepers.append((ADMINISTRATORS / file_name(card, "shared"), ["--device", str(node)]))
-for number, (path, who) in enumerate(keepers):
-    command = [sys.executable, "-m", "bttlab.keeper", str(path), *who]
+for number, (path, access) in enumerate(keepers):
+    command = [sys.executable, "-m", "bttlab.keeper", str(path), *access]
     c.JupyterHub.services.append({"name": f"keeper-{number}", "command": command})

@@ -1,4 +1,4 @@
-"""The hub of a class: checks the settings and the host, then runs JupyterHub.
+"""Check the settings and the host of a class, then run JupyterHub.
 
 python classroom/start.py /etc/bttlab/class.toml [--check]
 """
@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def make_folders(settings: ClassSettings) -> None:
-    """Make the folders of the keepers' sockets, in which only root can plant a name, and the hub's own."""
+    """Create the folders of the keepers' sockets, in which only root can create files, and the hub's folder."""
     for folder in (settings.shared_cards, ADMINISTRATORS):
         folder.mkdir(parents=True, exist_ok=True)
     for folder in (settings.shared_cards.parent, settings.shared_cards, ADMINISTRATORS):
@@ -27,10 +27,10 @@ def make_folders(settings: ClassSettings) -> None:
 
 
 def main() -> int:
-    """Run the command line; the exit code is 2 where something is wrong, said in one line."""
+    """Run the command line; after an error, print one line and return 2."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("settings", type=Path, help="a TOML file as classroom/class.toml")
-    parser.add_argument("--check", action="store_true", help="check, and start nothing")
+    parser.add_argument("settings", type=Path, help="a TOML file like classroom/class.toml")
+    parser.add_argument("--check", action="store_true", help="only check, do not start the hub")
     options = parser.parse_args()
     try:
         settings = read_settings(options.settings)
@@ -39,18 +39,21 @@ def main() -> int:
             from class_spawner import LimitedSpawner, spawner_here
             from host_checks import check_host
         except ModuleNotFoundError as error:
-            raise ClassError(f"there is no {error.name} in {sys.prefix}: make environment installs it") from None
+            raise ClassError(f"{error.name} is missing in {sys.prefix}: make environment installs it") from None
         check_host(settings)
     except BttlabError as error:
         say(error)
         return 2
     if spawner_here() is LimitedSpawner:
         say(
-            "no systemd here: memory is limited for each process, not for a student's processes together, and a "
-            "student can leave the processors that the server was given (classroom/README.md)"
+            "no systemd on this host: memory is limited for each process, not for a student's processes together, and "
+            "a student can use other processors than those of the server (classroom/README.md)"
         )
     if not (Path("/etc/pam.d") / PAM_SERVICE).exists():
-        say(f"passwords can be guessed without end: cp {HERE / 'pam.d' / PAM_SERVICE} /etc/pam.d (classroom/README.md)")
+        say(
+            f"the number of wrong passwords is not limited: cp {HERE / 'pam.d' / PAM_SERVICE} /etc/pam.d "
+            "(classroom/README.md)"
+        )
     if options.check:
         say("the host is ready")
         return 0

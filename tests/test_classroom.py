@@ -40,12 +40,12 @@ def settings_file(folder: Path, text: str = "", names: str = "ada\nbob\n", who: 
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("ada\nbob\n# \nada\n", "list, line 4: ada is there already, in line 1: each name once"),
-        ("ada\nBob", "line 2: 'Bob' is no name of a system user: small letters"),
-        ("ada bob", "'ada bob' is no name"),
-        ("../root", "is no name"),
-        ("-rf", "is no name"),
-        ("a" * 32, "31 at most"),
+        ("ada\nbob\n# \nada\n", "list, line 4: ada is also in line 1: list each name once"),
+        ("ada\nBob", "line 2: 'Bob' is not a name of a system user: a lower-case letter"),
+        ("ada bob", "'ada bob' is not a name"),
+        ("../root", "is not a name"),
+        ("-rf", "is not a name"),
+        ("a" * 32, "at most 31"),
         ("# nobody yet\n", "has no names"),
         (None, "cannot be read"),
     ],
@@ -69,20 +69,20 @@ def test_settings(tmp_path):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("color = 1", "color is no setting; there are students, group"),
+        ("color = 1", "color is not a setting; there are students, group"),
         ('port = "80"', "port = '80' is not a whole number"),
         ("port = true", "is not a whole number"),
         ("port = 80", "out of range: at least 1024"),
         ("idle_minutes = 0", "at least 5"),
-        ('memory = "lots"', 'memory = "lots" is no size'),
+        ('memory = "lots"', 'memory = "lots" is not a size'),
         ("cores = 100000", "this machine has"),
         ('group = "x"', "Give students, a class list, or group"),
-        ('lecturers = ["a b"]', "lecturer 'a b' is no name"),
+        ('lecturers = ["a b"]', "lecturer 'a b' is not a name"),
         ("lecturers = [1]", "is not a list of names"),
-        ('key = "k"', "certificate and key go together"),
-        ('address = "lab"', "is no IP address"),
+        ('key = "k"', "give both certificate and key"),
+        ('address = "lab"', "is not an IP address"),
         ('address = "0.0.0.0"', "passwords would cross the network in the clear"),
-        ("port =", "gives no settings"),
+        ("port =", "cannot read settings from"),
     ],
 )
 def test_bad_settings(tmp_path, text, said):
@@ -104,7 +104,7 @@ def run_start(path: Path, **variables: str) -> subprocess.CompletedProcess:
 def test_what_is_wrong_is_one_line_and_exit_code_2(tmp_path):
     done = run_start(settings_file(tmp_path, names="ada\nada\n"))
     assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
-    assert "line 2: ada is there already, in line 1" in done.stderr
+    assert "line 2: ada is also in line 1" in done.stderr
     if os.geteuid() == 0:
         done = run_start(settings_file(tmp_path), PATH="/nonexistent")
         assert done.returncode == 2 and done.stderr.startswith("there is no configurable-http-proxy: apt-get install")
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(tmp_path):
 
 def test_an_exchange_that_students_could_not_use_or_could_own(tmp_path, monkeypatch):
     exchange, course = tmp_path / "exchange", tmp_path / "exchange" / "bttlab"
-    with pytest.raises(ClassError, match=r"cannot hand in at the exchange .*: mkdir -p"):
+    with pytest.raises(ClassError, match=r"cannot submit to the exchange .*: mkdir -p"):
         host_checks.check_exchange(exchange, [])
     exchange.mkdir()
     for mode in (0o755, 0o777):  # not for students; without the sticky bit they could remove each other's
@@ -120,13 +120,13 @@ def test_an_exchange_that_students_could_not_use_or_could_own(tmp_path, monkeypa
         with pytest.raises(ClassError, match=f"chmod 1777 {exchange}"):
             host_checks.check_exchange(exchange, [])
     exchange.chmod(0o1777)
-    with pytest.raises(ClassError, match="has no folder of the course, bttlab: release an assignment first"):
+    with pytest.raises(ClassError, match="has no folder bttlab for the course: release an assignment first"):
         host_checks.check_exchange(exchange, [])
     course.mkdir()
     if os.geteuid() == 0:
         host_checks.check_exchange(exchange, [])
         os.chown(course, 4711, -1)
-    with pytest.raises(ClassError, match=r"bttlab is .*'s, who is no lecturer: remove it"):
+    with pytest.raises(ClassError, match=r"bttlab belongs to .*, who is not a lecturer: remove it"):
         host_checks.check_exchange(exchange, [])
     monkeypatch.setattr(host_checks.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=course.stat().st_uid))
     host_checks.check_exchange(exchange, ["eva"])
@@ -202,7 +202,7 @@ def test_lecturers_open_servers_only_where_each_has_a_name_of_its_own(config, tm
     assert found.JupyterHub.subdomain_host == "https://lab.example.org:8000"
     assert found.Authenticator.admin_users == {"ann"}
     for text in ('domain = "lab.example.org"', certificate.replace("lab.example.org", "lab example")):
-        with pytest.raises(ClassError, match=r"takes a DNS name, and a certificate for it and \*\.NAME"):
+        with pytest.raises(ClassError, match=r"must be a DNS name, with a certificate for it and \*\.NAME"):
             read_settings(settings_file(tmp_path, text))
 
 
@@ -301,7 +301,7 @@ def test_home_and_sockets_are_the_student_s_alone(config, student, tmp_path, mon
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert server.get_env()["JUPYTER_RUNTIME_DIR"] == str(server.private)
     student.pw_uid += 1
-    with pytest.raises(PermissionError, match="is not ada's"):
+    with pytest.raises(PermissionError, match="does not belong to ada"):
         server.make_private()
     (tmp_path / "home").rename(tmp_path / "away")
     (tmp_path / "home").symlink_to(tmp_path / "away")
