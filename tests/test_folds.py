@@ -35,4 +35,4 @@ def test_numbers_of_folds_that_cannot_be(parts, tmp_path, capsys):
     corpus = write_corpus(tmp_path / "tiny")
     assert folds.main([str(corpus), str(tmp_path / "out"), "--parts", parts]) == 2
     said = capsys.readouterr().err
-    assert f"--parts={parts}: take 2 to" in said and said.count("\n") == 1 and not (tmp_path / "out").exists()
+    assert f"--parts={parts}: use 2 to" in said and said.count("\n") == 1 and not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Collect scores of finished runs into one JSON record, and make the tables and figure of docs/accuracy.md from it.
+"""Collect scores of finished runs in a JSON record, and make the tables and figure of docs/accuracy.md from it.
 
 python tools/accuracy.py collect RUN… --record data/accuracy/atis.json
 python tools/accuracy.py table data/accuracy/atis.json        # or data/published_scores.json
@@ -27,7 +27,7 @@ HOW = "measured: conlleval chunks by seqeval, on the splits as they are written"
 
 
 class AccuracyError(BttlabError):
-    """Runs or a record that say nothing about accuracy."""
+    """Runs or a record without the required scores."""
 
 
 def collect(sources: Iterable[Path], record: dict[str, Any] | None = None, held_out: bool = False) -> dict[str, Any]:
@@ -38,14 +38,14 @@ def collect(sources: Iterable[Path], record: dict[str, Any] | None = None, held_
     sources : iterable of path
         Folders of `bttlab train`, and records of `python tools/batches.py`.
     record : dict, optional
-        One that they are added to; a run takes the place of one of the same model, recipe and seed.
+        Record to add the runs to; a run replaces one of the same model, recipe and seed.
     held_out : bool
-        Whether test is left out: of runs of folds (tools/folds.py), and of those that a choice was made by.
+        Whether to leave out test: for runs on folds (tools/folds.py), and for runs used to choose settings.
 
     Raises
     ------
     AccuracyError, bttlab.train.CheckpointError
-        If one is no finished run.
+        If one is not a finished run.
     """
     runs = {_key(run): run for run in record["runs"]} if record else {}
     for path in sources:
@@ -99,7 +99,7 @@ def _from_folder(folder: Path) -> dict[str, Any]:
 
 
 def groups(record: dict[str, Any]) -> dict[tuple[str, int, str], list[dict[str, Any]]]:
-    """Return a record's runs by format, encoders and recipe."""
+    """Group a record's runs by format, encoders and recipe."""
     runs: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
     for run in record["runs"]:
         runs.setdefault((run["format"], run["encoders"], run["recipe"]), []).append(run)
@@ -107,13 +107,13 @@ def groups(record: dict[str, Any]) -> dict[tuple[str, int, str], list[dict[str, 
 
 
 def table(record: dict[str, Any], recipes: Sequence[str] = ()) -> str:
-    """Return a record as a Markdown table: per cent, means over the seeds, deviation, and of many the range.
+    """Return a record as a Markdown table in per cent: means over the seeds, deviation, and range of five or more.
 
     Parameters
     ----------
     record : dict
     recipes : sequence of str
-        Those that are shown; all, if there is none.
+        The recipes to show; by default all.
     """
     if "module" in record["runs"][0]:
         return table_of_modules(record)
@@ -145,7 +145,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """Draw the scores on dev over the epochs: panels by score, colours by depth, a line a run, dense ones dashed."""
+    """Draw the scores on dev over the epochs: a panel for each score, a line for each run, dashed if dense."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 3.4), layout="constrained")
@@ -175,16 +175,16 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns its exit code."""
+    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description="Scores of runs.")
     commands = parser.add_subparsers(dest="command", required=True)
     collecting = commands.add_parser("collect", help="add finished runs to a record, or begin one")
     collecting.add_argument("sources", nargs="+", type=Path, metavar="RUN")
     collecting.add_argument("--record", type=Path, required=True, metavar="FILE")
-    collecting.add_argument("--held-out", action="store_true", help="without test: folds (tools/folds.py) or tries")
+    collecting.add_argument("--held-out", action="store_true", help="leave out test: for folds and for tuning")
     printing = commands.add_parser("table", help="print a record, or published scores, as Markdown")
     printing.add_argument("record", type=Path)
-    printing.add_argument("--recipes", nargs="+", default=(), metavar="NAME", help="show these alone")
+    printing.add_argument("--recipes", nargs="+", default=(), metavar="NAME", help="show only these")
     drawing = commands.add_parser("figure", help="draw a record's curves")
     drawing.add_argument("record", type=Path)
     drawing.add_argument("picture", type=Path)

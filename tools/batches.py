@@ -1,7 +1,7 @@
-"""A model trained by a recipe in PyTorch, in batches: what the card's one sample a step is compared with.
+"""Train a model by a recipe in PyTorch in batches, to compare with the card, which trains on one sample at a time.
 
-One sample a step, a dense epoch takes minutes on a CPU. Here a model learns from batches of utterances of equal length,
-which need no padding and no mask.
+With one sample at a time, a dense epoch takes minutes on a CPU. This tool uses batches of utterances of equal length,
+which need neither padding nor masks.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from bttlab.train.recipe import Recipe, read_recipe
 def train_in_batches(
     config: ModelConfig, recipe: Recipe, corpus: Corpus, seed: int, size: int
 ) -> Iterator[tuple[float, ReferenceTrainer, Vocabulary]]:
-    """Train, and yield after each epoch its mean loss, a trainer that holds the parameters, and the vocabulary.
+    """Train, and yield after each epoch its mean loss, a trainer with the parameters, and the vocabulary.
 
     Raises
     ------
@@ -46,8 +46,8 @@ def train_in_batches(
     )
     total = len(corpus.train)
 
-    def trained(epoch: int) -> np.ndarray:
-        """Train an epoch; returns its losses."""
+    def train_epoch(epoch: int) -> np.ndarray:
+        """Train for an epoch and return its losses."""
         samples = augmenter.samples(np.arange(total), seed, epoch)
         losses: list[np.ndarray] = []
         random = np.random.Generator(np.random.PCG64([seed, epoch]))
@@ -67,13 +67,13 @@ def train_in_batches(
         return np.concatenate(losses)
 
     for epoch in range(recipe.epochs):
-        mean_loss = float(trained(epoch).mean())
+        mean_loss = float(train_epoch(epoch).mean())
         trainer.load_parameters({name: tensor.detach().numpy() for name, tensor in model.state_dict().items()})
         yield mean_loss, trainer, vocabulary
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns its exit code."""
+    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--encoders", type=int, default=2, metavar="N")
     parser.add_argument("--format", choices=("dense", "tensor"), default="dense")
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--recipe", default="atis_dense", metavar="NAME|FILE")
     parser.add_argument("--batch", type=int, default=16, metavar="N", help="utterances of a batch (default: 16)")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
-    parser.add_argument("--record", type=Path, required=True, metavar="FILE", help="where the scores go, as JSON")
+    parser.add_argument("--record", type=Path, required=True, metavar="FILE", help="JSON file for the scores")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     try:

@@ -34,8 +34,8 @@ PAGES = {
     "docs/energy.md": ("power", "energy", "ratios", "quality"),
 }
 GPU = "RTX-3090"
-BATCH = 16  # the largest on record
-SHOWN_LUTS = 5000  # modules with fewer stand in data/u50/synthesis.json alone
+BATCH = 16  # the largest in the records
+SHOWN_LUTS = 5000  # modules with fewer are only in data/u50/synthesis.json
 CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
 
 
@@ -45,11 +45,11 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
     Parameters
     ----------
     lengths : mapping of int to int
-        Of an epoch.
+        Number of samples of an epoch by length.
     alike : Samples
-        Of equal length, as many as a batch, for the GPU beside the card.
+        A batch of samples of equal length, for the comparison of a GPU with the card.
     core_seconds : float
-        Of a sample of 2 encoders on one thread of a processor: the emulated card's.
+        Time of a sample with 2 encoders on the emulated card with one processor thread.
     """
     flows = {flow: [estimate(ModelConfig(encoders=n), lengths, flow=flow) for n in ENCODERS] for flow in FLOWS}
     paper = flows["bidirectional"]
@@ -70,7 +70,7 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
 
 
 def write(folder: Path, samples: Samples) -> None:
-    """Put the tables into the pages of a checkout; `samples` are those of an epoch."""
+    """Write the tables into the pages of a checkout; `samples` are those of an epoch."""
     nearest = int(np.abs(samples.lengths - samples.lengths.mean()).argmin())
     alike = samples[np.flatnonzero(samples.lengths == samples.lengths[nearest])[:BATCH]]
     lengths = Counter(samples.lengths.tolist())
@@ -138,7 +138,7 @@ def _resources(estimate: Estimate) -> str:
 
 
 def _synthesis() -> str:
-    """Return the table of what Yosys has counted: large modules, and what all are together."""
+    """Return the table of Yosys' counts: the large modules, and the totals of the loop and the kernel."""
     kinds = {
         **{"in_luts": "LUTs", "flip_flops": "flip-flops", "dsps": "DSPs"},
         **{"bram36": "BRAM36", "uram": "UltraRAM"},
@@ -163,13 +163,13 @@ def _synthesis() -> str:
 
 
 def _latencies() -> str:
-    """Return the table of the initiation interval with one latency a cycle longer."""
+    """Return the table of the initiation interval if one latency is a cycle longer."""
     intervals = json.loads(RECORD.read_text(encoding="utf-8"))["interval_with_one_cycle_more"]
     cycles, read = (latencies.read_latencies()[kind] for kind in ("cycles", "read"))
     names: dict[int, list[str]] = {}
     for name, interval in intervals.items():
-        told = f"load from {name}" if name in read else name
-        names.setdefault(interval, []).append(f"{told} ({(cycles | read)[name]['value']})")
+        label = f"load from {name}" if name in read else name
+        names.setdefault(interval, []).append(f"{label} ({(cycles | read)[name]['value']})")
     rows = [[str(interval), ", ".join(names[interval])] for interval in sorted(names, reverse=True)]
     return _markdown(["interval", "with one cycle more of"], rows)
 
@@ -202,15 +202,15 @@ def _ratios(sample: Samples) -> str:
         for format in ("dense", "btt")
     }
 
-    def told(ratio: Sequence[float], digits: int = 0) -> str:
+    def text(ratio: Sequence[float], digits: int = 0) -> str:
         low, mid, high = ratio
         return f"{mid:.{0 if mid > 9 else 1}f} ({low:.{digits}f} to {high:.0f})"
 
     rows = [
-        ["energy an epoch, tensor training (BTT), eager", *(told(r.energy["eager"], 1) for r in ratios), "up to 3.6"],
-        ["the same in CUDA graphs", *(told(r.energy["graphs"], 1) for r in ratios), "up to 3.6"],
-        ["memory, process of dense training over words on the chip", *(told(r.memory) for r in ratios), "30 to 51"],
-        ["the same over all blocks that the machine occupies", *(told(r.blocks) for r in ratios), ""],
+        ["energy an epoch, tensor training (BTT), eager", *(text(r.energy["eager"], 1) for r in ratios), "up to 3.6"],
+        ["the same in CUDA graphs", *(text(r.energy["graphs"], 1) for r in ratios), "up to 3.6"],
+        ["memory, process of dense training over words on the chip", *(text(r.memory) for r in ratios), "30 to 51"],
+        ["the same over all blocks that the machine occupies", *(text(r.blocks) for r in ratios), ""],
         ["memory, tensors of dense training over words on the chip", *(f"{r.tensors:.1f}" for r in ratios), ""],
         ["parameters, dense over tensor", *(f"{r.parameters:.1f}" for r in ratios), ""],
     ]
@@ -221,7 +221,7 @@ def _ratios(sample: Samples) -> str:
 
 
 def _quality(alike: Samples) -> tuple[str, str]:
-    """Return the table of energy.md, and the README's sentence about its last column."""
+    """Return the table of energy.md and the README's sentence about it."""
     target = TARGETS[-1]
     found = energy_to_quality(find_gpu(GPU), alike, target)
     rows: dict[str, list[str]] = {}

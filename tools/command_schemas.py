@@ -1,4 +1,4 @@
-"""Write docs/commands.schema.json: for each command a JSON Schema of what `--json` prints.
+"""Write docs/commands.schema.json: a JSON Schema of the output of `--json` for each command.
 
     python tools/command_schemas.py [COMMAND…]
 
@@ -18,9 +18,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "docs" / "commands.schema.json"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-MOST_LEVELS = 2  # of objects whose keys are listed
+MOST_LEVELS = 2  # levels of nested objects whose keys are listed
 RUN = ["--run", "run"]
-# Each runs in a folder in which those above it have run.
+# Each example runs in the same folder, after those above it.
 EXAMPLES = {
     "train": ["train", "--samples", "8", "--device", "emulated", "--out", "run"],
     "doctor": ["doctor"],
@@ -47,7 +47,7 @@ EXAMPLES = {
     "rtl": ["rtl", "verilog"],
 }
 
-# Commands that take a module of the user's own, and what its results lack and have instead.
+# Commands that accept a user's module; and keys that the results for modules lack, with the keys that replace them.
 OF_MODULES = ("train", "eval", "predict", "size", "program", "baseline")
 INSTEAD = {
     "encoders": {"module": {"type": "string"}},
@@ -66,7 +66,7 @@ def prepare(folder: Path) -> None:
 
 
 def output_of(arguments: list[str]) -> dict[str, Any]:
-    """Run a command line with --json in this process; returns what it prints. Raises RuntimeError if it fails."""
+    """Run a command line with --json in this process and return its output; raise RuntimeError if it fails."""
     from bttlab.cli import main
 
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -77,7 +77,7 @@ def output_of(arguments: list[str]) -> dict[str, Any]:
 
 
 def schema_of(value: Any, levels: int = MOST_LEVELS) -> dict[str, Any]:
-    """Return a schema of values like this one; null stands for any value, and keys that are no names for any keys."""
+    """Return a schema for values like this one. null allows any value; keys that are not names allow any keys."""
     if isinstance(value, Mapping):
         if not levels or not value or not all(key.isidentifier() and key.islower() for key in value):
             return {"type": "object"}
@@ -100,7 +100,7 @@ def schema_of(value: Any, levels: int = MOST_LEVELS) -> dict[str, Any]:
 
 
 def of_modules(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema that takes the results of modules, too."""
+    """Return a schema that also allows the results for modules."""
     made = dict(schema)
     if "items" in schema:
         made["items"] = of_modules(schema["items"])
@@ -113,7 +113,7 @@ def of_modules(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(names: list[str]) -> None:
-    """Run examples and write their schemas."""
+    """Run the examples and write their schemas."""
     schemas = json.loads(FILE.read_text())["commands"] if FILE.exists() and names else {}
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)

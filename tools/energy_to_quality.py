@@ -1,8 +1,8 @@
 """Count the samples of ATIS that training needs to a given dev slot F1: python tools/energy_to_quality.py [RECORD].
 
-For each format and batch size: the optimizer and rate that reach the highest target with the fewest samples (one seed,
-of its own), then ten other seeds with them. Tensor-compressed training with one sample a step runs on the emulated
-card, all else in PyTorch. The rate is constant. A record that is there is continued.
+For each format and batch size, find the optimizer and rate that reach the highest target with the fewest samples (with
+a separate seed), then train with them and ten other seeds. Tensor-compressed training with one sample a step runs on
+the emulated card, all else in PyTorch. The rate is constant. An existing record is continued.
 """
 
 import argparse
@@ -37,7 +37,7 @@ F1 = Callable[[], float]
 
 
 def on_card(config: ModelConfig, optimizer: Optimizer, rate: float, seed: int, dev: Samples, corpus: Corpus):
-    """Return what trains on samples, one a step, on the emulated card, and what gives the slot F1 of dev."""
+    """Return a function that trains on samples one at a time on the emulated card, and one for the slot F1 of dev."""
     trainer = open_trainer(config, "emulated", optimizer=optimizer).trainer
     trainer.load_parameters({name: p.detach().numpy() for name, p in Transformer(config, seed=seed).named_parameters()})
 
@@ -48,7 +48,7 @@ def on_card(config: ModelConfig, optimizer: Optimizer, rate: float, seed: int, d
 
 
 def in_pytorch(config: ModelConfig, optimizer: Optimizer, rate: float, seed: int, dev: Samples, corpus: Corpus):
-    """Return what trains on a batch in PyTorch, and what gives the slot F1 of dev."""
+    """Return a function that trains on a batch in PyTorch, and one that returns the slot F1 of dev."""
     model = Transformer(config, seed=seed)
     if optimizer.name == "adamw":
         betas = (optimizer.beta1, optimizer.beta2)
@@ -77,7 +77,7 @@ def batches(samples: Samples, batch: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def samples_to_targets(way: tuple, seed: int, corpus: Corpus, most: int = MOST) -> dict[str, int | None]:
-    """Train until dev reaches the last target; return the samples to each, None where it was not reached."""
+    """Train until dev reaches the last target; return the samples to each target, None if it is not reached."""
     kind, batch, name, rate = way
     config, optimizer = ModelConfig(format=kind), Optimizer(name)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
@@ -102,7 +102,7 @@ def samples_to_targets(way: tuple, seed: int, corpus: Corpus, most: int = MOST) 
 
 
 def measure(entry: dict[str, Any], corpus: Corpus) -> Iterator[None]:
-    """Fill in an entry of the record, and yield after each run."""
+    """Complete an entry of the record, and yield after each run."""
     key = entry["format"], entry["batch"]
     target = str(TARGETS[-1])
     for name, rates in TRIED[key].items():

@@ -1,9 +1,9 @@
-"""Folds of a corpus's training split, for choices that neither dev nor test has a part in.
+"""Split a corpus's training split into folds, to choose settings without dev and test.
 
     python tools/folds.py atis build/folds --parts 4
 
 Each folder in build/folds is a corpus: `dev` is one fold, `train` the others, `test` the corpus's own dev split.
-Utterances that are alike but for the values of their slots are in one fold, so that no template is seen in training.
+Utterances that differ only in their slot values are in the same fold, so that no template of dev occurs in train.
 """
 
 import argparse
@@ -18,22 +18,22 @@ from bttlab.data.store import files_of, store_corpus
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 
-SEED = 5  # of the order in which templates are dealt out
+SEED = 5  # of the order in which templates are assigned to folds
 
 
 def fold_indices(split: Split, parts: int) -> list[list[int]]:
-    """Return the utterances of each fold, as indices into the split; folds differ by few utterances."""
-    alike: dict[tuple[str, ...], list[int]] = {}
+    """Return the utterances of each fold as indices into the split; the folds have almost the same size."""
+    by_template: dict[tuple[str, ...], list[int]] = {}
     for i, (words, tags) in enumerate(zip(split.words, split.slots, strict=True)):
         template = (
             " ".join(words[begin:end]) if label == OUTSIDE else type_of(label) for begin, end, label in tag_chunks(tags)
         )
-        alike.setdefault(tuple(template), []).append(i)
-    templates = sorted(alike)
+        by_template.setdefault(tuple(template), []).append(i)
+    templates = sorted(by_template)
     random.Random(SEED).shuffle(templates)
     folds: list[list[int]] = [[] for _ in range(parts)]
     for template in templates:
-        min(folds, key=len).extend(alike[template])
+        min(folds, key=len).extend(by_template[template])
     return folds
 
 
@@ -49,7 +49,7 @@ def _taken(split: Split, indices: list[int]) -> Split:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns its exit code."""
+    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("corpus", metavar="NAME|PATH")
     parser.add_argument("out", type=Path, metavar="FOLDER")
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         corpus = load_corpus(options.corpus)
         if not 2 <= options.parts <= len(corpus.train):
-            raise BttlabError(f"--parts={options.parts}: take 2 to {len(corpus.train)}, as many as utterances at most")
+            raise BttlabError(f"--parts={options.parts}: use 2 to {len(corpus.train)}, the number of utterances")
         folds = fold_indices(corpus.train, options.parts)
         for held_out in range(options.parts):
             store_corpus(fold_files(corpus, folds, held_out), options.out / f"{corpus.name}{held_out}")

@@ -27,7 +27,7 @@ TESTBENCH = ROOT / "hls_src" / "testbench"
 
 
 def collect(processor: NativeProcessor, header: str) -> dict[str, Any]:
-    """Return what data/u50/signals.json holds, but the tool.
+    """Return the content of data/u50/signals.json, without the tool's version.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def collect(processor: NativeProcessor, header: str) -> dict[str, Any]:
     watch(words.ctypes.data, len(words))
     cycles = int(processor.predict(sample)["cycles"][0])
     rows = words[: watch(None, 0)]
-    bits = [(rows >> bit & 1)[stage:] for bit, stage in enumerate(stages)]  # of the iteration that begins in a cycle
+    bits = [(rows >> bit & 1)[stage:] for bit, stage in enumerate(stages)]  # by the cycle in which an iteration begins
     return {
         "about": "Signals of the kernel's Verilog while it runs a layer's program in Verilator, by unit. busy: the "
         "cycles in which it changes, from 0 on; ends: in which it is 1. Made by: make signals",
@@ -67,7 +67,7 @@ def collect(processor: NativeProcessor, header: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Build the kernel in Verilator, and record."""
+    """Build the kernel in Verilator and write the record."""
     folder = Path(tempfile.mkdtemp(prefix="signals-"))
     files = write_kernel(analyse(SOURCE / UNIT), folder)
     subprocess.run(["make", "-C", TESTBENCH, f"BUILD={folder}", "-j2"], check=True)

@@ -1,7 +1,4 @@
-"""docs/methods.md: the tables between its markers, and its figures, made from the records of results.
-
-Run as python tools/methods_page.py.
-"""
+"""Write the tables and figures of docs/methods.md from the records of results: python tools/methods_page.py."""
 
 import argparse
 import sys
@@ -33,7 +30,7 @@ _HEADER = [
 
 
 def table(results: Sequence[Result], reference: str) -> str:
-    """Return a Markdown table: the reference, the methods by family, then the combinations."""
+    """Return a Markdown table of the reference, the methods by family, and the combinations."""
     groups = by_methods(results)
     metered = any(result.joules_per_epoch["value"] is not None for result in results)
     lines = [_HEADER, ["---", "---", *["---:"] * (len(_HEADER) - 2)]]
@@ -69,9 +66,9 @@ def fill(text: str, records: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> list[str]:
-    """Return a line of a table; peak memory and time also as a part of the reference's."""
+    """Return a row of a table; peak memory and time also relative to the reference."""
 
-    def beside(value) -> str:
+    def relative(value) -> str:
         return "" if group is reference else f" ({mean(group, value) / mean(reference, value):.2f})"
 
     def peak(result: Result) -> float:
@@ -88,14 +85,14 @@ def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> lis
         _family(name),
         *(in_per_cent([result.scores["test"][key] for result in group]) for key in SCORES),
         f"{group[0].trained:,}",
-        f"{mean(group, peak):.1f}{beside(peak)}",
+        f"{mean(group, peak):.1f}{relative(peak)}",
         f"{mean(group, activations):.1f}",
-        f"{mean(group, seconds):.1f}{beside(seconds)}",
+        f"{mean(group, seconds):.1f}{relative(seconds)}",
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page and its figures again; returns the exit code."""
+    """Rewrite the page and its figures, and return the exit code."""
     argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(arguments)
     try:
         from bttlab.lab.charts import to_png

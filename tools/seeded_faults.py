@@ -1,9 +1,9 @@
-"""Put faults into a copy of the library, one at a time, and report which of them tests find.
+"""Insert faults into a copy of the library, one at a time, and report which of them the tests find.
 
     python tools/seeded_faults.py [NUMBER…] [--long]
 
-Each fault replaces one piece of a line. The test files named beside it run: first their short tests and, with --long,
-the long ones too if the short ones miss it. Without numbers all faults are tried. The exit code is 1 if one is missed.
+Each fault replaces part of a line and names test files. Their short tests run first; with --long, their long tests run
+too if the short ones miss the fault. Without numbers all faults are tried. The exit code is 1 if a fault is missed.
 """
 
 import argparse
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Fault(NamedTuple):
-    """A replacement in a file of lib/, and the test files that a change of that file calls for."""
+    """A replacement in a file of lib/, and the test files to run after a change of that file."""
 
     file: str
     old: str
@@ -86,7 +86,7 @@ FAULTS = (
 
 
 def try_fault(fault: Fault, copy: Path, long: bool) -> str:
-    """Return "short" or "long", the suite that finds a fault, "missed", or "stale" if its line is gone."""
+    """Return "short" or "long", the suite that finds a fault; "missed"; or "stale" if its line does not exist."""
     path = copy / "lib" / fault.file
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     if text.count(fault.old) < 1:

@@ -1,8 +1,8 @@
 """Count the machine's Verilog with Yosys, unit by unit, into data/u50/synthesis.json: make synth.
 
 Yosys maps each unit to UltraScale+ (`synth_xilinx -family xcup`) with FP32 cores, delays and memories as black boxes,
-because it takes hours over what is wide. It maps each core, each memory of one size and a bit of each delay once; they
-count as often as they are there. Nothing is placed or routed.
+because it takes hours for wide modules. It maps each core, each size of memory and one bit of each delay once, and the
+tool multiplies them by their number. Nothing is placed or routed.
 """
 
 import json
@@ -25,7 +25,7 @@ from bttlab.hardware.kernel import module_digests, write_kernel
 from bttlab.hardware.resources import shortest_shift
 from bttlab.hardware.synthesis import FILE as RECORD
 
-KINDS = {  # of Yosys' cells, and how many of the resource one is
+KINDS = {  # resource of each kind of Yosys cell, and how much of it a cell uses
     **{f"LUT{n}": ("lookup_tables", 1) for n in range(1, 7)},
     **{"INV": ("lookup_tables", 1), "SRL16E": ("shift_registers", 1), "SRLC32E": ("shift_registers", 1)},
     **{"RAM32M": ("memory_tables", 4), "RAM32M16": ("memory_tables", 8), "RAM64M": ("memory_tables", 4)},
@@ -44,7 +44,7 @@ BOXES = tuple(WIRES)
 
 
 def mapped(folder: Path, name: str, commands: list[str]) -> dict[str, dict]:
-    """Return the modules that Yosys has after it mapped the top, which the commands name."""
+    """Run Yosys commands that name a top, map it, and return all modules."""
     script = [*commands, "synth_xilinx -family xcup -uram -noiopad -noclkbuf -flatten", f"write_json {name}.json"]
     with (folder / f"{name}.log").open("w") as log:
         subprocess.run(["yosys", "-p", "; ".join(script)], stdout=log, stderr=log, cwd=folder, check=True)
@@ -52,13 +52,13 @@ def mapped(folder: Path, name: str, commands: list[str]) -> dict[str, dict]:
 
 
 class Counts:
-    """What modules of a folder take; memories and delays are mapped once for each size."""
+    """Resources of a folder's modules; memories and delays are mapped once for each size."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._boxes, self._lock = folder, {}, Lock()
 
     def map_module(self, top: str) -> dict:
-        """Return a module that Yosys has mapped; cores, memories and delays are cells of it, but in a core."""
+        """Map a module with Yosys and return it. Cores, memories and delays are cells of it, except in a core."""
         files = sorted(path.name for path in self._folder.glob("*.v"))
         cores = [file for file in files if file.startswith(("fp32_", *BOXES))]
         read = [f"read_verilog {' '.join(cores)}"]
@@ -72,7 +72,7 @@ class Counts:
         return made
 
     def of(self, module: dict) -> Counter:
-        """Return what a module takes, and how many cores it has of each kind."""
+        """Return the resources of a module, and its number of cores of each kind."""
         return self._sum({}, module["cells"])
 
     def _sum(self, modules: dict[str, dict], cells: dict[str, dict]) -> Counter:
@@ -94,7 +94,7 @@ class Counts:
         if cell["type"] == "memory":
             return self._boxes[box_of(cell)]
         width, cycles = (int(cell["parameters"][name], 2) for name in ("WIDTH", "CYCLES"))
-        if cycles < shortest_shift():  # Vivado is told so; Yosys takes shift registers from three cycles on
+        if cycles < shortest_shift():  # the limit set for Vivado; Yosys uses shift registers from three cycles on
             return {"flip_flops": width * cycles}
         return {resource: width * n for resource, n in self._boxes[box_of(cell)].items()}
 
@@ -111,12 +111,12 @@ class Counts:
 
 
 def top_of(modules: dict[str, dict]) -> dict:
-    """Return the top of modules that Yosys has mapped."""
+    """Return the top of mapped modules."""
     return next(module for module in modules.values() if int(module["attributes"].get("top", "0"), 2))
 
 
 def box_of(cell: dict) -> str:
-    """Return a delay of a bit, or a memory, as Verilog writes it."""
+    """Return a delay of one bit, or a memory, as a Verilog instance."""
     values = {"WIDTH": "1"} if cell["type"] == "delay" else {}
     for name, text in cell["parameters"].items():
         values.setdefault(name, str(int(text, 2)) if re.fullmatch("[01]{32}", text) else f'"{text.strip()}"')

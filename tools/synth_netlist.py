@@ -1,22 +1,22 @@
-"""What Yosys has mapped: logic depth between registers, delays, memories and cores; functions that share a LUT."""
+"""Analyse netlists mapped by Yosys: logic depth between registers, delays, memories and cores; shared LUTs."""
 
 import re
 from collections.abc import Iterator
 
 TABLES = ("INV", *(f"LUT{n}" for n in range(1, 7)))
 LEVELS = {**dict.fromkeys(TABLES, 1), "INV": 0, "CARRY4": 1, "CARRY8": 1, "MUXF7": 0, "MUXF8": 0, "MUXF9": 0}
-# An inverter goes into the LUT behind it. A carry chain is a level, however long; a wide multiplexer is in the slice of
-# the LUTs between which it chooses, but what it chooses by comes as a LUT's inputs do.
-OTHERWISE = {("CARRY4", "CI"): 0, ("CARRY8", "CI"): 0, **{(f"MUXF{n}", "S"): 1 for n in (7, 8, 9)}}
+# An inverter is part of the LUT after it. A carry chain is one level, whatever its length. A wide multiplexer is in the
+# slice of the LUTs it selects from, but its select input is routed like a LUT's input.
+PORT_LEVELS = {("CARRY4", "CI"): 0, ("CARRY8", "CI"): 0, **{(f"MUXF{n}", "S"): 1 for n in (7, 8, 9)}}
 
 
 class Depth:
-    """Levels of logic in front of each signal; modules are connected by ports of one name.
+    """Levels of logic before each signal; ports with the same name connect modules.
 
     Parameters
     ----------
     modules : dict of str to dict
-        As Yosys writes them into JSON, by name.
+        By name, as in Yosys' JSON.
     """
 
     def __init__(self, modules: dict[str, dict]) -> None:
@@ -25,25 +25,25 @@ class Depth:
             for port, wires in module["ports"].items():
                 for i, bit in enumerate(wires["bits"]):
                     pair = (name, bit), (port, i)
-                    made, source = pair if wires["direction"] == "input" else reversed(pair)
-                    self._sources.setdefault(made, []).append((source, 0))
+                    signal, source = pair if wires["direction"] == "input" else reversed(pair)
+                    self._sources.setdefault(signal, []).append((source, 0))
             for cell in module["cells"].values():
                 kind = cell["type"]
                 if kind in LEVELS:
                     sources = [
-                        ((name, bit), OTHERWISE.get((kind, port), LEVELS[kind])) for port, bit in _bits(cell, "input")
+                        ((name, bit), PORT_LEVELS.get((kind, port), LEVELS[kind])) for port, bit in _bits(cell, "input")
                     ]
                     for _, bit in _bits(cell, "output"):
                         self._sources.setdefault((name, bit), []).extend(sources)
 
     def of(self, signal: tuple) -> int:
-        """Return the levels in front of a signal: (module, bit), or (port, index)."""
+        """Return the levels before a signal: (module, bit) or (port, index)."""
         if signal not in self._levels:
             self._levels[signal] = max((self.of(source) + n for source, n in self._sources.get(signal, [])), default=0)
         return self._levels[signal]
 
     def deepest(self, name: str) -> tuple[int, str]:
-        """Return the most levels in front of a cell of a module that keeps what it gets for later, and its place."""
+        """Return the most levels before a cell of a module that stores its input, and the cell's source position."""
         ends = [
             (self.of((name, bit)), cell.get("attributes", {}).get("src", ""))
             for cell in self._modules[name]["cells"].values()
@@ -60,7 +60,7 @@ def _bits(cell: dict, direction: str) -> Iterator[tuple[str, int]]:
 
 
 def packed_tables(cells: dict[str, dict]) -> int:
-    """Return the LUTs of six inputs, if two functions of three inputs or fewer that share one of them share a LUT."""
+    """Return the number of six-input LUTs if two functions of at most three inputs with a common input share a LUT."""
     functions = [frozenset(bit for _, bit in _bits(cell, "input")) for cell in cells.values() if cell["type"] in TABLES]
     pairs = 0
     waiting: dict[int, frozenset] = {}
@@ -77,14 +77,14 @@ def packed_tables(cells: dict[str, dict]) -> int:
 
 
 def stage_of(place: str, text: str) -> int | None:
-    """Return the stage to which a line of the loop's Verilog belongs; None: to all.
+    """Return the pipeline stage of a line of the loop's Verilog; None if it belongs to all stages.
 
     Parameters
     ----------
     place : str
-        As Yosys has it: FILE:LINE.COLUMN-LINE.COLUMN.
+        Position in Yosys' format: FILE:LINE.COLUMN-LINE.COLUMN.
     text : str
-        The file.
+        Content of the file.
     """
     lines = text.splitlines()[: int(re.match(r"\w+\.v:(\d+)", place)[1])]
     heads = (re.fullmatch(r"  // (?:stage (\d+)|for the whole run)", line) for line in reversed(lines))
