@@ -1,7 +1,5 @@
 """Checks for each Python. `make quick` runs this with one for which there is no time for every test."""
 
-import contextlib
-import io
 import json
 import os
 import pkgutil
@@ -20,11 +18,9 @@ PARAMETERS = (
 )
 
 
-def _run(*arguments: str) -> dict:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        assert main([*arguments, "--json"]) == 0
-    return json.loads(out.getvalue())
+def _run(capsys, *arguments: str) -> dict:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
 
 
 def test_every_module_can_be_imported():
@@ -35,15 +31,15 @@ def test_every_module_can_be_imported():
             import_module(name)
 
 
-def test_doctor_is_content_with_packages_and_overlays():
-    checks = {check["name"]: check["status"] for check in _run("doctor")["checks"]}
+def test_doctor_is_content_with_packages_and_overlays(capsys):
+    checks = {check["name"]: check["status"] for check in _run(capsys, "doctor")["checks"]}
     assert checks["packages"] == checks["overlays"] == checks["cards"].replace("note", "ok") == "ok"
 
 
-def test_training_gives_the_same_parameters_with_each_python(short_airline, tmp_path):
+def test_training_gives_the_same_parameters_with_each_python(short_airline, tmp_path, capsys):
     train = ("train", "--data", str(short_airline), "--samples", "200", "--device", "emulated", "--out")
-    digest = _run(*train, str(tmp_path / "run"))["parameters_sha256"]
-    assert digest == _run(*train, str(tmp_path / "again"))["parameters_sha256"]
+    digest = _run(capsys, *train, str(tmp_path / "run"))["parameters_sha256"]
+    assert digest == _run(capsys, *train, str(tmp_path / "again"))["parameters_sha256"]
     if os.environ.get(PARAMETERS):
         known = Path(os.environ[PARAMETERS])
         if not known.exists():

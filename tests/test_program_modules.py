@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.card.processor import NativeProcessor
 from bttlab.cli import main
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
@@ -24,9 +24,10 @@ from bttlab.compiler.trace import trace
 from bttlab.data import Samples
 from bttlab.model import Optimizer, Transformer
 from bttlab.tensor import TTLinear, TTMEmbedding
+from test_program_steps import check_same
 
 from conftest import ROOT
-from training_processor import SMALL, equal_bits, first_moments, fresh_processor, some_samples
+from training_processor import SMALL, first_moments, some_samples
 
 TOLERANCE = 1e-5  # of the largest gradient of a tensor
 WORDS, WIDTH, LENGTH = 60, 64, 18
@@ -354,20 +355,9 @@ def test_trains_of_two_and_four_cores_in_every_flow(fast, flow):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODULES)
-def test_the_loop_gives_the_same_bits(trainer_libraries, tmp_path, name):
-    model, optimizer = made(MODULES[name]), Optimizer("adamw")
-    program, samples = compile_program(model), some_samples(model, (17, 5, 18))
-    states = []
-    for library in ("fast", "loop"):
-        with fresh_processor(trainer_libraries[library], tmp_path) as processor:
-            processor.load_program(program)
-            processor.load(model.parameters())
-            results = processor.train(sample_records(program, samples, np.full(3, 1e-3), optimizer), optimizer)
-            assert (results["status"] == 1).all()
-            states.append((results, processor.store()))
-    (fast_results, fast_state), (loop_results, loop_state) = states
-    assert fast_results["loss"].tobytes() == loop_results["loss"].tobytes()
-    assert all(equal_bits(one, other) for one, other in zip(fast_state, loop_state, strict=True))
+def test_the_loop_gives_the_same_bits(trainer_libraries, fast, name):
+    loop, program = NativeProcessor(trainer_libraries["loop"]), compile_program(made(MODULES[name]))
+    check_same(loop, fast, program, (17, 5, 18), Optimizer("adamw"))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

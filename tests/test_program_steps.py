@@ -46,7 +46,8 @@ def small() -> Program:
 
 def start(processor: NativeProcessor, program: Program, seed: int = 0) -> None:
     processor.load_program(program)
-    processor.load(some_parameters(program.model.config, seed=seed))
+    config = program.model.config
+    processor.load(some_parameters(config, seed=seed) if isinstance(config, ModelConfig) else config.parameters())
 
 
 def records_of(program, lengths, optimizer, rate=0.01, seed=0, smoothing=0.0, step=0):

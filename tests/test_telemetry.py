@@ -2,6 +2,7 @@
 
 import math
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pynq
@@ -16,21 +17,14 @@ from emulated_kernels import container
 LEVELS = PowerLevels(idle=20, running=30, idle_vccint=4, running_vccint=12)
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return SimpleNamespace(now=0.0)
 
 
 @pytest.fixture
 def telemetry(clock):
-    return Telemetry(clock)
+    return Telemetry(lambda: clock.now)
 
 
 def watts(telemetry):
