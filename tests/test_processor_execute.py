@@ -322,6 +322,7 @@ def forget_unused_rows(native, machine, instructions, sample) -> None:
             native.memories["sums"][code.unit, 1 if code.flags & C.PONG else 0, machine.count :] = 0
 
 
+@pytest.mark.long
 def test_a_fold_keeps_negative_zero(native):
     """A sum begins with +0; so -0 can only come from sums that are all -0 already: a second pass over a kept slot."""
     random = np.random.default_rng(7)
