@@ -123,16 +123,14 @@ def source_digest(folder: Path = SOURCE) -> str:
     return digest.hexdigest()
 
 
-def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) -> dict[str, Any]:
-    """Return the JSON record of an analysis.
+def make_record(schedule: Any, census: Any, resources: Any) -> dict[str, Any]:
+    """Return the JSON record of an analysis of the present source.
 
     Parameters
     ----------
     schedule : bttlab.hardware.Schedule
-    counted : bttlab.hardware.census.Census
-    taken : bttlab.hardware.resources.LoopResources
-    folder : Path
-        Of the source.
+    census : bttlab.hardware.census.Census
+    resources : bttlab.hardware.resources.LoopResources
     """
     memories: Counter = Counter()
     for port in schedule.ports:
@@ -143,14 +141,14 @@ def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) 
     return {
         "about": "What bttlab schedule shows of hls_src/processor: modelled, not synthesised. Made by: bttlab schedule "
         "--record",
-        "sources": source_digest(folder),
+        "sources": source_digest(),
         "clock_mhz": schedule.clock_mhz,
         "interval": schedule.interval,
         "stages": schedule.stages,
         "depth": schedule.depth,
         "violations": len(schedule.violations),
         "interval_with_one_cycle_more": sensitivity(schedule),
-        "units": {unit: dict(sorted(counts.items())) for unit, counts in sorted(counted.units.items())},
+        "units": {unit: dict(sorted(counts.items())) for unit, counts in sorted(census.units.items())},
         "memories": [
             asdict(OnChipMemory(name, count, words, bits, kind, loads, stores))
             for (name, words, bits, kind, loads, stores), count in sorted(memories.items())
@@ -158,24 +156,12 @@ def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) 
         "resources": {
             resource: {
                 part: {"value": bands[resource].value, "low": bands[resource].low, "high": bands[resource].high}
-                for part, bands in taken.parts.items()
+                for part, bands in resources.parts.items()
                 if resource in bands
             }
             for resource in RESOURCES
         },
     }
-
-
-def from_dict(values: dict[str, Any]) -> MachineRecord:
-    """Return the record in the JSON that `make_record` returns."""
-    return MachineRecord(
-        *(values[name] for name in ("sources", "clock_mhz", "interval", "stages", "depth", "violations", "units")),
-        tuple(OnChipMemory(**memory) for memory in values["memories"]),
-        {
-            resource: {part: band(b["value"], resource, b["low"], b["high"]) for part, b in parts.items()}
-            for resource, parts in values["resources"].items()
-        },
-    )
 
 
 @cache
@@ -188,6 +174,14 @@ def machine_record() -> MachineRecord:
         If it cannot be read.
     """
     try:
-        return from_dict(json.loads(RECORD.read_text(encoding="utf-8")))
+        values = json.loads(RECORD.read_text(encoding="utf-8"))
+        return MachineRecord(
+            *(values[name] for name in ("sources", "clock_mhz", "interval", "stages", "depth", "violations", "units")),
+            tuple(OnChipMemory(**memory) for memory in values["memories"]),
+            {
+                resource: {part: band(b["value"], resource, b["low"], b["high"]) for part, b in parts.items()}
+                for resource, parts in values["resources"].items()
+            },
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BttlabError(f"{RECORD} cannot be read ({error}); write it again with: bttlab schedule --record") from None

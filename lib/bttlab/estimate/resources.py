@@ -59,7 +59,10 @@ class Resources:
                 | {"synthesised": self.synthesised[resource]}
                 for resource in RESOURCES
             },
-            "shell": {r: {"value": card(r) - budget(r)} | {"unit": RESOURCES[r]} | _PUBLISHED for r in RESOURCES},
+            "shell": {
+                resource: {"value": getattr(U50, resource) - budget(resource), "unit": unit} | _PUBLISHED
+                for resource, unit in RESOURCES.items()
+            },
         }
 
 
@@ -92,8 +95,3 @@ def _in(quantity: Quantity, resource: str) -> Quantity:
 def budget(resource: str) -> int:
     """Return how much of a resource the shell leaves to kernels (published)."""
     return read_data("platform")["user_budget"][resource]
-
-
-def card(resource: str) -> int:
-    """Return how much of a resource the FPGA has (published)."""
-    return getattr(U50, resource)
