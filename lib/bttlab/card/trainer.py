@@ -291,8 +291,6 @@ class TrainerDriver(KernelDriver):
         labels = results["slots"][:, : self.config.sequence_length].copy()
         return Predictions(results["loss"].copy(), results["intent"].copy(), labels)
 
-    evaluate = predict
-
     def start(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> TrainingRun:
         """Start training in the background and return at once.
 
