@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.machine import Machine, machine
+from bttlab.compiler.machine import machine
 from bttlab.compiler.program import Program, compile_program
 from bttlab.compiler.timing import time_program
 from bttlab.model.config import PAPER_FLOW, ModelConfig
@@ -79,36 +79,33 @@ def _compiled(
     return CompiledProgram(program, program.image())
 
 
-def check_image(image: np.ndarray, card: Machine | None = None) -> None:
-    """Check that an image is undamaged and made for a machine.
+def check_image(image: np.ndarray) -> None:
+    """Check that an image is undamaged and made for this package's machine.
 
     Parameters
     ----------
     image : ndarray of int32, shape (vectors, 16)
-    card : Machine, optional
-        By default the one of hls_src.
 
     Raises
     ------
     ProgramError
     """
-    card = card or machine()
-    if image.dtype != np.int32 or image.ndim != 2 or image.shape[1] != card.LANES or len(image) < 2:
+    m = machine()
+    if image.dtype != np.int32 or image.ndim != 2 or image.shape[1] != m.LANES or len(image) < 2:
         raise ProgramError(
-            f"the program is {image.dtype} of shape {image.shape}, not int32 vectors of {card.LANES} integers; "
+            f"the program is {image.dtype} of shape {image.shape}, not int32 vectors of {m.LANES} integers; "
             "compile it again"
         )
     magic, version, digest, instructions = (int(value) for value in image[0, :4])
-    if magic != card.MAGIC:
-        raise ProgramError(f"the program begins with {magic:#x}, not with {card.MAGIC:#x}; compile it again")
-    if version != card.VERSION:
+    if magic != m.MAGIC:
+        raise ProgramError(f"the program begins with {magic:#x}, not with {m.MAGIC:#x}; compile it again")
+    if version != m.VERSION:
         raise ProgramError(
-            f"the program is of version {version}, the machine on the card of version {card.VERSION}; compile it again"
+            f"the program is of version {version}, the machine on the card of version {m.VERSION}; compile it again"
         )
-    if digest != card.digest:
+    if digest != m.digest:
         raise ProgramError(
-            f"the program is for a machine of other widths ({digest:08x}, on the card {card.digest:08x}); "
-            "compile it again"
+            f"the program is for a machine of other widths ({digest:08x}, on the card {m.digest:08x}); compile it again"
         )
-    if int(np.sum(image, dtype=np.int64)) % (1 << 32) or not 0 < instructions <= card.PROGRAM_DEPTH:
+    if int(np.sum(image, dtype=np.int64)) % (1 << 32) or not 0 < instructions <= m.PROGRAM_DEPTH:
         raise ProgramError("the program was damaged: its numbers do not add up to 0; compile it again")
