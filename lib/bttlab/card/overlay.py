@@ -11,7 +11,7 @@ import pynq
 from bttlab.card.card_lock import card_name, process_lock
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
-from bttlab.card.manifest import OverlayEntry, digest, overlays_folder, read_file, read_manifest
+from bttlab.card.manifest import digest, overlays_folder, read_file, read_manifest
 from bttlab.card.sharing import keeper_of, overlay_key
 from bttlab.card.shells import shell_of, suits
 from bttlab.card.waiting import card_errors, check_idle
@@ -203,16 +203,13 @@ def _from_manifest(name: str) -> list[OverlayFile]:
         raise OverlayError(
             f"no overlay {name!r} in {folder}; there are: {names}; give one of them, or a path, or: make overlays"
         )
-    return [OverlayFile(e.kind, e.platform, e.interfaces, _listed_file(folder, e)) for e in named]
-
-
-def _listed_file(folder: Path, entry: OverlayEntry) -> Path:
-    path = folder / entry.file
-    if entry.kind == "hw" and digest(read_file(path)) != entry.sha256:
-        raise OverlayError(
-            f"{path} is not the file that manifest.json lists; fetch it again, or rebuild it with: make overlays"
-        )
-    return path
+    for entry in named:
+        path = folder / entry.file
+        if entry.kind == "hw" and digest(read_file(path)) != entry.sha256:
+            raise OverlayError(
+                f"{path} is not the file that manifest.json lists; fetch it again, or rebuild it with: make overlays"
+            )
+    return [OverlayFile(entry.kind, entry.platform, entry.interfaces, folder / entry.file) for entry in named]
 
 
 def _choose_device(device: str | int | pynq.Device) -> pynq.Device:

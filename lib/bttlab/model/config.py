@@ -97,7 +97,13 @@ class ModelConfig:
                 f"hidden_size {self.hidden_size} is not divisible by heads {self.heads}; "
                 "choose heads that divide the hidden size"
             )
-        for name, size in self._mode_sizes().items():
+        sizes = {
+            "linear_out_modes": self.hidden_size,
+            "linear_in_modes": self.hidden_size,
+            "embedding_row_modes": self.vocabulary_size,
+            "embedding_column_modes": self.hidden_size,
+        }
+        for name, size in sizes.items():
             modes = check_modes(name, getattr(self, name), size if self.format == "tensor" else None)
             object.__setattr__(self, name, modes)
         object.__setattr__(self, "ranks", _pairs(self.ranks))
@@ -116,14 +122,6 @@ class ModelConfig:
                 f"the model would have {self.parameters_bytes / 1e9:,.0f} GB of parameters: at most "
                 f"{MOST_BYTES >> 30} GiB are allowed; take smaller ranks, or fewer or narrower layers"
             )
-
-    def _mode_sizes(self) -> dict[str, int]:
-        return {
-            "linear_out_modes": self.hidden_size,
-            "linear_in_modes": self.hidden_size,
-            "embedding_row_modes": self.vocabulary_size,
-            "embedding_column_modes": self.hidden_size,
-        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values (tuples become lists); activation and ranks only if not default."""
