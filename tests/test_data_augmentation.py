@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bttlab.data import Augmentation, AugmentationError, Augmenter, Vocabulary, encode, load_corpus
+from bttlab.data import Augmentation, AugmentationError, Augmenter, Corpus, Split, Vocabulary, encode
 from bttlab.data.vocabulary import UNK_ID, WORD_CLASSES, word_class
 from bttlab.model import ModelConfig
 
@@ -12,19 +12,12 @@ LABELS = ["PAD", "UNK", "O", "B-fromloc.city_name", "I-fromloc.city_name", "B-to
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data") / "hand"
-    folder.mkdir()
-    (folder / "intent_label.txt").write_text("UNK\nflight\n")
-    (folder / "slot_label.txt").write_text("\n".join(LABELS) + "\n")
-    for split in ("train", "dev", "test"):
-        (folder / split).mkdir()
-        (folder / split / "seq.in").write_text("from new york to boston\nto denver on flight 271\n")
-        (folder / split / "seq.out").write_text(
-            "O B-fromloc.city_name I-fromloc.city_name O B-toloc.city_name\nO B-toloc.city_name O O B-flight_number\n"
-        )
-        (folder / split / "label").write_text("flight\nflight\n")
-    return load_corpus(folder)
+def corpus():
+    first = "from new york to boston", "O B-fromloc.city_name I-fromloc.city_name O B-toloc.city_name"
+    second = "to denver on flight 271", "O B-toloc.city_name O O B-flight_number"
+    words, tags = ([text.split() for text in texts] for texts in zip(first, second, strict=True))
+    split = Split(words, tags, ["flight", "flight"])
+    return Corpus("hand", None, ["UNK", "flight"], LABELS, split, split, split)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import gc
 import json
 import logging
 import os
-import struct
 import weakref
 from pathlib import Path
 
@@ -22,8 +21,7 @@ from bttlab.card.xclbin import EmulationOverlay, pack_xclbin
 from bttlab.errors import BttlabError
 
 from emulated_kernels import SPIN, VADD, container, image
-
-MODE = 8 + 32 + 256 + 8 + 28  # of m_mode in the axlf header
+from fake_xrt import as_hardware
 
 
 class RealCard(pynq.Device):
@@ -39,10 +37,6 @@ class RealCard(pynq.Device):
     def download(self, bitstream, parser=None):
         self.loaded = Path(bitstream.bitfile_name).read_bytes()
         self.post_download(bitstream, parser)
-
-
-def hardware(data: bytes) -> bytes:
-    return data[:MODE] + struct.pack("<I", 1) + data[MODE + 4 :]
 
 
 def entry(name: str, file: str, kind: str, data: bytes) -> OverlayEntry:
@@ -61,8 +55,8 @@ def overlays(tmp_path, monkeypatch):
         (tmp_path / f"{name}.xclbin").write_bytes(data)
         entries.append(entry(name, f"{name}.xclbin", "emulation", data))
     for name in ("both", "card"):
-        (tmp_path / "hw" / f"{name}.xclbin").write_bytes(hardware(data))
-        entries.append(entry(name, f"hw/{name}.xclbin", "hw", hardware(data)))
+        (tmp_path / "hw" / f"{name}.xclbin").write_bytes(as_hardware(data))
+        entries.append(entry(name, f"hw/{name}.xclbin", "hw", as_hardware(data)))
     write_manifest(tmp_path, entries)
     return tmp_path
 
@@ -97,7 +91,7 @@ def test_the_card_that_is_chosen(overlays, devices, caplog, name, device, index)
     assert overlay.device is devices[index]
     assert devices[index].name in caplog.text and "xclbin" in caplog.text
     if index == 1:
-        assert devices[1].loaded == hardware(container())
+        assert devices[1].loaded == as_hardware(container())
 
 
 @pytest.mark.parametrize(

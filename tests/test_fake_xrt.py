@@ -17,6 +17,7 @@ from bttlab.card import (
     CardBusyError,
     EmulatedU50,
     OverlayError,
+    TrainerDriver,
     load_overlay,
     open_trainer,
     sharing,
@@ -32,6 +33,7 @@ from bttlab.commands import doctor
 from bttlab.errors import BttlabError
 from bttlab.keeper import serving
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
+from bttlab.train import tensors_digest
 from bttlab.train.devices import open_trainer as open_device
 
 from conftest import ROOT
@@ -43,35 +45,38 @@ SAMPLES = some_samples(MODEL, [5, 9, 3])
 UUID, OTHER = "862c7020a250293e32036f19956669e5", "f465b0a3ae8c64f619bc150384ace69b"
 
 
-@pytest.fixture
-def trainer(card):
-    trainer = open_trainer(MODEL)
+def opened(card="auto") -> TrainerDriver:
+    trainer = open_trainer(MODEL, card)
     trainer.load_parameters(initial_parameters(MODEL, 0))
     return trainer
 
 
-def train(trainer) -> np.ndarray:
-    return trainer.train(SAMPLES, Optimizer("adamw"), 1e-3)
+@pytest.fixture
+def trainer(card):
+    return opened()
 
 
-def state(trainer) -> dict[str, np.ndarray]:
-    return trainer.store_parameters() | trainer.store_optimizer_state()
+def train(trainer) -> str:
+    """Train; return the digest of the state."""
+    trainer.train(SAMPLES, Optimizer("adamw"), 1e-3)
+    return state(trainer)
+
+
+def state(trainer) -> str:
+    return tensors_digest(trainer.store_parameters() | trainer.store_optimizer_state())
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[str, np.ndarray]:
+def expected() -> str:
     """The state after training on the emulated card."""
-    emulated = open_trainer(MODEL, EmulatedU50())
-    emulated.load_parameters(initial_parameters(MODEL, 0))
-    train(emulated)
-    return state(emulated)
+    return train(opened(EmulatedU50()))
 
 
 def test_training_gives_the_bits_of_the_emulated_card(card, trainer, expected):
     assert trainer.device is card and type(card).__name__ == "XrtDevice"
     run = trainer.start(SAMPLES, Optimizer("adamw"), 1e-3)
     assert len(run.wait()) == len(SAMPLES)
-    assert all(np.array_equal(state(trainer)[name], expected[name]) for name in expected)
+    assert state(trainer) == expected
     sensors = board_sensors(card)
     assert {sensor.provenance for sensor in sensors.values()} == {"measured"}
     assert sensors["power"].value == pytest.approx(12.1 * 1.5) and sensors["temperature"].value == 55
@@ -158,8 +163,7 @@ def test_a_kernel_that_hangs_on_a_shared_card_ends_sharing_until_a_reset(card, x
     monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.2)
     monkeypatch.setattr(sharing, "shared_file", lambda *_: tmp_path / "card.shared")
     with serving(tmp_path / "card.shared"):
-        trainer = open_trainer(MODEL)
-        trainer.load_parameters(initial_parameters(MODEL, 0))
+        trainer = opened()
         train(trainer)
         monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
         with ThreadPoolExecutor() as pool:
@@ -184,10 +188,7 @@ def test_a_kernel_that_hangs_on_a_shared_card_ends_sharing_until_a_reset(card, x
     monkeypatch.delenv("FAKE_XRT_FAULT")
     card = xrt.card(monkeypatch)
     with serving(tmp_path / "card.shared"):
-        trainer = open_trainer(MODEL)
-        trainer.load_parameters(initial_parameters(MODEL, 0))
-        train(trainer)
-        assert all(np.array_equal(state(trainer)[name], expected[name]) for name in expected)
+        assert train(opened()) == expected
 
 
 @pytest.mark.parametrize("handler", [signal.default_int_handler, lambda number, frame: None])
@@ -221,8 +222,7 @@ def test_a_kernel_that_ends_after_ctrl_c_leaves_a_card_that_works(card, trainer,
             break
         time.sleep(0.05)
     trainer.load_parameters(initial_parameters(MODEL, 0))
-    train(trainer)
-    assert all(np.array_equal(state(trainer)[name], expected[name]) for name in expected)
+    assert train(trainer) == expected
 
 
 @pytest.mark.parametrize(
@@ -263,17 +263,14 @@ CALLS = ("LoadXclBin", "OpenContext", "GetDeviceInfo2", "AllocBO", "SyncBO", "Ex
 @pytest.mark.parametrize("call", [1, 2, 5])
 def test_an_interrupt_in_a_call_leaves_a_card_that_works(card, monkeypatch, expected, function, call):
     monkeypatch.setenv("FAKE_XRT_INTERRUPT", f"xcl{function}:{call}")
-    trained, interrupts = {}, 0
+    trained, interrupts = "", 0
     for _ in range(2):  # the second is not interrupted
         try:
-            trainer = open_trainer(MODEL)
-            trainer.load_parameters(initial_parameters(MODEL, 0))
-            train(trainer)
-            trained = state(trainer)
+            trained = train(opened())
         except KeyboardInterrupt:
             interrupts += 1
     assert interrupts == 1 or (call > 1 and not interrupts)  # not each is called so often
-    assert all(np.array_equal(trained[name], expected[name]) for name in expected)
+    assert trained == expected
 
 
 # --- processes that find it by the environment
