@@ -238,4 +238,4 @@ def test_git_state_of_another_shape_is_one_line():
     record = RunRecord("training", "a", {}, "b").to_json()
     values, _ = without_checksum(json.loads(record))
     with pytest.raises(RecordError, match=r"git\.changed is missing"):
-        RunRecord.from_json(json.dumps(values | {"git": {"x": 1}}))
+        RunRecord.from_json(json.dumps(values | {"git": {"commit": "1"}}))
