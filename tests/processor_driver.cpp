@@ -48,3 +48,17 @@ OPEN void loaded() {
 }
 
 OPEN int execute(Run *call, const Sample *sample) { return run(*call, *sample); }
+
+#if defined(BTTLAB_FAST)
+// For samples of so many tokens: by instruction, the last one of the other host thread that it waits for, both counted from
+// the first instruction of a sample.
+OPEN const short *waits(int tokens) {
+    static short relative[PROGRAM_DEPTH];
+    const int first = program.section[FORWARD].first;
+    Sample sample = {};
+    sample.tokens = tokens;
+    find_waits(sample);
+    for (int i = first; i < PROGRAM_DEPTH; i++) relative[i - first] = wait_for[tokens][i] - first;
+    return relative;
+}
+#endif

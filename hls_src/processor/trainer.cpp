@@ -223,6 +223,22 @@ extern "C" __attribute__((visibility("default"))) void trainer(int command, int 
     execute_command(command, samples, {optimizer, beta1, beta2, epsilon}, records, results, memory, program_image);
 }
 
+#if defined(BTTLAB_FAST)
+// A second host thread for a call. OPEN comes before the call, and SERVE on that thread; CLOSE after the call returns how
+// many samples the call finished without it.
+extern "C" __attribute__((visibility("default"))) int trainer_second(int action) {
+    enum { OPEN, SERVE, CLOSE };
+    const FlushSubnormals flush;
+    if (action == SERVE) {
+        serve();
+        return 0;
+    }
+    if (action == OPEN) taken_over = 0;
+    is_open.set(action == OPEN);
+    return taken_over;
+}
+#endif
+
 #if !defined(__SYNTHESIS__)
 // The bytes that a call accesses from each pointer on: the emulated card refuses to start it on shorter buffers.
 extern "C" __attribute__((visibility("default"))) void trainer_reach(int command, int samples, int, float, float, float,

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <thread>
 #include <vector>
 
 static unsigned long long state = 1;
@@ -92,6 +93,19 @@ static bool load_program(bool garbage) {
     return results.get()[0][0] == DONE;
 }
 
+static int runs_alone;  // that the first host thread had to finish
+
+// A call of the kernel by two host threads, as the emulated card makes it.
+template <typename... Arguments>
+static void run_kernel(Arguments... arguments) {
+    trainer_second(0);
+    std::thread second(trainer_second, 1);
+    while (!has_second_thread()) std::this_thread::yield();
+    trainer(arguments...);
+    runs_alone += trainer_second(2);
+    second.join();
+}
+
 // One call; returns whether what it said is in order.
 static bool call(int command, int samples, int optimizer, const float *constants, bool garbage) {
     long long bytes[4];
@@ -108,8 +122,8 @@ static bool call(int command, int samples, int optimizer, const float *constants
         for (int l = 0; l < LANES; l++) memory.get()[i][l] = draw(50) ? (draw(2000) - 1000.0f) * 1e-4f : 0.0f;
     }
     if (garbage && vectors > 0 && draw(2) == 0) memory.get()[draw(static_cast<unsigned>(vectors))][draw(LANES)] = any_float();
-    trainer(command, samples, optimizer, constants[0], constants[1], constants[2], records.get(), results.get(),
-            memory.get(), nullptr);
+    run_kernel(command, samples, optimizer, constants[0], constants[1], constants[2], records.get(), results.get(),
+               memory.get(), static_cast<IntVector *>(nullptr));
     bool stopped = false;
     for (int s = 0; runs && s < samples; s++) {
         const IntVector *result = results.get() + s * RESULT_VECTORS;
@@ -170,6 +184,6 @@ int main(int, char **arguments) {
     if (!load_program(false)) return 2;
     const int failed = std::strcmp(arguments[1], "fuzz") ? train(count) : fuzz(count);
     for (const int number : statuses) std::printf("%d ", number);
-    std::printf("\n");
+    std::printf("\n%d runs by two threads\n", runs.get() - runs_alone);
     return failed;
 }

@@ -34,7 +34,7 @@ def fuzz(count: int) -> Outcome:
             if fault:
                 failures.append(f"calls from {first}: {fault}")
             else:
-                seen = [a + int(b) for a, b in zip(seen, output.split(), strict=True)]
+                seen = [a + int(b) for a, b in zip(seen, output.splitlines()[0].split(), strict=True)]
     tried = (
         "The kernel called with any command, number of samples, optimizer and constants, with tokens, lengths, labels "
         "and parameters spoilt, and every 100 calls with ten spoilt programs, in buffers of exactly the bytes that a "
@@ -55,11 +55,28 @@ def epoch(count: int) -> Outcome:
     return Outcome("native code is clean", tried, count, [f"training: {fault}"] if fault else [], {"samples": count})
 
 
-def _built(model: ModelConfig, folder: Path, level: str) -> tuple[Path, Path]:
+def races(count: int) -> Outcome:
+    """Train on `count` samples with two host threads, under ThreadSanitizer."""
+    sanitize = ("-fsanitize=thread", "-DBTTLAB_SPINS=1000000")
+    with tempfile.TemporaryDirectory() as scratch:
+        fault, output = _run(_built(SMALL, Path(scratch), "-O1", sanitize), "train", count, 1)
+    failures = [f"training: {fault}"] if fault else []
+    runs = int(output.splitlines()[-1].split()[0]) if output else 0
+    if runs < count // 4:
+        failures.append(f"{runs} of {count} samples by two threads: there is no processor for the second")
+    tried = (
+        f"Training on random samples of 2 to {SMALL.sequence_length} tokens, each of the optimizers in turn, by two "
+        "host threads that share the instructions, under ThreadSanitizer: no vector is accessed by both, one of them "
+        "writing, without a wait in between"
+    )
+    return Outcome("no data race", tried, count, failures, {"samples by two threads": runs})
+
+
+def _built(model: ModelConfig, folder: Path, level: str, sanitize: tuple[str, ...] = SANITIZE) -> tuple[Path, Path]:
     """The port's program, and the file with the image of a model."""
     port, image = folder / "port", folder / "image"
     image.write_bytes(compiled_program(model).image.tobytes())
-    flags = [level, *FLAGS.split(), *SANITIZE, *IMAGES[-1].flags]
+    flags = [level, *FLAGS.split(), *sanitize, "-pthread", *IMAGES[-1].flags]
     subprocess.run(["g++", *flags, str(HLS_SOURCE / "testbench" / "port.cpp"), "-o", str(port)], check=True)
     return port, image
 
@@ -71,5 +88,9 @@ def _run(program: tuple[Path, Path], *arguments: object) -> tuple[str, str]:
     done = subprocess.run([port, *map(str, arguments), image], capture_output=True, text=True, env=environment)
     if done.returncode == 0:
         return "", done.stdout
-    said = [line for line in done.stderr.splitlines() if "ERROR" in line or "runtime error" in line]
+    said = [
+        line
+        for line in done.stderr.splitlines()
+        if any(word in line for word in ("ERROR", "runtime error", "data race"))
+    ]
     return said[0] if said else done.stdout[-200:] or f"exit code {done.returncode}", done.stdout

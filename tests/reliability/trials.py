@@ -45,6 +45,7 @@ TRIALS = {
     **{f"hostile_{name}": Trial(partial(hostile_files.trial, name), full=100_000, small=300) for name in TARGETS},
     "native_port": Trial(native_code.fuzz, full=100_000, small=500),
     "native_epoch": Trial(native_code.epoch, full=4_478, small=0),
+    "native_races": Trial(native_code.races, full=4_478, small=60),
     "concurrency": Trial(concurrency.trial, full=8, small=0),
     "long_runs": Trial(long_runs.trial, full=30, small=0),
     "day": Trial(day.trial, full=86_400, small=5),  # seconds

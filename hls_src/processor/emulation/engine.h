@@ -187,7 +187,8 @@ static bool accumulate_tiled(const Nest &nest) {
     if (tiled.x >= 0) accumulators.to[tiled.x] = 0;
 
     Vector(*sum)[ACCUMULATORS] = sums[code.unit - ENGINE_0][code.flags & PONG ? 1 : 0];
-    static const Vector *stream[DEPTH_STEPS], *scalars[DEPTH_STEPS];
+    static const Vector *streams[ENGINES][DEPTH_STEPS], *all_scalars[ENGINES][DEPTH_STEPS];
+    const Vector **stream = streams[code.unit - ENGINE_0], **scalars = all_scalars[code.unit - ENGINE_0];
     AccumulateTile tile;
     tile.stream = stream;
     tile.scalars = scalars;
@@ -359,12 +360,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     return true;
 }
 
-static void run_engine(Nest &nest, const Sample &sample, Run &run) {
-    place_engine(nest, sample);
-    if (!nest.is_inside) {
-        run.overflow = true;
-        return;
-    }
+static void run_engine(Nest &nest, Run &run) {
     for (int j = 0; j < LEVELS; j++) {
         if (nest.end[j] <= 0) return;
     }

@@ -102,15 +102,15 @@ static void reduce_steps(const Nest &nest, Marks &marks) {
     });
 }
 
-static void run_drain(Nest &nest, const Sample &sample, Run &run) {
+static void place_drain(Nest &nest, const Sample &sample) {
     const Box box = active_box(nest);
     Vector *pong = sums[nest.code->unit - DRAIN_0][nest.code->flags & PONG ? 1 : 0][0];
     place(nest, BUFFER_IN, pong, ACCUMULATORS, box, sample);
     place_in_bank(nest, BANK_OUT, &scratch_vector, box, sample);
-    if (!nest.is_inside) {
-        run.overflow = true;
-        return;
-    }
+}
+
+static void run_drain(const Nest &nest, Run &run) {
+    const Box box = active_box(nest);
     const Reach &from = nest.operand[BUFFER_IN];
     Marks marks = {};
     const int inner = innermost(box), rows = nest.code->row_level == inner;

@@ -244,25 +244,40 @@ static bool lies_together(const Nest &nest, const Box &reads) {
     return !nest.operand[SOURCE].token_offset;
 }
 
-static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
-    const Instruction &code = *nest.code;
-    Box reads = active_box(nest), writes;
+static Box shuffle_reads(const Nest &nest) {
+    Box reads = active_box(nest);
     reads.to[0] = nest.n[0] - 2;
+    return reads;
+}
+
+static Box shuffle_writes(const Nest &nest) {
+    Box writes;
     for (int j = 0; j < LEVELS; j++) {
         writes.from[j] = 0;
         writes.to[j] = nest.n[j] - 1;
     }
     writes.from[0] = 1;
     if (nest.count < nest.n[3]) writes.to[3] = nest.count - 1;
+    return writes;
+}
+
+static void place_shuffle(Nest &nest, const Sample &sample) {
+    const Instruction &code = *nest.code;
+    const Box reads = shuffle_reads(nest), writes = shuffle_writes(nest);
     place(nest, ENTRY_IN, nullptr, SHUFFLE_ENTRIES, reads, sample);
     place_in_bank(nest, SOURCE, &zero_vector, reads, sample);
     place(nest, ENTRY_OUT, nullptr, SHUFFLE_ENTRIES, writes, sample);
     place_nowhere(nest, NOTHING_HERE, &zero_vector);
     place_in_bank(nest, SHUFFLED_OUT, &scratch_vector, writes, sample);
     place_held(nest, SHUFFLED_BUFFER, code.operand[SHUFFLED_BUFFER].where % ENGINES, &scratch_vector, writes, sample);
+}
+
+static void run_shuffle(const Nest &nest, Run &run) {
+    const Instruction &code = *nest.code;
+    const Box reads = shuffle_reads(nest), writes = shuffle_writes(nest);
     long vectors_in = 1;
     for (int j = 1; j < LEVELS; j++) vectors_in *= nest.end[j];
-    if (!nest.is_inside || vectors_in > MOST_READS) {
+    if (vectors_in > MOST_READS) {
         run.overflow = true;
         return;
     }

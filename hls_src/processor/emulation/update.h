@@ -56,8 +56,7 @@ static void update_steps(const Nest &nest, Run &run) {
     for (int i = 0; i < 3; i++) run.state_overflow[i] |= any_mark(marks[i]);
 }
 
-static void run_update(Nest &nest, const Sample &sample, Run &run) {
-    if (run.pending == NOTHING) return;
+static void place_update(Nest &nest, const Sample &sample) {
     const Box box = active_box(nest);
     for (int o = 0; o < OPERANDS; o++) {
         if (o <= SQUARE) {
@@ -66,13 +65,12 @@ static void run_update(Nest &nest, const Sample &sample, Run &run) {
             place_nowhere(nest, o, &scratch_vector);
         }
     }
-    if (!nest.is_inside) {
-        run.overflow = true;
-        return;
-    }
+}
+
+static void run_update(const Nest &nest, Run &run) {
     if (run.pending == DISCARD) {
         if (!(nest.code->flags & CLEAR)) return;
-        each_step(nest, box, [&](const Step &step) {
+        each_step(nest, active_box(nest), [&](const Step &step) {
             store(nest.operand[GRADIENT].memory + step.offset[GRADIENT], all(0.0f));
         });
     } else if (run.optimizer == SGD) {

@@ -322,9 +322,8 @@ static VectorRows *rows_of(int operation, bool whole, std::integer_sequence<int,
     return rows[operation][whole];
 }
 
-static void run_vector(Nest &nest, const Sample &sample, Run &run) {
+static void place_vector(Nest &nest, const Sample &sample) {
     const Instruction &code = *nest.code;
-    if (code.operation > SOFTMAX_BACK) return;
     const Box box = active_box(nest);
     Box writes = box;
     if (code.operation == COLUMNS) {
@@ -339,12 +338,12 @@ static void run_vector(Nest &nest, const Sample &sample, Run &run) {
     place_in_bank(nest, RESULT_0, &scratch_vector, writes, sample);
     place_in_bank(nest, RESULT_1, &scratch_vector, writes, sample);
     place_nowhere(nest, STATISTIC_ROW, &scratch_vector);
-    if (!nest.is_inside) {
-        run.overflow = true;
-        return;
-    }
+}
+
+static void run_vector(const Nest &nest, const Sample &sample, Run &run) {
+    if (nest.code->operation > SOFTMAX_BACK) return;
     typedef std::make_integer_sequence<int, SOFTMAX_BACK + 1> Operations;
-    rows_of(code.operation, nest.count == 0, Operations{})(nest, sample, run);
+    rows_of(nest.code->operation, nest.count == 0, Operations{})(nest, sample, run);
 }
 
 #endif

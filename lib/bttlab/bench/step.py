@@ -25,14 +25,18 @@ def measure(
     samples : int
         A turn, of the shuffled training split, the same for all; SGD.
     threads : sequence of int
-        Of PyTorch; the emulated card computes on one.
+        Of PyTorch, and of the emulated card, which uses two at most.
     rounds : int
         Turns that count.
     """
+    from bttlab.card import EmulatedU50
+
     rows: list[dict[str, Any]] = []
     ratios: dict[str, dict[str, float]] = {}
-    contenders = _contenders(corpus, encoders, samples)
+    card = EmulatedU50()
+    contenders = _contenders(corpus, encoders, samples, card)
     for count in threads:
+        card.threads = min(count, 2)
         with threads_of_torch(count):
             seconds = interleave(contenders, rounds, samples)
         rows += time_rows({"threads": count}, seconds)
@@ -40,17 +44,17 @@ def measure(
     return Result(
         settings={"data": corpus, "encoders": encoders, "samples": samples, "rounds": rounds},
         figures={
-            "time": column_metadata("ms a step", "measured", f"{HOW}; PyTorch's threads, the emulated card's is one")
+            "time": column_metadata("ms a step", "measured", f"{HOW}; threads of PyTorch and of the emulated card")
         },
         rows=rows,
         ratios=ratios,
     )
 
 
-def _contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[[], None]]:
+def _contenders(corpus: str, encoders: int, samples: int, card: Any) -> dict[str, Callable[[], None]]:
     from bttlab.baseline.step import Task
     from bttlab.bench.peers import IMPLEMENTATIONS, PeerTask
-    from bttlab.card import EmulatedU50, open_trainer
+    from bttlab.card import open_trainer
     from bttlab.data import load_corpus
     from bttlab.lab.workload import Workload
     from bttlab.model import ModelConfig, Optimizer, initial_parameters
@@ -58,7 +62,7 @@ def _contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[
     config = ModelConfig(encoders=encoders)
     work = Workload.of(load_corpus(corpus), config)
     train = work.train[work.order(samples)]
-    trainer = open_trainer(config, EmulatedU50())
+    trainer = open_trainer(config, card)
     trainer.load_parameters(initial_parameters(config, 0))
 
     def task(flow: str, config: ModelConfig = config) -> Task:

@@ -2,7 +2,8 @@
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from bttlab.card.facts import U50
 from bttlab.card.hbm import CardMemory
@@ -13,6 +14,8 @@ from bttlab.errors import BttlabError
 # Bits of the AP_CTRL register.
 START, DONE, IDLE, READY, AUTO_RESTART = 0x01, 0x02, 0x04, 0x08, 0x80
 POLL_SECONDS = 1e-2
+OPEN, SERVE, CLOSE = range(3)  # of a kernel's second thread (emulation/threads.h)
+CALLS_ALONE = 100  # without a second thread, after a call in which it had no processor
 STACK_BYTES = 64 << 20  # of a kernel's thread: local arrays, which are on-chip memory on the card, are on its stack
 
 _stack_size = threading.Lock()
@@ -39,6 +42,8 @@ class ComputeUnit:
         Of the thread that runs the kernel.
     note : callable, optional
         Called with True when the kernel starts and with False when it has ended.
+    threads : int
+        Host threads that execute the kernel, 1 or 2. A call goes on with one if there is no processor for the second.
     """
 
     def __init__(
@@ -48,8 +53,11 @@ class ComputeUnit:
         memory: CardMemory,
         thread_name: str,
         note: Callable[[bool], None] = lambda running: None,
+        threads: int = 1,
     ) -> None:
         self.kernel = kernel
+        self.threads = threads
+        self._calls_alone = 0
         self._code = code
         self.clear()
         self._memory = memory
@@ -76,6 +84,7 @@ class ComputeUnit:
         """Load the kernel again, which sets its on-chip memory to zero."""
         self._image = NativeImage(self._code)
         self._function = self._image.function(self.kernel)
+        self._second = self._image.second_thread(self.kernel)
 
     def read(self, offset: int, length: int) -> bytes:
         """Read registers. Reading AP_CTRL clears its done and ready bits."""
@@ -159,13 +168,35 @@ class ComputeUnit:
             _libm.fegetenv(before)
             try:
                 _libm.fesetenv(_DEFAULT_ENVIRONMENT)
-                self._function(*arguments)
+                with self._second_thread():
+                    self._function(*arguments)
             finally:
                 _libm.fesetenv(before)
                 self._note(False)
         finally:
             self._done = True
             self._finished.set()
+
+    @contextmanager
+    def _second_thread(self) -> Iterator[None]:
+        """Let a second host thread take part in a call of the kernel, if there is a processor for it."""
+        if self._second is None or self.threads < 2 or self._calls_alone:
+            self._calls_alone = max(self._calls_alone - 1, 0)
+            yield
+            return
+        self._second(OPEN)
+        thread = threading.Thread(target=self._second, args=(SERVE,), name=f"{self._thread_name}, second")
+        try:
+            thread.start()
+        except RuntimeError:  # the host has no thread for it
+            self._calls_alone = CALLS_ALONE
+        try:
+            yield
+        finally:
+            if self._second(CLOSE) > 1:  # samples that had to be finished without it
+                self._calls_alone = CALLS_ALONE
+            if thread.ident is not None:
+                thread.join()
 
     def _arguments(self) -> list[int | float]:
         """Return the values of the argument registers, pointers as addresses in this process.

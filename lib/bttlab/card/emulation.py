@@ -62,7 +62,24 @@ class EmulatedU50(pynq.Device):
         self.memory = CardMemory()
         self._telemetry = Telemetry()
         self._caller = threading.local()
+        self._threads = min(2, len(os.sched_getaffinity(0)))
         self._forget()
+
+    @property
+    def threads(self) -> int:
+        """Host threads that execute a kernel, 1 or 2 (by default, if the process may use two processors).
+
+        Results do not depend on it.
+        """
+        return self._threads
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        if count not in (1, 2):
+            raise CardError(f"threads={count!r}: a kernel is executed by 1 or 2 host threads")
+        self._threads = count
+        for unit in self._units.values():
+            unit.threads = count
 
     def __repr__(self) -> str:
         return f"<EmulatedU50 {self.name}>"
@@ -135,8 +152,9 @@ class EmulatedU50(pynq.Device):
             self.check_trusted(parser.path, parser.sha256)
             name = choose_image(parser.overlay.images.keys())
             code = parser.overlay.images[name]
+            note = self._telemetry.kernel
             units = {  # an image for each: kernels share no on-chip memory
-                control_address(index): ComputeUnit(kernel, code, self.memory, self.name, self._telemetry.kernel)
+                control_address(index): ComputeUnit(kernel, code, self.memory, self.name, note, self.threads)
                 for index, kernel in enumerate(parser.overlay.kernels)
             }
         except BttlabError:

@@ -120,6 +120,13 @@ class NativeImage:
         except AttributeError:
             raise OverlayError(f"the compiled image has no kernel {kernel.name}") from None
 
+    def second_thread(self, kernel: Kernel) -> Callable[[int], int] | None:
+        """Return the kernel's function for a second host thread (emulation/threads.h); None if it has none."""
+        try:
+            return self._library[f"{kernel.name}_second"]
+        except AttributeError:
+            return None
+
     def reach(self, kernel: Kernel, arguments: Sequence[int | float]) -> list[int]:
         """Return how many bytes a call would access from each of its pointers on; 0 if the image does not report it."""
         pointers = sum(argument.is_pointer for argument in kernel.arguments)

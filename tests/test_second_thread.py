@@ -1,0 +1,74 @@
+"""The emulated card's second host thread: what its instructions wait for, and the same bits with and without it."""
+
+import ctypes
+import os
+
+import pytest
+
+import tiny_baseline
+from bttlab.card import EmulatedU50, open_trainer
+from bttlab.card.compiled import compiled_program
+from bttlab.card.compute_unit import CardError
+from bttlab.card.image import IMAGES
+from bttlab.card.processor import NativeProcessor
+from bttlab.compiler.dependencies import _conflicts, _sums, accesses
+from bttlab.compiler.instruction import DRAIN_0, ENGINE_1, SHUFFLE
+from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.train import tensors_digest
+
+from compiled import library
+from conftest import ROOT
+from processor_native import FLAGS
+
+SECOND = (ENGINE_1, DRAIN_0 + 1, SHUFFLE)  # units of the second thread
+MODEL = ModelConfig()
+
+
+@pytest.mark.parametrize("flow", ["bidirectional", "auto", "right_to_left"])
+def test_an_instruction_waits_for_all_that_the_compiler_knows_to_conflict(flow):
+    """By the vectors that the compiler takes each to access: for the longest sample, where both know the same ones."""
+    program = compiled_program(MODEL, flow=flow).program
+    fast = ("-O3", "-DBTTLAB_FAST", *IMAGES[-1].flags)
+    processor = NativeProcessor(library(ROOT / "tests" / "processor_driver.cpp", *FLAGS, *fast))
+    processor.load_program(program)
+    last_waited_for = processor._library.waits
+    last_waited_for.restype = ctypes.POINTER(ctypes.c_short)
+    waits = last_waited_for(MODEL.sequence_length)
+    count, checked = len(program.sample), 0
+    accessed = ([*accesses(i, program.offset_span), *_sums(i)] for i in program.sample)
+    for i, mine in enumerate(_conflicts(program.sample, range(count), accessed)):
+        is_second = program.sample[i].unit in SECOND
+        for j in mine:
+            if (program.sample[j].unit in SECOND) != is_second:
+                assert waits[i] >= j, (program.sample[i], program.sample[j])
+                checked += 1
+    assert checked > count // 2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_results_are_those_of_one_thread(optimizer):
+    assert trained(2, optimizer) == trained(1, optimizer)
+
+
+def test_a_call_goes_on_alone_where_the_second_thread_has_no_processor():
+    processors = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(processors)})
+        assert trained(2, "adamw") == trained(1, "adamw")
+    finally:
+        os.sched_setaffinity(0, processors)
+
+
+def trained(threads: int, optimizer: str) -> str:
+    """Digest of parameters, moments and losses after samples of all lengths."""
+    card = EmulatedU50()
+    trainer = open_trainer(MODEL, card)
+    card.threads = threads
+    trainer.load_parameters(initial_parameters(MODEL, 0))
+    losses = trainer.train(tiny_baseline.samples(48, MODEL), Optimizer(optimizer), 1e-3)
+    return tensors_digest(trainer.store_parameters() | trainer.store_optimizer_state() | {"losses": losses})
+
+
+def test_a_kernel_has_one_or_two_threads():
+    with pytest.raises(CardError, match="threads=3: a kernel is executed by 1 or 2"):
+        EmulatedU50().threads = 3
