@@ -146,7 +146,7 @@ def test_estimates_vary_flow_and_clock():
         ({"vary": {"optimizer": ["adam"]}}, "optimizer is 'adam'"),
         ({"vary": {"encoders": ["two"]}}, "encoders is 'two'"),
         ({"vary": {"linear_out_modes": [[12, 8, 9]]}}, "linear_out_modes"),
-        ({"vary": {"linear_out_modes": [[24, 32]]}}, "as many at both"),
+        ({"vary": {"linear_out_modes": [[24, 32]]}}, "the same number at both"),
         ({"vary": {"device": ["gpu"]}}, "device is 'gpu'"),
         ({"vary": {"data": ["nowhere"]}}, "no corpus 'nowhere'"),
         ({"vary": {"intents": [3]}}, "intent labels"),
