@@ -224,18 +224,19 @@ extern "C" __attribute__((visibility("default"))) void trainer(int command, int 
 }
 
 #if defined(BTTLAB_FAST)
-// A second host thread for a call. OPEN comes before the call, and SERVE on that thread; CLOSE after the call returns how
-// many samples the call finished without it.
+// A second host thread for a call. OPEN comes before the call, and SERVE on that thread; CLOSE after the call returns false
+// if there was no processor for it.
 extern "C" __attribute__((visibility("default"))) int trainer_second(int action) {
     enum { OPEN, SERVE, CLOSE };
     const FlushSubnormals flush;
     if (action == SERVE) {
         serve();
-        return 0;
+        return true;
     }
-    if (action == OPEN) taken_over = 0;
+    const bool was_open = is_open.get();
+    if (action == OPEN) lost = 0;
     is_open.set(action == OPEN);
-    return taken_over;
+    return was_open;
 }
 #endif
 

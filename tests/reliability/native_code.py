@@ -62,8 +62,8 @@ def races(count: int) -> Outcome:
         fault, output = _run(_built(SMALL, Path(scratch), "-O1", sanitize), "train", count, 1)
     failures = [f"training: {fault}"] if fault else []
     runs = int(output.splitlines()[-1].split()[0]) if output else 0
-    if runs < count // 4:
-        failures.append(f"{runs} of {count} samples by two threads: there is no processor for the second")
+    if runs < count:
+        failures.append(f"{runs} of {count} samples by two threads")
     tried = (
         f"Training on random samples of 2 to {SMALL.sequence_length} tokens, each of the optimizers in turn, by two "
         "host threads that share the instructions, under ThreadSanitizer: no vector is accessed by both, one of them "

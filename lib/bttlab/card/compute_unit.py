@@ -1,9 +1,10 @@
 """A kernel of the emulated card: its AXI-Lite registers, and the thread that runs it."""
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from bttlab.card.facts import U50
 from bttlab.card.hbm import CardMemory
@@ -19,7 +20,7 @@ CALLS_ALONE = 100  # without a second thread, after a call in which it had no pr
 STACK_BYTES = 64 << 20  # of a kernel's thread: local arrays, which are on-chip memory on the card, are on its stack
 
 _stack_size = threading.Lock()
-_libm = ctypes.CDLL("libm.so.6")
+_libc, _libm = ctypes.CDLL(None), ctypes.CDLL("libm.so.6")
 _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)  # FE_DFL_ENV
 _ENVIRONMENT_BYTES = 64  # at least the size of a fenv_t
 
@@ -185,7 +186,14 @@ class ComputeUnit:
             yield
             return
         self._second(OPEN)
-        thread = threading.Thread(target=self._second, args=(SERVE,), name=f"{self._thread_name}, second")
+        others = os.sched_getaffinity(0) - {_libc.sched_getcpu()}
+
+        def serve() -> None:
+            with suppress(OSError):  # on another processor than this thread
+                os.sched_setaffinity(0, others)
+            self._second(SERVE)
+
+        thread = threading.Thread(target=serve, name=f"{self._thread_name}, second")
         try:
             thread.start()
         except RuntimeError:  # the host has no thread for it
@@ -193,7 +201,7 @@ class ComputeUnit:
         try:
             yield
         finally:
-            if self._second(CLOSE) > 1:  # samples that had to be finished without it
+            if not self._second(CLOSE):  # there was no processor for it
                 self._calls_alone = CALLS_ALONE
             if thread.ident is not None:
                 thread.join()
