@@ -64,7 +64,7 @@ def check_same(loop, fast, program, lengths, optimizer, smoothing=0.0) -> None:
     """Train on the same samples in both, in two calls; compare all that there is, and the cycles."""
     for processor in (loop, fast):
         start(processor, program)
-    for half, first in ((lengths[: len(lengths) // 2 + 1], 0), (lengths[len(lengths) // 2 + 1 :], len(lengths))):
+    for half, first in ((lengths[: (len(lengths) + 1) // 2], 0), (lengths[(len(lengths) + 1) // 2 :], len(lengths))):
         records = records_of(program, half, optimizer, seed=first, smoothing=smoothing, step=first)
         found, wanted = loop.train(records, optimizer), fast.train(records, optimizer)
         assert (found["status"] == M.DONE).all()
