@@ -6,6 +6,7 @@ import os
 import pytest
 
 import tiny_baseline
+from bttlab import processes
 from bttlab.card import EmulatedU50, open_trainer
 from bttlab.card.compiled import compiled_program
 from bttlab.card.compute_unit import CardError
@@ -67,6 +68,19 @@ def trained(threads: int, optimizer: str) -> str:
     trainer.load_parameters(initial_parameters(MODEL, 0))
     losses = trainer.train(tiny_baseline.samples(48, MODEL), Optimizer(optimizer), 1e-3)
     return tensors_digest(trainer.store_parameters() | trainer.store_optimizer_state() | {"losses": losses})
+
+
+@pytest.mark.parametrize(
+    ("quota", "threads"), [("100000 100000", 1), ("150000 100000", 1), ("max 100000", 2), ("300000 100000", 2)]
+)
+def test_a_quota_of_one_processor_leaves_one_thread(quota, threads, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2})
+    monkeypatch.setattr(processes, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(processes, "CONTROL_GROUP", tmp_path / "cgroup")
+    (tmp_path / "cgroup").write_text("0::/lab/student\n")
+    (tmp_path / "lab" / "student").mkdir(parents=True)
+    (tmp_path / "lab" / "student" / "cpu.max").write_text(f"{quota}\n")
+    assert EmulatedU50().threads == threads
 
 
 def test_a_kernel_has_one_or_two_threads():

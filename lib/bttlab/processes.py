@@ -1,4 +1,4 @@
-"""Start Python processes safely in a folder of another user."""
+"""Start Python processes safely in a folder of another user; count the processors that this process may use."""
 
 import functools
 import multiprocessing
@@ -6,10 +6,11 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+CONTROL_GROUP, CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 SAFE_PATH = "PYTHONSAFEPATH"  # keeps a process from importing from the folder that it starts in
 
 
@@ -35,3 +36,13 @@ def _start_elsewhere() -> TemporaryDirectory:
     program.chmod(0o700)
     multiprocessing.set_executable(str(program))
     return folder
+
+
+def usable_processors() -> int:
+    """Return how many processors this process may use: by its affinity, and by the quota of its control group."""
+    count = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # no quota, or cgroup version 1
+        group = CONTROL_GROUP.read_text().rpartition("::")[2].strip().lstrip("/")
+        quota, period = (CONTROL_GROUPS / group / "cpu.max").read_text().split()
+        count = min(count, max(1, int(quota) // int(period)))
+    return count

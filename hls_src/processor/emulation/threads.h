@@ -197,7 +197,7 @@ static void run_on_two_threads(Run &run, const Sample &sample) {
 // The second thread: takes part in runs until it is closed.
 static void serve() {
     int seen = runs.get();
-    is_serving.set(true);
+    if (is_serving.exchange(true)) return;  // the second thread of the call before has not left yet: it goes on
     for (int spins = 0; is_open.get(); spins++) {
         const int run_number = runs.get();
         if (run_number != seen) {

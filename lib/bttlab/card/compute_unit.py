@@ -193,7 +193,7 @@ class ComputeUnit:
                 os.sched_setaffinity(0, others)
             self._second(SERVE)
 
-        thread = threading.Thread(target=serve, name=f"{self._thread_name}, second")
+        thread = threading.Thread(target=serve, name=f"{self._thread_name}, second", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # the host has no thread for it

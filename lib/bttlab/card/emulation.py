@@ -32,6 +32,7 @@ from bttlab.card.xclbin import control_address, read_xclbin
 from bttlab.errors import BttlabError
 from bttlab.files import writable_by_others
 from bttlab.plugins import plugins
+from bttlab.processes import usable_processors
 
 logger = logging.getLogger("bttlab.card")
 MOST_CARDS = 16
@@ -62,7 +63,7 @@ class EmulatedU50(pynq.Device):
         self.memory = CardMemory()
         self._telemetry = Telemetry()
         self._caller = threading.local()
-        self._threads = min(2, len(os.sched_getaffinity(0)))
+        self._threads = min(2, usable_processors())
         self._forget()
 
     @property
