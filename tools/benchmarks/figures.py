@@ -146,34 +146,9 @@ def draw_memory(result: dict[str, Any]) -> Figure:
     return drawing
 
 
-def draw_start(result: dict[str, Any]) -> Figure:
-    """Draw the stages of each contender one after the other."""
-    rows = result["rows"]
-    drawing = new_figure(8.5, 1.4 + 0.5 * len(rows))
-    axes = drawing.subplots()
-    style(axes, "Cold start (measured)", "seconds", "")
-    colours: dict[str, str] = {}
-    for place, row in enumerate(rows):
-        whole, done = row["time"]["median"] / 1e3, 0.0
-        parts = {stage: values["median"] / 1e3 for stage, values in row["stages"].items()}
-        rest = "interpreter: start, end" if parts else "kernel, cells and training"
-        for stage, value in (parts | {rest: max(0.0, whole - sum(parts.values()))}).items():
-            label = None if stage in colours else stage
-            colour = colours.setdefault(stage, PALETTE[len(colours) % len(PALETTE)])
-            axes.barh(place, value, 0.6, left=done, color=colour, label=label)
-            done += value
-        axes.annotate(f"{whole:.2f} s", (done, place), (5, 0), textcoords="offset points", va="center", fontsize=9)
-    axes.set_yticks(range(len(rows)), [row["contender"] for row in rows])
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.05, 1))
-    return drawing
-
-
 DRAWINGS: dict[str, Callable[[dict[str, Any]], Figure]] = {
     "layer": draw_layer,
     "memory": draw_memory,
     "order": draw_order,
-    "start": draw_start,
     "step": draw_step,
 }

@@ -1,4 +1,7 @@
-"""docs/benchmarks.md: the tables between its markers, and the figures beside it, made from the record."""
+"""docs/benchmarks.md: the tables between its markers, and the figures beside it, made from the record.
+
+The page has the benchmarks that have a figure; the record has all.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +26,7 @@ def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> st
         If a marker is missing.
     """
     parts = {"machine": _machine(record)}
-    for name, result in record["benchmarks"].items():
+    for name, result in _shown(record).items():
         notes = "".join(f"- {note}\n" for note in dict.fromkeys(result["notes"]))
         parts[name] = "\n".join(map(_markdown, modules[name].tables(result))) + (f"\n{notes}" if notes else "")
     return filled(text, {f"{name} of {RECORD}": part for name, part in parts.items()}, PAGE)
@@ -33,8 +36,12 @@ def write(folder: Path, record: Mapping[str, Any], modules: Mapping[str, Any]) -
     """Write page and figures into a folder that has the page."""
     page = folder / PAGE
     write_whole(page, fill(page.read_text(encoding="utf-8"), record, modules))
-    for name, result in record["benchmarks"].items():
+    for name, result in _shown(record).items():
         (folder / "images" / f"bench_{name}.png").write_bytes(to_png(DRAWINGS[name](result)))
+
+
+def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: result for name, result in record["benchmarks"].items() if name in DRAWINGS}
 
 
 def _machine(record: Mapping[str, Any]) -> str:
