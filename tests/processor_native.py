@@ -3,15 +3,18 @@
 import ctypes
 import tempfile
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
 from bttlab.card.processor import _aligned
+from bttlab.compiler.machine import machine
 
 from compiled import library
 from conftest import ROOT
-from processor_interpreter import LANES, SEQUENCE, C, Call, Machine, Sample
+
+C = machine()
+LANES, SEQUENCE = C.LANES, C.SEQUENCE
 
 FLAGS = (
     *("-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
@@ -31,6 +34,113 @@ PROGRAM = np.dtype(
         ("function", FUNCTION, C.FUNCTIONS),
     ]
 )
+
+
+@dataclass
+class Operand:
+    where: int = 0  # bank, or engine of a buffer operand
+    base: int = 0
+    stride: tuple[int, ...] = (0, 0, 0, 0)
+    token_offset: int = 0  # 1: of flag field A, 2: of B
+    group: int = 0
+
+
+@dataclass
+class Instruction:
+    """An instruction in plain numbers; bounds, active and count are codes."""
+
+    unit: int
+    operation: int
+    n: tuple[int, ...]
+    operands: dict[int, Operand]
+    active: tuple[int, ...] = ()
+    flags: int = 0
+    count: int = 0
+    immediate: tuple[int, int] = (0, 0)
+    row_level: int = 0
+    row_base: int = 0
+    depth_mask: int = 0
+    accumulator_level: int = 0
+    vector_level: int = 0
+    offset_tables: tuple[int, int] = (0, 0)
+    offset_level: int = 0
+
+    def __post_init__(self) -> None:
+        self.active = self.active or self.n
+
+    def fields(self) -> list[int]:
+        """The 64 fields."""
+        a, b = self.offset_tables
+        flags = self.flags | a << 8 | b << 10 | self.vector_level << 12 | self.offset_level << 14
+        fields = [self.unit | self.operation << 4, flags, *[0] * 14, *self.n, *self.active]
+        for o in range(6):
+            operand = self.operands.get(o)
+            if operand is None:
+                fields += [0] * 6
+            else:
+                where = 1 << 15 | operand.where | operand.token_offset << 8 | operand.group << 10
+                fields += [where, operand.base, *operand.stride]
+        row = self.row_level | (self.row_base & 63) << 2 | self.depth_mask << 8 | self.accumulator_level << 12
+        return [value & 0xFFFF for value in [*fields, self.count, *self.immediate, row]]
+
+    def vectors(self) -> np.ndarray:
+        """Both vectors of 16 integers."""
+        return packed(self.fields())
+
+
+def packed(fields: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return an instruction's 64 fields as both of its vectors of 16 integers."""
+    low_high = np.array(fields, np.uint32).reshape(32, 2)
+    return (low_high[:, 0] | low_high[:, 1] << 16).astype(np.uint32).reshape(2, LANES)
+
+
+@dataclass
+class Function:
+    base: int
+    mode: int
+    bits: int
+    low: float
+    high: float
+    steps: float
+
+
+@dataclass
+class Tables:
+    """What a program brings beside its instructions."""
+
+    registers: list[tuple[int, int, int, int]]  # offset, shift, low, high
+    constant: np.ndarray
+    functions: list[Function]
+    function_table: np.ndarray
+    shuffle_table: np.ndarray
+
+
+@dataclass
+class Sample:
+    tokens: int
+    intent: int
+    scalar: np.ndarray  # 14 floats
+    token_offset: np.ndarray  # OFFSET_TABLES x SEQUENCE
+    slot: np.ndarray  # SEQUENCE
+
+
+@dataclass
+class Call:
+    """Arguments of a run beside the sample, and the flags that it sets."""
+
+    optimizer: int = 0  # of state.h: SGD, momentum, AdamW
+    beta1: float = 0.9
+    rest1: float = 0.1
+    beta2: float = 0.999
+    rest2: float = 0.001
+    epsilon: float = 1e-8
+    pending: int = 0  # nothing, apply, discard
+    rate: float = 0.0
+    step: float = 0.0
+    root: float = 0.0
+    keep: float = 0.0
+    overflow: bool = False
+    state_overflow: list[bool] = field(default_factory=lambda: [False] * 3)
 
 
 class NativeCall(ctypes.Structure):
@@ -69,7 +179,7 @@ class NativeSample(ctypes.Structure):
 
 
 class Native:
-    """A loaded driver; `memories` are those of the interpreter, by the same names."""
+    """A loaded driver and its memories by name."""
 
     def __init__(self, *flags: str) -> None:
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
@@ -95,16 +205,16 @@ class Native:
         buffer = (ctypes.c_char * size.value).from_address(address)
         return np.frombuffer(buffer, kind)
 
-    def load(self, machine: Machine) -> None:
-        """Take over the tables of an interpreter's machine."""
-        self.program["registers"] = machine.registers
-        self.program["constant"] = machine.constant
-        for g, function in enumerate(machine.functions):
+    def load(self, tables: Tables) -> None:
+        """Load the tables of a program."""
+        self.program["registers"] = tables.registers
+        self.program["constant"] = tables.constant
+        for g, function in enumerate(tables.functions):
             first_step = int(np.floor(np.float32(function.low) * np.float32(function.steps)))
             self.program["function"][g] = (*astuple(function), first_step)
-        fields = machine.shuffle_table.astype(np.uint32)
+        fields = tables.shuffle_table.astype(np.uint32)
         entries = _aligned((fields[:, ::2] | fields[:, 1::2] << 16).astype(np.uint32))
-        coefficients = np.ascontiguousarray(machine.function_table)
+        coefficients = np.ascontiguousarray(tables.function_table)
         self.library.take_tables(*(ctypes.c_void_p(table.ctypes.data) for table in (coefficients, entries)))
 
     def run(self, instructions: Sequence[np.ndarray], sample: Sample, call: Call) -> int:
@@ -118,10 +228,3 @@ class Native:
         assert not native.stuck
         call.overflow, call.state_overflow = native.overflow, list(native.state_overflow)
         return cycles
-
-
-def memories(machine: Machine) -> dict[str, np.ndarray]:
-    """An interpreter's memories by the names of `Native.memories`."""
-    names = ("operand_buffer", "sums", "statistic", "loss_sum", "loss_margin", "argument")
-    banks = {f"bank {b}": bank for b, bank in enumerate(machine.bank)}
-    return banks | {name: getattr(machine, name) for name in names}

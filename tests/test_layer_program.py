@@ -65,15 +65,6 @@ def test_gradients_are_those_of_autograd(overlay, flow, rank):
         check_run(overlay, layer, flow, tokens)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("ranks", [[3, 16, 5, 9, 2], [1, 1, 1, 1, 1], [4, 17, 40, 33, 20]])
-@pytest.mark.parametrize("modes", [((4, 4, 8), (8, 4, 4)), ((8, 8, 8), (8, 8, 8)), ((4, 8, 4), (8, 8, 12))])
-def test_other_layers(overlay, modes, ranks):
-    layer = some_layer(ranks, modes)
-    for flow in FLOWS:
-        check_run(overlay, layer, flow, 9)
-
-
 def test_a_wrong_result_is_named(overlay):
     layer = some_layer(4)
     x, dy = operands(layer, 5)

@@ -93,16 +93,3 @@ def test_numbers_that_are_not_finite_are_not_loaded(trainer, value):
     with pytest.raises(StateError, match=rf"parameters: slot_head.weight is {value} at \(3, 4\).*go back"):
         trainer.load_parameters(parameters)
     assert same(before, state(trainer))
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize(("name", "fault"), [("slot_head.bias", "loss"), ("embedding.position.weight", "state")])
-def test_memory_that_is_damaged_behind_the_drivers_back(overlay, samples, name, fault, value):
-    parameters = initial_parameters(CONFIG, 0)
-    overlay.load_parameters(parameters)
-    parameters[name][-1] = value  # of the position embedding a row that these samples do not use
-    overlay._block(overlay._memories[0], 0)[:] = overlay._layout.pack(parameters)
-    overlay._load(overlay._memories[0])
-    with pytest.raises(NumericalFault) as caught:
-        overlay.train(samples, Optimizer("sgd"), 1e-3)
-    assert (caught.value.fault, caught.value.sample) == (fault, 0)

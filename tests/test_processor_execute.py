@@ -1,4 +1,4 @@
-"""The training processor, as a loop and as the functional model, against the same machine in NumPy: equal bits.
+"""The training processor's loop against the functional model, which shares none of its units: equal bits.
 
 The cycles of the loop are those of the rule in docs/processor.md.
 """
@@ -14,39 +14,25 @@ from bttlab.compiler.instruction import Instruction as CompiledInstruction
 from bttlab.compiler.instruction import Level, encode
 from bttlab.compiler.timing import time_program
 
-from processor_interpreter import OPTIMIZERS, PENDING, C, Call, Function, Instruction, Machine, Operand, Sample, packed
-from processor_native import Native, memories
+from processor_native import C, Call, Function, Instruction, Native, Operand, Sample, Tables, packed
 
 Random = np.random.Generator
 PROGRAMS = 20  # of each operation
 ROW_SUMS = {C.SUM, C.VARIANCE, C.NORM_SUMS, C.COLUMNS, C.MAXIMUM, C.EXPONENT, C.DOT}
 
 
-def filled_machine(random: Random) -> Machine:
-    """A machine whose memories are filled at random, zeros of both signs among them."""
-    machine = Machine()
-    for memory in memories(machine).values():
-        if memory.dtype == np.float32:
-            memory[:] = values(random, memory.shape)
-    machine.constant[:] = values(random, machine.constant.shape)
-    machine.registers = [
-        (
-            int(random.integers(-3, 4)),
-            int(random.integers(0, 3)),
-            int(random.integers(0, 2)),
-            int(random.integers(2, 12)),
-        )
-        for _ in machine.registers
-    ]
-    machine.functions = [
+def any_tables(random: Random) -> Tables:
+    """Return tables filled at random: registers of small bounds, functions of both modes."""
+    registers = zip(*(random.integers(*ends, C.REGISTERS) for ends in ((-3, 4), (0, 3), (0, 2), (2, 12))), strict=True)
+    functions = [
         Function(base=0, mode=0, bits=0, low=-4.0, high=3.9375, steps=16.0),
         Function(base=512, mode=1, bits=5, low=-20.0, high=4.0, steps=46.166241),
         Function(base=600, mode=0, bits=0, low=-0.7, high=8.0, steps=3.3),
     ]
-    machine.function_table[:] = random.normal(size=machine.function_table.shape)
-    machine.function_table[:, 512:544] = random.uniform(1, 1.5, (3, 32))
-    machine.shuffle_table[:] = random.integers(0, 2**16, machine.shuffle_table.shape)
-    return machine
+    function_table = random.normal(size=(3, C.FUNCTION_ENTRIES)).astype(np.float32)
+    function_table[:, 512:544] = random.uniform(1, 1.5, (3, 32))
+    shuffle_table = random.integers(0, 2**16, (C.SHUFFLE_ENTRIES, 32))
+    return Tables(list(registers), values(random, (C.CONSTANTS,)), functions, function_table, shuffle_table)
 
 
 def values(random: Random, shape: tuple[int, ...]) -> np.ndarray:
@@ -87,10 +73,10 @@ def any_nest(random: Random, largest: int = 9) -> tuple[int, ...]:
             return n
 
 
-def any_code(random: Random, machine: Machine, sample: Sample, value: int) -> int:
+def any_code(random: Random, tables: Tables, sample: Sample, value: int) -> int:
     """A code that gives a value: a register if there is one that does."""
     for r in random.permutation(C.REGISTERS) if random.random() < 0.5 else ():
-        offset, shift, low, high = machine.registers[r]
+        offset, shift, low, high = tables.registers[r]
         if np.clip((sample.tokens + offset) >> shift, low, high) == value:
             return 1 << 15 | int(r)
     return value
@@ -259,85 +245,81 @@ CASES: list[tuple[str, Callable[[Random, int], Instruction], int]] = [
 ]
 
 
-IMAGE_PARAMETERS = [
-    *(pytest.param(image, marks=pytest.mark.long, id=f"fast, {image.name}") for image in IMAGES[:-1]),
-    pytest.param(IMAGES[-1], id=f"fast, {IMAGES[-1].name}"),
-    pytest.param(None, id="loop"),
-]
+@pytest.fixture(scope="module")
+def loop() -> Native:
+    return Native(*IMAGES[-1].flags)
 
 
-@pytest.fixture(scope="module", params=IMAGE_PARAMETERS)
-def native(request) -> Native:
-    if request.param is None:
-        return Native(*IMAGES[-1].flags)
+@pytest.fixture(
+    scope="module",
+    params=[*(pytest.param(image, marks=pytest.mark.long) for image in IMAGES[:-1]), IMAGES[-1]],
+    ids=lambda image: image.name,
+)
+def fast(request) -> Native:
     if not request.param.features <= cpu_features():
         pytest.skip("this processor cannot run it")
     return Native("-DBTTLAB_FAST", *request.param.flags)
 
 
 @pytest.mark.parametrize(("make", "operation"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_random_instructions_give_equal_bits(native, make, operation):
+def test_random_instructions_give_equal_bits(loop, fast, make, operation):
     random = np.random.default_rng(operation)
-    machine = filled_machine(random)
-    native.load(machine)
-    filled = {name: memory.copy() for name, memory in memories(machine).items()}
+    tables, filled = any_tables(random), any_memories(random, loop)
+    for native in (loop, fast):
+        native.load(tables)
     for _ in range(PROGRAMS):
         code = make(random, operation)
         sample = any_sample(random)
         if code.unit == C.SHUFFLE:
-            fill_columns(random, machine.shuffle_table, code)
-            native.load(machine)
-        code.n, code.active = (tuple(any_code(random, machine, sample, x) for x in xs) for xs in (code.n, code.active))
-        code.count = any_code(random, machine, sample, code.count)
-        optimizer = int(random.choice(OPTIMIZERS))
-        pending = int(random.choice(PENDING, p=(0.25, 0.5, 0.25)))
+            fill_columns(random, tables.shuffle_table, code)
+            for native in (loop, fast):
+                native.load(tables)
+        rows = code.count
+        code.n, code.active = (tuple(any_code(random, tables, sample, x) for x in xs) for xs in (code.n, code.active))
+        code.count = any_code(random, tables, sample, code.count)
+        optimizer = int(random.integers(3))
+        pending = int(random.choice(3, p=(0.25, 0.5, 0.25)))
         beta = float(random.choice([0.9, 1.0]))  # 1: amid an update of several samples
         call = Call(optimizer, beta, beta2=beta, pending=pending, rate=0.1, step=0.2, root=1.5, keep=0.99)
-        check(native, machine, filled, [code], sample, call)
+        check(loop, fast, filled, code, rows, sample, call)
 
 
-def check(native, machine, filled, instructions, sample, call) -> None:
-    """Run instructions on both, from the same memories; compare all of them."""
-    for both in (native.memories, memories(machine)):
-        for name, memory in both.items():
+def any_memories(random: Random, native: Native) -> dict[str, np.ndarray]:
+    """Return contents for all memories at random, zeros of both signs among the floats."""
+    return {
+        name: values(random, memory.shape) if memory.dtype == np.float32 else np.zeros_like(memory)
+        for name, memory in native.memories.items()
+    }
+
+
+def check(loop, fast, filled, code, rows, sample, call) -> None:
+    """Run an instruction on both, from the same memories; compare all of them and the flags."""
+    calls = [Call(**vars(call) | {"state_overflow": [False] * 3}) for _ in range(2)]
+    for native, one in zip((loop, fast), calls, strict=True):
+        for name, memory in native.memories.items():
             memory[:] = filled[name]
-    other = Call(**vars(call) | {"state_overflow": [False] * 3})
-    machine.run(instructions, sample, call)
-    native.run([code.vectors() for code in instructions], sample, other)
-    forget_unused_rows(native, machine, instructions, sample)
-    for name, memory in memories(machine).items():
-        same = native.memories[name].view(np.uint32) == memory.view(np.uint32)
-        if memory.dtype == np.float32 and not same.all():
-            same |= np.isnan(memory) & np.isnan(native.memories[name])
-        assert same.all(), (name, np.argwhere(~same)[:8].tolist(), instructions)
-    assert (call.overflow, call.state_overflow) == (other.overflow, other.state_overflow), instructions
-
-
-def forget_unused_rows(native, machine, instructions, sample) -> None:
-    """Nothing reads the sums that a REDUCE leaves in rows that are not in use: the functional model makes none."""
-    for code in instructions:
+        native.run([code.vectors()], sample, one)
         if code.operation == C.REDUCE and code.unit in (C.ENGINE_0, C.ENGINE_1):
-            rows = machine.sums[code.unit, 1 if code.flags & C.PONG else 0, machine.count :]
-            rows[:] = 0
-            native.memories["sums"][code.unit, 1 if code.flags & C.PONG else 0, machine.count :] = 0
+            # Nothing reads the sums that a REDUCE leaves in rows that are not in use: the functional model makes none.
+            native.memories["sums"][code.unit, 1 if code.flags & C.PONG else 0, rows:] = 0
+    for name, memory in loop.memories.items():
+        same = fast.memories[name].view(np.uint32) == memory.view(np.uint32)
+        if memory.dtype == np.float32 and not same.all():
+            same |= np.isnan(memory) & np.isnan(fast.memories[name])
+        assert same.all(), (name, np.argwhere(~same)[:8].tolist(), code)
+    assert calls[0] == calls[1], code
 
 
 @pytest.mark.long
-def test_a_fold_keeps_negative_zero(native):
+def test_a_fold_keeps_negative_zero(loop, fast):
     """A sum begins with +0; so -0 can only come from sums that are all -0 already: a second pass over a kept slot."""
     random = np.random.default_rng(7)
-    machine = filled_machine(random)
-    machine.operand_buffer[0, :, 0], machine.bank[2][0], machine.sums[0, 0] = 1.0, -0.0, -0.0
+    filled = any_memories(random, loop)
+    filled["operand_buffer"][0, :, 0], filled["bank 2"][0], filled["sums"][0, 0] = 1.0, -0.0, -0.0
     operands = {0: Operand(0), 1: Operand(2), 4: Operand(16)}
     code = Instruction(C.ENGINE_0, C.REDUCE, (1, 1, 1, 1), operands, count=16, depth_mask=8)
-    filled = {name: memory.copy() for name, memory in memories(machine).items()}
-    check(native, machine, filled, [code], any_sample(random), Call())
-    assert np.signbit(machine.bank[16][0]).all()
-
-
-@pytest.fixture(scope="module")
-def loop() -> Native:
-    return Native(*IMAGES[-1].flags)
+    check(loop, fast, filled, code, 16, any_sample(random), Call())
+    assert np.signbit(loop.memories["bank 16"][0]).all()
 
 
 @pytest.mark.long

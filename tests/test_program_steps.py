@@ -94,27 +94,6 @@ def test_every_length_of_a_small_model(loop, fast, small, name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "config",
-    [
-        replace(SMALL, linear_rank=16, embedding_rank=17, heads=4),
-        replace(
-            SMALL,
-            hidden_size=128,
-            linear_out_modes=(4, 4, 8),
-            linear_in_modes=(8, 4, 4),
-            embedding_column_modes=(4, 4, 8),
-            linear_rank=5,
-        ),
-        replace(SMALL, intents=130, slots=300, encoders=1),
-    ],
-    ids=["ranks of a vector and more", "other modes", "more labels"],
-)
-def test_other_models(loop, fast, config):
-    check_same(loop, fast, compile_program(config), [2, 17, 9], Optimizer("adamw"))
-
-
-@pytest.mark.long
 def test_a_program_without_moments(loop, fast, monkeypatch):
     monkeypatch.setattr(Lowering, "has_moments", False)
     program = compile_program(SMALL)
