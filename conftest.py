@@ -135,6 +135,22 @@ def trainer_libraries(tmp_path_factory) -> dict[str, Path]:
     return build_libraries(tmp_path_factory.mktemp("libraries"))
 
 
+@pytest.fixture(scope="session")
+def fast(trainer_libraries):
+    """The functional model, loaded."""
+    from bttlab.card.processor import NativeProcessor
+
+    return NativeProcessor(trainer_libraries["fast"])
+
+
+@pytest.fixture(scope="session")
+def loop(trainer_libraries):
+    """The loop of synthesis, loaded."""
+    from bttlab.card.processor import NativeProcessor
+
+    return NativeProcessor(trainer_libraries["loop"])
+
+
 @pytest.fixture
 def two_users() -> None:
     """Skip the test where no process can be started as another user."""

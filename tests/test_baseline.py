@@ -1,11 +1,13 @@
 """Baselines: they train what the reference trains, in every mode, and say what is wrong with bad input."""
 
+import contextlib
 import json
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -77,52 +79,30 @@ def test_steps_at_the_cursor_are_eager_steps(format):
     assert all(torch.equal(a, b) for a, b in zip(fresh.parameters, captured.parameters, strict=True))
 
 
-class FakeGraph:
-    """Keeps what was captured and, as CUDA does, runs it at a replay only."""
-
-    capturing = None
-
-    def replay(self):
-        self.step()
-
-
-class FakeCapture:
-    def __init__(self, graph, pool, stream):
-        self.graph = graph
-
-    def __enter__(self):
-        FakeGraph.capturing = self.graph
-
-    def __exit__(self, *exception):
-        FakeGraph.capturing = None
-
-
-class FakeStream:
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *exception):
-        pass
-
-
 @pytest.mark.parametrize("format", FORMATS)
 def test_graph_mode_replays_the_graph_of_each_length(format, monkeypatch):
     """With CUDA's part faked: which graph is replayed when, and where the cursor stands."""
-    run_step = Task.step_at_cursor
+    run_step, capturing = Task.step_at_cursor, []
 
     def step_or_capture(task, length, function):
-        if FakeGraph.capturing is None:
-            run_step(task, length, function)
+        if capturing:
+            capturing[0].replay = lambda: run_step(task, length, function)
         else:
-            FakeGraph.capturing.step = lambda: run_step(task, length, function)
+            run_step(task, length, function)
+
+    @contextlib.contextmanager
+    def capture(graph, pool, stream):
+        capturing.append(graph)
+        yield
+        capturing.clear()
 
     monkeypatch.setattr(Task, "step_at_cursor", step_or_capture)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
-    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "Stream", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
-    monkeypatch.setattr(torch.cuda, "graph", FakeCapture)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)  # what is captured runs at a replay only
+    monkeypatch.setattr(torch.cuda, "graph", capture)
     eager, graphs = tiny_task(format, 40), tiny_task(format, 40)
     step = prepare(graphs, "graphs", NEVER)
     graphs.restart()
@@ -286,6 +266,9 @@ class Block:
         if name.partition(".")[0] in BLOCKED:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Block())
+import bttlab.tensor
+for name in bttlab.tensor.__all__:
+    getattr(bttlab.tensor, name)
 from bttlab.cli import main
 sys.exit(main(sys.argv[1:]))
 """

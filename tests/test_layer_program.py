@@ -148,9 +148,8 @@ def test_orders_that_are_refused(text, message):
         layer_program(some_layer(), 13, text)
 
 
-def run_natively(library, program: LayerProgram, vectors: np.ndarray) -> tuple[np.ndarray, int]:
-    """Run a program in a shared library of the machine; return its memory and the cycles of the loop."""
-    processor = NativeProcessor(library)
+def run_natively(processor: NativeProcessor, program: LayerProgram, vectors: np.ndarray) -> tuple[np.ndarray, int]:
+    """Run a program in a compiled machine; return its memory and the cycles of the loop."""
     processor.load_program(program)
     memory = np.zeros((3 * program.model.layout.vectors, M.LANES), np.float32)
     memory[: len(vectors)] = vectors
@@ -169,12 +168,12 @@ CUSTOM = "m = G2 G3; L = m G1; b = x G6; R = G4 G5; z = b R; y = z L".split("; "
 
 @pytest.mark.long
 @pytest.mark.parametrize("flow", [*FLOWS, CUSTOM])
-def test_the_loop_gives_the_same_bits_in_the_modelled_cycles(trainer_libraries, flow):
+def test_the_loop_gives_the_same_bits_in_the_modelled_cycles(fast, loop, flow):
     program, random = layer_program(some_layer(), 13, flow), np.random.default_rng(0)
     vectors = program.pack({t.name: random.standard_normal(t.block.shape) for t in program.inputs})
-    fast, loop = (run_natively(trainer_libraries[name], program, vectors) for name in ("fast", "loop"))
-    assert fast[0].tobytes() == loop[0].tobytes()
-    assert loop[1] == time_program(program.forward, program.tokens, False).cycles
+    found, wanted = (run_natively(processor, program, vectors) for processor in (loop, fast))
+    assert found[0].tobytes() == wanted[0].tobytes()
+    assert found[1] == time_program(program.forward, program.tokens, False).cycles
 
 
 def test_a_model_is_loaded_anew_afterwards(overlay):

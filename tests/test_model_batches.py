@@ -8,14 +8,14 @@ import torch
 
 from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.model import Transformer, batch_losses, equal_length_batches, loss, predict, predict_in_batches
-from tiny_runs import CONFIG, write_corpus
+from tiny_runs import CONFIG
 
 DENSE = replace(CONFIG, format="dense")
 
 
 @pytest.fixture(scope="module")
-def samples(tmp_path_factory):
-    corpus = load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
+def samples(corpus):
+    corpus = load_corpus(corpus)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, CONFIG.vocabulary_size)
     return encode(corpus.train, vocabulary, corpus, CONFIG)
 

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from bttlab.card.processor import NativeProcessor
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.hazards import check_program
-from bttlab.compiler.program import Program, compile_program
+from bttlab.compiler.program import compile_program
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.tensor import Order
 from bttlab.tensor.shapes import tt_shapes
 
-from training_processor import SMALL, autograd, first_moments, some_parameters, some_samples, worst_error
+from training_processor import SMALL, check_gradients
 
 PAPER = "bidirectional"
 LENGTHS = (2, 5, 13, 16, 17, 24, 32)
@@ -30,30 +29,12 @@ MANY_HEADS = {"hidden_size": 384, "heads": 24} | dict.fromkeys(MODES, (6, 8, 8))
 MORE_HEADS = {"hidden_size": 576, "heads": 36} | dict.fromkeys(MODES, (6, 16, 6))
 
 
-@pytest.fixture(scope="module")
-def fast(trainer_libraries) -> NativeProcessor:
-    return NativeProcessor(trainer_libraries["fast"])
-
-
-def check_gradients(fast, config, lengths, shapes=None, tolerance=TOLERANCE, **more) -> Program:
-    program = compile_program(config, shapes, **more)
-    parameters = some_parameters(config, shapes)
-    for length in lengths:
-        sample = some_samples(config, [length], seed=length)
-        value, gradients = first_moments(fast, program, parameters, sample)
-        wanted_value, wanted = autograd(config, parameters, sample)
-        assert value == pytest.approx(wanted_value, abs=1e-5)
-        error, name = worst_error(gradients, wanted)
-        assert error < tolerance, f"{length} tokens: {name} differs by {error:.1e} of its largest"
-    return program
-
-
 OWN = Order.of(["R = G4 G5", "u = x G6", "z = R u", "L = G2 G3", "v = z L", "y = G1 v"])
 
 
 @pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", "auto", (2, 2), OWN], ids=str)
 def test_a_small_model(fast, flow):
-    check_gradients(fast, SMALL, (2, 17), flow=flow, tolerance=2 * TOLERANCE)
+    check_gradients(fast, SMALL, (2, 17), 2 * TOLERANCE, flow=flow)
 
 
 def test_an_order_of_other_trains():
@@ -85,13 +66,13 @@ def _looked_up(function, x):
 @pytest.mark.long
 @pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", "auto"])
 def test_the_papers_model(fast, flow):
-    check_gradients(fast, ModelConfig(encoders=2), LENGTHS, flow=flow)
+    check_gradients(fast, ModelConfig(encoders=2), LENGTHS, TOLERANCE, flow=flow)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("rank", [1, 8, 15, 16, 24, 32])
 def test_ranks(fast, rank):
-    check_gradients(fast, ModelConfig(encoders=1, linear_rank=rank), (2, 13, 32))
+    check_gradients(fast, ModelConfig(encoders=1, linear_rank=rank), (2, 13, 32), TOLERANCE)
 
 
 @pytest.mark.long
@@ -107,13 +88,13 @@ def test_a_rank_for_each_layer(fast, flow, each_bond):
             of = ranks.setdefault(layer, found)
             shapes[name] = tt_shapes(config.linear_out_modes, config.linear_in_modes, of)[int(core)]
     # A layer of small ranks may have small gradients: what is left of them is less exact.
-    check_gradients(fast, config, (2, 13, 17, 32), shapes, 2 * TOLERANCE, flow=flow)
+    check_gradients(fast, config, (2, 13, 17, 32), 2 * TOLERANCE, shapes, flow)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("encoders", "rank", "flow"), [(4, 12, PAPER), (6, 15, "auto")])
 def test_deeper_models(fast, encoders, rank, flow):
-    check_gradients(fast, ModelConfig(encoders=encoders, linear_rank=rank), (2, 17), flow=flow)
+    check_gradients(fast, ModelConfig(encoders=encoders, linear_rank=rank), (2, 17), TOLERANCE, flow=flow)
 
 
 @pytest.mark.long
@@ -126,7 +107,7 @@ def test_cores_in_other_banks(fast, flow, monkeypatch):
     moved = [one for one in program.model.layout.blocks if ".cores." in one.name and one.bank != usual[one.name]]
     assert len(moved) > len(usual) // 4
     assert check_program(program, (2, 9, 18)) == []
-    check_gradients(fast, SMALL, (2, 9, 18), flow=flow, tolerance=2 * TOLERANCE)
+    check_gradients(fast, SMALL, (2, 9, 18), 2 * TOLERANCE, flow=flow)
 
 
 SHAPES = {
@@ -165,7 +146,7 @@ IN_SHORT = ("a wide embedding rank", "many labels", "far modes of 4")
 def test_small_models(fast, shape):
     # Four vectors of features, at most two encoders: a gradient is a sum of few, so less cancels, and less is averaged.
     config = replace(SMALL, **SHAPES[shape])
-    check_gradients(fast, config, (2, 5, 16, config.sequence_length), tolerance=2 * TOLERANCE)
+    check_gradients(fast, config, (2, 5, 16, config.sequence_length), 2 * TOLERANCE)
 
 
 @pytest.mark.parametrize(

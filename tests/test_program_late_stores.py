@@ -58,11 +58,6 @@ def late(late_source):
     return library(late_source, *COMMON, "-O1")
 
 
-@pytest.fixture(scope="module")
-def fast(trainer_libraries):
-    return NativeProcessor(trainer_libraries["fast"])
-
-
 def test_stores_as_late_as_promised_give_equal_bits(late, fast):
     processor = NativeProcessor(late)
     check_same(processor, fast, compile_program(SMALL, flow="auto"), [2, 9, 18, 5, 13], Optimizer("adamw"))

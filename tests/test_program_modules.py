@@ -1,6 +1,5 @@
 """Programs of PyTorch modules: gradients against autograd in double precision, bits of the machine's loop."""
 
-import copy
 import json
 from dataclasses import replace
 
@@ -12,31 +11,25 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from bttlab.card.processor import NativeProcessor
 from bttlab.cli import main
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.module import ModuleModel
-from bttlab.compiler.program import Program, compile_program
+from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
-from bttlab.data import Samples
 from bttlab.model import Optimizer, Transformer
 from bttlab.tensor import TTLinear, TTMEmbedding
 from test_program_steps import check_same
 
 from conftest import ROOT
-from training_processor import SMALL, first_moments, some_samples
+from training_processor import SMALL, check_gradients
 
-TOLERANCE = 1e-5  # of the largest gradient of a tensor
+# Of the largest gradient of a tensor; that of a softmax of one or two scores is next to nothing.
+TOLERANCE = {"tolerance": 2e-5, "least": 1 / 50}
 WORDS, WIDTH, LENGTH = 60, 64, 18
 MODES = (4, 4, 4)
-
-
-@pytest.fixture(scope="module")
-def fast(trainer_libraries) -> NativeProcessor:
-    return NativeProcessor(trainer_libraries["fast"])
 
 
 def tt(rank=4, outputs=MODES, inputs=MODES) -> TTLinear:
@@ -241,7 +234,7 @@ def drawn_modules(draw) -> Drawn:
 @given(module=drawn_modules(), flow=st.sampled_from(FLOWS), length=st.integers(2, LENGTH))
 def test_random_modules(fast, module, flow, length):
     model = made(lambda: module)
-    assert check_program(check_gradients(fast, model, (length,), flow), (length,)) == []
+    assert check_program(check_gradients(fast, model, (length,), flow=flow, **TOLERANCE), (length,)) == []
 
 
 def refused(message: str, forward=Tagger.forward, dropout: float = 0.0) -> None:
@@ -304,60 +297,21 @@ def made(kind) -> ModuleModel:
     return trace(module, LENGTH)
 
 
-def autograd(model: ModuleModel, sample: Samples) -> tuple[float, dict[str, np.ndarray]]:
-    """The loss of a sample and its gradients by PyTorch, in double precision."""
-    module, length = copy.deepcopy(model.network).double(), int(sample.lengths[0])
-    outputs = module(torch.from_numpy(sample.tokens[:, :length].astype(np.int64)))
-    intent, slots = torch.tensor(sample.intents).long(), torch.from_numpy(sample.slots[0, 1:length]).long()
-    value = torch.zeros((), dtype=torch.float64)
-    for logits in outputs if isinstance(outputs, tuple) else (outputs,):
-        if logits.ndim == 2:
-            value = value + F.cross_entropy(logits, intent)
-        else:
-            words = (
-                logits[0]
-                if logits.shape[1] == length - 1
-                else logits[0, 1:]
-                if "tagging" in model.task
-                else logits[0, :-1]
-            )
-            value = value + F.cross_entropy(words, slots)
-    value.backward()
-    return value.item(), {name: p.grad.numpy() for name, p in module.named_parameters()}
-
-
 @pytest.mark.parametrize("name", MODULES)
 def test_gradients_are_those_of_autograd_and_nothing_is_read_too_early(fast, name):
-    program = check_gradients(fast, made(MODULES[name]), (3, 11, 17, 18))
+    program = check_gradients(fast, made(MODULES[name]), (3, 11, 17, 18), **TOLERANCE)
     assert check_program(program, (2, 17)) == []
-
-
-def check_gradients(fast, model, lengths, flow="bidirectional") -> Program:
-    program = compile_program(model, flow=flow)
-    for length in lengths:
-        sample = some_samples(model, [length], length)
-        loss, found = first_moments(fast, program, model.parameters(), sample)
-        value, wanted = autograd(model, sample)
-        assert loss == pytest.approx(value, abs=1e-5)
-        assert found.keys() == wanted.keys()
-        largest = max(np.abs(gradient).max() for gradient in wanted.values())
-        for of, gradient in wanted.items():
-            # The gradient of a key's bias is 0, and that of a softmax of one or two scores next to nothing.
-            size = max(np.abs(gradient).max(), largest / 50)
-            assert np.abs(found[of] - gradient).max() < 2 * TOLERANCE * size, f"{of}, {length} tokens"
-    return program
 
 
 @pytest.mark.parametrize("flow", [(3, 3), (2, 2), (1, 1), "auto", (1, 3)])
 def test_trains_of_two_and_four_cores_in_every_flow(fast, flow):
-    check_gradients(fast, made(Trains), (2, 17), flow)
+    check_gradients(fast, made(Trains), (2, 17), flow=flow, **TOLERANCE)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODULES)
-def test_the_loop_gives_the_same_bits(trainer_libraries, fast, name):
-    loop, program = NativeProcessor(trainer_libraries["loop"]), compile_program(made(MODULES[name]))
-    check_same(loop, fast, program, (17, 5, 18), Optimizer("adamw"))
+def test_the_loop_gives_the_same_bits(loop, fast, name):
+    check_same(loop, fast, compile_program(made(MODULES[name])), (17, 5, 18), Optimizer("adamw"))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -25,16 +25,6 @@ OUTCOME = ["status", "intent", "loss", "intent_loss", "slot_loss", "slots"]  # o
 
 
 @pytest.fixture(scope="module")
-def loop(trainer_libraries) -> NativeProcessor:
-    return NativeProcessor(trainer_libraries["loop"])
-
-
-@pytest.fixture(scope="module")
-def fast(trainer_libraries) -> NativeProcessor:
-    return NativeProcessor(trainer_libraries["fast"])
-
-
-@pytest.fixture(scope="module")
 def paper() -> Program:
     return compile_program(ModelConfig(encoders=2))
 

@@ -188,9 +188,8 @@ def test_a_driver_sees_the_registers_of_a_kernel(machine):
     assert register(0xC) == 0
 
 
-def test_what_is_no_program_or_no_sample_is_refused(machine, trainer_libraries):
+def test_what_is_no_program_or_no_sample_is_refused(machine, fast):
     """The statuses are the emulation's: of a damaged image, a length, token, label or rate out of range."""
-    emulation = NativeProcessor(trainer_libraries["fast"])
     program, optimizer = compile_program(SMALL), Optimizer("adamw")
     damaged = program.image().copy()
     damaged[len(damaged) // 2, 3] ^= 1
@@ -201,7 +200,7 @@ def test_what_is_no_program_or_no_sample_is_refused(machine, trainer_libraries):
     records["slots"][3, 1] = SMALL.slots
     records["scalars"][4, 0] = np.nan
     answers = []
-    for processor in (machine, emulation):
+    for processor in (machine, fast):
         result, described = vectors(8), vectors(8)
         processor._call(M.DESCRIBE, results=described)
         processor._call(M.LOAD_PROGRAM, len(damaged), results=result, image=_aligned(damaged))
@@ -227,15 +226,15 @@ def own_module() -> ModuleModel:
         pytest.param(lambda: ModelConfig(encoders=2), "adamw", [32, 2], id="paper-adamw", marks=by_hand),
     ],
 )
-def test_verilog_trains_to_the_emulations_bits_and_cycles(machine, trainer_libraries, made, name, lengths):
+def test_verilog_trains_to_the_emulations_bits_and_cycles(machine, fast, made, name, lengths):
     """Over AXI with stalls at random: results, all parameters and moments to the bit, and cycles."""
-    emulation, optimizer, model = NativeProcessor(trainer_libraries["fast"]), Optimizer(name), made()
+    optimizer, model = Optimizer(name), made()
     program = compile_program(model)
     parameters = model.parameters() if isinstance(model, ModuleModel) else some_parameters(model)
     rates = np.full(len(lengths), 0.01)
     records = sample_records(program, some_samples(model, lengths), rates, optimizer)
     results = []
-    for processor in (machine, emulation):
+    for processor in (machine, fast):
         processor.load_program(program)
         processor.load(parameters)
         if processor is machine:
@@ -248,7 +247,7 @@ def test_verilog_trains_to_the_emulations_bits_and_cycles(machine, trainer_libra
     assert found["cycles"].tolist() == modelled
     # From `start` to the end of the last iteration, a cycle apart on either side.
     assert machine._library.trainer_longest_run() <= max(modelled) - M.LATENCY + machine.stages + 3
-    for one, other in zip(machine.store(), emulation.store(), strict=True):
+    for one, other in zip(machine.store(), fast.store(), strict=True):
         assert equal_bits(one, other)
 
 

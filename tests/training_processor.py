@@ -1,22 +1,25 @@
 """The training processor compiled for this host, and what its tests compare it with."""
 
 import contextlib
+import copy
 from _ctypes import dlclose
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
 
 from bttlab.card.build import DEFINITIONS, sources_digest
 from bttlab.card.image import IMAGES
 from bttlab.card.manifest import read_manifest
 from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.card.xclbin import read_xclbin
-from bttlab.compiler.program import Program
+from bttlab.compiler.module import ModuleModel
+from bttlab.compiler.program import Program, compile_program
 from bttlab.data import Samples
-from bttlab.model import ModelConfig, ModuleConfig, Optimizer, Transformer, initial_parameters, loss
+from bttlab.model import ModelConfig, ModuleConfig, Optimizer, Transformer, initial_parameters
 
 from compiled import SOURCES, library
 from conftest import ROOT
@@ -95,22 +98,26 @@ def some_parameters(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] |
     return parameters
 
 
-def autograd(config: ModelConfig, parameters, sample: Samples) -> tuple[float, dict[str, np.ndarray]]:
+def autograd(model: ModelConfig | ModuleModel, parameters, sample: Samples) -> tuple[float, dict[str, np.ndarray]]:
     """Return the loss of a sample and the gradient of every parameter, in float64 by PyTorch."""
-    model = Transformer(config).double()
-    for name, value in parameters.items():
-        owner, _, last = name.rpartition(".")
-        parameter = nn.Parameter(torch.from_numpy(value.astype(np.float64)))
-        module = model.get_submodule(owner)
-        if isinstance(module, nn.ParameterList):
-            module[int(last)] = parameter
-        else:
-            setattr(module, last, parameter)
+    if isinstance(model, ModelConfig):
+        network = Transformer(model).double()
+        network.load({name: value.astype(np.float64) for name, value in parameters.items()})
+    else:
+        network = copy.deepcopy(model.network).double()
     length = int(sample.lengths[0])
-    tokens, slots = (torch.from_numpy(a[0, :length].astype(np.int64)) for a in (sample.tokens, sample.slots))
-    value = loss(*model(tokens), torch.tensor(int(sample.intents[0])), slots[1:])
+    outputs = network(torch.from_numpy(sample.tokens[:, :length].astype(np.int64)))
+    intent, slots = torch.tensor(sample.intents).long(), torch.from_numpy(sample.slots[0, 1:length]).long()
+    value = torch.zeros((), dtype=torch.float64)
+    for logits in outputs if isinstance(outputs, tuple) else (outputs,):
+        if logits.ndim == 2:
+            value = value + F.cross_entropy(logits, intent)
+        elif logits.shape[1] == length:  # of words and [CLS]: each word's tag, or the next word
+            value = value + F.cross_entropy(logits[0, 1:] if "tagging" in model.task else logits[0, :-1], slots)
+        else:
+            value = value + F.cross_entropy(logits[0], slots)
     value.backward()
-    return value.item(), {name: p.grad.numpy() for name, p in model.named_parameters()}
+    return value.item(), {name: p.grad.numpy() for name, p in network.named_parameters()}
 
 
 def first_moments(processor: NativeProcessor, program: Program, parameters, sample: Samples) -> tuple[float, dict]:
@@ -129,18 +136,26 @@ def first_moments(processor: NativeProcessor, program: Program, parameters, samp
     return float(result["loss"]), {name: (np.asarray(parameters[name]) - p) / rate for name, p in changed.items()}
 
 
-def worst_error(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> tuple[float, str]:
-    """Return the largest error of a gradient, relative to the largest of its tensor, and whose it is.
+def check_gradients(fast, model, lengths, tolerance, shapes=None, flow="bidirectional", least=0.0) -> Program:
+    """Compare the losses and gradients of samples of these lengths with autograd's; returns the program.
 
-    The gradient of a key's bias is 0: a softmax does not see what is added to all scores of a row. It is compared by
-    the size of the query's bias's gradient.
+    `tolerance` is relative to the largest gradient of a tensor, or to the part `least` of the largest of all. The
+    gradient of a key's bias is 0, as a softmax does not see what is added to all scores of a row: the query's counts.
     """
-    assert found.keys() == wanted.keys()
-    worst = (0.0, "")
-    for name, gradient in wanted.items():
-        size = np.abs(wanted[name.replace("key.bias", "query.bias")]).max()
-        worst = max(worst, (float(np.abs(found[name] - gradient).max() / size), name))
-    return worst
+    program = compile_program(model, shapes, flow)
+    parameters = some_parameters(model, shapes) if isinstance(model, ModelConfig) else model.parameters()
+    for length in lengths:
+        sample = some_samples(model, [length], seed=length)
+        loss, found = first_moments(fast, program, parameters, sample)
+        wanted_loss, wanted = autograd(model, parameters, sample)
+        assert loss == pytest.approx(wanted_loss, abs=1e-5)
+        assert found.keys() == wanted.keys()
+        sizes = {name: np.abs(gradient).max() for name, gradient in wanted.items()}
+        for name, gradient in wanted.items():
+            size = max(sizes[name.replace("key.bias", "query.bias")], least * max(sizes.values()))
+            error = np.abs(found[name] - gradient).max() / size
+            assert error < tolerance, f"{length} tokens: {name} differs by {error:.1e} of its largest"
+    return program
 
 
 def equal_bits(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:

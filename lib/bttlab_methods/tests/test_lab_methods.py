@@ -16,13 +16,12 @@ from bttlab_methods.lab import MethodRun
 from bttlab_methods.lab_figures import draw_results
 from bttlab_methods.record import read_records
 from lab_trainers import our_threads
-from tiny_runs import CONFIG, write_corpus
+from tiny_runs import CONFIG
 
 
 @pytest.fixture(scope="module")
-def workload(tmp_path_factory):
-    corpus = load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
-    return Workload.of(corpus, replace(CONFIG, format="dense"))
+def workload(corpus):
+    return Workload.of(load_corpus(corpus), replace(CONFIG, format="dense"))
 
 
 @pytest.fixture

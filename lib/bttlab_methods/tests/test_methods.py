@@ -13,15 +13,14 @@ from bttlab_methods import FAMILIES, Batch, Method, MethodError, Setting, Traini
 from bttlab_methods.record import Results
 from bttlab_methods.run import measure_memory
 from bttlab_methods.training import LEARNING_RATE
-from tiny_runs import CONFIG, write_corpus
+from tiny_runs import CONFIG
 
 DENSE = replace(CONFIG, format="dense")
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory):
-    corpus = load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
-    return Setting(corpus, DENSE, samples=30, batch=4)
+def setting(corpus):
+    return Setting(load_corpus(corpus), DENSE, samples=30, batch=4)
 
 
 @pytest.mark.parametrize("name", methods())

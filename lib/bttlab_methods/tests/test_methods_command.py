@@ -9,7 +9,6 @@ import pytest
 
 from bttlab.cli import main
 from bttlab_methods import Method, methods, registry
-from tiny_runs import write_corpus
 
 NO_BUDGET = (
     "budget is '{}': it must be at least one sample; give a number of samples, as 2000, or of epochs, as 1epoch or "
@@ -26,11 +25,6 @@ class OnGpus(Method):
     source = "none"
     changes = frozenset({"place"})
     needs_cuda = True
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def test_the_list_has_every_method_with_its_parameters_and_source(capsys):

@@ -9,7 +9,7 @@ import torch
 
 from bttlab.cli import main
 from bttlab.data import load_corpus
-from bttlab.model import ModelConfig, ReferenceTrainer, predict_in_batches
+from bttlab.model import ReferenceTrainer, predict_in_batches
 from bttlab.tensor import ShapeError, TTLinear, TTMEmbedding
 from bttlab.train import CheckpointStore
 from bttlab_methods import MethodError, Setting, Training, export, parse, run_methods, write_checkpoint
@@ -18,16 +18,15 @@ from bttlab_methods.library.galore import ProjectedAdamW
 from bttlab_methods.library.ranks import cut_to, relaxed_size
 from bttlab_methods.library.subspace import LowRankLinear, followed
 from bttlab_methods.run import flat, measure_memory, score_split
-from tiny_runs import CONFIG, write_corpus
+from tiny_runs import CONFIG
 
 DENSE = replace(CONFIG, format="dense")
 TENSOR = "tensor:rank=4,embedding_rank=4"
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory):
-    corpus = load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
-    return Setting(corpus, DENSE, samples=40, batch=4)
+def setting(corpus):
+    return Setting(load_corpus(corpus), DENSE, samples=40, batch=4)
 
 
 def steps(training, count):
@@ -380,22 +379,6 @@ def test_factors_have_the_rank_that_explains_the_weight_and_its_norm():
 def test_subspace_takes_only_the_parts_it_is_asked_for():
     parse(TENSOR + "+subspace:weights=false")
     parse("subspace:activations=false+rematerialisation")
-
-
-def test_ranks_cut_to_different_sizes_run_on_the_emulated_card(setting, tmp_path, capsys):
-    training = Training(replace(setting, config=ModelConfig(format="dense")), parse("rank-pruning"))
-    layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
-    cut_to(training.optimizer, layers, training.extra["rank-pruning"]["felt"], most=140_000)
-    assert training.finish()["ranks"]["embedding.word"] == [27, 30]
-    assert write_checkpoint(training, tmp_path / "run") == ModelConfig()
-    scores = {}
-    for device in ("reference", "emulated"):
-        capsys.readouterr()
-        assert main(["eval", "--run", str(tmp_path / "run"), "--device", device, "--json"]) == 0
-        scores[device] = json.loads(capsys.readouterr().out)
-    assert scores["emulated"]["device"] == "the emulated U50, overlay trainer"
-    assert scores["emulated"]["mean_loss"] == pytest.approx(scores["reference"]["mean_loss"], abs=1e-5)
-    assert scores["emulated"]["slot_f1"] == scores["reference"]["slot_f1"]
 
 
 def test_a_layer_takes_other_ranks_but_no_other_modes():

@@ -12,13 +12,12 @@ from bttlab_methods.layers import linear_layers
 from bttlab_methods.library.low_precision import multiply, quantise
 from bttlab_methods.library.sparsity import largest_two_of_four
 from bttlab_methods.run import measure_memory
-from tiny_runs import CONFIG, write_corpus
+from tiny_runs import CONFIG
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory):
-    corpus = load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
-    return Setting(corpus, replace(CONFIG, format="dense", encoders=2), samples=150, batch=4)
+def setting(corpus):
+    return Setting(load_corpus(corpus), replace(CONFIG, format="dense", encoders=2), samples=150, batch=4)
 
 
 def test_int8_products_are_those_of_integers_times_their_scales():

@@ -12,7 +12,7 @@ from bttlab_methods.library.encoders import pattern
 from bttlab_methods.library.low_precision import FORMATS, RoundedProducts, scaled_and_rounded
 from bttlab_methods.library.memory import AdamW8bit, CompressedActivations, compress, decompress, dynamic_values
 from bttlab_methods.run import measure_memory
-from tiny_runs import CONFIG, write_corpus
+from tiny_runs import CONFIG
 
 # Larger than the other tests', so that activations count beside what every step holds.
 WIDE = {
@@ -25,9 +25,8 @@ WIDE = {
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory):
-    corpus = load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
-    return Setting(corpus, replace(CONFIG, format="dense", **WIDE), samples=40, batch=8)
+def setting(corpus):
+    return Setting(load_corpus(corpus), replace(CONFIG, format="dense", **WIDE), samples=40, batch=8)
 
 
 def gradients(setting, methods: str) -> list[torch.Tensor]:

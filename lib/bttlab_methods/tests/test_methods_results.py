@@ -12,7 +12,7 @@ from bttlab_methods import Setting, Training, methods, parse, run_methods
 from bttlab_methods.lab import MethodRun, method_target
 from bttlab_methods.lab_figures import draw_results, draw_scatter
 from bttlab_methods.record import by_methods, read_records
-from tiny_runs import CONFIG, SIZES, write_corpus
+from tiny_runs import CONFIG, SIZES
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +88,6 @@ class Counter:
         return WATTS
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
-
-
 @pytest.fixture
 def meter(monkeypatch):
     """Training takes 2 J a sample, and whatever else is done 1000 J each time."""
@@ -117,7 +112,7 @@ def meter(monkeypatch):
 
 
 def test_joules_of_an_epoch_are_those_of_its_steps_and_no_others(corpus, meter):
-    result = run_methods(Setting(corpus, DENSE, samples=36, batch=4), parse("lion"))
+    result = run_methods(Setting(load_corpus(corpus), DENSE, samples=36, batch=4), parse("lion"))
     assert result.joules_per_epoch == {
         "value": pytest.approx(OF_A_SAMPLE * SIZES["train"]),
         "unit": "J",
@@ -129,7 +124,7 @@ def test_joules_of_an_epoch_are_those_of_its_steps_and_no_others(corpus, meter):
 
 def test_a_dashboards_run_shows_joules_and_leaves_what_it_does_beside_training_out(corpus, meter):
     results = []
-    target = method_target("dense", Workload.of(corpus, DENSE), "cpu", results.append)
+    target = method_target("dense", Workload.of(load_corpus(corpus), DENSE), "cpu", results.append)
     run = target.make_run(48, 3e-4)
     hold = run._unpaused.wait
 
@@ -150,7 +145,7 @@ def test_a_dashboards_run_shows_joules_and_leaves_what_it_does_beside_training_o
 
 
 def test_figure_and_table_have_energy_where_it_was_metered(corpus, meter):
-    result = run_methods(Setting(corpus, DENSE, samples=24, batch=4), parse("dense"))
+    result = run_methods(Setting(load_corpus(corpus), DENSE, samples=24, batch=4), parse("dense"))
     unmetered = replace(result, joules_per_epoch=result.joules_per_epoch | {"value": None})
     panels = [[axes.get_xlabel() for axes in draw_results(of).figure.axes] for of in ([unmetered], [result])]
     assert [len(labels) for labels in panels] == [3, 4] and panels[1][2] == "joules"
