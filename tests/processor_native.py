@@ -3,7 +3,7 @@
 import ctypes
 import tempfile
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -68,8 +68,8 @@ class Instruction:
     def __post_init__(self) -> None:
         self.active = self.active or self.n
 
-    def fields(self) -> list[int]:
-        """The 64 fields."""
+    def vectors(self) -> np.ndarray:
+        """Both vectors of 16 integers, of 64 fields."""
         a, b = self.offset_tables
         flags = self.flags | a << 8 | b << 10 | self.vector_level << 12 | self.offset_level << 14
         fields = [self.unit | self.operation << 4, flags, *[0] * 14, *self.n, *self.active]
@@ -81,27 +81,8 @@ class Instruction:
                 where = 1 << 15 | operand.where | operand.token_offset << 8 | operand.group << 10
                 fields += [where, operand.base, *operand.stride]
         row = self.row_level | (self.row_base & 63) << 2 | self.depth_mask << 8 | self.accumulator_level << 12
-        return [value & 0xFFFF for value in [*fields, self.count, *self.immediate, row]]
-
-    def vectors(self) -> np.ndarray:
-        """Both vectors of 16 integers."""
-        return packed(self.fields())
-
-
-def packed(fields: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return an instruction's 64 fields as both of its vectors of 16 integers."""
-    low_high = np.array(fields, np.uint32).reshape(32, 2)
-    return (low_high[:, 0] | low_high[:, 1] << 16).astype(np.uint32).reshape(2, LANES)
-
-
-@dataclass
-class Function:
-    base: int
-    mode: int
-    bits: int
-    low: float
-    high: float
-    steps: float
+        fields = np.array([*fields, self.count, *self.immediate, row]).astype(np.uint16).astype(np.uint32)
+        return (fields[::2] | fields[1::2] << 16).reshape(2, LANES)
 
 
 @dataclass
@@ -110,40 +91,12 @@ class Tables:
 
     registers: list[tuple[int, int, int, int]]  # offset, shift, low, high
     constant: np.ndarray
-    functions: list[Function]
+    functions: list[tuple[int, int, int, float, float, float]]  # base, mode, bits, low, high, steps
     function_table: np.ndarray
     shuffle_table: np.ndarray
 
 
-@dataclass
-class Sample:
-    tokens: int
-    intent: int
-    scalar: np.ndarray  # 14 floats
-    token_offset: np.ndarray  # OFFSET_TABLES x SEQUENCE
-    slot: np.ndarray  # SEQUENCE
-
-
-@dataclass
-class Call:
-    """Arguments of a run beside the sample, and the flags that it sets."""
-
-    optimizer: int = 0  # of state.h: SGD, momentum, AdamW
-    beta1: float = 0.9
-    rest1: float = 0.1
-    beta2: float = 0.999
-    rest2: float = 0.001
-    epsilon: float = 1e-8
-    pending: int = 0  # nothing, apply, discard
-    rate: float = 0.0
-    step: float = 0.0
-    root: float = 0.0
-    keep: float = 0.0
-    overflow: bool = False
-    state_overflow: list[bool] = field(default_factory=lambda: [False] * 3)
-
-
-class NativeCall(ctypes.Structure):
+class Call(ctypes.Structure):
     """Run of state.h."""
 
     _fields_ = (
@@ -157,7 +110,7 @@ class NativeCall(ctypes.Structure):
     )
 
 
-class NativeSample(ctypes.Structure):
+class Sample(ctypes.Structure):
     """Sample of state.h."""
 
     _fields_ = (
@@ -167,15 +120,6 @@ class NativeSample(ctypes.Structure):
         ("token_offset", ctypes.c_int * SEQUENCE * C.OFFSET_TABLES),
         ("slot", ctypes.c_int * SEQUENCE),
     )
-
-    @classmethod
-    def of(cls, sample: Sample) -> "NativeSample":
-        native = cls(sample.tokens, sample.intent)
-        native.scalar[:] = sample.scalar.tolist()
-        native.slot[:] = sample.slot.tolist()
-        for table in range(C.OFFSET_TABLES):
-            native.token_offset[table][:] = sample.token_offset[table].tolist()
-        return native
 
 
 class Native:
@@ -210,8 +154,9 @@ class Native:
         self.program["registers"] = tables.registers
         self.program["constant"] = tables.constant
         for g, function in enumerate(tables.functions):
-            first_step = int(np.floor(np.float32(function.low) * np.float32(function.steps)))
-            self.program["function"][g] = (*astuple(function), first_step)
+            *_, low, _, steps = function
+            first_step = int(np.floor(np.float32(low) * np.float32(steps)))
+            self.program["function"][g] = (*function, first_step)
         fields = tables.shuffle_table.astype(np.uint32)
         entries = _aligned((fields[:, ::2] | fields[:, 1::2] << 16).astype(np.uint32))
         coefficients = np.ascontiguousarray(tables.function_table)
@@ -222,9 +167,7 @@ class Native:
         for i, vectors in enumerate(instructions):
             self.instructions[:, i] = vectors
         self.library.loaded()
-        names = ("optimizer", "beta1", "rest1", "beta2", "rest2", "epsilon", "pending", "rate", "step", "root", "keep")
-        native = NativeCall(count=len(instructions), **{name: getattr(call, name) for name in names})
-        cycles = self.library.execute(ctypes.byref(native), ctypes.byref(NativeSample.of(sample)))
-        assert not native.stuck
-        call.overflow, call.state_overflow = native.overflow, list(native.state_overflow)
+        call.count = len(instructions)
+        cycles = self.library.execute(ctypes.byref(call), ctypes.byref(sample))
+        assert not call.stuck
         return cycles

@@ -26,7 +26,6 @@ from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, predict
 from tiny_baseline import LEARNING_RATE, TINY, samples, tiny_baseline, tiny_task
-from tiny_runs import write_corpus
 
 from conftest import ROOT
 
@@ -44,17 +43,9 @@ def test_losses_are_those_of_the_reference_trainer(format):
     np.testing.assert_allclose(record.measurement.losses, losses, rtol=1e-4)
 
 
-def test_steps_beyond_an_epoch_take_the_next_epochs_order(tmp_path):
-    corpus = tmp_path / "small"
-    for split in ("train", "dev", "test"):
-        (corpus / split).mkdir(parents=True)
-        (corpus / split / "seq.in").write_text("to boston\nfrom denver\nfly\n")
-        (corpus / split / "seq.out").write_text("O B-city\nO B-city\nO\n")
-        (corpus / split / "label").write_text("flight\nflight\nfare\n")
-    (corpus / "intent_label.txt").write_text("UNK\nflight\nfare\n")
-    (corpus / "slot_label.txt").write_text("PAD\nUNK\nO\nB-city\n")
-    record = tiny_baseline("btt", "cpu", data=corpus, steps=8)
-    assert len(record.measurement.losses) == 8 and record.corpus.samples == 3 and record.corpus.name == "small"
+def test_steps_beyond_an_epoch_take_the_next_epochs_order(corpus):
+    record = tiny_baseline("btt", "cpu", data=corpus, steps=30)
+    assert len(record.measurement.losses) == 30 and record.corpus.samples == 24 and record.corpus.name == "tiny"
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -235,15 +226,15 @@ def test_command_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["Both", "Language"])
-def test_a_module_of_the_users_own_is_trained_as_it_is(tmp_path, monkeypatch, capsys, name):
+def test_a_module_of_the_users_own_is_trained_as_it_is(corpus, tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
     source = (ROOT / "tests" / "own_module.py").read_bytes()
     (tmp_path / "net.py").write_bytes(source)
-    command = ["baseline", "--model", f"net.py:{name}", "--data", str(write_corpus(tmp_path / "tiny"))]
+    command = ["baseline", "--model", f"net.py:{name}", "--data", str(corpus)]
     measured = [*command, "--device", "cpu", "--steps", "8", "--seed", "3", "--modes", "eager", "--record", "net.json"]
     assert main(measured) == 0 and f"module, {name}, 8 steps" in capsys.readouterr().out
     record = Record.read("net.json")
-    model, corpus = module_of_source(source, Path("net.py"), name, seed=3), load_corpus(str(tmp_path / "tiny"))
+    model, corpus = module_of_source(source, Path("net.py"), name, seed=3), load_corpus(corpus)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size)
     order = epoch_order(len(corpus.train), 3, 0)[:8]
     samples = encode(corpus.train, vocabulary, corpus, model)[order]

@@ -1,6 +1,5 @@
 """Meters of a baseline: counted storages against PyTorch's profiler; clocks, allocator, NVML and RAPL with fakes."""
 
-import gc
 import sys
 import time
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ from torch.profiler import profile
 from bttlab.baseline.energy import NvmlMeter, RaplMeter, find_meter, idle_power, metered
 from bttlab.baseline.memory import (
     CATEGORIES,
-    StorageMeter,
     counted_step,
     device_memory,
     measure_memory,
@@ -24,19 +22,6 @@ from bttlab.quantities import Quantity
 from tiny_baseline import tiny_task
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-
-
-def test_storages_are_counted_while_they_live():
-    gc.disable()
-    with StorageMeter() as meter:
-        a = torch.ones(100)
-        b = a.view(10, 10)  # the same storage
-        c = b * 2
-        del a, b
-        d = c.exp()
-        del c, d
-    gc.enable()
-    assert meter.events == [(0, 400), (1, 400), (0, -400), (2, 400), (1, -400), (2, -400)]
 
 
 @pytest.mark.parametrize("format", FORMATS)

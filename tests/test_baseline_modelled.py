@@ -62,16 +62,6 @@ def test_eager_steps_wait_for_launches_on_any_gpu(sample):
     assert dense[1].seconds[1] < 0.9 * dense[0].seconds[1]  # weights come in faster
 
 
-def test_a_gpu_takes_what_its_clocks_take_and_more_for_what_runs(sample):
-    gpu = find_gpu("RTX-3090")
-    for mode in LAUNCH:
-        step = model_step(gpu, "btt", mode, CONFIG, sample)
-        assert all(awake < watts for awake, watts in zip(gpu.awake_w, step.watts, strict=True))
-    assert gpu.idle_w < gpu.awake_w[0]
-    graphs, eager = (model_step(gpu, "btt", mode, CONFIG, sample).watts[1] for mode in ("graphs", "eager"))
-    assert gpu.awake_w[1] < eager < graphs < gpu.board_w
-
-
 def test_the_energy_of_the_card_holds_at_the_slower_clock(sample):
     card = estimate(CONFIG, lengths={13: 1})
     assert card.energy_at_clocks.high == pytest.approx(card.at_clock(150).energy_per_sample.high)

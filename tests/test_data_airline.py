@@ -1,8 +1,7 @@
-"""The airline corpus: its bytes, its figures, and that its slots need context."""
+"""The airline corpus: its bytes and its figures."""
 
 import subprocess
 import sys
-from collections import defaultdict
 from itertools import chain
 
 import pytest
@@ -48,19 +47,3 @@ def test_no_utterance_is_one_of_atis(corpus, atis):
     theirs = {" ".join(words) for split in (real.train, real.dev, real.test) for words in split.words}
     ours = {" ".join(words) for split in (corpus.train, corpus.dev, corpus.test) for words in split.words}
     assert not theirs & ours
-
-
-def test_the_same_word_fills_different_slots(corpus):
-    slots = defaultdict(set)
-    for words, tags in zip(corpus.train.words, corpus.train.slots, strict=True):
-        for word, tag in zip(words, tags, strict=True):
-            slots[word].add(tag[2:])
-    assert slots["chicago"] >= {"fromloc.city_name", "toloc.city_name", "stoploc.city_name", "city_name"}
-    assert slots["737"] >= {"aircraft_code", "flight_number"}
-    assert slots["300"] >= {"fare_amount", "flight_number"}
-    assert slots["315"] >= {"depart_time.time", "arrive_time.time", "flight_number"}
-    assert slots["monday"] >= {"depart_date.day_name", "arrive_date.day_name", "return_date.day_name"}
-    assert slots["first"] >= {"class_type", "flight_mod", "depart_date.day_number"}
-    assert slots["may"] >= {"depart_date.month_name", "arrive_date.month_name"}
-    assert slots["washington"] >= {"fromloc.city_name", "toloc.city_name", "toloc.state_name"}
-    assert slots["one"] >= {"round_trip", "flight_stop"}

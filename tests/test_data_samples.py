@@ -212,28 +212,25 @@ def test_scores_by_hand():
     assert score(corpus, corpus.test, predictions([1, 2, 1], [[2, 4, 4], [3, 4, 5], [5]])).slot_f1 == 1
 
 
-def test_labels_beyond_the_lists_are_never_right():
-    corpus = small_corpus(("to ur", "O B-odd", "odd"), ("monday", "B-day", "flight"))
-    scores = score(corpus, corpus.test, predictions([0, 1], [[2, 1], [5]]))  # UNK where the gold label is unlisted
-    assert scores.intent_accuracy == 0.5 and scores.frame_accuracy == 0.5
-    assert scores.slot_f1 == pytest.approx(2 / 3)
+LONG = (" ".join("w" * 33), " ".join(["O"] * 32 + ["B-day"]), "flight")
+MONDAY = ("monday", "B-day", "flight")
 
 
-def test_a_gold_intent_of_unk_is_never_right():
-    corpus = small_corpus(("monday", "B-day", "UNK"), ("monday", "B-day", "flight"))
-    assert score(corpus, corpus.test, predictions([0, 1], [[5], [5]])).intent_accuracy == 0.5
-
-
-def test_pad_unk_and_unlisted_ids_count_as_outside():
-    corpus = small_corpus(("a b c d", "O O O O", "flight"), ("monday", "B-day", "flight"))
-    scores = score(corpus, corpus.test, predictions([1, 21], [[0, 1, 2, 121], [5]]))
-    assert (scores.slot_f1, scores.intent_accuracy, scores.frame_accuracy) == (1, 0.5, 0.5)
-
-
-def test_words_that_were_cut_count_as_outside():
-    corpus = small_corpus((" ".join("w" * 33), " ".join(["O"] * 32 + ["B-day"]), "flight"), ("m", "B-day", "flight"))
-    scores = score(corpus, corpus.test, predictions([1, 1], [[2] * 31, [5]]))
-    assert scores.slot_f1 == pytest.approx(2 / 3) and scores.frame_accuracy == 0.5
+@pytest.mark.parametrize(
+    ("first", "intents", "slots", "wanted"),
+    [
+        # UNK where the gold label is not in the lists; a gold label of UNK
+        (("to ur", "O B-odd", "odd"), [0, 1], [[2, 1], [5]], (0.5, 2 / 3, 0.5)),
+        (("monday", "B-day", "UNK"), [0, 1], [[5], [5]], (0.5, 1, 0.5)),
+        # PAD, UNK and ids beyond the lists count as outside, and so do words that were cut
+        (("a b c d", "O O O O", "flight"), [1, 21], [[0, 1, 2, 121], [5]], (0.5, 1, 0.5)),
+        (LONG, [1, 1], [[2] * 31, [5]], (1, 2 / 3, 0.5)),
+    ],
+)
+def test_scores_of_what_is_in_no_list_or_cut(first, intents, slots, wanted):
+    corpus = small_corpus(first, MONDAY)
+    scores = score(corpus, corpus.test, predictions(intents, slots))
+    assert (scores.intent_accuracy, scores.slot_f1, scores.frame_accuracy) == pytest.approx(wanted)
 
 
 def test_scores_need_one_prediction_an_utterance():

@@ -33,12 +33,11 @@ from bttlab.commands import doctor
 from bttlab.errors import BttlabError
 from bttlab.keeper import serving
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
-from bttlab.train import tensors_digest
 from bttlab.train.devices import open_trainer as open_device
 
 from conftest import ROOT
 from fake_xrt import SHELL
-from training_processor import some_samples
+from training_processor import some_samples, state_digest
 
 MODEL = ModelConfig(encoders=1)
 SAMPLES = some_samples(MODEL, [5, 9, 3])
@@ -59,11 +58,7 @@ def trainer(card):
 def train(trainer) -> str:
     """Train; return the digest of the state."""
     trainer.train(SAMPLES, Optimizer("adamw"), 1e-3)
-    return state(trainer)
-
-
-def state(trainer) -> str:
-    return tensors_digest(trainer.store_parameters() | trainer.store_optimizer_state())
+    return state_digest(trainer)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +71,7 @@ def test_training_gives_the_bits_of_the_emulated_card(card, trainer, expected):
     assert trainer.device is card and type(card).__name__ == "XrtDevice"
     run = trainer.start(SAMPLES, Optimizer("adamw"), 1e-3)
     assert len(run.wait()) == len(SAMPLES)
-    assert state(trainer) == expected
+    assert state_digest(trainer) == expected
     sensors = board_sensors(card)
     assert {sensor.provenance for sensor in sensors.values()} == {"measured"}
     assert sensors["power"].value == pytest.approx(12.1 * 1.5) and sensors["temperature"].value == 55

@@ -175,43 +175,36 @@ def test_initial_parameters_have_the_deviations_they_claim(format):
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "made, message",
     [
-        ({"format": "sparse"}, "format is 'sparse': choose one of tensor, dense"),
-        ({"encoders": 0}, "encoders is 0: it must be an integer of at least 1"),
-        ({"encoders": 2.0}, "encoders is 2.0: it must be an integer"),
-        ({"sequence_length": 1}, "sequence_length is 1: it must be an integer of at least 2"),
-        ({"heads": 5}, "hidden_size 24 is not divisible by heads 5"),
-        ({"hidden_size": 30}, r"linear_out_modes \(2, 3, 4\): 2 x 3 x 4 = 24, not 30"),
-        ({"vocabulary_size": 31}, r"embedding_row_modes \(2, 3, 5\): 2 x 3 x 5 = 30, not 31"),
-        ({"embedding_column_modes": (4, 6)}, "differ in number"),
-        ({"linear_rank": 0}, "linear_rank is 0: it must be an integer of at least 1"),
-        ({"intents": True}, "intents is True: it must be an integer"),
+        (lambda: replace(SMALL, format="sparse"), "format is 'sparse': choose one of tensor, dense"),
+        (lambda: replace(SMALL, encoders=0), "encoders is 0: it must be an integer of at least 1"),
+        (lambda: replace(SMALL, encoders=2.0), "encoders is 2.0: it must be an integer"),
+        (lambda: replace(SMALL, sequence_length=1), "sequence_length is 1: it must be an integer of at least 2"),
+        (lambda: replace(SMALL, heads=5), "hidden_size 24 is not divisible by heads 5"),
+        (lambda: replace(SMALL, hidden_size=30), r"linear_out_modes \(2, 3, 4\): 2 x 3 x 4 = 24, not 30"),
+        (lambda: replace(SMALL, vocabulary_size=31), r"embedding_row_modes \(2, 3, 5\): 2 x 3 x 5 = 30, not 31"),
+        (lambda: replace(SMALL, embedding_column_modes=(4, 6)), "differ in number"),
+        (lambda: replace(SMALL, linear_rank=0), "linear_rank is 0: it must be an integer of at least 1"),
+        (lambda: replace(SMALL, intents=True), "intents is True: it must be an integer"),
+        (lambda: ModelConfig.from_dict({"layers": 2}), r"'layers'.*no field of the model: use .*encoders"),
+        (lambda: ModelConfig(ranks={"encoders.2.query": 6}), "'encoders.2.query', which is no layer"),
+        (lambda: ModelConfig(ranks={"slot_head": 6}), "'slot_head', which is no layer"),
+        (lambda: ModelConfig(ranks={"slot_pooler": 0}), "rank is 0"),
+        (lambda: ModelConfig(ranks={"slot_pooler": (3, 4)}), "has 2 entries: 6 cores have 5 internal ranks"),
+        (lambda: ModelConfig(ranks=7), "give layers and their ranks"),
+        (lambda: ModelConfig().with_hidden_size(100), "hidden_size 100 is not divisible by heads 12"),
+        (lambda: ModelConfig().with_hidden_size(0), "hidden_size is 0"),
+        (lambda: Optimizer("lion"), "optimizer is 'lion': choose one of sgd, momentum, adamw"),
+        (lambda: Optimizer(momentum=1.0), "momentum is 1.0: it must be at least 0 and below 1"),
+        (lambda: Optimizer(beta2=float("nan")), "beta2 is nan"),
+        (lambda: Optimizer(epsilon=-1e-8), "epsilon is -1e-08: it must be finite and at least 0"),
+        (lambda: Optimizer(weight_decay=float("inf")), "weight_decay is inf"),
     ],
 )
-def test_configurations_that_are_refused(change, message):
+def test_what_is_refused(made, message):
     with pytest.raises(BttlabError, match=message):
-        replace(SMALL, **change)
-
-
-def test_unknown_fields_are_refused():
-    with pytest.raises(BttlabError, match=r"'layers'.*no field of the model: use .*encoders"):
-        ModelConfig.from_dict({"layers": 2})
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"name": "lion"}, "optimizer is 'lion': choose one of sgd, momentum, adamw"),
-        ({"momentum": 1.0}, "momentum is 1.0: it must be at least 0 and below 1"),
-        ({"beta2": float("nan")}, "beta2 is nan"),
-        ({"epsilon": -1e-8}, "epsilon is -1e-08: it must be finite and at least 0"),
-        ({"weight_decay": float("inf")}, "weight_decay is inf"),
-    ],
-)
-def test_optimizers_that_are_refused(change, message):
-    with pytest.raises(BttlabError, match=message):
-        Optimizer(**change)
+        made()
 
 
 def test_layers_have_ranks_of_their_own():
@@ -225,21 +218,6 @@ def test_layers_have_ranks_of_their_own():
     assert "ranks" not in ModelConfig().to_dict()
 
 
-@pytest.mark.parametrize(
-    ("ranks", "message"),
-    [
-        ({"encoders.2.query": 6}, "'encoders.2.query', which is no layer"),
-        ({"slot_head": 6}, "'slot_head', which is no layer"),
-        ({"slot_pooler": 0}, "rank is 0"),
-        ({"slot_pooler": (3, 4)}, "has 2 entries: 6 cores have 5 internal ranks"),
-        (7, "give layers and their ranks"),
-    ],
-)
-def test_ranks_that_no_layer_takes(ranks, message):
-    with pytest.raises(ValueError, match=message):
-        ModelConfig(ranks=ranks)
-
-
 def test_another_hidden_size_brings_its_modes():
     assert ModelConfig().with_hidden_size(768) == ModelConfig()
     config = ModelConfig(heads=4).with_hidden_size(256)
@@ -248,7 +226,3 @@ def test_another_hidden_size_brings_its_modes():
     odd = replace(ModelConfig(), heads=1).with_hidden_size(960)
     assert (odd.linear_out_modes, odd.linear_in_modes) == ((12, 8, 10), (10, 8, 12))
     assert odd.embedding_column_modes == (12, 8, 10)
-    with pytest.raises(ValueError, match="hidden_size 100 is not divisible by heads 12"):
-        ModelConfig().with_hidden_size(100)
-    with pytest.raises(ValueError, match="hidden_size is 0"):
-        ModelConfig().with_hidden_size(0)

@@ -103,9 +103,6 @@ def test_predictions_are_those_of_the_reference(trainer, reference, samples):
     got, want = trainer.predict(samples[:50]), reference.predict(samples[:50])
     np.testing.assert_allclose(got.losses, want.losses, rtol=1e-5)
     assert (got.intents == want.intents).mean() > 0.95 and (got.slots == want.slots).mean() > 0.95
-    before = fingerprint(trainer)
-    trainer.predict(samples[:5])
-    assert fingerprint(trainer) == before
 
 
 @pytest.mark.parametrize("optimizer", [SGD, ADAMW], ids=lambda o: o.name)

@@ -100,7 +100,7 @@ class Wide(nn.Module):
     def __init__(self):
         super().__init__()
         self.table = nn.Embedding(WORDS, WIDTH)
-        self.up, self.down = tt(5, (8, 4, 4)), tt(3, MODES, (8, 4, 4))
+        self.up, self.down = tt(24, (8, 4, 4)), tt(3, MODES, (8, 4, 4))
         self.dense, self.norm = nn.Linear(WIDTH, 96), nn.LayerNorm(96)
         self.one, self.each = nn.Linear(96, 5), nn.Linear(96, 40)
 
@@ -109,17 +109,6 @@ class Wide(nn.Module):
         x = x + self.down(torch.relu(self.up(x)))
         x = self.norm(torch.tanh(self.dense(x)))
         return self.one(x[..., 0, :]), self.each(x[..., 1:, :])
-
-
-class Plain(nn.Module):
-    """No attention and no norm: the words one by one."""
-
-    def __init__(self):
-        super().__init__()
-        self.table, self.layer, self.head = nn.Embedding(WORDS, WIDTH), tt(24), nn.Linear(WIDTH, 19)
-
-    def forward(self, tokens):
-        return self.head(F.gelu(self.layer(self.table(tokens)))[..., 1:, :])
 
 
 class Written(nn.Module):
@@ -161,7 +150,6 @@ MODULES = {
     "tagger, PyTorch's layer": Tagger,
     "tagger, PyTorch's layer, norms first": lambda: Tagger(True),
     "both, other widths": Wide,
-    "words one by one": Plain,
     "attention written out": Written,
     "two and four cores an end": Trains,
 }

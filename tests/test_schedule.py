@@ -266,17 +266,9 @@ def broken(folder: Path, edits: list[tuple[str, str, str]]) -> Path:
 
 
 LOOP = "    for (; !finished; cycles++) {\n#pragma HLS PIPELINE II=1\n"
-FAULTS = """
-        bank_2[cycles & 1023] = Vector{};
-        Vector *either = cycles & 1 ? bank_3 : bank_4;
-        either[cycles & 1023] = Vector{};
-        if (bank_5[(cycles / (section.count + 1)) & 1023][0] > 0.5f) bank_6[0] = Vector{};
-        if (__builtin_fmodf(bank_7[cycles & 1023][1], 3.0f) > 1.0f) bank_6[1] = Vector{};
-        if ((float)__builtin_sqrt((double)cycles) > 9.0f) bank_6[2] = Vector{};
-"""
+FAULTS = "        bank_2[cycles & 1023] = Vector{};\n"
 QUEUE_PROMISE = "variable=queue type=inter direction=RAW distance=QUEUE_DISTANCE"
 BEGUN_PROMISE = "variable=begun_before type=inter direction=RAW distance=DRAIN_CYCLES"
-BUFFER_STORAGE = "variable=operand_buffer type=ram_s2p"
 SUMS_PROMISE = "variable=sums type=inter direction=RAW distance=SUM_DISTANCE"
 
 
@@ -285,11 +277,8 @@ def test_faults_in_the_machine(tmp_path):
     edits = [
         ("machine.h", LOOP, LOOP + FAULTS),
         ("machine.h", SUMS_PROMISE, SUMS_PROMISE.replace("SUM_DISTANCE", "40")),
-        ("machine.h", LOOP, LOOP.replace("II=1", "II=2")),
         ("machine.h", QUEUE_PROMISE, QUEUE_PROMISE.replace("QUEUE_DISTANCE", "64")),
         ("machine.h", BEGUN_PROMISE, BEGUN_PROMISE.replace("DRAIN_CYCLES", "1000")),
-        ("memories.h", BUFFER_STORAGE, BUFFER_STORAGE.replace("ram_s2p", "ram_1p")),
-        ("machine.h", "statistic type=inter direction=RAW", "statistic type=intra dependent=false"),
         ("machine.h", "variable=accumulator type=inter", "variable=acumulator type=inter"),
         ("ports.h", "impl=implementation latency=3", "impl=implementation latency=0"),
         ("vector.h", "#define KEPT volatile", "#define KEPT const"),
@@ -300,23 +289,17 @@ def test_faults_in_the_machine(tmp_path):
     found, _, _ = schedule_of(broken(tmp_path, edits))
     wrong = [(v.kind, v.message.split(" ")[0]) for v in found.violations]
     assert ("port", "bank_2[]") in wrong  # a second store
-    assert ("port", "bank_5[]") in wrong  # a second load
-    assert ("pointer", "one") in wrong  # of several is selected
-    assert ("division", "an") in wrong  # integer by a variable
     assert ("promise", "sums:") in wrong  # of a distance that no program keeps
     messages = [f"{v.kind} {v.message}" for v in found.violations]
     for message in (
-        "pragma PIPELINE at machine.h",  # II=2
         "promise queue: a distance of 64",
         "promise begun_before: a distance of 1000",
-        "operation frem",
-        "operation call of double",
         "pragma DEPENDENCE at machine.h",
         "block 4 functions have a LATENCY, and 0",
         "budget bram36",
     ):
         assert any(one.startswith(message) for one in messages), message
-    for message in ("acumulator, which the source does not have", "type=ram_1p is not known", "latency=0 is not known"):
+    for message in ("acumulator, which the source does not have", "latency=0 is not known"):
         assert any(message in one for one in messages), message
     # Vectors that come round too soon.
     soon = {v.message.split("[")[0] for v in found.violations if v.kind == "recurrence"}

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from bttlab.card import CardBusyError, card_lock, sharing
 from bttlab.card.sharing import Granted, KeeperClient, shared_file
 from bttlab.errors import BttlabError
 from bttlab.keeper import serving
+from lab_trainers import until
 from two_users import environment, run_as_nobody, shared_folder, start_as_nobody
 
 ACQUIRE = """
@@ -61,13 +61,6 @@ def acquiring(path: Path, acquired: bool = True):
         process.communicate()
 
 
-def wait_until(condition) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def order_of(path: Path, overlays: str, first: KeeperClient) -> list[int]:
     """The order in which threads get the card that ask one after the other, while `first` has it."""
     order: list[int] = []
@@ -84,7 +77,7 @@ def order_of(path: Path, overlays: str, first: KeeperClient) -> list[int]:
     for number, overlay in enumerate(overlays):
         threads.append(threading.Thread(target=acquire, args=(number, overlay)))
         threads[-1].start()
-        wait_until(lambda: len(first.queue()) == len(threads) + 1)
+        assert until(lambda: len(first.queue()) == len(threads) + 1, 60)
     first.release()
     for thread in threads:
         thread.join(60)
@@ -118,10 +111,10 @@ def test_clients_with_the_overlay_on_the_card_go_first_for_a_while(path, monkeyp
 def test_a_process_that_is_killed_leaves_the_queue(path):
     mine = KeeperClient("card", path)
     with acquiring(path) as holder, acquiring(path, acquired=False) as waiting:
-        wait_until(lambda: len(mine.queue()) == 2)
+        assert until(lambda: len(mine.queue()) == 2, 60)
         assert [(w.process, w.has_card) for w in mine.queue()] == [(holder.pid, True), (waiting.pid, False)]
         waiting.kill()
-        wait_until(lambda: [w.process for w in mine.queue()] == [holder.pid])
+        assert until(lambda: [w.process for w in mine.queue()] == [holder.pid], 60)
         holder.kill()
         mine.acquire("a")
         assert mine.is_mine()
@@ -148,7 +141,7 @@ def test_an_interrupt_leaves_the_queue(path, monkeypatch):
     monkeypatch.setattr(second, "_receive", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         second.acquire("a")
-    wait_until(lambda: len(first.queue()) == 1)
+    assert until(lambda: len(first.queue()) == 1, 60)
 
 
 # --- a keeper that cannot be believed
@@ -240,11 +233,11 @@ def test_two_users_take_turns_however_many_processes_each_has(two_users):
         others = [start_as_nobody(ACQUIRE, path) for _ in range(2)]
         for other in others:
             assert other.stdout.readline() == "ready\n"
-        wait_until(lambda: len(mine.queue()) == 3)
+        assert until(lambda: len(mine.queue()) == 3, 60)
         again = KeeperClient("card", path)
         thread = threading.Thread(target=again.acquire, args=("a",))
         thread.start()
-        wait_until(lambda: len(mine.queue()) == 4)
+        assert until(lambda: len(mine.queue()) == 4, 60)
         assert {str(w) for w in mine.queue()[1:3]} == {f"process {other.pid} of user nobody" for other in others}
         mine.release()
         holder = next(other for other in others if mine.queue()[0].process == other.pid)
@@ -289,7 +282,7 @@ def test_the_command_gives_the_socket_the_rights_of_the_device(tmp_path):
     command = [sys.executable, "-m", "bttlab.keeper", str(path), "--device", str(node)]
     process = subprocess.Popen(command, env=environment())
     try:
-        wait_until(lambda: path.exists() and stat.S_IMODE(path.lstat().st_mode) == 0o640)
+        assert until(lambda: path.exists() and stat.S_IMODE(path.lstat().st_mode) == 0o640, 60)
         client = KeeperClient("card", path)
         client.acquire("a")
         again = subprocess.run(command, env=environment(), capture_output=True, text=True)

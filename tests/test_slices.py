@@ -34,8 +34,9 @@ from bttlab.compiler.machine import machine
 from bttlab.data import Samples
 from bttlab.keeper import serving
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
-from bttlab.train import tensors_digest
 from lab_trainers import until
+
+from training_processor import state_digest
 
 M = machine()
 MODELS = ModelConfig(encoders=1), ModelConfig(encoders=1, linear_rank=8)
@@ -62,15 +63,11 @@ def opened(card: EmulatedU50, seed: int):
     return trainer
 
 
-def state(trainer) -> str:
-    return tensors_digest(trainer.store_parameters() | trainer.store_optimizer_state())
-
-
 def alone(seed: int, samples: Samples) -> tuple[str, list[float]]:
     """Train in steps of eight samples on an unshared card; return state and losses."""
     trainer = opened(EmulatedU50(), seed)
     losses = [trainer.train(samples[first : first + 8], ADAMW, RATE) for first in range(0, len(samples), 8)]
-    return state(trainer), np.concatenate(losses).tolist()
+    return state_digest(trainer), np.concatenate(losses).tolist()
 
 
 def others_have(card: EmulatedU50) -> None:
@@ -91,7 +88,7 @@ def test_two_models_in_turns_have_the_bits_of_each_alone(shared_card, samples, m
             found += trainer.train(samples[first : first + 8], ADAMW, RATE).tolist()
             trainer.predict(samples[:2])
     for seed, trainer in enumerate(trainers):
-        assert (state(trainer), losses[seed]) == alone(seed, samples)
+        assert (state_digest(trainer), losses[seed]) == alone(seed, samples)
 
 
 def test_a_chip_that_others_had_is_empty(samples):
@@ -137,9 +134,9 @@ def states_alone(samples: Samples) -> list[str]:
     """The state after each sample on an unshared card, the first before all."""
     trainer, states = opened(EmulatedU50(), 0), []
     for first in range(len(samples)):
-        states.append(state(trainer))
+        states.append(state_digest(trainer))
         trainer.train(samples[first : first + 1], ADAMW, RATE)
-    return [*states, state(trainer)]
+    return [*states, state_digest(trainer)]
 
 
 def train_on(trainer, samples: Samples) -> None:
@@ -185,9 +182,9 @@ def test_a_fault_at_any_line_of_a_slice_changes_no_bit(shared_card, samples, mon
             with Fault(number, happens) as fault, contextlib.suppress(KeyboardInterrupt):
                 train_on(trainer, samples)
             reached = fault.left <= 0
-            assert state(trainer) == expected[int(trainer.store_optimizer_state()["step"])], fault.where
+            assert state_digest(trainer) == expected[int(trainer.store_optimizer_state()["step"])], fault.where
             train_on(trainer, samples)
-        assert state(trainer) == expected[-1], number
+        assert state_digest(trainer) == expected[-1], number
         assert keeper_of(shared_card).queue() == []
         if not reached:
             break

@@ -146,17 +146,6 @@ def test_lookup_costs_are_those_of_the_run(data, tokens, pairs):
     compare(lookup_cost(tokens, row_modes, column_modes, ranks), forward, backward, y, [])
 
 
-def test_bidirectional_by_hand():
-    """T = 5, modes (2, 3 / 4, 2), rank 3: L is 6 x 3, R is 3 x 8."""
-    cost = flow_cost("bidirectional", 5, (2, 3), (4, 2), 3)
-    merges = [2 * 3 * 9, 12 * 3 * 2]  # L2 = G1 G2, R3 = G3 G4
-    assert [step.macs for step in cost.forward.steps] == [*merges, 5 * 8 * 3, 5 * 3 * 6]
-    assert cost.kept_elements == cost.forward.peak_elements == 18 + 24 + 15
-    assert cost.backward.macs == 2 * cost.forward.macs
-    assert cost.macs == 3 * cost.forward.macs
-    assert cost.backward.peak_elements == 18 + 24 + 15 + 15  # all that is kept and dz; L is not read again
-
-
 @pytest.mark.parametrize(
     "call, message",
     [

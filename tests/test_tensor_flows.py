@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from torch.utils.flop_counter import FlopCounterMode
 
-from bttlab.errors import BttlabError
 from bttlab.tensor import FLOWS, TTLinear, cheapest_order, grouped
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -101,27 +100,3 @@ def test_inputs_need_not_be_contiguous_nor_many(flow):
         torch.autograd.grad(layer(x), list(layer.cores), dy),
         torch.autograd.grad(layer(x), list(layer.cores), dy.contiguous()),
     )
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"out_modes": (2, 4)}, r"out_modes \(2, 4\): 2 x 4 = 8, not 6; choose modes whose product is 6"),
-        ({"in_modes": (12, 0)}, r"in_modes are \(12, 0\): modes are integers of at least 1"),
-        ({"in_modes": ()}, r"in_modes are \(\): .*at least one"),
-        ({"in_modes": (3, 4.0)}, r"in_modes are \(3, 4.0\): modes are integers"),
-        ({"rank": 0}, "rank is 0: ranks are integers of at least 1"),
-        ({"rank": (2, -1, 2)}, r"rank is \(2, -1, 2\): ranks are integers of at least 1"),
-        ({"rank": (2, 2)}, r"rank \(2, 2\) has 2 entries: 4 cores have 3 internal ranks; give 3 or one integer"),
-        ({"flow": "left"}, "flow is 'left': choose one of right_to_left, bidirectional, reconstruct, auto"),
-    ],
-)
-def test_what_a_layer_refuses(change, message):
-    arguments = {"in_features": 12, "out_features": 6, "out_modes": (2, 3), "in_modes": (3, 4), "rank": 2} | change
-    with pytest.raises(BttlabError, match=message):
-        TTLinear(**arguments)
-
-
-def test_an_input_of_another_size_is_refused():
-    with pytest.raises(BttlabError, match=r"x has shape \(5, 13\): its last dimension must be in_features = 12"):
-        TTLinear(12, 6, (2, 3), (3, 4), 2)(torch.zeros(5, 13))

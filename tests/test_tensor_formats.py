@@ -134,12 +134,6 @@ def test_lookup_never_builds_the_table():
     torch.testing.assert_close(rows[1], last)
 
 
-@pytest.mark.parametrize("ids", [[12], [3, -1], [0, 1000]])
-def test_ids_beyond_the_table_are_refused(ids):
-    with pytest.raises(BttlabError, match=rf"ids are from {min(ids)} to {max(ids)}: the table has rows 0 to 11"):
-        TTMEmbedding(12, 6, (3, 4), (2, 3), 2)(torch.tensor(ids))
-
-
 def test_initial_entries_have_the_wanted_deviation():
     torch.manual_seed(0)
     weights = [TTLinear(64, 96, (4, 6, 4), (4, 4, 4), 6).to_dense() for _ in range(300)]
@@ -171,8 +165,37 @@ def test_initial_values_come_from_the_generator():
         (lambda: tt_to_matrix([torch.zeros(1, 2, 3), torch.zeros(3, 2, 1)], (3,)), r"cores have modes \(2, 2\)"),
         (lambda: tt_to_matrix([torch.zeros(1, 2, 1)], (2,)), "output modes come first, then input modes"),
         (lambda: ttm_to_matrix([]), "at least one core"),
+        (
+            lambda: TTLinear(12, 6, (2, 4), (3, 4), 2),
+            r"out_modes \(2, 4\): 2 x 4 = 8, not 6; choose modes",
+        ),
+        (lambda: TTLinear(12, 6, (2, 3), (12, 0), 2), r"in_modes are \(12, 0\): modes are integers of at least 1"),
+        (lambda: TTLinear(12, 6, (2, 3), (), 2), r"in_modes are \(\): .*at least one"),
+        (lambda: TTLinear(12, 6, (2, 3), (3, 4.0), 2), r"in_modes are \(3, 4.0\): modes are integers"),
+        (lambda: TTLinear(12, 6, (2, 3), (3, 4), 0), "rank is 0: ranks are integers of at least 1"),
+        (
+            lambda: TTLinear(12, 6, (2, 3), (3, 4), (2, -1, 2)),
+            r"rank is \(2, -1, 2\): ranks are integers of",
+        ),
+        (lambda: TTLinear(12, 6, (2, 3), (3, 4), (2, 2)), "4 cores have 3 internal ranks; give 3 or one integer"),
+        (
+            lambda: TTLinear(12, 6, (2, 3), (3, 4), 2, "left"),
+            "flow is 'left': choose one of right_to_left",
+        ),
+        (
+            lambda: TTLinear(12, 6, (2, 3), (3, 4), 2)(torch.zeros(5, 13)),
+            r"\(5, 13\): its last dimension must be",
+        ),
         (lambda: TTMEmbedding(10, 6, (3, 4), (2, 3), 2), r"row_modes \(3, 4\): 3 x 4 = 12, not 10"),
         (lambda: TTMEmbedding(12, 6, (3, 4), (2, 3), (2, 2)), "2 cores have 1 internal ranks"),
+        *(
+            (
+                lambda ids=ids: TTMEmbedding(12, 6, (3, 4), (2, 3), 2)(torch.tensor(ids)),
+                rf"ids are from {min(ids)} to {max(ids)}: the table has rows 0 to 11",
+            )
+            for ids in ([12], [3, -1], [0, 1000])
+        ),
+        (lambda: balanced_modes(0), "size is 0"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message):
@@ -190,5 +213,3 @@ def test_balanced_modes_are_the_least_that_hold_a_size(size):
 
 def test_balanced_modes_of_known_sizes():
     assert balanced_modes(1000) == (10, 10, 10) and balanced_modes(11428) == (23, 23, 22)
-    with pytest.raises(BttlabError, match="size is 0"):
-        balanced_modes(0)

@@ -94,32 +94,26 @@ def test_a_state_of_other_ranks_loads():
         target.load_state_dict(other.state_dict())
 
 
+def second_derivatives(outputs, inputs):
+    grads = torch.autograd.grad(outputs.pow(3).sum(), inputs, create_graph=True)
+    return torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), inputs)
+
+
 @pytest.mark.parametrize("flow", FLOW_NAMES)
 def test_second_derivatives_are_those_of_the_dense_formula(flow):
     layer = small(flow)
     nn.init.normal_(layer.bias)
     x = torch.randn(5, 12, dtype=torch.float64, requires_grad=True)
-    inputs = (x, *layer.cores)
-
-    def second(outputs):
-        grads = torch.autograd.grad(outputs.pow(3).sum(), inputs, create_graph=True)
-        return torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), inputs)
-
     dense = x @ tt_to_matrix(list(layer.cores), layer.out_modes).T + layer.bias
-    for found, wanted in zip(second(layer(x)), second(dense), strict=True):
-        torch.testing.assert_close(found, wanted)
+    found, wanted = (second_derivatives(outputs, (x, *layer.cores)) for outputs in (layer(x), dense))
+    torch.testing.assert_close(found, wanted)
 
 
 def test_second_derivatives_of_the_embedding():
     layer = TTMEmbedding(12, 6, (3, 4), (3, 2), 2, dtype=torch.float64)
-    ids, cores = torch.tensor([0, 5, 5, 11]), tuple(layer.cores)
-
-    def second(outputs):
-        grads = torch.autograd.grad(outputs.pow(3).sum(), cores, create_graph=True)
-        return torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), cores)
-
-    for found, wanted in zip(second(layer(ids)), second(layer.to_dense()[ids]), strict=True):
-        torch.testing.assert_close(found, wanted)
+    ids = torch.tensor([0, 5, 5, 11])
+    found, wanted = (second_derivatives(rows, tuple(layer.cores)) for rows in (layer(ids), layer.to_dense()[ids]))
+    torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("flow", FLOW_NAMES)

@@ -18,9 +18,9 @@ from bttlab.compiler.program import Program, checksum
 from bttlab.compiler.timing import time_program
 from bttlab.data import Samples
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, StateError, initial_parameters
-from bttlab.train import CheckpointStore, RunSettings, tensors_digest
 
 from emulated_kernels import container
+from training_processor import state_digest
 
 M = machine()
 SGD, MOMENTUM, ADAMW = Optimizer("sgd"), Optimizer("momentum"), Optimizer("adamw")
@@ -46,26 +46,6 @@ def trainer(driver):
     driver.load_program(MODEL)
     driver.load_parameters(initial_parameters(MODEL, 0))
     return driver
-
-
-def fingerprint(trainer) -> str:
-    return tensors_digest(trainer.store_parameters() | trainer.store_optimizer_state())
-
-
-class Tampered(Program):
-    """A program whose image has an integer that it should not have."""
-
-    def __init__(self, program: Program, place: tuple[int, int], value: int, sums_up: bool = True):
-        vars(self).update(vars(program))
-        self._place, self._value, self._sums_up = place, value, sums_up
-
-    def image(self) -> np.ndarray:
-        image = super().image()
-        image[self._place] = self._value
-        if self._sums_up:
-            image[1, 7] = 0
-            image[1, 7] = checksum(image)
-        return image
 
 
 # --- the overlay and its driver
@@ -123,7 +103,7 @@ def test_an_overlay_of_other_widths_is_refused(monkeypatch):
 )
 def test_however_training_is_cut_into_calls_the_bits_stay(trainer, samples, optimizer):
     losses = trainer.train(samples[:40], optimizer, 1e-3)
-    whole = fingerprint(trainer)
+    whole = state_digest(trainer)
     trainer.load_parameters(initial_parameters(MODEL, 0))
     again = [trainer.train(samples[first:last], optimizer, 1e-3) for first, last in ((0, 1), (1, 15), (15, 15))]
     state = trainer.store_parameters(), trainer.store_optimizer_state()
@@ -133,10 +113,10 @@ def test_however_training_is_cut_into_calls_the_bits_stay(trainer, samples, opti
     trainer.load_program(MODEL)
     trainer.load_parameters(*state)
     again.append(trainer.train(samples[15:40], optimizer, 1e-3))
-    assert np.array_equal(np.concatenate(again), losses) and fingerprint(trainer) == whole
+    assert np.array_equal(np.concatenate(again), losses) and state_digest(trainer) == whole
     trainer.load_parameters(initial_parameters(MODEL, 0))
     assert np.array_equal(trainer.start(samples[:40], optimizer, 1e-3).wait(), losses)
-    assert fingerprint(trainer) == whole
+    assert state_digest(trainer) == whole
 
 
 @pytest.mark.parametrize("optimizer", [SGD, MOMENTUM, ADAMW], ids=lambda o: o.name)
@@ -182,20 +162,26 @@ def test_other_models_run_on_the_same_overlay(trainer, samples, config):
     ],
     ids=("no program", "version", "width", "damaged", "sections"),
 )
-def test_a_bad_program_leaves_the_card_as_before(trainer, samples, place, value, sums_up, message):
+def test_a_bad_program_leaves_the_card_as_before(trainer, samples, monkeypatch, place, value, sums_up, message):
     trainer.train(samples[:3], ADAMW, 1e-3)
-    before, program = fingerprint(trainer), trainer.program
-    with pytest.raises(ProgramError, match=message):
-        trainer.load_program(Tampered(program.program, place, value, sums_up))
+    before, program = state_digest(trainer), trainer.program
+    image = program.image.copy()
+    image[place] = value
+    if sums_up:
+        image[1, 7] = 0
+        image[1, 7] = checksum(image)
+    with monkeypatch.context() as patch, pytest.raises(ProgramError, match=message):
+        patch.setattr(Program, "image", lambda self: image)
+        trainer.load_program(program.program)
     for call in (trainer.load_program, lambda config: open_trainer(config, trainer.device)):
         with pytest.raises(ProgramError, match="rank 99"):  # a model that does not fit
             call(ModelConfig(encoders=1, linear_rank=99))
-    assert trainer.program is program and fingerprint(trainer) == before
+    assert trainer.program is program and state_digest(trainer) == before
     trainer.train(samples[3:6], ADAMW, 1e-3)
-    after = fingerprint(trainer)
+    after = state_digest(trainer)
     trainer.load_parameters(initial_parameters(MODEL, 0))
     trainer.train(samples[:6], ADAMW, 1e-3)
-    assert fingerprint(trainer) == after
+    assert state_digest(trainer) == after
 
 
 def test_loading_a_program_again_compiles_nothing(trainer, monkeypatch):
@@ -262,8 +248,8 @@ def test_train_records_the_overlay_and_the_program(command, tmp_path, capsys, op
     assert configuration(run) == found | {"epochs": 2, "device": "auto"}  # the host chooses the card again
 
 
-@pytest.mark.parametrize("what", ["overlay", "program"])
-def test_a_run_that_goes_on_with_another_overlay_or_program_says_so(command, tmp_path, capsys, what):
+@pytest.mark.parametrize("what", ["overlay", "program", "device"])
+def test_a_run_that_goes_on_with_another_overlay_program_or_device_says_so(command, tmp_path, capsys, what):
     run = tmp_path / "run"
     assert cli.main([*command, "--samples", "10", "--out", str(run)]) == 0
     record = json.loads((run / "run.json").read_text())
@@ -271,39 +257,11 @@ def test_a_run_that_goes_on_with_another_overlay_or_program_says_so(command, tmp
     record.pop("sha256", None)  # a change by hand
     (run / "run.json").write_text(json.dumps(record))
     capsys.readouterr()
-    assert cli.main(["train", "--resume", str(run), "--epochs", "2"]) == 0
-    note = f"the run so far was on another {what} (SHA-256 000000000000…): an unbroken run may differ in its last bits"
+    device = ["--device", "reference"] if what == "device" else []
+    assert cli.main(["train", "--resume", str(run), "--epochs", "2", *device]) == 0
+    before = "the emulated U50, overlay trainer" if device else f"another {what} (SHA-256 000000000000…)"
+    note = f"the run so far was on {before}: an unbroken run may differ in its last bits"
     assert note in capsys.readouterr().err
-
-
-def test_a_run_of_the_time_of_an_overlay_for_each_model_goes_on(command, tmp_path, capsys):
-    run = tmp_path / "run"
-    assert cli.main([*command, "--samples", "10", "--out", str(run)]) == 0
-    store = CheckpointStore(run)
-    checkpoint = replace(store.load()[0], device="the emulated U50, overlay train_enc2")
-    packed = RunSettings.to_dict
-
-    def without(settings):  # as it was written then
-        return {key: value for key, value in packed(settings).items() if key not in ("flow", "overlay")}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunSettings, "to_dict", without)
-        store.save(checkpoint)
-    (run / "run.json").unlink()
-    capsys.readouterr()
-    assert cli.main(["eval", "--run", str(run), "--split", "dev"]) == 0
-    assert cli.main(["train", "--resume", str(run), "--epochs", "2"]) == 0
-    note = "the run so far was on the emulated U50, overlay train_enc2: an unbroken run may differ in its last bits"
-    assert note in capsys.readouterr().err and configuration(run)["overlay"] == "trainer"
-
-
-def test_an_overlay_of_other_kernels_is_one_line_and_no_folder(tmp_path, capsys):
-    other = tmp_path / "other.xclbin"
-    other.write_bytes(container())
-    command = ["train", "--samples", "2", "--device", "emulated", "--overlay", str(other), "--trust"]
-    assert cli.main([*command, "--out", str(tmp_path / "run")]) == 2 and not (tmp_path / "run").exists()
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "not the training processor" in line]
-    assert line.startswith("bttlab")
 
 
 @pytest.mark.parametrize(
@@ -314,10 +272,13 @@ def test_an_overlay_of_other_kernels_is_one_line_and_no_folder(tmp_path, capsys)
         (["--hidden-size", "8192", "--heads", "64"], "the first and last mode go up to 16"),
         (["--encoders", "6", "--rank", "13", "--optimizer", "adamw"], "choose sgd, or ranks up to 12 or up to 5"),
         (["--overlay", "missing"], "no overlay 'missing'"),
+        (["--overlay", "other.xclbin", "--trust"], "not the training processor"),
         (["--device", "reference", "--overlay", "trainer"], "leave it out with --device reference"),
     ],
 )
-def test_what_cannot_be_trained_is_one_line_and_no_folder(tmp_path, capsys, options, message):
+def test_what_cannot_be_trained_is_one_line_and_no_folder(tmp_path, monkeypatch, capsys, options, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.xclbin").write_bytes(container())
     command = ["train", "--samples", "2", "--device", "emulated", "--out", str(tmp_path / "run"), *options]
     assert cli.main(command) == 2 and not (tmp_path / "run").exists()
     (line,) = [line for line in capsys.readouterr().err.splitlines() if message in line]

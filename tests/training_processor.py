@@ -19,7 +19,8 @@ from bttlab.card.xclbin import read_xclbin
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.program import Program, compile_program
 from bttlab.data import Samples
-from bttlab.model import ModelConfig, ModuleConfig, Optimizer, Transformer, initial_parameters
+from bttlab.model import ModelConfig, ModuleConfig, Optimizer, Trainer, Transformer, initial_parameters
+from bttlab.train import tensors_digest
 
 from compiled import SOURCES, library
 from conftest import ROOT
@@ -156,6 +157,11 @@ def check_gradients(fast, model, lengths, tolerance, shapes=None, flow="bidirect
             error = np.abs(found[name] - gradient).max() / size
             assert error < tolerance, f"{length} tokens: {name} differs by {error:.1e} of its largest"
     return program
+
+
+def state_digest(trainer: Trainer) -> str:
+    """Return the digest of a trainer's parameters and optimizer state."""
+    return tensors_digest(trainer.store_parameters() | trainer.store_optimizer_state())
 
 
 def equal_bits(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:

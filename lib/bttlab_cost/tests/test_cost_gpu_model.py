@@ -1,9 +1,6 @@
 """The model of a GPU step: what it counts, how it adds up, and how far from published measurements it is."""
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import astuple, replace
 
 import numpy as np
@@ -22,7 +19,6 @@ from bttlab_cost.operators import Operator, operators
 
 from conftest import ROOT
 
-PERFECT = Coefficients(1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 A40 = find_gpu("A40")
 
 
@@ -187,21 +183,6 @@ def test_one_calibration_is_found_from_every_start_order_and_last_bit(without):
     ]
     start = Coefficients(0.25, 0.95, 50e-6, 2e-3, 3.0, 40.0, 0.1)
     assert astuple(fit_time(moved, stages, [start], flash)) == pytest.approx(found, rel=1e-5)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("host", [{"OPENBLAS_CORETYPE": "Prescott"}, {"OPENBLAS_NUM_THREADS": "2"}], ids=str)
-def test_other_processors_find_the_recorded_calibration(host, recorded):
-    code = (
-        "from dataclasses import astuple; from bttlab_cost import others, xia2024; "
-        "from bttlab_cost.fitting import fit_time; "
-        "points = [point for one in others.projects() if one.fitted for point in one.throughputs]; "
-        "print(*astuple(fit_time(xia2024.throughputs(), xia2024.stages())), *astuple(fit_time(points, flash=True)))"
-    )
-    environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": ""} | host
-    out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    wanted = [*astuple(recorded.time), *astuple(recorded.flash)]
-    assert list(map(float, out.stdout.split())) == pytest.approx(wanted, rel=1e-3)
 
 
 def test_derivatives_are_those_of_the_seconds():

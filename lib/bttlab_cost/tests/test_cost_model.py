@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from bttlab.baseline.gpus import find_gpu, read_gpus
@@ -13,9 +12,7 @@ from bttlab.lab import (
     draw_accuracy,
     draw_largest_batches,
     draw_published_load,
-    draw_ranking,
     draw_stages,
-    draw_throughput,
     draw_utilisation,
 )
 from bttlab.lab.picture import STALE_CLASS
@@ -24,7 +21,6 @@ from bttlab_cost.configuration import CostError
 from bttlab_cost.estimate import Estimator, read_prices
 from bttlab_cost.gpu_step import RESERVED, fixed_bytes
 from bttlab_cost.models import find_model
-from bttlab_cost.xia2024 import throughputs
 
 CASE = "mixtral-8x7b,method=qlora,sequence_length=79,top_k=2"
 
@@ -249,16 +245,6 @@ def test_a_model_that_does_not_fit_is_said_and_leaves_the_figure():
     assert explorer.results != before and STALE_CLASS not in explorer._results._dom_classes
 
 
-def test_published_marks_and_modelled_lines_of_throughput():
-    figure = draw_throughput(read_calibration()).figure
-    panels = [axes for axes in figure.axes if axes.lines]
-    marks = [line for axes in panels for line in axes.lines if line.get_linestyle() == "None"]
-    rates = np.concatenate([line.get_ydata() for line in marks])
-    aside = throughputs("throughput_h100.csv")
-    assert sorted(rates) == sorted(point.sequences_per_second for point in throughputs() + aside)
-    assert "kept aside" in panels[-1].get_title(loc="left")
-
-
 def test_bars_of_the_published_figures_have_their_heights():
     calibration = read_calibration()
     figure = draw_largest_batches(calibration).figure
@@ -275,10 +261,3 @@ def test_bars_of_the_published_figures_have_their_heights():
     assert values[0].tolist() == [57.35, 92.18, 32.66, 69.46, 85.10]
     figure = draw_accuracy().figure
     assert max(figure.axes[0].lines[0].get_ydata()) == pytest.approx(85)
-
-
-def test_the_ranking_has_the_cheapest_on_top():
-    estimator, config = Estimator(), find_model("mixtral-8x7b,sequence_length=174")
-    figure = draw_ranking([estimator.estimate(config, find_gpu(name), 10**6) for name in estimator.prices]).figure
-    costs = [bar.get_width() for bar in figure.axes[1].patches]
-    assert costs == sorted(costs, reverse=True) and len(costs) == len(estimator.prices)

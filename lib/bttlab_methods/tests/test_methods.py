@@ -93,7 +93,7 @@ def test_methods_that_need_the_same_part_or_exclude_each_other_do_not_combine(se
         Training(setting, [*parse("lion"), Double()])
     with pytest.raises(MethodError, match=r"double and penalty do not combine: penalty cannot do with what double"):
         Training(setting, [Double(), Penalty()])
-    with pytest.raises(MethodError, match="penalty needs a GPU with CUDA, not cpu"):
+    with pytest.raises(MethodError, match="penalty needs a GPU with CUDA, not cpu; leave it out"):
         Training(setting, [Penalty()])
 
 

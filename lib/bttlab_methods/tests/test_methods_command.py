@@ -2,29 +2,17 @@
 
 import json
 import sys
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from bttlab.cli import main
-from bttlab_methods import Method, methods, registry
+from bttlab_methods import methods, registry
 
 NO_BUDGET = (
     "budget is '{}': it must be at least one sample; give a number of samples, as 2000, or of epochs, as 1epoch or "
     "0.5epoch"
 )
-
-
-@dataclass(frozen=True)
-class OnGpus(Method):
-    """Need a GPU, for a test of what a machine without one says."""
-
-    name = "on-gpus"
-    family = "memory"
-    source = "none"
-    changes = frozenset({"place"})
-    needs_cuda = True
 
 
 def test_the_list_has_every_method_with_its_parameters_and_source(capsys):
@@ -43,17 +31,10 @@ def test_the_list_has_every_method_with_its_parameters_and_source(capsys):
         (["tensro"], "method 'tensro': there is none; did you mean 'tensor'? bttlab methods list names all"),
         (["galore:rnk=4"], "method galore: parameter 'rnk': there is none; it has rank, every, scale, learning_rate"),
         (["dense", "lion+lamb"], "lion and lamb do not combine: both change the optimizer; leave one out"),
-        (["dense", "tensor+lora"], "tensor and lora do not combine: both change the linear layers; leave one out"),
         (["lion+lion"], "lion is named twice; name it once"),
-        (["dense", "on-gpus"], "on-gpus needs a GPU with CUDA, not cpu; leave it out, or pass --device cuda"),
         *((["dense", "--budget", budget], NO_BUDGET.format(budget)) for budget in ("0", "0.01epoch", "2weeks")),
         (["dense", "--seeds", "-1"], "seed is -1: it must be at least 0; pass --seed 0"),
         (["dense", "--threads", "0"], "threads is 0: it must be at least 1; pass --threads 1"),
-        (
-            ["dense", "stacking:doublings=2"],
-            "stacking: doublings is 2 for 2 encoder(s): it must be at least 1, and 2 to that power divide the "
-            "encoders; take stacking:doublings=1 with --encoders 2",
-        ),
         (
             ["tensor", "--rank", "6"],
             "the model's linear_rank is 6: methods begin with the dense model; give ranks to the method, as "
@@ -69,7 +50,6 @@ def test_the_list_has_every_method_with_its_parameters_and_source(capsys):
 def test_what_is_refused_is_said_in_one_line_and_nothing_is_written(
     corpus, tmp_path, monkeypatch, capsys, arguments, said
 ):
-    monkeypatch.setattr("bttlab_methods.registry.methods", lambda: methods() | {OnGpus.name: OnGpus})
     monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "runs"))
     record = tmp_path / "new" / "record.json"
     assert main(["methods", "run", *arguments, "--data", str(corpus), "--record", str(record)]) == 2

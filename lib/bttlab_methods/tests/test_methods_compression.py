@@ -187,7 +187,7 @@ def test_cutting_what_carries_nothing_changes_no_output_and_keeps_the_moments(se
     steps(training, 1)
 
 
-def test_a_pruned_model_exports_at_its_largest_ranks_and_says_the_same(setting, tmp_path):
+def test_a_pruned_model_exports_at_its_largest_ranks_says_the_same_and_is_trained_on(setting, tmp_path, capsys):
     training = Training(replace(setting, samples=60), parse("rank-pruning:rank=5,embedding_rank=4"))
     training.run()
     ranks = training.finish()["ranks"]
@@ -202,13 +202,6 @@ def test_a_pruned_model_exports_at_its_largest_ranks_and_says_the_same(setting, 
     ours = predict_in_batches(training.model, training.samples)
     assert np.allclose(ours.losses, theirs.losses, atol=1e-5)
     assert np.array_equal(ours.intents, theirs.intents) and np.array_equal(ours.slots, theirs.slots)
-
-
-def test_train_goes_on_with_what_a_method_left(setting, tmp_path, capsys):
-    training = Training(setting, parse("rank-pruning:rank=3,embedding_rank=3"))
-    training.run()
-    training.finish()
-    write_checkpoint(training, tmp_path / "run")
     assert main(["train", "--resume", str(tmp_path / "run"), "--device", "reference", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["epochs_done"] == 1
 

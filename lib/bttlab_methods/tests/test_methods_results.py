@@ -39,21 +39,6 @@ def test_the_records_have_every_method_with_its_defaults_three_seeds_and_one_set
         assert len(settings) == 1
 
 
-def test_memory_and_time_stand_beside_those_of_the_reference(records):
-    dense = by_methods(records["atis.json"])["dense"]
-    half = [
-        replace(
-            result,
-            methods="lion",
-            memory=result.memory | {"peak": {"value": result.memory["peak"]["value"] / 2}},
-            seconds_per_epoch={"value": 3 * result.seconds_per_epoch["value"]},
-        )
-        for result in dense
-    ]
-    lion = next(line for line in table([*dense, *half], "dense").splitlines() if "lion" in line)
-    assert "(0.50)" in lion and "(3.00)" in lion
-
-
 def test_a_page_without_its_markers_is_refused(records):
     with pytest.raises(BttlabError, match=r"methods.md has no lines '<!-- atis.json -->'"):
         fill("# Methods\n", records)
