@@ -45,7 +45,8 @@ class PretendTrainer:
                 self.steps += good
                 raise NumericalFault("loss", good, losses, learning_rate)
             raise self.fail[1]
-        self.rates.append(learning_rate)
+        if self.rates[-1:] != [learning_rate]:
+            self.rates.append(learning_rate)
         losses = self._losses(len(samples))
         self.steps += len(samples)
         return losses

@@ -1,6 +1,7 @@
 """Run trials and write docs/reliability.json and docs/reliability.md; results of trials that are not run are kept."""
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -23,8 +24,8 @@ def main(arguments: list[str] | None = None, docs: Path = DOCS) -> int:
         help="the number of a real card to train on, for crash_resume and interrupts; the page stays as it is",
     )
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background, and its processes
     training_process.device = options.device or training_process.device
-    training_process.forks = options.device is None  # the driver of a real card is not for forks
     unknown = [name for name in options.trials if name not in TRIALS]
     if unknown:
         parser.error(f"no trial {unknown[0]!r}; there are {', '.join(TRIALS)}")

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bttlab.data import Samples, Vocabulary, encode, load_corpus
+from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.data.metrics import score
 from bttlab.experiments.curves import figures_of, read_curves, read_metrics, stretches
 from bttlab.lab import Dashboard, Workload, dashboard_runs
 from bttlab.lab.card_model import ModelledMeter
-from bttlab.lab.dashboard_targets import Target
-from bttlab.model import ModelConfig, Optimizer, Predictions, initial_parameters, loop
+from bttlab.model import ModelConfig, Optimizer, loop
 from bttlab.quantities import measured
 from bttlab.train.metrics_log import MetricsLog
+from lab_trainers import PretendTrainer, pretend_target
 from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome
@@ -41,36 +41,13 @@ def trial(count: int) -> Outcome:
     return Outcome("a run of a day", tried, count, found["faults"], found["figures"])
 
 
-class InstantTrainer:
-    """Losses that fall with the samples, at once."""
-
-    def __init__(self, config: ModelConfig):
-        self.config, self.steps, self.draw = config, 0, np.random.default_rng(0)
-
-    def load_parameters(self, parameters, optimizer_state=None) -> None:
-        self.steps = 0
-
-    def store_parameters(self) -> dict[str, np.ndarray]:
-        return initial_parameters(self.config, 0)
-
-    def store_optimizer_state(self) -> dict[str, np.ndarray]:
-        return {"step": np.array(self.steps, np.int64)}
-
-    def train(self, samples: Samples, optimizer: Optimizer, learning_rate, label_smoothing: float = 0.0) -> np.ndarray:
-        self.steps += len(samples)
-        return self.draw.exponential(0.05 + 8 / np.sqrt(self.steps), len(samples)).astype(np.float32)
-
-    def predict(self, samples: Samples) -> Predictions:
-        return Predictions(np.zeros(len(samples), np.float32), samples.intents, samples.slots)
-
-
 def write_and_read(folder: Path, workload: Workload, epochs: int, faults: list[str]) -> dict[str, object]:
     """Write the metrics of a run of many epochs line by line, and read them as its users do."""
-    log, trainer, how = MetricsLog(folder), InstantTrainer(workload.config), "time.perf_counter on this host"
+    log, trainer, how = MetricsLog(folder), PretendTrainer(0), "time.perf_counter on this host"
     dev = asdict(score(workload.corpus, workload.dev_split, trainer.predict(workload.dev)))
     size = 0
     for epoch in range(1, epochs + 1):
-        losses = trainer.train(workload.train, Optimizer(), 1e-3)
+        losses = trainer.train(workload.train, Optimizer(), [1e-3])
         record = {
             "event": "epoch",
             "epoch": epoch,
@@ -103,14 +80,8 @@ def write_and_read(folder: Path, workload: Workload, epochs: int, faults: list[s
 def dashboard(workload: Workload, seconds: int) -> Dashboard:
     """Return a dashboard for runs of up to so long."""
     loop.LARGEST_CHUNK = int(RATE * loop.CHUNK_SECONDS)  # as many as there would be in that time
-
-    def make_run(total: int, learning_rate: float) -> dashboard_runs.DashboardRun:
-        trainer, meter = InstantTrainer(workload.config), ModelledMeter(workload.config)
-        return dashboard_runs.TrainerRun(
-            "a day", total, learning_rate, meter, workload, trainer=trainer, optimizer=Optimizer()
-        )
-
-    return Dashboard([Target("a day", make_run)], most_samples=seconds * RATE)
+    target = pretend_target(workload, PretendTrainer(0), "a day", ModelledMeter(workload.config))
+    return Dashboard([target], most_samples=seconds * RATE)
 
 
 def simulate(board: Dashboard, seconds: int, warm_up: int) -> list[Footprint]:

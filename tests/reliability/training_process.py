@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,9 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from bttlab.cli import main
 from bttlab.train import CheckpointStore
 from own_path import environment
 from tiny_runs import metrics, write_corpus
@@ -22,7 +20,6 @@ from tiny_runs import metrics, write_corpus
 TIMEOUT = 1200  # seconds, on however busy a machine
 WAIT = "60"  # seconds for a real card, which the process before may still hold
 device = "emulated"  # what `bttlab train` gets
-forks = False  # start commands from this process, with what it has imported
 
 
 class Command:
@@ -34,51 +31,33 @@ class Command:
         The exit code, or the negative number of the signal that ended it; None before `poll` has seen the end.
     """
 
-    def __init__(self, *arguments: Any, new: bool = False):
-        self.returncode: int | None = None
-        if forks and not new:
-            _warm_up()
-        self._output, line = tempfile.TemporaryFile("w+"), [str(argument) for argument in arguments]
-        self.pid = os.fork()
-        if self.pid:
-            return
-        try:
-            os.setsid()
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.dup2(self._output.fileno(), 1)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            if new or not forks:
-                os.execve(sys.executable, [sys.executable, "-m", "bttlab", *line], environment())
-            sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))
-            code = main(line)
-        except BaseException:
-            code = 70
-        os._exit(code)
+    def __init__(self, *arguments: Any):
+        self._output = tempfile.TemporaryFile("w+")
+        command = [sys.executable, "-m", "bttlab", *map(str, arguments)]
+        self._process = subprocess.Popen(
+            command, stdout=self._output, stderr=subprocess.DEVNULL, env=environment(), start_new_session=True
+        )
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
 
     def poll(self) -> int | None:
         """Return `returncode`."""
-        if self.returncode is None:
-            ended, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
-        return self.returncode
-
-    def wait(self, seconds: float = TIMEOUT) -> int | None:
-        """Wait for the end, at most so long; returns `returncode`."""
-        end = time.monotonic() + seconds
-        while self.poll() is None and time.monotonic() < end:
-            time.sleep(0.001)
-        return self.returncode
+        return self._process.poll()
 
     def kill(self) -> None:
-        """Kill all processes of the session, or the one process that has not begun it yet."""
-        for kill in (os.killpg, os.kill):
-            with contextlib.suppress(ProcessLookupError):
-                kill(self.pid, signal.SIGKILL)
-        self.wait()
+        """Kill all processes of the session."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
 
     def output(self) -> str:
         """Wait for the end, and return what was printed; a command that does not end is killed."""
-        if self.wait() is None:
+        try:
+            self._process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
             self.kill()
         self._output.seek(0)
         return self._output.read()
@@ -113,15 +92,6 @@ def wait_for(process: Command, condition: Callable[[], bool]) -> None:
     """Return as soon as a condition holds, or the process has ended."""
     while process.poll() is None and not condition():
         time.sleep(0.0002)
-
-
-@cache
-def _warm_up() -> None:
-    """Train here once: processes that are forked from this one have modules and programs at hand."""
-    torch.set_num_threads(1)  # other threads do not live on in a fork
-    with tempfile.TemporaryDirectory() as scratch, open(os.devnull, "w") as nowhere:
-        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-            main(["train", *new_run(write_corpus(Path(scratch) / "corpus"), 1), str(Path(scratch) / "run")])
 
 
 @cache

@@ -4,18 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from reliability import (
-    concurrency,
-    crash_commands,
-    crash_resume,
-    day,
-    hostile_files,
-    interrupts,
-    long_runs,
-    native_code,
-    notebooks,
-    threads,
-)
+from reliability import crash_resume, day, hostile_files, interrupts, long_runs, native_code, notebooks
 from reliability.hostile_targets import TARGETS
 from reliability.outcome import Outcome
 
@@ -41,15 +30,12 @@ class Trial:
 
 TRIALS = {
     "crash_resume": Trial(crash_resume.trial, full=600, small=0),
-    "crash_commands": Trial(crash_commands.trial, full=400, small=0),
     **{f"hostile_{name}": Trial(partial(hostile_files.trial, name), full=100_000, small=300) for name in TARGETS},
     "native_port": Trial(native_code.fuzz, full=100_000, small=500),
     "native_epoch": Trial(native_code.epoch, full=4_478, small=0),
     "native_races": Trial(native_code.races, full=4_478, small=60),
-    "concurrency": Trial(concurrency.trial, full=8, small=0),
     "long_runs": Trial(long_runs.trial, full=30, small=0),
     "day": Trial(day.trial, full=86_400, small=5),  # seconds
-    "threads": Trial(threads.trial, full=600, small=0),  # seconds
     "notebooks": Trial(notebooks.trial, full=600, small=0),  # seconds
     "interrupts": Trial(interrupts.trial, full=100, small=1),
 }
