@@ -1,11 +1,9 @@
 """Text of files and names does not reach the terminal raw, and a missing terminal ends nothing."""
 
-import ast
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from rich.table import Table
@@ -15,11 +13,8 @@ from bttlab.terminal import printable, result, say
 from bttlab.train import ProgressBar, progress
 from own_path import environment
 
-PACKAGE = Path(__file__).resolve().parents[1] / "lib" / "bttlab"
 # a title, a colour, a link, a C1 control, a return, a bell, a turn of the direction, an invisible blank, a byte
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x1b]8;;http://x\x1b\\\x9b2J\rok\x08\u202e\u200b\udcff"
-# Prints: notebooks, which show text as a browser does; what is run by hand or by our own processes alone.
-OTHERS = {"terminal.py", "card/build.py", "keeper.py"}  # keeper.py imports the standard library alone
 
 
 def test_every_character_is_shown_or_escaped():
@@ -51,17 +46,6 @@ def test_progress_in_a_log_comes_in_lines(monkeypatch, capsys):
     bar.end()
     shown = capsys.readouterr().err
     assert _clean(shown) and shown.endswith("\n") and "loss=1.500" in shown.splitlines()[-1]
-
-
-def test_only_one_place_prints():
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = str(path.relative_to(PACKAGE))
-        if name in OTHERS or name.startswith(("lab/", "teaching/")):
-            continue
-        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
-            if isinstance(call.func, ast.Name) and call.func.id == "print":
-                raw = [ast.JoinedStr([one]) for one in ast.walk(call) if isinstance(one, ast.FormattedValue)]
-                assert name == "sweep/command.py" and [*map(ast.unparse, raw)] in ([], ["f'{text}'"]), name
 
 
 def _clean(text: str) -> bool:

@@ -84,7 +84,7 @@ class _Line:
         if text == self._last:
             return
         if sys.stderr.isatty():
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)  # noqa: T201
         elif self._state != (state := (len(progress.records), progress.failed, progress.note)):
             say(f"bttlab: {text}")
             self._state = state
@@ -93,7 +93,7 @@ class _Line:
     def end(self) -> None:
         """Leave the line."""
         if self._last and sys.stderr.isatty():
-            print(file=sys.stderr)
+            print(file=sys.stderr)  # noqa: T201
         self._last = ""
 
 
