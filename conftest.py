@@ -27,11 +27,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Files whose tests take longest come first: all workers wait for what begins last.
 LONGEST = (
     *("test_class_in_browser", "test_lab_in_browser", "test_notebooks", "test_rtl", "test_every_screen"),
-    *("test_reliability", "test_exercises_in_browser", "test_slices", "test_caches", "test_train_module"),
+    *("test_reliability", "test_slices", "test_caches", "test_train_module"),
     *("test_processor_execute", "test_sweep", "test_schedule", "test_program_gradients", "test_program_hazards"),
     *("test_sweep_strangers", "test_lab_card", "test_lab_dashboard", "test_trainer_overlay", "test_overlay_training"),
     *("test_lab_design", "test_exercises", "test_program_command", "test_methods_training", "test_runs"),
 )
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LONG_ALONE = "\npytestmark = pytest.mark.long\n"
 
 
@@ -176,3 +177,17 @@ def card(xrt, monkeypatch, tmp_path):
     yield card
     monkeypatch.delenv("FAKE_XRT_FAULT", raising=False)
     release_card(card)
+
+
+@pytest.fixture(scope="module")  # for others its loop of events would be in the way
+def browser():
+    """Chromium, as the system has it."""
+    from playwright.sync_api import sync_playwright
+
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.fail(f"no browser here: install one of {', '.join(BROWSERS)} (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

@@ -14,7 +14,6 @@ from pathlib import Path
 import nbformat
 import pytest
 from lab_page import LabPage
-from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60
@@ -24,7 +23,6 @@ SETTINGS = {
     "apputils-extension/notification": '{"fetchNews": "false"}',
     "notebook-extension/tracker": '{"windowingMode": "none"}',
 }
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="session")
@@ -72,18 +70,6 @@ def _wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
         except OSError:
             time.sleep(0.3)
     pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-2000:]}")
-
-
-@pytest.fixture(scope="module")  # for others its loop of events would be in the way
-def browser() -> Iterator[Browser]:
-    """Chromium, as the system has it."""
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.fail(f"no browser here: install one of {', '.join(BROWSERS)} (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @contextmanager

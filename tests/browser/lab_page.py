@@ -1,7 +1,6 @@
 """A notebook in JupyterLab, as a reader handles it."""
 
 import json
-import os
 import re
 import time
 import urllib.request
@@ -19,11 +18,6 @@ _FIND_TEXT = """part => {
     const lines = [...document.querySelectorAll('.widget-html')].map(line => line.innerText.replace(/\\s+/g, ' '));
     return lines.find(line => line.includes(part)) ?? null;
 }"""
-_LISTEN = f"""part => {{
-    window.heard = false;
-    const listen = () => window.heard ||= ({_FIND_TEXT})(part) !== null;
-    new MutationObserver(listen).observe(document.body, {{subtree: true, childList: true, characterData: true}});
-}}"""
 _ALL_RAN = """() => {
     const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputArea-prompt')].map(one => one.innerText);
     const failed = document.querySelector(".jp-OutputArea-output[data-mime-type*='error']") !== null;
@@ -117,20 +111,6 @@ class LabPage:
         self._run(cell, wait, timeout)
         return cell
 
-    def answer(self, exercise: str, source: str) -> str:
-        """Type a source into an exercise's cell and run it, then the check below it; returns what the check shows."""
-        check = self.scroll_to(f'check("{exercise}"')
-        cell = check.locator("xpath=preceding-sibling::*[contains(@class, 'jp-CodeCell')][1]")
-        cell.locator(".cm-content").click()
-        self.page.keyboard.press("Control+A")
-        self.page.keyboard.insert_text(source)
-        self._run(cell, True, SECONDS)
-        check.locator(".cm-content").click()
-        self._run(check, True, SECONDS)
-        shown = check.locator(".jp-OutputArea-output")
-        expect(shown).to_be_in_viewport()
-        return shown.inner_text()
-
     def python(self, expression: str) -> str:
         """Evaluate an expression in the notebook's kernel, in a cell at the end; returns what it prints."""
         self.run_new(f"print({expression})")
@@ -211,10 +191,6 @@ class LabPage:
         """Choose an option of a drop-down widget."""
         self._widget(".widget-dropdown", name).locator("select").select_option(label=option)
 
-    def texts(self, part: str = "") -> list[str]:
-        """Return the lines of text of the widgets that have `part`."""
-        return [text for text in self.page.locator(".widget-html").all_inner_texts() if part in text]
-
     def prose(self) -> str:
         """Return the notebook's prose, on one line."""
         return " ".join(" ".join(self.page.locator(".jp-MarkdownOutput").all_inner_texts()).split())
@@ -226,11 +202,6 @@ class LabPage:
     def wait_for_text(self, part: str, seconds: float = PATIENCE) -> str:
         """Wait until a widget's line of text says something; returns the line."""
         return self._wait_for(_FIND_TEXT, part, seconds)
-
-    def listen_for(self, part: str) -> Callable[[], bool]:
-        """From now on note whether a widget's line says something, however shortly; returns what tells it."""
-        self.page.evaluate(_LISTEN, part)
-        return lambda: self.page.evaluate("window.heard")
 
     def wait_for_hidden(self, part: str) -> str:
         """Wait until the words for screen readers hold a text; returns them."""
@@ -282,13 +253,6 @@ class LabPage:
                 if min(width, height) > 2:
                     said.append(f"{one['name']} lies over {other['name']}")
         return said
-
-    def picture(self, name: str) -> None:
-        """Take a picture of the window, if the environment says where to (BTTLAB_SCREENSHOTS)."""
-        folder = os.environ.get("BTTLAB_SCREENSHOTS")
-        if folder:
-            self.page.wait_for_timeout(400)  # a picture is for readers, no test looks at it
-            self.page.screenshot(path=str(Path(folder) / f"{name}.png"))
 
     # --- the rest
 

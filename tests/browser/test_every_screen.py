@@ -5,7 +5,6 @@ Of the dashboard's figure: in a browser that is too slow for it, it shows the da
 
 import pytest
 from lab_page import SIZE
-from playwright.sync_api import expect
 
 pytestmark = pytest.mark.long
 
@@ -21,9 +20,7 @@ from bttlab.lab.meters import PowerMeter
 from bttlab.model import ModelConfig
 from lab_trainers import PretendTrainer, pretend_target
 from live_figure import fresh
-from two_checkouts import train_in_two_checkouts
 
-train_in_two_checkouts()
 workload = lab.Workload.of(load_corpus("airline"), ModelConfig(format="dense"))
 matrix = torch.from_numpy(np.random.default_rng(0).standard_normal((768, 768)).astype(np.float32))
 PretendTrainer.config = workload.config
@@ -62,31 +59,10 @@ def test_the_keyboard_reaches_every_control(screen, name):
     assert ", ".join(screen.controls_without_tab(WIDGETS[name].split("\n")[0])) == ""
 
 
-def test_a_slow_answer_says_that_it_works(screen):
-    screen.scroll_to(WIDGETS["design"])
-    said = screen.listen_for("its program is being compiled")
-    screen.set_slider("encoders", 3)
-    screen.wait_for_text("3 encoders, rank 12, bi-directional, sgd, 200 MHz: an epoch of")
-    assert said()
-
-
-def test_the_runs_are_this_checkouts_unless_asked_for_more(screen):
-    screen.scroll_to("lab.RunBrowser()")
-    runs = screen.page.locator(".widget-select-multiple option")
-    expect(runs).to_have_count(2)
-    expect(runs.first).to_contain_text("dashboard")
-    expect(runs.last).to_contain_text("ours")
-    screen.page.get_by_text("other checkouts' runs, too").click()
-    screen.wait_for_text("3 runs, 2 selected")
-    expect(runs).to_have_count(3)
-    expect(runs.nth(1)).to_contain_text("theirs")
-
-
 @every_widget
 def test_a_narrow_window_hides_and_stacks_nothing(screen, name):
     screen.page.set_viewport_size(NARROW)
     screen.scroll_to(WIDGETS[name].split("\n")[0])
-    screen.picture(f"narrow_{name}")
     assert "; ".join(screen.boxes_in_the_way(WIDGETS[name].split("\n")[0])) == ""
 
 
@@ -99,5 +75,4 @@ def test_a_slow_browser_shows_what_a_fresh_drawing_shows(screen):
     screen.run_new("board.wait()")
     digest = int(screen.python("fresh(board)"))
     screen.until(lambda: canvas.evaluate(DIGEST) == digest)
-    screen.picture("slow_browser")
     assert digest != before

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from certipy import Certipy
-from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, expect
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "classroom"), str(ROOT / "tests" / "browser")]
@@ -83,8 +83,6 @@ def hub(short_airline) -> Iterator[SimpleNamespace]:
         finally:
             process.terminate()
             process.wait(60)
-            if folder := os.environ.get("BTTLAB_SCREENSHOTS"):
-                shutil.copy(settings.parent / "log", Path(folder) / "hub.log")
 
 
 def as_student(name: str, *command: str, text: str = "") -> None:
@@ -112,15 +110,6 @@ def _wait_for(url: str, authority: ssl.SSLContext, process: subprocess.Popen, lo
     pytest.fail(f"the hub did not start:\n{log.read_text()[-3000:]}")
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
 class StudentPage(LabPage):
     """A notebook on a student's server, in the student's own browser: the one that logging in ends at, or another."""
 
@@ -139,12 +128,6 @@ class StudentPage(LabPage):
         """End the kernels; the page stays."""
         for session in self._call("GET", "/api/sessions"):
             self._call("DELETE", f"/api/sessions/{session['id']}")
-
-    def all_ran(self, timeout: float = SECONDS) -> None:
-        try:
-            super().all_ran(timeout)
-        finally:
-            picture(self.page, f"class_ran_{self._name[:2] or '00'}")
 
     def _call(self, method: str, path: str, body: dict | None = None):
         tokens = [cookie["value"] for cookie in self._context.cookies(self._url + "/") if cookie["name"] == "_xsrf"]
@@ -165,12 +148,6 @@ def log_in(browser: Browser, hub: SimpleNamespace, student: str, password: str) 
     page.get_by_label("Password").fill(password)
     page.locator("#login_submit").click()
     return context
-
-
-def picture(page, name: str) -> None:
-    folder = os.environ.get("BTTLAB_SCREENSHOTS")
-    if folder:
-        page.screenshot(path=str(Path(folder) / f"{name}.png"))
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +194,6 @@ def test_two_students_at_once_on_notebooks_00_and_03(hub, students):
         labs[0].page.wait_for_timeout(500)
     assert in_queue == set(students)  # they take turns
     assert all(seen == sorted(seen) and seen[0] < seen[-1] for seen in counts), counts
-    for lab, name in zip(labs, students, strict=True):
-        picture(lab.page, f"class_dashboard_{name}")
     for lab in labs:
         lab.button("Stop").click()
         lab.wait_for_text("stopped", SECONDS)
@@ -231,14 +206,12 @@ def test_a_lab_is_fetched_and_handed_in(hub, students):
     page = context.pages[0]
     page.get_by_role("menuitem", name="Nbgrader").click()
     page.get_by_role("menuitem", name="Assignment List").click()
-    picture(page, "class_assignments")
     released = page.locator("#released_assignments_list .list_item", has_text=LAB)
     released.get_by_role("button", name="Fetch").click(timeout=SECONDS * 1000)
     fetched = page.locator("#fetched_assignments_list .list_item", has_text=LAB)
     fetched.get_by_role("button", name="Submit").click(timeout=SECONDS * 1000)
     submitted = page.locator("#submitted_assignments_list .list_item", has_text=LAB)
     expect(submitted.first).to_be_visible(timeout=SECONDS * 1000)
-    picture(page, "class_submitted")
     assert (hub.folder / "home" / student / LAB / f"{LAB}.ipynb").is_file()
     (handed_in,) = (hub.folder / "course" / "exchange" / "bttlab" / "inbound").iterdir()
     assert handed_in.name.startswith(f"{student}+{LAB}+") and handed_in.owner() == student
@@ -260,7 +233,6 @@ def test_a_third_student_reaches_nothing_of_theirs(hub, students, browser):
         assert context.request.get(f"{hub.url}/user/{victim}{path}").status in (403, 404)
     page = context.new_page()
     page.goto(f"{hub.url}/user/{victim}/lab")
-    picture(page, "class_refused")
     assert "notebooks" not in page.content() and own.errors == []
     context.close()
 
