@@ -4,9 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import resource
-import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -22,30 +19,6 @@ from tiny_runs import metrics, resume, train
 pytestmark = pytest.mark.long
 
 NOBODY = 65534
-PAGE = 4096  # bytes
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, pages: int):
-    """A file system with room for so many pages or, where none may be mounted, a limit on the size of files."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={pages * PAGE}", "none", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode == 0:
-        try:
-            yield
-            kept = folder.with_suffix(".kept")
-            shutil.copytree(folder, kept)
-        finally:
-            subprocess.run(["umount", str(folder)], check=True)
-        folder.rmdir()
-        kept.rename(folder)
-    else:
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (pages * PAGE // 4, limits[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.fixture(scope="module")
@@ -68,21 +41,6 @@ def continued(folder: Path, corpus: Path):
     """Finish a run, from its checkpoint or again."""
     result = resume(folder) if sound(folder) else train(folder, corpus)
     return result.parameters_sha256, metrics(folder)
-
-
-def test_a_run_on_a_disk_that_fills_up_can_be_finished_when_there_is_room(tmp_path, corpus, unbroken):
-    begun = failed = 0
-    for pages in range(2, 40, 9):
-        disk = tmp_path / str(pages)
-        with small_disk(disk, pages):
-            try:
-                train(disk / "run", corpus)
-            except BttlabError as error:
-                assert str(disk / "run") in str(error)
-                failed += 1
-        begun += sound(disk / "run")
-        assert continued(disk / "run", corpus) == unbroken
-    assert failed >= 2 and begun >= 2
 
 
 @pytest.mark.parametrize(

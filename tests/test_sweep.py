@@ -35,11 +35,6 @@ def client():
         yield client
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return tiny_runs.write_corpus(tmp_path_factory.mktemp("corpora") / "corpus")
-
-
 def _spec(corpus, **values):
     fixed = flat(tiny_runs.settings(corpus))
     del fixed["learning_rate"], fixed["seed"]
@@ -163,17 +158,6 @@ def test_a_trial_that_diverges_fails_and_the_others_go_on(client, corpus, tmp_pa
 
 
 @pytest.mark.long
-def test_estimates(client, tmp_path):
-    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200]}}, "clocks")
-    progress = Sweep(spec, tmp_path / "sweep").run(client)
-    times = {r.configuration["clock_mhz"]: r.value("u50.seconds_per_epoch") for r in progress.records.values()}
-    assert times[100] == pytest.approx(2 * times[200])
-    assert all(set(FIGURES["estimate"]) == set(record.figures) for record in progress.records.values())
-    energies = [record.value("u50.joules_per_epoch") for record in progress.records.values()]
-    assert progress.best.value("u50.joules_per_epoch") == min(energies)
-
-
-@pytest.mark.long
 def test_a_sweep_in_a_notebook_draws_its_trials(client, tmp_path):
     spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200], "linear_rank": [8, 12]}}, "view")
     view = SweepView(spec, tmp_path / "sweep", scheduler=client.scheduler.address, credentials=client.security)
@@ -187,6 +171,7 @@ def test_a_sweep_in_a_notebook_draws_its_trials(client, tmp_path):
     view.start()  # goes on
     view.wait()
     assert len(view.trials) == 4
+    assert all(set(trial.figures) == set(FIGURES["estimate"]) for trial in view.trials)
     for name, scale, axes in zip(("u50.seconds_per_epoch", "u50.memory_bytes"), (1, 1e-6), view._panels, strict=True):
         drawn = axes.collections[0].get_offsets().tolist()
         known = [[scale * trial.value(name), trial.value("u50.joules_per_epoch")] for trial in view.trials]
@@ -253,28 +238,26 @@ def test_a_resource_that_nobody_has(client):
         check_cluster(client, {"U50": 1})
 
 
-def test_a_resource_that_workers_here_cannot_have(tmp_path, capsys):
-    (tmp_path / "sweep.yaml").write_text("{resources: {GPU: 1}, vary: {seed: [0]}}")
-    assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]) == 2
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("{resources: {GPU: 1}, vary: {seed: [0]}}", (), "a trial takes GPU=1, which no worker that starts here has"),
+        ("{fixed: {device: U50}, vary: {seed: [0]}}", (), "PYNQ finds no card on this machine"),
+        ("vary: {seed: [0]}", ("--workers", "0"), "give at least 1"),
+        ("vary: {seed: [0]}", ("--workers", "100000"), "give at most"),
+        ("vary: {seed: [0]}", ("--scheduler", "tcp://127.0.0.1:1"), "no scheduler answers"),
+        ("vary: {seed: [0]}", ("--scheduler", "nonsense://x"), "no scheduler answers"),
+        ("a: [", (), "is no YAML"),
+        ("- 1", (), "vary"),
+        ("vary: {seeed: [0]}", (), "do you mean seed"),
+    ],
+)
+def test_what_cannot_be_swept_is_one_line_and_no_folder(text, options, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cluster_module, "CONNECT_SECONDS", 1)
+    (tmp_path / "sweep.yaml").write_text(text)
+    assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), *options]) == 2
     error = capsys.readouterr().err.strip()
-    assert "a trial takes GPU=1, which no worker that starts here has" in error and len(error.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_more_workers_than_memory_has_room_for(tmp_path, capsys):
-    (tmp_path / "sweep.yaml").write_text("vary: {seed: [0]}")
-    arguments = ["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), "--workers"]
-    for workers, message in (("0", "give at least 1"), ("100000", "give at most")):
-        assert main([*arguments, workers]) == 2
-        error = capsys.readouterr().err.strip()
-        assert message in error and len(error.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_no_card_on_this_machine(tmp_path, capsys):
-    (tmp_path / "sweep.yaml").write_text("{fixed: {device: U50}, vary: {seed: [0]}}")
-    assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]) == 2
-    assert "PYNQ finds no card on this machine" in capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -285,17 +268,6 @@ def test_other_versions_on_a_worker(client, monkeypatch):
     monkeypatch.setattr(client, "submit", lambda *arguments, **options: SimpleNamespace(result=lambda: here))
     with pytest.raises(ClusterError, match=r"worker tls.* has torch 2.*, this process 1\.0; give both the same"):
         check_cluster(client, {})
-
-
-def test_a_scheduler_that_does_not_answer(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("bttlab.sweep.cluster.CONNECT_SECONDS", 1)
-    (tmp_path / "sweep.yaml").write_text("vary: {seed: [0]}")
-    arguments = ["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]
-    for address, message in (("tcp://127.0.0.1:1", "no scheduler answers"), ("nonsense://x", "no scheduler answers")):
-        assert main([*arguments, "--scheduler", address]) == 2
-        error = capsys.readouterr().err.strip()
-        assert message in error and len(error.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.long

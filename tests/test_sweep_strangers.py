@@ -2,36 +2,27 @@
 
 import importlib.util
 import os
-import re
-import shlex
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
-from distributed import Client, LocalCluster
-from distributed.security import Security
+from distributed import LocalCluster
 
 from bttlab.cli import main
-from bttlab.sweep import ClusterError, open_cluster
-from bttlab.sweep.cluster import _new_credentials, connect, open_to_all
+from bttlab.sweep import open_cluster
+from bttlab.sweep.cluster import open_to_all
 from bttlab.sweep.spec import spec_of
 from bttlab.sweep.view import SweepView
 from two_users import environment, run_as_nobody
 
-from conftest import ROOT
-
 pytestmark = pytest.mark.long
 
-DOCS = ROOT / "docs" / "experiments.md"
 STRANGER = """
 import asyncio, sys
 from distributed import Client
@@ -185,56 +176,3 @@ def test_a_cluster_with_certificates_in_files(client, tmp_path, capsys):
         assert message in error and len(error.splitlines()) == 1
     assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), *given]) == 2
     assert "are for --scheduler" in capsys.readouterr().err
-
-
-def test_another_cluster_s_certificate_is_none(client):
-    with pytest.raises(ClusterError, match="no scheduler answers"):
-        connect(client.scheduler.address, 3, Security.temporary())
-    with Client(client.scheduler.address, security=client.security, timeout=20) as other:
-        assert other.run_on_scheduler(os.getpid) == os.getpid()
-
-
-def test_the_documented_scheduler_keeps_and_tells_nothing_where_others_look(tmp_path):
-    lines = re.findall(r"^    export (.*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
-    pairs = [pair.partition("=") for line in lines for pair in shlex.split(line)]
-    variables = {name: value.replace("$HOME/cluster", str(tmp_path / "cluster")) for name, _, value in pairs}
-    assert len(variables) == 3
-    port = _free_port()
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "tls://127.0.0.1:0", "--no-dashboard"]
-    command += ["--dashboard-address", f"127.0.0.1:{port}", *_certificates(tmp_path)]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment(**variables), stderr=subprocess.DEVNULL)
-    try:
-        while _status(port, "/") is None:
-            assert process.poll() is None
-            time.sleep(0.1)
-        for page in ("/", "/status", "/info/main/workers.html", "/json/identity.json", "/health", "/metrics"):
-            assert _status(port, page) == 404
-        assert list((tmp_path / "cluster" / "dask-scratch-space").glob("scheduler-*"))
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _status(port: int, page: str) -> int | None:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=20) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        return error.code
-    except OSError:
-        return None
-
-
-def _certificates(folder: Path) -> list[str]:
-    credentials, options = _new_credentials(), []
-    names = {"--tls-ca-file": "tls_ca_file", "--tls-cert": "tls_scheduler_cert", "--tls-key": "tls_scheduler_key"}
-    for option, name in names.items():
-        (folder / name).write_text(getattr(credentials, name))
-        options += [option, str(folder / name)]
-    return options

@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can make the accounts of students"),
 ]
 
-FIGURE = ".jupyter-matplotlib-canvas-container canvas"
 SAMPLES = 45_000  # more than are trained on before it is stopped
 CARD = "emulated U50, TT bi-directional"
 SECONDS = 600.0  # on a busy machine
