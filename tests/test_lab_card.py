@@ -168,30 +168,6 @@ def test_a_baseline_can_be_paused_and_stopped(board):
     assert 0 < run.count < 2_000
 
 
-def test_after_a_numerical_fault_it_goes_on_from_before_that_sample(overlay, workload):
-    trainer, optimizer = overlay.trainer_1, Optimizer("adamw", epsilon=1e-20)  # 0.1 is too much for it
-    board = Dashboard([card_target(overlay, workload, optimizer)], samples=2_000, learning_rate=1e-4)
-    board.start()
-    (run,) = board.runs
-    assert until(lambda: run.count > 0)
-    board._rate.value = 0.1
-    board.wait()
-    assert run.fault is not None and run.fault.sample == run.count, run.error
-    assert "Continue goes on from sample" in board._message.value
-    reached, at_fault = run.count, (trainer.store_parameters(), trainer.store_optimizer_state())
-    trainer.load_parameters(initial_parameters(workload.config, 1))  # as another run may leave them
-    board._rate.value = 1e-4
-    board.resume()
-    assert until(lambda: run.count > reached)
-    board.stop()
-    board.wait()
-    assert run.state == "stopped", run.error
-    trainer.load_parameters(*at_fault)
-    expected = trainer.train(workload.train[workload.order(run.count)[reached:]], optimizer, board._rate.value)
-    np.testing.assert_array_equal(run.losses[reached:], expected)
-    board.close()
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("other", ["overlay", "program"])
 def test_another_overlay_or_program_is_noticed(board, overlay, other):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bttlab.lab import CompressionExplorer, FlowExplorer, spectra, truncate
 from bttlab.lab.flow_trace import PASSES, trace_flow
+from bttlab.lab.picture import FIGURE_CLASS
 from bttlab.tensor import FLOWS, flow_cost, matrix_to_tt, tt_to_matrix
 
 MODES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
@@ -39,12 +40,14 @@ def test_spectra_bound_the_error(matrix):
 
 def test_sliders_redraw(matrix):
     explorer = CompressionExplorer(matrix)
-    image = explorer._live.widget.children[0].value
+    image, words = explorer._live.widget.children[0].value, explorer._words.value
+    assert "Singular values at each bond" in words and "bttlab-words" in words
     explorer.rank_slider.value = 24
     found = truncate(matrix, (12, 8, 8), (8, 8, 12), 24)
     assert explorer.truncation == found
     assert f"{found.parameters:,}" in explorer.results and f"{found.error:.2%}" in explorer.results
-    assert explorer._live.widget.children[0].value != image
+    assert explorer._live.widget.children[0].value != image and explorer._words.value != words
+    assert FIGURE_CLASS in explorer._live.widget.children[0]._dom_classes
 
 
 def test_modes_that_do_not_multiply(matrix):
@@ -82,24 +85,17 @@ def test_a_trace_has_the_costs_of_its_flow(flow, tokens, out_modes, in_modes, ra
             assert math.prod(found.sizes[index] for index in found.indices_of(one.result)) == one.step.elements
 
 
-def _shows(explorer, flow, name):
-    """Whether the results are a flow's; returns its steps."""
-    explorer.part.value = name
-    part = getattr(flow_cost(flow, 32, (12, 8, 8), (8, 8, 12), 12), name)
-    assert f"{part.macs:,}" in explorer.results and f"{part.peak_elements:,}" in explorer.results
-    return part.steps
-
-
 def test_stepping_through_a_flow():
     explorer = FlowExplorer()
     explorer.flow.value = "bidirectional"
-    steps = _shows(explorer, "bidirectional", "forward")
+    cost = flow_cost("bidirectional", 32, (12, 8, 8), (8, 8, 12), 12).forward
+    assert f"{cost.macs:,}" in explorer.results and f"{cost.peak_elements:,}" in explorer.results
     explorer.step.value = 1
-    for number, step in enumerate(steps, 1):
+    for number, step in enumerate(cost.steps, 1):
         assert explorer.step_shown.step == step and explorer.step.value == number
-        assert f"step {number} of {len(steps)}: <b>{step.macs:,}</b>" in explorer.results
+        assert f"step {number} of {len(cost.steps)}: <b>{step.macs:,}</b>" in explorer.results
         explorer._move(1)
-    assert explorer.step_shown.step == steps[-1]  # the last step stays the last
+    assert explorer.step_shown.step == cost.steps[-1]  # the last step stays the last
 
 
 def test_a_shorter_flow_keeps_the_step_in_range():

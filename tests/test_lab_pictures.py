@@ -1,9 +1,5 @@
 """Figures as cells show them: in words, and in the page's colours."""
 
-import numpy as np
-import torch
-
-from bttlab.lab import CompressionExplorer
 from bttlab.lab.charts import new_figure, style
 from bttlab.lab.picture import FIGURE_CLASS, Picture, describe
 
@@ -29,11 +25,3 @@ def test_a_picture_has_them_as_its_alternative():
     html = Picture(_figure(), "Two panels.")._repr_html_()
     assert 'alt="Two panels. Loss (measured)' in html and "a &lt;run&gt;: from 7.5" in html
     assert f'class="{FIGURE_CLASS}"' in html and "jp-theme-light='false'" in html
-
-
-def test_an_explorers_words_follow_its_sliders():
-    explorer = CompressionExplorer(torch.from_numpy(np.random.default_rng(0).normal(size=(768, 768))).float())
-    before = explorer._words.value
-    assert "Singular values at each bond" in before and "bttlab-words" in before
-    explorer.rank_slider.value = 24
-    assert explorer._words.value != before and FIGURE_CLASS in explorer._live.widget.children[0]._dom_classes
