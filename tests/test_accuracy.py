@@ -1,18 +1,11 @@
 """The record of accuracies: what is collected, and that the page shows what the record holds."""
 
-import hashlib
 import json
-from collections import Counter
 from statistics import mean
 
 import accuracy
 import pytest
-from learning.digits import write_digits
-from learning.table import by_seed, score_of
-from sklearn.datasets import load_digits
 
-from bttlab.data import load_corpus
-from bttlab.train import read_recipe
 from tiny_runs import train, write_corpus
 
 from conftest import ROOT
@@ -90,39 +83,6 @@ def test_the_page_shows_published_scores(capsys):
         tests = [run["test"] for run in runs if run["recipe"] == recipe and run["encoders"] == 2]
         ours.append(" / ".join(f"{100 * mean(test[name] for test in tests):.1f}" for name in accuracy.SCORES))
     assert found + f"| 2-ENC tensor, `atis_long`, `snips` (measured) | no | {ours[0]} | {ours[1]} |" in page
-    for one in json.loads(path.read_text())["models"]:
-        for scores in (one["atis"], one["snips"]):
-            intent, _, frame = scores
-            assert (
-                len(scores) == 3 and frame < min(scores[:2]) and intent <= 100 and one["source"].startswith("https://")
-            )
-
-
-def test_modules_learn_on_the_card_as_in_pytorch():
-    runs = json.loads((ROOT / "data" / "accuracy" / "learning.json").read_text(encoding="utf-8"))["runs"]
-    folder = ROOT / "tools" / "learning"
-    assert {run["module_sha256"] for run in runs} == {hashlib.sha256((folder / "nets.py").read_bytes()).hexdigest()}
-    for module in {run["module"] for run in runs}:
-        own = [run for run in runs if run["module"] == module]
-        score = score_of(own[0])
-        seeds, card, pytorch = by_seed(own, score)
-        most = 0.02 * mean(pytorch) if score == "perplexity" else 0.01
-        assert len(seeds) >= 3 and abs(mean(card) - mean(pytorch)) <= most
-        better = min if score == "perplexity" else max
-        chosen = better((run for run in own if "test" not in run), key=lambda run: run["epochs"][-1]["dev"][score])
-        assert {run["learning_rate"] for run in own if "test" in run} == {chosen["learning_rate"]}
-        recipe = read_recipe(folder / f"{module.lower()}.toml")
-        assert recipe.learning_rate == chosen["learning_rate"] and recipe.epochs == len(chosen["epochs"])
-
-
-def test_a_digit_is_a_sentence_of_patches(tmp_path):
-    corpus = load_corpus(write_digits(tmp_path / "digits"))
-    splits = [corpus.train, corpus.dev, corpus.test]
-    assert [len(split) for split in splits] == [1097, 300, 400]
-    assert {len(words) for split in splits for words in split.words} == {9}
-    assert len({word for words in corpus.train.words for word in words}) == 64
-    digits = Counter(intent for split in splits for intent in split.intents)
-    assert digits == Counter(map(str, load_digits().target))
 
 
 def test_the_recipe_shows_what_is_lost_without_each_part():

@@ -14,7 +14,7 @@ import tiny_runs
 from bttlab.card import OverlayError
 from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.cli import main
-from bttlab.experiments import RunIndex, RunRecord, read_run
+from bttlab.experiments import RunIndex, read_run
 from bttlab.experiments.curves import METRICS, metrics_faults, parse_metrics, read_metrics
 from bttlab.experiments.record import RUN_FILE, RecordError
 from bttlab.json_files import CHECKSUM, JsonError, check_tree, load_json, with_checksum, without_checksum
@@ -232,10 +232,3 @@ def test_a_damaged_sweep_file_is_a_specification_or_refused(tmp_path):
             assert isinstance(read_spec(path), SweepSpec)
         except SpecError as error:
             assert str(path) in str(error)
-
-
-def test_git_state_of_another_shape_is_one_line():
-    record = RunRecord("training", "a", {}, "b").to_json()
-    values, _ = without_checksum(json.loads(record))
-    with pytest.raises(RecordError, match=r"git\.changed is missing"):
-        RunRecord.from_json(json.dumps(values | {"git": {"commit": "1"}}))

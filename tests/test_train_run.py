@@ -76,18 +76,6 @@ def test_interrupted_runs_continue_to_the_same_bits(tmp_path, corpus, optimizer)
     assert tensors_digest(stored[0].optimizer_state) == tensors_digest(stored[1].optimizer_state)
 
 
-def test_a_killed_run_continues_from_its_last_checkpoint(tmp_path, corpus):
-    whole = train(tmp_path / "whole", corpus, "momentum")
-    for at in (1, 9, 12):
-        with pytest.raises(Killed):
-            if at == 1:
-                train(tmp_path / "run", corpus, "momentum", trainer=Interrupter(at, kill))
-            else:
-                resume(tmp_path / "run", trainer=Interrupter(at, kill))
-    assert resume(tmp_path / "run").parameters_sha256 == whole.parameters_sha256
-    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
-
-
 def test_a_run_killed_between_metrics_and_checkpoint_has_each_epoch_once(tmp_path, corpus, monkeypatch):
     whole = train(tmp_path / "whole", corpus)
     with monkeypatch.context() as patch:
