@@ -11,7 +11,6 @@ from benchmarks import dashboard, layer, memory, order, page, record, share, sta
 from benchmarks.__main__ import RECORDED, module_of
 from benchmarks.figures import DRAWINGS
 from pages import END, begin_of
-from torch import nn
 
 from bttlab.bench import step
 from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
@@ -72,22 +71,6 @@ def test_layer_counts_operations_and_memory_of_every_contender():
     assert weight + bias + 2 * features <= found["dense", 3]["peak"] <= weight + bias + 3 * features  # dW, db, y, dx
     assert found["BTT", 3]["peak"] < found["dense", 3]["peak"] < found["reconstruct", 3]["peak"]
     assert len(result.ratios) == 2 * 6
-
-
-def test_what_cannot_be_compiled_is_said(monkeypatch):
-    def refuse(layer, **options):
-        raise RuntimeError("no compiler")
-
-    class Refusing(nn.Module):
-        def __init__(self, layer):
-            super().__init__()
-            self.in_features, self.out_features = layer.in_features, layer.out_features
-            self.forward = refuse
-
-    monkeypatch.setattr(torch, "compile", lambda layer, **options: Refusing(layer))
-    notes = []
-    assert layer._compiled({"dense": nn.Linear(3, 2)}, 4, notes) == {}
-    assert notes == ["dense at 4 tokens is not compiled: RuntimeError: no compiler"]
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

@@ -12,8 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from bttlab.card import card_lock
-from bttlab.card.sharing import shared_file
-from lab_trainers import until
 from own_path import environment
 
 from conftest import ROOT
@@ -162,14 +160,6 @@ def test_keepers_of_a_class(tmp_path, config, monkeypatch):
         ["-m", "bttlab.keeper", str(emulated), "--everyone"],
         ["-m", "bttlab.keeper", str(real), "--device", "/dev/dri/renderD128"],
     ]
-    monkeypatch.setenv("BTTLAB_SHARED_EMULATED", str(settings.shared_cards))
-    process = subprocess.Popen([sys.executable, *commands[0]])
-    try:
-        assert until(lambda: emulated.is_socket() and stat.S_IMODE(emulated.stat().st_mode) == 0o666)
-        assert shared_file("emulated_u50_0", emulated=True) == emulated
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 # --- servers
@@ -204,24 +194,6 @@ def test_lecturers_open_servers_only_where_each_has_a_name_of_its_own(config, tm
     for text in ('domain = "lab.example.org"', certificate.replace("lab.example.org", "lab example")):
         with pytest.raises(ClassError, match=r"must be a DNS name, with a certificate for it and \*\.NAME"):
             read_settings(settings_file(tmp_path, text))
-
-
-def test_nbgrader_in_students_servers(config, tmp_path, monkeypatch):
-    """With an exchange they list assignments and hand in, and offer nothing that is a lecturer's."""
-    from jupyter_core.paths import jupyter_config_path
-    from jupyter_server.extension.config import ExtensionConfigManager
-    from nbgrader.apps import NbGrader
-
-    assert Path(config().Spawner.environment["JUPYTER_CONFIG_PATH"]) == ROOT / "tools" / "jupyter"
-    variables = config('exchange = "exchange"').Spawner.environment
-    for name in ("BTTLAB_EXCHANGE", "JUPYTER_CONFIG_PATH"):
-        monkeypatch.setenv(name, variables[name])
-    extensions = ExtensionConfigManager(read_config_path=jupyter_config_path()).get_jpserver_extensions()
-    on = {name.rpartition(".")[2] for name, is_on in extensions.items() if is_on and "nbgrader" in name}
-    assert on == {"assignment_list", "validate_assignment"}
-    app = NbGrader()
-    app.load_config_file()
-    assert app.config.Exchange.root == str(tmp_path / "exchange") and app.config.CourseDirectory.course_id == "bttlab"
 
 
 def test_who_gets_in_and_where_it_listens(config):

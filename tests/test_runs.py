@@ -17,7 +17,7 @@ from bttlab.experiments import index as index_module
 from bttlab.experiments.curves import METRICS, MOST_LINES, even, read_curves, stretches
 from bttlab.experiments.index import INDEX, RunIndexError
 from bttlab.experiments.keep import index_run
-from bttlab.experiments.record import RUN_FILE, RecordError
+from bttlab.experiments.record import RUN_FILE
 from bttlab.lab import RunBrowser
 from bttlab.quantities import measured
 from bttlab.terminal import printable
@@ -30,11 +30,6 @@ def runs(tmp_path, monkeypatch):
     folder = tmp_path / "index"
     monkeypatch.setenv("BTTLAB_RUNS", str(folder))
     return folder
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    return tiny_runs.write_corpus(tmp_path / "corpus")
 
 
 def _record(number: int, **values) -> RunRecord:
@@ -250,13 +245,6 @@ def test_processes_write_one_index_at_the_same_time(tmp_path):
         writer.join()
     assert [writer.exitcode for writer in writers] == [0] * 4
     assert RunIndex(tmp_path / "index").count() == 4
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "kind": 3}', '{"format": 1}', '{"format": 1, "x": 2}'])
-def test_a_record_that_is_none_is_one_sentence(tmp_path, text):
-    (tmp_path / RUN_FILE).write_text(text)
-    with pytest.raises(RecordError, match="no record of a run"):
-        read_run(tmp_path)
 
 
 # --- the command

@@ -9,11 +9,8 @@ import pytest
 from lab_page import PATIENCE, LabPage
 from playwright.sync_api import expect
 
-from bttlab.tensor import flow_cost
-
 pytestmark = pytest.mark.long
 
-MODES = (12, 8, 8), (8, 8, 12)
 CARD = "emulated U50, TT bi-directional"
 BASELINE = "PyTorch CPU, TT bi-directional"
 FIGURE = ".jupyter-matplotlib-canvas-container canvas"
@@ -64,26 +61,6 @@ def test_the_rank_slider_redraws_error_and_size(open_notebook):
 def explorer_numbers(text: str) -> list[str]:
     """Parameters and error in the explorer's line of results."""
     return [re.match(r"([\d,]+) parameters", text)[1], re.search(r"error ([\d.]+%)", text)[1]]
-
-
-def test_stepping_through_a_flow(open_notebook):
-    lab = open_notebook("02_contraction_flow")
-    for cell in ("OUT_MODES, IN_MODES, RANK =", "explorer = FlowExplorer"):
-        lab.run_cell_with(cell)
-    lab.scroll_to("explorer = FlowExplorer")
-    cost = flow_cost("bidirectional", 32, *MODES, 12)
-    lab.until_text(f"the forward pass: {cost.forward.macs:,}", lambda: lab.select("flow", "bi-directional"))
-    for part, passes in (("forward", cost.forward), ("backward", cost.backward)):
-        sums = f"the {part} pass: {passes.macs:,} and at most {passes.peak_elements:,} elements"
-        lab.until_text(sums, lab.page.get_by_role("button", name=part, exact=True).click)
-        # tests/test_lab_explorers.py has every step
-        line = f"step 2 of {len(passes.steps)}: {passes.steps[1].macs:,} multiply-accumulates"
-        lab.until_text(f"{line}; {sums}", lambda: lab.set_slider("step", 2))
-        lab.page.get_by_title("one step back").click()
-        lab.wait_for_text("step 1 of")
-        lab.page.get_by_title("one step on").click()
-        lab.wait_for_text("step 2 of")
-    assert lab.errors == []
 
 
 def dashboard(lab: LabPage) -> LabPage:
@@ -219,28 +196,6 @@ def test_without_ipympl(lab):  # the last of these tests: its dashboard stays on
     lab.wait_for_text("finished")
     expect(image).not_to_have_attribute("src", before)
     assert lab.errors == []
-
-
-def test_ticking_methods_and_training_with_them(open_notebook):
-    lab = open_notebook("06_efficient_training")
-    lab.run_cell_with("%matplotlib widget")
-    lab.run_cell_with("lab = MethodsLab")
-    lab.scroll_to("lab = MethodsLab")
-
-    def tick(name):
-        lab.page.locator(".widget-label-basic span").filter(has_text=re.compile(f"^{name}$")).click()
-
-    lab.until_text("arXiv 2501.06663", lambda: tick("tensor"))
-    lab.until_text("arXiv 2302.06675", lambda: tick("lion"))
-    assert "lion and lamb do not combine" in lab.until_text("do not combine", lambda: tick("lamb"))
-    tick("lamb")
-    lab.set_slider("samples", 200)
-    lab.wait_for_text("arXiv 2302.06675")
-    lab.button("Train").click()
-    assert "200 of 200 samples" in lab.wait_for_text("tensor+lion: finished")
-    picture = lab.page.locator(".jupyter-widgets.widget-image").last
-    picture.scroll_into_view_if_needed()
-    assert picture.bounding_box()["height"] > 100 and lab.errors == []
 
 
 def _saved_html(path: Path) -> str:
