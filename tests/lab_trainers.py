@@ -77,7 +77,7 @@ def our_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(THREADS)]
 
 
-def until(condition, seconds: float = 5.0) -> bool:
+def until(condition, seconds: float = 60.0) -> bool:
     """Wait for a condition; whether it came true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -196,6 +196,29 @@ def test_lecturers_open_servers_only_where_each_has_a_name_of_its_own(config, tm
             read_settings(settings_file(tmp_path, text))
 
 
+def test_an_account_is_locked_after_wrong_passwords(tmp_path):
+    """With the file that start.py asks for; its tally is kept in a folder of the test."""
+    import pamela
+
+    if os.geteuid() != 0 or not Path("/etc/pam.d").is_dir():
+        pytest.skip("takes root and PAM")
+    name, service = "bttlab-locked", Path("/etc/pam.d/bttlab-test")
+    text = (ROOT / "classroom" / "pam.d" / "bttlab-class").read_text()
+    service.write_text(text.replace("pam_faillock.so", f"pam_faillock.so dir={tmp_path}"))
+    subprocess.run(["useradd", "--no-create-home", name], check=True)
+    try:
+        subprocess.run(["chpasswd"], input=f"{name}:right", text=True, check=True)
+        pamela.authenticate(name, "right", service=service.name)
+        for _ in range(5):
+            with pytest.raises(pamela.PAMError):
+                pamela.authenticate(name, "wrong", service=service.name)
+        with pytest.raises(pamela.PAMError):
+            pamela.authenticate(name, "right", service=service.name)
+    finally:
+        service.unlink()
+        subprocess.run(["userdel", name])
+
+
 def test_who_gets_in_and_where_it_listens(config):
     found = config('lecturers = ["smith"]\n')
     assert found.Authenticator.allowed_users == {"ada", "bob", "smith"}

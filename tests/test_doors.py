@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lab_trainers import until
 from two_users import run_as_nobody
 
 from conftest import ROOT
@@ -116,10 +117,8 @@ def test_neither_token_nor_sockets_of_kernels_are_for_others(lab, two_users):
     request = urllib.request.Request(url, b"{}", {"Authorization": f"token {lab.token}"}, method="POST")
     with urllib.request.urlopen(request) as response:
         identity = json.loads(response.read())["id"]
-    deadline = time.monotonic() + 120
-    while len(sockets := list(lab.runtime.glob(f"kernel-{identity}-ipc-*"))) < 5:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    assert until(lambda: len(list(lab.runtime.glob(f"kernel-{identity}-ipc-*"))) == 5)
+    sockets = lab.runtime.glob(f"kernel-{identity}-ipc-*")
     assert stat.S_IMODE(lab.runtime.stat().st_mode) & 0o777 == 0o700
     for path in (*lab.runtime.glob("jpserver-*.json"), lab.runtime / f"kernel-{identity}.json"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600

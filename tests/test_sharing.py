@@ -77,7 +77,7 @@ def order_of(path: Path, overlays: str, first: KeeperClient) -> list[int]:
     for number, overlay in enumerate(overlays):
         threads.append(threading.Thread(target=acquire, args=(number, overlay)))
         threads[-1].start()
-        assert until(lambda: len(first.queue()) == len(threads) + 1, 60)
+        assert until(lambda: len(first.queue()) == len(threads) + 1)
     first.release()
     for thread in threads:
         thread.join(60)
@@ -111,10 +111,10 @@ def test_clients_with_the_overlay_on_the_card_go_first_for_a_while(path, monkeyp
 def test_a_process_that_is_killed_leaves_the_queue(path):
     mine = KeeperClient("card", path)
     with acquiring(path) as holder, acquiring(path, acquired=False) as waiting:
-        assert until(lambda: len(mine.queue()) == 2, 60)
+        assert until(lambda: len(mine.queue()) == 2)
         assert [(w.process, w.has_card) for w in mine.queue()] == [(holder.pid, True), (waiting.pid, False)]
         waiting.kill()
-        assert until(lambda: [w.process for w in mine.queue()] == [holder.pid], 60)
+        assert until(lambda: [w.process for w in mine.queue()] == [holder.pid])
         holder.kill()
         mine.acquire("a")
         assert mine.is_mine()
@@ -141,7 +141,7 @@ def test_an_interrupt_leaves_the_queue(path, monkeypatch):
     monkeypatch.setattr(second, "_receive", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         second.acquire("a")
-    assert until(lambda: len(first.queue()) == 1, 60)
+    assert until(lambda: len(first.queue()) == 1)
 
 
 # --- a keeper that cannot be believed
@@ -233,11 +233,11 @@ def test_two_users_take_turns_however_many_processes_each_has(two_users):
         others = [start_as_nobody(ACQUIRE, path) for _ in range(2)]
         for other in others:
             assert other.stdout.readline() == "ready\n"
-        assert until(lambda: len(mine.queue()) == 3, 60)
+        assert until(lambda: len(mine.queue()) == 3)
         again = KeeperClient("card", path)
         thread = threading.Thread(target=again.acquire, args=("a",))
         thread.start()
-        assert until(lambda: len(mine.queue()) == 4, 60)
+        assert until(lambda: len(mine.queue()) == 4)
         assert {str(w) for w in mine.queue()[1:3]} == {f"process {other.pid} of user nobody" for other in others}
         mine.release()
         holder = next(other for other in others if mine.queue()[0].process == other.pid)
@@ -268,7 +268,7 @@ def test_the_command_gives_the_socket_the_rights_of_the_device(tmp_path):
     command = [sys.executable, "-m", "bttlab.keeper", str(path), "--device", str(node)]
     process = subprocess.Popen(command, env=environment())
     try:
-        assert until(lambda: path.exists() and stat.S_IMODE(path.lstat().st_mode) == 0o640, 60)
+        assert until(lambda: path.exists() and stat.S_IMODE(path.lstat().st_mode) == 0o640)
         client = KeeperClient("card", path)
         client.acquire("a")
         again = subprocess.run(command, env=environment(), capture_output=True, text=True)

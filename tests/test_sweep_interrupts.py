@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import yaml
 
 import tiny_runs
 from bttlab.experiments.keep import flat
+from lab_trainers import until
 
 pytestmark = pytest.mark.long
 
@@ -39,7 +39,7 @@ def sweep(tmp_path):
 
 
 def test_while_workers_start(sweep):
-    _wait(lambda: len(_workers(sweep)) == 2)
+    assert until(lambda: len(_workers(sweep)) == 2)
     assert _interrupted(sweep).splitlines() == [
         "bttlab: 0 of 3 trials are done; the same command goes on",
         "bttlab: stopped by Ctrl-C",
@@ -65,7 +65,7 @@ def _interrupted(process: subprocess.Popen) -> str:
         time.sleep(0.3)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
-    _wait(lambda: not _session(process))
+    assert until(lambda: not _session(process))
     return said
 
 
@@ -84,10 +84,3 @@ def _session(process: subprocess.Popen) -> dict[int, str]:
 
 def _workers(process: subprocess.Popen) -> list[int]:
     return [pid for pid, command in _session(process).items() if "spawn_main" in command]
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -5,24 +5,16 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
 import pytest
-from lab_page import LabPage
+from lab_page import SETTINGS, LabPage, wait_for_page
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 60
 TOKEN = "a-token-for-the-test"
-# No question about news over the page, and cells that are out of sight are there all the same.
-SETTINGS = {
-    "apputils-extension/notification": '{"fetchNews": "false"}',
-    "notebook-extension/tracker": '{"windowingMode": "none"}',
-}
 
 
 @pytest.fixture(scope="session")
@@ -54,22 +46,11 @@ def lab_url(lab_folder) -> Iterator[str]:
     with open(folder / "jupyter.log", "w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         try:
-            _wait_for(f"http://127.0.0.1:{port}/api?token={TOKEN}", server, folder / "jupyter.log")
+            wait_for_page(f"http://127.0.0.1:{port}/api?token={TOKEN}", server, folder / "jupyter.log")
             yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
             server.wait(30)
-
-
-def _wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            urllib.request.urlopen(url, timeout=2).close()
-            return
-        except OSError:
-            time.sleep(0.3)
-    pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-2000:]}")
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 import json
 import re
+import ssl
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
@@ -53,7 +55,23 @@ _BOXES = """cell => {
         return {name, hidden: scrolls ? 0 : whole.right - Math.max(whole.left, seen.right), ...seen};
     });
 }"""
+# No question about news over the page, and cells that are out of sight are there all the same.
+SETTINGS = {
+    "apputils-extension/notification": '{"fetchNews": "false"}',
+    "notebook-extension/tracker": '{"windowingMode": "none"}',
+}
 THEME = "@jupyterlab/apputils-extension:themes"
+
+
+def wait_for_page(url: str, server: subprocess.Popen, log: Path, authority: ssl.SSLContext | None = None) -> None:
+    """Wait until a server that was started gives a page."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            return urllib.request.urlopen(url, timeout=5, context=authority).close()
+        except OSError:
+            time.sleep(0.3)
+    raise AssertionError(f"the server did not start:\n{log.read_text()[-3000:]}")
 
 
 class LabPage:

@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, BrowserContext, expect
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "classroom"), str(ROOT / "tests" / "browser")]
 
-from lab_page import SIZE, LabPage  # noqa: E402
+from lab_page import SETTINGS, SIZE, LabPage, wait_for_page  # noqa: E402
 from test_lab_in_browser import dashboard  # noqa: E402
 
 from bttlab.card.sharing import KeeperClient  # noqa: E402
@@ -37,11 +37,6 @@ CARD = "emulated U50, TT bi-directional"
 SECONDS = 600.0  # on a busy machine
 # In every kernel of a student's notebooks take few samples, and a corpus that is scored fast.
 QUICK = "import os\nos.environ |= {{'BTTLAB_QUICK': '1', 'BTTLAB_DATA': '{data}'}}\n"
-# No question about news over the page, and cells that are out of sight are there all the same.
-SETTINGS = {
-    ".jupyter/lab/user-settings/@jupyterlab/apputils-extension/notification": '{"fetchNews": "false"}',
-    ".jupyter/lab/user-settings/@jupyterlab/notebook-extension/tracker": '{"windowingMode": "none"}',
-}
 SPY = """
 import glob, socket
 def tried(what, path):
@@ -66,7 +61,8 @@ def hub(short_airline) -> Iterator[SimpleNamespace]:
         data = shutil.copytree(short_airline, settings.parent / "data" / "airline").parent
         for name in STUDENTS:
             home = settings.parent / "home" / name
-            files = {home / f"{file}.jupyterlab-settings": text for file, text in SETTINGS.items()}
+            settings_folder = home / ".jupyter" / "lab" / "user-settings" / "@jupyterlab"
+            files = {settings_folder / f"{file}.jupyterlab-settings": text for file, text in SETTINGS.items()}
             for file, text in (
                 files | {home / ".ipython/profile_default/startup/quick.py": QUICK.format(data=data)}
             ).items():
@@ -77,7 +73,7 @@ def hub(short_airline) -> Iterator[SimpleNamespace]:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         url = f"https://127.0.0.1:{port}"
         try:
-            _wait_for(f"{url}/hub/login", authority, process, settings.parent / "log")
+            wait_for_page(f"{url}/hub/login", process, settings.parent / "log", authority)
             yield SimpleNamespace(url=url, passwords=passwords, folder=settings.parent)
         finally:
             process.terminate()
@@ -97,16 +93,6 @@ def _certified(settings: Path) -> ssl.SSLContext:
     with settings.open("a") as text:
         text.write(f'certificate = "{files["cert"]}"\nkey = "{files["key"]}"\n')
     return ssl.create_default_context(cafile=authority)
-
-
-def _wait_for(url: str, authority: ssl.SSLContext, process: subprocess.Popen, log: Path) -> None:
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            return urllib.request.urlopen(url, timeout=5, context=authority).close()
-        except OSError:
-            time.sleep(0.3)
-    pytest.fail(f"the hub did not start:\n{log.read_text()[-3000:]}")
 
 
 class StudentPage(LabPage):
@@ -140,7 +126,7 @@ class StudentPage(LabPage):
 
 def log_in(browser: Browser, hub: SimpleNamespace, student: str, password: str) -> BrowserContext:
     """A browser of a student's, who has logged in; the server is about to start."""
-    context = browser.new_context(viewport=SIZE, ignore_https_errors=True)  # _wait_for has checked who it is
+    context = browser.new_context(viewport=SIZE, ignore_https_errors=True)  # wait_for_page has checked who it is
     page = context.new_page()
     page.goto(f"{hub.url}/")
     page.get_by_label("Username").fill(student)

@@ -27,82 +27,68 @@ HUGE = 3 << 30  # bytes of a file that takes no room on disk
 
 
 class Target(ABC):
-    """A reader, and the file or files that it is given.
+    """A reader, and the files that it is given.
 
     Parameters
     ----------
     folder : path
         Empty; the files go there.
+
+    Attributes
+    ----------
+    sound : dict of str to list of bytes
+        By name, variants of each file.
+    tokens : list of bytes
+        That mean something in them.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    sound: dict[str, list[bytes]]
+    tokens: list[bytes]
 
-    @abstractmethod
-    def write(self, draw: random.Random) -> None:
-        """Write a hostile variant."""
+    def __init__(self, folder: Path):
+        self.folder, self.touched = folder, []
 
     @abstractmethod
     def read(self) -> None:
         """Read what `write` wrote; raises BttlabError if it is refused, AssertionError if it should have been."""
 
-    @abstractmethod
     def restore(self) -> None:
         """Write the sound files."""
-
-
-class OneFile(Target):
-    """A reader of one file.
-
-    Attributes
-    ----------
-    name : str
-        The file's.
-    sound : list of bytes
-    tokens : list of bytes
-        That mean something in it.
-    """
-
-    name: str
-    sound: list[bytes]
-    tokens: list[bytes]
-
-    @property
-    def path(self) -> Path:
-        return self.folder / self.name
-
-    def restore(self) -> None:
-        remove(self.path)
-        self.path.write_bytes(self.sound[0])
+        for name in self.touched or self.sound:
+            remove(self.folder / name)
+            (self.folder / name).write_bytes(self.sound[name][0])
 
     def write(self, draw: random.Random) -> None:
-        remove(self.path)
-        if not write_no_file(self.path, draw):
-            self.path.write_bytes(self.mutate(draw))
-
-    def mutate(self, draw: random.Random) -> bytes:
-        data = draw.choice(self.sound)
-        return self.restructure(data, draw) if draw.random() < 0.6 else mutate_bytes(data, draw, self.tokens)
+        """Write a hostile variant of one or two of the files."""
+        self.restore()
+        self.touched = draw.sample(sorted(self.sound), min(len(self.sound), draw.choice((1, 1, 1, 2))))
+        for name in self.touched:
+            path = self.folder / name
+            remove(path)
+            if not write_no_file(path, draw):
+                data = draw.choice(self.sound[name])
+                is_deep = draw.random() < 0.6
+                path.write_bytes(self.restructure(data, draw) if is_deep else mutate_bytes(data, draw, self.tokens))
 
     @abstractmethod
     def restructure(self, data: bytes, draw: random.Random) -> bytes:
         """Return a variant whose outer structure holds, so that what lies deeper is read."""
 
 
-class Overlay(OneFile):
+class Overlay(Target):
     """The overlay reader, as the emulated card uses it, PYNQ's parser behind it included."""
 
     name = "hostile.xclbin"
 
     def __init__(self, folder: Path):
         super().__init__(folder)
-        self.sound = [path.read_bytes() for path in sorted(overlays_folder().glob("*.xclbin"))]
+        self.sound = {self.name: [path.read_bytes() for path in sorted(overlays_folder().glob("*.xclbin"))]}
         self.tokens = [b"xclbin2\0", b"PK\1\2", b"PK\3\4", b"PK\5\6", b"<kernel>", b"<!ENTITY a 'b'>", b"\0" * 64]
         self.card = EmulatedU50()
 
     def read(self) -> None:
         """Describe the overlay; it is not loaded, as it is not trusted."""
-        overlay = self.card.get_bitfile_metadata(str(self.path)).overlay
+        overlay = self.card.get_bitfile_metadata(str(self.folder / self.name)).overlay
         assert overlay.kernels and all(isinstance(image, bytes) for image in overlay.images.values())
 
     def restructure(self, data: bytes, draw: random.Random) -> bytes:
@@ -163,14 +149,12 @@ def _mutate_xml(data: bytes, draw: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-class Manifest(OneFile):
+class Manifest(Target):
     """The reader of the manifest, and what is done with its entries: the file is looked for, the model built."""
-
-    name = MANIFEST
 
     def __init__(self, folder: Path):
         super().__init__(folder)
-        self.sound = [(overlays_folder() / MANIFEST).read_bytes()]
+        self.sound = {MANIFEST: [(overlays_folder() / MANIFEST).read_bytes()]}
         self.tokens = [b"{", b"}", b"[", b"]", b'"', b",", b":", b"null", b"1e999", b"\\u0000", b"\\ud800", b"\xff"]
 
     def read(self) -> None:
@@ -182,7 +166,7 @@ class Manifest(OneFile):
         return mutate_json(json.loads(data), draw).encode()
 
 
-class CheckpointFile(OneFile):
+class CheckpointFile(Target):
     """The reader of checkpoints."""
 
     name = "hostile.safetensors"
@@ -191,13 +175,12 @@ class CheckpointFile(OneFile):
         super().__init__(folder)
         store = CheckpointStore(folder)
         store.save(_checkpoint())
-        self.sound = [store.latest.read_bytes()]
-        self.original = read_checkpoint(store.latest)
+        self.sound = {self.name: [store.latest.read_bytes()]}
         self.tokens = [b"{", b'"', b"F32", b"BOOL", b"[0,0]", b"__metadata__", b"\0" * 8, b"\xff" * 8]
 
     def read(self) -> None:
         """Read the checkpoint; what has the digest of its content is taken, so a forged one only has to make sense."""
-        read = read_checkpoint(self.path)
+        read = read_checkpoint(self.folder / self.name)
         shapes = read.settings.config.parameter_shapes()
         assert {name: array.shape for name, array in read.parameters.items()} == shapes
         assert read.epochs_done >= 0 and read.losses.ndim == 1
@@ -245,8 +228,7 @@ class CorpusFolder(Target):
         for path in sorted(filter(Path.is_file, built_in.rglob("*"))):
             name, data = str(path.relative_to(built_in)), path.read_bytes()
             lines = data.split(b"\n")
-            self.sound[name] = data if name.endswith("_label.txt") else b"\n".join(lines[: self.UTTERANCES]) + b"\n"
-        self.touched: list[str] = []
+            self.sound[name] = [data if name.endswith("_label.txt") else b"\n".join(lines[: self.UTTERANCES]) + b"\n"]
         for name in self.sound:
             (folder / name).parent.mkdir(exist_ok=True)
         self.tokens = [
@@ -263,22 +245,11 @@ class CorpusFolder(Target):
         ]
         self.tokens += [b"O ", b"B- ", b"I-x ", b"PAD", b"UNK", b"\x1b[31m", b"a " * 20, "\U0001f600".encode()]
 
-    def restore(self) -> None:
-        for name in self.touched or self.sound:
-            remove(self.folder / name)
-            (self.folder / name).write_bytes(self.sound[name])
-        self.touched = []
-
-    def write(self, draw: random.Random) -> None:
-        """Write a hostile variant of one or two of its files."""
-        self.restore()
-        self.touched = draw.sample(sorted(self.sound), draw.choice((1, 1, 1, 2)))
-        for name in self.touched:
-            path = self.folder / name
-            remove(path)
-            if not write_no_file(path, draw):
-                data = self.sound[draw.choice(sorted(self.sound)) if draw.random() < 0.1 else name]
-                path.write_bytes(mutate_bytes(data, draw, self.tokens))
+    def restructure(self, data: bytes, draw: random.Random) -> bytes:
+        """Now and then take another file of the corpus."""
+        if draw.random() < 0.15:
+            (data,) = self.sound[draw.choice(sorted(self.sound))]
+        return mutate_bytes(data, draw, self.tokens)
 
     def read(self) -> None:
         corpus = read_corpus(self.folder, "unk")
