@@ -83,18 +83,6 @@ def test_tt_svd_cuts_no_more_than_the_discarded_singular_values(rank):
     assert 0 < error <= discarded * (1 + 1e-12)
 
 
-def test_ttm_svd_cuts_no_more_than_the_discarded_singular_values():
-    torch.manual_seed(0)
-    table = torch.randn(24, 12, dtype=torch.float64)
-    cores = matrix_to_ttm(table, (2, 3, 4), (3, 2, 2), (4, 3))
-    tensor = table.reshape(2, 3, 4, 3, 2, 2).permute(0, 3, 1, 4, 2, 5)
-    discarded = sum(
-        torch.linalg.svdvals(tensor.reshape(rows, -1))[kept:].square().sum().item() for rows, kept in [(6, 4), (36, 3)]
-    )
-    error = (ttm_to_matrix(cores) - table).square().sum().item()
-    assert 0 < error <= discarded * (1 + 1e-12)
-
-
 @given(st.data(), st.lists(st.tuples(mode, mode), min_size=1, max_size=4), st.booleans())
 def test_lookup_agrees_with_autograd_through_the_table(data, pairs, double):
     torch.manual_seed(0)
