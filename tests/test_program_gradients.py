@@ -10,7 +10,6 @@ import torch
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
-from bttlab.compiler.hazards import check_program
 from bttlab.compiler.program import compile_program
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.tensor import Order
@@ -95,19 +94,6 @@ def test_a_rank_for_each_layer(fast, flow, each_bond):
 @pytest.mark.parametrize(("encoders", "rank", "flow"), [(4, 12, PAPER), (6, 15, "auto")])
 def test_deeper_models(fast, encoders, rank, flow):
     check_gradients(fast, ModelConfig(encoders=encoders, linear_rank=rank), (2, 17), TOLERANCE, flow=flow)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("flow", [PAPER, "auto"])
-def test_cores_in_other_banks(fast, flow, monkeypatch):
-    """Where the banks that few ports reach are the worst, not the best."""
-    usual = {block.name: block.bank for block in compile_program(SMALL, flow=flow).model.layout.blocks}
-    monkeypatch.setattr("bttlab.compiler.banks.PORT_COST", -1000.0)
-    program = compile_program(SMALL, flow=flow)
-    moved = [one for one in program.model.layout.blocks if ".cores." in one.name and one.bank != usual[one.name]]
-    assert len(moved) > len(usual) // 4
-    assert check_program(program, (2, 9, 18)) == []
-    check_gradients(fast, SMALL, (2, 9, 18), 2 * TOLERANCE, flow=flow)
 
 
 SHAPES = {
