@@ -46,6 +46,28 @@ def test_power_follows_the_kernel_within_a_second(telemetry, clock):
     assert watts(telemetry) == pytest.approx(20 - 0.74, abs=0.02)
 
 
+def test_levels_are_asked_for_when_somebody_reads_or_once_in_many_kernels(telemetry, clock):
+    asked = []
+
+    def levels(watts):
+        asked.append(watts)
+        return PowerLevels(idle=watts, running=watts, idle_vccint=4, running_vccint=12)
+
+    telemetry.load(lambda: levels(20))
+    clock.now = 10
+    telemetry.load(lambda: levels(30))
+    telemetry.kernel(True)
+    assert not asked
+    assert watts(telemetry) == pytest.approx(20 - 0.74, abs=0.02)
+    clock.now = 10.25
+    assert watts(telemetry) == pytest.approx(20 - 0.74 + 10 * (1 - math.exp(-1)), abs=0.02)
+    asked.clear()
+    for _ in range(1000):
+        telemetry.kernel(True)
+        telemetry.kernel(False)
+    assert asked and len(telemetry._periods) < 1000
+
+
 def test_rails_are_pynqs_and_say_that_they_are_modelled():
     card = EmulatedU50()
     rails = card.sensors
