@@ -48,18 +48,15 @@ def damaged(data: bytes) -> list[bytes]:
     return found
 
 
-def test_a_damaged_run_json_is_refused(run, tmp_path):
-    for data in damaged((run / RUN_FILE).read_bytes()):
-        (tmp_path / RUN_FILE).write_bytes(data)
-        with pytest.raises(RecordError, match="no record of a run"):
-            read_run(tmp_path)
-
-
-def test_a_damaged_manifest_is_refused(tmp_path):
-    for data in damaged((overlays_folder() / "manifest.json").read_bytes()):
-        (tmp_path / "manifest.json").write_bytes(data)
-        with pytest.raises(OverlayError, match="is not a valid manifest"):
-            read_manifest(tmp_path)
+def test_a_damaged_record_or_manifest_is_refused(run, tmp_path):
+    for path, read, error, message in (
+        (run / RUN_FILE, read_run, RecordError, "no record of a run"),
+        (overlays_folder() / "manifest.json", read_manifest, OverlayError, "is not a valid manifest"),
+    ):
+        for data in damaged(path.read_bytes()):
+            (tmp_path / path.name).write_bytes(data)
+            with pytest.raises(error, match=message):
+                read(tmp_path)
 
 
 def test_damaged_lines_of_metrics_are_left_out_and_named(run):

@@ -41,22 +41,23 @@ def test_a_loss_figure_has_axes_with_names():
 
 
 class _Run:
-    total = 4
+    """A run of four samples, one for each wait; `stopped_by` is raised by the first wait, `fault` by the last."""
 
-    def __init__(self, fail=None):
-        self.losses, self.done, self.stopped, self._fail = np.zeros(0, np.float32), False, False, fail
+    def __init__(self, total=4, stopped_by=None, fault=None):
+        self.total, self.losses, self.done = total, np.zeros(0, np.float32), False
+        self._stopped_by, self._fault = stopped_by, fault
 
     def stop(self):
-        self.stopped = self.done = True
+        self.done = True
 
     def wait(self, timeout=None):
-        if self._fail is not None and (isinstance(self._fail, KeyboardInterrupt) and not self.done):
-            raise self._fail
-        if len(self.losses) < self.total and not self.stopped:
+        if self._stopped_by and not self.done:
+            raise self._stopped_by
+        if not self.done:
             self.losses = np.append(self.losses, np.float32(1))
         self.done = self.done or len(self.losses) == self.total
-        if self.done and isinstance(self._fail, NumericalFault):
-            raise self._fail
+        if self.done and self._fault:
+            raise self._fault
         return self.losses
 
 
@@ -73,27 +74,22 @@ def test_the_mouse_shows_values_after_the_cell_has_ended():
     assert not text.get_window_extent().overlaps(legend.get_window_extent())
 
 
-def test_watching_a_run(capsys):
-    assert len(watch(_Run(), "a run")) == 4
-    assert "4 samples in" in capsys.readouterr().out
-
-
-def test_a_watched_run_ends_when_its_time_is_over(capsys):
-    run = _Run()
-    run.total = 10**9
-    assert 0 < len(watch(run, "a run", seconds=0.3)) < run.total and run.stopped
-    assert "stopped of 1,000,000,000" in capsys.readouterr().out
-
-
-def test_interrupting_a_watched_run_stops_it(capsys):
-    run = _Run(KeyboardInterrupt())
-    assert len(watch(run, "a run")) == 0 and run.stopped
-    assert "stopped of 4" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("run", "seconds", "says"),
+    [
+        (_Run(), 600, "4 samples in"),
+        (_Run(total=10**9), 0.3, "stopped of 1,000,000,000"),
+        (_Run(stopped_by=KeyboardInterrupt()), 600, "0 samples, stopped of 4"),
+    ],
+)
+def test_watching_a_run(run, seconds, says, capsys):
+    assert len(watch(run, "a run", seconds)) == len(run.losses) and run.done
+    assert says in capsys.readouterr().out
 
 
 def test_a_watched_run_that_diverges():
     with pytest.raises(NumericalFault):
-        watch(_Run(NumericalFault("loss", 4, np.zeros(4, np.float32), 1.0)), "a run")
+        watch(_Run(fault=NumericalFault("loss", 4, np.zeros(4, np.float32), 1.0)), "a run")
 
 
 def test_budget(monkeypatch):

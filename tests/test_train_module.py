@@ -9,14 +9,13 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from bttlab.cli import main
 from bttlab.compiler.module_file import module_of_source
-from bttlab.data import Corpus, Split, Vocabulary, encode, epoch_order, load_corpus
+from bttlab.data import Corpus, Split
 from bttlab.experiments.record import read_run
 from bttlab.model import ModuleConfig, Predictions
-from bttlab.train import read_checkpoint, tensors_digest
+from bttlab.train import tensors_digest
 from bttlab.train.evaluation import scores_of
 from own_module import Net
 from tiny_runs import metrics
@@ -74,26 +73,6 @@ def test_a_run_needs_its_folder_alone(place, call, train):
     assert {key: scores[key] for key in trained["test"]} == trained["test"]
     (found,) = call("predict", "fli please to a x", "--run", "run")["predictions"]
     assert found["intent"] in ("flight", "fare") and found.keys() == {"words", "intent", "unknown"}
-
-
-def test_the_reference_trains_as_a_plain_loop_does(place, train, corpus):
-    train("Net", "--samples", 20, "--seed", 3, "--device", "reference", "--lr", 0.02)
-    torch.manual_seed(3)
-    net, data = Net(), load_corpus(corpus)
-    checkpoint = read_checkpoint(place / "run" / "checkpoint.safetensors")
-    vocabulary = Vocabulary.from_sentences(data.train.words, 100)
-    samples = encode(data.train, vocabulary, data, checkpoint.settings.config)[epoch_order(len(data.train), 3, 0)[:20]]
-    for n in range(20):
-        tokens = torch.from_numpy(samples.tokens[n, : samples.lengths[n]]).long()
-        net.zero_grad()
-        F.cross_entropy(net(tokens[None]), torch.tensor(samples.intents[n : n + 1]).long()).backward()
-        with torch.no_grad():
-            for parameter in net.parameters():
-                parameter -= 0.02 * parameter.grad
-    wanted = {name: p.detach().numpy() for name, p in net.named_parameters()}
-    assert wanted.keys() == checkpoint.parameters.keys()
-    for name, found in checkpoint.parameters.items():
-        assert found == pytest.approx(wanted[name], abs=2e-6), name
 
 
 def test_a_resumed_run_has_the_bits_of_an_unbroken_one(place, call, train):
