@@ -227,15 +227,6 @@ class LabPage:
         words.wait_for(state="attached")
         return words.text_content()
 
-    def until_gone(self, part: str) -> None:
-        """Wait until no widget's line says something."""
-        self._wait_for(f"part => ({_FIND_TEXT})(part) === null", part)
-
-    def until_text(self, part: str, action: Callable[[], None]) -> str:
-        """Do something and wait until a line of text says `part`; returns the line."""
-        action()
-        return self.wait_for_text(part)
-
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds that the page alone cannot tell."""
         end = time.monotonic() + PATIENCE
