@@ -10,7 +10,7 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bttlab.data import Vocabulary, load_corpus
+from bttlab.data import load_corpus
 from bttlab.model import initial_parameters
 from bttlab.train import Checkpoint, CheckpointError, CheckpointStore, CorpusRecord, read_checkpoint, tensors_digest
 from bttlab.train import checkpoint as module
@@ -23,7 +23,7 @@ def checkpoint(corpus):
     state = {"step": np.asarray(7, np.int64)} | {f"first_moment.{n}": a + 1 for n, a in parameters.items()}
     return Checkpoint(
         settings(corpus, "momentum", samples=9),
-        CorpusRecord.of(load_corpus(corpus), Vocabulary(["a"])),
+        CorpusRecord.of(load_corpus(corpus), CONFIG),
         "the PyTorch reference",
         epochs_done=2,
         losses=np.array([3.5, np.float32(1) / 3], np.float32),

@@ -54,21 +54,6 @@ def test_vocabulary_never_takes_a_word_for_a_special_token():
     assert [vocabulary.token(word) for word in ("[CLS]", "[PAD]", "a")] == [1, 1, 3]
 
 
-def test_vocabulary_by_label_puts_words_of_a_slot_type_next_to_each_other():
-    split = small_corpus(
-        ("fare to rome on monday", "O O B-toloc.city O B-day", "fare"),
-        ("from oslo to rome on friday", "O B-fromloc.city O B-toloc.city O B-day", "flight"),
-        ("monday", "O", "flight"),
-        ("monday", "B-day", "flight"),
-    ).train
-    vocabulary = Vocabulary.from_sentences(split.words, None, word_classes=True)
-    assert vocabulary.to_list()[10:] == ["monday", "on", "rome", "to", "fare", "friday", "from", "oslo"]
-    by_label = vocabulary.by_label(split)
-    assert by_label.to_list()[:10] == vocabulary.to_list()[:10]
-    assert by_label.to_list()[10:] == ["on", "to", "fare", "from", "rome", "oslo", "monday", "friday"]
-    assert by_label.token("7") == vocabulary.token("7")
-
-
 def test_vocabulary_refuses():
     with pytest.raises(CorpusError, match="size 3 has no space"):
         Vocabulary.from_sentences([["a"]], 3)

@@ -8,12 +8,12 @@ import time
 import numpy as np
 import pytest
 
-from bttlab.data import CorpusError, Vocabulary, load_corpus
+from bttlab.data import CorpusError, load_corpus
 from bttlab.experiments.curves import read_metrics
 from bttlab.model.loop import LARGEST_CHUNK, chunks
 from bttlab.train import CorpusRecord, ProgressBar, RunError
 from bttlab.train.metrics_log import MetricsLog
-from tiny_runs import write_corpus
+from tiny_runs import CONFIG, write_corpus
 
 
 def test_chunks_cover_the_range_and_grow_to_the_limit():
@@ -75,7 +75,7 @@ def test_progress_shows_loss_and_rate_on_stderr(capsys, monkeypatch):
 def test_a_corpus_is_known_by_its_content(tmp_path):
     first, same, other = (write_corpus(tmp_path / name, seed) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
     (same / "train" / "label").write_bytes((same / "train" / "label").read_bytes().replace(b"\n", b"\r\n"))
-    record = CorpusRecord.of(load_corpus(first), Vocabulary(["a"]))
+    record = CorpusRecord.of(load_corpus(first), CONFIG)
     assert record.is_of(load_corpus(same)) and not record.is_of(load_corpus(other))
     assert record.vocabulary[:3] == ["[PAD]", "[UNK]", "[CLS]"]
     assert CorpusRecord(**record.to_dict()) == record
@@ -84,10 +84,10 @@ def test_a_corpus_is_known_by_its_content(tmp_path):
 def test_another_corpus_takes_the_label_ids_of_the_first(tmp_path):
     first, other = write_corpus(tmp_path / "a"), write_corpus(tmp_path / "b")
     (other / "slot_label.txt").write_text("PAD\nUNK\nI-city\nB-city\nO\n")
-    record = CorpusRecord.of(load_corpus(first), Vocabulary(["a"]))
+    record = CorpusRecord.of(load_corpus(first), CONFIG)
     assert record.relabelled(load_corpus(other)).slot_labels == load_corpus(first).slot_labels
     (first / "intent_label.txt").write_text("flight\nfare\n")
-    record = CorpusRecord.of(load_corpus(first), Vocabulary(["a"]))
+    record = CorpusRecord.of(load_corpus(first), CONFIG)
     (other / "intent_label.txt").write_text("flight\nfare\nhotel\n")
     for split in ("train", "dev", "test"):
         path = other / split / "label"

@@ -18,7 +18,6 @@ RECIPE = """
 epochs = 2
 learning_rate = 1e-3
 word_classes = true
-words_by_label = true
 label_smoothing = 0.1
 [optimizer]
 name = "adamw"
@@ -34,7 +33,6 @@ PARTS = {
     "schedule": LearningRateSchedule("linear", 0.25),
     "augmentation": Augmentation(word_dropout=1.0, slot_substitution=0.5),
     "word_classes": True,
-    "words_by_label": True,
     "label_smoothing": 0.1,
 }
 

@@ -37,8 +37,6 @@ def train_in_batches(
     if recipe.optimizer.name != "adamw":
         raise ConfigError(f"optimizer is {recipe.optimizer.name}: batches are trained with adamw")
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size, recipe.word_classes)
-    if recipe.words_by_label:
-        vocabulary = vocabulary.by_label(corpus.train)
     augmenter = Augmenter(recipe.augmentation, corpus, vocabulary, config)
     trainer = ReferenceTrainer(config, seed=seed)
     model = Transformer(config, seed=seed)

@@ -102,7 +102,7 @@ def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
     CheckpointStore(folder).save(
         Checkpoint(
             settings,
-            CorpusRecord.of(corpus, training.setting.vocabulary),
+            CorpusRecord.of(corpus, config),
             "PyTorch, by a method of the methods lab",
             epochs_done=0,
             losses=np.zeros(0, np.float32),

@@ -12,7 +12,7 @@ import numpy as np
 
 from bttlab.errors import BttlabError
 
-from .corpus import OUTSIDE, Corpus, Split, type_of
+from .corpus import OUTSIDE, Corpus, Split
 from .samples import Samples, encode
 from .vocabulary import Vocabulary
 
@@ -124,6 +124,11 @@ def tag_chunks(tags: list[str]) -> list[tuple[int, int, str]]:
         else:
             cut.append((i, i + 1, OUTSIDE))
     return cut
+
+
+def type_of(label: str) -> str:
+    """Return a label's type: toloc.city_name and fromloc.city_name are both city_name."""
+    return label.rpartition(".")[2]
 
 
 def _slot_values(split: Split) -> dict[str, list[tuple[str, ...]]]:

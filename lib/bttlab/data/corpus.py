@@ -59,11 +59,6 @@ class Corpus:
         return getattr(self, name)
 
 
-def type_of(label: str) -> str:
-    """Return a label's type: toloc.city_name and fromloc.city_name are both city_name."""
-    return label.rpartition(".")[2]
-
-
 def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Corpus:
     """Read a corpus from its folder.
 

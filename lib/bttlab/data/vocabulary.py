@@ -1,9 +1,9 @@
 """Map words to token ids."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 
-from .corpus import CorpusError, Split, type_of
+from .corpus import CorpusError
 
 PAD_ID, UNK_ID, CLS_ID = 0, 1, 2
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]")
@@ -76,26 +76,6 @@ class Vocabulary:
             return cls(words[len(WORD_CLASSES) :], word_classes=True)
         return cls(words)
 
-    def by_label(self, split: Split) -> "Vocabulary":
-        """Return a vocabulary of the same words in which those of a slot type and an intent have neighbouring ids.
-
-        The digits of an id choose the slices of a tensor-train-matrix embedding's cores, so words with neighbouring
-        ids share most of their parameters. A word has the slot type and the intent that it has most often.
-
-        Parameters
-        ----------
-        split : Split
-            The training split. Words that are not in it come first.
-        """
-        types, intents = defaultdict(Counter), defaultdict(Counter)
-        for words, slots, intent in zip(split.words, split.slots, split.intents, strict=True):
-            for word, slot in zip(words, slots, strict=True):
-                types[word][type_of(slot[2:])] += 1  # of O an empty one
-                intents[word][intent] += 1
-        words = self._tokens[self._first_word :]
-        ordered = sorted(words, key=lambda word: (_most(types[word]), _most(intents[word]), -types[word].total(), word))
-        return Vocabulary(ordered, self._first_word > len(SPECIAL))
-
     def to_list(self) -> list[str]:
         """Return all tokens in the order of their ids."""
         return list(self._tokens)
@@ -113,8 +93,3 @@ class Vocabulary:
     def unknown_token(self, word: str) -> int:
         """Return the id of an unknown word: that of its class, or of [UNK] without word classes."""
         return self._ids[word_class(word)] if self._first_word > len(SPECIAL) else UNK_ID
-
-
-def _most(counts: Counter) -> str:
-    """Return the most frequent name, the first in alphabetical order among equals; of none an empty one."""
-    return min(counts, key=lambda name: (-counts[name], name), default="")

@@ -29,7 +29,6 @@ class Recipe:
     schedule: LearningRateSchedule = PLAIN_SCHEDULE
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
-    words_by_label: bool = False
     label_smoothing: float = 0.0
     decode_tags: bool = False
 

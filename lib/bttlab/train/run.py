@@ -170,7 +170,9 @@ class Run:
     ):
         self.model = module or settings.config
         self.folder, self.settings, self.corpus = folder, settings, corpus
-        self.record = checkpoint.corpus if checkpoint else CorpusRecord.of(corpus, settings.vocabulary(corpus))
+        self.record = (
+            checkpoint.corpus if checkpoint else CorpusRecord.of(corpus, settings.config, settings.word_classes)
+        )
         vocabulary = Vocabulary.from_list(self.record.vocabulary)
         self.samples, self.notes = dict(samples or {}), []
         for name in SPLIT_NAMES if samples is None else ():

@@ -49,8 +49,6 @@ class RunSettings:
         The peak, if a schedule varies it.
     word_classes : bool
         Whether unknown words get a class by their characters (`bttlab.data.Vocabulary`).
-    words_by_label : bool
-        Whether words of a slot type have neighbouring ids (`Vocabulary.by_label`); else frequent words come first.
     label_smoothing : float
         As in `bttlab.model.Trainer`.
     decode_tags : bool
@@ -84,7 +82,6 @@ class RunSettings:
     schedule: LearningRateSchedule = PLAIN_SCHEDULE
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
-    words_by_label: bool = False
     label_smoothing: float = 0.0
     decode_tags: bool = False
     recipe: str | None = None
@@ -108,7 +105,7 @@ class RunSettings:
                 raise RunError(f"{name} is {value}: it must be at most {most:,}; give --{name} again")
         check_learning_rates(self.learning_rate, 1)
         check_label_smoothing(self.label_smoothing)
-        for name in ("word_classes", "words_by_label", "decode_tags"):
+        for name in ("word_classes", "decode_tags"):
             if not isinstance(getattr(self, name), bool):
                 raise RunError(f"{name} is {getattr(self, name)!r}: it must be true or false")
         for name in ("data", "device", "recipe", "overlay"):
@@ -118,11 +115,6 @@ class RunSettings:
             raise RunError(f"unknown_labels is {self.unknown_labels!r}: choose error or unk")
         if self.flow not in FLOWS:
             raise RunError(f"flow is {self.flow!r}: choose {', '.join(FLOWS)}")
-
-    def vocabulary(self, corpus: Corpus) -> Vocabulary:
-        """Return the vocabulary of a corpus's training split."""
-        words = Vocabulary.from_sentences(corpus.train.words, self.config.vocabulary_size, self.word_classes)
-        return words.by_label(corpus.train) if self.words_by_label else words
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""
@@ -195,8 +187,9 @@ class CorpusRecord:
     vocabulary: list[str]
 
     @classmethod
-    def of(cls, corpus: Corpus, vocabulary: Vocabulary) -> "CorpusRecord":
-        """Describe a corpus and the vocabulary of its training split."""
+    def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, word_classes: bool = False) -> "CorpusRecord":
+        """Describe a corpus, with the vocabulary of its training split."""
+        vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size, word_classes)
         return cls(corpus.name, corpus_digest(corpus), corpus.intent_labels, corpus.slot_labels, vocabulary.to_list())
 
     def to_dict(self) -> dict[str, Any]:
