@@ -54,8 +54,8 @@ def chosen_ranks(training: Training, numbers_at_start: int) -> dict[str, Any]:
 def cut(optimizer: torch.optim.Optimizer, layer: Train, kept: list[Tensor]) -> None:
     """Leave a train some indices of its bonds; its cores, gates and their optimizer state are really cut.
 
-    `kept` has of each bond the indices that stay, int64. A state in which there are tensors of other shapes than its
-    parameter's is begun again.
+    `kept` has of each bond the indices that stay, int64. A state that has anything but numbers and tensors of its
+    parameter's shape is begun again.
     """
     count, before = len(layer.cores), [*layer.cores, *layer.core_map.gates]
     pairs = [*pairwise([None, *kept, None]), *((indices, None) for indices in kept)]
@@ -67,9 +67,13 @@ def cut(optimizer: torch.optim.Optimizer, layer: Train, kept: list[Tensor]) -> N
         group["params"] = [replaced.get(parameter, parameter) for parameter in group["params"]]
     for (old, new), pair in zip(replaced.items(), pairs, strict=True):
         state = optimizer.state.pop(old, {})
-        tensors = {key: value for key, value in state.items() if type(value) is Tensor and value.numel() > 1}
-        if state and all(value.shape == old.shape for value in tensors.values()):
+        tensors = {key: value for key, value in state.items() if not _is_number(value)}
+        if state and all(type(value) is Tensor and value.shape == old.shape for value in tensors.values()):
             optimizer.state[new] = state | {key: selected(value, *pair) for key, value in tensors.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,20 @@ def test_cutting_what_carries_nothing_changes_no_output_and_keeps_the_moments(se
     steps(training, 1)
 
 
+def test_moments_in_blocks_begin_again_when_a_core_is_cut(setting):
+    training = Training(setting, parse("rank-pruning:rank=4,embedding_rank=4+8bit-optimizer:smallest=1"))
+    steps(training, 2)
+    layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
+    core = layers[1].cores[1]
+    assert isinstance(training.optimizer.state[core]["first"], tuple)
+    with torch.no_grad():
+        layers[1].cores[0][..., 1] = 0
+    cut_to(training.optimizer, layers, training.extra["rank-pruning"]["felt"], most=10**9)
+    assert layers[1].cores[1].shape[0] == 3 and core not in training.optimizer.state
+    steps(training, 1)
+    assert training.optimizer.state[layers[1].cores[1]]["step"] == 1
+
+
 def test_a_pruned_model_exports_at_its_largest_ranks_says_the_same_and_is_trained_on(setting, tmp_path, capsys):
     training = Training(replace(setting, samples=60), parse("rank-pruning:rank=5,embedding_rank=4"))
     training.run()
