@@ -191,7 +191,7 @@ def test_energy_of_a_gpu(zeus, clock, monkeypatch):
     assert meter.watts() == 280
 
 
-def test_what_is_done_aside_takes_no_energy(zeus):
+def test_what_is_done_aside_takes_no_energy(zeus, clock):
     meter, reason = find_meter(CUDA)
 
     def steps(aside):
