@@ -106,23 +106,14 @@ def groups(record: dict[str, Any]) -> dict[tuple[str, int, str], list[dict[str, 
     return runs
 
 
-def table(record: dict[str, Any], recipes: Sequence[str] = ()) -> str:
-    """Return a record as a Markdown table in per cent: means over the seeds, deviation, and range of five or more.
-
-    Parameters
-    ----------
-    record : dict
-    recipes : sequence of str
-        The recipes to show; by default all.
-    """
+def table(record: dict[str, Any]) -> str:
+    """Return a record as a Markdown table in per cent: means over the seeds, deviation, and range of five or more."""
     if "module" in record["runs"][0]:
         return table_of_modules(record)
     splits = ["dev", "test"] if all("test" in run for run in record["runs"]) else ["held-out"]
     header = [f"{split} {name}" for split in splits for name in SCORES.values()]
     rows = [["model", "recipe", "epochs", "seeds", *header], ["---", "---", *["---:"] * (2 + len(header))]]
     for (kind, encoders, recipe), runs in groups(record).items():
-        if recipes and recipe not in recipes:
-            continue
         seeds = _seeds(sorted(run["seed"] for run in runs))
         scores = [[run["epochs"][-1]["dev"] for run in runs], [run.get("test") for run in runs]][: len(splits)]
         cells = [in_per_cent([one[name] for one in split]) for split in scores for name in SCORES]
@@ -184,7 +175,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collecting.add_argument("--held-out", action="store_true", help="leave out test: for folds and for tuning")
     printing = commands.add_parser("table", help="print a record, or published scores, as Markdown")
     printing.add_argument("record", type=Path)
-    printing.add_argument("--recipes", nargs="+", default=(), metavar="NAME", help="show only these")
     drawing = commands.add_parser("figure", help="draw a record's curves")
     drawing.add_argument("record", type=Path)
     drawing.add_argument("picture", type=Path)
@@ -197,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         record = _read(options.record)
         if options.command == "table":
-            print(published_table(record["models"]) if "models" in record else table(record, options.recipes), end="")
+            print(published_table(record["models"]) if "models" in record else table(record), end="")
         else:
             draw(record, options.picture)
     except (BttlabError, OSError, ValueError) as error:
