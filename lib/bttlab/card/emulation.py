@@ -274,7 +274,8 @@ class EmulatedU50(pynq.Device):
     def sensors(self) -> dict[str, XrtRail]:
         """PYNQ's power rails of the card. They are modelled and follow whether a kernel is running.
 
-        Each rail and sensor has the attribute `provenance`, "modelled".
+        Each rail and sensor has the attribute `provenance`, "modelled". Their integral is not the energy, since the
+        emulation is slower than the card: `bttlab.estimate.card` has that.
         """
         return modelled_rails(self)
 
