@@ -81,8 +81,13 @@ class Instruction:
                 where = 1 << 15 | operand.where | operand.token_offset << 8 | operand.group << 10
                 fields += [where, operand.base, *operand.stride]
         row = self.row_level | (self.row_base & 63) << 2 | self.depth_mask << 8 | self.accumulator_level << 12
-        fields = np.array([*fields, self.count, *self.immediate, row]).astype(np.uint16).astype(np.uint32)
-        return (fields[::2] | fields[1::2] << 16).reshape(2, LANES)
+        return packed([*fields, self.count, *self.immediate, row])
+
+
+def packed(fields: Sequence[int]) -> np.ndarray:
+    """Return an instruction's 64 fields as both of its vectors of 16 integers."""
+    fields = np.array(fields).astype(np.uint16).astype(np.uint32)
+    return (fields[::2] | fields[1::2] << 16).reshape(2, LANES)
 
 
 @dataclass

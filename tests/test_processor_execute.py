@@ -1,4 +1,7 @@
-"""The training processor's loop against the functional model, which shares none of its units: equal bits."""
+"""The training processor's loop against the functional model, which shares none of its units: equal bits.
+
+The cycles of the loop are those of the rule in docs/processor.md.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -7,8 +10,11 @@ import numpy as np
 import pytest
 
 from bttlab.card.image import IMAGES, cpu_features
+from bttlab.compiler.instruction import Instruction as CompiledInstruction
+from bttlab.compiler.instruction import Level, encode
+from bttlab.compiler.timing import time_program
 
-from processor_native import C, Call, Instruction, Native, Operand, Sample, Tables
+from processor_native import C, Call, Instruction, Native, Operand, Sample, Tables, packed
 
 Random = np.random.Generator
 PROGRAMS = 20  # of each operation
@@ -313,3 +319,24 @@ def test_a_fold_keeps_negative_zero(loop, fast):
     code = Instruction(C.ENGINE_0, C.REDUCE, (1, 1, 1, 1), operands, count=16, depth_mask=8)
     check(loop, fast, filled, code, 16, any_sample(random))
     assert np.signbit(loop.memories["bank 16"][0]).all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(12))
+def test_cycles_of_random_programs_are_those_of_the_rule(loop, seed):
+    random = np.random.default_rng(seed)
+    instructions, counts = [], [0] * C.UNITS
+    for _ in range(int(random.integers(1, 400))):
+        unit = int(random.choice([C.VECTOR, C.ENGINE_0, C.DRAIN_1, C.SHUFFLE], p=[0.7, 0.1, 0.1, 0.1]))
+        bounds = random.integers(0 if random.random() < 0.1 else 1, 5, 3).tolist()
+        code = CompiledInstruction(unit, 0, tuple(Level(name, n) for name, n in zip("abc", bounds, strict=True)), {})
+        waits = [code.after_end]
+        if random.random() < 0.1:
+            waits.append(code.after_drain if random.random() < 0.5 else code.after_begin)
+        for after in waits:
+            other = int(random.integers(len(counts)))
+            after[other] = int(random.integers(counts[other] + 1))
+        instructions.append(code)
+        counts[unit] += 1
+    encoded = [packed(encode(code, int, int)) for code in instructions]
+    assert loop.run(encoded, any_sample(random), Call(**RATES)) == time_program(instructions, 1).cycles

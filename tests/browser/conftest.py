@@ -58,8 +58,8 @@ def _opening(lab_url, browser) -> Iterator[Callable[..., LabPage]]:
     """Opens a notebook by name in a page of its own; closes pages and shuts kernels down in the end."""
     pages = []
 
-    def opened(name: str, dark: bool = False) -> LabPage:
-        page = LabPage(browser, lab_url, TOKEN, name, dark)
+    def opened(name: str) -> LabPage:
+        page = LabPage(browser, lab_url, TOKEN, name)
         pages.append(page)
         return page
 

@@ -60,7 +60,6 @@ SETTINGS = {
     "apputils-extension/notification": '{"fetchNews": "false"}',
     "notebook-extension/tracker": '{"windowingMode": "none"}',
 }
-THEME = "@jupyterlab/apputils-extension:themes"
 
 
 def wait_for_page(url: str, server: subprocess.Popen, log: Path, authority: ssl.SSLContext | None = None) -> None:
@@ -84,14 +83,10 @@ class LabPage:
         Of JupyterLab.
     name : str
         Of the notebook in notebooks/, without its ending.
-    dark : bool
-        In JupyterLab's dark theme.
     """
 
-    def __init__(self, browser: Browser, url: str, token: str, name: str, dark: bool = False):
+    def __init__(self, browser: Browser, url: str, token: str, name: str):
         self._url, self._token = url, token
-        theme = "JupyterLab Dark" if dark else "JupyterLab Light"
-        self._call("PUT", f"/lab/api/settings/{THEME}", {"raw": json.dumps({"theme": theme})})
         self._browser, self._name = browser, name
         self._open()
 
@@ -295,13 +290,9 @@ class LabPage:
         self.page.get_by_role("menuitem", name=menu, exact=True).click()
         self.page.get_by_role("menuitem", name=item, exact=True).click()
 
-    def _call(self, method: str, path: str, body: dict | None = None):
-        request = urllib.request.Request(
-            self._url + path,
-            json.dumps(body).encode() if body is not None else None,
-            {"Authorization": f"token {self._token}", "Content-Type": "application/json"},
-            method=method,
-        )
+    def _call(self, method: str, path: str):
+        headers = {"Authorization": f"token {self._token}"}
+        request = urllib.request.Request(self._url + path, headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=30) as reply:
             text = reply.read()
         return json.loads(text) if text else None
