@@ -9,6 +9,7 @@ from .corpus import PAD, UNK, Split
 NEVER = -1e9  # score of what is not allowed: below every sum of logits
 WEIGHT = 0.5  # of the transition scores; chosen on a fold of SNIPS's training split
 PRIOR = 0.1  # added to the count of each pair of tags
+ABSENT = 0.1  # penalty of a tag that never occurs with an intent, per occurrence expected if both were independent
 
 
 class TagDecoder:
@@ -16,8 +17,9 @@ class TagDecoder:
 
     A model that labels each word independently may predict B-x I-y, which is not valid. The score of a sequence is the
     sum of its logits and of `WEIGHT` times log P(tag | previous tag) - log P(tag), estimated from the training split.
-    An I- tag must continue a chunk of its type, and a tag that never occurs with the predicted intent in the training
-    split is not allowed.
+    An I- tag must continue a chunk of its type. A tag that never occurs with the predicted intent in the training split
+    loses `ABSENT` times the number of times that it would, were tags independent of intents: rare tags of rare intents
+    lose little, others cannot win.
 
     Parameters
     ----------
@@ -44,19 +46,19 @@ class TagDecoder:
     def _count(self, train: Split, ids: dict[str, int], intents: dict[str, int]) -> None:
         number = len(ids)
         first, pairs = np.full(number, PRIOR), np.full((number, number), PRIOR)
-        seen = np.zeros((len(intents), number), bool)
+        together = np.zeros((len(intents), number))
         for tags, intent in zip(train.slots, train.intents, strict=True):
             known = [ids.get(tag, ids.get(UNK, 0)) for tag in tags]
             first[known[:1]] += 1
             np.add.at(pairs, (known[:-1], known[1:]), 1)
             if intent in intents:
-                seen[intents[intent], known] = True
+                np.add.at(together[intents[intent]], known, 1)
         every = first + pairs.sum(0)
         every = np.log(every / every.sum())
         self.begin = WEIGHT * (np.log(first / first.sum()) - every)
         self.follow = WEIGHT * (np.log(pairs / pairs.sum(1, keepdims=True)) - every)
-        # An intent without utterances allows all tags.
-        self.allowed[seen.any(1)] = np.where(seen[seen.any(1)], 0.0, NEVER)
+        expected = together.sum(1, keepdims=True) * together.sum(0) / max(together.sum(), 1)
+        self.allowed -= np.where(together == 0, ABSENT * expected, 0.0)
 
     def decode(self, logits: np.ndarray, intents: np.ndarray) -> np.ndarray:
         """Return the best tags, int32 of shape (n, words).
