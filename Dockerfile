@@ -2,6 +2,11 @@
 # JupyterLab with BTT Lab for a user without privileges; docs/hosts.md says how to build and run it. Untried: it was written
 # without a container engine, and tests/test_project.py checks ports, user and what is left out.
 #
+# A real card takes the host's XRT and the card's node, which the group `render` may use; /dev/xclmgmt…, which flashes and resets
+# cards, stays outside:
+# docker run … --device /dev/dri/renderD128 --group-add "$(getent group render | cut -d: -f3)" \
+#     --volume /opt/xilinx/xrt:/opt/xilinx/xrt:ro --env XILINX_XRT=/opt/xilinx/xrt bttlab
+#
 # The base is not pinned by digest, for want of a registry of images to ask. Pin it where you build:
 # docker build --build-arg BASE=docker.io/library/python:3.12-slim-bookworm@sha256:… .
 ARG BASE=docker.io/library/python:3.12-slim-bookworm

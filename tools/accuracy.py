@@ -1,8 +1,7 @@
-"""Collect scores of finished runs in a JSON record, and make the tables and figure of docs/accuracy.md from it.
+"""Collect scores of finished runs in a JSON record, and make the tables of docs/accuracy.md from it.
 
 python tools/accuracy.py collect RUN… --record data/accuracy/atis.json
 python tools/accuracy.py table data/accuracy/atis.json        # or data/published_scores.json
-python tools/accuracy.py figure data/accuracy/atis.json docs/images/accuracy_atis.png
 """
 
 import argparse
@@ -135,36 +134,6 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"{seeds[0]} to {seeds[-1]}" if in_a_row else " ".join(map(str, seeds))
 
 
-def draw(record: dict[str, Any], path: Path) -> None:
-    """Draw the scores on dev over the epochs: a panel for each score, a line for each run, dashed if dense."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 3.4), layout="constrained")
-    panels = figure.subplots(1, len(SCORES))
-    colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # Okabe and Ito
-    depths = sorted({run["encoders"] for run in record["runs"]})
-    for panel, (name, title) in zip(panels, SCORES.items(), strict=True):
-        labelled = set()
-        for run in record["runs"]:
-            model = f"{run['encoders']}-ENC {run['format']}"
-            label = None if model in labelled else model
-            labelled.add(model)
-            colour = colours[depths.index(run["encoders"]) % len(colours)]
-            epochs = [line["epoch"] for line in run["epochs"]]
-            values = [100 * line["dev"][name] for line in run["epochs"]]
-            style = "--" if run["format"] == "dense" else "-"
-            panel.plot(epochs, values, style, color=colour, linewidth=1.2, label=label)
-        panel.set_title(f"{title}, dev (measured)", fontsize=10)
-        panel.set_xlabel("epoch")
-        panel.set_ylabel("%")
-        panel.grid(alpha=0.3)
-    panels[0].set_ylim(85, 100)
-    panels[1].set_ylim(70, 100)
-    panels[2].set_ylim(40, 100)
-    panels[-1].legend(fontsize=8, loc="lower right")
-    figure.savefig(path, dpi=120)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description="Scores of runs.")
@@ -175,9 +144,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collecting.add_argument("--held-out", action="store_true", help="leave out test: for folds and for tuning")
     printing = commands.add_parser("table", help="print a record, or published scores, as Markdown")
     printing.add_argument("record", type=Path)
-    drawing = commands.add_parser("figure", help="draw a record's curves")
-    drawing.add_argument("record", type=Path)
-    drawing.add_argument("picture", type=Path)
     options = parser.parse_args(arguments)
     try:
         if options.command == "collect":
@@ -186,10 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.record.write_text(text + "\n", encoding="utf-8")
             return 0
         record = _read(options.record)
-        if options.command == "table":
-            print(published_table(record["models"]) if "models" in record else table(record), end="")
-        else:
-            draw(record, options.picture)
+        print(published_table(record["models"]) if "models" in record else table(record), end="")
     except (BttlabError, OSError, ValueError) as error:
         say(error)
         return 2

@@ -101,7 +101,8 @@ def _compiled(layers: dict[str, nn.Module], tokens: int, notes: list[str]) -> di
             torch.manual_seed(0)
             torch.testing.assert_close(_pass(compiled, tokens)(), expected, rtol=1e-3, atol=1e-3)
         except Exception as error:  # no C++ compiler, or something that it cannot capture: whatever it says
-            notes.append(f"{name} at {tokens} tokens is not compiled: {plain(error)}")
+            note = f"{name} is not compiled: {plain(error)}"
+            notes += [note] if note not in notes else []
         else:
             contenders[f"{name}, compiled"] = repeated(_pass(compiled, tokens))
     return contenders
