@@ -115,6 +115,8 @@ def test_a_run_its_evaluation_and_predictions_decode_tags_where_the_recipe_says_
         assert json.loads(capsys.readouterr().out)["decode_tags"] is flag
         tags = {line.split()[-1] for line in (tmp_path / "words").read_text().splitlines() if line}
         assert (tags == {"B-city"}) is flag
+        assert main([*evaluate[:-1], option]) == 0
+        assert ("tags decoded: " in capsys.readouterr().out) is flag
     assert main(["predict", "from boston", "--run", str(tmp_path / "run"), "--json"]) == 0
     slots = json.loads(capsys.readouterr().out)["predictions"][0]["slots"]
     assert (slots == ["B-city"] * 2) is (decode == "true")

@@ -85,4 +85,5 @@ def run(options: argparse.Namespace) -> Outcome:
     trained = counted(checkpoint.epochs_done, "epoch")
     if data["position"]:
         trained += f" and {counted(data['position'], 'sample')}"
+    trained += ", tags decoded" if decode and "slot_f1" in scores else ""
     return Outcome(data, f"{corpus.name} {options.split} after {trained}: {describe(scores)}")
