@@ -39,7 +39,7 @@ def test_decoded_tags_are_well_formed_and_of_the_intent(logits, intents):
     for decoder in (TagDecoder(SLOTS, INTENTS), TagDecoder(SLOTS, INTENTS, repeated(1000))):
         for tags, intent in zip(decoder.decode(logits, np.array(intents)), intents, strict=True):
             assert well_formed(named(tags)) and not {"PAD", "UNK"} & set(named(tags))
-            if decoder.allowed.min(0)[3] < 0 and intent == 2:  # thousand fares have no city
+            if decoder.allowed.min(0)[3] < 0 and intent == 2:  # a thousand fares have no city
                 assert not {"B-city", "I-city", "B-code"} & set(named(tags))
 
 

@@ -102,7 +102,8 @@ def _compiled(layers: dict[str, nn.Module], tokens: int, notes: list[str]) -> di
             torch.testing.assert_close(_pass(compiled, tokens)(), expected, rtol=1e-3, atol=1e-3)
         except Exception as error:  # no C++ compiler, or something that it cannot capture: whatever it says
             note = f"{name} is not compiled: {plain(error)}"
-            notes += [note] if note not in notes else []
+            if note not in notes:  # the same at most numbers of tokens
+                notes.append(note)
         else:
             contenders[f"{name}, compiled"] = repeated(_pass(compiled, tokens))
     return contenders
