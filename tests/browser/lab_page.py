@@ -20,6 +20,10 @@ _FIND_TEXT = """part => {
     const lines = [...document.querySelectorAll('.widget-html')].map(line => line.innerText.replace(/\\s+/g, ' '));
     return lines.find(line => line.includes(part)) ?? null;
 }"""
+_STATE = """() => {
+    const lines = [...document.querySelectorAll('.widget-html, .jp-Dialog')].map(one => one.innerText);
+    return ['focus', document.activeElement.outerHTML.slice(0, 300), ...lines].join(' | ');
+}"""
 _ALL_RAN = """() => {
     const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputArea-prompt')].map(one => one.innerText);
     const failed = document.querySelector(".jp-OutputArea-output[data-mime-type*='error']") !== null;
@@ -226,7 +230,7 @@ class LabPage:
         """Wait until a condition holds that the page alone cannot tell."""
         end = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < end, "it did not come true"
+            assert time.monotonic() < end, f"it did not come true on this page: {self.page.evaluate(_STATE)}"
             self.page.wait_for_timeout(200)
 
     # --- for whom mouse or screen are not enough

@@ -15,6 +15,8 @@ CARD = "emulated U50, TT bi-directional"
 BASELINE = "PyTorch CPU, TT bi-directional"
 FIGURE = ".jupyter-matplotlib-canvas-container canvas"
 PIXELS = "canvas => canvas.toDataURL()"
+DRAWN = """canvas => canvas.width > 0 &&
+    canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(value => value > 0)"""
 OUR_THREADS = "sum(thread.name.startswith('bttlab') for thread in __import__('threading').enumerate())"
 PARAMETERS_AT_THE_END = "f'{truncate(trained, OUT_MODES, IN_MODES, 128).parameters:,}'"
 BUSY = "while board.runs[-1].state != 'stopped':\n    np.linalg.svd(np.ones((300, 300)))"
@@ -44,13 +46,13 @@ def test_the_rank_slider_redraws_error_and_size(open_notebook):
     assert lab.errors == []
     lab.scroll_to("explorer = CompressionExplorer")
     picture = lab.page.locator(FIGURE).first
+    lab.until(lambda: picture.evaluate(DRAWN))
     before = picture.evaluate(PIXELS)
-    lab.slider("rank").focus()
     for _ in range(12):
-        lab.page.keyboard.press("ArrowRight")
-    lab.until(lambda: picture.evaluate(PIXELS) != before)
+        lab.slider("rank").press("ArrowRight")
     found = lab.python("'{0.parameters:,} {0.error:.2%}'.format(truncate(trained, OUT_MODES, IN_MODES, 24))").split()
     assert explorer_numbers(lab.wait_for_text(f"{found[0]} parameters")) == found
+    lab.until(lambda: picture.evaluate(PIXELS) != before)
     assert "at the slider's end, 128, more than half of the norm is still lost" in lab.prose()
     lab.set_slider("rank", 999)
     error = explorer_numbers(lab.wait_for_text(f"{lab.python(PARAMETERS_AT_THE_END)} parameters"))[1]
