@@ -64,7 +64,7 @@ class ZoomCanvas:
     the page has no thread for widgets), after `PATIENCE_SECONDS`.
 
     The browser's first questions wait until the cell that made the canvas, and those sent with it, have run. Until then
-    an `ImageCanvas` stands in.
+    an `ImageCanvas` stands in. A kernel with subshells may hear later questions before the last of the first ones.
     """
 
     def __init__(self, figure: Figure, lock: threading.RLock):
@@ -76,8 +76,8 @@ class ZoomCanvas:
             def _handle_message(self, widget, content, buffers):
                 with lock:
                     super()._handle_message(widget, content, buffers)
-                if content["type"] == "initialized":
-                    outer._begin()
+                    if content["type"] == "initialized":
+                        outer._begin()
 
             def handle_draw(self, event):
                 """The browser has taken the last picture."""
@@ -89,8 +89,10 @@ class ZoomCanvas:
 
         self._lock = lock
         self._asked: float | None = None  # since when the browser has been asked
+        self._begun = False
         self._first = ImageCanvas(figure, lock)
         self._canvas = WholePictures(figure)
+        self._canvas.syncing_data_url = False  # true, it would send pixels for a PNG to who asks before "initialized"
         FigureManager(self._canvas, uuid.uuid4().int % 2**31)  # the canvas keeps it
         self._canvas.header_visible = self._canvas.footer_visible = self._canvas.resizable = False
         self._canvas.layout.display = "none"
@@ -100,7 +102,7 @@ class ZoomCanvas:
     def draw(self) -> None:
         """Have the figure shown as it is when the browser is ready for it."""
         with self._lock:
-            if self._canvas.syncing_data_url:
+            if not self._begun:
                 self._first.draw()
                 return
             if self._asked is not None:
@@ -112,6 +114,7 @@ class ZoomCanvas:
 
     def _begin(self) -> None:
         """The browser has asked for everything."""
+        self._begun = True
         self._first.widget.layout.display, self._canvas.layout.display = "none", None
 
     def _show(self) -> None:
