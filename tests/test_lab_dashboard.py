@@ -412,8 +412,11 @@ def test_a_card_that_is_taken_away(board_of):
     assert "no longer on the card" in _message(board)
 
 
-def test_an_interrupt_while_the_cell_waits_stops_the_run(board_of, monkeypatch):
-    board = board_of(PretendTrainer(seconds=1e-3), samples=20_000)
+@pytest.mark.parametrize(
+    ("samples", "message"), [(20_000, "<b>interrupted: the run was stopped</b>"), (20, "<b>interrupted</b>")]
+)
+def test_an_interrupt_while_the_cell_waits_stops_the_run(board_of, monkeypatch, samples, message):
+    board = board_of(PretendTrainer(seconds=1e-3), samples=samples)
     board.start()
     drawer = board._drawer
     join = drawer.join
@@ -422,12 +425,13 @@ def test_an_interrupt_while_the_cell_waits_stops_the_run(board_of, monkeypatch):
     def interrupted(timeout=None):
         calls.append(timeout)
         if len(calls) == 1:
+            join(0.1 if samples == 20_000 else None)
             raise KeyboardInterrupt
         join(timeout)
 
     monkeypatch.setattr(drawer, "join", interrupted)
     board.wait()
-    assert board.runs[0].state == "stopped" and "interrupted" in _message(board)
+    assert message in _message(board) and (board.runs[0].state == "stopped") == (samples == 20_000)
 
 
 def test_running_the_cell_again_closes_the_one_before(board_of):

@@ -1,14 +1,19 @@
 """A thread class that survives an interrupt of `join`."""
 
+import math
 import threading
+import time
 from typing import Any
+
+LOOK_SECONDS = 0.2  # between two looks for a signal
 
 
 class Thread(threading.Thread):
     """`threading.Thread` with a `join` that may be interrupted.
 
     CPython 3.11 marks a thread as ended when Ctrl-C interrupts `join` (python/cpython, issue 90882): the next join
-    returns at once, and `is_alive` is false while the thread runs.
+    returns at once, and `is_alive` is false while the thread runs. And a signal that comes just before a lock is
+    waited for, or in another thread, does not end that wait, so waits are short here.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any):
@@ -24,5 +29,8 @@ class Thread(threading.Thread):
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end, or for `timeout` seconds."""
-        if self._over.wait(timeout):
-            super().join()
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._over.wait(min(LOOK_SECONDS, max(0.0, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                return
+        super().join()

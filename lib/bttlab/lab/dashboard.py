@@ -283,7 +283,7 @@ class Dashboard:
             if run is not None:
                 run.stop()
             drawer.join(STOP_SECONDS)
-            self._say("interrupted: the run was stopped")
+            self._say("interrupted" + (": the run was stopped" if run is not None and run.state == STOPPED else ""))
 
     def close(self) -> None:
         """Stop the active run and remove the widgets; the figure stays in the notebook."""
