@@ -11,26 +11,32 @@ LOOK_SECONDS = 0.2  # between two looks for a signal
 class Thread(threading.Thread):
     """`threading.Thread` with a `join` that may be interrupted.
 
-    CPython 3.11 marks a thread as ended when Ctrl-C interrupts `join` (python/cpython, issue 90882): the next join
-    returns at once, and `is_alive` is false while the thread runs. And a signal that comes just before a lock is
-    waited for, or in another thread, does not end that wait, so waits are short here.
+    Three things of CPython are in the way of Ctrl-C. It marks a thread as ended when `join` is interrupted (3.11;
+    python/cpython, issue 90882): the next join returns at once, and `is_alive` is false while the thread runs. A
+    signal that comes just before a lock is waited for, or in another thread, does not end the wait. An interrupted
+    `Event.wait` may leave the event's lock locked. So this waits for short times, for a lock whose state means nothing.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
-        self._over = threading.Event()
+        self._is_over, self._running = False, threading.Lock()
+        self._running.acquire()
 
     def run(self) -> None:
         """Run the target."""
         try:
             super().run()
         finally:
-            self._over.set()
+            self._is_over = True
+            self._running.release()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end, or for `timeout` seconds."""
         end = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._over.wait(min(LOOK_SECONDS, max(0.0, end - time.monotonic()))):
-            if time.monotonic() >= end:
+        while not self._is_over:
+            left = end - time.monotonic()
+            if left <= 0:
                 return
+            if self._running.acquire(timeout=min(LOOK_SECONDS, left)):
+                self._running.release()
         super().join()
