@@ -181,7 +181,7 @@ def test_closing_the_tab_while_it_trains(lab):
 def test_interrupting_the_kernel_while_it_trains(lab):
     lab.run_new("board.start(samples=45_000); board.wait()", wait=False)
     lab.scroll_to("board = Dashboard")
-    lab.wait_for_text("running")
+    lab.until(lambda: _counted(lab.wait_for_text("running")) > 0)  # the cell is in `wait` now
     lab.interrupt()
     assert "interrupted: the run was stopped" in lab.wait_for_text("interrupted")
     assert lab.python("board.runs[-1].state") == "stopped"
