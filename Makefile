@@ -130,7 +130,7 @@ bench: environment
 	OMP_WAIT_POLICY=passive PYTHONPATH=tools $(BIN)/python -m benchmarks $(BENCH)
 
 reliability: environment
-	PYTHONPATH=lib:tests:tools $(BIN)/python -m reliability $(TRIALS)
+	PYTHONPATH=lib:tests:tests/helpers:tools $(BIN)/python -m reliability $(TRIALS)
 
 # One lock for every Python, on Linux: a marker says which of two versions is whose; that all are for x86-64 need not stand at
 # each. It has a hash of every file of each package but torch.

@@ -83,10 +83,10 @@ def _runs_of_tests(tmp_path_factory) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _compiled() -> None:
     """Keep the libraries that tests compile: the next run finds those of unchanged sources."""
-    import compiled
+    import build_library
 
-    compiled.folder = ROOT / "build" / "tests"
-    compiled.folder.mkdir(parents=True, exist_ok=True)
+    build_library.folder = ROOT / "build" / "tests"
+    build_library.folder.mkdir(parents=True, exist_ok=True)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The wheel has in bttlab/share what the package reads in a checkout: see lib/bttlab/places.py and pyproject.toml."""
+"""The wheel has in bttlab/share what the package reads in a checkout: see util/places.py and pyproject.toml."""
 
 import os
 import shutil

@@ -14,8 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bttlab.errors import BttlabError
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 from class_settings import ClassError, read_class_list
 
 LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # without characters that look alike

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from pathlib import Path
 
-from bttlab.errors import BttlabError
-from bttlab.files import read_regular
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import read_regular
 
 try:
     import tomllib

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import bttlab
 from accounts import make_accounts
-from bttlab.errors import BttlabError
 from bttlab.teaching.course import make_course
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 from class_settings import ClassError, last_line
 
 HERE = Path(__file__).resolve().parent

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from bttlab.files import writable_by_others
 from bttlab.teaching.course import COURSE
+from bttlab.util.files import writable_by_others
 from class_settings import ClassError, ClassSettings, last_line
 from class_spawner import SERVER
 

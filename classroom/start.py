@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from bttlab.card.card_lock import ADMINISTRATORS
-from bttlab.errors import BttlabError
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 from class_settings import PAM_SERVICE, ClassError, ClassSettings, read_settings
 
 HERE = Path(__file__).resolve().parent

@@ -15,9 +15,9 @@ from pathlib import Path
 import nbclient
 import nbformat
 
-from bttlab.errors import BttlabError
 from bttlab.teaching.notebooks import release
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 from links import broken_links
 from stills import freeze
 

@@ -6,7 +6,7 @@ import pytest
 
 import tiny_runs
 from bttlab.cli import main
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 HUGE = str(10**30)
 BASELINE = ["baseline", "--format", "btt", "--device", "cpu"]

@@ -23,8 +23,8 @@ from bttlab.cli import main
 from bttlab.commands.baseline import _text as baseline_text
 from bttlab.compiler.module_file import module_of_source
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
-from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, predict
+from bttlab.util.errors import BttlabError
 from tiny_baseline import LEARNING_RATE, TINY, samples, tiny_baseline, tiny_task
 
 from conftest import ROOT
@@ -228,7 +228,7 @@ def test_command_line(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["Both", "Language"])
 def test_a_module_of_the_users_own_is_trained_as_it_is(corpus, tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
-    source = (ROOT / "tests" / "own_module.py").read_bytes()
+    source = (ROOT / "tests" / "helpers" / "sample_modules.py").read_bytes()
     (tmp_path / "net.py").write_bytes(source)
     command = ["baseline", "--model", f"net.py:{name}", "--data", str(corpus)]
     measured = [*command, "--device", "cpu", "--steps", "8", "--seed", "3", "--modes", "eager", "--record", "net.json"]

@@ -18,7 +18,7 @@ from bttlab.baseline.memory import (
 )
 from bttlab.baseline.run import FORMATS
 from bttlab.baseline.timing import CudaClock
-from bttlab.quantities import Quantity
+from bttlab.util.quantities import Quantity
 from tiny_baseline import tiny_task
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

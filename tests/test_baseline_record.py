@@ -10,7 +10,7 @@ import pytest
 
 from bttlab.baseline import Record, RecordError, check_writable, load_records
 from bttlab.baseline.machine import plain
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 from tiny_baseline import TINY, tiny_baseline
 
 from conftest import ROOT

@@ -90,7 +90,7 @@ def updated(optimizer: Optimizer, p, g, m, v) -> dict[str, np.ndarray]:
 
 @pytest.mark.long
 def test_a_sound_card_passes_every_step(card, tmp_path, capsys):
-    code, record = bringup(tmp_path, "--model", f"{ROOT / 'tests' / 'own_module.py'}:Net")
+    code, record = bringup(tmp_path, "--model", f"{ROOT / 'tests' / 'helpers' / 'sample_modules.py'}:Net")
     assert code == 0 and record["passed"] and len(record["checks"]) == 9
     code, record = bringup(tmp_path)
     assert code == 0 and record["passed"] and len(record["checks"]) == 9

@@ -12,14 +12,14 @@ import numpy as np
 import pynq
 import pytest
 
-from bttlab import locks
 from bttlab.card import EmulatedU50, build, load_overlay, manifest
 from bttlab.card.build import OverlayDefinition
 from bttlab.card.facts import ROOT
 from bttlab.card.image import IMAGES
 from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.card.xclbin import read_xclbin
-from bttlab.errors import BttlabError
+from bttlab.util import locks
+from bttlab.util.errors import BttlabError
 
 from emulated_kernels import SOURCE, VADD
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bttlab.caches import OWN, SHARED, use_private_caches
-from own_path import environment
+from bttlab.util.caches import OWN, SHARED, use_private_caches
+from subprocess_env import environment
 from two_users import NOBODY, shared_folder
 
 from conftest import ROOT

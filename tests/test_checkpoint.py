@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bttlab.data import load_corpus
 from bttlab.model import initial_parameters
-from bttlab.train import Checkpoint, CheckpointError, CheckpointStore, CorpusRecord, read_checkpoint, tensors_digest
-from bttlab.train import checkpoint as module
+from bttlab.runs import Checkpoint, CheckpointError, CheckpointStore, CorpusRecord, read_checkpoint, tensors_digest
+from bttlab.runs import checkpoint as module
 from tiny_runs import CONFIG, settings
 
 

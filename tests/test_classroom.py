@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from bttlab.card import card_lock
-from own_path import environment
+from subprocess_env import environment
 
 from conftest import ROOT
 

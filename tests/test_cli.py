@@ -18,7 +18,7 @@ from bttlab.card import build
 from bttlab.cli import main
 from bttlab.commands import doctor, self_check
 from bttlab.model import ModelConfig, ReferenceTrainer, Transformer
-from bttlab.train import devices, read_checkpoint
+from bttlab.runs import devices, read_checkpoint
 from tiny_runs import write_corpus
 
 

@@ -14,11 +14,11 @@ import tiny_runs
 from bttlab.card import OverlayError
 from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.cli import main
-from bttlab.experiments import RunIndex, read_run
-from bttlab.experiments.curves import METRICS, metrics_faults, parse_metrics, read_metrics
-from bttlab.experiments.record import RUN_FILE, RecordError
-from bttlab.json_files import CHECKSUM, JsonError, check_tree, load_json, with_checksum, without_checksum
+from bttlab.runs import RunIndex, read_run
+from bttlab.runs.curves import METRICS, metrics_faults, parse_metrics, read_metrics
+from bttlab.runs.record import RUN_FILE, RecordError
 from bttlab.sweep import SpecError, SweepSpec, read_spec
+from bttlab.util.json_files import CHECKSUM, JsonError, check_tree, load_json, with_checksum, without_checksum
 
 SPEC = b"""name: tiny
 search: random

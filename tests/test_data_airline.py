@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from bttlab.data import load_corpus
-from own_path import environment
+from subprocess_env import environment
 
 from conftest import ROOT
 

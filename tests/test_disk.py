@@ -12,8 +12,8 @@ import pytest
 import tqdm.std
 
 from bttlab.data import store
-from bttlab.errors import BttlabError
-from bttlab.train import CheckpointStore, ProgressBar
+from bttlab.runs import CheckpointStore, ProgressBar
+from bttlab.util.errors import BttlabError
 from tiny_runs import metrics, resume, train
 
 pytestmark = pytest.mark.long

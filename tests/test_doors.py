@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lab_trainers import until
+from fake_trainer import until
 from two_users import run_as_nobody
 
 from conftest import ROOT

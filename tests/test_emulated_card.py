@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bttlab.card import EmulatedU50
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 from emulated_kernels import container
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bttlab.card import U50, EmulatedU50
 from bttlab.card.hbm import PAGE, CardMemory, HbmBank
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 BANK = U50.hbm_bank_bytes
 

@@ -18,7 +18,7 @@ from bttlab.card.card_lock import CardLock
 from bttlab.card.manifest import OverlayEntry, digest, read_manifest, write_manifest
 from bttlab.card.overlay import choose_active_device
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 from emulated_kernels import SPIN, VADD, container, image
 from fake_xrt import as_hardware

@@ -13,7 +13,6 @@ from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.timing import time_program
 from bttlab.data import load_corpus
-from bttlab.errors import BttlabError
 from bttlab.estimate import work
 from bttlab.estimate.card import CLOCK_MHZ, EstimateError, estimate
 from bttlab.estimate.memory import GROUPS, memory_map, touched_words
@@ -22,6 +21,7 @@ from bttlab.estimate.resources import budget
 from bttlab.estimate.work import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, sample_works, works_of
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.model.loop import LARGEST_CHUNK
+from bttlab.util.errors import BttlabError
 
 from processor_native import Native
 from training_processor import SMALL, some_parameters, some_samples

@@ -30,10 +30,10 @@ from bttlab.card.shells import card_interfaces, pcie_address
 from bttlab.card.telemetry import board_sensors
 from bttlab.card.waiting import CardFailedError
 from bttlab.commands import doctor
-from bttlab.errors import BttlabError
 from bttlab.keeper import serving
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
-from bttlab.train.devices import open_trainer as open_device
+from bttlab.runs.devices import open_trainer as open_device
+from bttlab.util.errors import BttlabError
 
 from conftest import ROOT
 from fake_xrt import SHELL

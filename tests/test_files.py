@@ -8,9 +8,9 @@ import pytest
 from bttlab.card import EmulatedU50, OverlayError
 from bttlab.card.manifest import read_manifest
 from bttlab.data import CorpusError, read_corpus
-from bttlab.errors import LONGEST, BttlabError
-from bttlab.files import replace_whole
-from bttlab.train.checkpoint import LATEST, DamagedCheckpoint, read_checkpoint
+from bttlab.runs.checkpoint import LATEST, DamagedCheckpoint, read_checkpoint
+from bttlab.util.errors import LONGEST, BttlabError
+from bttlab.util.files import replace_whole
 from tiny_runs import write_corpus
 
 

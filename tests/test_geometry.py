@@ -5,7 +5,7 @@ import pytest
 from bttlab.card.constants import constant, read_data
 from bttlab.card.facts import U50
 from bttlab.hardware.geometry import Blocks, blocks, capacity_bits
-from bttlab.places import ROOT
+from bttlab.util.places import ROOT
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 
-import own_module
+import sample_modules
 from bttlab.card import load_overlay
 from bttlab.compiler.module_file import load_module
 from bttlab.data import load_corpus
-from bttlab.experiments import Filter, RunIndex
-from bttlab.experiments.curves import read_curves
-from bttlab.experiments.record import now
 from bttlab.lab import Dashboard, Workload, baseline_targets, card_target, dashboard_runs, modelled_targets
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.train import CheckpointStore
-from lab_trainers import our_threads, until
+from bttlab.runs import CheckpointStore, Filter, RunIndex
+from bttlab.runs.curves import read_curves
+from bttlab.runs.record import now
+from fake_trainer import our_threads, until
 
 CPU_BTT = "PyTorch CPU, TT bi-directional"
 PLACES = "emulated U50", "PyTorch CPU", "modelled RTX-3090"
@@ -138,7 +137,7 @@ def test_the_card_and_pytorch_in_one_figure(board, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("name", "score"), [("Net", "dev: intent accuracy"), ("Language", "dev: perplexity")])
 def test_a_module_on_the_card_in_pytorch_and_on_a_modelled_gpu(short_airline, overlay, name, score):
-    model = load_module(f"{own_module.__file__}:{name}")
+    model = load_module(f"{sample_modules.__file__}:{name}")
     workload = Workload.of(load_corpus(short_airline), model)
     targets = [card_target(overlay, workload), *baseline_targets(workload), *modelled_targets(workload)]
     board = Dashboard(targets, samples=60)

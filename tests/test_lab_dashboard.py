@@ -20,8 +20,8 @@ from bttlab.lab.meters import EnergyMeter, PowerMeter
 from bttlab.lab.run_export import curves_csv, ratios
 from bttlab.model import ModelConfig, NumericalFault
 from bttlab.model.loop import CHUNK_SECONDS
-from bttlab.quantities import Quantity
-from lab_trainers import PretendTrainer, our_threads, pretend_target, until
+from bttlab.util.quantities import Quantity
+from fake_trainer import PretendTrainer, our_threads, pretend_target, until
 
 SAVED = 10.0  # seconds: what a stopped run may take to be saved, on a machine that is busy elsewhere
 

@@ -17,9 +17,9 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.layer import CORES, LayerProgram, LayerShape
 from bttlab.compiler.machine import machine
 from bttlab.compiler.timing import time_program
-from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, StateError, initial_parameters
 from bttlab.tensor import Order, TTLinear, order_of
+from bttlab.util.errors import BttlabError
 
 M = machine()
 FLOWS = ("bidirectional", "right_to_left", "auto")

@@ -9,8 +9,8 @@ import bttlab
 import bttlab.lab
 import bttlab.model
 import bttlab.tensor
-from bttlab.lazy import later
-from own_path import environment
+from bttlab.util.lazy import later
+from subprocess_env import environment
 
 SLOW = ("torch", "scipy", "setuptools", "pkg_resources", "distutils", "ipywidgets", "pandas", "matplotlib", "dask")
 

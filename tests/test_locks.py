@@ -8,12 +8,11 @@ import pytest
 import tiny_runs
 from bttlab.cli import main
 from bttlab.data import load_corpus
-from bttlab.experiments import RunIndex
-from bttlab.experiments.curves import read_curves
-from bttlab.experiments.record import RunRecord, read_run
-from bttlab.locks import LOCK_FILE, FolderBusyError, held, is_held
-from bttlab.train import files, start_run
-from bttlab.train.settings import RunError
+from bttlab.runs import RunIndex, files, start_run
+from bttlab.runs.curves import read_curves
+from bttlab.runs.record import RunRecord, read_run
+from bttlab.runs.settings import RunError
+from bttlab.util.locks import LOCK_FILE, FolderBusyError, held, is_held
 from two_users import NOBODY, run_as_nobody, shared_folder, start_as_nobody
 
 # Whatever may be locked of a run by who may only read it: the folder, and every file in it.
@@ -32,7 +31,7 @@ sys.stdin.read()
 """
 IS_HELD = """
 import sys
-from bttlab.locks import is_held
+from bttlab.util.locks import is_held
 print(is_held(sys.argv[1]))
 """
 
@@ -90,13 +89,13 @@ def test_another_user_sees_that_a_run_goes_on(two_users):
 def test_a_lock_of_another_user(two_users, monkeypatch):
     """Root may open every file, so it is told apart by what another user would be told."""
     with shared_folder(0o777) as folder:
-        run_as_nobody("import sys\nfrom bttlab.locks import held\nwith held(sys.argv[1]): pass", folder)
+        run_as_nobody("import sys\nfrom bttlab.util.locks import held\nwith held(sys.argv[1]): pass", folder)
         assert (folder / LOCK_FILE).stat().st_uid == NOBODY
         (folder / LOCK_FILE).unlink()
         with held(folder):
             pass
         said = run_as_nobody(
-            "import sys\nfrom pathlib import Path\nfrom bttlab.train.files import run_lock\n"
+            "import sys\nfrom pathlib import Path\nfrom bttlab.runs.files import run_lock\n"
             "try:\n    with run_lock(Path(sys.argv[1])): print('in')\nexcept Exception as error: print(error)",
             folder,
         )
@@ -107,7 +106,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path, corpus, monkeypatch)
     def no_disk(*arguments):
         raise RunError("no room")
 
-    monkeypatch.setattr("bttlab.train.checkpoint.CheckpointStore.save", no_disk)
+    monkeypatch.setattr("bttlab.runs.checkpoint.CheckpointStore.save", no_disk)
     with pytest.raises(RunError, match="no room"):
         tiny_runs.train(tmp_path / "run", corpus)
     assert not (tmp_path / "run").exists()

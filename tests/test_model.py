@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss
 from bttlab.model.config import ACTIVATIONS
 from bttlab.tensor import FLOWS
+from bttlab.util.errors import BttlabError
 
 SMALL = ModelConfig(
     encoders=2,

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bttlab.data import Samples
-from bttlab.errors import BttlabError
 from bttlab.model import NumericalFault, Optimizer, ReferenceTrainer, Transformer, initial_parameters, loss
+from bttlab.util.errors import BttlabError
 from test_model import SMALL
 
 from training_processor import some_samples

@@ -11,7 +11,7 @@ from bttlab.compiler.program import compile_program
 from bttlab.model import ModelConfig, Optimizer
 from test_program_steps import check_same
 
-from compiled import SOURCES, library
+from build_library import SOURCES, library
 from conftest import ROOT
 from training_processor import COMMON, SMALL, fresh_processor
 
@@ -47,7 +47,7 @@ def late_source(tmp_path_factory):
     files[folder / "machine.h"] = (
         files[folder / "machine.h"].replace(loop, f"{loop} begin_cycle(cycles);").replace(end, f"end_run(); {end}")
     )
-    files[folder / "vector.h"] += f'#include "{ROOT}/tests/late_stores.h"\n'
+    files[folder / "vector.h"] += f'#include "{ROOT}/tests/helpers/late_stores.h"\n'
     for path, text in files.items():
         path.write_text(text)
     return folder / "trainer.cpp"

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from bttlab.cli import main
-from bttlab.errors import BttlabError
 from bttlab.teaching.notebooks import FOLDER, STUB, copy_notebooks, release
+from bttlab.util.errors import BttlabError
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 

@@ -27,7 +27,7 @@ from bttlab.hardware.resources import choice_tables
 from bttlab.hardware.rtl import module_names
 from bttlab.hardware.synthesis import FILE, LOOP_UNITS, UNITS, synthesised, with_amd_cores, with_own_cores
 from bttlab.model import ModelConfig, Optimizer
-from own_module import Net
+from sample_modules import Net
 
 from conftest import ROOT
 from training_processor import SMALL, equal_bits, some_parameters, some_samples

@@ -12,16 +12,15 @@ import pytest
 
 import tiny_runs
 from bttlab.cli import main
-from bttlab.experiments import Filter, RunIndex, RunRecord, read_run
-from bttlab.experiments import index as index_module
-from bttlab.experiments.curves import METRICS, MOST_LINES, even, read_curves, stretches
-from bttlab.experiments.index import INDEX, RunIndexError
-from bttlab.experiments.keep import index_run
-from bttlab.experiments.record import RUN_FILE
 from bttlab.lab import RunBrowser
-from bttlab.quantities import measured
-from bttlab.terminal import printable
-from bttlab.train import tensors_digest
+from bttlab.runs import Filter, RunIndex, RunRecord, read_run, tensors_digest
+from bttlab.runs import index as index_module
+from bttlab.runs.curves import METRICS, MOST_LINES, even, read_curves, stretches
+from bttlab.runs.index import INDEX, RunIndexError
+from bttlab.runs.keep import index_run
+from bttlab.runs.record import RUN_FILE
+from bttlab.util.quantities import measured
+from bttlab.util.terminal import printable
 
 
 @pytest.fixture
@@ -184,7 +183,7 @@ def test_a_wrong_condition_is_one_sentence(three, condition, message):
 
 
 def test_who_died_while_running_is_interrupted(runs, tmp_path):
-    from bttlab.train.files import run_lock
+    from bttlab.runs.files import run_lock
 
     RunIndex().add(_record(1, status="running"), tmp_path)
     assert RunIndex().get("run-1").record.status == "interrupted"

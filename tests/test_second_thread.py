@@ -6,7 +6,6 @@ import os
 import pytest
 
 import tiny_baseline
-from bttlab import processes
 from bttlab.card import EmulatedU50, open_trainer
 from bttlab.card.compiled import compiled_program
 from bttlab.card.compute_unit import CardError
@@ -15,9 +14,10 @@ from bttlab.card.processor import NativeProcessor
 from bttlab.compiler.dependencies import _conflicts, _sums, accesses
 from bttlab.compiler.instruction import DRAIN_0, ENGINE_1, SHUFFLE
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.train import tensors_digest
+from bttlab.runs import tensors_digest
+from bttlab.util import processes
 
-from compiled import library
+from build_library import library
 from conftest import ROOT
 from processor_native import FLAGS
 
@@ -30,7 +30,7 @@ def test_an_instruction_waits_for_all_that_the_compiler_knows_to_conflict(flow):
     """By the vectors that the compiler takes each to access: for the longest sample, where both know the same ones."""
     program = compiled_program(MODEL, flow=flow).program
     fast = ("-O3", "-DBTTLAB_FAST", *IMAGES[-1].flags)
-    processor = NativeProcessor(library(ROOT / "tests" / "processor_driver.cpp", *FLAGS, *fast))
+    processor = NativeProcessor(library(ROOT / "tests" / "helpers" / "processor_driver.cpp", *FLAGS, *fast))
     processor.load_program(program)
     last_waited_for = processor._library.waits
     last_waited_for.restype = ctypes.POINTER(ctypes.c_short)

@@ -16,9 +16,9 @@ import pytest
 from bttlab import keeper
 from bttlab.card import CardBusyError, card_lock, sharing
 from bttlab.card.sharing import Granted, KeeperClient, shared_file
-from bttlab.errors import BttlabError
 from bttlab.keeper import serving
-from lab_trainers import until
+from bttlab.util.errors import BttlabError
+from fake_trainer import until
 from two_users import environment, shared_folder, start_as_nobody
 
 ACQUIRE = """

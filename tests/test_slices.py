@@ -34,7 +34,7 @@ from bttlab.compiler.machine import machine
 from bttlab.data import Samples
 from bttlab.keeper import serving
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
-from lab_trainers import until
+from fake_trainer import until
 
 from training_processor import state_digest
 

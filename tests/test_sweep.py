@@ -13,8 +13,9 @@ from distributed import Client, LocalCluster
 import tiny_runs
 from bttlab.card import CardBusyError
 from bttlab.cli import main
-from bttlab.experiments import Filter, RunIndex, RunRecord, read_run
-from bttlab.experiments.keep import flat
+from bttlab.runs import CheckpointStore, Filter, RunIndex, RunRecord, read_run, tensors_digest
+from bttlab.runs.files import run_lock
+from bttlab.runs.keep import flat
 from bttlab.sweep import ClusterError, Sweep, SweepError, open_cluster, read_spec, worker
 from bttlab.sweep import cluster as cluster_module
 from bttlab.sweep import run as sweep_module
@@ -23,8 +24,6 @@ from bttlab.sweep.search import Proposed
 from bttlab.sweep.spec import FIGURES, spec_of
 from bttlab.sweep.trials import TrialMaker
 from bttlab.sweep.view import SweepView, pareto_front
-from bttlab.train import CheckpointStore, tensors_digest
-from bttlab.train.files import run_lock
 
 RATES = [0.01, 0.04]
 
@@ -79,7 +78,7 @@ def test_results_are_those_of_the_trials_alone(client, corpus, alone, tmp_path):
 
 @pytest.mark.long
 def test_a_module_is_the_file_that_was_read_at_first(client, corpus, tmp_path):
-    shutil.copy(Path(__file__).parent / "own_module.py", tmp_path / "net.py")
+    shutil.copy(Path(__file__).parent / "helpers" / "sample_modules.py", tmp_path / "net.py")
     vary = {"vary": {"model": ["net.py:Tagger", "net.py:Both"]}, "objective": "dev.slot_f1", "maximize": True}
     fixed = {"fixed": {"data": str(corpus), "seed": 3, "samples": 12}}
     (tmp_path / "nets.yaml").write_text(json.dumps(vary | fixed | {"chunk_seconds": 0.01}))

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import tiny_runs
-from bttlab.experiments.keep import flat
-from lab_trainers import until
+from bttlab.runs.keep import flat
+from fake_trainer import until
 
 pytestmark = pytest.mark.long
 

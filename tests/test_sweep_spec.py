@@ -6,16 +6,16 @@ import textwrap
 import pytest
 
 import tiny_runs
-from bttlab.experiments.keep import flat
+from bttlab.runs import LEARNING_RATES
+from bttlab.runs.keep import flat
+from bttlab.runs.recipe import settings_of
 from bttlab.sweep import SpecError, read_spec
 from bttlab.sweep.spec import spec_of
 from bttlab.sweep.trials import TrialMaker, draws
-from bttlab.train import LEARNING_RATES
-from bttlab.train.recipe import settings_of
 
 from conftest import ROOT
 
-NET = ROOT / "tests" / "own_module.py"
+NET = ROOT / "tests" / "helpers" / "sample_modules.py"
 
 
 def _trials(**values):

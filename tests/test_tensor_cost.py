@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bttlab.errors import BttlabError
 from bttlab.tensor import (
     FLOWS,
     cheapest_order,
@@ -21,6 +20,7 @@ from bttlab.tensor import (
     ttm_shapes,
 )
 from bttlab.tensor.ttm import lookup, lookup_backward, row_digits
+from bttlab.util.errors import BttlabError
 
 modes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 FREE = {"view", "detach", "_unsafe_view", "t", "transpose", "permute", "select", "slice", "zeros_like", "index_add_"}

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 
-from bttlab.errors import BttlabError
 from bttlab.tensor import (
     TTLinear,
     TTMEmbedding,
@@ -18,6 +17,7 @@ from bttlab.tensor import (
     ttm_to_matrix,
 )
 from bttlab.tensor.shapes import balanced_modes
+from bttlab.util.errors import BttlabError
 
 mode = st.integers(1, 4)
 FULL = 10**6  # more than any bond can use

@@ -8,10 +8,10 @@ import sys
 import pytest
 from rich.table import Table
 
-from bttlab.errors import BttlabError
-from bttlab.terminal import printable, result, say
-from bttlab.train import ProgressBar, progress
-from own_path import environment
+from bttlab.runs import ProgressBar, progress
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import printable, result, say
+from subprocess_env import environment
 
 # a title, a colour, a link, a C1 control, a return, a bell, a turn of the direction, an invisible blank, a byte
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x1b]8;;http://x\x1b\\\x9b2J\rok\x08\u202e\u200b\udcff"

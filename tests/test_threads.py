@@ -1,11 +1,11 @@
-"""bttlab.threads."""
+"""bttlab.util.threads."""
 
 import signal
 import threading
 
 import pytest
 
-from bttlab.threads import Thread
+from bttlab.util.threads import Thread
 
 
 @pytest.mark.parametrize("timeout", [None, 60])

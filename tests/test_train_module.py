@@ -13,16 +13,16 @@ import torch
 from bttlab.cli import main
 from bttlab.compiler.module_file import module_of_source
 from bttlab.data import Corpus, Split
-from bttlab.experiments.record import read_run
 from bttlab.model import ModuleConfig, Predictions
-from bttlab.train import tensors_digest
-from bttlab.train.evaluation import scores_of
-from own_module import Net
+from bttlab.runs import tensors_digest
+from bttlab.runs.evaluation import scores_of
+from bttlab.runs.record import read_run
+from sample_modules import Net
 from tiny_runs import metrics
 
 from conftest import ROOT
 
-SOURCE = ROOT / "tests" / "own_module.py"
+SOURCE = ROOT / "tests" / "helpers" / "sample_modules.py"
 SCHEMAS = json.loads((ROOT / "docs" / "commands.schema.json").read_text())["commands"]
 
 

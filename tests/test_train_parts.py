@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from bttlab.data import CorpusError, load_corpus
-from bttlab.experiments.curves import read_metrics
 from bttlab.model.loop import LARGEST_CHUNK, chunks
-from bttlab.train import CorpusRecord, ProgressBar, RunError
-from bttlab.train.metrics_log import MetricsLog
+from bttlab.runs import CorpusRecord, ProgressBar, RunError
+from bttlab.runs.curves import read_metrics
+from bttlab.runs.metrics_log import MetricsLog
 from tiny_runs import CONFIG, write_corpus
 
 

@@ -10,8 +10,8 @@ from bttlab.cli import main
 from bttlab.data import Augmentation, load_corpus
 from bttlab.data.tags import TagDecoder
 from bttlab.model import ReferenceTrainer
-from bttlab.train import LearningRateSchedule, RunError, read_recipe, recipe_names, start_run
-from bttlab.train.schedule import ScheduleError
+from bttlab.runs import LearningRateSchedule, RunError, read_recipe, recipe_names, start_run
+from bttlab.runs.schedule import ScheduleError
 from tiny_runs import CONFIG, DEVICE, Interrupter, metrics, resume, settings, train
 
 RECIPE = """

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
-from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, initial_parameters
-from bttlab.train import CheckpointStore, DivergedRun, RunError, read_checkpoint, resume_run, start_run, tensors_digest
-from bttlab.train import run as run_module
+from bttlab.runs import CheckpointStore, DivergedRun, RunError, read_checkpoint, resume_run, start_run, tensors_digest
+from bttlab.runs import run as run_module
+from bttlab.util.errors import BttlabError
 from tiny_runs import CONFIG, DEVICE, SIZES, Interrupter, metrics, resume, settings, train, write_corpus
 
 

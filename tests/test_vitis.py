@@ -13,7 +13,7 @@ from bttlab.card.build import DEFINITIONS
 from bttlab.card.constants import read_data
 from bttlab.card.facts import U50
 from bttlab.card.manifest import overlays_folder, read_manifest
-from bttlab.places import ROOT
+from bttlab.util.places import ROOT
 
 from fake_xrt import as_hardware
 
@@ -157,7 +157,7 @@ def test_every_input_of_the_build_is_a_prerequisite(platforms, tmp_path):
 def test_the_branch_for_vitis_compiles():
     """With a stub of AMD's vectors: what only GCC's and clang's have is an error."""
     flags = ("-std=c++17", "-fsyntax-only", "-D__VITIS_HLS__", "-D__SYNTHESIS__", "-Wno-unknown-pragmas")
-    stub = HLS.parent / "tests" / "vitis_stub"
+    stub = HLS.parent / "tests" / "helpers" / "vitis_stub"
     command = ["g++", *flags, "-Wall", "-Werror", "-Wno-unused-label", "-Wno-unused-function", f"-I{stub}"]
     done = subprocess.run([*command, HLS / "processor" / "trainer.cpp"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

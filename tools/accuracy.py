@@ -15,11 +15,11 @@ from learning.table import provenance
 from learning.table import table as table_of_modules
 from pages import in_per_cent
 
-from bttlab.errors import BttlabError
-from bttlab.experiments.curves import read_metrics
 from bttlab.model import ModelConfig
-from bttlab.terminal import say
-from bttlab.train.checkpoint import CheckpointStore, tensors_digest
+from bttlab.runs.checkpoint import CheckpointStore, tensors_digest
+from bttlab.runs.curves import read_metrics
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 
 SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
 HOW = "measured: conlleval chunks by seqeval, on the splits as they are written"
@@ -43,7 +43,7 @@ def collect(sources: Iterable[Path], record: dict[str, Any] | None = None, held_
 
     Raises
     ------
-    AccuracyError, bttlab.train.CheckpointError
+    AccuracyError, bttlab.runs.CheckpointError
         If one is not a finished run.
     """
     runs = {_key(run): run for run in record["runs"]} if record else {}

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from bttlab.data import Augmenter, Corpus, Vocabulary, encode, epoch_order, load_corpus
-from bttlab.errors import BttlabError
 from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, batch_losses, equal_length_batches
 from bttlab.model.loop import train_pieces
-from bttlab.terminal import say
-from bttlab.train.evaluation import describe, evaluate
-from bttlab.train.progress import ProgressBar
-from bttlab.train.recipe import Recipe, read_recipe
+from bttlab.runs.evaluation import describe, evaluate
+from bttlab.runs.progress import ProgressBar
+from bttlab.runs.recipe import Recipe, read_recipe
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 
 
 def train_in_batches(

@@ -24,8 +24,8 @@ from bttlab.hardware.synthesis import IN_LUTS, LEVEL_NS, synthesised, with_amd_c
 from bttlab.lab import Workload, energy_to_quality, gpu_over_card
 from bttlab.lab.quality_energy import TARGETS
 from bttlab.model import FLOWS, ModelConfig
-from bttlab.places import ROOT
-from bttlab.records import write_whole
+from bttlab.util.places import ROOT
+from bttlab.util.records import write_whole
 
 ENCODERS = (2, 4, 6)
 PAGES = {

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from bttlab.data import Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
-from bttlab.files import replace_whole
 from bttlab.lab.quality_energy import RECORD, TARGETS
 from bttlab.model import ModelConfig, Optimizer, Transformer, batch_losses, equal_length_batches, predict_in_batches
-from bttlab.terminal import say
-from bttlab.train.devices import open_trainer
-from bttlab.train.evaluation import scores_of
+from bttlab.runs.devices import open_trainer
+from bttlab.runs.evaluation import scores_of
+from bttlab.util.files import replace_whole
+from bttlab.util.terminal import say
 
 TUNING_SEED, SEEDS = 100, range(110, 120)
 EVERY = 256  # samples between two evaluations

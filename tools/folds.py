@@ -15,8 +15,8 @@ from bttlab.data import Corpus, Split, load_corpus
 from bttlab.data.augmentation import tag_chunks, type_of
 from bttlab.data.corpus import OUTSIDE
 from bttlab.data.store import files_of, store_corpus
-from bttlab.errors import BttlabError
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 
 SEED = 5  # of the order in which templates are assigned to folds
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pages import filled, in_per_cent
 
-from bttlab.errors import BttlabError
-from bttlab.places import ROOT
-from bttlab.records import write_whole
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.places import ROOT
+from bttlab.util.records import write_whole
+from bttlab.util.terminal import say
 from bttlab_methods.method import FAMILIES
 from bttlab_methods.record import RECORDS, SCORES, by_methods, joules, mean, pretraining, read_records
 from bttlab_methods.registry import parse

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 BENCHMARKS = "benchmarks.json"  # the record of the page of benchmarks, in the same folder
 END = "<!-- end -->"

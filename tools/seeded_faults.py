@@ -39,13 +39,13 @@ FAULTS = (
     Fault("bttlab/data/samples.py", "PCG64([seed, epoch])", "PCG64([seed])", "data_samples"),
     Fault("bttlab/data/metrics.py", "guess == gold != UNK", "guess == gold", "data_samples data_tags"),
     Fault("bttlab/data/tags.py", 'after = [ids[f"B-{kind}"], i]', "after = [i]", "data_tags"),
-    Fault("bttlab/train/checkpoint.py", "digest.update(array.data)", "pass", "checkpoint"),
-    Fault("bttlab/train/checkpoint.py", "self.latest.replace(self.previous)", "pass", "checkpoint"),
+    Fault("bttlab/runs/checkpoint.py", "digest.update(array.data)", "pass", "checkpoint"),
+    Fault("bttlab/runs/checkpoint.py", "self.latest.replace(self.previous)", "pass", "checkpoint"),
     Fault(
-        "bttlab/train/schedule.py", "np.minimum(np.minimum(rates, 1.0), rise)", "np.minimum(rates, 1.0)", "train_recipe"
+        "bttlab/runs/schedule.py", "np.minimum(np.minimum(rates, 1.0), rise)", "np.minimum(rates, 1.0)", "train_recipe"
     ),
-    Fault("bttlab/locks.py", "!= fcntl.F_UNLCK", "== fcntl.F_UNLCK", "locks"),
-    Fault("bttlab/files.py", "if status.st_size > most_bytes:", "if False:", "files"),
+    Fault("bttlab/util/locks.py", "!= fcntl.F_UNLCK", "== fcntl.F_UNLCK", "locks"),
+    Fault("bttlab/util/files.py", "if status.st_size > most_bytes:", "if False:", "files"),
     Fault("bttlab/compiler/timing.py", "+ latency - 1)", "+ latency - 2)", "program_steps program_hazards"),
     Fault("bttlab/compiler/timing.py", "ends[other][ended - 1] + SEEN", "ends[other][ended - 1]", "program_steps"),
     Fault(

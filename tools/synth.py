@@ -18,12 +18,12 @@ from threading import Lock
 
 from synth_netlist import Depth, packed_tables, stage_of
 
-from bttlab.files import replace_whole
 from bttlab.hardware import SOURCE, UNIT, analyse
 from bttlab.hardware.control import LOOP
 from bttlab.hardware.kernel import module_digests, write_kernel
 from bttlab.hardware.resources import shortest_shift
 from bttlab.hardware.synthesis import FILE as RECORD
+from bttlab.util.files import replace_whole
 
 KINDS = {  # resource of each kind of Yosys cell, and how much of it a cell uses
     **{f"LUT{n}": ("lookup_tables", 1) for n in range(1, 7)},

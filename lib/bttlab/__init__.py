@@ -2,13 +2,26 @@
 
 import lazy_loader
 
-from bttlab.caches import use_private_caches
+from bttlab.util.caches import use_private_caches
 
 __version__ = "0.2.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    {"baseline", "bench", "card", "compiler", "data", "estimate", "experiments", "hardware", "lab", "model", "sweep"}
-    | {"teaching", "tensor", "train"},
+    {
+        "baseline",
+        "bench",
+        "card",
+        "compiler",
+        "data",
+        "estimate",
+        "hardware",
+        "lab",
+        "model",
+        "runs",
+        "sweep",
+        "teaching",
+    }
+    | {"tensor"},
 )
 
 use_private_caches()

@@ -14,10 +14,10 @@ from typing import NoReturn
 
 import bttlab
 from bttlab.commands import COMMANDS
-from bttlab.errors import BttlabError
-from bttlab.plugins import missing_package, plugins
-from bttlab.quantities import to_json
-from bttlab.terminal import result, say
+from bttlab.util.errors import BttlabError
+from bttlab.util.plugins import missing_package, plugins
+from bttlab.util.quantities import to_json
+from bttlab.util.terminal import result, say
 
 BAD_INPUT = 2
 INTERRUPTED = 130

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 VARIABLE = "XILINX_XRT"
 WAY_OUT = "set it with: source /opt/xilinx/xrt/setup.sh; or unset it to use the emulated card"

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from bttlab.baseline.gpus import find_gpu
-from bttlab.places import ROOT
-from bttlab.quantities import to_json
-from bttlab.records import RecordError, build, write_whole
+from bttlab.util.places import ROOT
+from bttlab.util.quantities import to_json
+from bttlab.util.records import RecordError, build, write_whole
 from bttlab_cost import xia2024
 from bttlab_cost.configuration import CostError, FineTuning
 from bttlab_cost.gpu_step import Coefficients, MemoryCoefficients, largest_batch, step_parts, step_seconds

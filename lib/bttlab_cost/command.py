@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from bttlab.commands import Outcome
-from bttlab.errors import BttlabError
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 
 SUMMARY = "estimate what fine-tuning costs on a GPU"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 CHOICES = {
     "method": ("full", "lora", "qlora"),

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bttlab.baseline.gpus import Gpu
-from bttlab.places import ROOT
-from bttlab.records import RecordError, build
+from bttlab.util.places import ROOT
+from bttlab.util.records import RecordError, build
 from bttlab_cost import xia2024
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError, FineTuning

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from bttlab.places import ROOT
-from bttlab.records import build
+from bttlab.util.places import ROOT
+from bttlab.util.records import build
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.xia2024 import Throughput
 

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from bttlab.baseline.gpus import find_gpu
-from bttlab.places import ROOT
+from bttlab.util.places import ROOT
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.models import find_model
 

@@ -81,13 +81,13 @@ def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
     ------
     MethodError
         As `export`.
-    bttlab.train.RunError, bttlab.train.CheckpointError
+    bttlab.runs.RunError, bttlab.runs.CheckpointError
         If the folder is in use, or cannot be written.
     """
     from bttlab.model import Optimizer, ReferenceTrainer
-    from bttlab.train import LEARNING_RATES, Checkpoint, CheckpointStore, RunError, RunSettings
-    from bttlab.train.run import check_free
-    from bttlab.train.settings import CorpusRecord
+    from bttlab.runs import LEARNING_RATES, Checkpoint, CheckpointStore, RunError, RunSettings
+    from bttlab.runs.run import check_free
+    from bttlab.runs.settings import CorpusRecord
 
     config, parameters = export(training)
     corpus, seed = training.setting.corpus, training.setting.seed

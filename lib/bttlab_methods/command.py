@@ -116,9 +116,9 @@ def _run(options: argparse.Namespace) -> Outcome:
     from bttlab.baseline import check_writable
     from bttlab.baseline.machine import open_device
     from bttlab.data import load_corpus
-    from bttlab.experiments.keep import keep_methods
-    from bttlab.experiments.record import now
-    from bttlab.train.run import check_free
+    from bttlab.runs.keep import keep_methods
+    from bttlab.runs.record import now
+    from bttlab.runs.run import check_free
     from bttlab_methods import MethodError, Setting, describe, parse, run_methods, samples_of, write_checkpoint
     from bttlab_methods.record import Results, comparison
     from bttlab_methods.training import changed

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from IPython.display import display
 
-from bttlab.errors import BttlabError
-from bttlab.experiments.keep import keep_methods
 from bttlab.lab.charts import to_png
 from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.dashboard_runs import EVALUATIONS, DashboardRun
@@ -21,7 +19,9 @@ from bttlab.lab.dashboard_targets import Target, torch_meter
 from bttlab.lab.picture import FIGURE_CLASS, describe, hidden
 from bttlab.lab.workload import Workload
 from bttlab.model import predict_in_batches
-from bttlab.quantities import Quantity
+from bttlab.runs.keep import keep_methods
+from bttlab.util.errors import BttlabError
+from bttlab.util.quantities import Quantity
 from bttlab_methods import DENSE, FAMILIES, Result, Setting, Training, check_combination, methods, parse, run_methods
 from bttlab_methods.lab_figures import draw_results
 from bttlab_methods.record import RECORDS, by_methods, mean, read_records

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bttlab.locks import changing
-from bttlab.places import ROOT
-from bttlab.records import RecordError, build, write_whole
+from bttlab.util.locks import changing
+from bttlab.util.places import ROOT
+from bttlab.util.records import RecordError, build, write_whole
 from bttlab_methods.run import Result
 from bttlab_methods.setting import Setting
 from bttlab_methods.training import DENSE

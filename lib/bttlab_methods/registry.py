@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from bttlab.plugins import plugins
-from bttlab.terminal import say
+from bttlab.util.plugins import plugins
+from bttlab.util.terminal import say
 from bttlab_methods import library
 from bttlab_methods.method import FAMILIES, Method
 from bttlab_methods.setting import MethodError

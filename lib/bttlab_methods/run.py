@@ -16,9 +16,9 @@ from bttlab.baseline.machine import load_average
 from bttlab.baseline.memory import COUNTED, StorageMeter, replay
 from bttlab.data import encode
 from bttlab.data.metrics import score
-from bttlab.experiments.provenance import versions
 from bttlab.model import equal_length_batches, predict_in_batches
-from bttlab.quantities import measured
+from bttlab.runs.provenance import versions
+from bttlab.util.quantities import measured
 from bttlab_methods.method import Method
 from bttlab_methods.setting import SCORED_AT_ONCE, MethodError, Setting
 from bttlab_methods.training import Batch, OnBatch, Training, describe

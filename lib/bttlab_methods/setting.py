@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bttlab.data import Corpus
-from bttlab.errors import BttlabError, shown
 from bttlab.model import ModelConfig
+from bttlab.util.errors import BttlabError, shown
 
 BATCH = 8  # utterances
 MOST_SAMPLES = 10**8

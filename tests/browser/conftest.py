@@ -42,7 +42,7 @@ def lab_url(lab_folder) -> Iterator[str]:
     command += [f"--LabApp.user_settings_dir={settings}", f"--LabApp.workspaces_dir={folder / 'workspaces'}"]
     environment = os.environ | {"JUPYTER_CONFIG_DIR": str(folder / "config"), "BTTLAB_EMULATED_CARDS": "1"}
     environment["JUPYTER_CONFIG_PATH"] = str(ROOT / "tools" / "jupyter")  # as `make lab` has it
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "lib"), str(ROOT / "tests")])
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "lib"), str(ROOT / "tests" / "helpers")])
     with open(folder / "jupyter.log", "w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         try:

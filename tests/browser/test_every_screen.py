@@ -18,7 +18,7 @@ from bttlab_cost.models import find_model
 from bttlab.data import load_corpus
 from bttlab.lab.meters import PowerMeter
 from bttlab.model import ModelConfig
-from lab_trainers import PretendTrainer, pretend_target
+from fake_trainer import PretendTrainer, pretend_target
 from live_figure import fresh
 
 workload = lab.Workload.of(load_corpus("airline"), ModelConfig(format="dense"))

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from bttlab.locks import changing
+from bttlab.util.locks import changing
 from reliability import report, training_process
 from reliability.trials import TRIALS
 

@@ -6,8 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bttlab.files import is_draft
-from bttlab.train import CheckpointStore
+from bttlab.runs import CheckpointStore
+from bttlab.util.files import is_draft
 from reliability.outcome import Outcome, attempts
 from reliability.training_process import Command, finish, new_run, train, unbroken, wait_for
 from tiny_runs import metrics, write_corpus

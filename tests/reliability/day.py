@@ -11,13 +11,13 @@ import numpy as np
 
 from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.data.metrics import score
-from bttlab.experiments.curves import figures_of, read_curves, read_metrics, stretches
 from bttlab.lab import Dashboard, Workload, dashboard_runs
 from bttlab.lab.card_model import ModelledMeter
 from bttlab.model import ModelConfig, Optimizer, loop
-from bttlab.quantities import measured
-from bttlab.train.metrics_log import MetricsLog
-from lab_trainers import PretendTrainer, pretend_target
+from bttlab.runs.curves import figures_of, read_curves, read_metrics, stretches
+from bttlab.runs.metrics_log import MetricsLog
+from bttlab.util.quantities import measured
+from fake_trainer import PretendTrainer, pretend_target
 from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome

@@ -6,10 +6,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bttlab.quantities import measured
-from own_path import environment
+from bttlab.util.quantities import measured
 from reliability.hostile_worker import MOST_SECONDS
 from reliability.outcome import Outcome
+from subprocess_env import environment
 
 WHAT = {
     "overlay": "overlays (.xclbin), as the emulated card reads them",

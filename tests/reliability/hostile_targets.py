@@ -18,8 +18,8 @@ from bttlab.card.xclbin import FIRST_SECTION, KIND
 from bttlab.data import find_corpus, read_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.model import Optimizer, initial_parameters
-from bttlab.train import Checkpoint, CheckpointStore, CorpusRecord, RunSettings, read_checkpoint
-from bttlab.train import checkpoint as checkpoint_module
+from bttlab.runs import Checkpoint, CheckpointStore, CorpusRecord, RunSettings, read_checkpoint
+from bttlab.runs import checkpoint as checkpoint_module
 from reliability.mutations import INTEGERS, mutate_bytes, mutate_json
 from tiny_runs import CONFIG
 

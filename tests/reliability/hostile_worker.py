@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 from reliability.hostile_targets import TARGETS
 
 MOST_SECONDS = 5

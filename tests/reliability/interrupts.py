@@ -14,9 +14,9 @@ from pathlib import Path
 
 from jupyter_client.manager import start_new_kernel
 
-from bttlab.experiments.curves import METRICS
-from bttlab.quantities import measured
-from bttlab.train import CheckpointStore
+from bttlab.runs import CheckpointStore
+from bttlab.runs.curves import METRICS
+from bttlab.util.quantities import measured
 from reliability.outcome import Outcome, attempts
 from reliability.training_process import TIMEOUT, finish, new_run, train, unbroken, wait_for
 from tiny_runs import metrics, write_corpus

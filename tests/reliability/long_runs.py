@@ -10,7 +10,7 @@ import numpy as np
 from bttlab.card import EmulatedU50, open_trainer
 from bttlab.data import load_corpus
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.train import ProgressBar, start_run
+from bttlab.runs import ProgressBar, start_run
 from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome

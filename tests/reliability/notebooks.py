@@ -19,10 +19,10 @@ from bttlab.data import load_corpus
 from bttlab.lab import Dashboard, Workload, card_target
 from bttlab.lab.dashboard_runs import FINISHED, STOPPED
 from bttlab.model import ModelConfig
-from bttlab.quantities import measured
-from own_path import environment
+from bttlab.util.quantities import measured
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome
+from subprocess_env import environment
 
 ENCODERS = (2, 4)  # of the two models
 SAMPLES = 400  # of a run: about a second

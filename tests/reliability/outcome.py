@@ -20,7 +20,7 @@ class Outcome:
     failures : sequence of str
         A line for every attempt in which it did not hold.
     figures : mapping
-        By name: a count, a text, or what `bttlab.quantities.measured` returns.
+        By name: a count, a text, or what `bttlab.util.quantities.measured` returns.
     """
 
     title: str

@@ -11,8 +11,8 @@ from pages import filled
 
 from bttlab import __version__
 from bttlab.baseline.machine import describe, load_average
-from bttlab.experiments.provenance import git_state
-from bttlab.quantities import to_json
+from bttlab.runs.provenance import git_state
+from bttlab.util.quantities import to_json
 from reliability.outcome import Outcome
 
 TABLE = "table of reliability.json"

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bttlab.train import CheckpointStore
-from own_path import environment
+from bttlab.runs import CheckpointStore
+from subprocess_env import environment
 from tiny_runs import metrics, write_corpus
 
 TIMEOUT = 1200  # seconds, on however busy a machine

@@ -7,9 +7,9 @@ import tempfile
 from dataclasses import asdict
 from typing import Any
 
-from bttlab.quantities import measured
-from own_path import environment
+from bttlab.util.quantities import measured
 from reliability.footprint import Footprint
+from subprocess_env import environment
 
 
 def run(module: str, count: int) -> dict[str, Any]:

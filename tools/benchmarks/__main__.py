@@ -15,9 +15,9 @@ from rich.console import Console
 
 from benchmarks import page, record
 from bttlab.bench.result import rich_table
-from bttlab.errors import BttlabError
-from bttlab.places import ROOT
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.places import ROOT
+from bttlab.util.terminal import say
 
 RECORDED = ("layer", "step", "order", "memory", "start")
 OTHERS = ("runs", "dashboard", "share", "sweep")

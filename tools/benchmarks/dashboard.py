@@ -5,7 +5,7 @@ from typing import Any
 
 from bttlab.bench.result import Result, Table, describe_runs, time_ratios, time_rows
 from bttlab.bench.turns import HOW, interleave, threads_of_torch
-from bttlab.quantities import column_metadata
+from bttlab.util.quantities import column_metadata
 
 OURS = "with a dashboard"
 

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from bttlab.lab.charts import PALETTE, new_figure, style
-from bttlab.quantities import in_digits
+from bttlab.util.quantities import in_digits
 
 
 def _draw_times(rows: Sequence[dict[str, Any]], series: str, title: str, label: str) -> Figure:

@@ -14,8 +14,8 @@ from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
 from bttlab.bench.result import Result, Table, describe_runs, time_ratios, time_rows
 from bttlab.bench.turns import HOW, interleave, repeated, threads_of_torch
 from bttlab.model import ModelConfig
-from bttlab.quantities import column_metadata
 from bttlab.tensor import TTLinear
+from bttlab.util.quantities import column_metadata
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 512, 4096)
 PRINTED = {1, 32, 4096}  # tokens in the tables; the record and the figure have all

@@ -11,8 +11,8 @@ from bttlab.baseline.step import Task
 from bttlab.bench.result import Result, Table, exact_ratio
 from bttlab.data import Samples, Vocabulary, encode, load_corpus
 from bttlab.model import ModelConfig
-from bttlab.places import ROOT
-from bttlab.quantities import column_metadata
+from bttlab.util.places import ROOT
+from bttlab.util.quantities import column_metadata
 
 ENCODERS = (2, 4, 6)
 RECORDS = ROOT / "data" / "baselines"

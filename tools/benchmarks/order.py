@@ -5,8 +5,8 @@ from typing import Any
 
 from bttlab.bench.result import Result, Table, exact_ratio
 from bttlab.model import ModelConfig
-from bttlab.quantities import column_metadata
 from bttlab.tensor import cheapest_order, flow_cost, optimal_cost
+from bttlab.util.quantities import column_metadata
 
 TOKENS = (1, 2, 4, 8, 13, 32, 64, 128, 512, 4096)
 RANKS = (4, 8, 12, 16, 32, 64)

@@ -12,7 +12,7 @@ from pages import BENCHMARKS, filled
 from benchmarks.figures import DRAWINGS
 from bttlab.bench.result import Table
 from bttlab.lab.charts import to_png
-from bttlab.records import write_whole
+from bttlab.util.records import write_whole
 
 PAGE, RECORD = "benchmarks.md", BENCHMARKS
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from bttlab.baseline.machine import load_average
 from bttlab.bench.result import Result
-from bttlab.errors import BttlabError
-from bttlab.quantities import to_json
-from bttlab.records import write_whole
+from bttlab.util.errors import BttlabError
+from bttlab.util.quantities import to_json
+from bttlab.util.records import write_whole
 
 VERSION = 1
 PACKAGES = ("torch", "numpy", "tensorly-torch", "tensorly", "opt_einsum")

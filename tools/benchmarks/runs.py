@@ -12,10 +12,10 @@ from typing import Any
 
 from bttlab.bench.result import Result, Table, describe_runs, rounded
 from bttlab.bench.turns import HOW, interleave, spread
-from bttlab.experiments import RunIndex, RunRecord
-from bttlab.experiments.curves import SCORES
 from bttlab.model import ModelConfig
-from bttlab.quantities import column_metadata, measured
+from bttlab.runs import RunIndex, RunRecord
+from bttlab.runs.curves import SCORES
+from bttlab.util.quantities import column_metadata, measured
 
 RUNS = 10_000
 COMMANDS = {

@@ -19,12 +19,12 @@ from bttlab.card import EmulatedU50, open_trainer
 from bttlab.card.card_lock import emulated_name, file_name
 from bttlab.card.sharing import FOLDER_VARIABLE, KeeperClient
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
-from bttlab.errors import BttlabError
 from bttlab.keeper import SLICE_SECONDS, serving
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.processes import safe_path
-from bttlab.quantities import column_metadata, in_digits
-from bttlab.train import tensors_digest
+from bttlab.runs import tensors_digest
+from bttlab.util.errors import BttlabError
+from bttlab.util.processes import safe_path
+from bttlab.util.quantities import column_metadata, in_digits
 
 CARD = emulated_name(0)
 STEP = 32  # samples a call, as a run and the dashboard train

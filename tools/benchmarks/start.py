@@ -12,9 +12,9 @@ import numpy as np
 
 from bttlab.bench.result import Result, Table, describe_runs, rounded, time_ratios, time_rows
 from bttlab.bench.turns import HOW, interleave, spread
-from bttlab.errors import BttlabError
-from bttlab.places import ROOT
-from bttlab.quantities import column_metadata
+from bttlab.util.errors import BttlabError
+from bttlab.util.places import ROOT
+from bttlab.util.quantities import column_metadata
 
 OURS = "emulated U50"
 CONTENDERS = (OURS, "PyTorch BTT", "PyTorch dense")

@@ -14,12 +14,12 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from bttlab.bench.result import Result, Table
 from bttlab.bench.turns import threads_of_torch
-from bttlab.errors import BttlabError
-from bttlab.quantities import column_metadata, in_digits
+from bttlab.runs import CheckpointStore, start_run, tensors_digest
+from bttlab.runs.devices import open_trainer
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
 from bttlab.sweep.trials import Trial, TrialMaker
-from bttlab.train import CheckpointStore, start_run, tensors_digest
-from bttlab.train.devices import open_trainer
+from bttlab.util.errors import BttlabError
+from bttlab.util.quantities import column_metadata, in_digits
 
 WORKERS = 2
 CHUNK_SECONDS = 5.0

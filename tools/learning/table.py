@@ -8,7 +8,7 @@ import torch
 from pages import in_per_cent
 
 from bttlab.baseline.machine import describe
-from bttlab.experiments.record import read_run
+from bttlab.runs.record import read_run
 
 CARD = "the emulated U50"
 SCORES = {"perplexity": "perplexity", "intent_accuracy": "intent accuracy, %"}

@@ -2,7 +2,7 @@
 
 import lazy_loader
 
-from bttlab.records import RecordError, check_writable
+from bttlab.util.records import RecordError, check_writable
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,

@@ -11,8 +11,8 @@ import torch
 
 from bttlab.baseline.machine import plain
 from bttlab.baseline.record import Energy
-from bttlab.plugins import missing_package
-from bttlab.quantities import Quantity
+from bttlab.util.plugins import missing_package
+from bttlab.util.quantities import Quantity
 
 POWERCAP = Path("/sys/class/powercap")
 IDLE_SECONDS = 3.0

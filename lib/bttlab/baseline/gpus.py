@@ -5,9 +5,9 @@ import json
 from dataclasses import dataclass
 from functools import cache
 
-from bttlab.errors import BttlabError
-from bttlab.places import ROOT
-from bttlab.records import RecordError, build
+from bttlab.util.errors import BttlabError
+from bttlab.util.places import ROOT
+from bttlab.util.records import RecordError, build
 
 GPUS = ROOT / "data" / "gpus.json"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from bttlab.baseline.record import Machine
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 CPUINFO = Path("/proc/cpuinfo")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from bttlab.baseline.record import Memory, Share, Stage
 from bttlab.baseline.step import Task
-from bttlab.quantities import Quantity
+from bttlab.util.quantities import Quantity
 
 CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "inputs", "temporaries")
 COUNTED = "counted storages of an eager step's tensors; scratch inside kernels is not seen"

@@ -24,7 +24,7 @@ from bttlab.baseline.run import LEARNING_RATE, variant
 from bttlab.baseline.step import LossFunction, Task
 from bttlab.data import Corpus, Samples, Vocabulary, encode
 from bttlab.model import ModelConfig, ModuleConfig, batch_losses
-from bttlab.places import ROOT
+from bttlab.util.places import ROOT
 
 MODEL_VERSION = "gpu-2"
 CALIBRATION = ROOT / "data" / "cost" / "gpu_model.json"

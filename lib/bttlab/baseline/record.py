@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bttlab.errors import BttlabError
 from bttlab.model import config_of
-from bttlab.quantities import Quantity, drop_missing_bands, to_json
-from bttlab.records import RecordError, build, write_whole
+from bttlab.util.errors import BttlabError
+from bttlab.util.quantities import Quantity, drop_missing_bands, to_json
+from bttlab.util.records import RecordError, build, write_whole
 
 VERSION = 1
 EPOCH_SAMPLES = 4478  # training utterances of ATIS, and of airline
@@ -248,7 +248,7 @@ class Record:
         return asdict(self, dict_factory=drop_missing_bands)
 
     def write(self, path: str | os.PathLike) -> None:
-        """Write the record, whole or not at all; errors as of `bttlab.files.check_output`."""
+        """Write the record, whole or not at all; errors as of `bttlab.util.files.check_output`."""
         text = re.sub(r"\[[-+\d.,eE\s]*\]", lambda match: " ".join(match[0].split()), to_json(self.to_dict(), indent=1))
         write_whole(Path(path), text + "\n")
 

@@ -22,9 +22,9 @@ from bttlab.baseline.record import VERSION, CorpusUsed, Measurement, Record
 from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
-from bttlab.errors import BttlabError, shown
 from bttlab.model import ModelConfig, ModuleConfig, Transformer, check_learning_rates
-from bttlab.quantities import Quantity
+from bttlab.util.errors import BttlabError, shown
+from bttlab.util.quantities import Quantity
 
 # Name of a baseline -> format of the model and flow of its TT layers
 FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}

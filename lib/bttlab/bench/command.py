@@ -3,7 +3,7 @@
 import argparse
 
 from bttlab.commands import Outcome
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 SUMMARY = "measure a training step on the emulated card against PyTorch and tensorly-torch"
 OPTIONS = ("data", "encoders", "samples", "rounds", "threads")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bttlab.bench.turns import Spread, spread
-from bttlab.quantities import in_digits
+from bttlab.util.quantities import in_digits
 
 
 @dataclass(frozen=True)

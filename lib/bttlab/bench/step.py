@@ -6,7 +6,7 @@ from typing import Any
 
 from bttlab.bench.result import Result, Table, describe_runs, time_ratios, time_rows
 from bttlab.bench.turns import HOW, interleave, threads_of_torch
-from bttlab.quantities import column_metadata
+from bttlab.util.quantities import column_metadata
 
 OURS = "emulated U50"
 LEARNING_RATE = 1e-3

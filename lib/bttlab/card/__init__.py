@@ -5,7 +5,7 @@ PYNQ also imports it, as a plugin of the entry-point group pynq.lib, before it l
 
 import warnings
 
-from bttlab.lazy import later
+from bttlab.util.lazy import later
 from bttlab.xrt import check_xrt
 
 # PYNQ's modules that deliver notebooks and build boards import setuptools, pkg_resources and ipywidgets, which takes

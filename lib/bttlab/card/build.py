@@ -30,9 +30,9 @@ from bttlab.card.manifest import (
 )
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
 from bttlab.compiler.machine import machine, read_machine
-from bttlab.errors import BttlabError
-from bttlab.files import replace_whole
-from bttlab.places import ROOT
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import replace_whole
+from bttlab.util.places import ROOT
 
 HLS_SOURCE = ROOT / "hls_src"
 CACHE = "build"

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bttlab.errors import BttlabError
-from bttlab.locks import holders, try_lock
+from bttlab.util.errors import BttlabError
+from bttlab.util.locks import holders, try_lock
 
 ADMINISTRATORS = Path("/run/bttlab")  # only root can create files there
 ANYBODYS = Path("/tmp")  # the same for all users, unlike $TMPDIR

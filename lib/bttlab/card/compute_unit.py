@@ -10,7 +10,7 @@ from bttlab.card.facts import U50
 from bttlab.card.hbm import CardMemory
 from bttlab.card.image import NativeImage
 from bttlab.card.kernel import CONTROL_RANGE, Kernel
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 # Bits of the AP_CTRL register.
 START, DONE, IDLE, READY, AUTO_RESTART = 0x01, 0x02, 0x04, 0x08, 0x80

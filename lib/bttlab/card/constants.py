@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from bttlab.places import ROOT
-from bttlab.quantities import Quantity, column_metadata
+from bttlab.util.places import ROOT
+from bttlab.util.quantities import Quantity, column_metadata
 
 MODEL_VERSION = "u50-3"  # of cycles, resources and power together; do not compare figures of different versions
 

@@ -29,10 +29,10 @@ from bttlab.card.kernel import CONTROL_RANGE, OverlayError
 from bttlab.card.manifest import MANIFEST, digest, overlays_folder, read_file, read_manifest
 from bttlab.card.telemetry import DeviceInfo, Telemetry, modelled_rails
 from bttlab.card.xclbin import control_address, read_xclbin
-from bttlab.errors import BttlabError
-from bttlab.files import writable_by_others
-from bttlab.plugins import plugins
-from bttlab.processes import usable_processors
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import writable_by_others
+from bttlab.util.plugins import plugins
+from bttlab.util.processes import usable_processors
 
 logger = logging.getLogger("bttlab.card")
 MOST_CARDS = 16

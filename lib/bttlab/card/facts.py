@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from bttlab.places import ROOT
+from bttlab.util.places import ROOT
 
 
 @dataclass(frozen=True)

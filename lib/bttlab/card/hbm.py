@@ -16,7 +16,7 @@ import numpy as np
 from pynq.buffer import PynqBuffer
 
 from bttlab.card.facts import U50
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 PAGE = mmap.PAGESIZE
 GUARD = 1 << 20  # bytes of the guard area after the memory: an access ends the process

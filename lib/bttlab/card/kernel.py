@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 CONTROL_RANGE = 0x1000  # bytes of one kernel's AXI-Lite window
 FIRST_ARGUMENT = 0x10  # after AP_CTRL and the three interrupt registers

@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bttlab.card.kernel import OverlayError
-from bttlab.files import read_regular, replace_whole
-from bttlab.json_files import load_json, with_checksum, without_checksum
-from bttlab.locks import changing
-from bttlab.places import ROOT
+from bttlab.util.files import read_regular, replace_whole
+from bttlab.util.json_files import load_json, with_checksum, without_checksum
+from bttlab.util.locks import changing
+from bttlab.util.places import ROOT
 
 MANIFEST = "manifest.json"
 MOST_MANIFEST, MOST_OVERLAY = 1 << 20, 1 << 28  # bytes; an hw overlay of the U50 has about 2**26

@@ -28,8 +28,8 @@ from bttlab.card.card_lock import (
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.manifest import digest, read_file
 from bttlab.card.waiting import CardHungError
-from bttlab.errors import BttlabError
 from bttlab.keeper import MOST_BYTES, MOST_CLIENTS, SLICE_SECONDS
+from bttlab.util.errors import BttlabError
 
 FOLDER_VARIABLE = "BTTLAB_SHARED_EMULATED"
 ANSWER_SECONDS = 20.0  # time limit of a keeper's answer

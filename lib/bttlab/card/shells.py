@@ -7,7 +7,7 @@ from pathlib import Path
 import pynq
 
 from bttlab.card.emulation import EmulatedU50
-from bttlab.files import read_regular
+from bttlab.util.files import read_regular
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 _RELEASE = re.compile(r"_[0-9]{6}_[0-9]+$")

@@ -263,7 +263,7 @@ class TrainerDriver(KernelDriver):
         NumericalFault
             At the first sample whose loss, gradient or update is not finite; that sample changes neither parameters nor
             state.
-        bttlab.errors.BttlabError
+        bttlab.util.errors.BttlabError
             If ids, learning rates or the optimizer are not allowed; nothing changes then.
 
         Notes
@@ -282,7 +282,7 @@ class TrainerDriver(KernelDriver):
 
         Raises
         ------
-        bttlab.errors.BttlabError
+        bttlab.util.errors.BttlabError
             If ids are not allowed.
         """
         self._check_ready(samples)

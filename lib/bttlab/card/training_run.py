@@ -8,7 +8,7 @@ import numpy as np
 
 from bttlab.model import NumericalFault
 from bttlab.model.loop import chunks, train_pieces
-from bttlab.threads import Thread
+from bttlab.util.threads import Thread
 
 STOP_SECONDS = 1.0
 

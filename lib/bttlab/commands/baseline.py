@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bttlab.commands import Outcome, models
-from bttlab.errors import BttlabError
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 
 MOST_THREADS = 1024
 
@@ -108,8 +108,8 @@ def _measured(options: argparse.Namespace) -> Outcome:
 
     from bttlab.baseline import BaselineError, BaselineSetting, Listener, check_writable, run_baseline
     from bttlab.baseline.run import LEARNING_RATE
-    from bttlab.experiments.keep import keep_baseline
-    from bttlab.experiments.record import now
+    from bttlab.runs.keep import keep_baseline
+    from bttlab.runs.record import now
 
     if options.record is not None:
         check_writable(options.record)

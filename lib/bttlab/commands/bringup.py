@@ -12,10 +12,10 @@ from pathlib import Path
 
 import bttlab
 from bttlab.commands import PROBLEM, Outcome, devices, models
-from bttlab.errors import BttlabError
-from bttlab.files import replace_whole
-from bttlab.quantities import to_json
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import replace_whole
+from bttlab.util.quantities import to_json
+from bttlab.util.terminal import say
 from bttlab.xrt import xrt_version
 
 RECORD = "bringup.json"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from bttlab.commands import NOTE, OK, PROBLEM, Check
-from bttlab.errors import BttlabError
-from bttlab.quantities import measured
+from bttlab.util.errors import BttlabError
+from bttlab.util.quantities import measured
 from bttlab.xrt import check_xrt, xrt_version
 
 CHUNK = 32

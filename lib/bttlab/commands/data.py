@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from bttlab.commands import Outcome
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 SHOWN = 5  # labels
 

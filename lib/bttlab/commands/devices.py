@@ -62,9 +62,9 @@ def add_device(parser: argparse.ArgumentParser, default: str) -> None:
 
 def open_checkpoint(options: argparse.Namespace, checkpoint: Any, device: str) -> Any:
     """Return the opened trainer of a run's model, with the checkpoint's parameters."""
-    from bttlab.train.devices import open_trainer
-    from bttlab.train.module import model_of_run
-    from bttlab.train.run import check_model
+    from bttlab.runs.devices import open_trainer
+    from bttlab.runs.module import model_of_run
+    from bttlab.runs.run import check_model
 
     settings = checkpoint.settings
     model = model_of_run(options.folder, settings.config, options.trust)

@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from bttlab.commands import NOTE, OK, PROBLEM, Check, Outcome
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 from bttlab.xrt import VARIABLE, check_xrt
 
 NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it is for notebooks
@@ -167,7 +167,7 @@ def _cards() -> Iterator[Check]:
 
 def _card_locks() -> Iterator[Check]:
     from bttlab.card.card_lock import hung_marks
-    from bttlab.locks import holders
+    from bttlab.util.locks import holders
 
     for path, whose in hung_marks().items():
         detail = f"{path} says that a kernel of {whose} did not end"

@@ -5,8 +5,8 @@ import re
 from typing import Any
 
 from bttlab.commands import Outcome, models
-from bttlab.errors import BttlabError
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 
 SAMPLES = 4478  # of ATIS's training split
 MOST_SAMPLES = 10**7
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.card.constants import MODEL_VERSION, read_data
     from bttlab.estimate.card import CLOCKS, estimate
     from bttlab.estimate.recorded import machine_record
-    from bttlab.experiments.keep import keep_estimate
+    from bttlab.runs.keep import keep_estimate
 
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
     is_module = models.is_module(options)

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices
-from bttlab.errors import BttlabError
-from bttlab.files import check_output, write_output
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import check_output, write_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +34,8 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
     from bttlab.model import ModelConfig
-    from bttlab.train import CheckpointStore, ProgressBar, tensors_digest
-    from bttlab.train.evaluation import counted, describe, predict_split, scores_of
+    from bttlab.runs import CheckpointStore, ProgressBar, tensors_digest
+    from bttlab.runs.evaluation import counted, describe, predict_split, scores_of
 
     if options.predictions is not None:
         check_output(options.predictions, "--predictions")  # now rather than after minutes

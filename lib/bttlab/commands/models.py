@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bttlab.errors import BttlabError
-from bttlab.files import read_toml
 from bttlab.model.config import ACTIVATIONS, FLOWS, PAPER_FLOW
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import read_toml
 
 if TYPE_CHECKING:
     from bttlab.compiler.trace import ModuleModel

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome, devices
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,9 +22,9 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data.corpus import OUTSIDE
     from bttlab.data.metrics import named
     from bttlab.data.tags import TagDecoder
-    from bttlab.terminal import say
-    from bttlab.train import CheckpointStore
-    from bttlab.train.evaluation import decoded
+    from bttlab.runs import CheckpointStore
+    from bttlab.runs.evaluation import decoded
+    from bttlab.util.terminal import say
 
     checkpoint, _ = CheckpointStore(options.folder).load()
     settings, record = checkpoint.settings, checkpoint.corpus

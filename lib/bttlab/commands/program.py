@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome, models
-from bttlab.errors import BttlabError
-from bttlab.terminal import say
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 
 TOLD = 20  # hazards
 

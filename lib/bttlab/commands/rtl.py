@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from bttlab.commands import Outcome
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

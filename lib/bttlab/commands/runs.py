@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome
-from bttlab.errors import BttlabError
-from bttlab.terminal import printable, say
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import printable, say
 
 SHOWN = 30  # runs in a table, unless --limit says otherwise
 FIGURES = ("dev.intent_accuracy", "dev.slot_f1", "dev.frame_accuracy", "loss")
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _list(options: argparse.Namespace) -> Outcome:
-    from bttlab.experiments import RunIndex
+    from bttlab.runs import RunIndex
 
     index, chosen = RunIndex(), _filter(options, SHOWN)
     rows = _named(index, index.rows(LISTED, chosen))
@@ -87,8 +87,8 @@ def _list(options: argparse.Namespace) -> Outcome:
 
 
 def _show(options: argparse.Namespace) -> Outcome:
-    from bttlab.experiments import RunIndex
-    from bttlab.experiments.curves import metrics_faults
+    from bttlab.runs import RunIndex
+    from bttlab.runs.curves import metrics_faults
 
     run = RunIndex().get(options.name)
     record = run.record
@@ -122,7 +122,7 @@ def _show(options: argparse.Namespace) -> Outcome:
 
 
 def _compare(options: argparse.Namespace) -> Outcome:
-    from bttlab.experiments import RunIndex
+    from bttlab.runs import RunIndex
 
     index, chosen = RunIndex(), _filter(options, SHOWN)
     differing = [key for key, values in index.keys("configuration", chosen).items() if values > 1]
@@ -138,7 +138,7 @@ def _compare(options: argparse.Namespace) -> Outcome:
 
 
 def _export(options: argparse.Namespace) -> Outcome:
-    from bttlab.experiments import RunIndex, export
+    from bttlab.runs import RunIndex, export
 
     index = RunIndex()
     chosen = _named(index, index.find(_filter(options, 0)))
@@ -162,9 +162,9 @@ def _export_weights(chosen: list, path: Path) -> None:
 
     from safetensors.torch import save
 
-    from bttlab.files import write_output
     from bttlab.model import ModelConfig, Transformer
-    from bttlab.train import CheckpointStore
+    from bttlab.runs import CheckpointStore
+    from bttlab.util.files import write_output
 
     if len(chosen) != 1:
         raise BttlabError(f"{len(chosen):,} runs are chosen: --weights writes one; name it, as bttlab runs list has it")
@@ -186,7 +186,7 @@ def _export_weights(chosen: list, path: Path) -> None:
 
 
 def _index(options: argparse.Namespace) -> Outcome:
-    from bttlab.experiments import RunIndex
+    from bttlab.runs import RunIndex
 
     for folder in options.folders:
         if not folder.is_dir():
@@ -207,8 +207,8 @@ def _named(index: Any, found: list) -> list:
 
 def _filter(options: argparse.Namespace, limit: int) -> Any:
     """The runs that the command line names or chooses, at most `limit` unless it says how many."""
-    from bttlab.experiments import Filter, RunIndex
-    from bttlab.experiments.index import LARGEST
+    from bttlab.runs import Filter, RunIndex
+    from bttlab.runs.index import LARGEST
 
     if options.limit is not None and not 0 <= options.limit <= LARGEST:
         raise BttlabError(f"--limit {options.limit}: give how many runs at most, or 0 for all")

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from bttlab.commands import Outcome
-from bttlab.errors import BttlabError
-from bttlab.files import replace_whole
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import replace_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.estimate.recorded import RECORD, make_record
     from bttlab.hardware import SOURCE, UNIT, report, schedule_of
-    from bttlab.quantities import to_json
+    from bttlab.util.quantities import to_json
 
     if options.source and options.record:
         raise BttlabError("--record is of the committed source, hls_src/processor; leave --source out")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bttlab.commands import OK, PROBLEM, Check
-from bttlab.quantities import measured
+from bttlab.util.quantities import measured
 
 SAMPLES = 4_478
 SECONDS = 10.0
@@ -17,8 +17,8 @@ def self_check() -> Iterator[Check]:
     from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
     from bttlab.model import ModelConfig, Optimizer, initial_parameters
     from bttlab.model.loop import chunks, train_pieces
-    from bttlab.train import LEARNING_RATES
-    from bttlab.train.devices import open_trainer
+    from bttlab.runs import LEARNING_RATES
+    from bttlab.runs.devices import open_trainer
 
     config, corpus = ModelConfig(encoders=2), load_corpus("airline")
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices, models
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 DEFAULTS = {"data": "airline", "device": "auto"}
 RECIPES = Path(__file__).parents[1] / "train" / "recipes"  # as in train.recipe, which imports torch
@@ -61,10 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    from bttlab.experiments.keep import u50_callback
-    from bttlab.train import ProgressBar
-    from bttlab.train.devices import open_trainer
-    from bttlab.train.evaluation import counted
+    from bttlab.runs import ProgressBar
+    from bttlab.runs.devices import open_trainer
+    from bttlab.runs.evaluation import counted
+    from bttlab.runs.keep import u50_callback
 
     given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     training = _resumed(options, given) if options.resume else _new(options, given)
@@ -96,9 +96,9 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def _new(options: argparse.Namespace, given: dict):
     from bttlab.data import Vocabulary, load_corpus
-    from bttlab.train import start_run
-    from bttlab.train.recipe import settings_of
-    from bttlab.train.run import check_free
+    from bttlab.runs import start_run
+    from bttlab.runs.recipe import settings_of
+    from bttlab.runs.run import check_free
 
     module = models.module_of(options, options.seed or 0) if models.is_module(options) else None
     if options.out is not None:
@@ -117,7 +117,7 @@ def _new(options: argparse.Namespace, given: dict):
 
 
 def _resumed(options: argparse.Namespace, given: dict):
-    from bttlab.train import resume_run
+    from bttlab.runs import resume_run
 
     if options.resume is True and options.out is None:
         raise BttlabError("--resume needs the folder of a run: bttlab train --resume DIR")
@@ -148,9 +148,9 @@ def _default_folder(name: str) -> Path:
 
 
 def _outcome(training, device: str, result) -> Outcome:
-    from bttlab.experiments.record import LATEST
-    from bttlab.train.evaluation import counted, describe
-    from bttlab.train.metrics_log import METRICS
+    from bttlab.runs.evaluation import counted, describe
+    from bttlab.runs.metrics_log import METRICS
+    from bttlab.runs.record import LATEST
 
     settings = training.settings
     data = {

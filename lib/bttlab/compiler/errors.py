@@ -1,6 +1,6 @@
 """Errors of the compiler. A message is one line with the value, the rule and the way out."""
 
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 
 class ProgramError(BttlabError, ValueError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.places import ROOT
+from bttlab.util.places import ROOT
 
 SOURCE = ROOT / "hls_src" / "processor"
 _BANK = re.compile(r"BANK\((\d+), (\d+), ([UB])\)")

@@ -18,8 +18,8 @@ from torch import nn
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.trace import trace
-from bttlab.errors import BttlabError
-from bttlab.files import read_regular
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import read_regular
 
 SEQUENCE = 32  # sequence length of a module without an attribute `sequence_length`
 MOST_TOKENS = 1 << 12

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 from .corpus import OUTSIDE, Corpus, Split
 from .samples import Samples, encode

@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from bttlab.errors import BttlabError
-from bttlab.files import read_regular
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import read_regular
 
 SPLIT_NAMES = ("train", "dev", "test")
 PAD, UNK, OUTSIDE = "PAD", "UNK", "O"

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from bttlab.places import ROOT
+from bttlab.util.places import ROOT
 
 from .corpus import Corpus, CorpusError, read_corpus
 from .download import SOURCES, DownloadError, download

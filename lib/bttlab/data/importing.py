@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bttlab.files import read_regular
-from bttlab.json_files import JsonError, load_json
+from bttlab.util.files import read_regular
+from bttlab.util.json_files import JsonError, load_json
 
 from .corpus import OUTSIDE, PAD, PUNCTUATION, SPLIT_NAMES, UNK, CorpusError, Split
 from .store import files_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 from .corpus import PAD, UNK, Corpus, CorpusError, Split
 from .vocabulary import CLS_ID, PAD_ID, Vocabulary

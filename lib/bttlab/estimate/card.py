@@ -11,14 +11,14 @@ from bttlab.card.constants import modelled
 from bttlab.card.telemetry import PowerLevels
 from bttlab.compiler.instruction import MACHINE
 from bttlab.compiler.program import Program
-from bttlab.errors import BttlabError
 from bttlab.estimate.memory import MemoryMap, memory_map
 from bttlab.estimate.power import Power, power
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.resources import Resources, resources
 from bttlab.estimate.work import STAGES, Work, epoch_work, program_works
 from bttlab.model.config import PAPER_FLOW, ModelConfig, Optimizer
-from bttlab.quantities import Quantity
+from bttlab.util.errors import BttlabError
+from bttlab.util.quantities import Quantity
 
 CLOCK_MHZ = MACHINE.CLOCK_MHZ  # that the schedule was made for
 CLOCKS = (CLOCK_MHZ, 150)  # MHz, to compare: the target, and a clock at which routing is easier

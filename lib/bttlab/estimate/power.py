@@ -17,7 +17,7 @@ from bttlab.estimate.recorded import MachineRecord, OnChipMemory
 from bttlab.estimate.resources import Resources
 from bttlab.estimate.work import Work
 from bttlab.hardware.geometry import URAM_BITS, URAM_WORDS
-from bttlab.quantities import Quantity
+from bttlab.util.quantities import Quantity
 
 PICO = 1e-12
 BOUNDS = ("value", "low", "high")

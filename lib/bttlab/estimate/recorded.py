@@ -15,11 +15,11 @@ from typing import Any
 
 from bttlab.card.constants import band, read_data
 from bttlab.card.facts import ROOT
-from bttlab.errors import BttlabError
 from bttlab.hardware.geometry import Blocks, blocks
 from bttlab.hardware.resources import COSTS
 from bttlab.hardware.sensitivity import sensitivity
-from bttlab.quantities import Quantity
+from bttlab.util.errors import BttlabError
+from bttlab.util.quantities import Quantity
 
 SOURCE = ROOT / "hls_src" / "processor"
 RECORD = ROOT / "data" / "u50" / "machine.json"

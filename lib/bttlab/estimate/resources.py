@@ -11,7 +11,7 @@ from bttlab.card.facts import U50
 from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.estimate.recorded import RESOURCES, MachineRecord
 from bttlab.hardware.synthesis import synthesised, with_amd_cores
-from bttlab.quantities import Quantity
+from bttlab.util.quantities import Quantity
 
 _PUBLISHED = {"provenance": "published", "source": "data/u50/platform.json, facts.json"}
 # Entries of data/u50/operators.json for each 512-bit port, and for the port of the registers.

@@ -13,7 +13,7 @@ from bttlab.hardware import report
 from bttlab.hardware.analyse import Schedule, analyse
 from bttlab.hardware.census import Census, census
 from bttlab.hardware.resources import LoopResources, of_budget, resources
-from bttlab.places import ROOT
+from bttlab.util.places import ROOT
 
 SOURCE = ROOT / "hls_src" / "processor"
 UNIT = "trainer.cpp"

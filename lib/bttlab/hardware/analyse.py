@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from math import ceil, floor
 from pathlib import Path
 
-from bttlab.errors import BttlabError
 from bttlab.hardware import latencies, rules, solve
 from bttlab.hardware.compile import CompiledSource, compile_source
 from bttlab.hardware.graph import Graph, callee
@@ -20,6 +19,7 @@ from bttlab.hardware.violations import (
     of_pointers,
     of_ports,
 )
+from bttlab.util.errors import BttlabError
 
 CLOCK_MHZ = 200
 # Distances between a store and a load of one address that are guaranteed, by the constant of config.h that defines them

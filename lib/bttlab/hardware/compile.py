@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bttlab.errors import BttlabError
 from bttlab.hardware.pragmas import read_pragmas
 from bttlab.hardware.root import call_paths_to, root_function
+from bttlab.util.errors import BttlabError
 
 CLANG = "clang++-16"
 FLAGS = (

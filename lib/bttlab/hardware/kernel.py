@@ -6,13 +6,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from bttlab.card.kernel import CONTROL_RANGE, TRAINER_KERNEL, Kernel
-from bttlab.files import replace_whole
 from bttlab.hardware.analyse import Schedule
 from bttlab.hardware.control import KERNEL, LOOP, States
 from bttlab.hardware.control_verilog import ControlVerilog
 from bttlab.hardware.rtl import CORE_FOLDER, LoopVerilog, emit
 from bttlab.hardware.verilog import Signal, bit_range
 from bttlab.hardware.watch import fields_of, verilator_settings, watched
+from bttlab.util.files import replace_whole
 
 SOURCE, PROCESSOR = CORE_FOLDER / "kernel.cpp", CORE_FOLDER.parent / "processor"
 CONTROL, MASTER = "s_axi_control", "m_axi_"

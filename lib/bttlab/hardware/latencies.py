@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil
 
-from bttlab.places import ROOT
+from bttlab.util.places import ROOT
 
 FILE = ROOT / "data" / "u50" / "latencies.json"
 

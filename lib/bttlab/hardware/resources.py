@@ -13,8 +13,8 @@ from bttlab.hardware.geometry import Blocks, blocks
 from bttlab.hardware.graph import Node
 from bttlab.hardware.memories import Memory
 from bttlab.hardware.violations import Violation
-from bttlab.places import ROOT
-from bttlab.quantities import Quantity
+from bttlab.util.places import ROOT
+from bttlab.util.quantities import Quantity
 
 RESOURCES = ("dsps", "lookup_tables", "flip_flops", "bram36", "uram")
 COSTS = {

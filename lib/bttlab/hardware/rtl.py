@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import floor
 from pathlib import Path
 
-from bttlab.errors import BttlabError
 from bttlab.hardware import latencies
 from bttlab.hardware.analyse import Schedule
 from bttlab.hardware.census import CONTROL, unit_of
@@ -24,7 +23,8 @@ from bttlab.hardware.places import Places
 from bttlab.hardware.types import element_bits, is_float, lanes_of
 from bttlab.hardware.verilog import TOP, Bits, Design, Signal, identifier, joined, number
 from bttlab.hardware.widths import constant_number
-from bttlab.places import ROOT
+from bttlab.util.errors import BttlabError
+from bttlab.util.places import ROOT
 
 CORE_FOLDER = ROOT / "hls_src" / "rtl"
 CORES = {

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 from bttlab.card.constants import read_data
-from bttlab.places import ROOT
+from bttlab.util.places import ROOT
 
 FILE = ROOT / "data" / "u50" / "synthesis.json"
 LOOP_UNITS = ("control", "dispatch", "engine_0", "engine_1", "nest", "ports", "shuffle", "update", "vector")

@@ -5,8 +5,8 @@ from typing import Any
 
 import lazy_loader
 
-from bttlab.errors import BttlabError
-from bttlab.plugins import missing_package, plugins
+from bttlab.util.errors import BttlabError
+from bttlab.util.plugins import missing_package, plugins
 
 try:
     from IPython import get_ipython

@@ -15,7 +15,7 @@ from bttlab.estimate.card import Estimate, estimate
 from bttlab.hardware.geometry import capacity_bits
 from bttlab.lab.meters import EnergyMeter
 from bttlab.model import ModelConfig
-from bttlab.quantities import Quantity
+from bttlab.util.quantities import Quantity
 
 Ratio = tuple[float, float, float]
 

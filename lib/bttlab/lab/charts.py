@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bttlab.terminal import printable
+from bttlab.util.terminal import printable
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; yellow is left out, white paper swallows it.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

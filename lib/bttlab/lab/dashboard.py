@@ -15,7 +15,6 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import display
 
-from bttlab.errors import BttlabError
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import SMOOTHING
 from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
@@ -24,9 +23,10 @@ from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.explorer import row
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.run_export import curves_csv, describe_runs, download_link, ratios
-from bttlab.threads import Thread
-from bttlab.train import LEARNING_RATES
-from bttlab.train.evaluation import describe
+from bttlab.runs import LEARNING_RATES
+from bttlab.runs.evaluation import describe
+from bttlab.util.errors import BttlabError
+from bttlab.util.threads import Thread
 
 REDRAW_SECONDS = 1.0  # a drawing takes a tenth of it
 KEEP_SECONDS = 15.0  # between two updates of the figure that stays in the notebook

@@ -17,22 +17,22 @@ from bttlab.baseline.modelled import MODEL_VERSION, Modelled
 from bttlab.baseline.record import Record
 from bttlab.baseline.run import BaselineSetting, Listener, run_baseline
 from bttlab.data import Samples
-from bttlab.errors import BttlabError
-from bttlab.experiments.index import runs_folder
-from bttlab.experiments.keep import keep_baseline, u50_callback
-from bttlab.experiments.record import RunRecord, now
 from bttlab.lab.card_model import Published
 from bttlab.lab.meters import EnergyMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, Predictions, Trainer, predict
-from bttlab.quantities import Quantity
-from bttlab.threads import Thread
-from bttlab.train.evaluation import joined, scores_of
-from bttlab.train.progress import NoProgress
-from bttlab.train.run import Callback, DivergedRun, start_run
-from bttlab.train.run import Run as Training
-from bttlab.train.settings import RunError, RunSettings
-from bttlab.train.stop import StopRequested
+from bttlab.runs.evaluation import joined, scores_of
+from bttlab.runs.index import runs_folder
+from bttlab.runs.keep import keep_baseline, u50_callback
+from bttlab.runs.progress import NoProgress
+from bttlab.runs.record import RunRecord, now
+from bttlab.runs.run import Callback, DivergedRun, start_run
+from bttlab.runs.run import Run as Training
+from bttlab.runs.settings import RunError, RunSettings
+from bttlab.runs.stop import StopRequested
+from bttlab.util.errors import BttlabError
+from bttlab.util.quantities import Quantity
+from bttlab.util.threads import Thread
 
 ACCOUNTINGS = {  # of memory: what compares with what
     "tensors": "data in use (tensors; bytes that a program uses on the chip)",
@@ -76,7 +76,7 @@ class DashboardRun:
     count : int
         Samples trained on.
     scores : list of (int, dict of str to float)
-        Samples trained on, and the scores of the dev split that the model has (`bttlab.train.evaluation.scores_of`).
+        Samples trained on, and the scores of the dev split that the model has (`bttlab.runs.evaluation.scores_of`).
     history : list of (int, float, float, float, float)
         Samples trained on, seconds, joules with their bounds (low, middle, high; NaN without a meter); every second
         one is dropped at `MOST_POINTS`.

@@ -12,7 +12,6 @@ import ipywidgets as widgets
 import numpy as np
 
 from bttlab.card.constants import MODEL_VERSION
-from bttlab.errors import BttlabError
 from bttlab.estimate.card import CLOCK_MHZ, LEAST_CLOCK, Estimate
 from bttlab.estimate.work import SHOWN_UNITS
 from bttlab.lab.charts import PALETTE, new_figure, style
@@ -21,6 +20,7 @@ from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.lab.notebook_inputs import budget
 from bttlab.lab.picture import until_stale
 from bttlab.model import FLOWS
+from bttlab.util.errors import BttlabError
 
 RANKS = budget((4, 8, 12, 16), (8, 12))
 MARKERS = dict(zip(FLOWS, "osD", strict=True))

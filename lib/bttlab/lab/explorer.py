@@ -6,9 +6,9 @@ import ipywidgets as widgets
 from IPython.display import display
 from matplotlib.figure import Figure
 
-from bttlab.errors import BttlabError
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.picture import STALE_CLASS, alert, describe, hidden
+from bttlab.util.errors import BttlabError
 
 
 class Explorer:

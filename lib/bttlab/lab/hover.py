@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bttlab.quantities import in_digits
+from bttlab.util.quantities import in_digits
 
 PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2}
 

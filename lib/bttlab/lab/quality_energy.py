@@ -13,7 +13,7 @@ from bttlab.estimate.card import estimate
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.picture import Picture
 from bttlab.model import ModelConfig
-from bttlab.places import ROOT
+from bttlab.util.places import ROOT
 
 RECORD = ROOT / "data" / "energy_to_quality.json"
 TARGETS = (0.70, 0.80)  # slot F1 on dev

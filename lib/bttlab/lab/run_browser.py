@@ -2,14 +2,13 @@
 
 import ipywidgets as widgets
 
-from bttlab.errors import BttlabError
-from bttlab.experiments import Filter, RunIndex
-from bttlab.experiments.curves import read_curves
-from bttlab.experiments.index import FoundRun, RunIndexError, every_index
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.lab.explorer import Explorer, row
-from bttlab.terminal import printable
-from bttlab.train import Checkpoint, CheckpointStore
+from bttlab.runs import Checkpoint, CheckpointStore, Filter, RunIndex
+from bttlab.runs.curves import read_curves
+from bttlab.runs.index import FoundRun, RunIndexError, every_index
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import printable
 
 MOST_CURVES = len(PALETTE)  # that can be told apart
 SHOWN = 200  # runs in the list
@@ -56,7 +55,7 @@ class RunBrowser(Explorer):
 
         Raises
         ------
-        bttlab.errors.BttlabError
+        bttlab.util.errors.BttlabError
             If none is selected, or it has no checkpoint.
         """
         if not self.chosen:

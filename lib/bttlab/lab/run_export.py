@@ -9,7 +9,7 @@ from bttlab.lab.card_model import over
 from bttlab.lab.charts import SMOOTHING, smooth, thinned
 from bttlab.lab.dashboard_figure import SCORES, label_of
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, DashboardRun
-from bttlab.train.evaluation import describe
+from bttlab.runs.evaluation import describe
 
 COLUMNS = ("run", "state", "samples", "seconds", "joules", "joules_low", "joules_high", "loss", "mean_of_100")
 

@@ -7,8 +7,8 @@ from itertools import permutations
 from numbers import Integral
 from typing import Any
 
-from bttlab.errors import BttlabError, shown
 from bttlab.tensor.shapes import balanced_modes, check_modes, factors, full_ranks, tt_shapes, ttm_shapes
+from bttlab.util.errors import BttlabError, shown
 
 FORMATS = ("tensor", "dense")
 PAPER_FLOW = "bidirectional"  # the order of contraction of arXiv 2501.06663

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from bttlab.model.config import BYTES_PER_PARAMETER, ConfigError, ModelConfig
-from bttlab.records import build
+from bttlab.util.records import build
 
 LANGUAGE_MODEL = "language model"
 TASKS = ("classification", "tagging", LANGUAGE_MODEL)

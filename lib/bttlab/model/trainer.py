@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from bttlab.errors import BttlabError
 from bttlab.model.config import ConfigError, ModelConfig, Optimizer
+from bttlab.util.errors import BttlabError
 
 # Limits that keep parameters and moments finite, as in the kernel (hls_src/processor).
 STATE_LIMIT = 2.0**63  # of gradients, parameters and first moments

@@ -18,12 +18,12 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
 
-from bttlab.errors import BttlabError
-from bttlab.plugins import missing_package
-from bttlab.processes import SAFE_PATH, safe_path
+from bttlab.runs.stop import StopSignals
 from bttlab.sweep.trials import CARD
 from bttlab.sweep.worker import cards, identity
-from bttlab.train.stop import StopSignals
+from bttlab.util.errors import BttlabError
+from bttlab.util.plugins import missing_package
+from bttlab.util.processes import SAFE_PATH, safe_path
 
 WORKER_BYTES = 1_500_000_000  # that PyTorch, pynq and a corpus take of a worker's memory, with room to spare
 LEAST_BYTES = 600_000_000  # that a worker takes of it at the least

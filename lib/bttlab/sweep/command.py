@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome
-from bttlab.errors import BttlabError
-from bttlab.terminal import printable, say
+from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import printable, say
 
 SUMMARY = "run the trials of a specification, here or on a Dask cluster"
 

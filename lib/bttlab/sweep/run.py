@@ -14,18 +14,18 @@ from distributed import CancelledError, Client, Future, as_completed
 from distributed.comm import CommClosedError
 
 from bttlab.commands.models import epoch_lengths
-from bttlab.errors import BttlabError
-from bttlab.experiments.keep import OnRecord, index_run, u50_callback
-from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, RunRecord, read_run
-from bttlab.files import replace_whole
+from bttlab.runs.files import run_lock
+from bttlab.runs.keep import OnRecord, index_run, u50_callback
+from bttlab.runs.module import MODULE_FILE, keep_module
+from bttlab.runs.record import COMPLETE, FAILED, RUN_FILE, RunRecord, read_run
+from bttlab.runs.settings import RunError
 from bttlab.sweep.cluster import ClusterError, check_cluster
 from bttlab.sweep.search import Proposed, Search
 from bttlab.sweep.spec import SweepSpec
 from bttlab.sweep.trials import CARD, Trial, TrialMaker
 from bttlab.sweep.worker import FILES, Chunk, TrialResult, estimate_trial, train_chunk
-from bttlab.train.files import run_lock
-from bttlab.train.module import MODULE_FILE, keep_module
-from bttlab.train.settings import RunError
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import replace_whole
 
 AHEAD = 2  # trials handed out beyond the workers there are, so that none waits for this process
 LOOK_SECONDS = 0.1

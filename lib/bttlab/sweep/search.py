@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from bttlab.experiments.record import COMPLETE, RunRecord
-from bttlab.plugins import missing_package
+from bttlab.runs.record import COMPLETE, RunRecord
 from bttlab.sweep.spec import Range, SpecError, SweepSpec
 from bttlab.sweep.trials import Trial, TrialMaker
+from bttlab.util.plugins import missing_package
 
 MOST_REPEATS = 100  # proposals of trials that have run already, one after another, after which a search is at its end
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from bttlab.errors import BttlabError
-from bttlab.experiments.curves import SCORES
-from bttlab.files import read_regular
-from bttlab.json_files import JsonError, check_tree
-from bttlab.records import nearest
+from bttlab.runs.curves import SCORES
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import read_regular
+from bttlab.util.json_files import JsonError, check_tree
+from bttlab.util.records import nearest
 
 LARGEST = 1 << 17  # bytes of a specification
 MOST_VALUES, LONGEST_PLAIN = 20_000, 1000  # values in it, and characters of one without quotes

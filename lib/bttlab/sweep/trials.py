@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from bttlab.data import Corpus, Vocabulary, encode, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
-from bttlab.errors import BttlabError
-from bttlab.experiments.keep import digest_of, flat
 from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer
-from bttlab.records import nearest
+from bttlab.runs import RunSettings
+from bttlab.runs.evaluation import score_names
+from bttlab.runs.keep import digest_of, flat
+from bttlab.runs.recipe import MODEL_KEYS, OPTIMIZER_KEYS, TABLES, settings_of
+from bttlab.runs.run import check_labels
+from bttlab.runs.settings import corpus_digest
 from bttlab.sweep.spec import Range, SpecError, SweepSpec
-from bttlab.train import RunSettings
-from bttlab.train.evaluation import score_names
-from bttlab.train.recipe import MODEL_KEYS, OPTIMIZER_KEYS, TABLES, settings_of
-from bttlab.train.run import check_labels
-from bttlab.train.settings import corpus_digest
+from bttlab.util.errors import BttlabError
+from bttlab.util.records import nearest
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
@@ -166,7 +166,7 @@ def estimated_model(values: Mapping[str, Any]) -> tuple[ModelConfig, dict[str, A
 
     Raises
     ------
-    bttlab.errors.BttlabError
+    bttlab.util.errors.BttlabError
         If a value is outside its range, or the machine does not hold the model.
     """
     from bttlab.estimate.card import CLOCK_MHZ, estimate

@@ -9,17 +9,17 @@ from distributed.security import Security
 from IPython.display import display
 from matplotlib.axes import Axes
 
-from bttlab.errors import BttlabError
-from bttlab.experiments.index import runs_folder
-from bttlab.experiments.record import COMPLETE, RunRecord
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.picture import describe as describe_figure
+from bttlab.runs.index import runs_folder
+from bttlab.runs.record import COMPLETE, RunRecord
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
 from bttlab.sweep.cluster import open_to_all
 from bttlab.sweep.command import describe
-from bttlab.threads import Thread
+from bttlab.util.errors import BttlabError
+from bttlab.util.threads import Thread
 
 MEMORY = ("u50.memory_bytes", "on-chip memory (MB, modelled)", 1e-6)
 # Of a training, what it costs is what a U50 would need for it.

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import bttlab
 from bttlab.commands.models import epoch_lengths
 from bttlab.data import Corpus
-from bttlab.errors import BttlabError
-from bttlab.experiments.record import COMPLETE, LATEST, RUN_FILE, RunRecord, read_run
+from bttlab.runs import CheckpointStore, Run, RunSettings
+from bttlab.runs.devices import OpenedTrainer, open_trainer
+from bttlab.runs.metrics_log import METRICS
+from bttlab.runs.module import model_of_run
+from bttlab.runs.progress import NoProgress
+from bttlab.runs.record import COMPLETE, LATEST, RUN_FILE, RunRecord, read_run
 from bttlab.sweep.trials import CARD, estimated_model
-from bttlab.train import CheckpointStore, Run, RunSettings
-from bttlab.train.devices import OpenedTrainer, open_trainer
-from bttlab.train.metrics_log import METRICS
-from bttlab.train.module import model_of_run
-from bttlab.train.progress import NoProgress
+from bttlab.util.errors import BttlabError
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -90,8 +90,8 @@ def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> TrialRes
     """Estimate a configuration on the U50; an epoch is the corpus's training split."""
     from bttlab.card.constants import MODEL_VERSION
     from bttlab.estimate.card import estimate
-    from bttlab.experiments.keep import card_figures
-    from bttlab.experiments.provenance import git_state, versions
+    from bttlab.runs.keep import card_figures
+    from bttlab.runs.provenance import git_state, versions
 
     begin = time.perf_counter()
     model, whole = estimated_model(configuration)
@@ -173,7 +173,7 @@ def identity() -> dict[str, str]:
     """Return the versions and a digest of the sources of this process; imports what a trial needs first."""
     import seqeval.metrics  # noqa: F401
 
-    from bttlab.experiments.provenance import versions
+    from bttlab.runs.provenance import versions
 
     package, digest = Path(bttlab.__file__).parent, hashlib.sha256()
     for path in sorted(package.rglob("*.py")):

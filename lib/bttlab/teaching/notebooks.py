@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from bttlab.errors import BttlabError
-from bttlab.places import ROOT
+from bttlab.util.errors import BttlabError
+from bttlab.util.places import ROOT
 
 FOLDER = ROOT / "notebooks"
 STUB = "pass  # your answer here"

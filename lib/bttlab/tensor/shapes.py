@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 
 class ShapeError(BttlabError, ValueError):

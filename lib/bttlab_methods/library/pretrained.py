@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bttlab.data import Corpus, Vocabulary, encode, load_corpus
-from bttlab.files import replace_whole
 from bttlab.model.config import LINEARS
-from bttlab.terminal import say
+from bttlab.util.files import replace_whole
+from bttlab.util.terminal import say
 from bttlab_methods.method import Method
 from bttlab_methods.setting import BATCH, Setting
 from bttlab_methods.training import LEARNING_RATE, Training

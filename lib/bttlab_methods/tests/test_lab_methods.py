@@ -8,14 +8,14 @@ import pytest
 from PIL import Image
 
 from bttlab.data import load_corpus
-from bttlab.experiments.index import Filter, RunIndex
 from bttlab.lab import MethodsLab, Workload
 from bttlab.lab.meters import EnergyMeter
+from bttlab.runs.index import Filter, RunIndex
 from bttlab_methods import MethodError
 from bttlab_methods.lab import MethodRun
 from bttlab_methods.lab_figures import draw_results
 from bttlab_methods.record import read_records
-from lab_trainers import our_threads
+from fake_trainer import our_threads
 from tiny_runs import CONFIG
 
 

@@ -10,8 +10,8 @@ import torch
 from bttlab.cli import main
 from bttlab.data import load_corpus
 from bttlab.model import ReferenceTrainer, predict_in_batches
+from bttlab.runs import CheckpointStore
 from bttlab.tensor import ShapeError, TTLinear, TTMEmbedding
-from bttlab.train import CheckpointStore
 from bttlab_methods import MethodError, Setting, Training, export, parse, run_methods, write_checkpoint
 from bttlab_methods.layers import trains
 from bttlab_methods.library.galore import ProjectedAdamW

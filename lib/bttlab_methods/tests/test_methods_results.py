@@ -6,8 +6,8 @@ import pytest
 from methods_page import PAGE, fill, table
 
 from bttlab.data import load_corpus
-from bttlab.errors import BttlabError
 from bttlab.lab import Workload
+from bttlab.util.errors import BttlabError
 from bttlab_methods import Setting, Training, methods, parse, run_methods
 from bttlab_methods.lab import MethodRun, method_target
 from bttlab_methods.lab_figures import draw_results, draw_scatter

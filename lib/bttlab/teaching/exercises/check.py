@@ -8,7 +8,7 @@ from typing import Any
 
 from IPython.display import display
 
-from bttlab.errors import BttlabError
+from bttlab.util.errors import BttlabError
 
 NOT_DONE = "Not done yet: write your answer into the cell above, run it, and run this cell again."
 Rule = Callable[..., str]

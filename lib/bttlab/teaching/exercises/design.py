@@ -7,12 +7,12 @@ from functools import cache
 from math import ceil
 from typing import Any
 
-from bttlab.errors import BttlabError
 from bttlab.estimate.card import CLOCK_MHZ
 from bttlab.lab.design import Design
 from bttlab.teaching.exercises.answers import MODES, RANK, called, require_number
 from bttlab.teaching.exercises.check import exercise, require
 from bttlab.tensor import flow_cost
+from bttlab.util.errors import BttlabError
 
 LANES = 256  # multipliers of an engine
 Products = Mapping[str, tuple[int, Sequence[str]]]  # result -> (cycles, what it multiplies)

@@ -1,0 +1,17 @@
+"""Training runs: settings, epochs, scores, checkpoints, their records, and an index to find them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "checkpoint": ("Checkpoint", "CheckpointError", "CheckpointStore", "read_checkpoint", "tensors_digest"),
+        "index": ("Filter", "RunIndex", "runs_folder"),
+        "progress": ("ProgressBar",),
+        "recipe": ("Recipe", "read_recipe", "recipe_names"),
+        "record": ("RUN_FILE", "RunRecord", "read_run"),
+        "run": ("DivergedRun", "Run", "RunResult", "resume_run", "start_run"),
+        "schedule": ("LearningRateSchedule",),
+        "settings": ("LEARNING_RATES", "CorpusRecord", "RunError", "RunSettings"),
+    },
+)

@@ -1,0 +1,122 @@
+"""Open a trainer for a model by the name of a device: a card, the emulated card, or PyTorch."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from bttlab.util.errors import BttlabError
+from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer, ReferenceTrainer, Trainer
+from bttlab.util.plugins import missing_package
+
+if TYPE_CHECKING:
+    from bttlab.compiler.module import ModuleModel
+
+
+class DeviceError(BttlabError):
+    """Raised if there is no such device."""
+
+
+@dataclass(frozen=True)
+class OpenedTrainer:
+    """A trainer on its device."""
+
+    trainer: Trainer
+    device: str  # description of the device
+    announcement: str  # description of the device and why it was chosen
+    # of a card: "overlay", "overlay.sha256" and "program.sha256", and in "unused_cards" the real cards that the
+    # emulated one was taken instead of
+    provenance: dict[str, str] = field(default_factory=dict)
+
+
+def open_trainer(
+    model: "ModelConfig | ModuleModel",
+    device: str,
+    trust: bool = False,
+    wait: float = 0.0,
+    flow: str = PAPER_FLOW,
+    overlay: str | None = None,
+    optimizer: Optimizer | None = None,
+    require_card: bool = False,
+) -> OpenedTrainer:
+    """Open a trainer.
+
+    Parameters
+    ----------
+    model : ModelConfig or ModuleModel
+    device : str
+        auto, emulated, reference, or the number of one of `pynq.Device.devices`.
+    trust, wait
+        As for `bttlab.card.load_overlay`.
+    flow : {"bidirectional", "right_to_left", "auto"}
+        Order of contraction in the linear layers.
+    overlay : str, optional
+        Of the card: the name of one in the manifest, or the path of an .xclbin; by default the training processor.
+    optimizer : Optimizer, optional
+        Raise `ProgramError` if the card has no room for its state.
+    require_card : bool
+        Use neither the emulated card nor PyTorch.
+
+    Raises
+    ------
+    DeviceError
+        If the device needs pynq, which is not installed, or is no card and an overlay is asked for.
+    bttlab.compiler.errors.ProgramError
+        If the machine on the card does not hold the model, or what the optimizer keeps of it.
+    bttlab.card.OverlayError
+        If there is no such card, or no such overlay for it.
+    bttlab.card.CardBusyError
+        If another process holds the card.
+    """
+    if require_card and device in ("reference", "emulated"):
+        raise DeviceError(f"--device {device} is no real card: leave out --require-card, or use --device auto")
+    if device == "reference":
+        if overlay is not None:
+            raise DeviceError(f"--overlay {overlay} is for a card: leave it out with --device reference")
+        return _open_reference(model, flow)
+    try:
+        import pynq  # noqa: F401 - what follows needs it
+
+        from bttlab import card
+        from bttlab.card.opening import OVERLAY
+    except ModuleNotFoundError as error:
+        raise DeviceError(
+            f"{missing_package(error, f'--device {device}') or error}, or use --device reference"
+        ) from None
+    overlay = overlay or OVERLAY
+    trainer = card.open_trainer(
+        model, device, flow=flow, trust=trust, wait=wait, overlay=overlay, require_card=require_card
+    )
+    if optimizer is not None:
+        trainer.program.program.check_optimizer(optimizer)
+    provenance = {
+        "overlay": overlay,
+        "overlay.sha256": trainer.overlay_sha256,
+        "program.sha256": trainer.program.sha256,
+    }
+    unused = card.overlay.unused_cards(trainer.device) if device == "auto" else []
+    if unused:
+        provenance["unused_cards"] = ", ".join(unused)
+    return OpenedTrainer(trainer, *_words(trainer.device, device, overlay), provenance)
+
+
+def _words(card, device: str, overlay: str) -> tuple[str, str]:
+    """Return the description of a card with an overlay, and the same with the reason for the choice."""
+    import pynq
+
+    from bttlab.card import EmulatedU50
+
+    if not isinstance(card, EmulatedU50):
+        words = f"{card.name} (card {pynq.Device.devices.index(card)}), overlay {overlay}"
+        return words, words
+    reason = ""
+    if device == "auto":
+        real = [other.name for other in pynq.Device.devices if not isinstance(other, EmulatedU50)]
+        reason = f" (NOT the real card: no hw overlay {overlay} for {', '.join(real)})" if real else " (no card found)"
+    return f"the emulated U50, overlay {overlay}", f"the emulated U50{reason}, overlay {overlay}"
+
+
+def _open_reference(model: "ModelConfig | ModuleModel", flow: str) -> OpenedTrainer:
+    torch.set_num_threads(1)  # the same bits whatever the number of cores; at batch 1 more do not help
+    words = f"the PyTorch reference on the CPU (torch {torch.__version__}, 1 thread)"
+    return OpenedTrainer(ReferenceTrainer(model, flow), words, words)

@@ -1,0 +1,103 @@
+"""Recipes: training settings in a TOML file. The package has some in train/recipes."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from bttlab.data import Augmentation
+from bttlab.util.files import read_toml
+from bttlab.model import ModelConfig, ModuleConfig, Optimizer
+from bttlab.util.records import RecordError, build
+from bttlab.runs.schedule import LearningRateSchedule
+from bttlab.runs.settings import LEARNING_RATES, PLAIN_INPUT, PLAIN_SCHEDULE, RunError, RunSettings
+
+RECIPES = Path(__file__).parent / "recipes"
+TABLES = {"schedule": LearningRateSchedule, "augmentation": Augmentation}
+MODEL_KEYS = [one.name for one in fields(ModelConfig)]
+OPTIMIZER_KEYS = [one.name for one in fields(Optimizer) if one.name != "name"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Training settings: the fields of `RunSettings` of the same names."""
+
+    epochs: int
+    learning_rate: float
+    optimizer: Optimizer
+    schedule: LearningRateSchedule = PLAIN_SCHEDULE
+    augmentation: Augmentation = PLAIN_INPUT
+    word_classes: bool = False
+    label_smoothing: float = 0.0
+    decode_tags: bool = False
+
+
+def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
+    """Read a recipe.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        The name of one in `RECIPES`, or a .toml file.
+
+    Raises
+    ------
+    RunError
+        If there is none, it is no TOML, a key is unknown or missing, or a value breaks its rule.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.suffix != ".toml" and len(path.parts) == 1:
+        path = RECIPES / f"{name_or_path}.toml"
+    try:
+        values = read_toml(path)
+    except OSError as error:
+        names = ", ".join(recipe_names())
+        raise RunError(
+            f"no recipe {os.fspath(name_or_path)!r} ({path}: {error.strerror}); choose one of {names}, or give the "
+            "path of a .toml file"
+        ) from None
+    except (ValueError, RecursionError) as error:  # no UTF-8, or no TOML
+        raise RunError(f"recipe {path} is no TOML: {error}") from None
+    try:
+        return build(Recipe, values, "")
+    except RecordError as error:
+        raise RunError(f"recipe {path}: {error}") from None
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes that come with the package."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def settings_of(values: Mapping[str, Any], config: ModelConfig | ModuleConfig | None = None) -> RunSettings:
+    """Return the settings of a flat configuration, completed from its recipe and the defaults.
+
+    Parameters
+    ----------
+    values : mapping
+        Fields of `RunSettings`, of them "optimizer" by name; fields of `Optimizer`; and those of nested settings with a
+        point in their key, such as "schedule.warm_up". They come before those of the recipe, and another optimizer than
+        the recipe's has its own default learning rate.
+    config : ModelConfig or ModuleConfig, optional
+        The model; by default the one of the configuration's sizes.
+
+    Raises
+    ------
+    bttlab.util.errors.BttlabError
+        If a value breaks a rule.
+    """
+    values = dict(values)
+    recipe = dict(vars(read_recipe(values["recipe"]))) if values.get("recipe") else {}
+    base = recipe.get("optimizer", Optimizer())
+    name = values.pop("optimizer", base.name)
+    given = {key: values.pop(key) for key in OPTIMIZER_KEYS if key in values}
+    optimizer = replace(base, **given) if name == base.name else Optimizer(name, **given)
+    if not recipe or name != base.name:
+        recipe |= {"learning_rate": LEARNING_RATES.get(name)}
+    config = config or ModelConfig(**{key: values.pop(key) for key in MODEL_KEYS if key in values})
+    built = {"optimizer": optimizer, "config": config}
+    for table, kind in TABLES.items():
+        parts = {one.name: values.pop(key) for one in fields(kind) if (key := f"{table}.{one.name}") in values}
+        built[table] = replace(recipe.get(table, kind()), **parts)
+    return RunSettings(**recipe | values | built)

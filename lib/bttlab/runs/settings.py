@@ -1,0 +1,228 @@
+"""Settings of a run, and its record of the corpus."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from numbers import Integral
+from typing import Any
+
+from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
+from bttlab.data.corpus import SPLIT_NAMES, UNK
+from bttlab.util.errors import BttlabError, shown
+from bttlab.model import (
+    FLOWS,
+    PAPER_FLOW,
+    ModelConfig,
+    ModuleConfig,
+    Optimizer,
+    check_label_smoothing,
+    check_learning_rates,
+    config_of,
+)
+from bttlab.runs.schedule import LearningRateSchedule
+
+# At batch 1. Momentum 0.9 makes a step ten times as long in the end, so it starts from a tenth.
+LEARNING_RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
+MOST_EPOCHS, MOST_SEED = 10**6, 2**63 - 1
+_OPTIONS = {"linear_rank": "rank", "ranks": "rank"}  # the command's, where fields are called otherwise
+PLAIN_SCHEDULE, PLAIN_INPUT = LearningRateSchedule(), Augmentation()
+
+
+class RunError(BttlabError):
+    """Raised if a run cannot be started or continued."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of a run: equal settings, corpus and device give equal bits.
+
+    Parameters
+    ----------
+    config : ModelConfig or ModuleConfig
+        The model.
+    data : str
+        Name or absolute path of the corpus.
+    device : str
+        As on the command line: "auto", "emulated", "reference" or an index.
+    learning_rate : float
+        The peak, if a schedule varies it.
+    word_classes : bool
+        Whether unknown words get a class by their characters (`bttlab.data.Vocabulary`).
+    label_smoothing : float
+        As in `bttlab.model.Trainer`.
+    decode_tags : bool
+        Whether an utterance's tags are decoded together (`bttlab.data.tags.TagDecoder`) before they are scored.
+    recipe : str, optional
+        Name or path of the recipe of these settings.
+    seed : int
+        Of the initial parameters, the order of samples and their augmentation.
+    samples : int, optional
+        Samples of an epoch: the first so many of the epoch's order over the whole training split, so that epochs see
+        different ones. By default all.
+    unknown_labels : {"error", "unk"}
+        As in `bttlab.data.load_corpus`.
+    flow : {"bidirectional", "right_to_left", "auto"}
+        Order of contraction in the linear layers: the paper's, the one that contracts token by token, or the one of
+        least modelled time.
+    overlay : str, optional
+        Of the card: the name of one in the manifest, or the absolute path of an .xclbin. By default trainer.
+
+    Raises
+    ------
+    RunError, bttlab.model.ConfigError
+        If a value breaks a rule.
+    """
+
+    config: ModelConfig | ModuleConfig
+    data: str
+    device: str
+    optimizer: Optimizer
+    learning_rate: float
+    schedule: LearningRateSchedule = PLAIN_SCHEDULE
+    augmentation: Augmentation = PLAIN_INPUT
+    word_classes: bool = False
+    label_smoothing: float = 0.0
+    decode_tags: bool = False
+    recipe: str | None = None
+    seed: int = 0
+    epochs: int = 1
+    samples: int | None = None
+    unknown_labels: str = "error"
+    flow: str = PAPER_FLOW
+    overlay: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("epochs", 1), ("samples", 1)):
+            value = getattr(self, name)
+            if name == "samples" and value is None:
+                continue
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+                raise RunError(f"{name} is {value!r}: it must be an integer of at least {least}; give --{name} again")
+        for name, most in (("epochs", MOST_EPOCHS), ("seed", MOST_SEED)):
+            if getattr(self, name) > most:
+                value = shown(getattr(self, name))
+                raise RunError(f"{name} is {value}: it must be at most {most:,}; give --{name} again")
+        check_learning_rates(self.learning_rate, 1)
+        check_label_smoothing(self.label_smoothing)
+        for name in ("word_classes", "decode_tags"):
+            if not isinstance(getattr(self, name), bool):
+                raise RunError(f"{name} is {getattr(self, name)!r}: it must be true or false")
+        for name in ("data", "device", "recipe", "overlay"):
+            if not isinstance(getattr(self, name) or "", str):
+                raise RunError(f"{name} is {getattr(self, name)!r}: it must be text")
+        if self.unknown_labels not in ("error", "unk"):
+            raise RunError(f"unknown_labels is {self.unknown_labels!r}: choose error or unk")
+        if self.flow not in FLOWS:
+            raise RunError(f"flow is {self.flow!r}: choose {', '.join(FLOWS)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values."""
+        return asdict(self) | {"config": self.config.to_dict(), "optimizer": self.optimizer.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunSettings":
+        """Build settings from `to_dict`'s result."""
+        built = {
+            "config": config_of(values["config"]),
+            "optimizer": Optimizer(**values["optimizer"]),
+            "schedule": LearningRateSchedule(**values.get("schedule", {})),
+            "augmentation": Augmentation(**values.get("augmentation", {})),
+        }
+        values = dict(values)
+        values.pop("repair_tags", None)  # of version 0.1, whose rule decoding replaces
+        return cls(**{**values, **built})
+
+    def changed(self, changes: Mapping[str, Any]) -> "RunSettings":
+        """Return the settings to continue a run with.
+
+        Parameters
+        ----------
+        changes : mapping
+            Of fields, of the model's fields, "optimizer" (by name) and "vocabulary". Epochs, learning rate, device,
+            overlay and the place of the corpus may differ from the run's; the others may only repeat it.
+
+        Raises
+        ------
+        RunError
+            If another run would come of it.
+        """
+        fixed = {field.name: getattr(self.config, field.name, None) for field in fields(ModelConfig)}
+        fixed |= {"vocabulary": self.config.vocabulary_size, "optimizer": self.optimizer.name}
+        fixed["batch_size"] = self.optimizer.batch_size
+        fixed |= {name: getattr(self, name) for name in ("seed", "samples", "unknown_labels", "recipe", "flow")}
+        for name, own in fixed.items():
+            if name in changes and changes[name] != own:
+                option = "--" + _OPTIONS.get(name, name).replace("_", "-")
+                raise RunError(
+                    f"{option} {_brief(changes[name])}: the run has {_brief(own)}, and a run continues as it began; "
+                    f"leave {option} out, or start another run"
+                )
+        return replace(self, **{name: value for name, value in changes.items() if name not in fixed})
+
+
+def _brief(value: Any) -> str:
+    """Return a setting for an error message."""
+    if isinstance(value, tuple):
+        value = ",".join(f"{name}={rank}" for name, rank in value)
+    return "none" if value in (None, "") else str(value)
+
+
+@dataclass(frozen=True)
+class CorpusRecord:
+    """Record of a corpus: identifies it, and lets a trained model be used without it.
+
+    Parameters
+    ----------
+    sha256 : str
+        Digest of its label lists and splits as read.
+    vocabulary : list of str
+        Tokens by id.
+    """
+
+    name: str
+    sha256: str
+    intent_labels: list[str]
+    slot_labels: list[str]
+    vocabulary: list[str]
+
+    @classmethod
+    def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, word_classes: bool = False) -> "CorpusRecord":
+        """Describe a corpus, with the vocabulary of its training split."""
+        vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size, word_classes)
+        return cls(corpus.name, corpus_digest(corpus), corpus.intent_labels, corpus.slot_labels, vocabulary.to_list())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values."""
+        return asdict(self)
+
+    def is_of(self, corpus: Corpus) -> bool:
+        """Return whether this is that corpus."""
+        return self.sha256 == corpus_digest(corpus)
+
+    def relabelled(self, corpus: Corpus) -> Corpus:
+        """Return another corpus with this one's label ids, to score a model of this one on it.
+
+        Raises
+        ------
+        CorpusError
+            If it has labels that this one lacks, and this one has no UNK to stand for them.
+        """
+        for kind, known, used in (
+            ("intent", self.intent_labels, {i for name in SPLIT_NAMES for i in corpus.split(name).intents}),
+            ("slot", self.slot_labels, {s for name in SPLIT_NAMES for tags in corpus.split(name).slots for s in tags}),
+        ):
+            unknown = sorted(used - set(known))
+            if unknown and UNK not in known:
+                raise CorpusError(
+                    f"{corpus.folder} has {kind} label {unknown[0]!r}, which {self.name}, the corpus of the run, has "
+                    "not, and no UNK to stand for it; evaluate on a corpus with the labels of the run's"
+                )
+        return replace(corpus, intent_labels=self.intent_labels, slot_labels=self.slot_labels)
+
+
+def corpus_digest(corpus: Corpus) -> str:
+    """Return the SHA-256 of a corpus's label lists and splits, as read."""
+    splits = [corpus.split(name) for name in SPLIT_NAMES]
+    content = [corpus.intent_labels, corpus.slot_labels, *([s.words, s.slots, s.intents] for s in splits)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Atomic files, locks, plugins, quantities: what all other packages build on."""
