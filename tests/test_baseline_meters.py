@@ -1,14 +1,16 @@
 """Meters of a baseline: counted storages against PyTorch's profiler; clocks, allocator, NVML and RAPL with fakes."""
 
 import sys
+import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.profiler import profile
 
-from bttlab.baseline.energy import NvmlMeter, RaplMeter, find_meter, idle_power, metered
+from bttlab.baseline.energy import NvmlMeter, find_meter, idle_power, metered
 from bttlab.baseline.memory import (
     CATEGORIES,
     counted_step,
@@ -16,8 +18,10 @@ from bttlab.baseline.memory import (
     measure_memory,
     stage_statistics,
 )
+from bttlab.baseline.rapl import RaplMeter
 from bttlab.baseline.run import FORMATS
 from bttlab.baseline.timing import CudaClock
+from bttlab.commands.doctor import _energy_meters
 from bttlab.util.quantities import Quantity
 from tiny_baseline import tiny_task
 
@@ -217,31 +221,91 @@ def test_no_meter(tmp_path, monkeypatch):
     assert found.steps == 7 and found.per_step.value is None and found.per_step.how == reason
 
 
-def _zone(folder, number, microjoules):
-    zone = folder / f"intel-rapl:{number}"
-    zone.mkdir(exist_ok=True)
-    (zone / "max_energy_range_uj").write_text("1000000\n")
-    (zone / "energy_uj").write_text(f"{microjoules}\n")
+def _zone(folder, zone, name, microjoules):
+    path = folder / f"intel-rapl:{zone}"
+    path.mkdir(exist_ok=True)
+    (path / "name").write_text(f"{name}\n")
+    (path / "max_energy_range_uj").write_text("1000000\n")
+    (path / "energy_uj").write_text(f"{microjoules}\n")
 
 
-def test_rapl_adds_packages_and_wraps(tmp_path):
-    _zone(tmp_path, 0, 900_000)
-    _zone(tmp_path, 1, 100_000)
-    _zone(tmp_path, "0:0", 5)  # a part of package 0
+HOSTS = {  # zones as Linux lists them, flat: zone, name, microjoules of a window in which the packages take 0.1 J each
+    "laptop": [("0", "package-0", 100_000), ("0:0", "core", 60_000), ("0:1", "uncore", 9_000), ("1", "psys", 330_000)],
+    "amd": [("0", "package-0", 100_000), ("0:0", "core", 80_000)],
+    "server": [(f"{i}", f"package-{i}", 100_000) for i in (0, 1)] + [(f"{i}:0", "dram", 70_000) for i in (0, 1)],
+    "dies": [(f"{i}", f"package-{i // 2}-die-{i % 2}", 100_000) for i in range(4)],
+}
+
+
+@pytest.mark.parametrize(
+    ("host", "joules", "count"), [("laptop", 0.1, 1), ("amd", 0.1, 1), ("server", 0.2, 2), ("dies", 0.4, 2)]
+)
+def test_rapl_adds_packages_alone_and_names_them(tmp_path, monkeypatch, host, joules, count):
+    for zone, name, _ in HOSTS[host]:
+        _zone(tmp_path, zone, name, 950_000)
     meter, reason = find_meter(CPU, tmp_path)
     assert isinstance(meter, RaplMeter) and reason == ""
     meter.begin()
-    _zone(tmp_path, 0, 100_000)  # over the end of its range
+    for zone, name, moved in HOSTS[host]:
+        _zone(tmp_path, zone, name, (950_000 + moved) % 1_000_000)  # some wrap
     assert meter.watts() > 0
-    _zone(tmp_path, 1, 400_000)
-    assert meter.end() == pytest.approx(0.5)
+    assert meter.end() == pytest.approx(joules)
+    packages = [name for _, name, _ in HOSTS[host] if name.startswith("package")]
+    assert ", ".join(packages) in meter.how and not any(part in meter.how for part in ("core", "psys", "dram,"))
+    monkeypatch.setattr("bttlab.baseline.rapl.POWERCAP", tmp_path)
+    (check,) = _energy_meters()
+    assert f"({count} socket" in check.detail and len(check.data["counters"]) == len(packages)
+
+
+def test_two_readers_of_a_wrapping_counter_count_it_once(tmp_path):
+    _zone(tmp_path, 0, "package-0", 900_000)
+    meter = RaplMeter(tmp_path)
+    read = threading.Event()
+
+    class SlowCounter:
+        values = iter(("900000", "100000", "100000"))
+
+        def read_text(self):
+            value = next(self.values)
+            if value == "900000":
+                read.set()
+                time.sleep(0.2)  # the counter wraps meanwhile, and the other reader sees it
+            return value
+
+    meter._counters = [SlowCounter()]
+    trace = threading.Thread(target=meter.joules)
+    trace.start()
+    read.wait()
+    assert meter.joules() == pytest.approx(0.2)
+    trace.join()
+    assert meter.joules() == pytest.approx(0.2)
+
+
+def test_a_counter_that_vanishes_ends_the_measurement_and_not_the_training(tmp_path):
+    _zone(tmp_path, 0, "package-0", 1)
+    meter, reason = find_meter(CPU, tmp_path)
+
+    def steps(aside):
+        (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
+        with aside():
+            pass
+        return 10
+
+    idle = Quantity.measured(5.0, "W", "fake")
+    found = metered(meter, reason, idle, steps, lambda: 0, least_seconds=0)
+    assert found.steps == 10 and found.per_step.value is None and found.per_step_over_idle.value is None
+    assert "failed during the measurement (FileNotFoundError" in found.per_step.how
+    assert idle_power(meter, reason, 0.01).value is None
 
 
 def test_rapl_that_may_not_be_read(tmp_path, monkeypatch):
-    _zone(tmp_path, 0, 1)
+    _zone(tmp_path, 0, "package-0", 1)
+    read = Path.read_text
 
-    def refused(self):
-        raise PermissionError
+    def refused(self, *arguments):
+        if self.name == "energy_uj":
+            raise PermissionError
+        return read(self, *arguments)
 
-    monkeypatch.setattr(RaplMeter, "_read", refused)
+    monkeypatch.setattr(Path, "read_text", refused)
     assert find_meter(CPU, tmp_path) == (None, "RAPL is there but may not be read")

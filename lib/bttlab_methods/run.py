@@ -127,7 +127,8 @@ def run_methods(
     epochs = training.count / len(training.samples)
     energy = {"value": None, "unit": "J", "provenance": None, "how": reason}
     if window is not None:
-        energy = measured(window.joules / epochs, "J", f"{meter.how}, idle power included")
+        how = f"{meter.how}, idle power included"
+        energy = window.quantity(lambda joules: joules / epochs, "J", how).to_dict()
     memory = measure_memory(training)
     facts = training.finish()
     return Result(

@@ -1,7 +1,6 @@
-"""Energy over idle: a GPU's by NVML through zeus, a CPU's by RAPL, else none and the reason."""
+"""Measure energy above idle: NVML through zeus for GPUs, RAPL for CPUs. Without a meter the result has the reason."""
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,11 +9,11 @@ from pathlib import Path
 import torch
 
 from bttlab.baseline.machine import plain
+from bttlab.baseline.rapl import POWERCAP, RaplMeter
 from bttlab.baseline.record import Energy
 from bttlab.util.plugins import missing_package
 from bttlab.util.quantities import Quantity
 
-POWERCAP = Path("/sys/class/powercap")
 IDLE_SECONDS = 3.0
 LEAST_SECONDS = 5.0  # NVML's counter moves some ten times a second, and power takes a second or two to settle
 TRACE_SECONDS = 0.1  # between two points of a power trace
@@ -23,18 +22,7 @@ Aside = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class NvmlMeter:
-    """A GPU's energy counter, through zeus.
-
-    Parameters
-    ----------
-    index : int
-        Of the GPU, as PyTorch counts.
-
-    Attributes
-    ----------
-    how : str
-        What it is, and what it covers.
-    """
+    """The energy counter of the GPU with PyTorch's index `index`, through zeus."""
 
     how = "NVML through zeus: the whole board"
 
@@ -62,56 +50,6 @@ class NvmlMeter:
             return gpus.get_average_power_usage(self._index) / 1e3
 
 
-class RaplMeter:
-    """The energy counters of all processor packages.
-
-    Parameters
-    ----------
-    folder : path
-        Where the kernel shows them.
-
-    Raises
-    ------
-    OSError
-        If there is none, or they may not be read.
-    """
-
-    how = "RAPL: all processor packages, with everything that runs on them"
-
-    def __init__(self, folder: Path = POWERCAP):
-        self._zones = [zone for zone in sorted(folder.glob("intel-rapl:*")) if re.fullmatch(r".*:\d+", zone.name)]
-        if not self._zones:
-            raise FileNotFoundError
-        self._ranges = [int((zone / "max_energy_range_uj").read_text()) for zone in self._zones]
-        self._last = self._read()
-        self._microjoules = 0  # since the meter was made
-        self._looked = (time.perf_counter(), 0)  # when watts() last did, and at what count
-
-    def begin(self) -> None:
-        """Open a window."""
-        self._start = self._count()
-
-    def end(self) -> float:
-        """Close it and return its joules."""
-        return (self._count() - self._start) / 1e6
-
-    def watts(self) -> float:
-        """Return the mean power since the last call."""
-        then, before = self._looked
-        self._looked = now, count = time.perf_counter(), self._count()
-        return (count - before) / 1e6 / (now - then)
-
-    def _count(self) -> int:
-        values = self._read()
-        for value, last, limit in zip(values, self._last, self._ranges, strict=True):
-            self._microjoules += value - last if value >= last else value - last + limit  # the counter wrapped
-        self._last = values
-        return self._microjoules
-
-    def _read(self) -> list[int]:
-        return [int((zone / "energy_uj").read_text()) for zone in self._zones]
-
-
 Meter = NvmlMeter | RaplMeter  # counts joules, one window at a time
 
 
@@ -135,20 +73,14 @@ def idle_power(meter: Meter | None, reason: str, seconds: float = IDLE_SECONDS) 
     """Measure the power while nothing runs, in watts."""
     if meter is None:
         return Quantity.missing("W", reason)
-    meter.begin()
-    begin = time.perf_counter()
-    time.sleep(seconds)
-    elapsed = time.perf_counter() - begin
-    return Quantity.measured(meter.end() / elapsed, "W", f"{meter.how}; mean over {seconds:g} s before training")
+    with EnergyWindow(meter) as window:
+        time.sleep(seconds)
+    how = f"{meter.how}; mean over {seconds:g} s before training"
+    return window.quantity(lambda joules: joules / window.elapsed, "W", how)
 
 
 class PowerTrace:
-    """A context in which a thread notes the power, ten times a second.
-
-    Attributes
-    ----------
-    seconds, watts : list of float
-    """
+    """A context in which a thread records the power, ten times a second, in `seconds` and `watts`."""
 
     def __init__(self, meter: Meter):
         self.seconds: list[float] = []
@@ -177,32 +109,43 @@ class PowerTrace:
 
 
 class EnergyWindow:
-    """A context in which a meter counts, but for what is done aside.
+    """A context in which a meter counts, except for work done in `aside`.
 
-    Attributes
-    ----------
-    joules : float
-        Counted, once the context has ended.
+    A meter that fails (a counter vanishes, a driver is reloaded) ends the measurement, not the training.
     """
 
     def __init__(self, meter: Meter):
-        self.joules = self._seconds = 0.0
+        self._joules = self._seconds = 0.0
         self._meter = meter
         self._begin: float | None = None
+        self._failure = ""
 
     @property
     def elapsed(self) -> float:
         """Seconds counted so far."""
         return self._seconds + (time.perf_counter() - self._begin if self._begin is not None else 0.0)
 
+    def quantity(self, of: Callable[[float], float], unit: str, how: str) -> Quantity:
+        """Return `of` the joules counted as measured, or missing with the reason if the meter failed."""
+        if self._failure:
+            return Quantity.missing(unit, f"the meter failed during the measurement ({self._failure})")
+        return Quantity.measured(of(self._joules), unit, how)
+
     def __enter__(self) -> "EnergyWindow":
-        self._meter.begin()
+        self._call(self._meter.begin)
         self._begin = time.perf_counter()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.joules += self._meter.end()
+        self._joules += self._call(self._meter.end) or 0.0
         self._seconds, self._begin = self.elapsed, None
+
+    def _call(self, method: Callable[[], float | None]) -> float | None:
+        try:
+            return None if self._failure else method()
+        except Exception as error:  # OSError of a counter; zeus and NVML have many of their own
+            self._failure = plain(error)
+            return None
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -230,10 +173,9 @@ def metered(
     reason : str
         Why there is no meter.
     idle : Quantity
-        Power to take off, in watts.
+        Idle power in watts, which is subtracted.
     timed : callable
-        Trains on the samples of the baseline and returns how many those were. Gets what makes a context for work that
-        is not to be counted.
+        Trains on the samples of the baseline and returns their number. It gets `EnergyWindow.aside`.
     go_on : callable
         Trains on as many again; called until the window is `least_seconds` long. Returns 0 to end it.
     """
@@ -244,15 +186,14 @@ def metered(
         steps = timed(window.aside)
         while steps and window.elapsed < least_seconds and (more := go_on()):
             steps += more
-    joules, elapsed = window.joules, window.elapsed
+    elapsed = window.elapsed
     if not steps:
         none = Quantity.missing("J", "stopped before the first step")
         return Energy(0, none, none, [], [])
     how = f"{meter.how}; {steps} steps in {elapsed:.1f} s"
-    return Energy(
-        steps,
-        Quantity.measured(joules / steps, "J", how),
-        Quantity.measured((joules - idle.value * elapsed) / steps, "J", f"{how}; less {idle.value:.1f} W idle"),
-        trace.seconds,
-        trace.watts,
-    )
+    per_step = window.quantity(lambda joules: joules / steps, "J", how)
+    over_idle = Quantity.missing("J", per_step.how if per_step.value is None else idle.how)
+    if per_step.value is not None and idle.value is not None:
+        value = per_step.value - idle.value * elapsed / steps
+        over_idle = Quantity.measured(value, "J", f"{how}; less {idle.value:.1f} W idle")
+    return Energy(steps, per_step, over_idle, trace.seconds, trace.watts)

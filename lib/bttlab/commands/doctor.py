@@ -23,7 +23,6 @@ LEAST_DISK_BYTES = 200e6
 WIDGETS = {"jupyter-matplotlib": "ipympl", "@jupyter-widgets/jupyterlab-manager": "ipywidgets"}  # by extension
 GPU_NODES = tuple(map(Path, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))  # NVIDIA's driver, AMD's, Windows's
 NO_GPU = "none; baselines run on the CPU, or from recorded files"
-POWERCAP = Path("/sys/class/powercap")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -254,28 +253,25 @@ def _gpu() -> Iterator[Check]:
 
 
 def _energy_meters() -> Iterator[Check]:
-    counters = sorted(POWERCAP.glob("intel-rapl:?/energy_uj"))
-    readable = [str(path) for path in counters if _can_read(path)]
-    if readable:
-        yield Check("cpu energy", OK, f"measured by RAPL ({len(readable)} sockets)", data={"counters": readable})
-    elif counters:
-        way_out = f"ask the administrator to make {counters[0]} readable for you"
+    from bttlab.baseline.rapl import POWERCAP, package_zones, sockets
+
+    zones = package_zones(POWERCAP)
+    unreadable = [zone / "energy_uj" for zone in zones.values() if not os.access(zone / "energy_uj", os.R_OK)]
+    if not zones:
+        yield Check("cpu energy", NOTE, "no RAPL here, so a CPU's energy is left out")
+    elif unreadable:
+        way_out = f"ask the administrator to make {unreadable[0]} readable for you"
         yield Check("cpu energy", NOTE, "RAPL is there but may not be read, so a CPU's energy is left out", way_out)
     else:
-        yield Check("cpu energy", NOTE, "no RAPL here, so a CPU's energy is left out")
+        number = sockets(zones)
+        detail = f"measured by RAPL ({number} socket{'s' * (number != 1)}: {', '.join(zones)})"
+        yield Check("cpu energy", OK, detail, data={"counters": [str(zone / "energy_uj") for zone in zones.values()]})
 
 
 def _disk() -> Iterator[Check]:
     free = shutil.disk_usage(".").free
     status, way_out = (OK, "") if free >= LEAST_DISK_BYTES else (PROBLEM, "make room, or work in another folder")
     yield Check("disk", status, f"{free / 1e9:.1f} GB free here", way_out, {"free_bytes": free})
-
-
-def _can_read(path: Path) -> bool:
-    try:
-        return bool(path.read_text())
-    except OSError:
-        return False
 
 
 EXAMINATIONS = [
