@@ -23,6 +23,7 @@ from tiny_runs import metrics
 from conftest import ROOT
 
 SOURCE = ROOT / "tests" / "helpers" / "sample_modules.py"
+TAGS = {"slots", "slot_probabilities", "spans"}
 SCHEMAS = json.loads((ROOT / "docs" / "commands.schema.json").read_text())["commands"]
 
 
@@ -72,7 +73,12 @@ def test_a_run_needs_its_folder_alone(place, call, train):
     scores = call("eval", "--run", "run")
     assert {key: scores[key] for key in trained["test"]} == trained["test"]
     (found,) = call("predict", "fli please to a x", "--run", "run")["predictions"]
-    assert found["intent"] in ("flight", "fare") and found.keys() == {"words", "intent", "unknown"}
+    assert found["intent"] in ("flight", "fare") and found.keys() == {
+        "words",
+        "intent",
+        "intent_probability",
+        "unknown",
+    }
 
 
 def test_a_resumed_run_has_the_bits_of_an_unbroken_one(place, call, train):
@@ -89,8 +95,8 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(place, call, train):
 @pytest.mark.parametrize(
     ("name", "scores", "labels"),
     [
-        ("Tagger", {"slot_f1"}, {"slots"}),
-        ("Both", {"intent_accuracy", "slot_f1", "frame_accuracy"}, {"intent", "slots"}),
+        ("Tagger", {"slot_f1"}, TAGS),
+        ("Both", {"intent_accuracy", "slot_f1", "frame_accuracy"}, {"intent", "intent_probability"} | TAGS),
         ("Language", {"perplexity"}, {"next"}),
     ],
 )

@@ -5,21 +5,17 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from bttlab.data import Corpus, Samples
 from bttlab.data.metrics import score
 from bttlab.data.tags import TagDecoder
 from bttlab.model import (
     LANGUAGE_MODEL,
-    ModelConfig,
     Predictions,
     Trainer,
-    batch_logits,
-    equal_length_batches,
-    network_of,
 )
 from bttlab.model.loop import chunks
+from bttlab.runs.labelling import logits_of
 from bttlab.runs.progress import ProgressBar
 from bttlab.runs.stop import StopSignals
 
@@ -71,17 +67,9 @@ def decoded(trainer: Trainer, samples: Samples, predictions: Predictions, decode
     intents = predictions.intents
     if "classification" not in trainer.config.task:
         intents = np.full_like(intents, len(decoder.allowed))
-    model, slots, parameters = network_of(trainer.config), np.zeros_like(predictions.slots), trainer.store_parameters()
-    for name, parameter in model.named_parameters():
-        parameter.data = torch.from_numpy(parameters[name])
-    size = 64 if isinstance(trainer.config, ModelConfig) else 1  # a module may be written for one sample
-    random = np.random.default_rng(0)  # of the order of batches, which nothing depends on
-    with torch.no_grad():
-        for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, size, random):
-            words = int(samples.lengths[batch[0]]) - 1
-            if words:
-                _, logits, _, _ = batch_logits(model, samples[batch])
-                slots[batch, 1 : words + 1] = decoder.decode(logits.numpy(), intents[batch])
+    slots = np.zeros_like(predictions.slots)
+    for batch, _, logits in logits_of(trainer, samples):
+        slots[batch, 1 : logits.shape[1] + 1] = decoder.decode(logits, intents[batch])
     return replace(predictions, slots=slots)
 
 

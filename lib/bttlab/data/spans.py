@@ -1,0 +1,99 @@
+"""A sentence with its predicted labels: the intent, and the slots as spans of words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from .corpus import OUTSIDE
+
+
+@dataclass(frozen=True)
+class Span:
+    """Words `first` to `end` - 1 of a sentence, which fill a slot, or one word outside of all slots.
+
+    Parameters
+    ----------
+    slot : str
+        A slot such as "toloc.city_name", or "O".
+    probability : float or None
+        Product over the words' tags, which the model labels independently.
+    """
+
+    first: int
+    end: int
+    slot: str
+    probability: float | None = None
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A sentence with its labels.
+
+    Parameters
+    ----------
+    words : list of str
+    intent : str, optional
+        None of a model that labels no intents.
+    tags : list of str
+        BIO tags, one for each word; empty of a model without slots.
+    intent_probability : float, optional
+    tag_probabilities : list of float
+        One for each tag, or none.
+    unknown : list of str
+        Words that are not in the vocabulary.
+    """
+
+    words: list[str]
+    intent: str | None = None
+    tags: list[str] = field(default_factory=list)
+    intent_probability: float | None = None
+    tag_probabilities: list[float] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    @property
+    def spans(self) -> list[Span]:
+        """The sentence in spans, in order; every word is in one. Empty without tags."""
+        known = self.tag_probabilities
+        return [
+            Span(first, end, slot, prod(known[first:end]) if known else None)
+            for first, end, slot in slots_of(self.tags)
+        ]
+
+    def text(self, span: Span) -> str:
+        """Return a span's words."""
+        return " ".join(self.words[span.first : span.end])
+
+    def __str__(self) -> str:
+        """The intent, the sentence, and a line for each slot that it fills."""
+        lines = [] if self.intent is None else [f"intent  {self.intent}{percent(self.intent_probability)}"]
+        lines.append(f"  {' '.join(self.words)}")
+        filled = [span for span in self.spans if span.slot != OUTSIDE]
+        texts, slots = [self.text(span) for span in filled], [span.slot for span in filled]
+        wide, wider = (max(map(len, column), default=0) for column in (texts, slots))
+        for text, slot, span in zip(texts, slots, filled, strict=True):
+            lines.append(f"  {text:{wide}}  {slot:{wider}}{percent(span.probability)}".rstrip())
+        if self.tags and not filled:
+            lines.append("  no slots")
+        if self.unknown:
+            lines.append(f"unknown to the vocabulary: {' '.join(self.unknown)}")
+        return "\n".join(lines)
+
+
+def slots_of(tags: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Return (first, end, slot) of each chunk, by conlleval's rules, and of each word outside of all, with the slot O.
+
+    A tag I-x begins a chunk unless the tag before is B-x or I-x.
+    """
+    found: list[tuple[int, int, str]] = []
+    for place, tag in enumerate(tags):
+        slot = tag[2:] if tag[:2] in ("B-", "I-") else OUTSIDE
+        if tag[:2] == "I-" and found and found[-1][2] == slot:
+            found[-1] = (found[-1][0], place + 1, slot)
+        else:
+            found.append((place, place + 1, slot))
+    return found
+
+
+def percent(probability: float | None) -> str:
+    """Return a probability as "  61 %"; nothing if it is not known."""
+    return "" if probability is None else f"  {probability:.0%}".replace("%", " %")
