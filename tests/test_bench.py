@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks
-from benchmarks import dashboard, layer, memory, order, page, record, share, start
+from benchmarks import dashboard, layer, memory, order, page, record, share, start, step
 from benchmarks.__main__ import RECORDED, module_of
 from benchmarks.figures import DRAWINGS
+from benchmarks.peers import IMPLEMENTATIONS, peer_linear
+from benchmarks.result import Result
+from benchmarks.turns import interleave, repeated, spread
 from pages import END, begin_of
 
-from bttlab.bench import step
-from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
-from bttlab.bench.result import Result
-from bttlab.bench.turns import interleave, repeated, spread
-from bttlab.cli import main
 from bttlab.tensor import cheapest_order, flow_cost, optimal_cost
 
 from conftest import ROOT
@@ -169,21 +167,6 @@ def test_the_page_is_that_of_the_record():
     assert set(found["benchmarks"]) == set(RECORDED)
     assert page.fill(text, found, {name: module_of(name) for name in RECORDED}) == text
     assert all((ROOT / "docs" / "images" / f"bench_{name}.png").is_file() for name in DRAWINGS)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--samples", "0"],
-        ["--rounds", "-1"],
-        ["--threads", "0"],
-        ["--data", "nowhere/at/all"],
-    ],
-)
-def test_bench_refuses_bad_input_in_one_line(arguments, capsys):
-    assert main(["bench", "step", *arguments]) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("bttlab: error:") and arguments[1] in error
 
 
 @pytest.mark.long

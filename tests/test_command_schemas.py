@@ -9,7 +9,6 @@ import pytest
 from command_schemas import EXAMPLES, FILE, output_of, prepare, schema_of
 
 SCHEMAS = json.loads(FILE.read_text())["commands"]
-SLOW = ("schedule", "rtl")  # their own tests call them
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in ("train", *SLOW)])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "train"])
 def test_output(name):
     jsonschema.validate(output_of(EXAMPLES[name]), SCHEMAS[name])
 

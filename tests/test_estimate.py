@@ -148,7 +148,7 @@ def test_what_is_kept_has_vectors_of_its_own():
 
 def test_the_record_is_of_the_source_that_is_here():
     record = machine_record()
-    assert record.is_current, "hls_src/processor has changed: bttlab schedule --record"
+    assert record.is_current, "hls_src/processor has changed: make schedule SCHEDULE=--record"
     assert record.sources == source_digest() != source_digest(SOURCE / "emulation")
     assert (record.interval, record.violations) == (1, 0)
 

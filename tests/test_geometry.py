@@ -4,7 +4,7 @@ import pytest
 
 from bttlab.card.constants import constant, read_data
 from bttlab.card.facts import U50
-from bttlab.hardware.geometry import Blocks, blocks, capacity_bits
+from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
 from bttlab.util.places import ROOT
 
 

@@ -13,7 +13,7 @@ from bttlab.card.manifest import overlays_folder, read_file
 from bttlab.card.xclbin import read_xclbin
 from bttlab.compiler.machine import machine
 from bttlab.data import Augmenter, Vocabulary, encode, epoch_order, load_corpus
-from bttlab.hardware.geometry import Blocks, capacity_bits
+from bttlab.estimate.geometry import Blocks, capacity_bits
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.runs import read_recipe, tensors_digest
 from bttlab.util.errors import BttlabError

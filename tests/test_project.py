@@ -21,7 +21,7 @@ from conftest import ROOT
 PYTHONS = ("3.10", "3.11", "3.12")
 
 
-PROJECTS = ("pyproject.toml", "lib/bttlab_methods/pyproject.toml", "lib/bttlab_cost/pyproject.toml")
+PROJECTS = ("pyproject.toml", *(f"lib/bttlab_{name}/pyproject.toml" for name in ("cost", "hardware", "methods")))
 
 
 @cache
@@ -52,7 +52,7 @@ def test_the_tensor_library_needs_four_packages():
     assert names == {"torch", "numpy", "opt_einsum", "lazy_loader"}
 
 
-def test_the_three_packages_have_one_version():
+def test_all_packages_have_one_version():
     versions = {_project(path)["project"]["version"] for path in PROJECTS}
     assert versions == {bttlab.__version__}
 

@@ -63,12 +63,12 @@ def test_the_commands(platforms, target):
 
 
 def test_the_commands_without_hls(platforms):
-    """RTL=1: Vivado packages what bttlab rtl writes, v++ only links."""
+    """RTL=1: Vivado packages what make rtl writes, v++ only links."""
     result = make("RTL=1", "VPP=true", "VIVADO=true", PLATFORM_REPO_PATHS=str(platforms))
     assert result.returncode == 0, result.stderr
     text = result.stdout.replace("\\\n", " ")
     assert re.search(
-        r"-m bttlab rtl (\S+/rtl)\n.*true -mode batch .*/package\.tcl +-tclargs \1 \S+/trainer\.xo xcu50", text
+        r"-m bttlab_hardware rtl (\S+/rtl)\n.*true -mode batch .*/package\.tcl +-tclargs \1 \S+/trainer\.xo xcu50", text
     )
     assert "--compile" not in text and "true --link" in text and "--install" in text
     missing = make("RTL=1", "VPP=true", "VIVADO=no-such-tool", PLATFORM_REPO_PATHS=str(platforms))

@@ -15,6 +15,7 @@ from conftest import ROOT
 
 pytestmark = pytest.mark.long
 
+BESIDE = ("bttlab_cost", "bttlab_hardware", "bttlab_methods")
 FOLDERS = ("data", "hls_src", "notebooks", "overlays")
 MOST_BYTES = 4_000_000
 
@@ -33,7 +34,7 @@ def wheels(tmp_path_factory) -> dict[str, Path]:
         stranger.parent.mkdir(parents=True)
         stranger.write_text("")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    packages = (source, source / "lib" / "bttlab_cost", source / "lib" / "bttlab_methods")
+    packages = (source, *(source / "lib" / name for name in BESIDE))
     subprocess.run([*command, "--wheel-dir", str(made), *map(str, packages)], check=True)
     return {path.name.split("-")[0]: path for path in made.glob("*-py3-none-any.whl")}
 
@@ -76,7 +77,7 @@ def test_wheel_has_the_folders_and_nothing_else(wheels):
             archive.read(f"bttlab/share/{name}") == (ROOT / name).read_bytes() for name in _known_to_git(*FOLDERS)
         )
     assert names == _modules("bttlab") | {f"bttlab/share/{name}" for name in _known_to_git(*FOLDERS)}
-    for package in ("bttlab_cost", "bttlab_methods"):
+    for package in BESIDE:
         with zipfile.ZipFile(wheels[package]) as archive:
             assert {name for name in archive.namelist() if not name.startswith(f"{package}-")} == _modules(package)
 

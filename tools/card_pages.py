@@ -18,14 +18,14 @@ from bttlab.data import Samples, load_corpus
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
 from bttlab.estimate.memory import GROUPS
 from bttlab.estimate.recorded import RECORD, RESOURCES
+from bttlab.estimate.synthesis import IN_LUTS, LEVEL_NS, synthesised, with_amd_cores, with_own_cores
 from bttlab.estimate.work import SHOWN_UNITS, STAGES
-from bttlab.hardware import latencies
-from bttlab.hardware.synthesis import IN_LUTS, LEVEL_NS, synthesised, with_amd_cores, with_own_cores
 from bttlab.lab import Workload, energy_to_quality, gpu_over_card
 from bttlab.lab.quality_energy import TARGETS
 from bttlab.model import FLOWS, ModelConfig
 from bttlab.util.places import ROOT
 from bttlab.util.records import write_whole
+from bttlab_hardware import latencies
 
 ENCODERS = (2, 4, 6)
 PAGES = {

@@ -42,9 +42,6 @@ EXAMPLES = {
     "cost": ["cost", "--model", "mixtral-8x7b", "--tokens", "10M"],
     "methods run": ["methods", "run", "dense", "--budget", "8"],
     "sweep": ["sweep", "sweep.yaml", "--out", "sweep", "--workers", "1"],
-    "schedule": ["schedule"],
-    "bench": ["bench", "--data", "airline", "--encoders", "1", "--samples", "4", "--rounds", "1", "--threads", "1"],
-    "rtl": ["rtl", "verilog"],
 }
 
 # Commands that accept a user's module; and keys that the results for modules lack, with the keys that replace them.

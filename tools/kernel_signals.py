@@ -16,10 +16,10 @@ from bttlab.card.processor import NativeProcessor, sample_dtype
 from bttlab.compiler.instruction import UNIT_NAMES
 from bttlab.compiler.layer import LayerShape
 from bttlab.estimate.recorded import source_digest
-from bttlab.hardware import SOURCE, UNIT, analyse
-from bttlab.hardware.kernel import write_kernel
 from bttlab.util.files import replace_whole
 from bttlab.util.places import ROOT
+from bttlab_hardware import SOURCE, UNIT, analyse
+from bttlab_hardware.kernel import write_kernel
 
 RECORD = ROOT / "data" / "u50" / "signals.json"
 LAYER, FLOW, TOKENS = LayerShape((12, 8, 8), (8, 8, 12), (12,) * 5), "bidirectional", 13  # of notebook 02

@@ -67,7 +67,7 @@ FAULTS = (
     Fault("bttlab/estimate/power.py", '1 + c["static_per_dynamic"]', '1 - c["static_per_dynamic"]', "power estimate"),
     Fault("bttlab/estimate/work.py", "+ LOSS_INTERVAL * (tokens - 1)", "", "estimate program_command"),
     Fault(
-        "bttlab/hardware/geometry.py", "* ceil(depth / URAM_WORDS))", "* (depth // URAM_WORDS))", "geometry estimate"
+        "bttlab/estimate/geometry.py", "* ceil(depth / URAM_WORDS))", "* (depth // URAM_WORDS))", "geometry estimate"
     ),
     Fault(
         "bttlab/baseline/modelled.py",

@@ -1,4 +1,4 @@
-// The kernel without its loop: `bttlab rtl` makes the state machine of trainer.v of it. The loop is a module of its own.
+// The kernel without its loop: `make rtl` makes the state machine of trainer.v of it. The loop is a module of its own.
 #define run run_in_software
 #include "../processor/machine.h"
 #undef run

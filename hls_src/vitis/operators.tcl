@@ -1,4 +1,4 @@
-# The operators that bttlab schedule counts and times (data/u50/operators.json, latencies.json), and none that would change the
+# The operators that make schedule counts and times (data/u50/operators.json, latencies.json), and none that would change the
 # bits: no reassociation, no fusing.
 config_op fadd -impl fulldsp -latency 5
 config_op fsub -impl fulldsp -latency 5

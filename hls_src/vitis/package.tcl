@@ -1,4 +1,4 @@
-# Packages the Verilog of `bttlab rtl FOLDER` as an RTL kernel, an .xo that v++ --link takes. Untried: no Vivado at hand.
+# Packages the Verilog of `make rtl RTL=FOLDER` as an RTL kernel, an .xo that v++ --link takes. Untried: no Vivado at hand.
 #   vivado -mode batch -source package.tcl -tclargs FOLDER OUTPUT.xo PART
 lassign $argv folder output part
 create_project -force -part $part trainer $folder/vivado

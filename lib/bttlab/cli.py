@@ -1,7 +1,7 @@
 """The command `bttlab`: what is common to all its subcommands, each of which is a module of `bttlab.commands`.
 
-Results go to stdout, progress and notes to stderr. Exit codes: 0 done; 1 a check failed (doctor, bringup, schedule,
-program); 2 bad input, or a run that had to stop: one line on stderr; 130 or 143 stopped by Ctrl-C or SIGTERM.
+Results go to stdout, progress and notes to stderr. Exit codes: 0 done; 1 a check failed (doctor, bringup, program); 2
+bad input, or a run that had to stop: one line on stderr; 130 or 143 stopped by Ctrl-C or SIGTERM.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="bttlab",
         description=bttlab.__doc__,
-        epilog="Exit codes: 0 done; 1 a check of doctor, bringup, schedule or program failed; 2 bad input, or a run "
+        epilog="Exit codes: 0 done; 1 a check of doctor, bringup or program failed; 2 bad input, or a run "
         "that had to stop; 130 stopped by Ctrl-C; 143 stopped by SIGTERM.",
         allow_abbrev=False,
     )

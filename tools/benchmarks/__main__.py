@@ -14,7 +14,7 @@ from types import ModuleType
 from rich.console import Console
 
 from benchmarks import page, record
-from bttlab.bench.result import rich_table
+from benchmarks.result import rich_table
 from bttlab.util.errors import BttlabError
 from bttlab.util.places import ROOT
 from bttlab.util.terminal import say
@@ -25,7 +25,7 @@ OTHERS = ("runs", "dashboard", "share", "sweep")
 
 def module_of(name: str) -> ModuleType:
     """Return the module of a benchmark, with its functions `measure` and `tables`."""
-    return import_module("bttlab.bench.step" if name == "step" else f"benchmarks.{name}")
+    return import_module(f"benchmarks.{name}")
 
 
 def main(arguments: Sequence[str] | None = None, docs: Path = ROOT / "docs") -> int:

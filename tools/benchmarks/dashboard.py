@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from bttlab.bench.result import Result, Table, describe_runs, time_ratios, time_rows
-from bttlab.bench.turns import HOW, interleave, threads_of_torch
+from benchmarks.result import Result, Table, describe_runs, time_ratios, time_rows
+from benchmarks.turns import HOW, interleave, threads_of_torch
 from bttlab.util.quantities import column_metadata
 
 OURS = "with a dashboard"

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.peers import IMPLEMENTATIONS, peer_linear
+from benchmarks.result import Result, Table, describe_runs, time_ratios, time_rows
+from benchmarks.turns import HOW, interleave, repeated, threads_of_torch
 from bttlab.baseline.machine import plain
 from bttlab.baseline.memory import StorageMeter
-from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
-from bttlab.bench.result import Result, Table, describe_runs, time_ratios, time_rows
-from bttlab.bench.turns import HOW, interleave, repeated, threads_of_torch
 from bttlab.model import ModelConfig
 from bttlab.tensor import TTLinear
 from bttlab.util.quantities import column_metadata

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.result import Result, Table, exact_ratio
 from bttlab.baseline import load_records
 from bttlab.baseline.memory import COUNTED, measure_memory
 from bttlab.baseline.run import FORMATS
 from bttlab.baseline.step import Task
-from bttlab.bench.result import Result, Table, exact_ratio
 from bttlab.data import Samples, Vocabulary, encode, load_corpus
 from bttlab.model import ModelConfig
 from bttlab.util.places import ROOT

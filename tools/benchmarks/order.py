@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bttlab.bench.result import Result, Table, exact_ratio
+from benchmarks.result import Result, Table, exact_ratio
 from bttlab.model import ModelConfig
 from bttlab.tensor import cheapest_order, flow_cost, optimal_cost
 from bttlab.util.quantities import column_metadata

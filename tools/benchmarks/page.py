@@ -10,7 +10,7 @@ from typing import Any
 from pages import BENCHMARKS, filled
 
 from benchmarks.figures import DRAWINGS
-from bttlab.bench.result import Table
+from benchmarks.result import Table
 from bttlab.lab.charts import to_png
 from bttlab.util.records import write_whole
 

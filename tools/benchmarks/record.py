@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.result import Result
 from bttlab.baseline.machine import load_average
-from bttlab.bench.result import Result
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import to_json
 from bttlab.util.records import write_whole

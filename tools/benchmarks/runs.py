@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bttlab.bench.result import Result, Table, describe_runs, rounded
-from bttlab.bench.turns import HOW, interleave, spread
+from benchmarks.result import Result, Table, describe_runs, rounded
+from benchmarks.turns import HOW, interleave, spread
 from bttlab.model import ModelConfig
 from bttlab.runs import RunIndex, RunRecord
 from bttlab.runs.curves import SCORES

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.bench.result import Result, Table, rounded
-from bttlab.bench.turns import spread
+from benchmarks.result import Result, Table, rounded
+from benchmarks.turns import spread
 from bttlab.card import EmulatedU50, open_trainer
 from bttlab.card.card_lock import emulated_name, file_name
 from bttlab.card.sharing import FOLDER_VARIABLE, KeeperClient

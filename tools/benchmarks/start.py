@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.bench.result import Result, Table, describe_runs, rounded, time_ratios, time_rows
-from bttlab.bench.turns import HOW, interleave, spread
+from benchmarks.result import Result, Table, describe_runs, rounded, time_ratios, time_rows
+from benchmarks.turns import HOW, interleave, spread
 from bttlab.util.errors import BttlabError
 from bttlab.util.places import ROOT
 from bttlab.util.quantities import column_metadata

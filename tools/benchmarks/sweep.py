@@ -12,8 +12,8 @@ from typing import Any
 from distributed import Client
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from bttlab.bench.result import Result, Table
-from bttlab.bench.turns import threads_of_torch
+from benchmarks.result import Result, Table
+from benchmarks.turns import threads_of_torch
 from bttlab.runs import CheckpointStore, start_run, tensors_digest
 from bttlab.runs.devices import open_trainer
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster

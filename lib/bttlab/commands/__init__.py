@@ -18,8 +18,6 @@ COMMANDS = {
     "eval": "score a trained model",
     "predict": "predict the intent and the slots of a sentence",
     "baseline": "train with PyTorch on a GPU or CPU and record time, memory and energy",
-    "schedule": "show what the synthesis source is: ports, recurrences, interval, depth, operators",
-    "rtl": "write the kernel as Verilog, its loop from the schedule",
     "estimate": "model the on-chip memory, resources, time and energy on the U50",
     "program": "list the processor's program of a model, look for hazards, draw the unit timeline",
     "runs": "list, show, compare and export the runs that trainings, baselines and estimates leave",

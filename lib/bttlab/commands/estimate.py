@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> Outcome:
     if not machine_record().is_current:
         say(
             "bttlab: note: resources and power are of another source than hls_src/processor has now; "
-            "bttlab schedule --record makes them again"
+            "make schedule SCHEDULE=--record makes them again"
         )
     for one in [] if is_module else estimates:
         keep_estimate(one, {"name": name}, MODEL_VERSION)
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 ASSUMPTIONS = [
     "cycles: those of the program's steps, as many as the loop of synthesis takes on a host; interval and "
-    "depth are shown by LLVM's analysis (bttlab schedule), nothing is synthesised",
+    "depth are shown by LLVM's analysis (make schedule), nothing is synthesised",
     "resources: the analysis's census at documented costs, kept in data/u50/machine.json; low and high in the JSON; "
     "synthesised: what Yosys makes of the loop's Verilog (data/u50/synthesis.json), with the same operators and ports",
     "power: data/u50/power.json and the units' and memories' activity; most constants are engineering estimates, so "

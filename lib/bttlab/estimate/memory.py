@@ -13,8 +13,8 @@ from bttlab.compiler.banks import GRADIENT_OF, MOMENTS
 from bttlab.compiler.hazards import step_accesses
 from bttlab.compiler.instruction import MACHINE
 from bttlab.compiler.program import Program
+from bttlab.estimate.geometry import Blocks
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
-from bttlab.hardware.geometry import Blocks
 from bttlab.model.config import ModelConfig, Optimizer
 
 VECTOR_BYTES = 4 * MACHINE.LANES

@@ -13,10 +13,10 @@ from typing import Any
 from bttlab.card.constants import band, constant, read_data
 from bttlab.card.telemetry import PowerLevels
 from bttlab.compiler.instruction import MACHINE
+from bttlab.estimate.geometry import URAM_BITS, URAM_WORDS
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
 from bttlab.estimate.resources import Resources
 from bttlab.estimate.work import Work
-from bttlab.hardware.geometry import URAM_BITS, URAM_WORDS
 from bttlab.util.quantities import Quantity
 
 PICO = 1e-12

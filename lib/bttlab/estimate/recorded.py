@@ -1,23 +1,18 @@
-"""Record of `bttlab schedule` for the committed source, because the analysis needs clang and half a minute.
+"""Record of the schedule of the committed source, because the analysis needs clang and half a minute.
 
-`bttlab schedule --record` writes `data/u50/machine.json` with the digest of the source. A test repeats the analysis and
-compares.
+`make schedule SCHEDULE=--record` (`bttlab_hardware`) writes `data/u50/machine.json` with the digest of the source. A
+test repeats the analysis and compares.
 """
 
 import hashlib
 import json
-import re
-from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from bttlab.card.constants import band, read_data
 from bttlab.card.facts import ROOT
-from bttlab.hardware.geometry import Blocks, blocks
-from bttlab.hardware.resources import COSTS
-from bttlab.hardware.sensitivity import sensitivity
+from bttlab.estimate.geometry import Blocks, blocks
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 
@@ -29,6 +24,15 @@ RESOURCES = {
     "dsps": "DSPs",
     "bram36": "BRAM36",
     "uram": "UltraRAM blocks",
+}
+COSTS = {  # the operator of data/u50/operators.json that each kind of operator is
+    "fadd": "add",
+    "fmul": "multiply",
+    "fdiv": "divide",
+    "fsqrt": "square_root",
+    "fcompare": "compare",
+    "fconvert": "convert",
+    "ffloor": "convert",
 }
 TARGET = 0.70  # of the shell's user budget: the share up to which routing at 200 MHz is expected to be easy
 
@@ -80,7 +84,7 @@ class MachineRecord:
     clock_mhz : float
         Clock of the schedule.
     interval, stages, depth : int
-        Cycles, as in `bttlab.hardware.Schedule`.
+        Cycles, as in `bttlab_hardware.Schedule`.
     violations : int
     units : dict of str to dict of str to int
         Number of operators of each unit, by kind.
@@ -123,47 +127,6 @@ def source_digest(folder: Path = SOURCE) -> str:
     return digest.hexdigest()
 
 
-def make_record(schedule: Any, census: Any, resources: Any) -> dict[str, Any]:
-    """Return the JSON record of an analysis of the present source.
-
-    Parameters
-    ----------
-    schedule : bttlab.hardware.Schedule
-    census : bttlab.hardware.census.Census
-    resources : bttlab.hardware.resources.LoopResources
-    """
-    memories: Counter = Counter()
-    for port in schedule.ports:
-        memory = port.memory
-        if memory.implementation in ("uram", "bram", "lutram"):
-            name = re.split(r"\[", memory.name)[0]
-            memories[name, memory.words, memory.width, memory.implementation, port.loads, port.stores] += 1
-    return {
-        "about": "What bttlab schedule shows of hls_src/processor: modelled, not synthesised. Made by: bttlab schedule "
-        "--record",
-        "sources": source_digest(),
-        "clock_mhz": schedule.clock_mhz,
-        "interval": schedule.interval,
-        "stages": schedule.stages,
-        "depth": schedule.depth,
-        "violations": len(schedule.violations),
-        "interval_with_one_cycle_more": sensitivity(schedule),
-        "units": {unit: dict(sorted(counts.items())) for unit, counts in sorted(census.units.items())},
-        "memories": [
-            asdict(OnChipMemory(name, count, words, bits, kind, loads, stores))
-            for (name, words, bits, kind, loads, stores), count in sorted(memories.items())
-        ],
-        "resources": {
-            resource: {
-                part: {"value": bands[resource].value, "low": bands[resource].low, "high": bands[resource].high}
-                for part, bands in resources.parts.items()
-                if resource in bands
-            }
-            for resource in RESOURCES
-        },
-    }
-
-
 @cache
 def machine_record() -> MachineRecord:
     """Return the record of the committed source.
@@ -184,4 +147,6 @@ def machine_record() -> MachineRecord:
             },
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BttlabError(f"{RECORD} cannot be read ({error}); write it again with: bttlab schedule --record") from None
+        raise BttlabError(
+            f"{RECORD} cannot be read ({error}); write it again with: make schedule SCHEDULE=--record"
+        ) from None

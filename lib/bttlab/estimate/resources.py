@@ -10,7 +10,7 @@ from bttlab.card.constants import band, constant, read_data
 from bttlab.card.facts import U50
 from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.estimate.recorded import RESOURCES, MachineRecord
-from bttlab.hardware.synthesis import synthesised, with_amd_cores
+from bttlab.estimate.synthesis import synthesised, with_amd_cores
 from bttlab.util.quantities import Quantity
 
 _PUBLISHED = {"provenance": "published", "source": "data/u50/platform.json, facts.json"}

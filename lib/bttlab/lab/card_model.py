@@ -12,7 +12,7 @@ from bttlab.baseline.modelled import model_step
 from bttlab.card.constants import MODEL_VERSION, read_data
 from bttlab.data import Samples
 from bttlab.estimate.card import Estimate, estimate
-from bttlab.hardware.geometry import capacity_bits
+from bttlab.estimate.geometry import capacity_bits
 from bttlab.lab.meters import EnergyMeter
 from bttlab.model import ModelConfig
 from bttlab.util.quantities import Quantity

@@ -11,7 +11,7 @@ from bttlab.baseline.modelled import model_step
 from bttlab.card.constants import MODEL_VERSION
 from bttlab.data import Samples
 from bttlab.estimate.card import estimate
-from bttlab.hardware.geometry import capacity_bits
+from bttlab.estimate.geometry import capacity_bits
 from bttlab.lab.card_model import over, published, step_of
 from bttlab.lab.charts import DOTS_PER_INCH, NUMBERS, PALETTE, draw_band, draw_megabytes, style, thinned
 from bttlab.model import ModelConfig

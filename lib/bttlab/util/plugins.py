@@ -8,7 +8,7 @@ import functools
 import re
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
 
-OWNERS = ("bttlab", "bttlab-methods", "bttlab-cost")
+OWNERS = ("bttlab", "bttlab-methods", "bttlab-cost", "bttlab-hardware")
 DISTRIBUTIONS = {  # of modules that have another name
     "PIL": "pillow",
     "mlflow": "mlflow-skinny",

@@ -1,0 +1,71 @@
+"""Resource counts of Yosys for the Verilog: data/u50/synthesis.json, which `make synth` writes."""
+
+import json
+from collections import Counter
+
+from bttlab.card.constants import read_data
+from bttlab.util.places import ROOT
+
+FILE = ROOT / "data" / "u50" / "synthesis.json"
+LOOP_UNITS = ("control", "dispatch", "engine_0", "engine_1", "nest", "ports", "shuffle", "update", "vector")
+UNITS = (*LOOP_UNITS, "trainer_control", "control_registers", "axi_port")
+COPIES = {"axi_port": 4}  # instances of a module in the kernel
+DEPTH = ("levels", "stage_of_levels")
+IN_LUTS = ("packed_tables", "shift_registers", "memory_tables")
+AMD = {  # the operator of data/u50/operators.json that corresponds to each core
+    **{f"fp32_{name}": name for name in ("add", "multiply", "divide", "square_root", "compare")},
+    **{f"fp32_{name}": "convert" for name in ("floor", "from_int", "to_int")},
+}
+LEVEL_NS = 0.3  # of a LUT and its net on UltraScale+ of speed grade -2: the budget of AMD's report_failfast
+
+
+def synthesised() -> dict[str, Counter]:
+    """Return the resources of each module; units exclude their cores, whose numbers they list by name."""
+    modules = json.loads(FILE.read_text(encoding="utf-8"))["modules"]
+    return {
+        name: Counter({kind: n for kind, n in one.items() if isinstance(n, int | float)})
+        for name, one in modules.items()
+    }
+
+
+def with_own_cores(modules: dict[str, Counter]) -> Counter:
+    """Return the resources of the whole kernel with the cores of hls_src/rtl.
+
+    Parameters
+    ----------
+    modules : dict of str to Counter
+        Result of `synthesised`.
+    """
+    return _total(modules, UNITS, modules)
+
+
+def with_amd_cores(modules: dict[str, Counter]) -> Counter:
+    """Return the resources of the loop with AMD's FP32 operators instead of the cores, as the schedule models it.
+
+    Parameters
+    ----------
+    modules : dict of str to Counter
+        Result of `synthesised`.
+    """
+    costs = read_data("operators")["operators"]
+    cores = {}
+    for core, operator in AMD.items():
+        cost = {resource: costs[operator][resource]["value"] for resource in ("lookup_tables", "flip_flops")}
+        full_usage = costs[operator]["dsps"]["low"]  # hls_src/vitis/operators.tcl
+        cores[core] = Counter(cost, packed_tables=cost["lookup_tables"], dsps=full_usage)
+    return _total(modules, LOOP_UNITS, cores)
+
+
+def _total(modules: dict[str, Counter], units: tuple[str, ...], cores: dict[str, Counter]) -> Counter:
+    total: Counter = Counter()
+    for name in units:
+        for kind, count in modules[name].items():
+            times = count * COPIES.get(name, 1)
+            if kind in AMD:
+                total.update({resource: times * n for resource, n in cores[kind].items()})
+            else:
+                total[kind] += times
+    for kind in DEPTH:
+        del total[kind]
+    total["in_luts"] = sum(total[kind] for kind in IN_LUTS)
+    return total

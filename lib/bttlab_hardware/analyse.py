@@ -1,0 +1,332 @@
+"""Find the machine's loop in the source, schedule it, and check it against the rules of HLS."""
+
+from dataclasses import dataclass
+from math import ceil, floor
+from pathlib import Path
+
+from bttlab.util.errors import BttlabError
+from bttlab_hardware import latencies, rules, solve
+from bttlab_hardware.compile import CompiledSource, compile_source
+from bttlab_hardware.graph import Graph, callee
+from bttlab_hardware.ir import Function, Module, read_module
+from bttlab_hardware.loops import Body, Loop, natural_loops
+from bttlab_hardware.memories import Memories, Memory, Port, ports
+from bttlab_hardware.places import Place, Places
+from bttlab_hardware.pragmas import Pragma, Promise, promises, read_pragmas
+from bttlab_hardware.violations import (
+    Violation,
+    accesses_of,
+    of_operators,
+    of_pointers,
+    of_ports,
+)
+
+CLOCK_MHZ = 200
+# Distances between a store and a load of one address that are guaranteed, by the constant of config.h that defines them
+# (docs/processor.md). The check of programs guarantees that a result is read LATENCY steps later at the earliest, and
+# that an accumulator is updated again SUM_DISTANCE steps later.
+GUARANTEED_DISTANCES = {
+    "LATENCY": ("bank_", "operand_buffer", "statistic"),
+    "SUM_DISTANCE": ("sums", "accumulator", "largest", "largest_place"),
+    # The loop's own code guarantees these: the size of the ring of counts, and the delay until a unit reads its queue.
+    "DRAIN_CYCLES": ("ended_before", "begun_before"),
+    "QUEUE_DISTANCE": ("queue",),
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Latency from an iteration's first load of a memory to its last store there.
+
+    Attributes
+    ----------
+    memory : Memory
+    load, store : int
+        Cycles of the iteration in which they begin.
+    depth : int
+        Cycles from the load to the first load that sees the stored value.
+    """
+
+    memory: Memory
+    load: int
+    store: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Result of the analysis of the source.
+
+    Attributes
+    ----------
+    place : str
+        File and line at which the loop begins.
+    clock_mhz : float
+    interval : int
+        Cycles between iterations.
+    stages : int
+        Cycles from an iteration's first operator to its last.
+    depth : int
+        Cycles from a load to the first load that sees a result computed from it: the largest `Span.depth` of memories
+        with a DEPENDENCE distance of LATENCY.
+    ports : list of Port
+    spans : list of Span
+    recurrences : list of solve.Recurrence
+    violations : list of Violation
+    graph : Graph
+    times : solve.Times
+    places : Places
+    memories : Memories
+    promised : dict of str to Promise
+        DEPENDENCE distance of each variable.
+    constants : dict of str to int
+    """
+
+    place: str
+    clock_mhz: float
+    interval: int
+    stages: int
+    depth: int
+    ports: list[Port]
+    spans: list[Span]
+    recurrences: list[solve.Recurrence]
+    violations: list[Violation]
+    graph: Graph
+    times: solve.Times
+    places: Places
+    memories: Memories
+    promised: dict[str, Promise]
+    constants: dict[str, int]
+
+
+def analyse(
+    unit: Path, include: tuple[Path, ...] = (), guaranteed: dict[str, tuple[str, ...]] = GUARANTEED_DISTANCES
+) -> Schedule:
+    """Analyse the loop of a source.
+
+    Parameters
+    ----------
+    unit : Path
+        The translation unit.
+    include : tuple of Path
+        Further folders of headers.
+    guaranteed : dict of str to tuple of str
+        Guaranteed dependence distances: names of constants of config.h, and prefixes of the memories' names.
+
+    Raises
+    ------
+    BttlabError
+        If a tool is missing, the source does not compile, or it has no loop.
+    """
+    source = compile_source(unit, include)
+    module = read_module(source.module)
+    places = Places(module.metadata)
+    pragmas = read_pragmas(source.preprocessed)
+    function, loop, place, end = _machine_loop(module, places, pragmas)
+    inside = [p for p in pragmas if Path(p.file).name == Path(place.file).name and place.line <= p.line <= end]
+    return _schedule(source, module, places, (pragmas, inside), function, loop, place, guaranteed)
+
+
+def _machine_loop(module: Module, places: Places, pragmas: list[Pragma]) -> tuple[Function, Loop, Place, int]:
+    """Return the pipelined loop with the most instructions; if no loop is pipelined, the largest of all."""
+    candidates = []
+    for function in module.functions:
+        for loop in natural_loops(function):
+            number = next(
+                (i.loop for latch in loop.latches for i in function.blocks[latch] if i.loop is not None), None
+            )
+            chain, end = places.loop_range(number)
+            if chain:
+                candidates.append((function, loop, chain[-1], end))
+    if not candidates:
+        raise BttlabError("the source has no loop: code that is fully unrolled has no schedule")
+
+    def holds(pragma: Pragma, candidate) -> bool:
+        _, _, place, end = candidate
+        return Path(pragma.file).name == Path(place.file).name and place.line <= pragma.line <= end
+
+    pipelined = set()
+    for pragma in (p for p in pragmas if p.name == "PIPELINE"):
+        around = [c for c in candidates if holds(pragma, c)]
+        if around:
+            shortest = min(c[3] - c[2].line for c in around)
+            pipelined.update(id(c) for c in around if c[3] - c[2].line == shortest)
+    chosen = [c for c in candidates if id(c) in pipelined] or candidates
+    return max(chosen, key=lambda c: sum(len(c[0].blocks[block]) for block in c[1].blocks))
+
+
+def _schedule(
+    source: CompiledSource,
+    module: Module,
+    places: Places,
+    said: tuple[list[Pragma], list[Pragma]],
+    function: Function,
+    loop: Loop,
+    place: Place,
+    guaranteed: dict[str, tuple[str, ...]],
+) -> Schedule:
+    pragmas, inside = said
+    promised = promises(inside, source.constants)
+    loops = natural_loops(function)
+    inner = [other for other in loops if other.blocks < loop.blocks]
+    body = Body(function, loop, [other.header for other in inner])
+    wrong = rules.of_pragmas(pragmas, source.preprocessed)
+    wrong += [v for f in module.functions for v in of_pointers(f, places)]
+    wrong += [
+        Violation("loop", f"a loop is left inside the body at {_start(other, function, places)}") for other in inner
+    ]
+    memories = Memories(module, pragmas)
+    accesses, unresolved = accesses_of([i for block in body.order for i in function.blocks[block]], memories, places)
+    wrong += unresolved
+    if source.call_paths > 1:
+        wrong.append(
+            Violation(
+                "copies", f"{source.call_paths} call paths lead to the loop at {place}: HLS may build a copy for each"
+            )
+        )
+    used_ports = ports(accesses)
+    wrong += of_ports(used_ports, accesses, places)
+    wrong += rules.of_promises(inside, used_ports)
+    delays = _delays(module, places, pragmas, source.constants)
+    marked = _mark_delays(function, delays)
+    wrong += rules.of_loop(inside, [p for p in pragmas if p not in inside], marked, source.constants)
+    graph = Graph(function, body, dict(accesses))
+    wrong += of_operators(graph, places)
+    clock = latencies.Clock(source.constants.get("CLOCK_MHZ", CLOCK_MHZ))
+    carried = solve.edges(graph, promised)
+    recurrences = solve.recurrences(graph, carried, clock, promised)
+    interval = max([1, *(port.interval for port in used_ports), *(recurrence.interval for recurrence in recurrences)])
+    times = solve.Times(graph, carried, clock, interval)
+    if not times.converged:
+        wrong.append(Violation("recurrence", f"no schedule with {interval} cycles between iterations was found"))
+    recurrences += _exits(graph, times)
+    interval = max(interval, *(recurrence.interval for recurrence in recurrences)) if recurrences else interval
+    wrong += [_too_slow(recurrence, places) for recurrence in recurrences if recurrence.interval > 1]
+    spans = _spans(graph, times)
+    wrong += _of_promises(promised, source.constants, guaranteed)
+    latency = source.constants.get("LATENCY")
+    far = {v for v, p in promised.items() if p.distance == latency}
+    guarded = [span.depth for span in spans if span.memory.variable in far]
+    return Schedule(
+        str(place),
+        clock.mhz,
+        interval,
+        ceil(max(times.end.values(), default=0)) + 1,
+        max(guarded, default=0),
+        used_ports,
+        spans,
+        recurrences,
+        list(dict.fromkeys(wrong)),
+        graph,
+        times,
+        places,
+        memories,
+        promised,
+        source.constants,
+    )
+
+
+def _delays(module: Module, places: Places, pragmas: list[Pragma], constants: dict[str, int]) -> dict[str, int]:
+    """Return the latency of each delay block: a function, not inlined, that returns its argument."""
+    latency_of = {}
+    for function in module.functions:
+        if not _returns_argument(function):
+            continue
+        end = next(iter(function.blocks.values()))[-1]
+        place = places.chain(end.line)[-1]
+        inside = [
+            p for p in pragmas if Path(p.file).name == Path(place.file).name and place.start <= p.line <= place.line
+        ]
+        own = any(p.name == "INLINE" and p.says("off") for p in inside) and any(p.name == "PIPELINE" for p in inside)
+        for pragma in (p for p in inside if own and p.name == "LATENCY"):
+            least, most = pragma.values.get("min"), pragma.values.get("max")
+            if least == most is not None:
+                latency_of[function.name] = int(least) if least.isdigit() else constants[least]
+    return latency_of
+
+
+def _returns_argument(function: Function) -> bool:
+    """Return True if a function only stores its argument in a volatile variable and returns that variable."""
+    if len(function.blocks) > 1:
+        return False
+    (block,) = function.blocks.values()
+    instructions = [i for i in block if not callee(i).startswith("llvm.lifetime")]
+    opcodes = [i.opcode for i in instructions]
+    if opcodes != ["alloca", "store", "load", "ret"]:
+        return False
+    variable, store, load, end = instructions
+    kept = all("volatile" in i.text.split() and i.operands[-1] is variable for i in (store, load))
+    return kept and store.operands[0].kind == "argument" and end.operands[0] is load
+
+
+def _mark_delays(function: Function, delays: dict[str, int]) -> int:
+    """Replace calls of delay blocks by `delay` instructions; return the number of blocks that are called."""
+    called = set()
+    for instruction in (i for block in function.blocks.values() for i in block):
+        if (name := callee(instruction)) in delays:
+            instruction.opcode, instruction.delay = "delay", delays[name]
+            del instruction.operands[1:]
+            called.add(name)
+    return len(called)
+
+
+def _start(loop: Loop, function: Function, places: Places) -> str:
+    number = next((i.loop for latch in loop.latches for i in function.blocks[latch] if i.loop is not None), None)
+    chain, _ = places.loop_range(number)
+    return str(chain[-1]) if chain else "an unknown line"
+
+
+def _exits(graph: Graph, times: solve.Times) -> list[solve.Recurrence]:
+    """Return a recurrence for each exit condition: the next iteration starts when the condition is known."""
+    recurrences = []
+    for node in graph.exits:
+        latency = max(1, ceil(times.end[node]))
+        recurrences.append(
+            solve.Recurrence("whether there is a next iteration", "exit", latency, 1, False, node.instruction.line)
+        )
+    return recurrences
+
+
+def _too_slow(recurrence: solve.Recurrence, places: Places) -> Violation:
+    what = {
+        "memory": "from a load to the load that sees the result",
+        "value": "from one iteration to the next",
+        "cycle": "for the dependence cycle",
+        "exit": "until it is known",
+    }
+    distance = f"{recurrence.distance} iterations" if recurrence.distance > 1 else "one iteration"
+    promise = "the pragma promises" if recurrence.promised else "the distance is"
+    return Violation(
+        "exit" if recurrence.kind == "exit" else "recurrence",
+        f"{recurrence.name}: {recurrence.latency} cycles {what[recurrence.kind]}, {promise} {distance} "
+        f"(at {places.text(recurrence.place)})",
+    )
+
+
+def _spans(graph: Graph, times: solve.Times) -> list[Span]:
+    loads: dict[Memory, list[int]] = {}
+    stores: dict[Memory, list[int]] = {}
+    for node in graph.nodes:
+        if solve.is_load(node):
+            loads.setdefault(node.access.memory, []).append(floor(times.start[node]))
+        elif solve.is_store(node):
+            stores.setdefault(node.access.memory, []).append(times.visible(node))
+    both = [memory for memory in loads if memory in stores and not memory.register]
+    spans = [
+        Span(m, min(loads[m]), max(stores[m]) - latencies.write_cycles(), max(stores[m]) - min(loads[m])) for m in both
+    ]
+    return sorted(spans, key=lambda span: (-span.depth, span.memory.name))
+
+
+def _of_promises(
+    promised: dict[str, Promise], constants: dict[str, int], guaranteed: dict[str, tuple[str, ...]]
+) -> list[Violation]:
+    """Return the DEPENDENCE distances that nothing guarantees."""
+    broken = []
+    for variable, promise in promised.items():
+        names = [n for n, prefixes in guaranteed.items() if n in constants and variable.startswith(prefixes)]
+        least, name = min(((constants[n], n) for n in names), default=(0, ""))
+        if promise.distance > least:
+            rule = f"programs guarantee {name} = {least}" if name else "no rule of programs guarantees that"
+            broken.append(Violation("promise", f"{variable}: a distance of {promise.distance} is promised, {rule}"))
+    return broken

@@ -1,0 +1,92 @@
+"""Count the operators of the loop's body by kind and by unit of the machine."""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bttlab_hardware.graph import Node
+from bttlab_hardware.places import Place, Places
+
+FLOATING = ("fadd", "fmul", "fdiv", "fsqrt", "fcompare", "fconvert", "ffloor")
+INTEGER = ("multiply", "add", "compare", "select", "logic", "shift")
+KINDS = (*FLOATING, *INTEGER)
+CONTROL = "control"
+
+
+def unit_of(chain: tuple[Place, ...]) -> tuple[str, int]:
+    """Return the unit that a source location belongs to, and the line at which it is called.
+
+    A unit is a function whose name ends in `_step`; everything else belongs to the unit "control", line 0.
+    """
+    for outer, inner in pairwise(chain):
+        if inner.function.split("<")[0].endswith("_step"):
+            return inner.function.removesuffix("_step"), outer.line
+    return CONTROL, 0
+
+
+@dataclass(frozen=True)
+class Census:
+    """Operators of an iteration.
+
+    Attributes
+    ----------
+    units : dict of str to Counter
+        Operators of each unit by kind. A function with several calls is a unit for each call.
+    widths : Counter
+        Integer operators by (kind, bits).
+    """
+
+    units: dict[str, Counter]
+    widths: Counter
+
+    @property
+    def total(self) -> Counter:
+        """Operators of each kind."""
+        return sum(self.units.values(), Counter())
+
+    def engines(self, rows: int, lanes: int) -> float:
+        """Return the number of contraction engines: multipliers of functions called `engine…` per rows x lanes.
+
+        Parameters
+        ----------
+        rows, lanes : int
+            Rows and lanes of one engine, which has one multiplier for each row and lane.
+        """
+        multipliers = sum(counts["fmul"] for name, counts in self.units.items() if name.startswith("engine"))
+        return multipliers / (rows * lanes)
+
+
+def census(nodes: list[Node], places: Places) -> Census:
+    """Count the operators of a loop's body.
+
+    Parameters
+    ----------
+    nodes : list of Node
+    places : Places
+    """
+    calls: dict[str, list[int]] = {}
+    by_unit: dict[tuple[str, int], Counter] = {}
+    widths: Counter = Counter()
+    for node in nodes:
+        if node.kind not in KINDS:
+            continue
+        unit = unit_of(places.chain(node.instruction.line))
+        count = operators(node)
+        by_unit.setdefault(unit, Counter())[node.kind] += count
+        if node.kind in INTEGER:
+            widths[node.kind, node.bits] += count
+        if unit[1] not in calls.setdefault(unit[0], []):
+            calls[unit[0]].append(unit[1])
+    names = {
+        (name, line): f"{name} {sorted(lines).index(line)}" if len(lines) > 1 else name
+        for name, lines in calls.items()
+        for line in lines
+    }
+    return Census({names[unit]: by_unit[unit] for unit in sorted(by_unit, key=names.__getitem__)}, widths)
+
+
+def operators(node: Node) -> int:
+    """Return the number of operators of a node; a selection from n inputs counts as n - 1 selections from two."""
+    if node.kind == "select":
+        return node.lanes * (node.choices - 1)
+    return node.lanes * (node.gates if node.kind == "logic" else 1)

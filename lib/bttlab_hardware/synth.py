@@ -1,0 +1,146 @@
+"""Count the machine's Verilog with Yosys, unit by unit, into data/u50/synthesis.json: make synth.
+
+Yosys maps each unit to UltraScale+ (`synth_xilinx -family xcup`) with FP32 cores, delays and memories as black boxes,
+because it takes hours for wide modules. It maps each core, each size of memory and one bit of each delay once, and the
+tool multiplies them by their number. Nothing is placed or routed.
+"""
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+
+from bttlab.estimate.synthesis import FILE as RECORD
+from bttlab.util.files import replace_whole
+from bttlab.util.terminal import say
+from bttlab_hardware import SOURCE, UNIT, analyse
+from bttlab_hardware.control import LOOP
+from bttlab_hardware.kernel import module_digests, write_kernel
+from bttlab_hardware.netlist import Depth, packed_tables, stage_of
+from bttlab_hardware.resources import shortest_shift
+
+KINDS = {  # resource of each kind of Yosys cell, and how much of it a cell uses
+    **{f"LUT{n}": ("lookup_tables", 1) for n in range(1, 7)},
+    **{"INV": ("lookup_tables", 1), "SRL16E": ("shift_registers", 1), "SRLC32E": ("shift_registers", 1)},
+    **{"RAM32M": ("memory_tables", 4), "RAM32M16": ("memory_tables", 8), "RAM64M": ("memory_tables", 4)},
+    **{"RAM64M8": ("memory_tables", 8), "RAM32X1D": ("memory_tables", 2), "RAM64X1D": ("memory_tables", 2)},
+    **{"RAM128X1D": ("memory_tables", 4), "RAM256X1D": ("memory_tables", 8)},
+    **{"CARRY4": ("carry_chains", 0.5), "CARRY8": ("carry_chains", 1), "DSP48E2": ("dsps", 1)},
+    **{"RAMB18E2": ("bram36", 0.5), "RAMB36E2": ("bram36", 1), "URAM288": ("uram", 1)},
+    **{f"MUXF{n}": ("wide_multiplexers", 1) for n in (7, 8, 9)},
+    **{name: ("flip_flops", 1) for name in ("FDRE", "FDSE", "FDCE", "FDPE")},
+}
+WIRES = {
+    "delay": ".in(in[0])",
+    "memory": ".load_address(in), .store(in[0]), .store_address(in), .stored(in)",
+}
+BOXES = tuple(WIRES)
+
+
+def mapped(folder: Path, name: str, commands: list[str]) -> dict[str, dict]:
+    """Run Yosys commands that name a top, map it, and return all modules."""
+    script = [*commands, "synth_xilinx -family xcup -uram -noiopad -noclkbuf -flatten", f"write_json {name}.json"]
+    with (folder / f"{name}.log").open("w") as log:
+        subprocess.run(["yosys", "-p", "; ".join(script)], stdout=log, stderr=log, cwd=folder, check=True)
+    return json.loads((folder / f"{name}.json").read_text())["modules"]
+
+
+class Counts:
+    """Resources of a folder's modules; memories and delays are mapped once for each size."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._boxes, self._lock = folder, {}, Lock()
+
+    def map_module(self, top: str) -> dict:
+        """Map a module with Yosys and return it. Cores, memories and delays are cells of it, except in a core."""
+        files = sorted(path.name for path in self._folder.glob("*.v"))
+        cores = [file for file in files if file.startswith(("fp32_", *BOXES))]
+        read = [f"read_verilog {' '.join(cores)}"]
+        if not top.startswith("fp32_"):
+            read = [f"read_verilog -lib {' '.join(cores)}", f"read_verilog {' '.join(sorted({*files} - {*cores}))}"]
+        commands = [*read, f"hierarchy -check -top {top}"]
+        made = top_of(mapped(self._folder, top, commands))
+        with self._lock:
+            boxes = {box_of(cell) for cell in made["cells"].values() if cell["type"] in BOXES}
+            self._map_boxes(sorted(boxes - self._boxes.keys()))
+        return made
+
+    def of(self, module: dict) -> Counter:
+        """Return the resources of a module, and its number of cores of each kind."""
+        return self._sum({}, module["cells"])
+
+    def _sum(self, modules: dict[str, dict], cells: dict[str, dict]) -> Counter:
+        made = Counter(packed_tables=packed_tables(cells))
+        for cell in cells.values():
+            kind = cell["type"]
+            if kind in BOXES:
+                made.update(self._of_box(cell))
+            elif kind.startswith("fp32_"):
+                made[kind] += 1
+            elif kind in KINDS:
+                resource, each = KINDS[kind]
+                made[resource] += each
+            elif kind != "BUFG":
+                made += self._sum(modules, modules[kind]["cells"])
+        return made
+
+    def _of_box(self, cell: dict) -> dict[str, float]:
+        if cell["type"] == "memory":
+            return self._boxes[box_of(cell)]
+        width, cycles = (int(cell["parameters"][name], 2) for name in ("WIDTH", "CYCLES"))
+        if cycles < shortest_shift():  # the limit set for Vivado; Yosys uses shift registers from three cycles on
+            return {"flip_flops": width * cycles}
+        return {resource: width * n for resource, n in self._boxes[box_of(cell)].items()}
+
+    def _map_boxes(self, boxes: list[str]) -> None:
+        name = f"boxes_{len(self._boxes)}"
+        lines = [f"  (* keep *) {box} box_{i} (.clock(clock), {WIRES[box.split()[0]]});" for i, box in enumerate(boxes)]
+        text = "\n".join([f"module {name} (input wire clock, input wire [511:0] in);", *lines, "endmodule\n"])
+        (self._folder / f"{name}.boxes").write_text(text)
+        commands = [f"read_verilog delay.v memory.v {name}.boxes", f"hierarchy -check -top {name}"]
+        modules = mapped(self._folder, name, [*commands, "setattr -mod -set keep_hierarchy 1 *memory* *delay*"])
+        cells = top_of(modules)["cells"]
+        for i, box in enumerate(boxes):
+            self._boxes[box] = self._sum(modules, modules[cells[f"box_{i}"]["type"]]["cells"])
+
+
+def top_of(modules: dict[str, dict]) -> dict:
+    """Return the top of mapped modules."""
+    return next(module for module in modules.values() if int(module["attributes"].get("top", "0"), 2))
+
+
+def box_of(cell: dict) -> str:
+    """Return a delay of one bit, or a memory, as a Verilog instance."""
+    values = {"WIDTH": "1"} if cell["type"] == "delay" else {}
+    for name, text in cell["parameters"].items():
+        values.setdefault(name, str(int(text, 2)) if re.fullmatch("[01]{32}", text) else f'"{text.strip()}"')
+    return f"{cell['type']} #({', '.join(f'.{name}({value})' for name, value in sorted(values.items()))})"
+
+
+def count_modules() -> None:
+    """Count all modules and write the record."""
+    folder = Path(tempfile.mkdtemp(prefix="synth-"))
+    files = write_kernel(analyse(SOURCE / UNIT), folder)
+    digests, counts = module_digests(files), Counts(folder)
+    version = subprocess.run(["yosys", "-V"], capture_output=True, text=True, check=True).stdout.split(" (")[0]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        modules = dict(zip(digests, pool.map(counts.map_module, digests), strict=True))
+    loop = {name: module for name, module in modules.items() if f"\nmodule {name} (" in files[f"{LOOP}.v"]}
+    depth = Depth(loop)
+    record = {}
+    for name, module in modules.items():
+        levels, place = (depth if name in loop else Depth({name: module})).deepest(name)
+        made = dict(counts.of(module), levels=levels)
+        if name in loop:
+            made["stage_of_levels"] = stage_of(place, files[f"{LOOP}.v"])
+        numbers = {kind: int(n) if n == int(n) else n for kind, n in sorted(made.items())}
+        record[name] = {"sha256": digests[name], "tool": version, **numbers}
+        say(f"{name}: {record[name]}")
+    about = "What Yosys maps the Verilog of the machine to (UltraScale+), units without cores: make synth"
+    text = json.dumps({"about": about, "provenance": "modelled", "modules": record}, indent=1)
+    replace_whole(RECORD, text + "\n")
