@@ -16,13 +16,13 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from bttlab.util.errors import BttlabError
-from bttlab.runs.record import LATEST
-from bttlab.util.files import read_regular, sync_folder, written_draft
 from bttlab.model import ModelConfig, check_finite
-from bttlab.util.records import build
 from bttlab.runs.files import resume_command
+from bttlab.runs.record import LATEST
 from bttlab.runs.settings import CorpusRecord, RunSettings
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import read_regular, sync_folder, written_draft
+from bttlab.util.records import build
 
 PREVIOUS = "checkpoint.previous.safetensors"
 FORMAT = 1

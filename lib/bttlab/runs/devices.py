@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bttlab.util.errors import BttlabError
 from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer, ReferenceTrainer, Trainer
+from bttlab.util.errors import BttlabError
 from bttlab.util.plugins import missing_package
 
 if TYPE_CHECKING:

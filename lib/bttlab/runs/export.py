@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from bttlab.util.errors import BttlabError
 from bttlab.runs.curves import read_curves
 from bttlab.runs.index import FoundRun
+from bttlab.util.errors import BttlabError
 from bttlab.util.plugins import missing_package
 from bttlab.util.terminal import printable
 

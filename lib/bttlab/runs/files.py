@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bttlab.util import locks
 from bttlab.runs.settings import RunError
+from bttlab.util import locks
 
 
 @contextmanager

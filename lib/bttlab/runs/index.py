@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bttlab.util.errors import BttlabError
 from bttlab.runs.record import INTERRUPTED, RUN_FILE, RUNNING, RunRecord, read_run
+from bttlab.util.errors import BttlabError
 from bttlab.util.json_files import check_tree
 from bttlab.util.locks import FolderBusyError, held, is_held
 from bttlab.util.places import ROOT

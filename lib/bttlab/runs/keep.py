@@ -9,13 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bttlab.util.errors import BttlabError
+from bttlab.model.config import PAPER_FLOW
 from bttlab.runs.curves import figures_of, read_metrics
 from bttlab.runs.index import RunIndex, runs_folder
 from bttlab.runs.provenance import git_state, versions
 from bttlab.runs.record import COMPLETE, FAILED, LATEST, RUN_FILE, STOPPED, RunRecord, read_run
+from bttlab.util.errors import BttlabError
 from bttlab.util.files import replace_whole
-from bttlab.model.config import PAPER_FLOW
 from bttlab.util.quantities import measured, to_json
 from bttlab.util.terminal import say
 

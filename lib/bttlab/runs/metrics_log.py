@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.runs.curves import METRICS, MOST_BYTES, parse_metrics
+from bttlab.runs.files import resume_command
+from bttlab.runs.settings import RunError
 from bttlab.util.files import read_regular, replace_whole, sync_folder
 from bttlab.util.json_files import with_checksum
 from bttlab.util.quantities import to_json
-from bttlab.runs.files import resume_command
-from bttlab.runs.settings import RunError
 
 
 class MetricsLog:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bttlab.runs.index import runs_folder
-from bttlab.util.files import replace_whole, writable_by_others
 from bttlab.model import ModelConfig, ModuleConfig
-from bttlab.util.terminal import say
+from bttlab.runs.index import runs_folder
 from bttlab.runs.settings import RunError
+from bttlab.util.files import replace_whole, writable_by_others
+from bttlab.util.terminal import say
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel

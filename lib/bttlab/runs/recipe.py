@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.data import Augmentation
-from bttlab.util.files import read_toml
 from bttlab.model import ModelConfig, ModuleConfig, Optimizer
-from bttlab.util.records import RecordError, build
 from bttlab.runs.schedule import LearningRateSchedule
 from bttlab.runs.settings import LEARNING_RATES, PLAIN_INPUT, PLAIN_SCHEDULE, RunError, RunSettings
+from bttlab.util.files import read_toml
+from bttlab.util.records import RecordError, build
 
 RECIPES = Path(__file__).parent / "recipes"
 TABLES = {"schedule": LearningRateSchedule, "augmentation": Augmentation}

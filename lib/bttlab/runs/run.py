@@ -23,22 +23,22 @@ from bttlab.data import (
     load_corpus,
 )
 from bttlab.data.corpus import SPLIT_NAMES
-from bttlab.runs.curves import read_metrics, stretches
-from bttlab.runs.keep import OnRecord, previous_record, record_run
-from bttlab.runs.record import RUN_FILE, STOPPED
-from bttlab.util.files import is_draft, sync_folder
-from bttlab.util.locks import LOCK_FILE
 from bttlab.model import FAULTS, ModelConfig, ModuleConfig, NumericalFault, Trainer, initial_parameters
 from bttlab.model.loop import chunks, train_pieces
-from bttlab.util.quantities import measured
 from bttlab.runs.checkpoint import Checkpoint, CheckpointStore, tensors_digest
+from bttlab.runs.curves import read_metrics, stretches
 from bttlab.runs.evaluation import counted, describe, evaluate
 from bttlab.runs.files import resume_command, run_lock
+from bttlab.runs.keep import OnRecord, previous_record, record_run
 from bttlab.runs.metrics_log import MetricsLog
 from bttlab.runs.module import MODULE_FILE, is_copy, keep_module, model_of_run
 from bttlab.runs.progress import ProgressBar
+from bttlab.runs.record import RUN_FILE, STOPPED
 from bttlab.runs.settings import PLAIN_INPUT, CorpusRecord, RunError, RunSettings
 from bttlab.runs.stop import StopRequested, StopSignals
+from bttlab.util.files import is_draft, sync_folder
+from bttlab.util.locks import LOCK_FILE
+from bttlab.util.quantities import measured
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel

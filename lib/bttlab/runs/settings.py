@@ -9,7 +9,6 @@ from typing import Any
 
 from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
 from bttlab.data.corpus import SPLIT_NAMES, UNK
-from bttlab.util.errors import BttlabError, shown
 from bttlab.model import (
     FLOWS,
     PAPER_FLOW,
@@ -21,6 +20,7 @@ from bttlab.model import (
     config_of,
 )
 from bttlab.runs.schedule import LearningRateSchedule
+from bttlab.util.errors import BttlabError, shown
 
 # At batch 1. Momentum 0.9 makes a step ten times as long in the end, so it starts from a tenth.
 LEARNING_RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}

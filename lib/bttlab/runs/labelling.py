@@ -1,0 +1,106 @@
+"""Label sentences with a trainer's model, with the probability of each label."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from bttlab.data import Corpus, CorpusError, Samples, Split, Vocabulary, encode
+from bttlab.data.corpus import OUTSIDE, PAD, PUNCTUATION, UNK
+from bttlab.data.metrics import named
+from bttlab.data.spans import Labelled
+from bttlab.model import ModelConfig, Predictions, Trainer, batch_logits, equal_length_batches, network_of
+
+
+def logits_of(trainer: Trainer, samples: Samples) -> Iterator[tuple[np.ndarray, np.ndarray | None, np.ndarray | None]]:
+    """Yield logits that PyTorch computes with the trainer's parameters, for samples of equal length at a time.
+
+    Yields
+    ------
+    ndarray of int
+        The indices of n samples.
+    ndarray of shape (n, intents) or None, ndarray of shape (n, words, slots) or None
+        None of labels that the model does not have.
+    """
+    model, parameters = network_of(trainer.config), trainer.store_parameters()
+    for name, parameter in model.named_parameters():
+        parameter.data = torch.from_numpy(parameters[name])
+    size = 64 if isinstance(trainer.config, ModelConfig) else 1  # a module may be written for one sample
+    random = np.random.default_rng(0)  # of the order of batches, which nothing depends on
+    for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, size, random):
+        with torch.no_grad():
+            logits = batch_logits(model, samples[batch])[:2]
+        yield batch, *(None if part is None else part.numpy() for part in logits)
+
+
+def split_words(text: str, vocabulary: Vocabulary) -> list[str]:
+    """Return a sentence's words as the vocabulary has them: as written, in lower case, or without punctuation, too."""
+    found = []
+    for word in text.split():
+        lower = word.lower()
+        found.append(next((form for form in (word, lower, lower.strip(PUNCTUATION)) if form in vocabulary), lower))
+    return found
+
+
+def placeholder_split(sentences: Sequence[Sequence[str]], corpus: Corpus) -> Split:
+    """Return sentences as a split whose labels are placeholders: O, and the corpus's first intent."""
+    words = [list(sentence) for sentence in sentences]
+    return Split(words, [[OUTSIDE] * len(one) for one in words], [corpus.intent_labels[0]] * len(words))
+
+
+def label(
+    trainer: Trainer,
+    corpus: Corpus,
+    vocabulary: Vocabulary,
+    sentences: Sequence[Sequence[str]],
+    predictions: Predictions | None = None,
+) -> list[Labelled]:
+    """Label sentences: the trainer predicts the labels, PyTorch their probabilities from the trainer's parameters.
+
+    Parameters
+    ----------
+    trainer : Trainer
+    corpus : Corpus
+        Its label lists name the labels.
+    vocabulary : Vocabulary
+    sentences : sequence of sequence of str
+        Words, as `split_words` returns them.
+    predictions : Predictions, optional
+        Of these sentences, such as decoded ones; by default the trainer is asked.
+
+    Raises
+    ------
+    CorpusError
+        If a sentence is empty or longer than the model's.
+    """
+    most = trainer.config.sequence_length - 1
+    for words in sentences:
+        if not 0 < len(words) <= most:
+            raise CorpusError(f"a sentence has {len(words)} words; the model takes 1 to {most}: change it")
+    split = placeholder_split(sentences, corpus)
+    samples = encode(split, vocabulary, corpus, trainer.config)
+    intents, tags = named(corpus, split, predictions or trainer.predict(samples))
+    intent_names = corpus.intent_labels
+    slot_names = [OUTSIDE if name in (PAD, UNK) else name for name in corpus.slot_labels]
+    task, found = trainer.config.task, {}
+    for batch, intent_logits, slot_logits in logits_of(trainer, samples):
+        for place, n in enumerate(batch):
+            intent = intents[n] if "classification" in task else None
+            chance = None if intent is None else _share(intent_logits[place], intent_names, intent)
+            slots = tags[n] if "tagging" in task else []
+            known = (
+                [_share(row, slot_names, tag) for row, tag in zip(slot_logits[place], slots, strict=True)]
+                if slots
+                else []
+            )
+            words = split.words[n]
+            unknown = [word for word in words if word not in vocabulary]
+            found[n] = Labelled(words, intent, slots, chance, known, unknown)
+    return [found[n] for n in range(len(sentences))]
+
+
+def _share(logits: np.ndarray, names: Sequence[str], name: str) -> float:
+    """Return the probability of the labels of a name; a model may have more labels than names, which are outside."""
+    chances = np.exp(logits.astype(np.float64) - logits.max())
+    outside = chances[len(names) :].sum() if name == OUTSIDE else 0.0
+    return float((chances[: len(names)][[one == name for one in names]].sum() + outside) / chances.sum())
