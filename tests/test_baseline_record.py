@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bttlab.baseline import Record, RecordError, check_writable, load_records
+from bttlab.baseline import Record, RecordError, load_records
 from bttlab.baseline.machine import plain
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import check_output
 from tiny_baseline import TINY, tiny_baseline
 
 from conftest import ROOT
@@ -154,6 +155,6 @@ def test_an_unwritable_place_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for place in (tmp_path, tmp_path / "file" / "x.json"):
         with pytest.raises(BttlabError, match="--record"):
-            check_writable(place)
-    check_writable(tmp_path / "new" / "x.json")
+            check_output(place, "--record")
+    check_output(tmp_path / "new" / "x.json", "--record")
     assert list((tmp_path / "new").iterdir()) == []

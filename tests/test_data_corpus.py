@@ -154,11 +154,12 @@ def test_a_path_that_is_no_folder(elsewhere):
         load_corpus("missing/atis")
 
 
-def test_store_replaces_a_corpus_and_leaves_nothing_beside_it(tmp_path):
+def test_store_writes_a_new_corpus_and_leaves_nothing_beside_it(tmp_path):
     files = {name: content.encode() for name, content in SMALL.items()}
     folder = store_corpus(files, tmp_path / "deep" / "corpus")
-    store_corpus({**files, "train/label": b"fare\nfare\n"}, folder)
-    assert read_corpus(folder).train.intents == ["fare", "fare"]
+    with pytest.raises(CorpusError, match="File exists"):
+        store_corpus({**files, "train/label": b"fare\nfare\n"}, folder)
+    assert read_corpus(folder).train.intents == ["flight", "fare"]
     assert [path.name for path in folder.parent.iterdir()] == ["corpus"]
     (tmp_path / "file").write_text("")
     with pytest.raises(CorpusError, match="cannot write a corpus to"):

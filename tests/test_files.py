@@ -7,11 +7,17 @@ import pytest
 
 from bttlab.card import EmulatedU50, OverlayError
 from bttlab.card.manifest import read_manifest
+from bttlab.cli import main
 from bttlab.data import CorpusError, read_corpus
+from bttlab.data.store import store_corpus
 from bttlab.runs.checkpoint import LATEST, DamagedCheckpoint, read_checkpoint
+from bttlab.runs.curves import METRICS
+from bttlab.runs.export import to_csv
+from bttlab.runs.metrics_log import MetricsLog
 from bttlab.util.errors import LONGEST, BttlabError
-from bttlab.util.files import replace_whole
+from bttlab.util.files import draft_folder, write_file, write_folder
 from tiny_runs import write_corpus
+from two_users import run_as_nobody, shared_folder
 
 
 @pytest.mark.parametrize("what", ["huge", "pipe", "folder", "absent"])
@@ -49,7 +55,7 @@ def test_a_message_is_one_line_that_a_terminal_can_show():
     assert len(str(BttlabError("\U000e0001" * 10**6))) < LONGEST + 10
 
 
-def test_a_draft_takes_no_name_that_is_there_and_follows_no_link(tmp_path, monkeypatch):
+def test_a_draft_takes_no_name_that_is_there(tmp_path, monkeypatch):
     """In a folder that others may write to, they can plant a link under each name that they can guess."""
     monkeypatch.setattr("secrets.token_hex", lambda count: "00")
     precious = tmp_path / "precious"
@@ -58,8 +64,73 @@ def test_a_draft_takes_no_name_that_is_there_and_follows_no_link(tmp_path, monke
     for plant in (lambda: draft.symlink_to(precious), lambda: draft.symlink_to(tmp_path / "new"), draft.touch):
         plant()
         with pytest.raises(FileExistsError):
-            replace_whole(tmp_path / "record.json", "content")
+            write_file(tmp_path / "record.json", "content")
         draft.unlink()
     assert precious.read_text() == "as it was" and [path.name for path in tmp_path.iterdir()] == ["precious"]
-    replace_whole(tmp_path / "record.json", "content")
-    assert (tmp_path / "record.json").read_text() == "content" and not draft.exists()
+
+
+def export_table(path):
+    to_csv([], path)
+
+
+def draw_timeline(path):
+    assert main(["program", "--encoders", "1", "--tokens", "4", "--gantt", str(path)]) == 0
+
+
+@pytest.mark.parametrize("write", [lambda path: write_file(path, "content"), export_table, draw_timeline])
+def test_a_link_is_replaced_and_not_followed(tmp_path, write):
+    (tmp_path / "profile").write_text("as it was")
+    output = tmp_path / "output.png"
+    for target in ("profile", "absent"):
+        output.unlink(missing_ok=True)
+        output.symlink_to(target)
+        write(output)
+        assert not output.is_symlink() and output.read_bytes()
+    assert (tmp_path / "profile").read_text() == "as it was" and not (tmp_path / "absent").exists()
+
+
+def test_a_device_is_not_replaced(tmp_path):
+    (tmp_path / "null").symlink_to("/dev/null")
+    with pytest.raises(BttlabError, match=r"not a regular file.*--csv"):
+        to_csv([], tmp_path / "null")
+    assert (tmp_path / "null").is_symlink()
+
+
+def test_metrics_are_not_appended_through_a_link(tmp_path):
+    for target in ("profile", "absent"):
+        (tmp_path / METRICS).symlink_to(tmp_path / target)
+        with pytest.raises(BttlabError, match="cannot be written"):
+            MetricsLog(tmp_path).append({"event": "epoch", "epoch": 1})
+        (tmp_path / METRICS).unlink()
+        (tmp_path / "profile").touch()
+    assert (tmp_path / "profile").read_text() == "" and not (tmp_path / "absent").exists()
+
+
+PLANT = """
+import os, sys
+folder, victim, pid = sys.argv[1:]
+staging = os.path.join(folder, f".corpus.{pid}")
+os.mkdir(staging, 0o777)
+os.chmod(staging, 0o777)
+os.symlink(victim, os.path.join(staging, "train"))
+"""
+
+
+def test_a_corpus_is_not_written_through_what_another_user_planted(tmp_path):
+    (tmp_path / "home").mkdir()
+    with shared_folder() as folder:
+        run_as_nobody(PLANT, folder, tmp_path / "home", os.getpid())
+        store_corpus({"train/label": b"hotel\n"}, folder / "corpus")
+        assert (folder / "corpus" / "train" / "label").read_bytes() == b"hotel\n"
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
+    with pytest.raises(RuntimeError), draft_folder(tmp_path / "new") as draft:
+        (draft / "first").write_text("half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    write_folder(tmp_path / "new", {"a/b": b"content"})
+    with pytest.raises(FileExistsError):
+        write_folder(tmp_path / "new", {"c": b""})
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["new", "new/a", "new/a/b"]

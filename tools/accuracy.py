@@ -19,6 +19,7 @@ from bttlab.model import ModelConfig
 from bttlab.runs.checkpoint import CheckpointStore, tensors_digest
 from bttlab.runs.curves import read_metrics
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import write_file
 from bttlab.util.terminal import say
 
 SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
@@ -149,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "collect":
             before = _read(options.record) if options.record.exists() else None
             text = json.dumps(collect(options.sources, before, options.held_out), indent=1)
-            options.record.write_text(text + "\n", encoding="utf-8")
+            write_file(options.record, text + "\n")
             return 0
         record = _read(options.record)
         print(published_table(record["models"]) if "models" in record else table(record), end="")

@@ -21,6 +21,7 @@ from bttlab.runs.evaluation import describe, evaluate
 from bttlab.runs.progress import ProgressBar
 from bttlab.runs.recipe import Recipe, read_recipe
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import write_file
 from bttlab.util.terminal import say
 
 
@@ -86,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     try:
         record = _train(options)
-        options.record.write_text(json.dumps(record, indent=1) + "\n")
+        write_file(options.record, json.dumps(record, indent=1) + "\n")
     except (BttlabError, OSError) as error:
         say(error)
         return 2

@@ -23,8 +23,8 @@ from bttlab.estimate.work import SHOWN_UNITS, STAGES
 from bttlab.lab import Workload, energy_to_quality, gpu_over_card
 from bttlab.lab.quality_energy import TARGETS
 from bttlab.model import FLOWS, ModelConfig
+from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
-from bttlab.util.records import write_whole
 from bttlab_hardware import latencies
 
 ENCODERS = (2, 4, 6)
@@ -79,7 +79,7 @@ def write(folder: Path, samples: Samples) -> None:
     texts = tables(lengths, alike, core["time"]["median"] / 1e3)
     for page, names in PAGES.items():
         text = (folder / page).read_text(encoding="utf-8")
-        write_whole(folder / page, filled(text, {name: texts[name] for name in names}, page))
+        write_file(folder / page, filled(text, {name: texts[name] for name in names}, page))
 
 
 def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

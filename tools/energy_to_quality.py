@@ -20,7 +20,7 @@ from bttlab.lab.quality_energy import RECORD, TARGETS
 from bttlab.model import ModelConfig, Optimizer, Transformer, batch_losses, equal_length_batches, predict_in_batches
 from bttlab.runs.devices import open_trainer
 from bttlab.runs.evaluation import scores_of
-from bttlab.util.files import replace_whole
+from bttlab.util.files import write_file
 from bttlab.util.terminal import say
 
 TUNING_SEED, SEEDS = 100, range(110, 120)
@@ -141,7 +141,7 @@ def main() -> None:
     for entry in record["ways"]:
         if options.only in (None, [entry["format"], str(entry["batch"])]):
             for _ in measure(entry, corpus):
-                replace_whole(options.record, json.dumps(record, indent=1) + "\n")
+                write_file(options.record, json.dumps(record, indent=1) + "\n")
                 say(f"{entry['format']} {entry['batch']}: {(entry['tried'], entry['samples'])}")
 
 

@@ -16,7 +16,7 @@ from bttlab.card.processor import NativeProcessor, sample_dtype
 from bttlab.compiler.instruction import UNIT_NAMES
 from bttlab.compiler.layer import LayerShape
 from bttlab.estimate.recorded import source_digest
-from bttlab.util.files import replace_whole
+from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 from bttlab_hardware import SOURCE, UNIT, analyse
 from bttlab_hardware.kernel import write_kernel
@@ -73,7 +73,7 @@ def main() -> None:
     subprocess.run(["make", "-C", TESTBENCH, f"BUILD={folder}", "-j2"], check=True)
     version = subprocess.run(["verilator", "--version"], capture_output=True, text=True, check=True).stdout.split()
     found = collect(NativeProcessor(folder / "trainer_rtl.so"), files["kernel_host.h"])
-    replace_whole(RECORD, json.dumps(found | {"tool": " ".join(version[:2])}) + "\n")
+    write_file(RECORD, json.dumps(found | {"tool": " ".join(version[:2])}) + "\n")
 
 
 if __name__ == "__main__":

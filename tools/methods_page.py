@@ -13,8 +13,8 @@ from pathlib import Path
 from pages import filled, in_per_cent
 
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
-from bttlab.util.records import write_whole
 from bttlab.util.terminal import say
 from bttlab_methods.method import FAMILIES
 from bttlab_methods.record import RECORDS, SCORES, by_methods, joules, mean, pretraining, read_records
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from bttlab_methods.lab_figures import draw_results, draw_scatter
 
         records = read_records()
-        write_whole(PAGE, fill(PAGE.read_text(encoding="utf-8"), records))
+        write_file(PAGE, fill(PAGE.read_text(encoding="utf-8"), records))
         pictures = {}
         for name, results in records.items():
             groups = by_methods(results)

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from bttlab.baseline.gpus import find_gpu
+from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 from bttlab.util.quantities import to_json
-from bttlab.util.records import RecordError, build, write_whole
+from bttlab.util.records import RecordError, build
 from bttlab_cost import xia2024
 from bttlab_cost.configuration import CostError, FineTuning
 from bttlab_cost.gpu_step import Coefficients, MemoryCoefficients, largest_batch, step_parts, step_seconds
@@ -96,8 +97,8 @@ class Calibration:
         return self.flash_memory if config.kernels == "flash" else self.memory
 
     def write(self, path: Path) -> None:
-        """Write the file whole, or leave what is there; errors as for `write_whole`."""
-        write_whole(path, to_json(_rounded(asdict(self)), indent=1) + "\n")
+        """Write the file whole, or leave what is there; errors as for `write_file`."""
+        write_file(path, to_json(_rounded(asdict(self)), indent=1) + "\n", "--record")
 
 
 def _rounded(value):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bttlab.estimate.recorded import RECORD
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import replace_whole
+from bttlab.util.files import write_file
 from bttlab.util.quantities import to_json
 from bttlab.util.terminal import result, say
 from bttlab_hardware import SOURCE, UNIT, analyse, report, schedule_of
@@ -27,7 +27,7 @@ def schedule(options: argparse.Namespace) -> int:
     scheduled = schedule_of(options.source / UNIT)
     data = report.to_dict(*scheduled)
     if options.record:
-        replace_whole(RECORD, to_json(make_record(*scheduled), 1) + "\n")
+        write_file(RECORD, to_json(make_record(*scheduled), 1) + "\n")
     result(to_json(data, indent=2)) if options.json else Console().print(report.to_text(data))
     return int(bool(data["violations"]))
 

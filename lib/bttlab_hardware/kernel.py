@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from bttlab.card.kernel import CONTROL_RANGE, TRAINER_KERNEL, Kernel
-from bttlab.util.files import replace_whole
+from bttlab.util.files import write_file
 from bttlab_hardware.analyse import Schedule
 from bttlab_hardware.control import KERNEL, LOOP, States
 from bttlab_hardware.control_verilog import ControlVerilog
@@ -45,7 +45,7 @@ def write_kernel(schedule: Schedule, folder: Path) -> dict[str, str]:
     files = kernel_files(emit(schedule), schedule.clock_mhz)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        replace_whole(folder / name, text)
+        write_file(folder / name, text)
     return files
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 
 from bttlab.estimate.synthesis import FILE as RECORD
-from bttlab.util.files import replace_whole
+from bttlab.util.files import write_file
 from bttlab.util.terminal import say
 from bttlab_hardware import SOURCE, UNIT, analyse
 from bttlab_hardware.control import LOOP
@@ -143,4 +143,4 @@ def count_modules() -> None:
         say(f"{name}: {record[name]}")
     about = "What Yosys maps the Verilog of the machine to (UltraScale+), units without cores: make synth"
     text = json.dumps({"about": about, "provenance": "modelled", "modules": record}, indent=1)
-    replace_whole(RECORD, text + "\n")
+    write_file(RECORD, text + "\n")

@@ -113,12 +113,12 @@ def _run(options: argparse.Namespace) -> Outcome:
     import torch
     from tqdm import tqdm
 
-    from bttlab.baseline import check_writable
     from bttlab.baseline.machine import open_device
     from bttlab.data import load_corpus
     from bttlab.runs.keep import keep_methods
     from bttlab.runs.record import now
     from bttlab.runs.run import check_free
+    from bttlab.util.files import check_output
     from bttlab_methods import MethodError, Setting, describe, parse, run_methods, samples_of, write_checkpoint
     from bttlab_methods.record import Results, comparison
     from bttlab_methods.training import changed
@@ -141,7 +141,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     if options.checkpoint is not None:
         check_free(options.checkpoint)
     if options.record is not None:
-        check_writable(options.record)
+        check_output(Path(options.record), "--record")
     results = Results.read(options.record)
     asked, trainings = [], deque(maxlen=1)
     for setting in settings:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bttlab.util.files import write_file
 from bttlab.util.locks import changing
 from bttlab.util.places import ROOT
-from bttlab.util.records import RecordError, build, write_whole
+from bttlab.util.records import RecordError, build
 from bttlab_methods.run import Result
 from bttlab_methods.setting import Setting
 from bttlab_methods.training import DENSE
@@ -58,7 +59,7 @@ class Results:
                 kept = (one for one in Results.read(self._path).results if _key(one) != _key(result))
                 results = [*kept, result]
                 lines = ",\n".join(json.dumps(each.to_dict()) for each in results)
-                write_whole(self._path, f"[\n{lines}\n]\n")
+                write_file(self._path, f"[\n{lines}\n]\n", "--record")
 
 
 def _key(result: Result) -> tuple:

@@ -12,7 +12,7 @@ from pages import BENCHMARKS, filled
 from benchmarks.figures import DRAWINGS
 from benchmarks.result import Table
 from bttlab.lab.charts import to_png
-from bttlab.util.records import write_whole
+from bttlab.util.files import write_file
 
 PAGE, RECORD = "benchmarks.md", BENCHMARKS
 
@@ -35,7 +35,7 @@ def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> st
 def write(folder: Path, record: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
     """Write page and figures into a folder that has the page."""
     page = folder / PAGE
-    write_whole(page, fill(page.read_text(encoding="utf-8"), record, modules))
+    write_file(page, fill(page.read_text(encoding="utf-8"), record, modules))
     for name, result in _shown(record).items():
         (folder / "images" / f"bench_{name}.png").write_bytes(to_png(DRAWINGS[name](result)))
 

@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks.result import Result
 from bttlab.baseline.machine import load_average
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import write_file
 from bttlab.util.quantities import to_json
-from bttlab.util.records import write_whole
 
 VERSION = 1
 PACKAGES = ("torch", "numpy", "tensorly-torch", "tensorly", "opt_einsum")
@@ -61,7 +61,7 @@ def build(benchmarks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 def write(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record whole, a row a line."""
     text = to_json(record, indent=1)
-    write_whole(path, text + "\n")
+    write_file(path, text + "\n")
 
 
 def read(path: Path) -> dict[str, Any] | None:

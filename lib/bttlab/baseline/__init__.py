@@ -2,7 +2,7 @@
 
 import lazy_loader
 
-from bttlab.util.records import RecordError, check_writable
+from bttlab.util.records import RecordError
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
@@ -13,4 +13,4 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "run": ("FORMATS", "BaselineError", "BaselineSetting", "Listener", "run_baseline"),
     },
 )
-__all__ += ["RecordError", "check_writable"]
+__all__ += ["RecordError"]

@@ -12,8 +12,9 @@ from typing import Any
 
 from bttlab.model import config_of
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import write_file
 from bttlab.util.quantities import Quantity, drop_missing_bands, to_json
-from bttlab.util.records import RecordError, build, write_whole
+from bttlab.util.records import RecordError, build
 
 VERSION = 1
 EPOCH_SAMPLES = 4478  # training utterances of ATIS, and of airline
@@ -250,7 +251,7 @@ class Record:
     def write(self, path: str | os.PathLike) -> None:
         """Write the record, whole or not at all; errors as of `bttlab.util.files.check_output`."""
         text = re.sub(r"\[[-+\d.,eE\s]*\]", lambda match: " ".join(match[0].split()), to_json(self.to_dict(), indent=1))
-        write_whole(Path(path), text + "\n")
+        write_file(Path(path), text + "\n", "--record")
 
     @classmethod
     def read(cls, path: str | os.PathLike) -> "Record":

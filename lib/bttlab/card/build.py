@@ -31,7 +31,7 @@ from bttlab.card.manifest import (
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
 from bttlab.compiler.machine import machine, read_machine
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import replace_whole
+from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 
 HLS_SOURCE = ROOT / "hls_src"
@@ -209,7 +209,7 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
     for definition in definitions:
         compiled = {image.name: images[definition, image] for image in IMAGES}
         data = pack_xclbin(EmulationOverlay(definition.kernels, compiled, clock_mhz=machine().CLOCK_MHZ))
-        replace_whole(overlays / f"{definition.name}.xclbin", data)
+        write_file(overlays / f"{definition.name}.xclbin", data)
         entries.append(
             OverlayEntry(
                 name=definition.name,
@@ -270,7 +270,7 @@ def install(
         interfaces=container.interfaces,
     )
     (overlays / "hw").mkdir(exist_ok=True)
-    replace_whole(overlays / file, data)
+    write_file(overlays / file, data)
     add_entries(overlays, [entry], lambda new, old: new.file == old.file)
     return entry
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bttlab.card.kernel import OverlayError
-from bttlab.util.files import read_regular, replace_whole
+from bttlab.util.files import read_regular, write_file
 from bttlab.util.json_files import load_json, with_checksum, without_checksum
 from bttlab.util.locks import changing
 from bttlab.util.places import ROOT
@@ -125,7 +125,7 @@ def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
     for row in rows:
         if row["kind"] == "emulation":
             del row["clock_mhz"], row["interfaces"]
-    replace_whole(Path(folder) / MANIFEST, json.dumps(with_checksum({"overlays": rows}), indent=1) + "\n")
+    write_file(Path(folder) / MANIFEST, json.dumps(with_checksum({"overlays": rows}), indent=1) + "\n")
 
 
 def add_entries(

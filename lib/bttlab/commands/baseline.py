@@ -106,13 +106,14 @@ def _band(values: tuple[float, float, float], scale: float = 1.0) -> str:
 def _measured(options: argparse.Namespace) -> Outcome:
     import torch
 
-    from bttlab.baseline import BaselineError, BaselineSetting, Listener, check_writable, run_baseline
+    from bttlab.baseline import BaselineError, BaselineSetting, Listener, run_baseline
     from bttlab.baseline.run import LEARNING_RATE
     from bttlab.runs.keep import keep_baseline
     from bttlab.runs.record import now
+    from bttlab.util.files import check_output
 
     if options.record is not None:
-        check_writable(options.record)
+        check_output(Path(options.record), "--record")
     if not 1 <= options.threads <= MOST_THREADS:
         raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads again")
     torch.set_num_threads(options.threads)

@@ -13,7 +13,7 @@ from pathlib import Path
 import bttlab
 from bttlab.commands import PROBLEM, Outcome, devices, models
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import replace_whole
+from bttlab.util.files import write_file
 from bttlab.util.quantities import to_json
 from bttlab.util.terminal import say
 from bttlab.xrt import xrt_version
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> Outcome:
         checks.append(check)
     failed = checks[-1].status == PROBLEM
     data = {"passed": not failed, "software": software(), "checks": [asdict(check) for check in checks]}
-    replace_whole(options.record, to_json(data, indent=1) + "\n")
+    write_file(options.record, to_json(data, indent=1) + "\n")
     last = f"step {checks[-1].name!r} failed" if failed else "all steps passed"
     text = f"{last}; record for a report (no host name, no user): {options.record}"
     return Outcome(data | {"record": str(options.record)}, text, int(failed))

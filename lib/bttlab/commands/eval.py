@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bttlab.commands import Outcome, devices
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import check_output, write_output
+from bttlab.util.files import check_output, write_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> Outcome:
         from bttlab.data.metrics import conlleval_lines
 
         lines = conlleval_lines(corpus, split, predictions)
-        write_output(options.predictions, "".join(f"{line}\n" for line in lines), "--predictions")
+        write_file(options.predictions, "".join(f"{line}\n" for line in lines), "--predictions")
     data = {
         "run": str(options.folder),
         "corpus": corpus.name,

@@ -135,9 +135,10 @@ def _check(program: Any, model: Any) -> dict[str, Any]:
 def _draw(options: argparse.Namespace, program: Any, timing: Any, tokens: int, name: str) -> Path:
     from bttlab.lab.charts import to_png
     from bttlab.lab.gantt import gantt_figure
+    from bttlab.util.files import write_file
 
     title = f"{name}, {options.flow}, {tokens} tokens, {timing.cycles:,} cycles (modelled)"
-    options.gantt.write_bytes(to_png(gantt_figure(program.sample, timing, title), 1.5))
+    write_file(options.gantt, to_png(gantt_figure(program.sample, timing, title), 1.5), "--gantt")
     return options.gantt
 
 

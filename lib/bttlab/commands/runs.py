@@ -164,7 +164,7 @@ def _export_weights(chosen: list, path: Path) -> None:
 
     from bttlab.model import ModelConfig, Transformer
     from bttlab.runs import CheckpointStore
-    from bttlab.util.files import write_output
+    from bttlab.util.files import write_file
 
     if len(chosen) != 1:
         raise BttlabError(f"{len(chosen):,} runs are chosen: --weights writes one; name it, as bttlab runs list has it")
@@ -182,7 +182,7 @@ def _export_weights(chosen: list, path: Path) -> None:
         "intent_labels": json.dumps(corpus.intent_labels),
         "slot_labels": json.dumps(corpus.slot_labels),
     }
-    write_output(path, save(dense.state_dict(), about), "--weights")
+    write_file(path, save(dense.state_dict(), about), "--weights")
 
 
 def _index(options: argparse.Namespace) -> Outcome:

@@ -71,7 +71,12 @@ def download(name: str, folder: str | os.PathLike, base_url: str = "") -> Path:
     if name not in SOURCES:
         raise DownloadError(f"no source is known for corpus {name!r}; known: {', '.join(SOURCES)}")
     files = {file: _fetch(f"{base_url or BASE_URL}/{name}/{file}", pinned) for file, pinned in SOURCES[name].items()}
-    return store_corpus(files, folder)
+    try:
+        return store_corpus(files, folder)
+    except CorpusError:
+        if not Path(folder).is_dir():  # else another process has just downloaded it
+            raise
+        return Path(folder)
 
 
 def _fetch(url: str, pinned: str) -> bytes:

@@ -1,9 +1,10 @@
 """Write a corpus to disk atomically."""
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from bttlab.util.files import write_folder
 
 from .corpus import CorpusError, Split
 
@@ -27,10 +28,7 @@ def files_of(intent_labels: Sequence[str], slot_labels: Sequence[str], splits: M
 
 
 def store_corpus(files: Mapping[str, bytes], folder: str | os.PathLike) -> Path:
-    """Write a corpus into ``folder``, replacing existing files.
-
-    The files are first written to a temporary folder next to it and then renamed, so that no incomplete corpus is
-    found during the write, after a crash or on a full disk.
+    """Write a corpus into a new folder, whole or not at all.
 
     Parameters
     ----------
@@ -40,27 +38,10 @@ def store_corpus(files: Mapping[str, bytes], folder: str | os.PathLike) -> Path:
     Raises
     ------
     CorpusError
-        If the folder cannot be written.
+        If the folder cannot be written, or there is one of that name.
     """
-    folder = Path(folder)
-    staging = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        for name, content in files.items():
-            path = staging / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        if not folder.exists():
-            try:
-                staging.rename(folder)
-                return folder
-            except OSError:
-                if not folder.is_dir():  # otherwise another process has just created it
-                    raise
-        for name in files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(staging / name, folder / name)
-        return folder
+        write_folder(Path(folder), files)
     except OSError as error:
         raise CorpusError(f"cannot write a corpus to {folder}: {error.strerror}; choose another folder") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    return Path(folder)

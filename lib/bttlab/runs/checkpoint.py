@@ -21,7 +21,7 @@ from bttlab.runs.files import resume_command
 from bttlab.runs.record import LATEST
 from bttlab.runs.settings import CorpusRecord, RunSettings
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_regular, sync_folder, written_draft
+from bttlab.util.files import draft_file, read_regular, sync_folder
 from bttlab.util.records import build
 
 PREVIOUS = "checkpoint.previous.safetensors"
@@ -106,7 +106,7 @@ class CheckpointStore:
         """
         data, sha256 = _pack(checkpoint)
         try:
-            with written_draft(self.latest, data) as draft:
+            with draft_file(self.latest, data) as draft:
                 if self._latest_is_sound and self.latest.exists():
                     self.latest.replace(self.previous)
                 draft.replace(self.latest)

@@ -1,6 +1,7 @@
 """Export runs to CSV, TensorBoard and MLflow."""
 
 import csv
+import io
 import os
 import re
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from bttlab.runs.curves import read_curves
 from bttlab.runs.index import FoundRun
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import draft_folder, write_file
 from bttlab.util.plugins import missing_package
 from bttlab.util.terminal import printable
 
@@ -24,14 +26,15 @@ def to_csv(runs: Sequence[FoundRun], path: Path) -> None:
     fixed = ("id", "kind", "name", "status", "begun", "ended", "sweep", "device")
     keys = list(dict.fromkeys(key for run in runs for key in run.record.configuration))
     figures = list(dict.fromkeys(name for run in runs for name in run.record.figures))
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*fixed, *map(_as_cell, keys), *map(_as_cell, figures), "folder"])
-        for run in runs:
-            record = run.record
-            values = [record.figures.get(name, {}).get("value") for name in figures]
-            known = [getattr(record, name) for name in fixed] + [record.configuration.get(key) for key in keys]
-            writer.writerow([*map(_as_cell, known), *map(_as_cell, values), _as_cell(str(run.folder))])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow([*fixed, *map(_as_cell, keys), *map(_as_cell, figures), "folder"])
+    for run in runs:
+        record = run.record
+        values = [record.figures.get(name, {}).get("value") for name in figures]
+        known = [getattr(record, name) for name in fixed] + [record.configuration.get(key) for key in keys]
+        writer.writerow([*map(_as_cell, known), *map(_as_cell, values), _as_cell(str(run.folder))])
+    write_file(path, text.getvalue(), "--csv")
 
 
 def to_tensorboard(runs: Sequence[FoundRun], folder: Path) -> None:
@@ -40,16 +43,20 @@ def to_tensorboard(runs: Sequence[FoundRun], folder: Path) -> None:
     Raises
     ------
     ExportError
-        If tensorboard is not installed.
+        If tensorboard is not installed, or the run is in that folder already.
     """
     writer = _needs("torch.utils.tensorboard").SummaryWriter
     for run in runs:
         record, curves = run.record, read_curves(run.folder)
-        with writer(str(Path(folder) / _as_name(f"{record.name}-{record.id}"))) as board:
-            for tag, step, value in _points(curves):
-                board.add_scalar(tag, value, step)
-            board.add_text("figures", _provenance(record))
-            board.add_hparams(_plain(record.configuration), _numbers(record), run_name=".")
+        place = Path(folder) / _as_name(f"{record.name}-{record.id}")
+        try:
+            with draft_folder(place) as draft, writer(str(draft)) as board:
+                for tag, step, value in _points(curves):
+                    board.add_scalar(tag, value, step)
+                board.add_text("figures", _provenance(record))
+                board.add_hparams(_plain(record.configuration), _numbers(record), run_name=".")
+        except OSError as error:
+            raise ExportError(f"{place} cannot be written ({error.strerror}); export into another folder") from None
 
 
 def to_mlflow(runs: Sequence[FoundRun], uri: str) -> None:

@@ -15,7 +15,7 @@ from bttlab.runs.index import RunIndex, runs_folder
 from bttlab.runs.provenance import git_state, versions
 from bttlab.runs.record import COMPLETE, FAILED, LATEST, RUN_FILE, STOPPED, RunRecord, read_run
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import replace_whole
+from bttlab.util.files import write_file
 from bttlab.util.quantities import measured, to_json
 from bttlab.util.terminal import say
 
@@ -260,7 +260,7 @@ def _place(run: RunRecord, files: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            replace_whole(folder / name, text + "\n")
+            write_file(folder / name, text + "\n")
         run.write(folder)
     except OSError as error:
         say(f"bttlab: note: the run is not kept: {folder}: {error.strerror}")

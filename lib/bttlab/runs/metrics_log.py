@@ -1,13 +1,12 @@
 """metrics.jsonl: a line of JSON with its checksum for every epoch, and one for the test at the end."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from bttlab.runs.curves import METRICS, MOST_BYTES, parse_metrics
 from bttlab.runs.files import resume_command
 from bttlab.runs.settings import RunError
-from bttlab.util.files import read_regular, replace_whole, sync_folder
+from bttlab.util.files import append_line, read_regular, sync_folder, write_file
 from bttlab.util.json_files import with_checksum
 from bttlab.util.quantities import to_json
 
@@ -34,7 +33,7 @@ class MetricsLog:
                     kept.setdefault(line["epoch"], line)
             text = "".join(map(_line, kept.values())).encode()
             if text != data:
-                replace_whole(self.path, text)
+                write_file(self.path, text)
                 sync_folder(self.path.parent)
         except OSError as error:
             raise self._fault(error) from None
@@ -48,17 +47,9 @@ class MetricsLog:
         RunError
             If it cannot be written.
         """
-        size = self.path.stat().st_size if self.path.exists() else None
         try:
-            with self.path.open("ab") as file:
-                file.write(_line(record).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            if size is None:
-                sync_folder(self.path.parent)
+            append_line(self.path, _line(record))
         except OSError as error:
-            if self.path.exists():
-                os.truncate(self.path, size or 0)
             raise self._fault(error) from None
 
     def _fault(self, error: OSError) -> RunError:

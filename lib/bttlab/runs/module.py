@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bttlab.model import ModelConfig, ModuleConfig
 from bttlab.runs.index import runs_folder
 from bttlab.runs.settings import RunError
-from bttlab.util.files import replace_whole, writable_by_others
+from bttlab.util.files import writable_by_others, write_file
 from bttlab.util.terminal import say
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def keep_module(folder: Path, model: "ModuleModel") -> None:
     if not model.source:
         raise RunError(f"{model.title} has no file for a run to keep; load it from FILE.py (--model, load_module)")
     try:
-        replace_whole(Path(folder) / MODULE_FILE, model.source)
+        write_file(Path(folder) / MODULE_FILE, model.source)
     except OSError as error:
         raise RunError(f"{folder / MODULE_FILE} cannot be written ({error.strerror}); choose another --out") from None
     path = runs_folder() / OWN

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_regular, replace_whole
+from bttlab.util.files import read_regular, write_file
 from bttlab.util.json_files import load_json, with_checksum, without_checksum
 from bttlab.util.quantities import to_json
 from bttlab.util.records import RecordError, build
@@ -118,7 +118,7 @@ class RunRecord:
             If it cannot be written.
         """
         path = Path(folder) / RUN_FILE
-        replace_whole(path, self.to_json() + "\n")
+        write_file(path, self.to_json() + "\n")
 
 
 def read_run(folder: Path) -> RunRecord:

@@ -25,7 +25,7 @@ from bttlab.sweep.spec import SweepSpec
 from bttlab.sweep.trials import CARD, Trial, TrialMaker
 from bttlab.sweep.worker import FILES, Chunk, TrialResult, estimate_trial, train_chunk
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import replace_whole
+from bttlab.util.files import write_file
 
 AHEAD = 2  # trials handed out beyond the workers there are, so that none waits for this process
 LOOK_SECONDS = 0.1
@@ -186,7 +186,7 @@ class Sweep:
             keep_module(folder, trial.module)
         for name, data in result.files.items():
             if name != RUN_FILE:
-                replace_whole(folder / name, data)
+                write_file(folder / name, data)
         record.id, record.name, record.sweep = trial.id, trial.name, self.spec.name
         record.configuration = trial.configuration
         if trial.settings is not None:

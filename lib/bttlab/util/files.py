@@ -1,11 +1,12 @@
-"""Reading files that anybody may have made, and writing files that outlive a crash."""
+"""Read a file of a sensible size; write a file or a folder whole, or not at all."""
 
 import errno
 import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,14 +79,16 @@ def writable_by_others(path: str | Path, owned: bool = False) -> Path | None:
 
 
 @contextmanager
-def written_draft(path: Path, data: bytes) -> Iterator[Path]:
-    """Write a file's next content beside it, safe on disk, for the caller to rename; it is gone in the end.
+def draft_file(path: Path, data: bytes) -> Iterator[Path]:
+    """Write a file's next content beside it, synced to disk, for the caller to rename; the draft is gone in the end.
 
     Raises
     ------
     OSError
-        If it cannot be written.
+        If it cannot be written, or `path` is a device, a pipe or a folder.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
     # In a folder of others too: a name that nobody can guess, and no file or link that is there already.
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -99,42 +102,104 @@ def written_draft(path: Path, data: bytes) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def replace_whole(path: Path, data: bytes | str) -> None:
-    """Give a file its next content, or leave what is there; errors as of `written_draft`."""
-    with written_draft(path, data.encode() if isinstance(data, str) else data) as draft:
-        draft.replace(path)
+def write_file(path: Path, data: bytes | str, option: str = "") -> None:
+    """Write a file, whole or not at all. A link of that name is replaced, not followed.
+
+    Parameters
+    ----------
+    path : Path
+    data : bytes or str
+    option : str
+        The option of the command line that names the file, such as "--csv".
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; with an option, BttlabError.
+    """
+    try:
+        with draft_file(path, data.encode() if isinstance(data, str) else data) as draft:
+            draft.replace(path)
+    except OSError as error:
+        if not option:
+            raise
+        raise BttlabError(f"{path} cannot be written ({error.strerror}); give another file with {option}") from None
 
 
 def check_output(path: Path, option: str) -> None:
-    """Check, before hours of work, that a command can write the file that an option names; it stays as it is.
+    """Check, before hours of work, that `write_file` can write the file that an option names; make its folder.
 
     Raises
     ------
     BttlabError
     """
     try:
-        if path.is_dir():
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with written_draft(path, b""):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft_file(path, b""):
             pass
     except OSError as error:
-        raise _unwritable(path, option, error) from None
+        raise BttlabError(f"{path} cannot be written ({error.strerror}); give another file with {option}") from None
 
 
-def write_output(path: Path, data: bytes | str, option: str) -> None:
-    """Write the file that an option names, whole or not at all; errors are those of `check_output`."""
-    try:
-        replace_whole(path, data)
-    except OSError as error:
-        raise _unwritable(path, option, error) from None
+@contextmanager
+def draft_folder(folder: Path) -> Iterator[Path]:
+    """Give an empty folder to fill, which gets its name in the end, whole or not at all.
+
+    Until then it lies beside, in a folder that nobody else can enter.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be made; FileExistsError if there is one of that name that is not empty.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=".draft", dir=folder.parent) as private:
+        draft = Path(private) / folder.name
+        draft.mkdir()
+        yield draft
+        try:
+            draft.rename(folder)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder)) from None
+            raise
 
 
-def _unwritable(path: Path, option: str, error: OSError) -> BttlabError:
-    return BttlabError(f"{path} cannot be written ({error.strerror}); give another file with {option}")
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a new folder with files, by relative path, whole or not at all; errors as of `draft_folder`."""
+    with draft_folder(folder) as draft:
+        for name, data in files.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            with open(draft / name, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file, synced to disk, whole or not at all.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written, or the file is a link.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o666), "ab") as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            os.ftruncate(file.fileno(), size)
+            raise
+    if size == 0:
+        sync_folder(path.parent)
 
 
 def is_draft(path: Path) -> bool:
-    """Return True if a file is a draft that a crash in the middle of `written_draft` left."""
+    """Return True if a file is a draft that a crash in the middle of `draft_file` left."""
     return _DRAFT.fullmatch(path.name) is not None
 
 

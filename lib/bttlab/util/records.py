@@ -1,33 +1,17 @@
-"""Records: JSON files that are written atomically and read into checked dataclasses."""
+"""Records: JSON that is read into checked dataclasses."""
 
 import difflib
-import os
 import types
 import typing
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import check_output, write_output
 
 
 class RecordError(BttlabError):
     """Raised if a record cannot be read."""
-
-
-def check_writable(path: str | os.PathLike) -> None:
-    """Check that the file that --record names can be written, and make its folder; errors as of `check_output`."""
-    with suppress(OSError):  # then the file cannot be written either
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-    check_output(Path(path), "--record")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write the file that --record names, whole or not at all; errors as of `check_output`."""
-    write_output(path, text, "--record")
 
 
 def build(kind: Any, value: Any, where: str) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from bttlab.data import Corpus, Vocabulary, encode, load_corpus
 from bttlab.model.config import LINEARS
-from bttlab.util.files import replace_whole
+from bttlab.util.files import write_file
 from bttlab.util.terminal import say
 from bttlab_methods.method import Method
 from bttlab_methods.setting import BATCH, Setting
@@ -135,7 +135,7 @@ def _train(setting: Setting, vocabulary: Vocabulary, path: Path) -> None:
     torch.set_rng_state(state)
     path.parent.mkdir(parents=True, exist_ok=True)
     body = {name: value for name, value in training.model.state_dict().items() if "_head." not in name}
-    replace_whole(path, save(body, {"seconds": f"{training.seconds_spent:.3f}"}))
+    write_file(path, save(body, {"seconds": f"{training.seconds_spent:.3f}"}))
 
 
 @dataclass(frozen=True)
