@@ -135,7 +135,7 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys, monkeypatch):
     assert main(["predict", "Some flight to Nowhere", "--run", str(tmp_path / "run")]) == 0
     assert "unknown to the vocabulary: some flight nowhere" in capsys.readouterr().out
     assert "has no words" in fails(capsys, "predict", " ", "--run", str(tmp_path / "run"))
-    nowhere = str(tmp_path / "none" / "test.txt")
+    nowhere = str(tmp_path / "run" / "run.json" / "test.txt")
     before = (tmp_path / "test.txt").read_bytes()
     with monkeypatch.context() as broken:  # in the middle of the work: the file of before stays
         broken.setattr("bttlab.data.metrics.conlleval_lines", Mock(side_effect=KeyboardInterrupt))
