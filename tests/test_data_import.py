@@ -61,19 +61,16 @@ def test_a_table_of_classes(tmp_path, capsys):
 
 
 def test_conll(tmp_path, capsys):
-    """Plain tags become chunks, I without B begins one, comments give intents."""
-    utterance = "-DOCSTART- O\n\n# intent: fly there\nTo\tNN\tO\nBoston\tNN\tcity\nLogan\tNN\tcity\n\n"
-    (tmp_path / "a.conll").write_text(utterance + 2 * "new I-city\nyork I-city\nparis B-city\n\n# a comment\n")
+    """I without B begins a chunk, comments give intents."""
+    utterance = "-DOCSTART- O\n\n# intent: fly there\nTo\tNN\tO\nBoston\tNN\tB-city\nLogan\tNN\tI-city\n\n"
+    others = "new\tJJ\tI-city\nyork\tNN\tI-city\nparis\tNN\tB-city\n\n# a comment\n"
+    (tmp_path / "a.conll").write_text(utterance + 2 * others)
     imported(capsys, tmp_path / "a.conll", tmp_path / "a")
-    corpus = read_corpus(tmp_path / "a")
-    splits = [corpus.train, corpus.dev, corpus.test]
-    rows = [row for split in splits for row in zip(split.words, split.slots, split.intents, strict=True)]
-    by_words = {tuple(words): (tags, intent) for words, tags, intent in rows}
-    assert by_words == {
-        ("to", "boston", "logan"): (["O", "B-city", "I-city"], "fly_there"),
-        ("new", "york", "paris"): (["B-city", "I-city", "B-city"], "none"),
+    assert rows_of(tmp_path / "a") == {
+        "to/O boston/B-city logan/I-city": "fly_there",
+        "new/B-city york/I-city paris/B-city": "none",
     }
-    assert corpus.slot_labels == ["PAD", "UNK", "O", "B-city", "I-city"]
+    assert read_corpus(tmp_path / "a").slot_labels == ["PAD", "UNK", "O", "B-city", "I-city"]
 
 
 def test_a_folder_of_texts_with_more_classes_than_the_usual_model(tmp_path, capsys):
@@ -95,25 +92,146 @@ def test_a_folder_of_texts_with_more_classes_than_the_usual_model(tmp_path, caps
     assert main([*train, "--out", str(tmp_path / "run"), "--model", str(tmp_path / "model.toml")]) == 0
 
 
+def rows_of(folder):
+    """Return the utterances of a corpus: intent by words with tags."""
+    corpus = read_corpus(folder)
+    splits = [corpus.train, corpus.dev, corpus.test]
+    rows = [row for split in splits for row in zip(split.words, split.slots, split.intents, strict=True)]
+    return {" ".join(f"{w}/{t}" for w, t in zip(words, tags, strict=True)): intent for words, tags, intent in rows}
+
+
+CITIES = "from/O north/B-from.city bay/I-from.city lima/B-from.city to/O quito/B-to.city"
+SCHEMES = {
+    "IOB1": "O I-from.city I-from.city B-from.city O I-to.city",
+    "IOB2": "O B-from.city I-from.city B-from.city O B-to.city",
+    "BIOES": "O B-from.city E-from.city S-from.city O S-to.city",
+    "BILOU": "O B-from.city L-from.city U-from.city O U-to.city",
+    "BMEWO": "O B-from.city E-from.city W-from.city O W-to.city",
+    "lower case": "o b-from.city i-from.city b-from.city 0 b-to.city",
+    "zero": "0 B-from.city I-from.city B-from.city 0 B-to.city",
+    "suffix": "O from.city-B from.city-I from.city-B O to.city-B",
+    "underscore": "O B_from.city I_from.city B_from.city O B_to.city",
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_schemes_of_tags_become_bio(tmp_path, capsys, scheme):
+    words = "from north bay lima to quito".split()
+    block = "".join(f"{word} {tag}\n" for word, tag in zip(words, SCHEMES[scheme].split(), strict=True))
+    (tmp_path / "a.bio").write_text(3 * f"{block}\n")
+    imported(capsys, tmp_path / "a.bio", tmp_path / "made")
+    assert rows_of(tmp_path / "made") == {CITIES: "none"}
+
+
+def test_plain_names_with_a_hyphen_are_names(tmp_path, capsys):
+    (tmp_path / "a.bio").write_text(3 * "write O\nme e-mail\nat O\nhome address\nnow address\n\n")
+    imported(capsys, tmp_path / "a.bio", tmp_path / "made")
+    assert rows_of(tmp_path / "made") == {"write/O me/B-e-mail at/O home/B-address now/I-address": "none"}
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ("# intent: e-mail\n#a B-x\n# O\nb O\n", {"#a/B-x #/O b/O": "e-mail"}),
+        ("# sent_id = 1\n#a\tB-x\nb\tO\n", {"#a/B-x b/O": "none"}),
+        ("1\ta\tB-x\n2\tb\tO\n", {"a/B-x b/O": "none"}),
+        ("doc1 0 a NN B-x\ndoc1 1 b NN O\n", {"a/B-x b/O": "none"}),
+    ],
+)
+def test_words_with_hashes_and_columns_of_ids(tmp_path, capsys, block, expected):
+    (tmp_path / "a.conll").write_text(3 * f"{block}\n")
+    imported(capsys, tmp_path / "a.conll", tmp_path / "made")
+    assert rows_of(tmp_path / "made") == expected
+
+
+DOCCANO = {"text": "Fly to New York, please!", "label": [[7, 15, "to city"]]}
+RELATIONS = {"text": DOCCANO["text"], "label": [{"id": 1, "start_offset": 7, "end_offset": 16, "label": "to city"}]}
+STUDIO = {"start": 7, "end": 15, "text": "New York", "labels": ["to city"]}
+TASK = {
+    "data": {"text": DOCCANO["text"]},
+    "annotations": [
+        {
+            "result": [
+                {"from_name": "label", "type": "labels", "value": STUDIO},
+                {"from_name": "kind", "type": "choices", "value": {"choices": ["trip", "wish"]}},
+            ]
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "row", "columns", "intent"),
+    [
+        (".jsonl", DOCCANO, ["--label", "label"], "none"),
+        (".jsonl", RELATIONS | {"kind": ["trip"]}, ["--tags", "label", "--label", "kind"], "trip"),
+        (".json", {"text": DOCCANO["text"], "label": [STUDIO]}, ["--tags", "label"], "none"),
+        (".json", TASK, ["--tags", "label", "--label", "kind"], "trip#wish"),
+    ],
+)
+def test_spans_of_annotation_tools_become_tags(tmp_path, capsys, suffix, row, columns, intent):
+    rows = [row] * 3
+    text = json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows))
+    (tmp_path / f"a{suffix}").write_text(text)
+    imported(capsys, tmp_path / f"a{suffix}", tmp_path / "made", *columns)
+    assert rows_of(tmp_path / "made") == {"fly/O to/O new/B-to_city york/I-to_city please/O": intent}
+
+
+def test_texts_without_spans_among_others(tmp_path, capsys):
+    lines = [DOCCANO, {"text": "hello", "label": []}, DOCCANO]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    imported(capsys, tmp_path / "a.jsonl", tmp_path / "made", "--label", "label")
+    assert "hello/O" in rows_of(tmp_path / "made")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "options", "said"),
     [
         ("a.csv", "q,l\na,b\n", [], "line 2: no 'text'; there are q, l"),
         ("a.csv", "text,l\nhello,x\n?,y\n", [], "line 3: no words in 'text'"),
         ("a.csv", "text\nhello\n", [], "1 utterances are too few"),
-        ("a.csv", 'text\n"hello\n', [], "not a row of a table"),
+        ("a.csv", 'text,l\na,b\n"hello,x\n', [], "line 3: not a row of a table"),
+        ("a.csv", 'text\n"several\nlines"\n\n?\n', [], "line 2: a quotation mark joins lines 2 to 3"),
+        ("a.csv", 'text,l\n"two\nlines",x\n\n?,y\n', [], "line 5: no words"),
+        ("a.csv", "text,l\na, b,x\n", ["--label", "l"], "line 2: 3 fields, but 2 columns (text, l)"),
+        ("a.csv", "text,l\na\n", [], "line 2: 1 fields, but 2 columns"),
+        ("a.csv", "text,l,l\na,b,c\n", ["--label", "l"], "line 1: two columns are named 'l'"),
+        ("a.tsv", 'text\tl\n"hello\tx\nbye "\ty\n', ["--label", "l"], "line 2: a quotation mark joins lines 2 to 3"),
+        ("a.csv", "text,l\na,UNK\n", ["--label", "l"], "line 2: the label UNK is reserved"),
+        ("a.conll", "# intent: PAD\na O\n", [], "line 2: the label PAD is reserved"),
+        ("a.csv", "text\n" + f"{'word ' * 1000}\n" * 4000, [], "train/seq.in would have 15 MiB, more than the 4 MiB"),
         ("a.csv", "text\n", [], "has no utterances"),
         ("a.csv", b"text\n\xff\n", [], "not UTF-8"),
-        ("a.csv", "text,l\nhello,\n", ["--label", "l"], "'l' is empty"),
+        ("a.csv", "text,l\nhello,\n", ["--label", "l"], "the label is empty"),
         ("a.jsonl", '{"text": "a b", "t": ["O"]}\n', ["--tags", "t"], "2 words, but 1 tags"),
         ("a.jsonl", '{"text": ["a b"]}\n', [], "'a b' is not a word or tag"),
-        ("a.jsonl", '{"text": 3\n', [], "line 1: it is no JSON"),
+        ("a.jsonl", '{"text": 3\n', [], "line 1: it is not valid JSON"),
+        ("a.jsonl", '{"text": "a", "text": "b"}\n', [], "line 1: it is not valid JSON (a key occurs twice)"),
+        ("a.jsonl", "[" * 100_000, [], "line 1: it is not valid JSON"),
         ("a.jsonl", "[1]\n", [], "not an object"),
+        ("a.jsonl", '{"text": {"a": 1}}\n', [], "neither text nor a list"),
+        ("a.jsonl", '{"text": "a", "l": {"b": 1}}\n', ["--label", "l"], "the label is \"{'b': 1}\""),
+        ("a.jsonl", '{"text": "a", "l": [true]}\n', ["--label", "l"], "the label is '[True]'"),
+        ("a.jsonl", '{"text": "a", "l": []}\n', ["--label", "l"], "the label is empty"),
+        ("a.jsonl", '{"text": "a lima", "l": [[2, 5, "C"]]}\n', ["--label", "l"], "cuts the word 'lima'"),
+        ("a.jsonl", '{"text": "a lima", "l": [[2, 7, "C"]]}\n', ["--label", "l"], "span 2 to 7"),
+        ("a.jsonl", '{"text": "a b", "l": [[0, 3, "C"], [2, 3, "D"]]}\n', ["--label", "l"], "overlap"),
+        ("a.jsonl", '{"text": "a", "l": [[0, 1, "C"]]}\n{"text": "a", "l": "x"}\n', ["--label", "l"], "line 2: 'x'"),
+        ("a.json", '{"text": "a"}', [], "not a list of objects"),
+        ("a.json", '[{"data": {"text": "a"}, "annotations": []}]', [], "item 1: 0 annotations"),
         ("a.conll", "word\n", [], "'word' has no tag"),
+        ("a.conll", "a O\nnew york B-city\n", [], "line 2: 3 columns, but the first word has 2"),
+        ("a.conll", "a\tO\nnew york\tB-city\n", [], "line 2: 'new york' is not one word"),
+        ("a.conll", "a O\n10\N{NO-BREAK SPACE}km O\n", [], "line 2: '10\\xa0km' is not one word"),
+        ("a.conll", "a O\nb B-x\nc city\n", [], "line 1: tag 'city' is of no known scheme"),
+        ("a.conll", "a city\n\nb _\n", [], "line 3: tag '_' is of no known scheme"),
+        ("a.conll", "a O\n\n#b c\n", [], "line 3: neither a comment nor a word"),
+        ("a.conll", "1-2 a O\n1 a O\n2 b O\n", [], "line 1: 1-2 is the id"),
         ("a.pdf", "x", [], "its suffix is unknown"),
     ],
 )
-def test_bad_input_leaves_nothing(tmp_path, capsys, name, content, options, said):
+def test_bad_input_leaves_nothing(tmp_path, capsys, monkeypatch, name, content, options, said):
+    monkeypatch.setattr("bttlab.data.importing.MOST_BYTES", 1 << 22)
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     assert said in refused(capsys, tmp_path / name, tmp_path / "made", *options)
     assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -17,12 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action = actions.add_parser("import", help=summary, description=summary, allow_abbrev=False)
     action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     add = action.add_argument
-    formats = ".csv, .tsv, .jsonl, .conll, .bio, .iob, or a folder with a folder of .txt files for each label"
+    formats = ".csv, .tsv, .jsonl, .json, .conll, .bio, .iob, or a folder with a folder of .txt files for each label"
     add("file", type=Path, metavar="FILE", help=formats)
     add("folder", type=Path, metavar="DIR", help="where the corpus goes; it must not be there yet")
     add("--text", default="text", metavar="COLUMN", help="column of a table with the words (default: text)")
     add("--label", metavar="COLUMN", help="column with the intent or class (default: none, tags alone)")
-    add("--tags", metavar="COLUMN", help="column with a tag for each word (default: none, classes alone)")
+    add("--tags", metavar="COLUMN", help="column with a tag for each word, or spans (default: none)")
     add("--dev", type=Path, metavar="FILE", help="utterances of the dev split (default: a tenth of FILE's)")
     add("--test", type=Path, metavar="FILE", help="utterances of the test split (default: a tenth of FILE's)")
     add("--seed", type=int, default=0, metavar="N", help="of that choice (default: 0)")

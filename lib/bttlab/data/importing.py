@@ -1,25 +1,47 @@
-"""Import utterances from CSV, JSON lines, CoNLL or a folder of texts into a corpus in the common layout."""
+"""Import utterances from CSV, JSON, CoNLL or a folder of texts into a corpus in the common layout.
+
+docs/import.md has the table of what is accepted.
+"""
 
 import csv
 import io
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bttlab.util.files import read_regular
-from bttlab.util.json_files import JsonError, load_json
 
-from .corpus import OUTSIDE, PAD, PUNCTUATION, SPLIT_NAMES, UNK, CorpusError, Split
+from .annotations import is_spans, label_studio_row, read_spans, span_tags
+from .corpus import MOST_BYTES, OUTSIDE, PAD, PUNCTUATION, SPLIT_NAMES, UNK, CorpusError, Split
 from .store import files_of
+from .tag_schemes import to_bio
 
-MOST_BYTES = 1 << 28  # of a file
+MOST_IMPORTED = 1 << 28  # bytes of a file
 MOST_FILES = 100_000  # of a folder
-MOST_NODES = 10_000  # of a line of JSON
 PART = 0.1  # share of the utterances in dev, and in test, if they have no file of their own
 NO_INTENT = "none"  # of utterances that have only tags
-Utterance = tuple[list[str], list[str] | None, str]  # words, tags, intent
-Row = tuple[str, dict]  # position in its file, and values by column
+_INTENT = re.compile(r"#\s*(?:intent|label)\s*[:=](.*)")
+_TAG = re.compile(r"[oO0]|[BIESLUMW][-_].+|.+[-_][BIESLUMW]", re.IGNORECASE)
+_ID = re.compile(r"\d+([-.]\d+)?")
+
+
+@dataclass(frozen=True)
+class _Utterance:
+    where: str  # its place in the file, for messages
+    words: list[str]
+    tags: list[str] | None
+    intent: str
+
+
+@dataclass(frozen=True)
+class _Row:
+    where: str
+    values: dict[str, Any]  # by column
 
 
 def read_utterances(path: Path, text: str, label: str | None, tags: str | None) -> Split:
@@ -28,17 +50,19 @@ def read_utterances(path: Path, text: str, label: str | None, tags: str | None) 
     Parameters
     ----------
     path : Path
-        .csv or .tsv (the first line names the columns), .jsonl (an object in each line), .conll, .bio or .iob (a word
-        in each line with its tag in the last column, the intent as "# intent: NAME", and a blank line after each
-        utterance), or a folder with a subfolder for each label, which has a .txt file for each utterance.
+        .csv or .tsv (the first line names the columns), .jsonl (an object in each line) or .json (a list of objects),
+        .conll, .bio or .iob (a word in each line with its tag in the last column, the intent as "# intent: NAME", and
+        a blank line after each utterance), or a folder with a subfolder for each label, which has a .txt file for each
+        utterance.
     text, label, tags : str
-        Columns with the words, the intent, and the tags: one for each word, separated by spaces or as a list.
+        Columns with the words, the intent, and the tags: one for each word, separated by spaces or as a list, or spans
+        of characters as doccano and Label Studio write them. A `label` column with spans gives tags, too.
 
     Returns
     -------
     Split
-        Words in lower case, split at spaces; if there are no tags, without punctuation at their ends. Tags in BIO, O
-        if there are none.
+        Words in lower case, split at spaces; without punctuation at their ends, unless each word has a tag of its own.
+        Tags in BIO, O if there are none.
 
     Raises
     ------
@@ -46,23 +70,27 @@ def read_utterances(path: Path, text: str, label: str | None, tags: str | None) 
         The message names the place, the rule and a remedy.
     """
     if path.is_dir():
-        found = _folder(path)
+        found = list(_folder(path))
     elif path.suffix in _TABLES:
-        found = (_utterance(row, text, label, tags) for row in _TABLES[path.suffix](path))
+        found = _utterances(list(_TABLES[path.suffix](path)), text, label, tags)
     elif path.suffix in (".conll", ".bio", ".iob"):
-        found = _conll(path)
+        found = list(_conll(path))
     else:
         raise CorpusError(
-            f"{path}: its suffix is unknown; use .csv, .tsv, .jsonl, .conll, .bio, .iob, or a folder with a subfolder "
-            "of .txt files for each label"
+            f"{path}: its suffix is unknown; use .csv, .tsv, .jsonl, .json, .conll, .bio, .iob, or a folder with a "
+            "subfolder of .txt files for each label"
         )
-    split = Split([], [], [])
-    for words, own, intent in found:
-        split.words.append([word.lower() for word in words])
-        split.slots.append(_bio(own) if own is not None else [OUTSIDE] * len(words))
-        split.intents.append("_".join(intent.split()))
-    if not len(split):
+    if not found:
         raise CorpusError(f"{path} has no utterances")
+    tagged = iter(to_bio([(one.where, one.tags) for one in found if one.tags is not None]))
+    split = Split([], [], [])
+    for one in found:
+        intent = "_".join(one.intent.split())
+        if intent in (UNK, PAD):
+            raise CorpusError(f"{one.where}: the label {intent} is reserved; give it another name, or leave it out")
+        split.words.append([word.lower() for word in one.words])
+        split.slots.append([OUTSIDE] * len(one.words) if one.tags is None else next(tagged))
+        split.intents.append(intent)
     return split
 
 
@@ -80,11 +108,22 @@ def divided(everything: Split, given: Mapping[str, Split], seed: int) -> dict[st
 
 
 def corpus_files(splits: Mapping[str, Split]) -> dict[str, bytes]:
-    """Return the files of a corpus with these splits, for `store_corpus`. The label lists have all labels in use."""
+    """Return the files of a corpus with these splits, for `store_corpus`. The label lists have all labels in use.
+
+    Raises
+    ------
+    CorpusError
+        If a file would be larger than a corpus's may be.
+    """
     intents = sorted({intent for split in splits.values() for intent in split.intents})
     tags = {tag for split in splits.values() for slots in split.slots for tag in slots} - {OUTSIDE}
     tags |= {f"B-{tag[2:]}" for tag in tags}
-    return files_of([UNK, *intents], [PAD, UNK, OUTSIDE, *sorted(tags)], splits)
+    files = files_of([UNK, *intents], [PAD, UNK, OUTSIDE, *sorted(tags)], splits)
+    for name, content in files.items():
+        if len(content) > MOST_BYTES:
+            size = f"{len(content) / 2**20:.0f} MiB, more than the {MOST_BYTES >> 20} MiB that a corpus's file may have"
+            raise CorpusError(f"{name} would have {size}; import fewer utterances")
+    return files
 
 
 def _chosen(split: Split, places: list[int]) -> Split:
@@ -93,102 +132,220 @@ def _chosen(split: Split, places: list[int]) -> Split:
 
 def _text_of(path: Path) -> str:
     try:
-        return read_regular(path, MOST_BYTES).decode("utf-8-sig")
+        return read_regular(path, MOST_IMPORTED).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise CorpusError(f"{path}: not UTF-8 text; save the file as UTF-8") from None
     except OSError as error:
         raise CorpusError(f"{path} cannot be read ({error.strerror})") from None
 
 
-def _csv(path: Path) -> Iterator[Row]:
-    reader = csv.DictReader(io.StringIO(_text_of(path)), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+def _csv(path: Path) -> Iterator[_Row]:
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    lines = list(io.StringIO(_text_of(path), newline=""))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    columns: list[str] = []
+    first = 1  # line of the row
     try:
         for row in reader:
-            yield f"{path}, line {reader.line_num}", row
+            where, begin, first = f"{path}, line {first}", first, reader.line_num + 1
+            if not row:
+                continue
+            if not columns:
+                columns = row
+                if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
+                    raise CorpusError(f"{where}: two columns are named {twice[0]!r}; rename one")
+                continue
+            if len(row) != len(columns):
+                raise CorpusError(
+                    f"{where}: {len(row)} fields, but {len(columns)} columns ({', '.join(columns)}); put a field that "
+                    f"contains {'a tab' if delimiter == chr(9) else 'a comma'} in quotation marks"
+                )
+            rows = lines[begin - 1 : reader.line_num]
+            if len(rows) > 1 and all(line.count(delimiter) == len(columns) - 1 for line in rows):
+                raise CorpusError(
+                    f"{where}: a quotation mark joins lines {begin} to {reader.line_num}, each of which looks like a "
+                    'row; write "" for a quotation mark, and the text in one line'
+                )
+            yield _Row(where, dict(zip(columns, row, strict=True)))
     except csv.Error as error:
-        raise CorpusError(f"{path}, line {reader.line_num}: not a row of a table ({error})") from None
+        raise CorpusError(f"{path}, line {first}: not a row of a table ({error})") from None
 
 
-def _json_lines(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(_text_of(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = load_json(line, MOST_NODES)
-        except JsonError as error:
-            raise CorpusError(f"{path}, line {number}: {error}") from None
-        if not isinstance(row, dict):
-            raise CorpusError(f"{path}, line {number}: not an object; write one in each line, with the text in a key")
-        yield f"{path}, line {number}", row
+def _parse(where: str, text: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(row := dict(pairs)) != len(pairs):
+            raise ValueError("a key occurs twice")
+        return row
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{where}: it is not valid JSON ({error})") from None
 
 
-_TABLES: dict[str, Callable[[Path], Iterator[Row]]] = {".csv": _csv, ".tsv": _csv, ".jsonl": _json_lines}
+def _json_rows(values: Iterator[tuple[str, Any]]) -> Iterator[_Row]:
+    for where, value in values:
+        if not isinstance(value, dict):
+            raise CorpusError(f"{where}: not an object; write one for each utterance, with the text in a key")
+        yield _Row(where, label_studio_row(where, value))
 
 
-def _utterance(row: Row, text: str, label: str | None, tags: str | None) -> Utterance:
-    where, values = row
-    for option, name in (("--text", text), ("--label", label), ("--tags", tags)):
-        if name is not None and values.get(name) is None:
-            columns = ", ".join(str(key) for key in values if key is not None)
-            raise CorpusError(f"{where}: no {name!r}; there are {columns}; name the column with {option}")
-    words, own = (None if name is None else _parts(where, values[name]) for name in (text, tags))
-    if own is None:
-        words = _plain(words)
+def _json_lines(path: Path) -> Iterator[_Row]:
+    lines = ((f"{path}, line {number}", line) for number, line in enumerate(_text_of(path).split("\n"), 1))
+    return _json_rows((where, _parse(where, line)) for where, line in lines if line.strip())
+
+
+def _json(path: Path) -> Iterator[_Row]:
+    values = _parse(str(path), _text_of(path))
+    if not isinstance(values, list):
+        raise CorpusError(f"{path}: not a list of objects; for an object in each line, name the file .jsonl")
+    return _json_rows((f"{path}, item {number}", value) for number, value in enumerate(values, 1))
+
+
+_TABLES: dict[str, Callable[[Path], Iterator[_Row]]] = {
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".jsonl": _json_lines,
+    ".json": _json,
+}
+
+
+def _utterances(rows: list[_Row], text: str, label: str | None, tags: str | None) -> list[_Utterance]:
+    spans = next((name for name in (tags, label) if name and any(is_spans(row.values.get(name)) for row in rows)), None)
+    for row in rows:
+        for option, name in (("--text", text), ("--label", label), ("--tags", tags)):
+            if name is not None and name != spans and row.values.get(name) is None:
+                columns = ", ".join(map(str, row.values))
+                raise CorpusError(f"{row.where}: no {name!r}; there are {columns}; name the column with {option}")
+    if spans == label and tags is None:
+        label = None
+    return [_utterance(row, text, label, None if spans == tags else tags, spans) for row in rows]
+
+
+def _utterance(row: _Row, text: str, label: str | None, tags: str | None, spans: str | None) -> _Utterance:
+    where, value = row.where, row.values[text]
+    intent = NO_INTENT if label is None else _intent(where, row.values[label])
+    if spans is not None:
+        if not isinstance(value, str):
+            raise CorpusError(f"{where}: {text!r} is not text, which the spans in {spans!r} count the characters of")
+        words, own = span_tags(where, value, read_spans(where, row.values.get(spans) or []))
+    elif tags is not None:
+        words, own = _parts(where, value), _parts(where, row.values[tags])
+        if len(own) != len(words):
+            raise CorpusError(f"{where}: {len(words)} words, but {len(own)} tags; every word has one tag")
+    else:
+        words, own = _plain(_parts(where, value)), None
     if not words:
         raise CorpusError(f"{where}: no words in {text!r}; remove the line")
-    if own is not None and len(own) != len(words):
-        raise CorpusError(f"{where}: {len(words)} words, but {len(own)} tags; every word has one tag")
-    intent = NO_INTENT if label is None else str(values[label])
+    return _Utterance(where, words, own, intent)
+
+
+def _intent(where: str, value: Any) -> str:
+    """Return an intent; several are joined by "#", as in ATIS."""
+    if isinstance(value, dict) and list(value) == ["choices"]:  # Label Studio
+        value = value["choices"]
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise CorpusError(f"{where}: the label is {str(value)[:40]!r}; it must be a name, or a list of names")
+    intent = "#".join(map(str, names))
     if not intent.strip():
-        raise CorpusError(f"{where}: {label!r} is empty; name the utterance's intent, or leave the line out")
-    return words, own, intent
+        raise CorpusError(f"{where}: the label is empty; name the utterance's intent, or leave the line out")
+    return intent
 
 
-def _parts(where: str, value: object) -> list[str]:
-    parts = value if isinstance(value, list) else str(value).split()
+def _parts(where: str, value: Any) -> list[str]:
+    if not isinstance(value, str | list):
+        raise CorpusError(f"{where}: {str(value)[:40]!r} is neither text nor a list of words or tags")
+    parts = value.split() if isinstance(value, str) else value
     for part in parts:
-        if not isinstance(part, str) or len(part.split()) != 1:
+        if not isinstance(part, str) or part.split() != [part]:
             raise CorpusError(f"{where}: {part!r} is not a word or tag, which has at least one character and no spaces")
     return parts
 
 
-def _conll(path: Path) -> Iterator[Utterance]:
-    words: list[str] = []
-    tags: list[str] = []
-    intent = NO_INTENT
-    for number, line in enumerate([*_text_of(path).split("\n"), ""], 1):
-        key, _, value = line.lstrip("# ").partition(":")
-        if line.startswith("#") and key.strip() in ("intent", "label"):
-            intent = value.strip() or NO_INTENT
-        elif columns := [] if line.startswith(("#", "-DOCSTART-")) else line.split():
-            if len(columns) < 2:
-                raise CorpusError(f"{path}, line {number}: {columns[0]!r} has no tag; write it after the word")
-            words.append(columns[0])
-            tags.append(columns[-1])
-        elif words and not line.startswith("#"):
-            yield words, tags, intent
-            words, tags, intent = [], [], NO_INTENT
+Line = tuple[str, list[str]]  # its place, and its columns
 
 
-def _folder(folder: Path) -> Iterator[Utterance]:
+@dataclass
+class _Block:
+    intent: str
+    lines: list[Line]
+
+
+def _conll(path: Path) -> Iterator[_Utterance]:
+    blocks = list(_blocks(path))
+    count = len(blocks[0].lines[0][1]) if blocks else 0
+    word = 0  # the column of the words: the first that has no ids
+    while word + 2 < count and _is_id([[(where, columns[word]) for where, columns in b.lines] for b in blocks]):
+        word += 1
+    for block in blocks:
+        for where, columns in block.lines:
+            for value in (columns[word], columns[-1]):
+                if value.split() != [value]:
+                    raise CorpusError(f"{where}: {value!r} is not one word or tag; write a word in each line")
+        words, tags = ([columns[place] for _, columns in block.lines] for place in (word, -1))
+        yield _Utterance(block.lines[0][0], words, tags, block.intent)
+
+
+def _blocks(path: Path) -> Iterator[_Block]:
+    """Yield the utterances of a CoNLL file; every line has the same number of columns."""
+    text = [line.rstrip("\r") for line in _text_of(path).split("\n")]
+    plain = [line for line in text if line.strip() and not line.startswith(("#", "-DOCSTART-"))]
+    separator = "\t" if any("\t" in line for line in plain) else "[ \t]+"
+    lines = [[column.strip(" ") for column in re.split(separator, line.strip(" "))] for line in text]
+    count = len(re.split(separator, plain[0].strip(" "))) if plain else 0
+    tags = {re.split(separator, line.strip(" "))[-1] for line in plain}
+    block = _Block(NO_INTENT, [])
+    for number, (line, columns) in enumerate(zip([*text, ""], [*lines, []], strict=True), 1):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            if block.lines:
+                yield block
+                block = _Block(NO_INTENT, [])
+        elif not block.lines and (match := _INTENT.fullmatch(line)):
+            block.intent = match[1].strip() or NO_INTENT
+        elif not block.lines and (line.startswith("-DOCSTART-") or _is_comment(where, columns, count, tags)):
+            continue
+        elif len(columns) < 2:
+            raise CorpusError(f"{where}: {columns[0]!r} has no tag; write it after the word")
+        elif len(columns) != count:
+            raise CorpusError(f"{where}: {len(columns)} columns, but the first word has {count}; make them equal")
+        else:
+            block.lines.append((where, columns))
+
+
+def _is_comment(where: str, columns: list[str], count: int, tags: set[str]) -> bool:
+    """Return True if a line before an utterance is a comment; a word may begin with #, or be #."""
+    if not columns[0].startswith("#") or (len(columns) == count and columns[-1] in tags):
+        return False
+    if len(columns) == count and columns[0] != "#":
+        if _TAG.fullmatch(columns[-1]):
+            return False
+        raise CorpusError(f"{where}: neither a comment nor a word with a tag that other words have; write '# ' first")
+    return True
+
+
+def _is_id(blocks: list[list[tuple[str, str]]]) -> bool:
+    """Return True if a column has ids: numbers throughout, or one value in each utterance."""
+    values = [pair for block in blocks for pair in block]
+    if all(_ID.fullmatch(value) for _, value in values):
+        for where, value in values:
+            if not value.isdigit():
+                raise CorpusError(f"{where}: {value} is the id of a token of several words; remove the line")
+        return True
+    constant = all(len({value for _, value in block}) == 1 for block in blocks)
+    return len(blocks) > 1 and len(values) > len(blocks) and constant
+
+
+def _folder(folder: Path) -> Iterator[_Utterance]:
     paths = sorted(folder.glob("*/*.txt"))
     if len(paths) > MOST_FILES:
         raise CorpusError(f"{folder} has {len(paths):,} texts, more than {MOST_FILES:,}; write them into one .jsonl")
     for path in paths:
         if words := _plain(_text_of(path).split()):
-            yield words, None, path.parent.name
+            yield _Utterance(str(path), words, None, path.parent.name)
 
 
 def _plain(words: list[str]) -> list[str]:
     return [plain for word in words if (plain := word.strip(PUNCTUATION))]
-
-
-def _bio(tags: list[str]) -> list[str]:
-    """Return tags in BIO: neighbours with the same tag are one chunk, and every chunk begins with B."""
-    made, before = [], ""
-    for tag in tags:
-        kind = tag[2:] if tag[:2] in ("B-", "I-") else "" if tag == OUTSIDE else tag
-        begins = tag[:2] == "B-" or kind != before
-        made.append(f"{'B' if begins else 'I'}-{kind}" if kind else OUTSIDE)
-        before = kind
-    return made
