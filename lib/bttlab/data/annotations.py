@@ -7,7 +7,7 @@ from typing import Any
 from .corpus import OUTSIDE, PUNCTUATION, CorpusError
 
 _KEYS = (("start", "end"), ("start_offset", "end_offset"))
-Span = tuple[int, int, str]
+Span = tuple[int, int, str]  # of characters: start, end, label
 
 
 def is_spans(value: Any) -> bool:
