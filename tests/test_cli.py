@@ -72,7 +72,7 @@ def test_a_model_has_the_same_name_on_every_command(tmp_path, corpus, capsys):
     assert run_json(capsys, "size", "--model", str(file))["sizes"][0]["encoders"] == 3
     assert "leave --model out" in fails(capsys, "train", "--resume", out, "--model", str(file))
     file.write_text("hiden_size = 256\n")
-    assert "--model" in (said := fails(capsys, "size", "--model", str(file))) and "'hiden_size': no field" in said
+    assert "--model" in (said := fails(capsys, "size", "--model", str(file))) and "hiden_size is not a setting" in said
 
 
 def test_an_error_is_json_with_json(tmp_path, capsys):

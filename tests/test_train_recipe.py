@@ -136,7 +136,7 @@ def test_recipes_of_the_package_are_sound(name, corpus):
         (("epochs = 2\n", ""), "epochs is missing"),
         (('"linear"', '"square"'), r"schedule: decay is 'square': choose one of none, linear"),
         (('"adamw"', '"adam"'), "optimizer: optimizer is 'adam'"),
-        (("0.99", '"high"'), "optimizer.beta2 is 'high', it must be float"),
+        (("0.99", '"high"'), "optimizer: beta2 is 'high': it must be a valid number"),
         (("1e-3", '"fast"'), "learning_rate is 'fast', it must be float"),
         (("[augmentation]\nword_dropout = 1.0\nslot_substitution = 0.5", ""), None),
         (("epochs = 2", "epochs = 2\naugmentation = 3"), "is no TOML|must be an object"),

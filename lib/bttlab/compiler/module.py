@@ -1,16 +1,17 @@
 """The model of a PyTorch module."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from bttlab.compiler.graph import Graph
+from bttlab.model.config import ConfigError
 from bttlab.model.module import ModuleConfig
 from bttlab.tensor import TTLinear, TTMEmbedding
+from bttlab.util.settings import settings
 
 
-@dataclass(frozen=True, eq=False)
+@settings(ConfigError)
 class ModuleModel(ModuleConfig):
     """A PyTorch module, its graph, and the limits of its samples; returned by `bttlab.compiler.trace.trace`.
 

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from itertools import permutations
 from numbers import Integral
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from bttlab.tensor.shapes import balanced_modes, check_modes, factors, full_ranks, tt_shapes, ttm_shapes
 from bttlab.util.errors import BttlabError, shown
+from bttlab.util.settings import Count, settings
 
-FORMATS = ("tensor", "dense")
 PAPER_FLOW = "bidirectional"  # the order of contraction of arXiv 2501.06663
 FLOWS = {PAPER_FLOW: "bi-directional", "auto": "auto", "right_to_left": "right to left"}  # with their titles
 OPTIMIZERS = ("sgd", "momentum", "adamw")
@@ -19,14 +21,19 @@ LINEARS = ("query", "key", "value", "output", "first", "second")  # of an encode
 BELOW_ONE = 1 - 2**-24  # the largest FP32 number below 1
 LARGEST_BATCH = 1024
 BYTES_PER_PARAMETER = 4  # FP32
+# Larger values would need minutes or exhaust memory.
 MOST_BYTES = 1 << 34  # of all parameters
+MOST_FEATURES = 1 << 16
+MOST_VOCABULARY = 216**3
+Decay = Annotated[float, Field(ge=0, le=BELOW_ONE)]
+Positive = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ConfigError(BttlabError, ValueError):
     """A configuration is invalid."""
 
 
-@dataclass(frozen=True)
+@settings(ConfigError)
 class ModelConfig:
     """A transformer for joint intent and slot labelling (arXiv 2501.06663).
 
@@ -64,34 +71,24 @@ class ModelConfig:
         If a value is invalid. Modes and ranks are checked for format "tensor" only: "dense" does not use them.
     """
 
-    encoders: int = 2
-    format: str = "tensor"
-    sequence_length: int = 32
-    hidden_size: int = 768
-    heads: int = 12
-    vocabulary_size: int = 1000
-    intents: int = 22
-    slots: int = 122
-    linear_out_modes: tuple[int, ...] = (12, 8, 8)
-    linear_in_modes: tuple[int, ...] = (8, 8, 12)
-    linear_rank: int = 12
-    embedding_row_modes: tuple[int, ...] = (10, 10, 10)
-    embedding_column_modes: tuple[int, ...] = (12, 8, 8)
-    embedding_rank: int = 30
-    activation: str = "gelu"
-    ranks: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
+    encoders: Count = Field(2, ge=1, le=128)
+    format: Literal["tensor", "dense"] = "tensor"
+    sequence_length: Count = Field(32, ge=2, le=1 << 12)  # [CLS] and a word
+    hidden_size: Count = Field(768, ge=1, le=MOST_FEATURES)
+    heads: Count = Field(12, ge=1, le=MOST_FEATURES)
+    vocabulary_size: Count = Field(1000, ge=1, le=MOST_VOCABULARY)
+    intents: Count = Field(22, ge=1, le=10**5)
+    slots: Count = Field(122, ge=1, le=10**5)
+    linear_out_modes: Any = (12, 8, 8)
+    linear_in_modes: Any = (8, 8, 12)
+    linear_rank: Count = Field(12, ge=1, le=10**5)
+    embedding_row_modes: Any = (10, 10, 10)
+    embedding_column_modes: Any = (12, 8, 8)
+    embedding_rank: Count = Field(30, ge=1, le=10**5)
+    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
+    ranks: Any = ()
 
     def __post_init__(self) -> None:
-        for name, choices in (("format", FORMATS), ("activation", ACTIVATIONS)):
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}: choose one of {', '.join(choices)}")
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-                raise ConfigError(f"{name} is {value!r}: it must be an integer of at least {least}")
-            if value > _MOST[name]:
-                raise ConfigError(f"{name} is {shown(value)}: it must be at most {_MOST[name]:,}")
-            object.__setattr__(self, name, int(value))  # JSON cannot store a NumPy integer
         if self.hidden_size % self.heads:
             raise ConfigError(
                 f"hidden_size {self.hidden_size} is not divisible by heads {self.heads}; "
@@ -140,10 +137,6 @@ class ModelConfig:
         ConfigError
             If a key is not a field, or a value is invalid.
         """
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise ConfigError(f"{', '.join(map(repr, unknown))}: no field of the model: use {', '.join(sorted(known))}")
         return cls(**values)
 
     def rank_of(self, layer: str) -> int | tuple[int, ...]:
@@ -162,8 +155,8 @@ class ModelConfig:
         ConfigError, bttlab.tensor.ShapeError
             If the size is not an integer of at least 1, too large, or not divisible by the heads.
         """
-        if not isinstance(size, Integral) or not 1 <= size <= _MOST["hidden_size"]:
-            raise ConfigError(f"hidden_size is {shown(size)}: it must be an integer of 1 to {_MOST['hidden_size']:,}")
+        if not isinstance(size, Integral) or not 1 <= size <= MOST_FEATURES:
+            raise ConfigError(f"hidden_size is {shown(size)}: it must be an integer of 1 to {MOST_FEATURES:,}")
         orders = list(permutations(factors(size)))
         out = next((order for order in orders if _fills_vectors(*order[:2])), orders[0])
         # A block of the card's shuffle unit can store 16 rows of the middle mode if that mode is at most 8.
@@ -182,8 +175,8 @@ class ModelConfig:
         ConfigError, bttlab.tensor.ShapeError
             If the number is not an integer of at least 1, or too large.
         """
-        if isinstance(tokens, Integral) and tokens > _MOST["vocabulary_size"]:
-            raise ConfigError(f"vocabulary is {shown(tokens)}: it must be at most {_MOST['vocabulary_size']:,}")
+        if isinstance(tokens, Integral) and tokens > MOST_VOCABULARY:
+            raise ConfigError(f"vocabulary is {shown(tokens)}: it must be at most {MOST_VOCABULARY:,}")
         modes = balanced_modes(tokens)
         return replace(self, vocabulary_size=math.prod(modes), embedding_row_modes=modes)
 
@@ -276,32 +269,7 @@ def _pairs(ranks: Any) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
     return tuple(sorted(pairs.items()))
 
 
-# Larger values would need minutes or exhaust memory.
-_MOST = {
-    "encoders": 128,
-    "sequence_length": 1 << 12,
-    "hidden_size": 1 << 16,
-    "heads": 1 << 16,
-    "vocabulary_size": 216**3,
-    "intents": 10**5,
-    "slots": 10**5,
-    "linear_rank": 10**5,
-    "embedding_rank": 10**5,
-}
-_LEAST = {
-    "encoders": 1,
-    "sequence_length": 2,  # [CLS] and a word
-    "hidden_size": 1,
-    "heads": 1,
-    "vocabulary_size": 1,
-    "intents": 1,
-    "slots": 1,
-    "linear_rank": 1,
-    "embedding_rank": 1,
-}
-
-
-@dataclass(frozen=True)
+@settings(ConfigError)
 class Optimizer:
     """An update rule, with the semantics of torch.optim's SGD, SGD with momentum and AdamW.
 
@@ -329,26 +297,13 @@ class Optimizer:
         If a value is invalid.
     """
 
-    name: str = "sgd"
-    momentum: float = 0.9
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.01
-    batch_size: int = 1
-
-    def __post_init__(self) -> None:
-        if self.name not in OPTIMIZERS:
-            raise ConfigError(f"optimizer is {self.name!r}: choose one of {', '.join(OPTIMIZERS)}")
-        for name in ("momentum", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) <= BELOW_ONE:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 0 and below 1")
-        for name in ("epsilon", "weight_decay"):
-            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
-                raise ConfigError(f"{name} is {getattr(self, name)}: it must be finite and at least 0")
-        size = self.batch_size
-        if not isinstance(size, Integral) or isinstance(size, bool) or not 1 <= size <= LARGEST_BATCH:
-            raise ConfigError(f"batch_size is {size!r}: it must be an integer from 1 to {LARGEST_BATCH}")
+    name: Literal["sgd", "momentum", "adamw"] = Field("sgd", title="optimizer")
+    momentum: Decay = 0.9
+    beta1: Decay = 0.9
+    beta2: Decay = 0.999
+    epsilon: Positive = 1e-8
+    weight_decay: Positive = 0.01
+    batch_size: Count = Field(1, ge=1, le=LARGEST_BATCH)
 
     @property
     def rule(self) -> str:

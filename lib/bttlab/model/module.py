@@ -2,18 +2,20 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from bttlab.model.config import BYTES_PER_PARAMETER, ConfigError, ModelConfig
-from bttlab.util.records import build
+from bttlab.util.settings import Count, settings
 
 LANGUAGE_MODEL = "language model"
-TASKS = ("classification", "tagging", LANGUAGE_MODEL)
 MOST = 1 << 24  # largest value of a size
+Size = Annotated[Count, Field(ge=1, le=MOST)]
 
 
-@dataclass(frozen=True)
+@settings(ConfigError)
 class ModuleConfig:
     """A module's sample format, parameter shapes and source file, without its code.
 
@@ -39,19 +41,12 @@ class ModuleConfig:
 
     module: str
     module_sha256: str
-    tasks: list[str]
-    sequence_length: int
-    vocabulary_size: int
-    intents: int
-    slots: int
+    tasks: Annotated[list[Literal["classification", "tagging", "language model"]], Field(min_length=1)]
+    sequence_length: Annotated[Count, Field(ge=2, le=MOST)]
+    vocabulary_size: Size
+    intents: Size
+    slots: Size
     shapes: dict[str, list[int]]
-
-    def __post_init__(self) -> None:
-        for name, least in (("sequence_length", 2), ("vocabulary_size", 1), ("intents", 1), ("slots", 1)):
-            if not least <= getattr(self, name) <= MOST:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it must be from {least} to {MOST:,}")
-        if not self.tasks or not set(self.tasks) <= set(TASKS):
-            raise ConfigError(f"tasks are {self.tasks}: choose from {', '.join(TASKS)}")
 
     @property
     def task(self) -> str:
@@ -99,4 +94,4 @@ class ModuleConfig:
 
 def config_of(values: Mapping[str, Any]) -> ModelConfig | ModuleConfig:
     """Build a configuration from the result of its `to_dict`."""
-    return build(ModuleConfig, dict(values), "config") if "module" in values else ModelConfig.from_dict(values)
+    return ModuleConfig(**values) if "module" in values else ModelConfig.from_dict(values)

@@ -33,13 +33,7 @@ def build(kind: Any, value: Any, where: str) -> Any:
     """
     if is_dataclass(kind):
         _expect(isinstance(value, dict), where, "an object", value)
-        hints = typing.get_type_hints(kind)
-        needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
-        if unknown := set(value) - set(hints):
-            raise RecordError(f"{_path(where, min(unknown))} is unknown{nearest(min(unknown), hints)}")
-        if missing := needed - set(value):
-            raise RecordError(f"{_path(where, min(missing))} is missing")
-        built = {name: build(hints[name], item, _path(where, name)) for name, item in value.items()}
+        built = value if hasattr(kind, "__pydantic_fields__") else _fields(kind, value, where)
         try:
             return kind(**built)
         except BttlabError as error:
@@ -58,6 +52,16 @@ def build(kind: Any, value: Any, where: str) -> Any:
     allowed = (int, float) if kind is float else kind
     _expect(isinstance(value, allowed) and isinstance(value, bool) == (kind is bool), where, kind.__name__, value)
     return value
+
+
+def _fields(kind: type, value: dict[str, Any], where: str) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+    if unknown := set(value) - set(hints):
+        raise RecordError(f"{_path(where, min(unknown))} is unknown{nearest(min(unknown), hints)}")
+    if missing := needed - set(value):
+        raise RecordError(f"{_path(where, min(missing))} is missing")
+    return {name: build(hints[name], item, _path(where, name)) for name, item in value.items()}
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
