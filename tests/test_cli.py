@@ -87,7 +87,7 @@ def test_an_error_is_json_with_json(tmp_path, capsys):
 def test_the_command_line_starts_without_heavy_imports():
     code = (
         "import sys; from bttlab.cli import build_parser; build_parser(); "
-        "print([m for m in ('torch', 'pynq', 'numpy', 'rich') if m in sys.modules])"
+        "print([m for m in ('torch', 'pynq', 'numpy', 'rich', 'pydantic') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 

@@ -52,3 +52,8 @@ def test_later_is_over_when_it_is_over():
     with pytest.raises(ModuleNotFoundError), later("bttlab.nowhere"):
         import bttlab.nowhere  # noqa: F401
     assert sys.meta_path == before
+
+
+def test_the_tensor_library_needs_neither_pydantic_nor_pandas():
+    use = "import sys, bttlab.tensor as t; [getattr(t, name) for name in t.__all__]"
+    assert _python(f"{use}; print({{'pydantic', 'pandas'}} & sys.modules.keys())") == "set()\n"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss
-from bttlab.model.config import ACTIVATIONS
+from bttlab.model.choices import ACTIVATIONS
 from bttlab.tensor import FLOWS
 from bttlab.util.errors import BttlabError
 
@@ -187,7 +187,10 @@ def test_initial_parameters_have_the_deviations_they_claim(format):
         (lambda: replace(SMALL, embedding_column_modes=(4, 6)), "differ in number"),
         (lambda: replace(SMALL, linear_rank=0), "linear_rank is 0: it must be greater than or equal to 1"),
         (lambda: replace(SMALL, intents=True), "intents is True: it must be a valid integer"),
-        (lambda: ModelConfig.from_dict({"encoder": 2}), "encoder is not a setting of ModelConfig; do you mean encoders"),
+        (
+            lambda: ModelConfig.from_dict({"encoder": 2}),
+            "encoder is not a setting of ModelConfig; do you mean encoders",
+        ),
         (lambda: ModelConfig(ranks={"encoders.2.query": 6}), "'encoders.2.query', which is no layer"),
         (lambda: ModelConfig(ranks={"slot_head": 6}), "'slot_head', which is no layer"),
         (lambda: ModelConfig(ranks={"slot_pooler": 0}), "rank is 0"),

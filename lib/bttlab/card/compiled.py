@@ -11,7 +11,8 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import machine
 from bttlab.compiler.program import Program, compile_program
 from bttlab.compiler.timing import time_program
-from bttlab.model.config import PAPER_FLOW, ModelConfig
+from bttlab.model.choices import PAPER_FLOW
+from bttlab.model.config import ModelConfig
 from bttlab.tensor.order import Order
 
 Flow = str | tuple[int, int] | Order

@@ -7,7 +7,8 @@ from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.overlay import load_overlay
 from bttlab.card.trainer import TrainerDriver
 from bttlab.card.waiting import card_errors
-from bttlab.model.config import PAPER_FLOW, ModelConfig
+from bttlab.model.choices import PAPER_FLOW
+from bttlab.model.config import ModelConfig
 
 OVERLAY = "trainer"
 

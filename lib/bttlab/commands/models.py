@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bttlab.model.config import ACTIVATIONS, FLOWS, PAPER_FLOW
+from bttlab.model.choices import ACTIVATIONS, FLOWS, PAPER_FLOW
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import read_toml
 

@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.compiler.profile import busy_shares, cycles_by, layer_of
     from bttlab.compiler.program import TYPICAL_TOKENS, compile_program
     from bttlab.compiler.timing import time_program
-    from bttlab.model.config import OPTIMIZERS, Optimizer
+    from bttlab.model.choices import OPTIMIZERS
+    from bttlab.model.config import Optimizer
 
     model = models.model_or_module(options)
     tokens = min(TYPICAL_TOKENS, model.sequence_length) if options.tokens is None else options.tokens

@@ -16,7 +16,8 @@ from bttlab.estimate.power import Power, power
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.resources import Resources, resources
 from bttlab.estimate.work import STAGES, Work, epoch_work, program_works
-from bttlab.model.config import PAPER_FLOW, ModelConfig, Optimizer
+from bttlab.model.choices import PAPER_FLOW
+from bttlab.model.config import ModelConfig, Optimizer
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 

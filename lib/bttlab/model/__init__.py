@@ -6,7 +6,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "batches": ("batch_logits", "batch_losses", "equal_length_batches", "predict_in_batches"),
-        "config": ("FLOWS", "OPTIMIZERS", "PAPER_FLOW", "ConfigError", "ModelConfig", "Optimizer"),
+        "choices": ("FLOWS", "OPTIMIZERS", "PAPER_FLOW"),
+        "config": ("ConfigError", "ModelConfig", "Optimizer"),
         "initial": ("initial_parameters",),
         "module": ("LANGUAGE_MODEL", "ModuleConfig", "config_of"),
         "network": ("network_of",),

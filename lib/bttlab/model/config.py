@@ -13,10 +13,6 @@ from bttlab.tensor.shapes import balanced_modes, check_modes, factors, full_rank
 from bttlab.util.errors import BttlabError, shown
 from bttlab.util.settings import Count, settings
 
-PAPER_FLOW = "bidirectional"  # the order of contraction of arXiv 2501.06663
-FLOWS = {PAPER_FLOW: "bi-directional", "auto": "auto", "right_to_left": "right to left"}  # with their titles
-OPTIMIZERS = ("sgd", "momentum", "adamw")
-ACTIVATIONS = ("gelu", "relu", "silu", "tanh")
 LINEARS = ("query", "key", "value", "output", "first", "second")  # of an encoder, in the order of the forward pass
 BELOW_ONE = 1 - 2**-24  # the largest FP32 number below 1
 LARGEST_BATCH = 1024

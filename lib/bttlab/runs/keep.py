@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bttlab.model.config import PAPER_FLOW
+from bttlab.model.choices import PAPER_FLOW
 from bttlab.runs.curves import figures_of, read_metrics
 from bttlab.runs.index import RunIndex, runs_folder
 from bttlab.runs.provenance import git_state, versions

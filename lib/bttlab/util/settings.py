@@ -11,9 +11,7 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.records import nearest
 
 # NumPy integers are accepted, and stored as Python's, which JSON can write.
-Count = Annotated[
-    int, BeforeValidator(lambda n: int(n) if isinstance(n, Integral) and not isinstance(n, bool) else n)
-]
+Count = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, Integral) and not isinstance(n, bool) else n)]
 
 
 def settings(error: type[BttlabError]) -> Callable[[type], type]:
