@@ -9,12 +9,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     {
         "baseline",
-        "bench",
         "card",
         "compiler",
         "data",
         "estimate",
-        "hardware",
         "lab",
         "model",
         "runs",
