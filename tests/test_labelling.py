@@ -35,7 +35,8 @@ def test_spans_are_chunks_by_conllevals_rules(tags, spans):
 
 
 def test_the_text_has_a_line_for_each_slot_with_its_probability():
-    one = Labelled(WORDS, "flight", TAGS, 0.931, [0.9, 0.5, 0.8, 1.0, 0.61], ["york"])
+    chances = [{tag: one} for tag, one in zip(TAGS, [0.9, 0.5, 0.8, 1.0, 0.61], strict=True)]
+    one = Labelled(WORDS, "flight", TAGS, {"flight": 0.931}, chances, ["york"])
     assert str(one).splitlines() == [
         "intent  flight  93 %",
         "  from new york to boston",
@@ -82,6 +83,7 @@ def test_a_module_has_the_labels_of_its_task(corpus):
     small = replace(corpus, slot_labels=["PAD", "UNK", "O", "B-city"])
     (found,) = label(ReferenceTrainer(trace(Tagger(), 8)), small, Vocabulary(["a"]), [["a", "b"]])
     assert found.intent is None and found.intent_probability is None and len(found.tag_probabilities) == 2
+    assert [sum(chances.values()) for chances in found.tag_chances] == pytest.approx([1, 1])
     assert found.unknown == ["b"]
 
 

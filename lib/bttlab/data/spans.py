@@ -1,6 +1,6 @@
 """A sentence with its predicted labels: the intent, and the slots as spans of words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -36,9 +36,10 @@ class Labelled:
         None of a model that labels no intents.
     tags : list of str
         BIO tags, one for each word; empty of a model without slots.
-    intent_probability : float, optional
-    tag_probabilities : list of float
-        One for each tag, or none.
+    intent_chances : mapping of str to float
+        Probability of every intent; empty if it is not known.
+    tag_chances : list of mapping of str to float
+        Probability of every tag, for each word.
     unknown : list of str
         Words that are not in the vocabulary.
     """
@@ -46,18 +47,25 @@ class Labelled:
     words: list[str]
     intent: str | None = None
     tags: list[str] = field(default_factory=list)
-    intent_probability: float | None = None
-    tag_probabilities: list[float] = field(default_factory=list)
+    intent_chances: Mapping[str, float] = field(default_factory=dict)
+    tag_chances: list[Mapping[str, float]] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+
+    @property
+    def intent_probability(self) -> float | None:
+        """Probability of the intent."""
+        return self.intent_chances.get(self.intent)
+
+    @property
+    def tag_probabilities(self) -> list[float]:
+        """Probabilities of the tags."""
+        return [chances[tag] for tag, chances in zip(self.tags, self.tag_chances, strict=bool(self.tag_chances))]
 
     @property
     def spans(self) -> list[Span]:
         """The sentence in spans, in order; every word is in one. Empty without tags."""
-        known = self.tag_probabilities
-        return [
-            Span(first, end, slot, prod(known[first:end]) if known else None)
-            for first, end, slot in slots_of(self.tags)
-        ]
+        known, found = self.tag_probabilities, slots_of(self.tags)
+        return [Span(first, end, slot, prod(known[first:end]) if known else None) for first, end, slot in found]
 
     def text(self, span: Span) -> str:
         """Return a span's words."""

@@ -85,22 +85,22 @@ def label(
     task, found = trainer.config.task, {}
     for batch, intent_logits, slot_logits in logits_of(trainer, samples):
         for place, n in enumerate(batch):
-            intent = intents[n] if "classification" in task else None
-            chance = None if intent is None else _share(intent_logits[place], intent_names, intent)
-            slots = tags[n] if "tagging" in task else []
-            known = (
-                [_share(row, slot_names, tag) for row, tag in zip(slot_logits[place], slots, strict=True)]
-                if slots
-                else []
-            )
             words = split.words[n]
-            unknown = [word for word in words if word not in vocabulary]
-            found[n] = Labelled(words, intent, slots, chance, known, unknown)
+            one = {"words": words, "unknown": [word for word in words if word not in vocabulary]}
+            if "classification" in task:
+                one |= {"intent": intents[n], "intent_chances": _chances(intent_logits[place], intent_names, UNK)}
+            if "tagging" in task:
+                chances = [_chances(row, slot_names, OUTSIDE) for row in slot_logits[place]]
+                one |= {"tags": tags[n], "tag_chances": chances}
+            found[n] = Labelled(**one)
     return [found[n] for n in range(len(sentences))]
 
 
-def _share(logits: np.ndarray, names: Sequence[str], name: str) -> float:
-    """Return the probability of the labels of a name; a model may have more labels than names, which are outside."""
-    chances = np.exp(logits.astype(np.float64) - logits.max())
-    outside = chances[len(names) :].sum() if name == OUTSIDE else 0.0
-    return float((chances[: len(names)][[one == name for one in names]].sum() + outside) / chances.sum())
+def _chances(logits: np.ndarray, names: Sequence[str], other: str) -> dict[str, float]:
+    """Return the probability of each name; labels that have no name, which a model may have, count as `other`."""
+    odds = np.exp(logits.astype(np.float64) - logits.max())
+    found = dict.fromkeys(names, 0.0)
+    for k, one in enumerate(odds / odds.sum()):
+        name = names[k] if k < len(names) else other
+        found[name] = found.get(name, 0.0) + float(one)
+    return found
