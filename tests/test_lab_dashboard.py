@@ -12,11 +12,11 @@ from PIL import Image
 
 from bttlab.data import load_corpus
 from bttlab.lab import Dashboard, Workload
-from bttlab.lab.card_model import published
+from bttlab.lab.comparison import published
 from bttlab.lab.dashboard_figure import DashboardFigure, View
 from bttlab.lab.dashboard_runs import MOST_LOSSES, MOST_POINTS, DashboardRun
 from bttlab.lab.dashboard_targets import Target
-from bttlab.lab.meters import EnergyMeter, PowerMeter
+from bttlab.lab.energy_meters import EnergyMeter, PowerMeter
 from bttlab.lab.run_export import curves_csv, ratios
 from bttlab.model import ModelConfig, NumericalFault
 from bttlab.model.loop import CHUNK_SECONDS

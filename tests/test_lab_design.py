@@ -19,8 +19,9 @@ from bttlab.lab import (
     draw_bytes,
     draw_energy,
 )
-from bttlab.lab.card_model import ModelledMeter, memory_of
+from bttlab.lab.comparison import memory_of
 from bttlab.lab.design_explorer import Programs, grid
+from bttlab.lab.energy_meters import ModelledMeter
 from bttlab.model import FLOWS, ModelConfig
 
 LENGTHS = {13: 100}

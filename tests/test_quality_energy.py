@@ -10,7 +10,7 @@ from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.modelled import joules_per_sample, model_step
 from bttlab.estimate.card import estimate
 from bttlab.lab import draw_energy_to_quality, energy_to_quality
-from bttlab.lab.quality_energy import RECORD, TARGETS
+from bttlab.lab.comparison import RECORD, TARGETS
 from bttlab.model import ModelConfig
 
 GPU = find_gpu("RTX-3090")

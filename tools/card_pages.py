@@ -21,7 +21,7 @@ from bttlab.estimate.recorded import RECORD, RESOURCES
 from bttlab.estimate.synthesis import IN_LUTS, LEVEL_NS, synthesised, with_amd_cores, with_own_cores
 from bttlab.estimate.work import SHOWN_UNITS, STAGES
 from bttlab.lab import Workload, energy_to_quality, gpu_over_card
-from bttlab.lab.quality_energy import TARGETS
+from bttlab.lab.comparison import TARGETS
 from bttlab.model import FLOWS, ModelConfig
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from bttlab.data import Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
-from bttlab.lab.quality_energy import RECORD, TARGETS
+from bttlab.lab.comparison import RECORD, TARGETS
 from bttlab.model import ModelConfig, Optimizer, Transformer, batch_losses, equal_length_batches, predict_in_batches
 from bttlab.runs.devices import open_trainer
 from bttlab.runs.evaluation import scores_of

@@ -15,7 +15,8 @@ from IPython.display import display
 from bttlab.lab.charts import to_png
 from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.dashboard_runs import EVALUATIONS, DashboardRun
-from bttlab.lab.dashboard_targets import Target, torch_meter
+from bttlab.lab.dashboard_targets import Target
+from bttlab.lab.energy_meters import torch_meter
 from bttlab.lab.picture import FIGURE_CLASS, describe, hidden
 from bttlab.lab.workload import Workload
 from bttlab.model import predict_in_batches

@@ -16,7 +16,7 @@ from bttlab.baseline.gpus import read_gpus
 from bttlab_cost.estimate import Estimator
 from bttlab_cost.models import find_model
 from bttlab.data import load_corpus
-from bttlab.lab.meters import PowerMeter
+from bttlab.lab.energy_meters import PowerMeter
 from bttlab.model import ModelConfig
 from fake_trainer import PretendTrainer, pretend_target
 from live_figure import fresh

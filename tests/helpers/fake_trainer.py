@@ -8,7 +8,7 @@ import numpy as np
 
 from bttlab.lab.dashboard_runs import TrainerRun
 from bttlab.lab.dashboard_targets import Target
-from bttlab.lab.meters import EnergyMeter
+from bttlab.lab.energy_meters import EnergyMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import OPTIMIZERS, ModelConfig, NumericalFault, Optimizer, Predictions
 

@@ -12,7 +12,7 @@ import numpy as np
 from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.data.metrics import score
 from bttlab.lab import Dashboard, Workload, dashboard_runs
-from bttlab.lab.card_model import ModelledMeter
+from bttlab.lab.energy_meters import ModelledMeter
 from bttlab.model import ModelConfig, Optimizer, loop
 from bttlab.runs.curves import figures_of, read_curves, read_metrics, stretches
 from bttlab.runs.metrics_log import MetricsLog

@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
 _own_name, _, _own = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "card_model": ("gpu_over_card",),
+        "comparison": ("Savings", "draw_energy_to_quality", "energy_to_quality", "gpu_over_card"),
         "compression": ("CompressionExplorer", "draw_truncation", "spectra", "truncate"),
         "cycle_figures": ("draw_cycles", "draw_schedule"),
         "dashboard": ("Dashboard",),
@@ -31,10 +31,8 @@ _own_name, _, _own = lazy_loader.attach(
             "flow_cycles",
             "show_program",
         ),
-        "quality_energy": ("draw_energy_to_quality", "energy_to_quality"),
         "run_browser": ("RunBrowser",),
         "signal_figures": ("draw_signals",),
-        "savings": ("Savings",),
         "dashboard_runs": ("RecordedRun",),
         "notebook_inputs": ("budget", "corpus_here"),
         "dashboard_targets": ("baseline_targets", "card_target", "modelled_targets"),

@@ -19,6 +19,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 SMOOTHING = 100  # samples in the moving mean of a loss curve
 POINTS = 1500  # drawn of a curve at most: more than a figure has pixels
 DOTS_PER_INCH = 100
+PANEL = (3.0, 2.5)  # inches: three fit side by side in a window of 1400 pixels, one in a narrow one
 NUMBERS = "{x:,.10g}"  # a tick: 12,500 and 0.25
 
 
@@ -62,6 +63,26 @@ def style(axes: Axes, title: str, x_label: str, y_label: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
+
+
+def panel() -> Figure:
+    """Return an empty figure of the size of one panel."""
+    figure = Figure(figsize=PANEL, dpi=DOTS_PER_INCH, facecolor="white")
+    figure.subplots_adjust(left=0.18, right=0.89, bottom=0.2, top=0.88)
+    return figure
+
+
+def small_style(axes: Axes, title: str, x_label: str) -> None:
+    """Style the axes of a panel: a small title, few ticks."""
+    style(axes, title, x_label, "")
+    axes.set_title(title, loc="left", fontweight="bold", fontsize=9.5)
+    axes.locator_params(nbins=4)
+    axes.xaxis.set_major_formatter(NUMBERS)
+
+
+def samples_end(count: int) -> float:
+    """Return the end of an axis of samples: where the data end."""
+    return max(count, 500)
 
 
 def legend_below(figure: Figure, ncols: int = 4, marks: Iterable[Artist] = ()) -> None:

@@ -17,8 +17,8 @@ from bttlab.baseline.modelled import MODEL_VERSION, Modelled
 from bttlab.baseline.record import Record
 from bttlab.baseline.run import BaselineSetting, Listener, run_baseline
 from bttlab.data import Samples
-from bttlab.lab.card_model import Published
-from bttlab.lab.meters import EnergyMeter
+from bttlab.lab.comparison import Published
+from bttlab.lab.energy_meters import EnergyMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, Predictions, Trainer, predict
 from bttlab.runs.evaluation import joined, scores_of

@@ -6,16 +6,14 @@ from dataclasses import dataclass, replace
 import pynq
 import torch
 
-from bttlab.baseline.energy import find_meter
 from bttlab.baseline.gpus import Gpu, find_gpu
 from bttlab.baseline.modelled import MODEL_VERSION, Modelled, model_step
 from bttlab.baseline.run import MODULE
 from bttlab.card import EmulatedU50
-from bttlab.card.telemetry import board_sensors
 from bttlab.data import Samples
-from bttlab.lab.card_model import ModelledMeter, memory_of, published
+from bttlab.lab.comparison import memory_of, published
 from bttlab.lab.dashboard_runs import BaselineRun, DashboardRun, ModelledRun, TrainerRun
-from bttlab.lab.meters import EnergyMeter, PowerMeter
+from bttlab.lab.energy_meters import EnergyMeter, card_meter, torch_meter
 from bttlab.lab.workload import Workload
 from bttlab.model import OPTIMIZERS, ModelConfig, Optimizer
 
@@ -79,18 +77,6 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
     return Target(place, make_run, (optimizer.name,) if optimizer else OPTIMIZERS)
 
 
-def card_meter(device: pynq.Device, config: ModelConfig, optimizer: str) -> EnergyMeter:
-    """Return the energy meter of a card: the sensors of a real card, the model for an emulated one."""
-    if isinstance(device, EmulatedU50):
-        return ModelledMeter(config, optimizer)
-    power = board_sensors(device)["power"]
-    try:
-        power.get_value()
-    except (AttributeError, KeyError, OSError, RuntimeError) as error:
-        return EnergyMeter(None, f"the card's sensors cannot be read ({error})")
-    return PowerMeter(power.get_value, "the card's sensors, idle power included")
-
-
 def baseline_targets(workload: Workload) -> list[Target]:
     """Return dense and tensor training in PyTorch, on the CPU and, if there is one, on a GPU."""
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
@@ -139,9 +125,3 @@ def _baseline(format: str, device: str, workload: Workload) -> Target:
         return BaselineRun(*common, format=format, device=device, mode=FASTEST_MODE[device])
 
     return Target(name, make_run, ("sgd",))
-
-
-def torch_meter(device: str) -> EnergyMeter:
-    """Return the energy meter of PyTorch training on "cpu" or "cuda"."""
-    meter, reason = find_meter(torch.device(device))
-    return PowerMeter(meter.watts, f"{meter.how}, idle power included") if meter else EnergyMeter(None, reason)

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 
 from bttlab.card import TrainingRun
 from bttlab.lab.canvas import LiveFigures
-from bttlab.lab.charts import PALETTE, SMOOTHING, new_figure, smooth, thinned
+from bttlab.lab.charts import PALETTE, SMOOTHING, new_figure, panel, samples_end, small_style, smooth, thinned
+from bttlab.lab.comparison import Savings
 from bttlab.lab.picture import describe, sentences, until_stale
-from bttlab.lab.savings import Savings, panel, samples_end, small_style
 
 REFRESH_SECONDS = 0.4
 

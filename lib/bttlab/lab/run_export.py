@@ -5,8 +5,8 @@ import csv
 import io
 from collections.abc import Sequence
 
-from bttlab.lab.card_model import over
 from bttlab.lab.charts import SMOOTHING, smooth, thinned
+from bttlab.lab.comparison import over
 from bttlab.lab.dashboard_figure import SCORES, label_of
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, DashboardRun
 from bttlab.runs.evaluation import describe

@@ -9,7 +9,7 @@ from PIL import Image
 
 from bttlab.data import load_corpus
 from bttlab.lab import MethodsLab, Workload
-from bttlab.lab.meters import EnergyMeter
+from bttlab.lab.energy_meters import EnergyMeter
 from bttlab.runs.index import Filter, RunIndex
 from bttlab_methods import MethodError
 from bttlab_methods.lab import MethodRun

@@ -1,0 +1,343 @@
+"""Compare training on the U50 with a GPU: memory and energy with bands, energy to a quality, published ratios."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import StrMethodFormatter
+
+from bttlab.baseline import EPOCH_SAMPLES
+from bttlab.baseline.gpus import Gpu, find_gpu
+from bttlab.baseline.modelled import joules_per_sample, model_step
+from bttlab.card.constants import MODEL_VERSION, read_data
+from bttlab.data import Samples
+from bttlab.estimate.card import Estimate, estimate
+from bttlab.estimate.geometry import capacity_bits
+from bttlab.lab.charts import (
+    NUMBERS,
+    PALETTE,
+    draw_band,
+    draw_megabytes,
+    new_figure,
+    samples_end,
+    small_style,
+    style,
+    thinned,
+)
+from bttlab.lab.energy_meters import step_of
+from bttlab.lab.picture import Picture
+from bttlab.model import ModelConfig
+from bttlab.util.places import ROOT
+from bttlab.util.quantities import Quantity
+
+RECORD = ROOT / "data" / "energy_to_quality.json"
+TARGETS = (0.70, 0.80)  # slot F1 on dev
+LOOKS = {"card": (PALETTE[0], "o"), "tensor": (PALETTE[1], "s"), "dense": (PALETTE[2], "^")}
+Ratio = tuple[float, float, float]
+
+
+def memory_of(config: ModelConfig, optimizer: str = "sgd") -> dict[str, Quantity]:
+    """Return the bytes that training a model takes on the chip, by the accountings of `dashboard_runs.ACCOUNTINGS`."""
+    memory = estimate(config, [config.sequence_length], optimizer).memory
+    used = f"the U50 model {MODEL_VERSION}: bytes that the program uses, and the machine's own"
+    occupied = f"the U50 model {MODEL_VERSION}: all blocks that the machine occupies, filled or not"
+    return {
+        "tensors": Quantity(memory.bytes, "bytes", "modelled", used),
+        "footprint": Quantity(capacity_bits(memory.blocks) / 8, "bytes", "modelled", occupied),
+    }
+
+
+@dataclass(frozen=True)
+class Published:
+    """The paper's ratios of an RTX 3090 to the U50: data/u50/published.json.
+
+    Attributes
+    ----------
+    memory : (float, float)
+        Bytes of dense training there over those on the U50: least and most.
+    energy : float
+        Joules of tensor training there over those on the U50: at most.
+    source : str
+    """
+
+    memory: tuple[float, float]
+    energy: float
+    source: str
+
+    def __str__(self) -> str:
+        low, high = self.memory
+        return (
+            f"published: RTX 3090 / U50 = {low:g} to {high:g} in memory (dense training), up to {self.energy:g} in "
+            f"energy (tensor training); {self.source}"
+        )
+
+
+def published(config) -> Published | None:
+    """Return what was published beside a U50 that trains a model; None for other models than the paper's."""
+    if not any(config == ModelConfig(encoders=encoders) for encoders in range(2, 7)):
+        return None
+    paper = read_data("published")["training_paper"]
+    facts = paper["facts"]
+    memory = facts["memory_reduction"]
+    source = paper["source"].split(" (")[0]
+    return Published((memory["low"], memory["high"]), facts["energy_reduction"]["high"], source)
+
+
+@dataclass(frozen=True)
+class GpuRatios:
+    """Ratios GPU / U50 of one model: low, middle and high, all modelled.
+
+    Attributes
+    ----------
+    encoders : int
+    energy : dict of str to Ratio
+        Joules of an epoch: tensor training on the GPU over the U50, by mode ("eager", "graphs").
+    memory : Ratio
+        Bytes that a process of dense training holds, context and workspaces included, over those that training needs on
+        the chip.
+    blocks : Ratio
+        The same over all block RAM and UltraRAM that the machine occupies, filled or not.
+    tensors : float
+        Bytes of that process's tensors alone over those that training needs on the chip.
+    parameters : float
+        Dense over tensor parameters.
+    """
+
+    encoders: int
+    energy: dict[str, Ratio]
+    memory: Ratio
+    blocks: Ratio
+    tensors: float
+    parameters: float
+
+
+def gpu_over_card(gpu: Gpu, encoders: int, sample: Samples) -> GpuRatios:
+    """Compare a GPU with the U50 on utterances as long as `sample`, which is one."""
+    config = ModelConfig(encoders=encoders)
+    card = estimate(config, lengths={int(sample.lengths[0]): EPOCH_SAMPLES})
+    chip, blocks = card.memory.bytes, capacity_bits(card.memory.blocks) / 8
+    dense = model_step(gpu, "dense", "graphs", config, sample)
+    sizes = [ModelConfig(encoders=encoders, format=kind).parameters_count for kind in ("dense", "tensor")]
+    return GpuRatios(
+        encoders,
+        {mode: _energy(gpu, mode, config, sample, card) for mode in ("eager", "graphs")},
+        tuple(held / chip for held in dense.process_bytes),
+        tuple(held / blocks for held in dense.process_bytes),
+        dense.tensor_bytes / chip,
+        sizes[0] / sizes[1],
+    )
+
+
+def _energy(gpu: Gpu, mode: str, config: ModelConfig, sample: Samples, card: Estimate) -> Ratio:
+    joules = [EPOCH_SAMPLES * value for value in model_step(gpu, "btt", mode, config, sample).joules]
+    own = card.energy_at_clocks.scaled(card.samples)
+    return over(joules, (own.low, own.value, own.high))
+
+
+def over(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
+    """Return the ratio of the middles, between the extremes that the two bands (low, middle, high) allow."""
+    return numerator[0] / denominator[2], numerator[1] / denominator[1], numerator[2] / denominator[0]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to train.
+
+    Attributes
+    ----------
+    name : str
+    footprint : (float, float, float)
+        Bytes that the training occupies on its device: low, middle, high.
+    of_what : str
+        The bytes that `footprint` counts.
+    joules : ndarray, shape (n + 1, 3)
+        Energy after 0 to n samples: low, middle, high.
+    """
+
+    name: str
+    footprint: tuple[float, float, float]
+    of_what: str
+    joules: np.ndarray
+
+
+class Savings:
+    """Memory and energy of training on the U50 and on a modelled GPU, dense and tensor-compressed, on the same samples.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    samples : Samples
+        In the order of training.
+    gpu : str
+        A name of `bttlab.baseline.gpus`. Its steps are launched as CUDA graphs, the fastest mode; each counts as a step
+        on a sample of mean length, since launches dominate (3 and 32 tokens differ by 2 %).
+
+    Attributes
+    ----------
+    contenders : list of Contender
+        The U50, the GPU with tensor training, the GPU with dense training; all modelled.
+    """
+
+    def __init__(self, config: ModelConfig, samples: Samples, gpu: str = "RTX-3090"):
+        blocks = capacity_bits(estimate(config).memory.blocks) / 8
+        steps = np.array([step_of(config, "sgd", int(length))[:3] for length in samples.lengths])
+        self.contenders = [
+            Contender("U50, tensor", (blocks,) * 3, "on-chip blocks that the machine occupies", _sums(steps))
+        ]
+        nearest = int(np.abs(samples.lengths - samples.lengths.mean()).argmin())
+        for format, kind in (("btt", "tensor"), ("dense", "dense")):
+            step = model_step(find_gpu(gpu), format, "graphs", config, samples[nearest : nearest + 1])
+            joules = _sums(np.tile(step.joules, (len(samples), 1)))
+            of_what = "process: context, workspace, tensors"
+            self.contenders.append(Contender(f"{gpu}, {kind}", step.process_bytes, of_what, joules))
+        self._published = published(config)
+
+    def ratios(self, count: int) -> list[str]:
+        """Return sentences that name numerator, denominator and band of each ratio after `count` samples."""
+        card, tensor, dense = self.contenders
+        paper = self._published
+        lines = [
+            _memory_ratio(dense, card)
+            + (f" Published: {paper.memory[0]:g} to {paper.memory[1]:g} x." if paper else ""),
+        ]
+        for gpu in (tensor, dense) if count else ():
+            low, middle, high = over(gpu.joules[count], card.joules[count])
+            there, here = gpu.joules[count][1], card.joules[count][1]
+            limit = f" Published: up to {paper.energy:g} x." if paper and gpu is tensor else ""
+            lines.append(
+                f"Energy: {middle:.2g} x (band {low:.2g} to {high:.2g}) = {_joules(there)} ({gpu.name}, CUDA graphs; "
+                f"modelled) / {_joules(here)} ({card.name}; modelled, {MODEL_VERSION}) after {count:,} samples.{limit}"
+            )
+        return lines
+
+    def draw(self, memory: Axes, energy: Axes, count: int) -> None:
+        """Draw the panels of memory and energy after `count` samples."""
+        for axes in (memory, energy):
+            axes.clear()
+        small_style(memory, "Memory occupied (modelled)", "MB ($10^6$ bytes)")
+        small_style(energy, "Energy so far, J (modelled)", "samples trained on")
+        shown, rows, names = thinned(np.arange(count + 1), 200), [], []
+        for contender, colour in zip(self.contenders, PALETTE, strict=False):
+            low, middle, high = (value / 1e6 for value in contender.footprint)
+            label = f"{contender.name}: {middle:,.0f} MB" + (f" ({low:,.0f} to {high:,.0f})" if high > low else "")
+            rows.append((label, colour, contender.footprint))
+            joules = contender.joules[shown].T
+            draw_band(energy, shown, joules, colour, contender.name)
+            names.append(f"{contender.name}: {_joules(joules[1, -1])}")
+        draw_megabytes(memory, rows)
+        energy.set(xlim=(0, samples_end(count)), ylim=(0, None))
+        energy.yaxis.set_major_formatter(NUMBERS)
+        energy.tick_params("y", labelsize=9)
+        energy.legend(energy.lines, names, loc="upper left", fontsize=8, frameon=False)
+
+
+def _joules(value: float) -> str:
+    return f"{value:,.0f} J" if value >= 100 else f"{value:.3g} J"
+
+
+def _sums(steps: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros((1, 3)), np.cumsum(steps, axis=0)])
+
+
+def _memory_ratio(gpu: Contender, card: Contender) -> str:
+    low, middle, high = over(gpu.footprint, card.footprint)
+    return (
+        f"Memory: {middle:.0f} x (band {low:.0f} to {high:.0f}) = {gpu.footprint[1] / 1e6:,.0f} MB ({gpu.name}, "
+        f"{gpu.of_what}; modelled) / {card.footprint[1] / 1e6:,.1f} MB ({card.name}, {card.of_what}; modelled)."
+    )
+
+
+@dataclass(frozen=True)
+class EnergyToQuality:
+    """Samples and energy of a way to train, up to a slot F1.
+
+    Attributes
+    ----------
+    device, format, mode : str
+        mode: "eager" or "graphs" on a GPU, "" on the card.
+    batch : int
+    optimizer : str
+    learning_rate : float
+    samples : list of int
+        To the target, for each seed that reached it (measured).
+    seeds : int
+        How many were tried.
+    joules_per_sample : (float, float, float)
+        Low, middle and high (modelled).
+    """
+
+    device: str
+    format: str
+    mode: str
+    batch: int
+    optimizer: str
+    learning_rate: float
+    samples: list[int]
+    seeds: int
+    joules_per_sample: tuple[float, float, float]
+
+    @property
+    def label(self) -> str:
+        """Label in a figure."""
+        where = f"{self.device}, {self.mode}" if self.mode else self.device
+        return f"{where}: {self.format}, batch {self.batch}"
+
+    @property
+    def joules(self) -> tuple[float, float, float]:
+        """Low, middle and high: the fewest, the median and the most samples, each with the energy of a sample."""
+        counts = min(self.samples), median(self.samples), max(self.samples)
+        return tuple(count * each for count, each in zip(counts, self.joules_per_sample, strict=True))
+
+
+def energy_to_quality(gpu: Gpu, samples: Samples, target: float = TARGETS[-1]) -> list[EnergyToQuality]:
+    """Return what each way to train on record takes to a slot F1, on the card or on a GPU.
+
+    Parameters
+    ----------
+    gpu : Gpu
+    samples : Samples
+        Of equal length, as many as the largest batch: what the energy of a sample is modelled with.
+    target : float
+        One of `TARGETS`.
+
+    Raises
+    ------
+    ValueError
+        If the record has no such target.
+    """
+    if target not in TARGETS:
+        raise ValueError(f"slot F1 {target} is not on record; take one of {', '.join(map(str, TARGETS))}")
+    found = []
+    for way in json.loads(RECORD.read_text(encoding="utf-8"))["ways"]:
+        kind, batch, optimizer = way["format"], way["batch"], way["optimizer"]
+        reached = [seed[str(target)] for seed in way["samples"].values()]
+        common = (batch, optimizer, way["learning_rate"], [n for n in reached if n is not None], len(reached))
+        if (kind, batch) == ("tensor", 1):
+            card = estimate(ModelConfig(), {int(samples.lengths[0]): 1}, optimizer).energy_at_clocks
+            found.append(EnergyToQuality("U50", kind, "", *common, (card.low, card.value, card.high)))
+        for mode in ("eager", "graphs"):
+            baseline = "btt" if kind == "tensor" else kind
+            joules = joules_per_sample(gpu, baseline, mode, ModelConfig(), samples[:batch], optimizer)
+            found.append(EnergyToQuality(gpu.gpu, kind, mode, *common, joules))
+    return found
+
+
+def draw_energy_to_quality(rows: list[EnergyToQuality], title: str) -> Picture:
+    """Draw the energy of each way with its band."""
+    rows = [row for row in rows if row.samples]
+    figure = new_figure(8.3, 0.42 * len(rows) + 1.1)
+    axes = figure.subplots()
+    style(axes, title, "J (samples measured, energy of a sample modelled; lines: all bounds)", "")
+    for place, row in enumerate(rows):
+        low, middle, high = row.joules
+        color, marker = LOOKS["card" if not row.mode else row.format]
+        axes.plot([low, high], [place, place], color=color, linewidth=1.5)
+        axes.plot(middle, place, marker, color=color)
+        axes.annotate(f"{middle:,.0f} J", (middle, place), (0, 5), textcoords="offset points", ha="center", fontsize=9)
+    axes.set(xscale="log", ylim=(len(rows) - 0.5, -0.8))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_yticks(range(len(rows)), [row.label for row in rows])
+    return Picture(figure, "Energy to a slot F1 of each way to train, with bands.")
