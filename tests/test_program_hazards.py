@@ -9,7 +9,6 @@ import pytest
 
 from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.compiler.builder import Builder
-from bttlab.compiler.embedding import F1
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.hazards import (
     SUMMING,
@@ -22,6 +21,7 @@ from bttlab.compiler.hazards import (
 )
 from bttlab.compiler.instruction import ACCUMULATE, ENGINE_1, REDUCE, UNITS, VECTOR, Instruction, Level, at, value_of
 from bttlab.compiler.machine import machine
+from bttlab.compiler.ops.embedding import F1
 from bttlab.compiler.program import Program, compile_program
 from bttlab.model import ModelConfig, Optimizer
 

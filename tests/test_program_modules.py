@@ -17,6 +17,8 @@ from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.module import ModuleModel
+from bttlab.compiler.operation import Operation
+from bttlab.compiler.ops.elementwise import Function
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, Transformer
@@ -143,6 +145,20 @@ class Trains(nn.Module):
         return self.head(x + self.back(torch.relu(self.four(x))))
 
 
+class Repeated(nn.Module):
+    """Sums in which an instruction reads one matrix twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.inner, self.norm = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, 19)
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        x = x + self.inner(x)
+        return self.head(self.norm(x + x))
+
+
 MODULES = {
     "classifier, pre-norm, RMSNorm, SiLU": Classifier,
     "language model, tied": Language,
@@ -152,6 +168,7 @@ MODULES = {
     "both, other widths": Wide,
     "attention written out": Written,
     "two and four cores an end": Trains,
+    "sums that read a matrix twice": Repeated,
 }
 
 
@@ -272,6 +289,27 @@ def test_modules_on_the_command_line(capsys, monkeypatch):
     assert data["module"] == "Net" and data["epoch"]["samples"] == 4478
     assert main(["estimate", "--model", "sample_modules.py:Net", "--lengths", "13"]) == 0
     assert "Net" in capsys.readouterr().out
+
+
+class Halve(Operation):
+    """An operation without rules."""
+
+    kind = "halve"
+
+
+@pytest.mark.parametrize("method", ["reads_in_backward", "forward", "backward"])
+def test_an_operation_without_a_method_is_named(monkeypatch, method):
+    model = made(Tagger)
+    for n, rule in enumerate(methods := ["reads_in_backward", "forward", "backward"]):
+        if n < methods.index(method):
+            monkeypatch.setattr(Halve, rule, getattr(Function, rule))
+    monkeypatch.setattr(Halve, "function", "relu", raising=False)
+    monkeypatch.setattr(Halve, "_emit", Function._emit, raising=False)
+    place = next(n for n, op in enumerate(model.graph.operations) if op.kind == "function")
+    op = model.graph.operations[place]
+    model.graph.operations[place] = Halve("layer.halve", op.inputs, op.output)
+    with pytest.raises(ProgramError, match=f"^layer.halve: the operation 'halve' has no method '{method}'; Halve must"):
+        compile_program(model)
 
 
 def made(kind) -> ModuleModel:

@@ -49,8 +49,8 @@ FAULTS = (
     Fault("bttlab/compiler/timing.py", "+ latency - 1)", "+ latency - 2)", "program_steps program_hazards"),
     Fault("bttlab/compiler/timing.py", "ends[other][ended - 1] + SEEN", "ends[other][ended - 1]", "program_steps"),
     Fault(
-        "bttlab/compiler/lowering.py",
-        'getattr(self, f"_recompute_{self._maker[matrix].kind}")(self._maker[matrix], place)',
+        "bttlab/compiler/context.py",
+        "self.maker[matrix].recompute(self, place)",
         "pass",
         "program_gradients program_command",
     ),

@@ -1,63 +1,22 @@
 """The graph of a model: matrices of (tokens, features), and the operations that compute them.
 
 A graph comes from a configuration (`graph_of_config`) or from a PyTorch module (`bttlab.compiler.trace`). Parameters
-have the names that they have in the module. `lowering` turns operations into instructions.
+have the names that they have in the module. `lowering` emits the operations' instructions.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import MACHINE, Bound, Register, max_of
+from bttlab.compiler.instruction import Bound, Register, max_of
+from bttlab.compiler.matrix import INTENT, SLOTS, Matrix, Shapes, core_names
+from bttlab.compiler.operation import Operation
+from bttlab.compiler.ops.attention import Attention
+from bttlab.compiler.ops.dense import Classifier, Dense
+from bttlab.compiler.ops.elementwise import Add, Function, Position
+from bttlab.compiler.ops.embedding import Table, TTMTable
+from bttlab.compiler.ops.norm import Norm
+from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.model.config import ModelConfig
-
-Shapes = Mapping[str, tuple[int, ...]]
-INTENT, SLOTS = "intent", "slot"  # losses: of one label for the sample, and of a label for each token but the first
-
-
-@dataclass(eq=False)
-class Matrix:
-    """A matrix of the graph.
-
-    Attributes
-    ----------
-    tokens : int or Register
-        Number of rows.
-    base : Matrix, optional
-        The matrix of which this one is a range of rows, from `first` on.
-    """
-
-    name: str
-    tokens: Bound
-    features: int
-    base: "Matrix | None" = None
-    first: int = 0
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of a row."""
-        return -(-self.features // MACHINE.LANES)
-
-
-@dataclass(eq=False)
-class Operation:
-    """An operation of the graph.
-
-    Attributes
-    ----------
-    kind : str
-        "embedding", "position", "add", "norm", "linear", "dense", "function", "attention" or "classifier".
-    name : str
-        Its place in the module.
-    options : dict
-        Its other arguments.
-    """
-
-    kind: str
-    name: str
-    inputs: tuple[Matrix, ...]
-    output: Matrix
-    options: dict = field(default_factory=dict)
 
 
 class Graph:
@@ -76,51 +35,49 @@ class Graph:
         self.operations: list[Operation] = []
         self.tokens = Register(0, 0, 1, sequence_length)
 
-    def append(self, kind: str, name: str, inputs, tokens: Bound, features: int, **options) -> Matrix:
+    def append(self, operation: Operation) -> Matrix:
         """Append an operation and return its output."""
-        output = Matrix(name, tokens, features)
-        self.operations.append(Operation(kind, name, tuple(inputs), output, options))
-        return output
+        self.operations.append(operation)
+        return operation.output
 
     def embedding(self, name: str) -> Matrix:
         """Append the embedding of the sample's tokens: a table in TTM format, or a dense one."""
-        cores = [self.shapes[n] for n in core_names(self.shapes, name)]
-        features = 1
-        for core in cores:
-            features *= core[2]
-        return self.append("embedding", name, (), self.tokens, features if cores else self.shapes[f"{name}.weight"][1])
+        cores = core_names(self.shapes, name)
+        features = math.prod(self.shapes[core][2] for core in cores) if cores else self.shapes[f"{name}.weight"][1]
+        return self.append((TTMTable if cores else Table)(name, (), Matrix(name, self.tokens, features)))
 
     def position(self, x: Matrix, parameter: str) -> Matrix:
         """Append x + the first rows of a table."""
-        return self.append("position", parameter, (x,), x.tokens, x.features)
+        return self.append(Position(parameter, (x,), Matrix(parameter, x.tokens, x.features)))
 
     def add(self, a: Matrix, b: Matrix, name: str = "add") -> Matrix:
         """Append a + b."""
-        return self.append("add", name, (a, b), a.tokens, a.features)
+        return self.append(Add(name, (a, b), Matrix(name, a.tokens, a.features)))
 
     def norm(self, x: Matrix, name: str, epsilon: float = 1e-5, centred: bool = True) -> Matrix:
         """Append LayerNorm; RMSNorm if not `centred`."""
-        return self.append("norm", name, (x,), x.tokens, x.features, epsilon=epsilon, centred=centred)
+        return self.append(Norm(name, (x,), Matrix(name, x.tokens, x.features), epsilon, centred))
 
     def linear(self, x: Matrix, name: str) -> Matrix:
         """Append x W^T + b, W in TT format or dense."""
         cores = core_names(self.shapes, name)
-        features = 1
-        for core in cores[: len(cores) // 2]:
-            features *= self.shapes[core][1]
-        features = features if cores else self.shapes[f"{name}.weight"][0]
         if not cores:
-            bias = f"{name}.bias" if f"{name}.bias" in self.shapes else ""
-            return self.append("dense", name, (x,), x.tokens, features, weight=f"{name}.weight", bias=bias, first=0)
-        return self.append("linear", name, (x,), x.tokens, features)
+            return self.dense(x, name, f"{name}.weight", f"{name}.bias" if f"{name}.bias" in self.shapes else "")
+        features = math.prod(self.shapes[core][1] for core in cores[: len(cores) // 2])
+        return self.append(Linear(name, (x,), Matrix(name, x.tokens, features)))
+
+    def dense(self, x: Matrix, name: str, weight: str, bias: str = "", first: int = 0, outputs: int = 0) -> Matrix:
+        """Append a dense layer with rows of a parameter: `outputs` of them, by default all, from `first` on."""
+        output = Matrix(name, x.tokens, outputs or self.shapes[weight][0])
+        return self.append(Dense(name, (x,), output, weight, bias, first))
 
     def function(self, x: Matrix, function: str, name: str) -> Matrix:
         """Append an activation, element by element."""
-        return self.append("function", name, (x,), x.tokens, x.features, function=function)
+        return self.append(Function(name, (x,), Matrix(name, x.tokens, x.features), function))
 
     def attention(self, q: Matrix, k: Matrix, v: Matrix, heads: int, name: str, causal: bool = False) -> Matrix:
         """Append softmax(q k^T / sqrt(head size)) v for each head; if `causal`, over tokens up to the query's own."""
-        return self.append("attention", name, (q, k, v), q.tokens, q.features, heads=heads, causal=causal)
+        return self.append(Attention(name, (q, k, v), Matrix(name, q.tokens, q.features), heads, causal))
 
     def rows(self, x: Matrix, first: int, tokens: Bound) -> Matrix:
         """Return a view of the rows of a matrix from `first` on."""
@@ -128,33 +85,33 @@ class Graph:
 
     def classifier(self, x: Matrix, name: str, loss: str) -> Matrix:
         """Append a dense layer and the cross-entropy of its logits, of the loss "intent" or "slot"."""
-        weight, options = f"{name}.weight", {"bias": f"{name}.bias", "first": 0, "loss": loss}
-        return self.append("classifier", name, (x,), x.tokens, self.shapes[weight][0], weight=weight, **options)
+        weight, bias = f"{name}.weight", f"{name}.bias"
+        return self.append(
+            Classifier(name, (x,), Matrix(name, x.tokens, self.shapes[weight][0]), weight, bias, 0, loss)
+        )
+
+    def classify(self, layer: Dense, x: Matrix, loss: str) -> None:
+        """Replace a dense layer by a classifier of `x`, with the same weight."""
+        output = Matrix(layer.name, x.tokens, layer.output.features)
+        classifier = Classifier(layer.name, (x,), output, layer.weight, layer.bias, layer.first, loss)
+        self.operations[self.operations.index(layer)] = classifier
 
     def drop_unused(self) -> None:
         """Remove operations whose output is not read."""
         while True:
-            used = [op for op in self.operations if op.kind == "classifier" or self.users(op.output)]
+            used = [op for op in self.operations if isinstance(op, Classifier) or self.users(op.output)]
             if len(used) == len(self.operations):
                 return
             self.operations = used
 
     @property
-    def losses(self) -> dict[str, Operation]:
+    def losses(self) -> dict[str, Classifier]:
         """The classifiers by their losses."""
-        return {one.options["loss"]: one for one in self.operations if one.kind == "classifier"}
+        return {op.loss: op for op in self.operations if isinstance(op, Classifier)}
 
     def users(self, matrix: Matrix) -> list[Operation]:
         """Return the operations that read a matrix, or rows of it."""
-        return [one for one in self.operations if any(m is matrix or m.base is matrix for m in one.inputs)]
-
-
-def core_names(shapes: Shapes, layer: str) -> list[str]:
-    """Return the names of a layer's cores; none if it is dense."""
-    count = 0
-    while f"{layer}.cores.{count}" in shapes:
-        count += 1
-    return [f"{layer}.cores.{k}" for k in range(count)]
+        return [op for op in self.operations if any(m is matrix or m.base is matrix for m in op.inputs)]
 
 
 def labelled(tokens: Register) -> Register:

@@ -11,10 +11,10 @@ from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, re
 from bttlab.compiler.builder import MAX_RANK, ROWS, Builder, padded, vectors_for
 from bttlab.compiler.contraction import BufferContents, Candidate, Contraction
 from bttlab.compiler.errors import DoesNotFit, ProgramError
-from bttlab.compiler.graph import core_names
 from bttlab.compiler.instruction import At, Bound, Level, max_of
 from bttlab.compiler.layout import Block, Layout
 from bttlab.compiler.machine import machine
+from bttlab.compiler.matrix import core_names
 from bttlab.compiler.operands import part
 from bttlab.compiler.products import accumulate, expand, reduce
 from bttlab.compiler.scratch import Scratch

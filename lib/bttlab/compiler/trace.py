@@ -16,9 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.graph import INTENT, SLOTS, Graph, Matrix
+from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import Register
+from bttlab.compiler.matrix import INTENT, SLOTS, Matrix
 from bttlab.compiler.module import ModuleModel
+from bttlab.compiler.operation import Operation
+from bttlab.compiler.ops.attention import Attention
+from bttlab.compiler.ops.dense import Dense
+from bttlab.compiler.ops.embedding import Embedding
 from bttlab.model.module import LANGUAGE_MODEL
 from bttlab.tensor import TTLinear, TTMEmbedding
 
@@ -275,8 +280,17 @@ class Tracer:
         if rule is None and name in AXES_ONLY:
             return getattr(args[0], name)(*args[1:], **kwargs)
         if rule is None:
-            self.refuse(name)
+            return self.record(name, *args, **kwargs)
         return rule(self, *args, **kwargs)
+
+    def record(self, function: str, *values: Any, **options: Any) -> Value:
+        """Record the operation of the graph that computes a function of activations of one shape."""
+        kind = Operation.of_function.get(function)
+        if kind is None or options or not all(isinstance(x, Value) and x.axes == values[0].axes for x in values):
+            self.refuse(function)
+        matrices, name = [self.matrix(x, function) for x in values], self._unique(f"{self.place[-1]}.{function}")
+        output = Matrix(name, matrices[0].tokens, matrices[0].features)
+        return self.like(values[0], self.graph.append(kind(name, tuple(matrices), output)))
 
     # ---- rules --------------------------------------------------------------------------------------------------
 
@@ -348,6 +362,8 @@ class Tracer:
 
     def scale(self, x: Value, factor: Any) -> Value:
         """Record the product of scores and a number."""
+        if x.scores is None and isinstance(factor, Value):
+            return self.record("mul", x, factor)
         if x.scores is None or not isinstance(factor, int | float):
             self.refuse("mul", "a norm's scale, or larger initial values")
         q, k, scale, causal, done = x.scores
@@ -419,9 +435,8 @@ class Tracer:
 
     def dense(self, x: Value, weight: str, name: str, bias: str = "", first: int = 0, outputs: int = 0) -> Value:
         """Record a dense layer, or one whose weight is a range of rows of a parameter."""
-        matrix, rows = self.matrix(x, "linear"), outputs or self.graph.shapes[weight][0]
-        options = {"weight": weight, "bias": bias, "first": first}
-        return self.like(x, self.graph.append("dense", name, (matrix,), matrix.tokens, rows, **options))
+        matrix = self.matrix(x, "linear")
+        return self.like(x, self.graph.dense(matrix, name, weight, bias, first, outputs))
 
 
 def _kinds_of_heads(x: Value) -> list[str]:
@@ -448,7 +463,7 @@ def _embedding(tracer: Tracer, module: nn.Module, ids: Any) -> Any:
         return Positions(tracer.named(module.weight))
     if not isinstance(ids, Value) or ids.matrix is not None:
         tracer.refuse("embedding of an activation")
-    if any(op.kind == "embedding" for op in tracer.graph.operations):
+    if any(isinstance(op, Embedding) for op in tracer.graph.operations):
         tracer.refuse("embedding of the tokens for the second time", "one table")
     tracer.vocabulary = module.num_embeddings
     return Value(tracer, (*ids.axes, (FEATURES, module.embedding_dim)), tracer.graph.embedding(name))
@@ -577,8 +592,8 @@ def trace(module: nn.Module, sequence_length: int) -> ModuleModel:
     outputs = list(outputs.values()) if isinstance(outputs, dict) else outputs
     outputs = list(outputs) if isinstance(outputs, tuple | list) else [outputs]
     graph, limits, tasks = tracer.graph, {}, []
-    attentions = [op for op in graph.operations if op.kind == "attention"]
-    is_causal = bool(attentions) and all(op.options["causal"] for op in attentions)
+    attentions = [op for op in graph.operations if isinstance(op, Attention)]
+    is_causal = bool(attentions) and all(op.causal for op in attentions)
     for output in outputs:
         loss, task = _classifier(tracer, output, is_causal)
         if loss in limits:
@@ -621,7 +636,7 @@ def _classifier(tracer: Tracer, output: Any, is_causal: bool) -> tuple[str, str]
         raise ProgramError(f"{name}.forward returns {type(output).__name__}: return logits of nn.Linear layers")
     matrix = output.matrix
     maker = next(op for op in graph.operations if op.output is (matrix.base or matrix))
-    if maker.kind != "dense" or graph.users(maker.output):
+    if type(maker) is not Dense or graph.users(maker.output):
         raise ProgramError(f"{name}.forward returns the output of {maker.name}: return logits of an nn.Linear layer")
     x = maker.inputs[0]
     if matrix.base is not None:  # take these rows of the layer's input instead of its logits
@@ -633,7 +648,5 @@ def _classifier(tracer: Tracer, output: Any, is_causal: bool) -> tuple[str, str]
         loss, task = SLOTS, LANGUAGE_MODEL if is_causal else "tagging"
         if x.tokens == graph.tokens:
             x = graph.rows(x, 0 if is_causal else 1, Register(-1, 0, 0, most - 1))
-    maker.kind, maker.inputs = "classifier", (x,)
-    maker.output = Matrix(maker.name, x.tokens, maker.output.features)
-    maker.options["loss"] = loss
+    graph.classify(maker, x, loss)
     return loss, task

@@ -8,32 +8,85 @@ Backward: d_V = F1^T d_row, d_F1 = d_row V^T, d_F2 = d_V F3^T, d_F3 = F2^T d_V. 
 are added.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 
-from bttlab.compiler.builder import LANES, ROWS, Builder, bound_of_part, padded, vectors_for
+from bttlab.compiler.builder import LANES, ROWS, bound_of_part, padded, vectors_for
+from bttlab.compiler.context import Context
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.graph import core_names
 from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, VECTOR, At, Level, Register, TokenOffset, max_of
-from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import machine
+from bttlab.compiler.matrix import Matrix, core_names
 from bttlab.compiler.operands import identity, part
+from bttlab.compiler.operation import Operation
 
 M = machine()
 F1, F2, F3, F3_BUFFERED = range(4)  # tables of token offsets: of the cores in banks, and of F3 in the operand buffers
 GROUP = 8  # tokens of an instruction
 
 
-class Embedding:
-    """An embedding in tensor-train-matrix format, with three cores.
+@dataclass(eq=False)
+class Embedding(Operation):
+    """The rows of a table for the sample's tokens.
 
-    Parameters
+    Attributes
     ----------
-    shapes : dict
-        Shapes of the parameters.
+    rows : int
+        Rows of the table.
+    stride : int
+        Distance between token ids that differ in the first digit alone.
+    slice_rows, slice_vectors : tuple of int
+        For each table of token offsets, the number of slices, and the vectors of a slice.
     """
 
-    def __init__(self, builder: Builder, layout: Layout, shapes, tokens: Register, name: str):
-        self.builder, self.layout, self.tokens, self.name = builder, layout, tokens, name
+    kind = "embedding"
+
+    @classmethod
+    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
+        for op in operations:
+            op.builder, op.tokens = context.builder, context.tokens
+            op.allocate(context)
+
+    def allocate(self, context: Context) -> None:
+        """Allocate the parameters and buffers."""
+        self._has_no("allocate")
+
+    def forward(self, context: Context) -> None:
+        self.builder.layer = self.name
+        self.prepare_cores()
+        self.emit_rows(context.output(self.output))
+        for op in context.operations:  # afterwards: the table may use the same vectors of the operand buffers
+            op.load(context)
+
+    def prepare_cores(self) -> None:
+        """Emit what the forward pass needs of the parameters alone."""
+
+    def emit_rows(self, rows: At) -> None:
+        """Emit the rows (tokens, features) of the table for the sample's tokens."""
+        self._has_no("emit_rows")
+
+    def backward(self, context: Context, d: At) -> None:
+        self.builder.layer = self.name
+        self.emit_gradient(d)
+
+    def emit_gradient(self, d_rows: At) -> None:
+        """Emit the gradients of the parameters from d_rows (tokens, features)."""
+        self._has_no("emit_gradient")
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return ()
+
+
+@dataclass(eq=False)
+class TTMTable(Embedding):
+    """A table in tensor-train-matrix format, with three cores."""
+
+    def allocate(self, context: Context) -> None:
+        """Allocate the cores, and vectors of the operand buffers that linear layers may use, too."""
+        builder, layout, shapes, tokens, name = context.builder, context.layout, context.shapes, self.tokens, self.name
         cores = [shapes[core] for core in core_names(shapes, name)]
         if len(cores) != 3:
             raise ProgramError(f"{name} has {len(cores)} cores: the card takes tables of three")
@@ -109,10 +162,9 @@ class Embedding:
         for block in range(self.a_vectors):
             yield block, block * ROWS, min(ROWS, self.a - block * ROWS)
 
-    def prepare(self) -> None:
+    def prepare_cores(self) -> None:
         """Emit F1 permuted to [i1][n1][a], and load F3: rows of b into buffer 0 (forward), of n3 into 1 (backward)."""
         b = self.builder
-        b.layer = self.name
         self.f1_rows = b.allocate("F1 by rows", self.rows_1 * self.slice_1)
         permuted = np.full((self.n1, self.a_vectors * LANES), -1)
         permuted[:, : self.a] = np.arange(self.a)[None, :] * LANES + np.arange(self.n1)[:, None]
@@ -150,10 +202,9 @@ class Embedding:
         """Return the number of tokens of a group."""
         return self.tokens._replace(offset=-GROUP * group, low=0, high=GROUP)
 
-    def forward(self, rows: At) -> None:
+    def emit_rows(self, rows: At) -> None:
         """Emit the rows (tokens, features) of the table for the sample's tokens."""
         b = self.builder
-        b.layer = self.name
         an, width = self.a * self.n2, self.row_vectors
         # Unpacked: n3 elements in a vector of LANES, as the engines leave them; the shuffle unit packs them.
         self.unpacked = b.allocate("V, unpacked", self._most * an)
@@ -217,10 +268,9 @@ class Embedding:
             gate=tokens._replace(high=1) if group else None,
         )
 
-    def backward(self, d_rows: At) -> None:
+    def emit_gradient(self, d_rows: At) -> None:
         """Emit the gradients of the cores from d_rows (tokens, features)."""
         b, width, an = self.builder, self.row_vectors, self.a * self.n2
-        b.layer = self.name
         self.unpacked, self.copy = (
             b.allocate("d_V, unpacked", self._most * an),
             b.allocate("d_V, unpacked, copied", self.copied_tokens * an),
@@ -324,19 +374,15 @@ class Embedding:
         )
 
 
-class Table:
-    """An embedding with a dense table: rows of tokens are copied, and their gradients added to those of the table."""
+@dataclass(eq=False)
+class Table(Embedding):
+    """A dense table: rows of tokens are copied, and their gradients added to those of the table."""
 
-    def __init__(self, builder: Builder, layout: Layout, shapes, tokens: Register, name: str):
-        self.builder, self.tokens, self.name = builder, tokens, name
-        rows, features = shapes[f"{name}.weight"]
-        self.row_vectors = features // LANES
-        self.table = layout.place(f"{name}.weight", added=True)
-        self.slice_rows, self.slice_vectors = (rows, 1, 1, 1), (self.row_vectors, 0, 0, 0)
-        self.rows, self.stride = rows, 1
-
-    def prepare(self) -> None:
-        """Do nothing: the table needs no preparation."""
+    def allocate(self, context: Context) -> None:
+        self.rows, features = context.shapes[f"{self.name}.weight"]
+        self.row_vectors, self.stride = features // LANES, 1
+        self.table = context.layout.place(f"{self.name}.weight", added=True)
+        self.slice_rows, self.slice_vectors = (self.rows, 1, 1, 1), (self.row_vectors, 0, 0, 0)
 
     @property
     def offset_span(self) -> tuple[int, ...]:
@@ -348,16 +394,13 @@ class Table:
         ids = np.asarray(token_ids, np.int64)
         return np.stack([ids * vectors for vectors in self.slice_vectors])
 
-    def forward(self, rows: At) -> None:
-        """Emit the rows (tokens, features) of the table for the sample's tokens."""
-        self.builder.layer = self.name
+    def emit_rows(self, rows: At) -> None:
         where = part(self.table.where(), token_offset=TokenOffset(F1, "t"), w=1)
         loops = [Level("t", self.tokens), Level("w", self.row_vectors)]
         self.builder.vector(M.COPY, "rows", loops, where, r0=part(rows, t=self.row_vectors, w=1))
 
-    def backward(self, d_rows: At) -> None:
+    def emit_gradient(self, d_rows: At) -> None:
         """Emit the gradient of the table; each row is written before the next token can add to it."""
-        self.builder.layer = self.name
         where = part(self.table.gradient(), token_offset=TokenOffset(F1, "t"), w=1)
         loops = [Level("t", self.tokens), Level("w", max(self.row_vectors, M.LATENCY), self.row_vectors)]
         d = part(d_rows, t=self.row_vectors, w=1)

@@ -1,0 +1,186 @@
+"""What operations share while they emit a sample's instructions: the builder, and the matrices' values and gradients.
+
+The values of the forward pass that the backward pass reads are kept, or recomputed when they are first read.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from bttlab.compiler.builder import Builder, padded
+from bttlab.compiler.errors import DoesNotFit
+from bttlab.compiler.instruction import At, Instruction, Level, Register, max_of
+from bttlab.compiler.layout import Layout
+from bttlab.compiler.machine import machine
+from bttlab.compiler.matrix import INTENT, SLOTS, Matrix
+from bttlab.compiler.operands import part
+
+M = machine()
+Produce = Callable[[At | None, At], None]  # from addend and result: emits result = addend + ...
+
+
+class Maker(Protocol):
+    """What the context asks of the operation that computes a matrix."""
+
+    inputs: tuple[Matrix, ...]
+    output: Matrix
+
+    def recompute(self, context: "Context", place: At) -> None:
+        """Emit the output again, to a place."""
+
+
+class Context:
+    """Builder, parameters, values and gradients of a sample.
+
+    Parameters
+    ----------
+    operations : sequence of Operation
+        In topological order.
+    tokens : Register
+        Length of the sample.
+    flow : str, tuple of int or Order
+        Order of contraction of the tensor-train layers (`linear.FLOWS`).
+    """
+
+    def __init__(self, operations: Sequence[Maker], shapes: Mapping[str, tuple[int, ...]], tokens: Register, flow):
+        self.operations, self.shapes, self.tokens, self.flow = operations, shapes, tokens, flow
+        self.builder = Builder()
+        self.layout = Layout(self.builder, shapes)
+        self._statistics = 0
+        self.maker = {op.output: op for op in operations}
+        self.kept: Collection[Matrix] = ()  # values that stay in the banks for the backward pass
+        self.constants: list[Instruction] = []  # computed once, by the section CLEAR
+        self.loss_rows = {INTENT: self.statistics(M.SUM_DISTANCE), SLOTS: self.statistics(M.SEQUENCE)}
+        self._values: dict[Matrix, At] = {}
+        self._recomputed: dict[Matrix, At] = {}
+        self._gradients: dict[Matrix, At] = {}
+        self._owned: set[Matrix] = set()  # matrices whose gradient has a buffer that no other matrix shares
+        self._unwritten: dict[Matrix, set[int]] = {}
+
+    def readers(self, matrix: Matrix) -> list[Maker]:
+        """Return the operations that read a matrix, or rows of it."""
+        return [op for op in self.operations if any(m is matrix or m.base is matrix for m in op.inputs)]
+
+    def statistics(self, count: int) -> int:
+        """Allocate rows of statistics and return the first."""
+        first = self._statistics
+        self._statistics += count
+        if self._statistics > M.STATISTICS:
+            raise DoesNotFit(
+                f"the model needs {self._statistics} rows of statistics, the machine has {M.STATISTICS}",
+                "fewer encoders or heads, or a shorter sequence",
+            )
+        return first
+
+    def section(self, stage: str, emit: Callable[[], Any]) -> list[Instruction]:
+        """Return the instructions that a function emits, labelled with a stage."""
+        self.builder.stage = stage
+        emit()
+        instructions = list(self.builder.instructions)
+        self.builder.instructions.clear()
+        return instructions
+
+    def constant(self, emit: Callable[[Builder, Register], At]) -> At:
+        """Return the place of a constant, which a function emits from the builder and the sample's tokens."""
+        places: list[At] = []
+        self.constants += self.section("CLEAR", lambda: places.append(emit(self.builder, self.tokens)))
+        return places[0]
+
+    # ---- values --------------------------------------------------------------------------------------------------
+
+    def new(self, matrix: Matrix, what: str = "") -> At:
+        """Allocate a buffer of a matrix's size."""
+        return self.builder.allocate(what or matrix.name, max_of(matrix.tokens) * matrix.vectors, rows=matrix.tokens)
+
+    def output(self, matrix: Matrix) -> At:
+        """Allocate the output of an operation of the forward pass."""
+        self._values[matrix] = self.new(matrix)
+        return self._values[matrix]
+
+    def value(self, matrix: Matrix) -> At:
+        """Return the place of a matrix in the forward pass."""
+        if matrix.base is not None:
+            return part(self.value(matrix.base), matrix.first * matrix.vectors)
+        return self._values[matrix]
+
+    def backward_value(self, matrix: Matrix) -> At:
+        """Return the place of a matrix in the backward pass; recompute it there unless it is kept."""
+        if matrix.base is not None:
+            return part(self.backward_value(matrix.base), matrix.first * matrix.vectors)
+        if matrix in self.kept:
+            return self._values[matrix]
+        if matrix not in self._recomputed:
+            place = self.new(matrix, f"{matrix.name}, recomputed")
+            self.maker[matrix].recompute(self, place)
+            self._recomputed[matrix] = place
+        return self._recomputed[matrix]
+
+    # ---- gradients -----------------------------------------------------------------------------------------------
+
+    def gradient(self, matrix: Matrix) -> At | None:
+        """Return the gradient of a matrix as far as it is computed; None if nothing has been added to it."""
+        return self._gradients.get(matrix)
+
+    def add_to_gradient(self, matrix: Matrix, produce: Produce) -> None:
+        """Add the result of `produce`, which adds an addend, to the gradient of a matrix."""
+        if matrix.base is not None:
+            where = part(self._base_gradient(matrix.base), matrix.first * matrix.vectors)
+            is_first = matrix.first in self._unwritten[matrix.base]
+            self._unwritten[matrix.base].discard(matrix.first)
+            produce(None if is_first else where, where)
+            return
+        before = self._gradients.get(matrix)
+        if matrix not in self._owned:
+            self._gradients[matrix] = self.new(matrix, f"gradient of {matrix.name}")
+        produce(before, self._gradients[matrix])
+
+    def pass_gradient(self, matrix: Matrix, where: At) -> None:
+        """Add an existing gradient, that of another matrix, to the gradient of a matrix."""
+        if matrix.base is None and matrix not in self._gradients:
+            self._gradients[matrix] = where
+            return
+
+        def produce(addend: At | None, result: At) -> None:
+            terms = [rows_of(matrix, term) for term in (where, addend) if term is not None]
+            operation = M.ADD if addend is not None else M.COPY
+            self.builder.vector(operation, "sum of gradients", row_loops(matrix), *terms, r0=rows_of(matrix, result))
+
+        self.add_to_gradient(matrix, produce)
+
+    def write_gradient(self, matrix: Matrix, produce: Callable[[At], None]) -> None:
+        """Add the result of `produce`, which takes no addend, to the gradient of a matrix."""
+        if matrix.base is None and matrix not in self._gradients:
+            self.add_to_gradient(matrix, lambda _, result: produce(result))
+            return
+        term = self.new(matrix, f"gradient of {matrix.name}")
+        produce(term)
+        self.pass_gradient(matrix, term)
+
+    def _base_gradient(self, base: Matrix) -> At:
+        """Return the gradient of a matrix whose rows are read; initialize it unless each row is written once."""
+        if base not in self._owned:
+            before = self._gradients.get(base)
+            self._gradients[base] = self.new(base, f"gradient of {base.name}")
+            self._owned.add(base)
+            parts = self._row_parts(base)
+            self._unwritten[base] = set(parts or ())
+            if parts is None:
+                where, source = rows_of(base, self._gradients[base]), before and rows_of(base, before)
+                self.builder.vector(M.COPY, "gradient so far", row_loops(base), source, r0=where)
+        return self._gradients[base]
+
+    def _row_parts(self, base: Matrix) -> list[int] | None:
+        """Return the first rows of the two parts of a matrix if each is read once and together they are all of it."""
+        read = [m for op in self.readers(base) for m in op.inputs if m is base or m.base is base]
+        parts = sorted((m.first, max_of(m.tokens)) for m in read if m.base is base)
+        fits = len(parts) == len(read) == 2 and parts == [(0, 1), (1, max_of(base.tokens) - 1)]
+        return [first for first, _ in parts] if fits else None
+
+
+def rows_of(matrix: Matrix, where: At) -> At:
+    """Return the operand of a vector instruction that reads or writes a matrix, row by row."""
+    return part(where, t=matrix.vectors, w=1)
+
+
+def row_loops(matrix: Matrix) -> list[Level]:
+    """Return the loops of a vector instruction over a matrix."""
+    return [Level("w", matrix.vectors), padded("t", matrix.tokens)]

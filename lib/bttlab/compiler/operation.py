@@ -1,0 +1,99 @@
+"""The base class of operations: what each of them has to say for the forward and the backward pass.
+
+A new operation is a class in a file of `ops/`. It has
+
+- `forward`: emits the output from the values of the inputs;
+- `backward`: emits the inputs' gradients from the output's;
+- `reads_in_backward`: the matrices whose values `backward` reads;
+- `recompute`: emits the output again in the backward pass, if it is not to be kept for it; then `keep` says when it is.
+
+`functions` names functions of PyTorch: the tracer records the operation for each call with activations of one shape.
+Operations with parameters, statistics or space in operand buffers allocate them in `prepare`. The methods see banks
+only as places that the context (`context.Context`) returns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NoReturn, Self
+
+from bttlab.compiler.context import Context
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.instruction import At
+from bttlab.compiler.matrix import Matrix
+
+ALWAYS, IF_SPACE, NEVER = "always", "if there is space", "never"
+
+
+@dataclass(eq=False)
+class Operation:
+    """An operation of the graph.
+
+    Attributes
+    ----------
+    name : str
+        Its place in the module.
+    kind : str
+        Name of the class, for messages.
+    keep : str
+        Whether the output is kept for the backward pass if that reads it: ALWAYS; IF_SPACE, if the banks have space
+        for it; NEVER, since recomputing it takes the vector unit a short time.
+    functions : tuple of str
+        Functions of PyTorch that it computes, of activations of one shape.
+    """
+
+    kind: ClassVar[str] = ""
+    keep: ClassVar[str] = ALWAYS
+    functions: ClassVar[tuple[str, ...]] = ()
+    of_function: ClassVar[dict[str, type[Self]]] = {}  # the operations, by the functions that they compute
+
+    name: str
+    inputs: tuple[Matrix, ...]
+    output: Matrix
+
+    def __init_subclass__(cls) -> None:
+        cls.of_function.update(dict.fromkeys(cls.functions, cls))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The fields of its class, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)[3:]}
+
+    @property
+    def is_in_bank(self) -> bool:
+        """False if the output is written into operand buffers alone."""
+        return True
+
+    @classmethod
+    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
+        """Allocate what the operations of this class need for both passes."""
+
+    def load(self, context: Context) -> None:
+        """Emit loads of operand buffers that no other operation of the forward pass uses."""
+
+    def forward(self, context: Context) -> None:
+        """Emit the output."""
+        self._has_no("forward")
+
+    def backward(self, context: Context, d: At) -> None:
+        """Emit the gradients of inputs and parameters from `d`, the gradient of the output."""
+        self._has_no("backward")
+
+    def recompute(self, context: Context, place: At) -> None:
+        """Emit the output again, to `place`, in the backward pass."""
+        self._has_no("recompute")
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        """Return the matrices whose values `backward` reads.
+
+        Parameters
+        ----------
+        is_late : bool
+            Whether the operation is after the last attention: its output is then kept, at no cost.
+        """
+        self._has_no("reads_in_backward")
+
+    def _has_no(self, method: str) -> NoReturn:
+        raise ProgramError(
+            f"{self.name}: the operation '{self.kind}' has no method '{method}'; {type(self).__name__} must define it "
+            "(docs/extending.md)"
+        )

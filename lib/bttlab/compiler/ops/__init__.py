@@ -1,0 +1,1 @@
+"""Operations of the graph: a class each, a file for each family."""

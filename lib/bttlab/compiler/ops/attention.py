@@ -1,0 +1,254 @@
+"""Multi-head self-attention: context = softmax(Q K^T / sqrt(head size)) V for each head, forward and backward.
+
+Keys are in engine 0's operand buffer, values in engine 1's, token t in row t mod ROWS; ROWS tokens form a block. Scores
+are (heads, tokens, blocks) vectors: a vector has the scores of a query with the keys of a block.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from bttlab.compiler.builder import LANES, ROWS, Builder, block_rows, even_parts, gate, padded
+from bttlab.compiler.context import Context
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.functions import EXPONENT, constant
+from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Bound, Level, Register, max_of
+from bttlab.compiler.machine import machine
+from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.operands import load_rows, part
+from bttlab.compiler.operation import IF_SPACE, Operation
+from bttlab.compiler.ops.tt_linear import Linear
+
+M = machine()
+
+
+@dataclass(eq=False)
+class KeyBuffers:
+    """The operand buffers' vectors for keys and values, which all attentions of a model use in turn.
+
+    Attributes
+    ----------
+    user : Attention, optional
+        The attention whose keys and values are there.
+    """
+
+    keys: At
+    values: At
+    user: "Attention | None" = None
+
+
+@dataclass(eq=False)
+class Attention(Operation):
+    """softmax(q k^T / sqrt(head size)) v for each head; if `causal`, over tokens up to the query's own."""
+
+    kind, keep = "attention", IF_SPACE
+
+    heads: int
+    causal: bool = False
+
+    @classmethod
+    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
+        """Allocate what all attentions share, and let layers write keys and values that only they read there."""
+        b, tokens = context.builder, context.tokens
+        blocks, vectors = -(-max_of(tokens) // ROWS), max(op.output.vectors for op in operations)
+        buffers = KeyBuffers(
+            *(b.allocate_operand_buffer(name, e, vectors * blocks) for e, name in enumerate(("keys", "values")))
+        )
+        rows = context.statistics(max_of(tokens) * max(op.heads for op in operations))
+        mask = context.constant(causal_mask) if any(op.causal for op in operations) else None
+        for op in operations:
+            if op.output.features % (op.heads * LANES):
+                rule = f"heads of a multiple of {LANES} features"
+                size = f"{op.output.features / op.heads:g}"
+                raise ProgramError(f"{op.name} has heads of {size} features: the card takes {rule}")
+            op.tokens, op.vectors = op.output.tokens, op.output.vectors
+            op.buffers, op.rows, op.mask = buffers, rows, mask if op.causal else None
+            for matrix, buffer in zip(op.inputs[1:], (buffers.keys, buffers.values), strict=True):
+                maker = context.maker.get(matrix)
+                is_alone = len(context.readers(matrix)) == op.inputs.count(matrix) == 1
+                if isinstance(maker, Linear) and is_alone:
+                    maker.operand_buffer = buffer
+        for op in operations:
+            op.probabilities = b.allocate(f"attention of {op.name}", op.score_vectors)
+
+    @property
+    def most(self) -> int:
+        """Tokens of the longest sequence."""
+        return max_of(self.tokens)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.most // ROWS)
+
+    @property
+    def head_vectors(self) -> int:
+        """Vectors of a head of a token."""
+        return self.vectors // self.heads
+
+    @property
+    def score_vectors(self) -> int:
+        """Vectors of all heads' scores."""
+        return self.heads * self.most * self.blocks
+
+    @property
+    def _scores(self) -> dict[str, int]:
+        return {"h": self.most * self.blocks, "t": self.blocks}
+
+    def _loops(self, block: int, *loops: Level) -> list[Level]:
+        """Return the loops of an instruction for a block of keys; it has no step if the sample has no such tokens."""
+        return [Level("g", gate(self.tokens, block)), *loops] if block else list(loops)
+
+    def _inner(self, b: Builder, what, engine, stream: At, buffer: At, result: At, addend: At | None = None) -> None:
+        """Emit result[h, t] = stream[t, head h] . buffer[head h]^T, block by block of the keys."""
+        hw = self.head_vectors
+        for block in range(self.blocks):
+            b.reduce(
+                engine,
+                what,
+                self._loops(block, Level("h", self.heads), Level("w", hw + 1), padded("t", self.tokens)),
+                "w",
+                part(buffer, block * self.vectors, h=hw, w=1),
+                part(stream, t=self.vectors, h=hw, w=1),
+                part(result, block, **self._scores),
+                addend=addend and part(addend, block, t=self.blocks),
+                count=block_rows(self.tokens, block),
+            )
+
+    def _outer(self, b: Builder, what, engine, scalars: At, buffer: At, result: At) -> None:
+        """Emit result[t, head h] = scalars[h, t] . buffer[head h]."""
+        hw = self.head_vectors
+        for block in range(self.blocks):
+            where = part(result, t=self.vectors, h=hw, w=1)
+            b.expand(
+                engine,
+                what,
+                self._loops(block, Level("h", self.heads), Level("t", self.tokens), Level("w", hw)),
+                part(buffer, block * self.vectors, h=hw, w=1),
+                part(scalars, block, **self._scores),
+                where,
+                addend=where if block else None,
+                count=block_rows(self.tokens, block),
+            )
+
+    def _transposed(self, b: Builder, what, engine, scalars: At, stream: At, result: At) -> None:
+        """Emit result[s, head h] = sum over t of scalars[h, t][s] stream[t, head h]."""
+        hw = self.head_vectors
+        for block in range(self.blocks):
+            rows = Level("s", block_rows(self.tokens, block))
+            loops = [Level("t", self.tokens), padded("h", self.heads, hw), Level("w", hw)]
+            b.accumulate(
+                engine,
+                what,
+                self._loops(block, *loops),
+                ("t",),
+                part(scalars, block, **self._scores),
+                part(stream, t=self.vectors, h=hw, w=1),
+                rows,
+                part(result, block * ROWS * self.vectors, s=self.vectors, w=1),
+            )
+
+    def _rows(self) -> Iterator[tuple[int, dict]]:
+        """Yield the vector unit's loops over the scores, for as many heads at a time as it has accumulators for.
+
+        Yields
+        ------
+        int
+            First vector of the heads' scores.
+        dict
+            Arguments of `Builder.vector`: the outer loop counts vectors of a row, the inner ones count rows.
+        """
+        vectors = Register(ROWS - 1, 4, 1, self.blocks)
+        for first, heads in even_parts(self.heads, self.most, M.ROW_ACCUMULATORS):
+            loops = [Level("w", vectors), Level("h", heads), padded("t", self.tokens, heads)]
+            rows = {"loops": loops, "accumulator_loop": "w", "rows": self.rows + first * self.most}
+            yield first * self._scores["h"], rows
+
+    def forward(self, context: Context) -> None:
+        """Emit p = softmax(q k^T / sqrt(head size)) and the output p v."""
+        b, scale, p = context.builder, 1 / math.sqrt(self.head_vectors * LANES), self.probabilities
+        self._load(context, context.value)
+        self.buffers.user, b.layer = self, self.name
+        q, result = context.value(self.inputs[0]), context.output(self.output)
+        mask = {"count": self.tokens, "vector_loop": "w"}
+        self._inner(b, "scores = q k^T", ENGINE_0, q, self.buffers.keys, p, self.mask)
+        exponent = {"function": b.functions.number(EXPONENT), "immediates": (scale, 1.0)}
+        for first, rows in self._rows():
+            scores = part(p, first, w=1, **self._scores)
+            b.vector(M.MAXIMUM, "largest score", a=scores, depth=("w",), **rows, **mask)
+            b.vector(M.EXPONENT, "exp(score)", a=scores, r0=scores, depth=("w",), **rows, **mask, **exponent)
+            b.vector(M.SCALE, "p", a=scores, r0=scores, **rows)
+        self._outer(b, "context = p v", ENGINE_1, p, self.buffers.values, result)
+
+    def recompute(self, context: Context, place: At) -> None:
+        self._ensure_loaded(context)
+        context.builder.layer = self.name
+        self._outer(context.builder, "context = p v", ENGINE_1, self.probabilities, self.buffers.values, place)
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return self.inputs
+
+    def backward(self, context: Context, d: At) -> None:
+        b, scale, p = context.builder, 1 / math.sqrt(self.head_vectors * LANES), self.probabilities
+        self._ensure_loaded(context)
+        q = context.backward_value(self.inputs[0])
+        b.layer, d_p = self.name, b.allocate("d_scores", self.score_vectors)
+        d_q, d_k, d_v = gradients = [context.new(matrix, f"gradient of {matrix.name}") for matrix in self.inputs]
+        self._inner(b, "d_p = d_context v^T", ENGINE_1, d, self.buffers.values, d_p)
+        self._transposed(b, "d_v = p^T d_context", ENGINE_0, p, d, d_v)
+        for first, rows in self._rows():
+            slope, share = (part(scores, first, w=1, **self._scores) for scores in (d_p, p))
+            b.vector(M.DOT, "sum of p d_p", a=share, b=slope, depth=("w",), **rows)
+            b.vector(M.SOFTMAX_BACK, "d_scores", a=share, b=slope, r0=slope, immediates=(scale,), **rows)
+        self._outer(b, "d_q = d_scores k", ENGINE_0, d_p, self.buffers.keys, d_q)
+        self._transposed(b, "d_k = d_scores^T q", ENGINE_1, d_p, q, d_k)
+        for matrix, gradient in zip(self.inputs, gradients, strict=True):
+            context.pass_gradient(matrix, gradient)
+
+    def _load(self, context: Context, value: Callable[[Matrix], At]) -> None:
+        """Load the keys and values that no layer writes into the operand buffers directly."""
+        for matrix, buffer in zip(self.inputs[1:], (self.buffers.keys, self.buffers.values), strict=True):
+            if not _is_loaded_by_maker(context, matrix):
+                source = value(matrix)
+                context.builder.layer = self.name
+                for block in range(self.blocks):
+                    first, rows = part(source, ROWS * block * self.vectors), block_rows(matrix.tokens, block)
+                    place = part(buffer, block * self.vectors)
+                    load_rows(context.builder, "load keys, values", first, place, rows, self.vectors)
+
+    def _ensure_loaded(self, context: Context) -> None:
+        """Reload or recompute the keys and values if the operand buffers have those of another attention."""
+        if self.buffers.user is not self:
+            for matrix in self.inputs[1:]:
+                if _is_loaded_by_maker(context, matrix):
+                    context.maker[matrix].recompute(context)
+            self._load(context, context.backward_value)
+            self.buffers.user = self
+
+
+def _is_loaded_by_maker(context: Context, matrix: Matrix) -> bool:
+    return matrix in context.maker and not context.maker[matrix].is_in_bank
+
+
+MASKED = -1e9  # added to a score, it makes the exponential negligible
+
+
+def causal_mask(b: Builder, tokens: Bound) -> At:
+    """Emit the causal mask, which is added to scores: 0 up to the query's token, MASKED after it; return its place."""
+    most, blocks = max_of(tokens), -(-max_of(tokens) // ROWS)
+    mask = b.allocate("causal mask", most * blocks, is_persistent=True)
+    all_of, hidden = b.allocate("all masked", 1, is_persistent=True), b.functions.number(constant(MASKED))
+    shown, one = b.functions.number(constant(-MASKED)), [Level("one", 1)]
+    b.layer = "causal mask"
+    b.vector(M.FUNCTION, "all keys", one, r0=all_of, function=hidden)
+    for block in range(blocks):
+        for t in range(most):
+            result, count = part(mask, t * blocks + block), min(max(t + 1 - block * ROWS, 0), LANES)
+            if count:
+                b.vector(M.FUNCTION, "keys up to the query", one, r0=result, function=shown, count=count)
+            else:
+                b.vector(M.COPY, "no keys", one, r0=result)
+    whole = part(mask, w=1)
+    b.vector(M.ADD, "hidden keys", [Level("w", most * blocks)], whole, part(all_of), r0=whole)
+    return mask

@@ -1,0 +1,237 @@
+"""Dense layers y = x W^T + b, and the cross-entropy of the last ones.
+
+The rows of W are loaded into an operand buffer, output c in row c mod ROWS, and the tokens are streamed: outputs are
+written as vectors. A layer with many outputs divides them between the two engines. Both then read x and the gradient of
+y, so each of these has two copies in different banks.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from bttlab.compiler.builder import LANES, ROWS, Builder, padded
+from bttlab.compiler.context import Context, row_loops, rows_of
+from bttlab.compiler.functions import EXPONENT
+from bttlab.compiler.instruction import ENGINE_1, At, Bound, Level, max_of
+from bttlab.compiler.layout import Block
+from bttlab.compiler.machine import machine
+from bttlab.compiler.matrix import INTENT, Matrix
+from bttlab.compiler.operands import load_rows, part
+from bttlab.compiler.operation import Operation
+
+M = machine()
+# Scalars of the sample's record that weight the terms of a loss's gradient: the softmax, all classes (label smoothing),
+# and the label.
+INTENT_LABEL, INTENT_CLASS, SLOT_WEIGHT, SLOT_LABEL, SLOT_CLASS = (("scalar", number) for number in range(4, 9))
+WEIGHTS = {True: (1.0, INTENT_CLASS, INTENT_LABEL), False: (SLOT_WEIGHT, SLOT_CLASS, SLOT_LABEL)}
+
+
+@dataclass(frozen=True)
+class Share:
+    """The outputs of a layer that one engine computes.
+
+    Attributes
+    ----------
+    block : Block
+        Rows of the weight for these outputs.
+    vectors, first : int
+        Number of vectors of outputs, and the first of them.
+    outputs : int
+    buffer : At
+        Place of the weight in the engine's operand buffer.
+    """
+
+    engine: int
+    block: Block
+    vectors: int
+    first: int
+    outputs: int
+    buffer: At
+
+    def passes(self) -> Iterator[tuple[int, int]]:
+        """Yield the number of each vector of outputs, and the number of its outputs."""
+        for c in range(self.vectors):
+            yield c, min(ROWS, self.outputs - c * LANES)
+
+
+@dataclass(eq=False)
+class Dense(Operation):
+    """A dense layer.
+
+    Attributes
+    ----------
+    weight, bias : str
+        Parameters; `bias` is empty if there is none.
+    first : int
+        Row of both for the first output.
+    """
+
+    kind = "dense"
+
+    weight: str
+    bias: str = ""
+    first: int = 0
+
+    @classmethod
+    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
+        for op in operations:
+            op.allocate(context)
+
+    def allocate(self, context: Context) -> None:
+        """Allocate the parameters and their places in the operand buffers."""
+        x, y, layout = self.inputs[0], self.output, context.layout
+        table = next((op.name for op in context.operations if op.kind == "embedding"), "")
+        is_shared = self.weight == f"{table}.weight"
+        is_split = y.vectors > 2 and not is_shared
+        sizes = [-(-y.vectors // 2), y.vectors // 2] if is_split else [y.vectors]
+        self.shares = []
+        for number, count in enumerate(sizes):
+            engine, first = (number if is_split else ENGINE_1), number * sizes[0]
+            rows = (self.first + first * LANES, self.first + min((first + count) * LANES, y.features))
+            block = layout.place(self.weight, part=rows, added=is_shared)
+            buffer = context.builder.allocate_operand_buffer(f"weight of {self.name}", engine, count * x.vectors)
+            self.shares.append(Share(engine, block, count, first, y.features - first * LANES, buffer))
+        self.bias_block = layout.place(self.bias) if self.bias else None
+
+    def load(self, context: Context) -> None:
+        """Load the weight into the operand buffers."""
+        b, vectors = context.builder, self.inputs[0].vectors
+        b.layer = self.name
+        for share in self.shares:
+            for c, rows in share.passes():
+                source, buffer = part(share.block.where(), c * ROWS * vectors), part(share.buffer, c * vectors)
+                load_rows(b, "load weight", source, buffer, rows, vectors)
+                if rows < ROWS:
+                    load_rows(b, "no more outputs", None, buffer, ROWS - rows, vectors, rows)
+
+    def forward(self, context: Context) -> None:
+        self._multiply(context, self._copies(context, context.value(self.inputs[0])), context.output(self.output))
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return self.inputs
+
+    def backward(self, context: Context, d: At) -> None:
+        x = self.inputs[0]
+        streams = self._copies(context, context.backward_value(x))
+        context.add_to_gradient(
+            x, lambda addend, result: self._multiply_back(context.builder, streams, d, result, addend)
+        )
+
+    def _copies(self, context: Context, x: At, what: str = "x") -> list[At]:
+        """Return a copy of x for each share; the first share reads x itself."""
+        b, matrix = context.builder, self.inputs[0]
+        b.layer = self.name
+        loops = [Level("w", matrix.vectors), Level("t", matrix.tokens)]
+        copies = [context.new(matrix, f"{what}, twice") for _ in self.shares[1:]]
+        for copy in copies:
+            b.vector(M.COPY, what, loops, rows_of(matrix, x), r0=rows_of(matrix, copy))
+        return [x, *copies]
+
+    def _multiply(self, context: Context, streams: Sequence[At], y: At, what: str = "y") -> None:
+        """Emit y = x W^T + b."""
+        b, w, tokens, row = context.builder, self.inputs[0].vectors, self.output.tokens, self.output.vectors
+        products = [(y, row)]  # place of each share's outputs, without the bias, and vectors from token to token
+        for share in self.shares[1:]:
+            place = b.allocate(f"{what} of {self.name}", max_of(tokens) * share.vectors, rows=tokens)
+            products.append((place, share.vectors))
+        for share, stream, (result, stride) in zip(self.shares, streams, products, strict=True):
+            depth, buffer = Level("w", w + 1), part(share.buffer, c=w, w=1)
+            if tokens == 1:
+                loops, stream, result = [depth, padded("c", share.vectors)], part(stream, w=1), part(result, c=1)
+            else:
+                loops = [Level("c", share.vectors), depth, padded("t", tokens)]
+                stream, result = part(stream, t=w, w=1), part(result, t=stride, c=1)
+            b.reduce(share.engine, what, loops, "w", buffer, stream, result)
+        for share, (product, stride) in zip(self.shares, products, strict=True):
+            if product is y and self.bias_block is None:
+                continue
+            loops = [Level("w", share.vectors), padded("t", tokens)]
+            lanes = {"count": share.outputs, "vector_loop": "w"}
+            bias = self.bias_block and part(self.bias_block.where(), self.first // LANES + share.first, w=1)
+            product, result = part(product, t=stride, w=1), part(y, share.first, t=row, w=1)
+            b.vector(M.ADD if bias else M.COPY, f"{what} + b", loops, product, bias, r0=result, **lanes)
+
+    def _multiply_back(self, b: Builder, streams: Sequence[At], d_y: At, d_x: At, addend: At | None) -> None:
+        """Emit d_x = addend + d_y W and the gradients of weight and bias."""
+        x, y = self.inputs[0], self.output
+        w, row, most = x.vectors, y.vectors, max_of(x.tokens)
+        b.layer = self.name
+        loops = [Level("w", w), Level("t", x.tokens)]
+        scalars = [(d_y, row)]  # d_y for each share, and vectors from token to token
+        for share in self.shares[1:]:
+            copy = b.allocate("d_y, twice", most * share.vectors, rows=x.tokens)
+            nest = [Level("w", share.vectors), Level("t", x.tokens)]
+            b.vector(M.COPY, "d_y", nest, part(d_y, share.first, t=row, w=1), r0=part(copy, t=share.vectors, w=1))
+            scalars.append((copy, share.vectors))
+        terms = [d_x]
+        if len(self.shares) > 1:
+            terms = [b.allocate("share of d_x", most * w, rows=x.tokens) for _ in self.shares]
+        for share, term, (d_share, stride) in zip(self.shares, terms, scalars, strict=True):
+            result = rows_of(x, term)
+            before = rows_of(x, addend) if addend and share is self.shares[0] else None
+            for c, rows in share.passes():
+                buffer, scalar = part(share.buffer, c * w, w=1), part(d_share, c, t=stride)
+                b.expand(share.engine, "d_x = d_y W", loops, buffer, scalar, result, addend=before, count=rows)
+                before = result
+        if len(terms) == 2:
+            first, second = (rows_of(x, term) for term in terms)
+            b.vector(M.ADD, "d_x", loops, first, second, r0=rows_of(x, d_x))
+        if self.bias_block is not None:
+            nest, gradient = [Level("t", x.tokens), padded("w", row)], self.bias_block.gradient()
+            b.columns("d_b", nest, a=rows_of(y, d_y), r1=part(gradient, self.first // LANES, w=1), check=True)
+        for share, stream, (d_share, stride) in zip(self.shares, streams, scalars, strict=True):
+            for c, count in share.passes():
+                gradient = part(share.block.gradient(), c * ROWS * w, r=w, w=1)
+                rows, nest = Level("r", count), [Level("t", x.tokens), padded("w", w)]
+                scalar, what = part(d_share, c, t=stride), "d_W = d_y^T x"
+                b.accumulate(
+                    share.engine, what, nest, ("t",), scalar, rows_of(x, stream), rows, gradient, ROWS, check=True
+                )
+
+
+@dataclass(eq=False)
+class Classifier(Dense):
+    """A dense layer whose outputs are logits, and their cross-entropy with the sample's label or with each token's."""
+
+    kind = "classifier"
+
+    loss: str = INTENT
+
+    def allocate(self, context: Context) -> None:
+        super().allocate(context)
+        self.rows, size = context.loss_rows[self.loss], max_of(self.output.tokens) * self.output.vectors
+        self.logits = context.builder.allocate(f"{self.loss} logits", size)
+
+    def forward(self, context: Context) -> None:
+        self.streams = self._copies(context, context.value(self.inputs[0]), "pooled")
+        self._multiply(context, self.streams, self.logits, "logits")
+        self._emit_loss(context.builder)
+
+    def _emit_loss(self, b: Builder) -> None:
+        """Emit the softmax, the loss and the gradient of the logits, which overwrites the logits."""
+        logits, flags = rows_of(self.output, self.logits), M.INTENT if self.loss == INTENT else 0
+        weight, class_weight, label_weight = WEIGHTS[self.loss == INTENT]
+        rows = {"loops": row_loops(self.output), "accumulator_loop": "w", "rows": self.rows}
+        rows |= {"count": self.output.features, "vector_loop": "w"}
+        exponent = {"function": b.functions.number(EXPONENT), "immediates": (1.0, weight), "flags": flags | M.LOSS}
+        b.vector(M.MAXIMUM, "largest logit", a=logits, depth=("w",), flags=flags, **rows)
+        b.vector(M.EXPONENT, "exp(logit), loss", a=logits, r0=logits, depth=("w",), **exponent, **rows)
+        weights = {"immediates": (class_weight, label_weight)}
+        b.vector(M.LOSS_BACK, "d_logits", a=logits, r0=logits, flags=flags, **weights, **rows)
+
+    def backward(self, context: Context, d: At | None) -> None:
+        x = self.inputs[0]
+        streams = [context.backward_value(x), *self.streams[1:]]
+        context.add_to_gradient(
+            x, lambda addend, result: self._multiply_back(context.builder, streams, self.logits, result, addend)
+        )
+
+
+def no_loss(b: Builder, name: str, is_intent: bool, tokens: Bound, rows: int) -> None:
+    """Emit a loss of 0 and label 0 for an output that the model does not have: the machine adds both losses."""
+    b.layer, flags = name, M.INTENT if is_intent else 0
+    nest = {"loops": [Level("w", 1), padded("t", tokens)], "accumulator_loop": "w", "rows": rows}
+    nest |= {"depth": ("w",), "count": 1, "vector_loop": "w"}
+    exponent = {"function": b.functions.number(EXPONENT), "immediates": (0.0, 0.0), "flags": flags | M.LOSS}
+    b.vector(M.MAXIMUM, "no label", flags=flags, **nest)
+    b.vector(M.EXPONENT, "no loss", **exponent, **nest)

@@ -1,0 +1,125 @@
+"""Operations of the vector unit, element by element: sums and functions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from bttlab.compiler.context import Context, row_loops, rows_of
+from bttlab.compiler.functions import ACTIVATIONS
+from bttlab.compiler.instruction import At
+from bttlab.compiler.machine import machine
+from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.operation import NEVER, Operation
+
+M = machine()
+
+
+@dataclass(eq=False)
+class Sum(Operation):
+    """A sum of two matrices. If its first reader is a norm, the norm computes it in the same instruction."""
+
+    is_fused = False  # with the norm that reads it
+
+    def terms(self, context: Context) -> tuple[At, At]:
+        """Return the places of both terms in the forward pass."""
+        self._has_no("terms")
+
+    def forward(self, context: Context) -> None:
+        if self.is_fused:
+            return
+        context.builder.layer, y = self.name, self.output
+        a, b = (rows_of(y, term) for term in self.terms(context))
+        context.builder.vector(M.ADD, "sum", row_loops(y), a, b, r0=rows_of(y, context.output(y)))
+
+    def backward(self, context: Context, d: At) -> None:
+        if not self.is_fused:
+            self.backward_terms(context, d)
+
+    def backward_terms(self, context: Context, d: At) -> None:
+        """Emit the gradients of the terms."""
+        self._has_no("backward_terms")
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return ()
+
+
+@dataclass(eq=False)
+class Add(Sum):
+    """a + b."""
+
+    kind = "add"
+
+    def terms(self, context: Context) -> tuple[At, At]:
+        """Return the places of a and b, the second first in a fused sum."""
+        a, b = map(context.value, self.inputs)
+        return (b, a) if self.is_fused else (a, b)
+
+    def backward_terms(self, context: Context, d: At) -> None:
+        """Pass the gradient on to both."""
+        for matrix in self.inputs:
+            context.pass_gradient(matrix, d)
+
+
+@dataclass(eq=False)
+class Position(Sum):
+    """x + the first rows of a table, the parameter `name`."""
+
+    kind = "position"
+
+    @classmethod
+    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
+        for op in operations:
+            op.table = context.layout.place(op.name, added=True)
+
+    def terms(self, context: Context) -> tuple[At, At]:
+        """Return the places of x and the table."""
+        return context.value(self.inputs[0]), self.table.where()
+
+    def backward_terms(self, context: Context, d: At) -> None:
+        """Copy the gradient to the table's, and pass it on to x."""
+        context.builder.layer, y = self.name.rpartition(".")[0], self.output
+        result = rows_of(y, self.table.gradient())
+        context.builder.vector(M.COPY, "gradient", row_loops(y), rows_of(y, d), r0=result, flags=M.CHECK)
+        context.pass_gradient(self.inputs[0], d)
+
+
+@dataclass(eq=False)
+class Function(Operation):
+    """An activation, a key of `functions.ACTIVATIONS`."""
+
+    kind, keep = "function", NEVER
+
+    function: str
+
+    def forward(self, context: Context) -> None:
+        self._emit(context, context.value(self.inputs[0]), context.output(self.output))
+
+    def recompute(self, context: Context, place: At) -> None:
+        self._emit(context, context.backward_value(self.inputs[0]), place)
+
+    def _emit(self, context: Context, u: At, result: At) -> None:
+        b, y, activation = context.builder, self.output, ACTIVATIONS[self.function]
+        b.layer = self.name
+        operation = M.TIMES_FUNCTION if activation.times_x else M.FUNCTION
+        number = b.functions.number(activation.function)
+        what = f"{self.function}(u)"
+        b.vector(operation, what, row_loops(y), rows_of(y, u), r0=rows_of(y, result), function=number)
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return (self.output if self.function == "tanh" and is_late else self.inputs[0],)
+
+    def backward(self, context: Context, d: At) -> None:
+        b, x = context.builder, self.inputs[0]
+        is_from_output = self.function == "tanh" and self.output in context.kept
+        u = rows_of(x, context.backward_value(self.output if is_from_output else x))
+
+        def produce(place: At) -> None:
+            b.layer, loops, result, d_y = self.name, row_loops(x), rows_of(x, place), rows_of(x, d)
+            if is_from_output:
+                b.vector(M.TANH_BACK, "d_u = d_y (1 - y y)", loops, d_y, u, r0=result)
+            else:
+                number = b.functions.number(ACTIVATIONS[self.function].slope)
+                what = f"d_u = d_a {self.function}'(u)"
+                b.vector(M.TIMES_FUNCTION, what, loops, u, d_y, r0=result, function=number)
+
+        context.write_gradient(x, produce)

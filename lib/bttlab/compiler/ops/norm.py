@@ -1,0 +1,99 @@
+"""LayerNorm and RMSNorm over a token's features: forward, backward, and the recomputed output."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from bttlab.compiler.builder import LANES, padded
+from bttlab.compiler.context import Context, row_loops, rows_of
+from bttlab.compiler.instruction import At, Level, max_of
+from bttlab.compiler.machine import machine
+from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.operation import NEVER, Operation
+from bttlab.compiler.ops.elementwise import Position, Sum
+
+M = machine()
+
+
+@dataclass(eq=False)
+class Norm(Operation):
+    """y = n scale + shift with n = (x - mean) / std; n = x / root mean square if not `centred`.
+
+    n stays in a bank, and 1 / std in rows of statistics, for the backward pass.
+    """
+
+    kind, keep = "norm", NEVER
+
+    epsilon: float = 1e-5
+    centred: bool = True
+
+    @classmethod
+    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
+        for op in operations:
+            x = op.inputs[0]
+            op.scale, op.shift = context.layout.place(f"{op.name}.weight"), None
+            if f"{op.name}.bias" in context.shapes:
+                op.shift = context.layout.place(f"{op.name}.bias")
+            op.normalized = context.builder.allocate(f"normalized by {op.name}", max_of(x.tokens) * x.vectors)
+            op.rows = context.statistics(max_of(x.tokens))
+            maker = context.maker.get(x)
+            op.sum = maker if isinstance(maker, Sum) and context.readers(x)[0] is op else None
+            if op.sum is not None:
+                op.sum.is_fused = True
+
+    def _parameters(self) -> dict[str, At]:
+        shift = {} if self.shift is None else {"c": self.shift.where(w=1)}
+        return {"b": self.scale.where(w=1)} | shift
+
+    def _row_sums(self, **of: tuple[str, ...]) -> dict:
+        """Return arguments of `Builder.vector` for an operation that reads or writes statistics of the rows."""
+        return {"loops": row_loops(self.output), "accumulator_loop": "w", "rows": self.rows} | of
+
+    def forward(self, context: Context) -> None:
+        b, x, y = context.builder, self.inputs[0], self.output
+        if self.sum is not None:
+            first, second = self.sum.terms(context)
+            total = rows_of(x, context.output(x))
+            terms = {"a": rows_of(x, first), "b": rows_of(x, second), "r0": total}
+        else:
+            total = rows_of(x, context.value(x))
+            terms = {"a": total}
+        b.layer = self.name
+        share, sums = 1 / (x.vectors * LANES), self._row_sums(depth=("w",))
+        b.vector(M.SUM, "mean" if self.centred else "no mean", **terms, immediates=(share * self.centred,), **sums)
+        b.vector(M.VARIANCE, "1 / std", a=total, immediates=(share, self.epsilon), **sums)
+        results = {"r0": rows_of(x, self.normalized), "r1": rows_of(x, context.output(y))}
+        b.vector(M.NORMALIZE, "y", a=total, **self._parameters(), **results, **self._row_sums())
+
+    def recompute(self, context: Context, place: At) -> None:
+        context.builder.layer, y = self.name, self.output
+        operands = {"a": rows_of(y, self.normalized), "r0": rows_of(y, place)} | self._parameters()
+        context.builder.vector(M.AFFINE, "recompute y", row_loops(y), **operands)
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return ()
+
+    def backward(self, context: Context, d: At) -> None:
+        x = self.inputs[0]
+        if isinstance(self.sum, Position) and context.gradient(x) is None:
+            where = self.sum.table.gradient()  # the table's gradient is that of the sum
+            self._emit_backward(context, d, where, M.CHECK)
+            context.pass_gradient(self.sum.inputs[0], where)
+            return
+        context.write_gradient(x, lambda result: self._emit_backward(context, d, result))
+        if self.sum is not None:
+            self.sum.backward_terms(context, context.gradient(x))
+
+    def _emit_backward(self, context: Context, d_y: At, d_x: At, flags: int = 0) -> None:
+        """Emit d_x = (d - mean(d) - n mean(d n)) / std with d = d_y scale, and the gradients of scale and shift."""
+        b, x = context.builder, self.inputs[0]
+        b.layer = self.name
+        operands = {"a": rows_of(x, d_y), "b": self.scale.where(w=1), "c": rows_of(x, self.normalized)}
+        sums, share = self._row_sums(depth=("w",)), (1 / (x.vectors * LANES),)
+        b.vector(M.NORM_SUMS, "mean(d), mean(d n)", immediates=share, **operands, **sums)
+        if not self.centred:
+            b.vector(M.DOT, "no mean(d)", **sums | {"loops": [Level("w", 1), padded("t", x.tokens)]})
+        b.vector(M.NORM_BACK, "d_x", r0=rows_of(x, d_x), flags=flags, **operands, **self._row_sums())
+        loops = [Level("t", x.tokens), padded("w", x.vectors)]
+        results = {"r0": self.scale.gradient(w=1)} | ({} if self.shift is None else {"r1": self.shift.gradient(w=1)})
+        b.columns("d_scale, d_shift", loops, operands["a"], operands["c"], **results, check=True)

@@ -1,0 +1,64 @@
+"""Linear layers in tensor-train format: y = x W^T + b."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from bttlab.compiler.builder import block_rows
+from bttlab.compiler.context import Context
+from bttlab.compiler.instruction import At
+from bttlab.compiler.linear import LinearLayers
+from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.operation import IF_SPACE, Operation
+
+
+@dataclass(eq=False)
+class Linear(Operation):
+    """A linear layer in tensor-train format (`linear.LinearLayers`).
+
+    Attributes
+    ----------
+    operand_buffer : At, optional
+        Place in an operand buffer to which an attention wants the output, instead of a bank: block by block of ROWS
+        tokens.
+    """
+
+    kind, keep = "linear", IF_SPACE
+    operand_buffer = None
+
+    @classmethod
+    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
+        for op in operations:
+            if f"{op.name}.bias" in context.shapes:
+                context.layout.place(f"{op.name}.bias")
+        tokens = {op.name: op.inputs[0].tokens for op in operations}
+        layers = LinearLayers(context.builder, context.layout, tokens, context.shapes, context.flow)
+        for number, op in enumerate(operations):
+            op.layers, op.number = layers, number
+
+    @property
+    def is_in_bank(self) -> bool:
+        return self.operand_buffer is None
+
+    def _target(self, place: At | None) -> tuple:
+        """Return the arguments of `LinearLayers.forward` for the output."""
+        if self.operand_buffer is None:
+            return (place,)
+        return None, self.operand_buffer, lambda block: block_rows(self.output.tokens, block)
+
+    def forward(self, context: Context) -> None:
+        x, place = self.inputs[0], context.output(self.output) if self.is_in_bank else None
+        self.layers.forward(self.number, context.value(x), x.tokens, *self._target(place))
+
+    def recompute(self, context: Context, place: At | None = None) -> None:
+        self.layers.recompute(self.number, self.inputs[0].tokens, *self._target(place))
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return self.inputs
+
+    def backward(self, context: Context, d: At) -> None:
+        x = self.inputs[0]
+        stream = context.backward_value(x)
+        context.add_to_gradient(
+            x, lambda addend, result: self.layers.backward(self.number, d, stream, x.tokens, result, addend)
+        )
