@@ -19,7 +19,7 @@
 # make rtl       the machine as Verilog, in RTL=build/rtl
 # make synth     what Yosys makes of the Verilog for the card's family, unit by unit, into data/u50/synthesis.json
 # make signals   signals of the Verilog while it runs a layer's program, into data/u50/signals.json: what notebook 02 shows
-# make overlays  build the emulation overlays from hls_src (needs g++ 12 or later) in OVERLAYS=build/overlays, beside those of
+# make overlays  build the emulation overlays from hls_src (needs g++ 11 or later) in OVERLAYS=build/overlays, beside those of
 #                the repository, so that git pull finds nothing changed; OVERLAYS=overlays to commit them
 
 VENV := .venv

@@ -15,6 +15,7 @@ from bttlab.card.facts import U50
 from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.util.places import ROOT
 
+from build_library import COMPILER
 from fake_xrt import as_hardware
 
 HLS = ROOT / "hls_src"
@@ -158,6 +159,6 @@ def test_the_branch_for_vitis_compiles():
     """With a stub of AMD's vectors: what only GCC's and clang's have is an error."""
     flags = ("-std=c++17", "-fsyntax-only", "-D__VITIS_HLS__", "-D__SYNTHESIS__", "-Wno-unknown-pragmas")
     stub = HLS.parent / "tests" / "helpers" / "vitis_stub"
-    command = ["g++", *flags, "-Wall", "-Werror", "-Wno-unused-label", "-Wno-unused-function", f"-I{stub}"]
+    command = [COMPILER, *flags, "-Wall", "-Werror", "-Wno-unused-label", "-Wno-unused-function", f"-I{stub}"]
     done = subprocess.run([*command, HLS / "processor" / "trainer.cpp"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -2,18 +2,20 @@
 
 import fcntl
 import hashlib
+import os
 import subprocess
 from pathlib import Path
 
 from conftest import ROOT
 
 SOURCES = ROOT / "hls_src"
+COMPILER = os.environ.get("CXX") or "g++"
 folder = Path()  # that all workers share: conftest.py names it
 
 
 def library(source: Path, *flags: str) -> Path:
     """Compile a source with those of `hls_src`, unless that is done, and return the shared library."""
-    command = ["g++", *flags, f"-I{SOURCES}", str(source)]
+    command = [COMPILER, *flags, f"-I{SOURCES}", str(source)]
     digest = hashlib.sha256(repr(command).encode())
     for path in sorted({source, *SOURCES.rglob("*.cpp"), *SOURCES.rglob("*.h")}):
         digest.update(path.read_bytes())

@@ -9,6 +9,8 @@ from bttlab.card.build import COMPILE_FLAGS, LINK_FLAGS
 from bttlab.card.kernel import Argument, Kernel
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin
 
+from build_library import COMPILER
+
 SOURCE = r"""
 #include <time.h>
 #define KERNEL extern "C" __attribute__((visibility("default")))
@@ -47,7 +49,7 @@ def image() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
         source.write_text(SOURCE)
-        subprocess.run(["g++", *COMPILE_FLAGS, str(source), "-o", str(library), *LINK_FLAGS], check=True)
+        subprocess.run([COMPILER, *COMPILE_FLAGS, str(source), "-o", str(library), *LINK_FLAGS], check=True)
         return library.read_bytes()
 
 

@@ -12,6 +12,7 @@ from bttlab.compiler.machine import machine
 from bttlab.model import ModelConfig
 from reliability.outcome import Outcome
 
+from build_library import COMPILER
 from training_processor import SMALL
 
 SANITIZERS = "AddressSanitizer and UndefinedBehaviorSanitizer"
@@ -77,7 +78,7 @@ def _built(model: ModelConfig, folder: Path, level: str, sanitize: tuple[str, ..
     port, image = folder / "port", folder / "image"
     image.write_bytes(compiled_program(model).image.tobytes())
     flags = [level, *FLAGS.split(), *sanitize, "-pthread", *IMAGES[-1].flags]
-    subprocess.run(["g++", *flags, str(HLS_SOURCE / "testbench" / "port.cpp"), "-o", str(port)], check=True)
+    subprocess.run([COMPILER, *flags, str(HLS_SOURCE / "testbench" / "port.cpp"), "-o", str(port)], check=True)
     return port, image
 
 

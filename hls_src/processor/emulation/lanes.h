@@ -154,8 +154,8 @@ static inline float met(const Lanes &value, Meet meet) {
     typedef float Four __attribute__((vector_size(16), may_alias));
     const Eight *half = reinterpret_cast<const Eight *>(&value);
     const Eight eight = meet(half[0], half[1]);
-    const Four four =
-        meet(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+    const Four *quarter = reinterpret_cast<const Four *>(&eight);
+    const Four four = meet(quarter[0], quarter[1]);
     return meet(meet(four[0], four[2]), meet(four[1], four[3]));
 }
 
@@ -198,8 +198,20 @@ static inline Lanes trees(const Lanes *vectors) {
     return {{add_lanes(add_pairs(four[0], four[1]), add_pairs(four[2], four[3]))}};
 }
 #else
+typedef float Eight __attribute__((vector_size(32), may_alias));
+
+// Selects lanes of a (0 to 7) and b (8 to 15).
+template <int... LANE>
+static inline Eight pick(const Eight &a, const Eight &b) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, LANE...);
+#else  // g++ has that from version 12 only
+    typedef int Choice __attribute__((vector_size(32)));
+    return __builtin_shuffle(a, b, Choice{LANE...});
+#endif
+}
+
 static inline Lanes trees(const Lanes *vectors) {
-    typedef float Eight __attribute__((vector_size(32), may_alias));
     Eight half[LANES], sum[2];
     UNROLL
     for (int i = 0; i < LANES; i++) half[i] = vectors[i].part[0] + vectors[i].part[1];
@@ -209,17 +221,15 @@ static inline Lanes trees(const Lanes *vectors) {
         UNROLL
         for (int i = 0; i < 4; i++) {
             const Eight a = half[8 * group + i], b = half[8 * group + i + 4];
-            quarter[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
-                         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+            quarter[i] = pick<0, 1, 2, 3, 8, 9, 10, 11>(a, b) + pick<4, 5, 6, 7, 12, 13, 14, 15>(a, b);
         }
         UNROLL
         for (int i = 0; i < 2; i++) {
             const Eight a = quarter[2 * i], b = quarter[2 * i + 1];
-            pair[i] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
-                      __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+            pair[i] = pick<0, 1, 8, 9, 4, 5, 12, 13>(a, b) + pick<2, 3, 10, 11, 6, 7, 14, 15>(a, b);
         }
-        sum[group] = __builtin_shufflevector(pair[0], pair[1], 0, 2, 8, 10, 4, 6, 12, 14) +
-                     __builtin_shufflevector(pair[0], pair[1], 1, 3, 9, 11, 5, 7, 13, 15);
+        sum[group] = pick<0, 2, 8, 10, 4, 6, 12, 14>(pair[0], pair[1]) +
+                     pick<1, 3, 9, 11, 5, 7, 13, 15>(pair[0], pair[1]);
     }
     return join(sum[0], sum[1]);
 }
