@@ -101,17 +101,17 @@ def test_real_atis_has_labels_beyond_its_lists(atis):
         encode(split, vocabulary, corpus, CONFIG).validate(CONFIG)
 
 
-def test_a_corpus_that_is_too_large_for_the_model(snips):
-    corpus = load_corpus(snips)
+def test_a_corpus_that_is_too_large_for_the_model():
+    corpus = load_corpus("airline")
     vocabulary = Vocabulary.from_sentences(corpus.train.words, CONFIG.vocabulary_size)
-    encode(corpus.dev, vocabulary, corpus, CONFIG).validate(CONFIG)  # fewer labels than the model has
+    encode(corpus.dev, vocabulary, corpus, CONFIG).validate(CONFIG)
     for limit, message in (
-        ({"intents": 7}, r"intent_label\.txt has 8 intent labels, the model 7"),
-        ({"slots": 70}, r"slot_label\.txt has 74 slot labels, the model 70"),
+        ({"intents": 21}, r"intent_label\.txt has 22 intent labels, the model 21"),
+        ({"slots": 70}, r"slot_label\.txt has 122 slot labels, the model 70"),
     ):
         with pytest.raises(CorpusError, match=message):
             encode(corpus.dev, vocabulary, corpus, ModelConfig(**limit))
-    large = Vocabulary.from_sentences(corpus.train.words, 2000)
+    large = Vocabulary.from_sentences([[f"word{number}" for number in range(2000)]], 2000)
     with pytest.raises(CorpusError, match="the vocabulary has 2000 tokens, the model 1000"):
         encode(corpus.dev, large, corpus, CONFIG)
 

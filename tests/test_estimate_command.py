@@ -13,8 +13,9 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
-def test_estimate_of_the_papers_models_on_atis(capsys, atis):
-    code, out, _ = run(capsys, "estimate", "--encoders", "2", "4", "6", "--data", str(atis), "--json")
+def test_estimate_of_the_papers_models_on_atis(capsys, atis_lengths):
+    lengths = [f"{length}:{count}" for length, count in atis_lengths.items()]
+    code, out, _ = run(capsys, "estimate", "--encoders", "2", "4", "6", "--lengths", *lengths, "--json")
     values = json.loads(out)
     assert code == 0 and values["provenance"] == "modelled" and values["published"]["training_paper"]
     seconds = [one["seconds_per_epoch"]["value"] for one in values["estimates"]]

@@ -272,10 +272,10 @@ def test_an_interrupt_in_a_call_leaves_a_card_that_works(card, monkeypatch, expe
 
 
 @pytest.fixture
-def environment(xrt, monkeypatch, short_atis):
+def environment(xrt, monkeypatch, tiny_airline):
     for name, value in xrt.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("BTTLAB_DATA", str(short_atis.parent))
+    monkeypatch.setenv("BTTLAB_DATA", str(tiny_airline.parent))
     monkeypatch.setenv("BTTLAB_QUICK", "1")
 
 

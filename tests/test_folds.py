@@ -7,9 +7,9 @@ from bttlab.data import load_corpus
 from tiny_runs import write_corpus
 
 
-def test_each_fold_is_a_corpus_whose_templates_are_not_trained_on(short_atis, tmp_path):
-    corpus = load_corpus(short_atis)
-    assert folds.main([str(short_atis), str(tmp_path), "--parts", "3"]) == 0
+def test_each_fold_is_a_corpus_whose_templates_are_not_trained_on(tiny_airline, tmp_path):
+    corpus = load_corpus(tiny_airline)
+    assert folds.main([str(tiny_airline), str(tmp_path), "--parts", "3"]) == 0
     parts = [load_corpus(tmp_path / f"{corpus.name}{number}") for number in range(3)]
     held_out = sorted(" ".join(words) for part in parts for words in part.dev.words)
     assert held_out == sorted(" ".join(words) for words in corpus.train.words)

