@@ -159,6 +159,20 @@ class Repeated(nn.Module):
         return self.head(self.norm(x + x))
 
 
+class Gated(nn.Module):
+    """SwiGLU, and a matrix times itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm, self.head = nn.Embedding(WORDS, WIDTH), nn.RMSNorm(WIDTH), nn.Linear(WIDTH, 19)
+        self.up, self.gate, self.down = tt(5, (8, 4, 4)), tt(4, (8, 4, 4)), tt(3, MODES, (8, 4, 4))
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        x = self.norm(x + self.down(F.silu(self.gate(x)) * self.up(x)))
+        return self.head(x * x)
+
+
 MODULES = {
     "classifier, pre-norm, RMSNorm, SiLU": Classifier,
     "language model, tied": Language,
@@ -169,6 +183,7 @@ MODULES = {
     "attention written out": Written,
     "two and four cores an end": Trains,
     "sums that read a matrix twice": Repeated,
+    "products of two activations": Gated,
 }
 
 

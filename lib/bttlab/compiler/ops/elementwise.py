@@ -123,3 +123,26 @@ class Function(Operation):
                 b.vector(M.TIMES_FUNCTION, what, loops, u, d_y, r0=result, function=number)
 
         context.write_gradient(x, produce)
+
+
+@dataclass(eq=False)
+class Multiply(Operation):
+    """a * b, element by element: a gate."""
+
+    kind, functions = "multiply", ("mul",)
+
+    def forward(self, context: Context) -> None:
+        a, b = map(context.value, self.inputs)
+        self._emit(context, "a b", a, b, context.output(self.output))
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return self.inputs
+
+    def backward(self, context: Context, d: At) -> None:
+        a, b = map(context.backward_value, self.inputs)
+        for matrix, factor in zip(self.inputs, (b, a), strict=True):
+            context.write_gradient(matrix, lambda place, factor=factor: self._emit(context, "d_y b", d, factor, place))
+
+    def _emit(self, context: Context, what: str, a: At, b: At, result: At) -> None:
+        context.builder.layer, y = self.name, self.output
+        context.builder.vector(M.AFFINE, what, row_loops(y), rows_of(y, a), rows_of(y, b), r0=rows_of(y, result))
