@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
-def _real_corpus(name: str) -> Path:
+def real_corpus(name: str) -> Path:
     """Return the folder of a real corpus. Without it the test is skipped, or fails with $CI; nothing is downloaded."""
     from bttlab.data.find import corpus_places
 
@@ -101,12 +101,12 @@ def _compiled() -> None:
 
 @pytest.fixture(scope="session")
 def atis() -> Path:
-    return _real_corpus("atis")
+    return real_corpus("atis")
 
 
 @pytest.fixture(scope="session")
 def snips() -> Path:
-    return _real_corpus("snips")
+    return real_corpus("snips")
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
+import conftest
 from conftest import ROOT
 
 PYTHONS = ("3.10", "3.11", "3.12")
@@ -97,6 +98,13 @@ def test_the_lock_was_made_with_what_torch_requires():
     cuda = re.compile(r"cuda|nvidia|triton")
     wanted = {f"{r.name}{r.specifier}" for r in installed if "extra" not in str(r.marker) and not cuda.match(r.name)}
     assert set(torch["requires-dist"]) == wanted
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_a_corpus_that_is_not_here_is_a_skip_and_in_ci_a_failure(ci, outcome, monkeypatch):
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="the corpus nowhere is not here"):
+        conftest.real_corpus("nowhere")
 
 
 def test_no_real_corpus_is_committed():
