@@ -15,13 +15,12 @@ from bttlab.card.layer import autograd_errors, layer_program, run_layer, shape_o
 from bttlab.card.processor import NativeProcessor, sample_dtype
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.layer import CORES, LayerProgram, LayerShape
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, StateError, initial_parameters
 from bttlab.tensor import Order, TTLinear, order_of
 from bttlab.util.errors import BttlabError
 
-M = machine()
 FLOWS = ("bidirectional", "right_to_left", "auto")
 MODES = ((12, 8, 8), (8, 8, 12))
 TOLERANCE = 1e-5  # of the largest of a tensor

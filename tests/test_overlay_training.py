@@ -11,14 +11,13 @@ import pytest
 from bttlab.card import U50, EmulatedU50, OverlayError, open_trainer
 from bttlab.card.manifest import overlays_folder, read_file
 from bttlab.card.xclbin import read_xclbin
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.data import Augmenter, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.estimate.geometry import Blocks, capacity_bits
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.runs import read_recipe, tensors_digest
 from bttlab.util.errors import BttlabError
 
-M = machine()
 SGD, MOMENTUM, ADAMW = Optimizer("sgd"), Optimizer("momentum"), Optimizer("adamw")
 
 

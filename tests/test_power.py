@@ -10,7 +10,8 @@ from bttlab.card import open_trainer
 from bttlab.card.constants import read_data
 from bttlab.card.facts import U50
 from bttlab.card.telemetry import PowerLevels, board_sensors
-from bttlab.compiler.instruction import MACHINE, UNIT_NAMES
+from bttlab.compiler.instruction import UNIT_NAMES
+from bttlab.compiler.machine import M
 from bttlab.estimate.card import CLOCK_MHZ, estimate, power_levels
 from bttlab.estimate.power import power
 from bttlab.estimate.recorded import machine_record
@@ -31,7 +32,7 @@ def found():
 def busy(found, part: float, clock: int = CLOCK_MHZ, memories: float = 0.0):
     """Power with every unit acting, and every bank read and written, in a part of all cycles."""
     acting = Counter(dict.fromkeys(UNIT_NAMES, round(part * CYCLES)))
-    words = Counter({f"bank {b}": round(memories * CYCLES) for b in range(MACHINE.BANKS)})
+    words = Counter({f"bank {b}": round(memories * CYCLES) for b in range(M.BANKS)})
     work = Work(Counter({("FP", ""): CYCLES}), acting, acting, 0, words, words)
     return power(machine_record(), found.resources, work, 1, clock).components
 

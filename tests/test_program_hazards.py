@@ -20,14 +20,13 @@ from bttlab.compiler.hazards import (
     unchecked_gradients,
 )
 from bttlab.compiler.instruction import ACCUMULATE, ENGINE_1, REDUCE, UNITS, VECTOR, Instruction, Level, at, value_of
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.ops.embedding import F1
 from bttlab.compiler.program import Program, compile_program
 from bttlab.model import ModelConfig, Optimizer
 
 from training_processor import SMALL, equal_bits, fresh_processor, some_parameters, some_samples
 
-M = machine()
 LENGTHS = (5, 17)  # of the samples that wrong programs are run on: one block of tokens, and a second
 WRONG = 8  # programs of each kind, or more until two were caught
 

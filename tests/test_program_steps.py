@@ -12,14 +12,13 @@ import pytest
 from bttlab.card.processor import NativeProcessor, _aligned, result_dtype, sample_records
 from bttlab.compiler.instruction import ENGINE_0
 from bttlab.compiler.lowering import Lowering
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program, compile_program
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, Optimizer
 
 from training_processor import SMALL, equal_bits, fresh_processor, some_parameters, some_samples
 
-M = machine()
 WHICH = [pytest.param("loop", marks=pytest.mark.long), "fast"]
 OUTCOME = ["status", "intent", "loss", "intent_loss", "slot_loss", "slots"]  # of a result, without its cycles
 

@@ -30,7 +30,6 @@ from bttlab.card import trainer as trainer_module
 from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.card.sharing import FOLDER_VARIABLE, KeeperClient, keeper_of
 from bttlab.commands import doctor
-from bttlab.compiler.machine import machine
 from bttlab.data import Samples
 from bttlab.keeper import serving
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
@@ -38,7 +37,6 @@ from fake_trainer import until
 
 from training_processor import state_digest
 
-M = machine()
 MODELS = ModelConfig(encoders=1), ModelConfig(encoders=1, linear_rank=8)
 ADAMW, RATE = Optimizer("adamw"), 1e-3
 

@@ -13,7 +13,7 @@ from bttlab.card import EmulatedU50, OverlayError, TrainerDriver, compiled, load
 from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.card.trainer import MAX_SAMPLES
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.machine import SOURCE, machine
+from bttlab.compiler.machine import SOURCE, M
 from bttlab.compiler.program import Program, checksum
 from bttlab.compiler.timing import time_program
 from bttlab.data import Samples
@@ -22,7 +22,6 @@ from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, StateError, i
 from emulated_kernels import container
 from training_processor import state_digest
 
-M = machine()
 SGD, MOMENTUM, ADAMW = Optimizer("sgd"), Optimizer("momentum"), Optimizer("adamw")
 MODEL = ModelConfig()
 SMALL_RANK = ModelConfig(linear_rank=8)

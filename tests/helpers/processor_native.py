@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from bttlab.card.processor import _aligned
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 
 from build_library import library
 from conftest import ROOT
 
-C = machine()
-LANES, SEQUENCE = C.LANES, C.SEQUENCE
+LANES, SEQUENCE = M.LANES, M.SEQUENCE
 
 FLAGS = (
     *("-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
@@ -28,10 +27,10 @@ PROGRAM = np.dtype(
             ("instructions", "i4"),
             ("section", "i4", (6, 2)),
             ("lengths", "i4", 3),
-            ("offset_limit", "i4", C.OFFSET_TABLES),
+            ("offset_limit", "i4", M.OFFSET_TABLES),
         ),
-        *(("registers", "i4", (C.REGISTERS, 4)), ("constant", "f4", C.CONSTANTS)),
-        ("function", FUNCTION, C.FUNCTIONS),
+        *(("registers", "i4", (M.REGISTERS, 4)), ("constant", "f4", M.CONSTANTS)),
+        ("function", FUNCTION, M.FUNCTIONS),
     ]
 )
 
@@ -122,7 +121,7 @@ class Sample(ctypes.Structure):
         ("tokens", ctypes.c_int),
         ("intent", ctypes.c_int),
         ("scalar", ctypes.c_float * 14),
-        ("token_offset", ctypes.c_int * SEQUENCE * C.OFFSET_TABLES),
+        ("token_offset", ctypes.c_int * SEQUENCE * M.OFFSET_TABLES),
         ("slot", ctypes.c_int * SEQUENCE),
     )
 
@@ -137,10 +136,10 @@ class Native:
             file.flush()
             self.library = ctypes.CDLL(file.name)
         self.library.memory.restype = ctypes.c_void_p
-        self.memories = {f"bank {b}": self.open("bank", b).reshape(-1, LANES) for b in range(C.BANKS)}
-        buffer = self.open("operand_buffer").reshape(2, C.ROWS, -1, LANES)
-        self.memories["operand_buffer"] = buffer[:, :, : C.OPERAND_BUFFER_DEPTH]
-        self.memories["sums"] = self.open("sums").reshape(2, 2, C.ROWS, C.ACCUMULATORS, LANES)
+        self.memories = {f"bank {b}": self.open("bank", b).reshape(-1, LANES) for b in range(M.BANKS)}
+        buffer = self.open("operand_buffer").reshape(2, M.ROWS, -1, LANES)
+        self.memories["operand_buffer"] = buffer[:, :, : M.OPERAND_BUFFER_DEPTH]
+        self.memories["sums"] = self.open("sums").reshape(2, 2, M.ROWS, M.ACCUMULATORS, LANES)
         self.memories["statistic"] = self.open("statistic").reshape(4, -1)
         for name, kind in (("loss_sum", "f4"), ("loss_margin", "f4"), ("argument", "i4")):
             self.memories[name] = self.open(name, kind=kind)

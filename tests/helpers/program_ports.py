@@ -12,7 +12,7 @@ from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.instruction import Instruction
 from bttlab.compiler.layer import LayerShape, compile_layer
 from bttlab.compiler.lowering import lower
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.program import ORDER_TOKENS, compile_program
 from bttlab.model import ModelConfig
 from bttlab.tensor.order import Order
@@ -47,7 +47,7 @@ def programs() -> Iterator[list[Instruction]]:
 
 def used_ports() -> Ports:
     """Return the banks of each port, as if each reached all of them."""
-    names = {(port.unit, port.operand, port.stores): port.name for port in machine().ports}
+    names = {(port.unit, port.operand, port.stores): port.name for port in M.ports}
     found: Ports = defaultdict(set)
     with mock.patch.object(Instruction, "unreached", lambda self: iter(())):
         for instruction in (i for instructions in programs() for i in instructions):
@@ -61,10 +61,10 @@ def used_ports() -> Ports:
 
 def listed() -> Ports:
     """Return the banks of each port as config.h lists them."""
-    return {port.name: set(port.banks) for port in machine().ports}
+    return {port.name: set(port.banks) for port in M.ports}
 
 
 if __name__ == "__main__":
     used = used_ports()
-    for port in machine().ports:
+    for port in M.ports:
         print(f"{port.name}: {', '.join(map(str, sorted(used[port.name])))}")

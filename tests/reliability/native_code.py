@@ -8,7 +8,7 @@ from pathlib import Path
 from bttlab.card.build import HLS_SOURCE
 from bttlab.card.compiled import compiled_program
 from bttlab.card.image import IMAGES
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.model import ModelConfig
 from reliability.outcome import Outcome
 
@@ -19,7 +19,7 @@ SANITIZERS = "AddressSanitizer and UndefinedBehaviorSanitizer"
 FLAGS = "-std=c++17 -g1 -ffp-contract=off -Wno-psabi -DBTTLAB_FAST"
 # Labels of padding are any number of the host's; what is subtracted from them wraps, and is compared only.
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize=signed-integer-overflow", "-fno-sanitize-recover=all")
-STATUSES = machine().statuses
+STATUSES = M.statuses
 PARTS = 1000  # calls of a program: a failure is known to that
 
 

@@ -29,7 +29,7 @@ from bttlab.card.manifest import (
     read_manifest,
 )
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
-from bttlab.compiler.machine import machine, read_machine
+from bttlab.compiler.machine import M, read_machine
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
@@ -208,7 +208,7 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
     entries = []
     for definition in definitions:
         compiled = {image.name: images[definition, image] for image in IMAGES}
-        data = pack_xclbin(EmulationOverlay(definition.kernels, compiled, clock_mhz=machine().CLOCK_MHZ))
+        data = pack_xclbin(EmulationOverlay(definition.kernels, compiled, clock_mhz=M.CLOCK_MHZ))
         write_file(overlays / f"{definition.name}.xclbin", data)
         entries.append(
             OverlayEntry(
@@ -321,7 +321,7 @@ def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, Overl
     action.add_argument("--check", action="store_true", help="only print which overlays are older than their sources")
     action.add_argument("--describe", action="store_true", help="only print source file, digest for hw, and kernels")
     action.add_argument("--install", metavar="FILE", type=Path, help="only add an .xclbin that Vitis linked for a card")
-    parser.add_argument("--clock", metavar="MHZ", type=int, default=machine().CLOCK_MHZ, help="of an hw overlay")
+    parser.add_argument("--clock", metavar="MHZ", type=int, default=M.CLOCK_MHZ, help="of an hw overlay")
     parser.add_argument(
         "--digest", metavar="SHA256", default="", help="of an hw overlay's inputs, as printed by --describe"
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program, compile_program
 from bttlab.compiler.timing import time_program
 from bttlab.model.choices import PAPER_FLOW
@@ -40,7 +40,7 @@ class CompiledProgram:
     @functools.cached_property
     def most_cycles(self) -> int:
         """Modelled cycles of a sample of the greatest length, for the time limit of a kernel."""
-        program, tokens = self.program, np.array([machine().SEQUENCE])
+        program, tokens = self.program, np.array([M.SEQUENCE])
         return sum(int(time_program(part, tokens, True).cycles[0]) for part in (program.sample, program.flush) if part)
 
 
@@ -91,22 +91,21 @@ def check_image(image: np.ndarray) -> None:
     ------
     ProgramError
     """
-    m = machine()
-    if image.dtype != np.int32 or image.ndim != 2 or image.shape[1] != m.LANES or len(image) < 2:
+    if image.dtype != np.int32 or image.ndim != 2 or image.shape[1] != M.LANES or len(image) < 2:
         raise ProgramError(
-            f"the program is {image.dtype} of shape {image.shape}, not int32 vectors of {m.LANES} integers; "
+            f"the program is {image.dtype} of shape {image.shape}, not int32 vectors of {M.LANES} integers; "
             "compile it again"
         )
     magic, version, digest, instructions = (int(value) for value in image[0, :4])
-    if magic != m.MAGIC:
-        raise ProgramError(f"the program begins with {magic:#x}, not with {m.MAGIC:#x}; compile it again")
-    if version != m.VERSION:
+    if magic != M.MAGIC:
+        raise ProgramError(f"the program begins with {magic:#x}, not with {M.MAGIC:#x}; compile it again")
+    if version != M.VERSION:
         raise ProgramError(
-            f"the program is of version {version}, the machine on the card of version {m.VERSION}; compile it again"
+            f"the program is of version {version}, the machine on the card of version {M.VERSION}; compile it again"
         )
-    if digest != m.digest:
+    if digest != M.digest:
         raise ProgramError(
-            f"the program is for a machine of other widths ({digest:08x}, on the card {m.digest:08x}); compile it again"
+            f"the program is for a machine of other widths ({digest:08x}, on the card {M.digest:08x}); compile it again"
         )
-    if int(np.sum(image, dtype=np.int64)) % (1 << 32) or not 0 < instructions <= m.PROGRAM_DEPTH:
+    if int(np.sum(image, dtype=np.int64)) % (1 << 32) or not 0 < instructions <= M.PROGRAM_DEPTH:
         raise ProgramError("the program was damaged: its numbers do not add up to 0; compile it again")

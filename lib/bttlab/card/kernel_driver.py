@@ -16,10 +16,8 @@ from bttlab.card.processor import optimizer_arguments, result_dtype
 from bttlab.card.sharing import TimeSlices, keeper_of
 from bttlab.card.training_run import wait_to_the_end
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.model import Optimizer
-
-M = machine()
 
 
 @dataclass(frozen=True)

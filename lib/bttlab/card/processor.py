@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.model.config import Optimizer
 from bttlab.model.trainer import UpdateFactors
 
-M = machine()
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adamw": 2}
 
 

@@ -18,7 +18,7 @@ from bttlab.card.profile import Profile
 from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
 from bttlab.compiler.layout import Layout
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.model import (
     PAPER_FLOW,
@@ -32,7 +32,6 @@ from bttlab.model import (
     check_learning_rates,
 )
 
-M = machine()
 STATUS_NAMES = dict(enumerate(M.statuses))
 MOMENTS = ("first_moment", "second_moment")
 MAX_SAMPLES = 1 << 16  # of a call, as in hls_src/processor/samples.h

@@ -11,10 +11,9 @@ from bttlab.compiler.builder import Builder, Level
 from bttlab.compiler.dependencies import set_waits
 from bttlab.compiler.instruction import At, at
 from bttlab.compiler.layer import NO_OFFSETS, LayerProgram, LayerShape, Transfer, assemble, matrix_block
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.model.config import Optimizer
 
-M = machine()
 VECTORS, TOKENS = 16, 16
 SHAPE = LayerShape((4, 4, 4), (4, 4, 4), (1, 1, 1, 1, 1))  # not used, but required by `LayerProgram`
 UNITS = ("copy", "vector", "shuffle", "engine 0", "engine 1", "update")

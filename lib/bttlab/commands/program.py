@@ -27,8 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    from bttlab.compiler.instruction import MACHINE, UNIT_NAMES
+    from bttlab.compiler.instruction import UNIT_NAMES
     from bttlab.compiler.listing import SECTION_NAMES, describe
+    from bttlab.compiler.machine import M
     from bttlab.compiler.profile import busy_shares, cycles_by, layer_of
     from bttlab.compiler.program import TYPICAL_TOKENS, compile_program
     from bttlab.compiler.timing import time_program
@@ -53,8 +54,8 @@ def run(options: argparse.Namespace) -> Outcome:
     units = [sum(i.unit == unit for section in program.sections for i in section) for unit in range(len(UNIT_NAMES))]
     data: dict[str, Any] = {
         "provenance": "modelled",
-        "assumptions": assumptions(MACHINE),
-        "clock_mhz": MACHINE.CLOCK_MHZ,
+        "assumptions": assumptions(M),
+        "clock_mhz": M.CLOCK_MHZ,
         **model.identity,
         "flow": options.flow,
         "optimizers": [name for name in OPTIMIZERS if program.has_space_for(Optimizer(name))],
@@ -107,7 +108,7 @@ def _by_stage(shares: dict[tuple[str, str], float]) -> dict[str, float]:
 
 def _epoch(name: str, model: Any, program: Any) -> dict[str, Any]:
     """Cycles and seconds of a corpus' training split, one sample after the other."""
-    from bttlab.compiler.instruction import MACHINE
+    from bttlab.compiler.machine import M
     from bttlab.compiler.timing import time_program
     from bttlab.data import load_corpus
 
@@ -118,7 +119,7 @@ def _epoch(name: str, model: Any, program: Any) -> dict[str, Any]:
         "corpus": corpus.name,
         "samples": sum(lengths.values()),
         "cycles": cycles,
-        "seconds": {"value": cycles / (MACHINE.CLOCK_MHZ * 1e6), "unit": "s", "provenance": "modelled"},
+        "seconds": {"value": cycles / (M.CLOCK_MHZ * 1e6), "unit": "s", "provenance": "modelled"},
     }
 
 

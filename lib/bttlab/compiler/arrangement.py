@@ -11,9 +11,7 @@ import numpy as np
 from bttlab.compiler.builder import LANES, Builder, vectors_for
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound, Level, Register, max_of
-from bttlab.compiler.machine import machine
-
-M = machine()
+from bttlab.compiler.machine import M
 
 
 class Sizes(dict[str, int]):

@@ -9,29 +9,21 @@ so that both units can work.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.instruction import (
-    DRAIN_0,
-    ENGINE_0,
-    ENGINE_1,
-    MACHINE,
     UPDATE,
     VECTOR,
     At,
-    Bound,
     Instruction,
     Level,
     max_of,
 )
+from bttlab.compiler.machine import M
 
-if TYPE_CHECKING:
-    from bttlab.compiler.builder import Builder
-
-M = MACHINE
 # Bank of a parameter -> bank of its gradient, which has the same address there: the update unit reads both in one step.
 GRADIENT_OF = dict(zip(M.reach(UPDATE, 0, False).banks, M.reach(UPDATE, 1, False).banks, strict=True))
 MOMENTS = tuple(M.reach(UPDATE, number, False).banks[0] for number in (2, 3))
@@ -43,59 +35,14 @@ ATTEMPTS, SWEEPS = 6, 2
 PARAMETER_BANK_COST = 400.0  # cycles, for an activation in a bank of parameters or gradients
 
 
-def scratch_bank(engine: int) -> int:
-    """Return the bank of an engine's intermediates.
-
-    The engine streams them, its drain writes them, and the other engine reads them as scalars.
-    """
-    reached = (
-        M.reach(engine, 1, False).banks,
-        M.reach(DRAIN_0 + engine, 4, True).banks,
-        M.reach(ENGINE_0 + ENGINE_1 - engine, 2, False).banks,
-    )
-    return min(set.intersection(*map(set, reached)))
-
-
-def inner_banks(buffers: Iterable["Buffer"]) -> set[int]:
+def inner_banks(buffers: Iterable[Buffer]) -> set[int]:
     """Return the banks for buffers: all except those of transfers, of moments, and those already assigned (scratch)."""
     return {*range(M.BANKS)} - {M.IN_BANK, M.OUT_BANK, *MOMENTS} - {buffer.bank for buffer in buffers}
 
 
-@dataclass(eq=False)
-class Buffer:
-    """Vectors of a bank.
-
-    Attributes
-    ----------
-    number : int
-        Number in the program: before the assignment an operand in it has the memory "matrix N", one in the gradient of
-        a parameter "gradient N".
-    is_parameter : bool
-        Whether it is a parameter: it is never overwritten by other buffers, and has a gradient.
-    is_accumulated : bool
-        Whether instructions add to its gradient; the update clears it.
-    is_persistent : bool
-        Whether it keeps its vectors for the whole program.
-    rows : int or Register
-        Number of rows that are in use; its vectors are divided evenly among the largest number of rows.
-    bank, base : int, optional
-        Bank and first vector; known after the assignment.
-    """
-
-    name: str
-    vectors: int
-    number: int = -1
-    is_parameter: bool = False
-    is_accumulated: bool = False
-    is_persistent: bool = False
-    rows: Bound = 1
-    bank: int | None = None
-    base: int = 0
-
-
-def with_copies(builder: "Builder", instructions: list[Instruction]) -> list[Instruction]:
+def with_copies(made: list[Buffer], instructions: list[Instruction]) -> list[Instruction]:
     """Insert copies, by the vector unit, of buffers for which no bank is reached by all readers and writers."""
-    inner, reached = inner_banks(builder.made), {}
+    inner, reached = inner_banks(made), {}
     readers: dict[str, list[tuple[int, int, set[int]]]] = defaultdict(list)
     written: dict[str, int] = {}
     for i, instruction in enumerate(instructions):
@@ -119,14 +66,15 @@ def with_copies(builder: "Builder", instructions: list[Instruction]) -> list[Ins
                 unreached.append((i, number))
         if not unreached:
             continue
-        whole = builder.made[int(name.split()[1])]
-        width, copy = whole.vectors // max_of(whole.rows), builder.new_buffer(f"{whole.name}, copied", whole.vectors)
-        copy.rows = whole.rows
+        buffer = made[int(name.split()[1])]
+        width = buffer.vectors // max_of(buffer.rows)
+        copy = Buffer(f"{buffer.name}, copied", buffer.vectors, len(made), rows=buffer.rows)
+        made.append(copy)
         last = max(i for i in range(first, unreached[0][0]) if name in _written_by(instructions[i]))
         strides, label = {"t": width, "w": 1}, instructions[last].label
-        loops = (Level("t", whole.rows), Level("w", width))
+        loops = (Level("t", buffer.rows), Level("w", width))
         operands = {0: At(name, 0, strides), 3: At(f"matrix {copy.number}", 0, strides)}
-        after[last].append(Instruction(VECTOR, M.COPY, loops, operands, (*label[:2], f"copy of {whole.name}")))
+        after[last].append(Instruction(VECTOR, M.COPY, loops, operands, (*label[:2], f"copy of {buffer.name}")))
         for i, number in unreached:
             operand = instructions[i].operands[number]
             instructions[i].operands[number] = replace(operand, memory=f"matrix {copy.number}")

@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
-from typing import Any
 
 import numpy as np
 
-from bttlab.compiler.banks import Buffer
+from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.functions import Functions
 from bttlab.compiler.instruction import (
@@ -17,7 +16,6 @@ from bttlab.compiler.instruction import (
     ENGINE_1,
     EXPAND,
     LEVELS,
-    MACHINE,
     REDUCE,
     SHUFFLE,
     UPDATE,
@@ -28,11 +26,14 @@ from bttlab.compiler.instruction import (
     Level,
     Register,
     at,
+    bound_of_part,
     max_of,
 )
+from bttlab.compiler.machine import M
+from bttlab.compiler.scratch import Scratch, scratch_bank
 from bttlab.compiler.shuffles import permutation_entries
 
-LANES, ROWS = MACHINE.LANES, MACHINE.ROWS
+LANES, ROWS = M.LANES, M.ROWS
 MAX_RANK = 4 * ROWS  # of a linear layer; an engine takes ROWS of it in a pass
 
 
@@ -46,12 +47,12 @@ def padded(name: str, bound: Bound, others: int = 1) -> Level:
 
     `others` is the number of steps of the other loops over sums.
     """
-    least = -(-MACHINE.SUM_DISTANCE // max(others, 1))
+    least = -(-M.SUM_DISTANCE // max(others, 1))
     if least <= 1:
         return Level(name, bound)
     if isinstance(bound, int):
         return Level(name, max(bound, least), bound)
-    return Level(name, bound._replace(low=max(bound.low, least), high=max(bound.high, least)), bound)
+    return Level(name, bound.clipped(least, max(bound.high, least)), bound)
 
 
 def even_parts(whole: int, others: int, most: int) -> list[tuple[int, int]]:
@@ -111,9 +112,9 @@ class Builder:
         self.instructions: list[Instruction] = []
         self.stage, self.layer = "", ""
         self.made: list[Buffer] = []  # buffers in banks
-        self.buffers = [Allocator(f"buffer {n}", MACHINE.OPERAND_BUFFER_DEPTH) for n in range(MACHINE.ENGINES)]
-        self._over = [0] * MACHINE.ENGINES
-        self.scratch: list[Any] = []  # allocators of scratch banks, whose addresses follow from the schedule
+        self.buffers = [Allocator(f"buffer {n}", M.OPERAND_BUFFER_DEPTH) for n in range(M.ENGINES)]
+        self._over = [0] * M.ENGINES
+        self.scratch: list[Scratch] = []  # banks whose addresses follow from the schedule
         self.functions = Functions()
         self.entries: dict[bytes, int] = {}
         self.entry_in: list[np.ndarray] = []
@@ -123,6 +124,13 @@ class Builder:
         """Return a new buffer; its bank is assigned when all instructions are listed."""
         self.made.append(Buffer(name, vectors, len(self.made), **more))
         return self.made[-1]
+
+    def new_scratch(self, engine: int) -> Scratch:
+        """Return the allocator of an engine's bank of intermediates."""
+        bank = scratch_bank(engine)
+        self.new_buffer("scratch", M.banks[bank].depth).bank = bank
+        self.scratch.append(Scratch(bank))
+        return self.scratch[-1]
 
     def allocate(self, name: str, vectors: int, **more) -> At:
         """Allocate a buffer in a bank and return its place."""
@@ -135,12 +143,12 @@ class Builder:
     def allocate_shared_operand_buffer(self, name: str, engine: int, vectors: int) -> At:
         """Allocate vectors at the end of an operand buffer that may overlap with allocations used at other times."""
         self._over[engine] += vectors
-        if self._over[engine] > MACHINE.OPERAND_BUFFER_DEPTH:
+        if self._over[engine] > M.OPERAND_BUFFER_DEPTH:
             raise DoesNotFit(
-                f"{name} takes {vectors} vectors of buffer {engine}, which has {MACHINE.OPERAND_BUFFER_DEPTH}",
+                f"{name} takes {vectors} vectors of buffer {engine}, which has {M.OPERAND_BUFFER_DEPTH}",
                 "a shorter sequence",
             )
-        return at(f"buffer {engine}", MACHINE.OPERAND_BUFFER_DEPTH - self._over[engine])
+        return at(f"buffer {engine}", M.OPERAND_BUFFER_DEPTH - self._over[engine])
 
     def emit(
         self, unit: int, operation: int, what: str, loops: Sequence[Level], operands: dict[int, At], **more
@@ -163,7 +171,7 @@ class Builder:
                 raise ValueError(f"{label} uses a port twice: its operands are in {', '.join(memories)}")
         used, count = (
             instruction.accumulator_count,
-            MACHINE.ACCUMULATORS if unit <= ENGINE_1 else MACHINE.ROW_ACCUMULATORS,
+            M.ACCUMULATORS if unit <= ENGINE_1 else M.ROW_ACCUMULATORS,
         )
         if used > count:
             owner = f"engine {unit}" if unit <= ENGINE_1 else "the vector unit"
@@ -191,7 +199,7 @@ class Builder:
                 nest = [Level(loop.name, loop.active_bound) for loop in nest]
                 copied = replace(result[number], strides={loop.name: operand.strides[loop.name] for loop in nest})
                 source = replace(operand, strides=copied.strides)
-                self.vector(MACHINE.COPY, "read twice", nest or [Level("one", 1)], source, r0=copied)
+                self.vector(M.COPY, "read twice", nest or [Level("one", 1)], source, r0=copied)
             memories.add(operand.memory)
         return result
 
@@ -226,7 +234,7 @@ class Builder:
         accumulators, several instructions follow.
         """
         last = loops[-1]
-        for first, size in even_parts(max_of(last.active_bound), 1, MACHINE.ACCUMULATORS):
+        for first, size in even_parts(max_of(last.active_bound), 1, M.ACCUMULATORS):
             nest = list(loops)
             if first or size < max_of(last.active_bound):
                 nest[-1] = padded(last.name, bound_of_part(last.active_bound, first, size))
@@ -265,14 +273,14 @@ class Builder:
         split = next((name for name, active in counted.items() if active > 1), loops[-1].name)
         whole, each = counted[split], math.prod(counted.values()) // counted[split]
         others = each * math.prod(max_of(loop.active_bound) for loop in tokens)
-        flags = MACHINE.PONG | (MACHINE.CHECK if check else 0)
-        for first, some in even_parts(whole, others, MACHINE.ACCUMULATORS):
+        flags = M.PONG | (M.CHECK if check else 0)
+        for first, some in even_parts(whole, others, M.ACCUMULATORS):
             nest = loops
             if some < whole:
                 (name, bound), *rest = (inner | {split: some}).items()
                 nest = [*loops[:inside], padded(name, bound, others * some // max_of(bound)), *starmap(Level, rest)]
             operands = {1: stream.at_step(split, first), 2: scalars.at_step(split, first)}
-            more = {"depth": tuple(depth), "accumulator_loop": depth[-1], "flags": MACHINE.PONG}
+            more = {"depth": tuple(depth), "accumulator_loop": depth[-1], "flags": M.PONG}
             summed = count or (rows.bound if bias is None else rows.bound + 1)
             self.emit(engine, ACCUMULATE, what, nest, operands, count=summed, **more)
             width = Level("w", each * some)
@@ -284,7 +292,7 @@ class Builder:
                     {0: accumulators, 4: at(bias.memory, bias.base + each * first, w=1)},
                     ("one", rows.bound),
                 )
-                nest, checked = [Level("one", 1), width], flags | MACHINE.CHECK
+                nest, checked = [Level("one", 1), width], flags | M.CHECK
                 self.emit(DRAIN_0 + engine, 0, "d b", nest, operands, row=row, flags=checked)
 
     def vector(
@@ -299,14 +307,14 @@ class Builder:
 
     def columns(self, what, loops, a, b=None, r0=None, r1=None, check=False) -> None:
         """Append COLUMNS: r0 = sum of a b, r1 = sum of a, over the first loop, lane by lane; `check` for gradients."""
-        depth, flags = loops[0].name, MACHINE.CHECK if check else 0
+        depth, flags = loops[0].name, M.CHECK if check else 0
         more = {"depth": (depth,), "accumulator_loop": depth, "flags": flags}
-        self.vector(MACHINE.COLUMNS, what, loops, a, b, r0=r0, r1=r1, **more)
+        self.vector(M.COLUMNS, what, loops, a, b, r0=r0, r1=r1, **more)
 
     def update(self, what, vectors: Bound, *state: At, clear=False) -> None:
         """Append the update of the state (p, g[, m, v]): parameters, gradient, moments; `clear` sets g to 0."""
         operands = {n: At(o.memory, o.base, {"w": 1}) for n, o in enumerate(state)}
-        self.emit(UPDATE, 0, what, (Level("w", vectors),), operands, flags=MACHINE.CLEAR if clear else 0)
+        self.emit(UPDATE, 0, what, (Level("w", vectors),), operands, flags=M.CLEAR if clear else 0)
 
     def shuffle(
         self,
@@ -352,15 +360,8 @@ class Builder:
             x_active, y_in = (x, vectors_in // x) if vectors_in % x == 0 else (1, vectors_in)
             loops = [Level("x", x, x_active), Level("y", max(y, y_in), y_in if active is None else active)]
             count, x_in = y, y_in
-        more = (
-            blocks._replace(offset=blocks.offset + (1 << blocks.shift), high=blocks.high + 1)
-            if not isinstance(blocks, int)
-            else blocks + 1
-        )
-        if not isinstance(blocks, int):
-            more = more._replace(low=blocks.low + 1)
         loops = [Level("gate", 1 if gate is None else gate), *([] if out else [Level("x", 1)]), *loops]
-        loops = [Level("block", more), *loops]  # level 0 counts blocks
+        loops = [Level("block", blocks + 1), *loops]  # level 0 counts blocks
         entry_out = {"y": 1} | ({"x": count} if out is not None else {})
         operands = {
             0: At("", base, {"y": 1} | ({"x": x_in} if out is not None else {})),
@@ -382,27 +383,16 @@ class Builder:
             into, out = permutation_entries(permutation, vectors_in)
             length = max(len(into), len(out))
             total = len(self.entry_in) + length
-            if total > MACHINE.SHUFFLE_ENTRIES:
+            if total > M.SHUFFLE_ENTRIES:
                 raise ProgramError(
                     f"the program's permutations take {total} entries, the shuffle unit has "
-                    f"{MACHINE.SHUFFLE_ENTRIES}: choose modes that fill whole vectors"
+                    f"{M.SHUFFLE_ENTRIES}: choose modes that fill whole vectors"
                 )
             self.entries[key] = len(self.entry_in)
             for table, entries in ((self.entry_in, into), (self.entry_out, out)):
                 table.extend(entries)
                 table.extend([np.zeros(LANES, np.int64)] * (length - len(entries)))
         return self.entries[key]
-
-
-def bound_of_part(whole: Bound, first: int, size: int) -> Bound:
-    """Return the bound of the part of a loop that has its indices from `first` to before `first + size`."""
-    if isinstance(whole, int):
-        return min(max(whole - first, 0), size)
-    return whole._replace(
-        offset=whole.offset - (first << whole.shift),
-        low=min(max(whole.low - first, 0), size),
-        high=min(max_of(whole) - first, size),
-    )
 
 
 def block_rows(tokens: Bound, block: int) -> Bound:
@@ -412,4 +402,4 @@ def block_rows(tokens: Bound, block: int) -> Bound:
 
 def gate(tokens: Bound, block: int) -> Bound:
     """Return 1 if there are tokens in a block of ROWS, else 0."""
-    return block_rows(tokens, block)._replace(low=0, high=1)
+    return block_rows(tokens, block).clipped(0, 1)

@@ -10,11 +10,9 @@ from bttlab.compiler.builder import Builder, padded
 from bttlab.compiler.errors import DoesNotFit
 from bttlab.compiler.instruction import At, Instruction, Level, Register, max_of
 from bttlab.compiler.layout import Layout
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, SLOTS, Matrix
-from bttlab.compiler.operands import part
 
-M = machine()
 Produce = Callable[[At | None, At], None]  # from addend and result: emits result = addend + ...
 
 
@@ -99,13 +97,13 @@ class Context:
     def value(self, matrix: Matrix) -> At:
         """Return the place of a matrix in the forward pass."""
         if matrix.base is not None:
-            return part(self.value(matrix.base), matrix.first * matrix.vectors)
+            return self.value(matrix.base).part(matrix.first * matrix.vectors)
         return self._values[matrix]
 
     def backward_value(self, matrix: Matrix) -> At:
         """Return the place of a matrix in the backward pass; recompute it there unless it is kept."""
         if matrix.base is not None:
-            return part(self.backward_value(matrix.base), matrix.first * matrix.vectors)
+            return self.backward_value(matrix.base).part(matrix.first * matrix.vectors)
         if matrix in self.kept:
             return self._values[matrix]
         if matrix not in self._recomputed:
@@ -123,7 +121,7 @@ class Context:
     def add_to_gradient(self, matrix: Matrix, produce: Produce) -> None:
         """Add the result of `produce`, which adds an addend, to the gradient of a matrix."""
         if matrix.base is not None:
-            where = part(self._base_gradient(matrix.base), matrix.first * matrix.vectors)
+            where = self._base_gradient(matrix.base).part(matrix.first * matrix.vectors)
             is_first = matrix.first in self._unwritten[matrix.base]
             self._unwritten[matrix.base].discard(matrix.first)
             produce(None if is_first else where, where)
@@ -178,7 +176,7 @@ class Context:
 
 def rows_of(matrix: Matrix, where: At) -> At:
     """Return the operand of a vector instruction that reads or writes a matrix, row by row."""
-    return part(where, t=matrix.vectors, w=1)
+    return where.part(t=matrix.vectors, w=1)
 
 
 def row_loops(matrix: Matrix) -> list[Level]:

@@ -15,12 +15,11 @@ from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, re
 from bttlab.compiler.builder import LANES, MAX_RANK, ROWS, Builder, row_passes
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.operands import load_rows
 from bttlab.compiler.products import accumulate, accumulate_steps, expand, expand_steps, reduce, reduce_steps
 from bttlab.tensor.order import Product
 
-M = machine()
 PERMUTE_CYCLES = M.LATENCY  # cost of a permutation on top of its steps: the next instruction waits for its results
 MAX_PASSES = 16
 

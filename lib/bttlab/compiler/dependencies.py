@@ -15,7 +15,6 @@ from bttlab.compiler.instruction import (
     DRAIN_0,
     ENGINE_1,
     EXPAND,
-    MACHINE,
     REDUCE,
     SHUFFLE,
     UNITS,
@@ -25,24 +24,25 @@ from bttlab.compiler.instruction import (
     Register,
     max_of,
 )
+from bttlab.compiler.machine import M
 
 # Statistics that each operation of the vector unit reads, and those that it writes.
 STATISTICS_READ = {
-    MACHINE.VARIANCE: (0,),
-    MACHINE.NORMALIZE: (0, 1),
-    MACHINE.NORM_BACK: (1, 2, 3),
-    MACHINE.EXPONENT: (0,),
-    MACHINE.SCALE: (1,),
-    MACHINE.LOSS_BACK: (1,),
-    MACHINE.SOFTMAX_BACK: (2,),
+    M.VARIANCE: (0,),
+    M.NORMALIZE: (0, 1),
+    M.NORM_BACK: (1, 2, 3),
+    M.EXPONENT: (0,),
+    M.SCALE: (1,),
+    M.LOSS_BACK: (1,),
+    M.SOFTMAX_BACK: (2,),
 }
 STATISTICS_WRITTEN = {
-    MACHINE.SUM: (0,),
-    MACHINE.VARIANCE: (1,),
-    MACHINE.NORM_SUMS: (2, 3),
-    MACHINE.MAXIMUM: (0,),
-    MACHINE.EXPONENT: (1,),
-    MACHINE.DOT: (2,),
+    M.SUM: (0,),
+    M.VARIANCE: (1,),
+    M.NORM_SUMS: (2, 3),
+    M.MAXIMUM: (0,),
+    M.EXPONENT: (1,),
+    M.DOT: (2,),
 }
 
 
@@ -85,7 +85,7 @@ def accesses(
 
 def _sums(instruction: Instruction) -> Iterator[Access]:
     """Yield an instruction's access to an engine's sums, as an engine or as a drain."""
-    pong = int(bool(instruction.flags & MACHINE.PONG))
+    pong = int(bool(instruction.flags & M.PONG))
     if instruction.unit <= ENGINE_1 and instruction.operation != EXPAND:
         yield Access(f"sums {instruction.unit} {pong}", 0, 1, True)
     elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
@@ -166,7 +166,7 @@ def _address_levels(instruction: Instruction, access: Access, is_second: bool) -
     for n, loop in enumerate(instruction.loops):
         active = loop.active_bound
         if (folds and loop.name in instruction.depth) or (instruction.unit == SHUFFLE and n == 0):
-            active = _less_one(loop.bound)  # the fold reads neither operand; the last block is only written
+            active = loop.bound - 1  # the fold reads neither operand; the last block is only written
         if max_of(loop.bound) > 1:
             levels.append(_AddressLevel(active, loop.bound, operand.strides.get(loop.name, 0)))
     if is_second:  # repeated accesses come later
@@ -186,12 +186,6 @@ def _is_number(*levels: _AddressLevel) -> bool:
     return not any(isinstance(bound, Register) for level in levels for bound in level[:2])
 
 
-def _less_one(bound: Bound) -> Bound:
-    if not isinstance(bound, Register):
-        return bound - 1
-    return bound._replace(offset=bound.offset - (1 << bound.shift), low=bound.low - 1, high=bound.high - 1)
-
-
 def _at_least(one: Bound, other: Bound) -> bool:
     """Return True if a bound is at least as large as another for every length of the sample."""
     if isinstance(one, Register) and isinstance(other, Register):
@@ -205,7 +199,7 @@ def _can_chain(first: Instruction, before: Access, second: Instruction, after: A
         return False
     if first.unit not in (0, ENGINE_1, VECTOR) or (first.unit <= ENGINE_1 and first.operation != EXPAND):
         return False
-    if first.unit == VECTOR and first.operation == MACHINE.COLUMNS:
+    if first.unit == VECTOR and first.operation == M.COLUMNS:
         return False
     if second.unit not in (0, ENGINE_1, VECTOR, SHUFFLE) or (second.unit == SHUFFLE and after.writes):
         return False

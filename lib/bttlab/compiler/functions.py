@@ -8,9 +8,7 @@ from functools import cache
 import numpy as np
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.machine import machine
-
-MACHINE = machine()
+from bttlab.compiler.machine import M
 
 
 @dataclass(frozen=True)
@@ -134,18 +132,18 @@ class Functions:
         if function not in self.list:
             self.list.append(function)
             entries = sum(f.parts for f in self.list)
-            if entries > MACHINE.FUNCTION_ENTRIES or len(self.list) > MACHINE.FUNCTIONS:
+            if entries > M.FUNCTION_ENTRIES or len(self.list) > M.FUNCTIONS:
                 names = ", ".join(f.name for f in self.list if f.parts > 2)
                 raise ProgramError(
-                    f"the tables of {names} take {entries} entries of {MACHINE.FUNCTION_ENTRIES}: choose one kind of "
+                    f"the tables of {names} take {entries} entries of {M.FUNCTION_ENTRIES}: choose one kind of "
                     "activation, or one and ReLU"
                 )
         return self.list.index(function)
 
     def describe(self) -> tuple[np.ndarray, np.ndarray]:
         """Return descriptions, int32 of shape (FUNCTIONS, 8), and tables, float32 of shape (3, FUNCTION_ENTRIES)."""
-        vectors = np.zeros((MACHINE.FUNCTIONS, 8), np.int32)
-        tables = np.zeros((3, MACHINE.FUNCTION_ENTRIES), np.float32)
+        vectors = np.zeros((M.FUNCTIONS, 8), np.int32)
+        tables = np.zeros((3, M.FUNCTION_ENTRIES), np.float32)
         base = 0
         for vector, function in zip(vectors, self.list, strict=False):
             first = math.floor(np.float32(function.low) * np.float32(function.steps))

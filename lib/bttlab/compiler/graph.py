@@ -7,7 +7,7 @@ have the names that they have in the module. `lowering` emits the operations' in
 import math
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import Bound, Register, max_of
+from bttlab.compiler.instruction import Bound, Register
 from bttlab.compiler.matrix import INTENT, SLOTS, Matrix, Shapes, core_names
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.attention import Attention
@@ -114,11 +114,6 @@ class Graph:
         return [op for op in self.operations if any(m is matrix or m.base is matrix for m in op.inputs)]
 
 
-def labelled(tokens: Register) -> Register:
-    """Return the number of tokens without the first."""
-    return Register(-1, 0, 0, max_of(tokens) - 1)
-
-
 def graph_of_config(config: ModelConfig, shapes: Shapes | None = None) -> Graph:
     """Return the graph of the paper's transformer: what `bttlab.model.Transformer` computes.
 
@@ -139,7 +134,7 @@ def graph_of_config(config: ModelConfig, shapes: Shapes | None = None) -> Graph:
         h = graph.norm(graph.add(x, graph.linear(context, f"{name}.output")), f"{name}.attention_norm")
         activated = graph.function(graph.linear(h, f"{name}.first"), config.activation, f"{name}.{config.activation}")
         x = graph.norm(graph.add(h, graph.linear(activated, f"{name}.second")), f"{name}.feed_forward_norm")
-    for loss, rows in ((INTENT, graph.rows(x, 0, 1)), (SLOTS, graph.rows(x, 1, labelled(graph.tokens)))):
+    for loss, rows in ((INTENT, graph.rows(x, 0, 1)), (SLOTS, graph.rows(x, 1, graph.tokens - 1))):
         pooled = graph.function(graph.linear(rows, f"{loss}_pooler"), "tanh", f"{loss}_head")
         graph.classifier(pooled, f"{loss}_head", loss)
     return graph

@@ -23,7 +23,6 @@ from bttlab.compiler.instruction import (
     DRAIN_0,
     ENGINE_1,
     EXPAND,
-    MACHINE,
     REDUCE,
     SHUFFLE,
     UPDATE,
@@ -31,10 +30,10 @@ from bttlab.compiler.instruction import (
     Instruction,
     value_of,
 )
+from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.compiler.timing import time_program
 
-M = MACHINE
 SUMMING = (M.SUM, M.VARIANCE, M.NORM_SUMS, M.COLUMNS, M.MAXIMUM, M.EXPONENT, M.DOT)
 
 

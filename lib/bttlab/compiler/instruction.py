@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 
-MACHINE = machine()
-FIELDS = MACHINE.INSTRUCTION_FIELDS
-LEVELS, OPERANDS, UNITS = MACHINE.LEVELS, MACHINE.OPERANDS, MACHINE.UNITS
+FIELDS = M.INSTRUCTION_FIELDS
+LEVELS, OPERANDS, UNITS = M.LEVELS, M.OPERANDS, M.UNITS
 ENGINE_0, ENGINE_1, DRAIN_0, DRAIN_1, VECTOR, SHUFFLE, UPDATE = range(UNITS)
 UNIT_NAMES = ("engine 0", "engine 1", "drain 0", "drain 1", "vector", "shuffle", "update")
 EXPAND, ACCUMULATE, REDUCE = range(3)
@@ -30,6 +29,16 @@ class Register(NamedTuple):
             return np.clip((tokens + self.offset) >> self.shift, self.low, self.high)
         return min(max((tokens + self.offset) >> self.shift, self.low), self.high)
 
+    def __add__(self, number: int) -> "Register":
+        return Register(self.offset + (number << self.shift), self.shift, self.low + number, self.high + number)
+
+    def __sub__(self, number: int) -> "Register":
+        return self + -number
+
+    def clipped(self, low: int, high: int) -> "Register":
+        """Return the number clipped to an interval."""
+        return self._replace(low=min(max(self.low, low), high), high=max(min(self.high, high), low))
+
 
 Bound = int | Register
 
@@ -42,6 +51,13 @@ def value_of(bound: Bound, tokens: int | np.ndarray) -> int | np.ndarray:
 def max_of(bound: Bound) -> int:
     """Return a bound's largest value."""
     return bound.high if isinstance(bound, Register) else bound
+
+
+def bound_of_part(bound: Bound, first: int, size: int) -> Bound:
+    """Return the bound of the part of a loop that has its indices from `first` to before `first + size`."""
+    if isinstance(bound, int):
+        return min(max(bound - first, 0), size)
+    return (bound - first).clipped(0, size)
 
 
 class Level(NamedTuple):
@@ -95,6 +111,10 @@ class At:
     def number(self) -> int:
         """Number of its bank or operand buffer."""
         return int(self.memory.split()[1]) if self.memory else 0
+
+    def part(self, offset: int = 0, token_offset: TokenOffset | None = None, **strides: int) -> "At":
+        """Return an operand that begins `offset` vectors after this one, with new strides."""
+        return At(self.memory, self.base + offset, strides, token_offset)
 
     def at_step(self, loop: str, steps: int) -> "At":
         """Return the operand after a number of steps of a loop."""
@@ -244,7 +264,7 @@ class Instruction:
     def writes(self) -> Iterator[int]:
         """Yield the numbers of operands that are written to banks and operand buffers."""
         if self.unit == UPDATE:
-            numbers: tuple[int, ...] = (0, 1, 2, 3) if self.flags & MACHINE.CLEAR else (0, 2, 3)
+            numbers: tuple[int, ...] = (0, 1, 2, 3) if self.flags & M.CLEAR else (0, 2, 3)
         else:
             numbers = {VECTOR: (3, 4), SHUFFLE: (4, 5), DRAIN_0: (4,), DRAIN_1: (4,)}.get(self.unit, (4, 5))
         for number in numbers:
@@ -269,7 +289,7 @@ class Instruction:
                 operand = self.operands[number]
                 if not operand.memory.startswith("bank"):
                     continue
-                port = MACHINE.reach(self.unit, number, stores)
+                port = M.reach(self.unit, number, stores)
                 if operand.number not in port.banks:
                     reached = ", ".join(map(str, port.banks))
                     kind = "writes" if stores else "reads"
@@ -291,46 +311,45 @@ def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
     -------
     ndarray of uint16, shape (64,)
     """
-    m = MACHINE
     fields = [0] * FIELDS
     loops = (Level("", 1),) * (LEVELS - len(instruction.loops)) + tuple(instruction.loops)
-    fields[m.FIELD_OPERATION] = instruction.unit | instruction.operation << 4
+    fields[M.FIELD_OPERATION] = instruction.unit | instruction.operation << 4
     flags = instruction.flags
     if instruction.vector_loop is not None:
-        flags |= instruction.level(instruction.vector_loop) << m.VECTOR_LEVEL_SHIFT
+        flags |= instruction.level(instruction.vector_loop) << M.VECTOR_LEVEL_SHIFT
     tables: list[int] = []
     for number, operand in instruction.operands.items():
-        first = m.FIELD_OPERAND + number * (2 + LEVELS)
+        first = M.FIELD_OPERAND + number * (2 + LEVELS)
         where = 1 << 15 | operand.number
         if operand.token_offset is not None:
             if operand.token_offset.table not in tables:
                 tables.append(operand.token_offset.table)
             where |= (1 + tables.index(operand.token_offset.table)) << 8 | operand.token_offset.group << 10
-            flags |= instruction.level(operand.token_offset.level) << m.OFFSET_LEVEL_SHIFT
+            flags |= instruction.level(operand.token_offset.level) << M.OFFSET_LEVEL_SHIFT
         fields[first] = where
         fields[first + 1] = operand.base
         for name, stride in operand.strides.items():
             fields[first + 2 + instruction.level(name)] = stride
     if len(tables) > 2:
         raise ValueError(f"{instruction.label}: {len(tables)} tables of token offsets; an instruction has two")
-    for table, shift in zip(tables, (m.OFFSET_A_SHIFT, m.OFFSET_B_SHIFT), strict=False):
+    for table, shift in zip(tables, (M.OFFSET_A_SHIFT, M.OFFSET_B_SHIFT), strict=False):
         flags |= table << shift
-    fields[m.FIELD_FLAGS] = flags
-    fields[m.FIELD_AFTER_END : m.FIELD_AFTER_END + UNITS] = instruction.after_end
+    fields[M.FIELD_FLAGS] = flags
+    fields[M.FIELD_AFTER_END : M.FIELD_AFTER_END + UNITS] = instruction.after_end
     # Both share a field, which is enough: a unit that has begun an instruction has ended all those before it.
-    fields[m.FIELD_AFTER_DRAIN : m.FIELD_AFTER_DRAIN + UNITS] = [
+    fields[M.FIELD_AFTER_DRAIN : M.FIELD_AFTER_DRAIN + UNITS] = [
         1 << 15 | begun if begun > drained else drained
         for begun, drained in zip(instruction.after_begin, instruction.after_drain, strict=True)
     ]
     for level, loop in enumerate(loops):
-        fields[m.FIELD_BOUND + level] = code_of(loop.bound)
-        fields[m.FIELD_ACTIVE + level] = code_of(loop.active_bound)
-    fields[m.FIELD_COUNT] = code_of(instruction.count)
+        fields[M.FIELD_BOUND + level] = code_of(loop.bound)
+        fields[M.FIELD_ACTIVE + level] = code_of(loop.active_bound)
+    fields[M.FIELD_COUNT] = code_of(instruction.count)
     for number, immediate in enumerate(instruction.immediates):
-        fields[m.FIELD_IMMEDIATE + number] = immediate_of(immediate)
+        fields[M.FIELD_IMMEDIATE + number] = immediate_of(immediate)
     row_loop, row_base = instruction.row or (None, 0)
     row = instruction.level(row_loop) if row_loop is not None else 0
     mask = sum(1 << instruction.level(name) for name in instruction.depth)
     accumulator = 7 if instruction.accumulator_loop is None else instruction.level(instruction.accumulator_loop)
-    fields[m.FIELD_ROW] = row | (row_base & 63) << 2 | mask << 8 | accumulator << 12
+    fields[M.FIELD_ROW] = row | (row_base & 63) << 2 | mask << 8 | accumulator << 12
     return (np.array(fields) & 0xFFFF).astype(np.uint16)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bttlab.compiler.banks import GRADIENT_OF, Buffer, assign_banks
+from bttlab.compiler.banks import GRADIENT_OF, assign_banks
+from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.builder import LANES, Builder, vectors_for
 from bttlab.compiler.dependencies import set_waits
 from bttlab.compiler.errors import DoesNotFit, ProgramError
@@ -18,13 +19,12 @@ from bttlab.compiler.hazards import find_hazards, written_vectors
 from bttlab.compiler.instruction import Instruction, Level, at
 from bttlab.compiler.layout import Block, Layout
 from bttlab.compiler.linear import LinearLayers
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
 from bttlab.compiler.program import Program
 from bttlab.tensor.order import Order
 from bttlab.tensor.shapes import tt_shapes
 
-M = machine()
 NAME = "layer"
 CORES = tuple(f"G{k}" for k in range(1, 7))
 SMALLER = "fewer tokens or smaller ranks, or an order whose intermediates are smaller"

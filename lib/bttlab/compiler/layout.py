@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bttlab.compiler.banks import GRADIENT_OF, Buffer
+from bttlab.compiler.banks import GRADIENT_OF
+from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.builder import Builder, vectors_for
 from bttlab.compiler.instruction import At, at
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 
-LANES = machine().LANES
+LANES = M.LANES
 
 # Order of the axes of a linear layer's cores at each end of the train; the last axis is along the lanes. `near` is the
 # core at the middle rank, `far` the one at the end: L = (G1 G2) G3 and R = G4 (G5 G6).

@@ -13,15 +13,12 @@ from bttlab.compiler.contraction import BufferContents, Candidate, Contraction
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.instruction import At, Bound, Level, max_of
 from bttlab.compiler.layout import Block, Layout
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import core_names
-from bttlab.compiler.operands import part
 from bttlab.compiler.products import accumulate, expand, reduce
-from bttlab.compiler.scratch import Scratch
 from bttlab.compiler.tt_layer import IN, OUT, TTLayer, axes_of, order_of_merges
 from bttlab.tensor.order import Order, Product
 
-M = machine()
 # Cores that are merged at the input's end and at the output's, before the tokens are contracted with them.
 FLOWS = {"bidirectional": (3, 3), "right_to_left": (1, 1), "auto": (2, 3)}
 Key = tuple[str, Arrangement]
@@ -123,7 +120,7 @@ class LinearLayers:
         self.places = [
             builder.allocate(f"z of {layer.name}", layer.z_arrangement.vectors(layer.sizes)) for layer in self.layers
         ]
-        self._scratch = [Scratch(builder, engine) for engine in range(M.ENGINES)] if has_scratch else []
+        self._scratch = [builder.new_scratch(engine) for engine in range(M.ENGINES)] if has_scratch else []
         self._regions: list[list[At]] = [[], []]
         self._loaded: dict[tuple[int, int], tuple[int, int, BufferContents]] = {}
         self.plans: list[tuple[dict[Key, tuple[int, int]], ...]] = [({}, {}) for _ in self.layers]
@@ -294,9 +291,9 @@ class LinearLayers:
         blocks = None
         if buffered_result is not None:
             blocks = [
-                (rows(n), ROWS * n, part(buffered_result, n * vectors)) for n in range(-(-max_of(layer.tokens) // ROWS))
+                (rows(n), ROWS * n, buffered_result.part(n * vectors)) for n in range(-(-max_of(layer.tokens) // ROWS))
             ]
-        s.targets["y"] = Stored("y", y if y is not None else part(buffered_result), features)
+        s.targets["y"] = Stored("y", y if y is not None else buffered_result.part(), features)
         s.blocks = blocks
         c = s.product(last, is_expand, addend if bias is not None else None)
         s.blocks = None
@@ -357,8 +354,8 @@ class LinearLayers:
             b.columns(
                 "d b",
                 [Level("t", tokens), padded("w", vectors)],
-                part(d_y, t=vectors, w=1),
-                r1=part(bias.gradient(), w=1),
+                d_y.part(t=vectors, w=1),
+                r1=bias.gradient().part(w=1),
                 check=True,
             )
 
@@ -398,6 +395,4 @@ class LinearLayers:
         whole = s.allocate("dx", features)
         rearrange(s.b, s.sizes, c, whole)
         matrix, loops = {"t": vectors, "w": 1}, [Level("w", vectors), padded("t", layer.tokens)]
-        b.vector(
-            M.ADD, "d_x", loops, part(whole.place, **matrix), part(addend, **matrix), r0=part(target.place, **matrix)
-        )
+        b.vector(M.ADD, "d_x", loops, whole.place.part(**matrix), addend.part(**matrix), r0=target.place.part(**matrix))

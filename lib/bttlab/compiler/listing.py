@@ -5,7 +5,6 @@ from bttlab.compiler.instruction import (
     DRAIN_1,
     ENGINE_0,
     ENGINE_1,
-    MACHINE,
     SHUFFLE,
     UNIT_NAMES,
     UPDATE,
@@ -16,6 +15,7 @@ from bttlab.compiler.instruction import (
     Level,
     Register,
 )
+from bttlab.compiler.machine import M
 
 SECTION_NAMES = ("forward", "backward", "flush", "load", "store", "clear")
 _ENGINE = ("EXPAND", "ACCUMULATE", "REDUCE")
@@ -24,8 +24,8 @@ _VECTOR = (
     *("TIMES_FUNCTION", "TANH_BACK", "MAXIMUM", "EXPONENT", "SCALE", "LOSS_BACK", "DOT", "SOFTMAX_BACK"),
 )
 _OPERATIONS = {
-    **{(unit, getattr(MACHINE, name)): name for unit in (ENGINE_0, ENGINE_1) for name in _ENGINE},
-    **{(VECTOR, getattr(MACHINE, name)): name for name in _VECTOR},
+    **{(unit, getattr(M, name)): name for unit in (ENGINE_0, ENGINE_1) for name in _ENGINE},
+    **{(VECTOR, getattr(M, name)): name for name in _VECTOR},
     **{(DRAIN_0, 0): "MOVE", (DRAIN_1, 0): "MOVE", (SHUFFLE, 0): "SHUFFLE", (UPDATE, 0): "UPDATE"},
 }
 _OPERANDS = {  # names of each unit's operands
@@ -56,7 +56,7 @@ def describe(number: int, instruction: Instruction) -> str:
     stage, layer, what = instruction.label
     names = _OPERANDS[instruction.unit]
     operands = [f"{names[n]}={_place(o)}" for n, o in sorted(instruction.operands.items())]
-    flags = [name for name in _FLAGS if instruction.flags & getattr(MACHINE, name)]
+    flags = [name for name in _FLAGS if instruction.flags & getattr(M, name)]
     parts = [
         f"{number:4} {UNIT_NAMES[instruction.unit]:8} {operation_name(instruction):14} {stage} {layer}: {what}",
         " ".join(_loop(loop) for loop in instruction.loops),

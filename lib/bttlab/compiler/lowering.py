@@ -13,9 +13,8 @@ from bttlab.compiler.context import Context
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import Instruction, at
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix
-from bttlab.compiler.operands import part
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, Dense, no_loss
@@ -24,7 +23,6 @@ from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import Linear
 
-M = machine()
 UPDATE_VECTORS = 128  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
 FAMILIES = (Embedding, Position, Linear, Dense, Norm, Attention)
@@ -68,8 +66,8 @@ class Lowering(Context):
         self.kept = {*always_kept, *self.keepable[:kept]}
         if linears:
             linears.divide_buffers(self.kept)
-        self.forward = with_copies(self.builder, self.section("FP", self._forward))
-        self.backward = with_copies(self.builder, self.section("BP", self._backward))
+        self.forward = with_copies(self.builder.made, self.section("FP", self._forward))
+        self.backward = with_copies(self.builder.made, self.section("BP", self._backward))
         used = [{o.memory for i in run for o in i.operands.values()} for run in (self.forward, self.backward)]
         made = self.builder.made
         self.kept_buffers = {buffer for buffer in made if {f"matrix {buffer.number}"} <= used[0] & used[1]}
@@ -134,7 +132,7 @@ class Lowering(Context):
             if has_moments:
                 state += (at(f"bank {bank}", offsets[block]) for bank in MOMENTS)
             for first in range(0, block.vectors, UPDATE_VECTORS):
-                places, count = (part(place, first) for place in state), min(block.vectors - first, UPDATE_VECTORS)
+                places, count = (place.part(first) for place in state), min(block.vectors - first, UPDATE_VECTORS)
                 b.update("update", count, *places, clear=block.buffer.is_accumulated)
 
 

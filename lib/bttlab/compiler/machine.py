@@ -2,11 +2,12 @@
 
 import ast
 import re
+from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.util.places import ROOT
@@ -62,33 +63,51 @@ class Port:
         return sum(1 << bank for bank in self.banks)
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The machine that a program is compiled for.
+# The names of config.h and isa.h that Python uses.
+Names = namedtuple(
+    "Names",
+    "CLOCK_MHZ LANES ROWS ENGINES ACCUMULATORS OPERAND_BUFFER_DEPTH UNITS LEVELS OPERANDS LATENCY SUM_DISTANCE FETCH "
+    "QUEUE PROGRAM_DEPTH SEQUENCE STATISTICS ROW_ACCUMULATORS SHUFFLE_VECTORS SHUFFLE_ENTRIES FUNCTION_ENTRIES "
+    "FUNCTIONS REGISTERS CONSTANTS SCALARS OFFSET_TABLES BANKS IN_BANK OUT_BANK TRANSFER_VECTORS "
+    "ENGINE_0 ENGINE_1 DRAIN_0 DRAIN_1 VECTOR SHUFFLE UPDATE EXPAND ACCUMULATE REDUCE COPY ADD SUM VARIANCE NORMALIZE "
+    "AFFINE NORM_SUMS NORM_BACK COLUMNS FUNCTION TIMES_FUNCTION TANH_BACK MAXIMUM EXPONENT SCALE LOSS_BACK DOT "
+    "SOFTMAX_BACK CHECK ONE PONG CLEAR INTENT LOSS OFFSET_A_SHIFT OFFSET_B_SHIFT VECTOR_LEVEL_SHIFT OFFSET_LEVEL_SHIFT "
+    "FIELD_OPERATION FIELD_FLAGS FIELD_AFTER_END FIELD_AFTER_DRAIN FIELD_BOUND FIELD_ACTIVE FIELD_OPERAND FIELD_COUNT "
+    "FIELD_IMMEDIATE FIELD_ROW INSTRUCTION_FIELDS DESCRIBE LOAD STORE TRAIN PREDICT LOAD_PROGRAM NOT_REACHED DONE "
+    "BAD_LENGTH BAD_TOKEN BAD_INTENT BAD_SLOT BAD_LEARNING_RATE BAD_OPTIMIZER STATE_NOT_FINITE GRADIENT_NOT_FINITE "
+    "UPDATE_NOT_FINITE NO_PROGRAM PROGRAM_STUCK MAGIC VERSION",
+)
+
+
+class Machine(Names):
+    """The machine that a program is compiled for; its attributes in capitals are constants of config.h and isa.h.
 
     Attributes
     ----------
     constants : dict of str to int
-        Constants of config.h, by name.
+        Constants of config.h, in the header's order.
     ports : tuple of Port
         Loads, then stores.
-    names : dict of str to int
-        Units, operations, flags, fields, sections, commands and statuses of isa.h, by name.
     statuses : tuple of str
         Names of a sample's statuses, by number.
     """
 
-    constants: dict[str, int]
-    banks: tuple[Bank, ...]
-    ports: tuple[Port, ...]
-    names: dict[str, int]
-    statuses: tuple[str, ...]
+    def __new__(
+        cls,
+        constants: dict[str, int],
+        banks: tuple[Bank, ...],
+        ports: tuple[Port, ...],
+        names: dict[str, int],
+        statuses: tuple[str, ...],
+    ) -> Self:
+        values = names | constants
+        if missing := [name for name in cls._fields if name not in values]:
+            raise ProgramError(f"neither config.h nor isa.h defines {missing[0]}")
+        machine = super().__new__(cls, *(values[name] for name in cls._fields))
+        machine.constants, machine.banks, machine.ports, machine.statuses = constants, banks, ports, statuses
+        return machine
 
-    def __post_init__(self) -> None:
-        self.__dict__.update(self.names | self.constants)
-
-    def __getattr__(self, name: str) -> int:
-        raise AttributeError(f"neither config.h nor isa.h defines {name}")
+    __eq__, __hash__ = object.__eq__, object.__hash__
 
     def to_dict(self) -> dict[str, Any]:
         """Return version, digest, widths, banks and ports as JSON-ready values."""
@@ -147,12 +166,6 @@ def read_machine(source: Path = SOURCE) -> Machine:
     return Machine(constants, tuple(banks[i] for i in range(len(banks))), ports, names, enums["Status"])
 
 
-@cache
-def machine() -> Machine:
-    """Return the machine of this package."""
-    return read_machine()
-
-
 def read_constants(header: Path) -> dict[str, int]:
     """Return the integer constants that a header defines, in order; each may use those before it.
 
@@ -184,3 +197,6 @@ def _value(node: ast.expr, constants: Mapping[str, int]) -> int:
         case ast.BinOp(left=left, op=op, right=right):
             return _OPERATORS[type(op)](_value(left, constants), _value(right, constants))
     raise KeyError(node)
+
+
+M = read_machine()  # the machine of this package

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bttlab.compiler.instruction import MACHINE, Bound
+from bttlab.compiler.instruction import Bound
+from bttlab.compiler.machine import M
 
 Shapes = Mapping[str, tuple[int, ...]]
 INTENT, SLOTS = "intent", "slot"  # losses: of one label for the sample, and of a label for each token but the first
@@ -30,7 +31,7 @@ class Matrix:
     @property
     def vectors(self) -> int:
         """Vectors of a row."""
-        return -(-self.features // MACHINE.LANES)
+        return -(-self.features // M.LANES)
 
 
 def core_names(shapes: Shapes, layer: str) -> list[str]:

@@ -3,12 +3,7 @@
 import numpy as np
 
 from bttlab.compiler.builder import LANES, Builder
-from bttlab.compiler.instruction import At, Bound, Level, TokenOffset
-
-
-def part(whole: At, offset: int = 0, token_offset: TokenOffset | None = None, **strides: int) -> At:
-    """Return an operand that begins `offset` vectors after another, with new strides."""
-    return At(whole.memory, whole.base + offset, strides, token_offset)
+from bttlab.compiler.instruction import At, Bound, Level
 
 
 def identity(vectors: int) -> np.ndarray:
@@ -31,7 +26,7 @@ def load_rows(
         Vectors of a row.
     """
     loops = [Level("r", rows), Level("w", vectors)]
-    addend, buffered_result = source and part(source, r=vectors, w=1), part(buffer, w=1)
+    addend, buffered_result = source and source.part(r=vectors, w=1), buffer.part(w=1)
     builder.expand(
         buffer.number,
         what,

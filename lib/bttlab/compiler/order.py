@@ -13,7 +13,8 @@ from itertools import islice
 
 from bttlab.compiler.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
 from bttlab.compiler.errors import DoesNotFit
-from bttlab.compiler.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, MACHINE, Instruction
+from bttlab.compiler.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, Instruction
+from bttlab.compiler.machine import M
 from bttlab.compiler.scratch import Scratch, assign_addresses
 from bttlab.compiler.timing import time_program
 
@@ -61,7 +62,7 @@ class _Schedule:
         self.instructions, self.waits = instructions, waits
         steps = [i.steps(tokens) for i in instructions]
         self.active = [count > 0 for count in steps]
-        self.steps = [max(count, MACHINE.FETCH) for count in steps]
+        self.steps = [max(count, M.FETCH) for count in steps]
         self.uses = [(i.unit, *sorted(ports_of(i))) for i in instructions]  # unit and ports of each
         self.drains: dict[int, list[int]] = {}  # of an accumulation
         filled: dict[int, int] = {}
@@ -76,7 +77,7 @@ class _Schedule:
         self.followers: list[list[tuple[int, int]]] = [[] for _ in instructions]
         for i, mine in enumerate(waits):
             for wait, until in mine.items():
-                lags = {DRAIN: MACHINE.LATENCY, CHAIN: MACHINE.LATENCY - self.steps[wait], END: 0}
+                lags = {DRAIN: M.LATENCY, CHAIN: M.LATENCY - self.steps[wait], END: 0}
                 self.followers[wait].append((i, max(lag for kind, lag in lags.items() if until & kind)))
         for i, drains in self.drains.items():  # drains are scheduled with their accumulation, so it waits for theirs
             for wait in {wait for drain in drains for wait in waits[drain]}:
@@ -112,7 +113,7 @@ class _Schedule:
                 break
             drains: list[tuple[int, int]] = []
             for drain in self.drains.get(i, ()):
-                earliest = drains[-1][1] + self.steps[drains[-1][0]] if drains else end + MACHINE.LATENCY
+                earliest = drains[-1][1] + self.steps[drains[-1][0]] if drains else end + M.LATENCY
                 drains.append((drain, self._free(drain, max(earliest, self.earliest[drain]))))
             last = max((begin + self.steps[drain] for drain, begin in drains), default=end)
             pongs = [self._taken[self.instructions[i].unit, "pong", pong].free(start, last - start) for pong in (0, 1)]
@@ -191,8 +192,8 @@ def _order(schedule: _Schedule) -> list[int]:
     """Set each instruction's ping-pong buffer of sums; return the instructions' numbers in the schedule's order."""
     instructions, begin = schedule.instructions, schedule.begin
     for i, pong in schedule.pongs.items():
-        flags = instructions[i].flags & ~MACHINE.PONG
-        instructions[i].flags = flags | (MACHINE.PONG if pong else 0)
+        flags = instructions[i].flags & ~M.PONG
+        instructions[i].flags = flags | (M.PONG if pong else 0)
     return sorted(range(len(instructions)), key=lambda i: (begin[i], i))
 
 

@@ -17,9 +17,7 @@ from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, ne
 from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import LEVELS, At, Level, max_of
-from bttlab.compiler.machine import machine
-
-M = machine()
+from bttlab.compiler.machine import M
 
 
 def expand(

@@ -13,16 +13,9 @@ from bttlab.compiler.dependencies import set_waits
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.fitting import what_fits
 from bttlab.compiler.graph import Graph, graph_of_config
-from bttlab.compiler.instruction import (
-    MACHINE,
-    Bound,
-    Instruction,
-    Level,
-    Register,
-    at,
-    encode,
-)
+from bttlab.compiler.instruction import Bound, Instruction, Level, Register, at, encode
 from bttlab.compiler.lowering import Lowering, lower, lower_to_fit
+from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
 from bttlab.compiler.scratch import assign_addresses
 from bttlab.model.config import ModelConfig, Optimizer
@@ -31,7 +24,7 @@ from bttlab.tensor.order import Order
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
 
-LANES = MACHINE.LANES
+LANES = M.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
 ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
 
@@ -85,12 +78,12 @@ class Program:
             own_shapes = model.shapes != model.config.parameter_shapes()
             fits = lambda one, whole: _fits(one, model.flow, whole, moments=True)  # noqa: E731
             would_fit = what_fits(model.config, fits, own_shapes)
-        taken = f"take {model.layout.vectors} vectors of bank {bank}, which has {MACHINE.banks[bank].depth}"
+        taken = f"take {model.layout.vectors} vectors of bank {bank}, which has {M.banks[bank].depth}"
         return f"{taken}: choose sgd" + (f", or {would_fit}, everything else unchanged" if would_fit else "")
 
     def image(self) -> np.ndarray:
         """Return the program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16)."""
-        m, config = MACHINE, self.model.config
+        config = self.model.config
         codes = _Codes()
         instructions = [i for section in self.sections for i in section]
         fields = np.stack([encode(i, codes.bound, codes.immediate) for i in instructions])
@@ -99,11 +92,11 @@ class Program:
             sections += [first, len(section)]
             first += len(section)
         header = np.zeros((2, LANES), np.int32)
-        header[0, : 4 + len(sections)] = [m.MAGIC, m.VERSION, m.digest, len(instructions), *sections]
+        header[0, : 4 + len(sections)] = [M.MAGIC, M.VERSION, M.digest, len(instructions), *sections]
         limits = [span + 1 for span in self.offset_span]
         header[1, : 3 + len(limits)] = [config.sequence_length, config.intents, config.slots, *limits]
         descriptions, tables = self.model.builder.functions.describe()
-        shuffles = np.zeros((m.SHUFFLE_ENTRIES, 2, LANES), np.uint16)
+        shuffles = np.zeros((M.SHUFFLE_ENTRIES, 2, LANES), np.uint16)
         for n, (into, out) in enumerate(zip(self.model.builder.entry_in, self.model.builder.entry_out, strict=True)):
             shuffles[n] = into, out
         parts = (
@@ -138,10 +131,9 @@ class _Codes:
             return bound
         if bound not in self._registers:
             self._registers.append(bound)
-            if len(self._registers) > MACHINE.REGISTERS:
+            if len(self._registers) > M.REGISTERS:
                 raise ProgramError(
-                    f"the program needs more than the machine's {MACHINE.REGISTERS} registers: choose a shorter "
-                    f"sequence"
+                    f"the program needs more than the machine's {M.REGISTERS} registers: choose a shorter sequence"
                 )
         return 1 << 15 | self._registers.index(bound)
 
@@ -151,17 +143,17 @@ class _Codes:
         value = float(np.float32(immediate))
         if value not in self._constants:
             self._constants.append(value)
-            if len(self._constants) > MACHINE.CONSTANTS:
-                raise ProgramError(f"the program needs more than the machine's {MACHINE.CONSTANTS} constants")
+            if len(self._constants) > M.CONSTANTS:
+                raise ProgramError(f"the program needs more than the machine's {M.CONSTANTS} constants")
         return self._constants.index(value)
 
     def registers(self) -> np.ndarray:
-        table = np.zeros((MACHINE.REGISTERS, 4), np.int32)
+        table = np.zeros((M.REGISTERS, 4), np.int32)
         table[: len(self._registers)] = np.reshape(self._registers, (-1, 4))
         return table
 
     def constants(self) -> np.ndarray:
-        table = np.zeros(MACHINE.CONSTANTS, np.float32)
+        table = np.zeros(M.CONSTANTS, np.float32)
         table[: len(self._constants)] = self._constants
         return table
 
@@ -218,7 +210,7 @@ def _as_emitted(model: Lowering) -> Program:
     clear = [*_clears(model), *model.constants]
     moved = (_transfers(model, into=True), _transfers(model, into=False), clear)
     program = Program(model, [*updates, *model.forward], model.backward, flush, *moved)
-    count, most = sum(map(len, program.sections)), MACHINE.PROGRAM_DEPTH
+    count, most = sum(map(len, program.sections)), M.PROGRAM_DEPTH
     if count > most:
         raise DoesNotFit(f"the program has {count} instructions, the machine takes {most}", "fewer encoders")
     return program
@@ -234,7 +226,7 @@ def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool, moments
             return model.has_moments >= moments
         model = lower_to_fit(graph, flow, is_quick=True)
         model.config = config
-        if model.has_moments < moments or len(model.forward) + len(model.backward) > MACHINE.PROGRAM_DEPTH:
+        if model.has_moments < moments or len(model.forward) + len(model.backward) > M.PROGRAM_DEPTH:
             return False
         model.assign(ORDER_TOKENS)
         program = _as_emitted(model)
@@ -261,14 +253,14 @@ def _transfers(model: Lowering, into: bool) -> list[Instruction]:
             ranges.append((block.bank, block.base, block.vectors))
     ranges += [(bank, 0, model.layout.vectors) for bank in MOMENTS]
     for bank, base, vectors in ranges:
-        for first in range(0, vectors, MACHINE.TRANSFER_VECTORS):
+        for first in range(0, vectors, M.TRANSFER_VECTORS):
             # The outermost loop counts the vectors: the kernel reads there how many it copies from HBM.
-            loops = [Level("w", min(vectors - first, MACHINE.TRANSFER_VECTORS)), *(Level(name, 1) for name in "abc")]
-            chip = at(f"bank {bank}", (base + first) % MACHINE.banks[bank].depth, w=1)
+            loops = [Level("w", min(vectors - first, M.TRANSFER_VECTORS)), *(Level(name, 1) for name in "abc")]
+            chip = at(f"bank {bank}", (base + first) % M.banks[bank].depth, w=1)
             if into:
-                b.vector(MACHINE.COPY, "load", loops, at(f"bank {MACHINE.IN_BANK}", 0, w=1), r0=chip)
+                b.vector(M.COPY, "load", loops, at(f"bank {M.IN_BANK}", 0, w=1), r0=chip)
             else:
-                b.vector(MACHINE.COPY, "store", loops, chip, r0=at(f"bank {MACHINE.OUT_BANK}", 0, w=1))
+                b.vector(M.COPY, "store", loops, chip, r0=at(f"bank {M.OUT_BANK}", 0, w=1))
     return b.instructions
 
 
@@ -279,5 +271,5 @@ def _clears(model: Lowering) -> list[Instruction]:
     for block in model.layout.blocks:
         if block.buffer.is_accumulated:
             gradient = block.gradient(w=1)
-            b.vector(MACHINE.COPY, "clear", [Level("w", block.vectors)], r0=gradient)
+            b.vector(M.COPY, "clear", [Level("w", block.vectors)], r0=gradient)
     return b.instructions

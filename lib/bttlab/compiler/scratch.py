@@ -9,9 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from bttlab.compiler.banks import scratch_bank
-from bttlab.compiler.builder import Builder
-from bttlab.compiler.instruction import MACHINE, At, Instruction, at
+from bttlab.compiler.instruction import DRAIN_0, ENGINE_0, ENGINE_1, At, Instruction, at
+from bttlab.compiler.machine import M
 
 FLOATING = 1 << 20  # first virtual address of vectors without an address: beyond the depth of every bank
 
@@ -25,15 +24,25 @@ class Allocation(NamedTuple):
     operands: list[tuple[int, int]]
 
 
+def scratch_bank(engine: int) -> int:
+    """Return the bank of an engine's intermediates.
+
+    The engine streams them, its drain writes them, and the other engine reads them as scalars.
+    """
+    reached = (
+        M.reach(engine, 1, False).banks,
+        M.reach(DRAIN_0 + engine, 4, True).banks,
+        M.reach(ENGINE_0 + ENGINE_1 - engine, 2, False).banks,
+    )
+    return min(set.intersection(*map(set, reached)))
+
+
 class Scratch:
     """Allocator of an engine's bank of intermediates."""
 
-    def __init__(self, builder: Builder, engine: int):
-        self.bank, self._begins = scratch_bank(engine), [FLOATING]
-        self.depth = MACHINE.banks[self.bank].depth
-        whole = builder.new_buffer("scratch", self.depth)
-        whole.bank = self.bank
-        builder.scratch.append(self)
+    def __init__(self, bank: int):
+        self.bank, self._begins = bank, [FLOATING]
+        self.depth = M.banks[bank].depth
 
     def allocate(self, vectors: int) -> At:
         """Allocate vectors; their address is virtual until `assign`."""

@@ -9,9 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 
-LANES = machine().LANES
+LANES = M.LANES
 
 
 def permutation_entries(permutation: np.ndarray, vectors_in: int) -> tuple[list[np.ndarray], list[np.ndarray]]:

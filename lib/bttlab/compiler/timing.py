@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import MACHINE, UNIT_NAMES, UNITS, Instruction
+from bttlab.compiler.instruction import UNIT_NAMES, UNITS, Instruction
+from bttlab.compiler.machine import M
 
-FIRST_SENT = MACHINE.FETCH - 1  # the cycle in which the dispatcher sends the first instruction
-TO_UNIT = MACHINE.FETCH + 2  # cycles from sending an instruction to its first step: queue, fetch, decode
+FIRST_SENT = M.FETCH - 1  # the cycle in which the dispatcher sends the first instruction
+TO_UNIT = M.FETCH + 2  # cycles from sending an instruction to its first step: queue, fetch, decode
 SEEN = 1  # cycles from an instruction's end to the begin of another unit's instruction that waits for it
 FINISHED = 2  # cycles from the last end to the end of the loop; then the pipeline drains
 
@@ -55,7 +56,7 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
     ProgramError
         If the program deadlocks: it waits for itself.
     """
-    fetch, queue, latency = MACHINE.FETCH, MACHINE.QUEUE, MACHINE.LATENCY
+    fetch, queue, latency = M.FETCH, M.QUEUE, M.LATENCY
     later = np.maximum if isinstance(tokens, np.ndarray) else max
     begin = [0] * len(instructions)
     end = [0] * len(instructions)
@@ -95,7 +96,7 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
                 cycle = later(cycle, begin[streams[other][chained - 1]] + latency)
             elif drained:
                 cycle = later(cycle, ends[other][drained - 1] + latency - 1)
-        steps = instruction.steps(tokens) if updates or unit != MACHINE.UPDATE else 0
+        steps = instruction.steps(tokens) if updates or unit != M.UPDATE else 0
         begin[i], end[i] = cycle, cycle + steps
         ends[unit].append(cycle + later(steps, 1))
         begun[unit] += 1

@@ -19,10 +19,9 @@ from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
 from bttlab.compiler.layout import IN_AXES, OUT_AXES
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.tensor.order import Order, Product
 
-M = machine()
 IN, OUT = 0, 1  # phases of a layer: before z, and after it
 TYPICAL = 13  # tokens for which the cheapest candidate of a product is chosen
 

@@ -9,7 +9,7 @@ from typing import Any
 from bttlab.card.compiled import PROGRAMS, Flow
 from bttlab.card.constants import modelled
 from bttlab.card.telemetry import PowerLevels
-from bttlab.compiler.instruction import MACHINE
+from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.estimate.memory import MemoryMap, memory_map
 from bttlab.estimate.power import Power, power
@@ -21,11 +21,11 @@ from bttlab.model.config import ModelConfig, Optimizer
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 
-CLOCK_MHZ = MACHINE.CLOCK_MHZ  # that the schedule was made for
+CLOCK_MHZ = M.CLOCK_MHZ  # that the schedule was made for
 CLOCKS = (CLOCK_MHZ, 150)  # MHz, to compare: the target, and a clock at which routing is easier
 LEAST_CLOCK = 50  # MHz: the lowest clock that the shell gives to kernels
 TYPICAL_TOKENS = 13  # mean length in ATIS, [CLS] included
-MULTIPLIERS = MACHINE.ENGINES * MACHINE.ROWS * MACHINE.LANES  # of the engines
+MULTIPLIERS = M.ENGINES * M.ROWS * M.LANES  # of the engines
 
 
 class EstimateError(BttlabError):
@@ -138,7 +138,7 @@ class Estimate:
         return {
             "model": self.model.to_dict(),
             "flow": self.flow,
-            "machine": dict(MACHINE.constants),
+            "machine": dict(M.constants),
             "clock_mhz": self.clock_mhz,
             "optimizer": self.optimizer,
             "samples": self.samples,

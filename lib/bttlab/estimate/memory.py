@@ -11,13 +11,13 @@ from bttlab.card.compiled import Flow, compiled_program
 from bttlab.card.constants import modelled
 from bttlab.compiler.banks import GRADIENT_OF, MOMENTS
 from bttlab.compiler.hazards import step_accesses
-from bttlab.compiler.instruction import MACHINE
+from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.estimate.geometry import Blocks
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
 from bttlab.model.config import ModelConfig, Optimizer
 
-VECTOR_BYTES = 4 * MACHINE.LANES
+VECTOR_BYTES = 4 * M.LANES
 TEMPORARIES = "temporaries"
 GROUPS = (
     "parameters",
@@ -145,7 +145,7 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
     for name, words in _words_by_group(model, flow).items():
         is_buffer = name.startswith("buffer")
         memory = memories["operand_buffer" if is_buffer else name.replace(" ", "_")]
-        engines = MACHINE.ENGINES if is_buffer else 1
+        engines = M.ENGINES if is_buffer else 1
         uses.append(
             BankUse(
                 name,
@@ -185,11 +185,11 @@ def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
 def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
     """Return which words of each bank and operand buffer a program uses for any sample, as arrays of bool."""
     program = compiled_program(model, flow=flow).program
-    depths = {f"bank {b}": bank.depth for b, bank in enumerate(MACHINE.banks)}
-    depths |= {f"buffer {e}": MACHINE.OPERAND_BUFFER_DEPTH for e in range(MACHINE.ENGINES)}
+    depths = {f"bank {b}": bank.depth for b, bank in enumerate(M.banks)}
+    depths |= {f"buffer {e}": M.OPERAND_BUFFER_DEPTH for e in range(M.ENGINES)}
     touched = {name: np.zeros(depth, bool) for name, depth in depths.items()}
     embedding, tokens = program.model.embedding, model.sequence_length
-    no_offsets = np.zeros((MACHINE.OFFSET_TABLES, tokens), int)
+    no_offsets = np.zeros((M.OFFSET_TABLES, tokens), int)
     for instruction in (i for section in program.sections for i in section):
         index, active = instruction.grid(tokens)
         for memory, number, address, acts, _ in step_accesses(instruction, index, active, tokens, no_offsets, [], 0):
@@ -197,7 +197,7 @@ def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
                 continue
             words = address[acts]
             if memory.startswith("buffer"):
-                words = words // MACHINE.ROWS
+                words = words // M.ROWS
             if (of := instruction.operands[number].token_offset) is not None:  # any row of its table
                 offsets = np.arange(embedding.slice_rows[of.table]) * embedding.slice_vectors[of.table]
                 words = np.unique(words)[:, None] + offsets
@@ -207,7 +207,7 @@ def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
 
 def _owners(program: Program) -> dict[str, list[tuple[int, int, str]]]:
     """Return ranges of each bank's words with their group: (first, number of words, group)."""
-    owners: dict[str, list[tuple[int, int, str]]] = {f"bank {b}": [] for b in range(MACHINE.BANKS)}
+    owners: dict[str, list[tuple[int, int, str]]] = {f"bank {b}": [] for b in range(M.BANKS)}
     model = program.model
     for buffer in model.builder.made:
         if buffer.is_parameter:

@@ -12,7 +12,7 @@ from typing import Any
 
 from bttlab.card.constants import band, constant, read_data
 from bttlab.card.telemetry import PowerLevels
-from bttlab.compiler.instruction import MACHINE
+from bttlab.compiler.machine import M
 from bttlab.estimate.geometry import URAM_BITS, URAM_WORDS
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
 from bttlab.estimate.resources import Resources
@@ -23,8 +23,8 @@ PICO = 1e-12
 BOUNDS = ("value", "low", "high")
 NOTHING = band(0.0, "W")
 IDLE, HBM_ON, CLOCKING = "board, idle", "HBM, on", "clocks"
-RECORD_BYTES = 4 * ((MACHINE.OFFSET_TABLES + 1) * MACHINE.SEQUENCE + MACHINE.LANES)  # of a sample, in and out
-RESULT_BYTES = 4 * (MACHINE.SEQUENCE + MACHINE.LANES)
+RECORD_BYTES = 4 * ((M.OFFSET_TABLES + 1) * M.SEQUENCE + M.LANES)  # of a sample, in and out
+RESULT_BYTES = 4 * (M.SEQUENCE + M.LANES)
 # Units of the memories that are neither banks nor operand buffers. They are read in the cycles in which the unit acts.
 OWNERS = {"statistic": "vector", "lane_table": "vector", "shuffle_fields": "shuffle"}
 
@@ -166,9 +166,7 @@ def _activity(memory: OnChipMemory, work: Work) -> tuple[float, float]:
         name = memory.name.replace("_", " ")
         return work.reads[name] / work.total, work.writes[name] / work.total
     if memory.name == "operand_buffer":  # a load reads all rows of an engine, a store writes one row
-        reads, writes = (
-            sum(table[f"buffer {e}"] for e in range(MACHINE.ENGINES)) for table in (work.reads, work.writes)
-        )
-        return reads / (MACHINE.ENGINES * work.total), writes / (memory.count * work.total)
+        reads, writes = (sum(table[f"buffer {e}"] for e in range(M.ENGINES)) for table in (work.reads, work.writes))
+        return reads / (M.ENGINES * work.total), writes / (memory.count * work.total)
     share = work.shares.get(OWNERS.get(memory.name, ""), 0.0)
     return share, share if memory.name == "statistic" else 0.0

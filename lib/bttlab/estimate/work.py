@@ -15,7 +15,8 @@ import numpy as np
 from bttlab.card.compiled import PROGRAMS, Flow, compiled_program
 from bttlab.card.constants import read_data
 from bttlab.card.profile import Table, cycles_by_layer
-from bttlab.compiler.instruction import ENGINE_1, MACHINE, UNIT_NAMES, Instruction, value_of
+from bttlab.compiler.instruction import ENGINE_1, UNIT_NAMES, Instruction, value_of
+from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.model.config import ModelConfig
 
@@ -112,7 +113,7 @@ def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> lis
         busy[unit] += i.steps(tokens)
         acting[unit] += steps
         if i.unit <= ENGINE_1:
-            multiplications += steps * value_of(i.count, tokens) * MACHINE.LANES
+            multiplications += steps * value_of(i.count, tokens) * M.LANES
         for operands, counter in ((i.reads(), reads), (i.writes(), writes)):
             for number in operands:
                 counter[i.operands[number].memory] += steps
@@ -125,11 +126,10 @@ def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> lis
 
 def cycles_outside_loop(tokens: int) -> int:
     """Return the cycles of a sample outside the loop: to read its record, compute its loss and write its result."""
-    m = MACHINE
-    record = (m.OFFSET_TABLES + 1) * m.SEQUENCE  # an element a cycle
-    prepared = m.OFFSET_TABLES * m.SEQUENCE  # copied to the loop's small memories
+    record = (M.OFFSET_TABLES + 1) * M.SEQUENCE  # an element a cycle
+    prepared = M.OFFSET_TABLES * M.SEQUENCE  # copied to the loop's small memories
     request = read_data("latencies")["read"]["argument"]["value"]
-    return record + tokens + prepared + LOSS_INTERVAL * (tokens - 1) + m.SEQUENCE + 2 * request
+    return record + tokens + prepared + LOSS_INTERVAL * (tokens - 1) + M.SEQUENCE + 2 * request
 
 
 @lru_cache(PROGRAMS)

@@ -15,7 +15,7 @@ from kernel_signals import RECORD, collect
 from bttlab.card.constants import read_data
 from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.card.processor import NativeProcessor, _aligned, sample_records
-from bttlab.compiler.machine import machine as machine_of
+from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.timing import time_program
@@ -36,7 +36,6 @@ pytestmark = pytest.mark.long
 RTL, TESTBENCH = ROOT / "hls_src" / "rtl", ROOT / "hls_src" / "testbench"
 by_hand = pytest.mark.skipif("BTTLAB_RTL" not in os.environ, reason="takes minutes: make rtl-test")
 LINT = ("-Wall", "-Wno-UNUSEDSIGNAL", "-Wno-DECLFILENAME")
-M = machine_of()
 
 
 def test_fp32_cores_compute_what_the_host_does(tmp_path):

@@ -14,13 +14,11 @@ from bttlab.compiler.context import Context
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import EXPONENT, constant
 from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Bound, Level, Register, max_of
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
-from bttlab.compiler.operands import load_rows, part
+from bttlab.compiler.operands import load_rows
 from bttlab.compiler.operation import IF_SPACE, Operation
 from bttlab.compiler.ops.tt_linear import Linear
-
-M = machine()
 
 
 @dataclass(eq=False)
@@ -109,10 +107,10 @@ class Attention(Operation):
                 what,
                 self._loops(block, Level("h", self.heads), Level("w", hw + 1), padded("t", self.tokens)),
                 "w",
-                part(buffer, block * self.vectors, h=hw, w=1),
-                part(stream, t=self.vectors, h=hw, w=1),
-                part(result, block, **self._scores),
-                addend=addend and part(addend, block, t=self.blocks),
+                buffer.part(block * self.vectors, h=hw, w=1),
+                stream.part(t=self.vectors, h=hw, w=1),
+                result.part(block, **self._scores),
+                addend=addend and addend.part(block, t=self.blocks),
                 count=block_rows(self.tokens, block),
             )
 
@@ -120,13 +118,13 @@ class Attention(Operation):
         """Emit result[t, head h] = scalars[h, t] . buffer[head h]."""
         hw = self.head_vectors
         for block in range(self.blocks):
-            where = part(result, t=self.vectors, h=hw, w=1)
+            where = result.part(t=self.vectors, h=hw, w=1)
             b.expand(
                 engine,
                 what,
                 self._loops(block, Level("h", self.heads), Level("t", self.tokens), Level("w", hw)),
-                part(buffer, block * self.vectors, h=hw, w=1),
-                part(scalars, block, **self._scores),
+                buffer.part(block * self.vectors, h=hw, w=1),
+                scalars.part(block, **self._scores),
                 where,
                 addend=where if block else None,
                 count=block_rows(self.tokens, block),
@@ -143,10 +141,10 @@ class Attention(Operation):
                 what,
                 self._loops(block, *loops),
                 ("t",),
-                part(scalars, block, **self._scores),
-                part(stream, t=self.vectors, h=hw, w=1),
+                scalars.part(block, **self._scores),
+                stream.part(t=self.vectors, h=hw, w=1),
                 rows,
-                part(result, block * ROWS * self.vectors, s=self.vectors, w=1),
+                result.part(block * ROWS * self.vectors, s=self.vectors, w=1),
             )
 
     def _rows(self) -> Iterator[tuple[int, dict]]:
@@ -175,7 +173,7 @@ class Attention(Operation):
         self._inner(b, "scores = q k^T", ENGINE_0, q, self.buffers.keys, p, self.mask)
         exponent = {"function": b.functions.number(EXPONENT), "immediates": (scale, 1.0)}
         for first, rows in self._rows():
-            scores = part(p, first, w=1, **self._scores)
+            scores = p.part(first, w=1, **self._scores)
             b.vector(M.MAXIMUM, "largest score", a=scores, depth=("w",), **rows, **mask)
             b.vector(M.EXPONENT, "exp(score)", a=scores, r0=scores, depth=("w",), **rows, **mask, **exponent)
             b.vector(M.SCALE, "p", a=scores, r0=scores, **rows)
@@ -198,7 +196,7 @@ class Attention(Operation):
         self._inner(b, "d_p = d_context v^T", ENGINE_1, d, self.buffers.values, d_p)
         self._transposed(b, "d_v = p^T d_context", ENGINE_0, p, d, d_v)
         for first, rows in self._rows():
-            slope, share = (part(scores, first, w=1, **self._scores) for scores in (d_p, p))
+            slope, share = (scores.part(first, w=1, **self._scores) for scores in (d_p, p))
             b.vector(M.DOT, "sum of p d_p", a=share, b=slope, depth=("w",), **rows)
             b.vector(M.SOFTMAX_BACK, "d_scores", a=share, b=slope, r0=slope, immediates=(scale,), **rows)
         self._outer(b, "d_q = d_scores k", ENGINE_0, d_p, self.buffers.keys, d_q)
@@ -213,8 +211,8 @@ class Attention(Operation):
                 source = value(matrix)
                 context.builder.layer = self.name
                 for block in range(self.blocks):
-                    first, rows = part(source, ROWS * block * self.vectors), block_rows(matrix.tokens, block)
-                    place = part(buffer, block * self.vectors)
+                    first, rows = source.part(ROWS * block * self.vectors), block_rows(matrix.tokens, block)
+                    place = buffer.part(block * self.vectors)
                     load_rows(context.builder, "load keys, values", first, place, rows, self.vectors)
 
     def _ensure_loaded(self, context: Context) -> None:
@@ -244,11 +242,11 @@ def causal_mask(b: Builder, tokens: Bound) -> At:
     b.vector(M.FUNCTION, "all keys", one, r0=all_of, function=hidden)
     for block in range(blocks):
         for t in range(most):
-            result, count = part(mask, t * blocks + block), min(max(t + 1 - block * ROWS, 0), LANES)
+            result, count = mask.part(t * blocks + block), min(max(t + 1 - block * ROWS, 0), LANES)
             if count:
                 b.vector(M.FUNCTION, "keys up to the query", one, r0=result, function=shown, count=count)
             else:
                 b.vector(M.COPY, "no keys", one, r0=result)
-    whole = part(mask, w=1)
-    b.vector(M.ADD, "hidden keys", [Level("w", most * blocks)], whole, part(all_of), r0=whole)
+    whole = mask.part(w=1)
+    b.vector(M.ADD, "hidden keys", [Level("w", most * blocks)], whole, all_of.part(), r0=whole)
     return mask

@@ -14,12 +14,11 @@ from bttlab.compiler.context import Context, row_loops, rows_of
 from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import ENGINE_1, At, Bound, Level, max_of
 from bttlab.compiler.layout import Block
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix
-from bttlab.compiler.operands import load_rows, part
+from bttlab.compiler.operands import load_rows
 from bttlab.compiler.operation import Operation
 
-M = machine()
 # Scalars of the sample's record that weight the terms of a loss's gradient: the softmax, all classes (label smoothing),
 # and the label.
 INTENT_LABEL, INTENT_CLASS, SLOT_WEIGHT, SLOT_LABEL, SLOT_CLASS = (("scalar", number) for number in range(4, 9))
@@ -99,7 +98,7 @@ class Dense(Operation):
         b.layer = self.name
         for share in self.shares:
             for c, rows in share.passes():
-                source, buffer = part(share.block.where(), c * ROWS * vectors), part(share.buffer, c * vectors)
+                source, buffer = share.block.where().part(c * ROWS * vectors), share.buffer.part(c * vectors)
                 load_rows(b, "load weight", source, buffer, rows, vectors)
                 if rows < ROWS:
                     load_rows(b, "no more outputs", None, buffer, ROWS - rows, vectors, rows)
@@ -135,20 +134,20 @@ class Dense(Operation):
             place = b.allocate(f"{what} of {self.name}", max_of(tokens) * share.vectors, rows=tokens)
             products.append((place, share.vectors))
         for share, stream, (result, stride) in zip(self.shares, streams, products, strict=True):
-            depth, buffer = Level("w", w + 1), part(share.buffer, c=w, w=1)
+            depth, buffer = Level("w", w + 1), share.buffer.part(c=w, w=1)
             if tokens == 1:
-                loops, stream, result = [depth, padded("c", share.vectors)], part(stream, w=1), part(result, c=1)
+                loops, stream, result = [depth, padded("c", share.vectors)], stream.part(w=1), result.part(c=1)
             else:
                 loops = [Level("c", share.vectors), depth, padded("t", tokens)]
-                stream, result = part(stream, t=w, w=1), part(result, t=stride, c=1)
+                stream, result = stream.part(t=w, w=1), result.part(t=stride, c=1)
             b.reduce(share.engine, what, loops, "w", buffer, stream, result)
         for share, (product, stride) in zip(self.shares, products, strict=True):
             if product is y and self.bias_block is None:
                 continue
             loops = [Level("w", share.vectors), padded("t", tokens)]
             lanes = {"count": share.outputs, "vector_loop": "w"}
-            bias = self.bias_block and part(self.bias_block.where(), self.first // LANES + share.first, w=1)
-            product, result = part(product, t=stride, w=1), part(y, share.first, t=row, w=1)
+            bias = self.bias_block and self.bias_block.where().part(self.first // LANES + share.first, w=1)
+            product, result = product.part(t=stride, w=1), y.part(share.first, t=row, w=1)
             b.vector(M.ADD if bias else M.COPY, f"{what} + b", loops, product, bias, r0=result, **lanes)
 
     def _multiply_back(self, b: Builder, streams: Sequence[At], d_y: At, d_x: At, addend: At | None) -> None:
@@ -161,7 +160,7 @@ class Dense(Operation):
         for share in self.shares[1:]:
             copy = b.allocate("d_y, twice", most * share.vectors, rows=x.tokens)
             nest = [Level("w", share.vectors), Level("t", x.tokens)]
-            b.vector(M.COPY, "d_y", nest, part(d_y, share.first, t=row, w=1), r0=part(copy, t=share.vectors, w=1))
+            b.vector(M.COPY, "d_y", nest, d_y.part(share.first, t=row, w=1), r0=copy.part(t=share.vectors, w=1))
             scalars.append((copy, share.vectors))
         terms = [d_x]
         if len(self.shares) > 1:
@@ -170,7 +169,7 @@ class Dense(Operation):
             result = rows_of(x, term)
             before = rows_of(x, addend) if addend and share is self.shares[0] else None
             for c, rows in share.passes():
-                buffer, scalar = part(share.buffer, c * w, w=1), part(d_share, c, t=stride)
+                buffer, scalar = share.buffer.part(c * w, w=1), d_share.part(c, t=stride)
                 b.expand(share.engine, "d_x = d_y W", loops, buffer, scalar, result, addend=before, count=rows)
                 before = result
         if len(terms) == 2:
@@ -178,12 +177,12 @@ class Dense(Operation):
             b.vector(M.ADD, "d_x", loops, first, second, r0=rows_of(x, d_x))
         if self.bias_block is not None:
             nest, gradient = [Level("t", x.tokens), padded("w", row)], self.bias_block.gradient()
-            b.columns("d_b", nest, a=rows_of(y, d_y), r1=part(gradient, self.first // LANES, w=1), check=True)
+            b.columns("d_b", nest, a=rows_of(y, d_y), r1=gradient.part(self.first // LANES, w=1), check=True)
         for share, stream, (d_share, stride) in zip(self.shares, streams, scalars, strict=True):
             for c, count in share.passes():
-                gradient = part(share.block.gradient(), c * ROWS * w, r=w, w=1)
+                gradient = share.block.gradient().part(c * ROWS * w, r=w, w=1)
                 rows, nest = Level("r", count), [Level("t", x.tokens), padded("w", w)]
-                scalar, what = part(d_share, c, t=stride), "d_W = d_y^T x"
+                scalar, what = d_share.part(c, t=stride), "d_W = d_y^T x"
                 b.accumulate(
                     share.engine, what, nest, ("t",), scalar, rows_of(x, stream), rows, gradient, ROWS, check=True
                 )

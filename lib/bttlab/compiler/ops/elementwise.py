@@ -7,11 +7,9 @@ from typing import Self
 from bttlab.compiler.context import Context, row_loops, rows_of
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.instruction import At
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.operation import NEVER, Operation
-
-M = machine()
 
 
 @dataclass(eq=False)

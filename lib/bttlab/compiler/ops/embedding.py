@@ -14,16 +14,25 @@ from typing import Self
 
 import numpy as np
 
-from bttlab.compiler.builder import LANES, ROWS, bound_of_part, padded, vectors_for
+from bttlab.compiler.builder import LANES, ROWS, padded, vectors_for
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, VECTOR, At, Level, Register, TokenOffset, max_of
-from bttlab.compiler.machine import machine
+from bttlab.compiler.instruction import (
+    ENGINE_0,
+    ENGINE_1,
+    VECTOR,
+    At,
+    Level,
+    Register,
+    TokenOffset,
+    bound_of_part,
+    max_of,
+)
+from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix, core_names
-from bttlab.compiler.operands import identity, part
+from bttlab.compiler.operands import identity
 from bttlab.compiler.operation import Operation
 
-M = machine()
 F1, F2, F3, F3_BUFFERED = range(4)  # tables of token offsets: of the cores in banks, and of F3 in the operand buffers
 GROUP = 8  # tokens of an instruction
 
@@ -172,19 +181,19 @@ class TTMTable(Embedding):
             "F1 by rows",
             self.rows_1,
             permuted.reshape(-1, LANES),
-            part(self.f1.where(), block=self.slice_1, y=1),
-            part(self.f1_rows, block=self.slice_1, y=1),
+            self.f1.where().part(block=self.slice_1, y=1),
+            self.f1_rows.part(block=self.slice_1, y=1),
         )
         by_b = np.full((self.b_vectors, ROWS, LANES), -1)
         for row in range(self.b):
             by_b[row // ROWS, row % ROWS, : self.n3] = np.arange(self.n3) * self.b_vectors * LANES + row
-        source = part(self.f3.where(), block=self.slice_3, y=1)
+        source = self.f3.where().part(block=self.slice_3, y=1)
         b.shuffle(
             "F3 by b",
             self.rows_3,
             by_b.reshape(-1, LANES),
             _whole(source, self.slice_3, self.b_vectors),
-            buffered_result=part(self.buffer_f3[ENGINE_0], block=4, x=1),
+            buffered_result=self.buffer_f3[ENGINE_0].part(block=4, x=1),
             row=("y", 0),
             out=(self.b_vectors, ROWS),
         )
@@ -192,15 +201,15 @@ class TTMTable(Embedding):
             "F3 by n3",
             self.rows_3,
             identity(self.slice_3),
-            part(self.f3.where(), block=self.slice_3, x=self.b_vectors, y=1),
-            buffered_result=part(self.buffer_f3[ENGINE_1], 2, block=4, y=1),
+            self.f3.where().part(block=self.slice_3, x=self.b_vectors, y=1),
+            buffered_result=self.buffer_f3[ENGINE_1].part(2, block=4, y=1),
             row=("x", 0),
             out=(self.n3, self.b_vectors),
         )
 
     def _group(self, group: int) -> Register:
         """Return the number of tokens of a group."""
-        return self.tokens._replace(offset=-GROUP * group, low=0, high=GROUP)
+        return bound_of_part(self.tokens, GROUP * group, GROUP)
 
     def emit_rows(self, rows: At) -> None:
         """Emit the rows (tokens, features) of the table for the sample's tokens."""
@@ -216,8 +225,8 @@ class TTMTable(Embedding):
                 "pack V",
                 self.tokens,
                 self._packing(count),
-                part(self.unpacked, first * self.n2, block=an, x=self.n2, y=1),
-                part(self.v, first * width, block=self.a * width, x=width, y=1),
+                self.unpacked.part(first * self.n2, block=an, x=self.n2, y=1),
+                self.v.part(first * width, block=self.a * width, x=width, y=1),
                 out=(count, width),
             )
 
@@ -225,35 +234,34 @@ class TTMTable(Embedding):
         b, tokens, an, n = self.builder, self._group(group), self.a * self.n2, self.n1 * self.n2
         buffer = self.buffer_v[group % 2]
         for block, first, count in self._a_blocks():
-            unpacked = part(self.unpacked, GROUP * group * an + first * self.n2, t=an, a=self.n2, n=1)
+            unpacked = self.unpacked.part(GROUP * group * an + first * self.n2, t=an, a=self.n2, n=1)
             for vector in range(self.b_vectors):
                 last = vector == self.b_vectors - 1
                 b.expand(
                     ENGINE_0,
                     "V = F2 F3",
                     [Level("t", tokens), Level("a", count), Level("n", self.n2)],
-                    part(self.buffer_f3[ENGINE_0], vector, token_offset=TokenOffset(F3_BUFFERED, "t", group)),
-                    part(
-                        self.f2.where(),
+                    self.buffer_f3[ENGINE_0].part(vector, token_offset=TokenOffset(F3_BUFFERED, "t", group)),
+                    self.f2.where().part(
                         first * self.n2 * self.b_vectors + vector,
                         token_offset=TokenOffset(F2, "t", group),
                         a=self.n2 * self.b_vectors,
                         n=self.b_vectors,
                     ),
                     unpacked,
-                    buffered_result=part(buffer[block], t=self.n2, n=1) if last else None,
+                    buffered_result=buffer[block].part(t=self.n2, n=1) if last else None,
                     row=("a", 0) if last else None,
                     addend=unpacked if vector else None,
                     count=min(ROWS, self.b - ROWS * vector),
                 )
-        unpacked, whole = (part(x, GROUP * group * n, t=n, m=self.n2, n=1) for x in (self.unpacked_rows, self.copy))
+        unpacked, whole = (x.part(GROUP * group * n, t=n, m=self.n2, n=1) for x in (self.unpacked_rows, self.copy))
         for block, _, count in self._a_blocks():
             b.expand(
                 ENGINE_1,
                 "row = F1 V",
                 [Level("t", tokens), Level("m", self.n1), Level("n", self.n2)],
-                part(buffer[block], t=self.n2, n=1),
-                part(self.f1_rows, block, token_offset=TokenOffset(F1, "t", group), m=self.a_vectors),
+                buffer[block].part(t=self.n2, n=1),
+                self.f1_rows.part(block, token_offset=TokenOffset(F1, "t", group), m=self.a_vectors),
                 whole if block == self.a_vectors - 1 else unpacked,
                 addend=unpacked if block else None,
                 count=count,
@@ -263,9 +271,9 @@ class TTMTable(Embedding):
             "pack the rows",
             tokens,
             self._packing(self.n1),
-            part(self.copy, GROUP * group * n, block=n, y=1),
-            part(rows, GROUP * group * width, block=width, y=1),
-            gate=tokens._replace(high=1) if group else None,
+            self.copy.part(GROUP * group * n, block=n, y=1),
+            rows.part(GROUP * group * width, block=width, y=1),
+            gate=tokens.clipped(0, 1) if group else None,
         )
 
     def emit_gradient(self, d_rows: At) -> None:
@@ -281,34 +289,34 @@ class TTMTable(Embedding):
                 "load d_row",
                 self.tokens,
                 order,
-                _whole(part(d_rows, block=self.n1 * width, y=1), self.n1 * width, self.n1),
-                buffered_result=part(self.buffer_d[engine], block=vectors, y=1),
+                _whole(d_rows.part(block=self.n1 * width, y=1), self.n1 * width, self.n1),
+                buffered_result=self.buffer_d[engine].part(block=vectors, y=1),
                 row=("x", 0),
                 out=(self.n1, vectors),
             )
         steps = -(-M.LATENCY // (width + 1))  # enough that the next token reads the sums that this one has written
         gradient = self.f1.gradient()
-        where = part(gradient, token_offset=TokenOffset(F1, "t"), a=1)
+        where = gradient.part(token_offset=TokenOffset(F1, "t"), a=1)
         b.reduce(
             ENGINE_1,
             "d_F1 = V d_row^T",
             [Level("t", self.tokens), Level("w", width + 1), Level("a", max(self.a, steps), self.a)],
             "w",
-            part(self.buffer_d[ENGINE_1], t=width, w=1),
-            part(self.v, t=self.a * width, a=width, w=1),
+            self.buffer_d[ENGINE_1].part(t=width, w=1),
+            self.v.part(t=self.a * width, a=width, w=1),
             where,
             addend=where,
             count=self.n1,
             flags=M.CHECK,
         )
-        unpacked, copy = (part(x, t=an, a=self.n2, n=1) for x in (self.unpacked, self.copy))
+        unpacked, copy = (x.part(t=an, a=self.n2, n=1) for x in (self.unpacked, self.copy))
         loops = [Level("t", self.tokens), Level("a", self.a), Level("n", self.n2)]
         b.expand(
             ENGINE_0,
             "d_V = F1^T d_row",
             loops,
-            part(self.buffer_d[ENGINE_0], t=self.n2, n=1),
-            part(self.f1.where(), token_offset=TokenOffset(F1, "t"), a=1),
+            self.buffer_d[ENGINE_0].part(t=self.n2, n=1),
+            self.f1.where().part(token_offset=TokenOffset(F1, "t"), a=1),
             unpacked,
             count=self.n1,
         )
@@ -316,14 +324,14 @@ class TTMTable(Embedding):
         steps = -(-M.LATENCY // self.b_vectors)
         for first in range(0, self._most, self.copied_tokens):
             copied_tokens, group = bound_of_part(self.tokens, first, self.copied_tokens), first // GROUP
-            where = part(gradient, token_offset=TokenOffset(F2, "t", group), an=self.b_vectors, w=1)
+            where = gradient.part(token_offset=TokenOffset(F2, "t", group), an=self.b_vectors, w=1)
             b.vector(M.COPY, "d_V", [Level("t", copied_tokens), *loops[1:]], unpacked.at_step("t", first), r0=copy)
             b.expand(
                 ENGINE_1,
                 "d_F2 = d_V F3^T",
                 [Level("t", copied_tokens), Level("an", max(an, steps), an), Level("w", self.b_vectors)],
-                part(self.buffer_f3[ENGINE_1], 2, token_offset=TokenOffset(F3_BUFFERED, "t", group), w=1),
-                part(self.copy, t=an, an=1),
+                self.buffer_f3[ENGINE_1].part(2, token_offset=TokenOffset(F3_BUFFERED, "t", group), w=1),
+                self.copy.part(t=an, an=1),
                 where,
                 addend=where,
                 count=self.n3,
@@ -342,32 +350,32 @@ class TTMTable(Embedding):
         self.d_f3 = b.allocate("d_F3 of tokens", self._most * self.slice_3)
         for group in range(-(-max_of(self.tokens) // GROUP)):
             tokens = self._group(group)
-            gate = Level("gate", tokens._replace(high=1) if group else 1)
-            f2, parts = self.f2.where(), part(self.parts, GROUP * group * self.n3 * each)
+            gate = Level("gate", tokens.clipped(0, 1) if group else 1)
+            f2, parts = self.f2.where(), self.parts.part(GROUP * group * self.n3 * each)
             for vector in range(self.b_vectors):
                 b.accumulate(
                     ENGINE_0,
                     "d_F3 = F2^T d_V, in parts",
                     [gate, Level("q", an // pieces), padded("t", tokens, pieces), Level("p", pieces)],
                     ("q",),
-                    part(self.unpacked, GROUP * group * an, t=an, q=pieces, p=1),
-                    part(f2, vector, token_offset=TokenOffset(F2, "t", group), q=each, p=self.b_vectors),
+                    self.unpacked.part(GROUP * group * an, t=an, q=pieces, p=1),
+                    f2.part(vector, token_offset=TokenOffset(F2, "t", group), q=each, p=self.b_vectors),
                     Level("n", self.n3),
-                    part(parts, vector, t=self.n3 * each, n=each, w=self.b_vectors),
+                    parts.part(vector, t=self.n3 * each, n=each, w=self.b_vectors),
                 )
             b.columns(
                 "d_F3 of tokens",
                 [Level("p", pieces), Level("t", tokens), Level("n", self.n3), padded("w", self.b_vectors, self.n3)],
-                part(self.parts, GROUP * group * self.n3 * each, p=self.b_vectors, t=self.n3 * each, n=each, w=1),
-                r1=part(self.d_f3, GROUP * group * self.slice_3, t=self.slice_3, n=self.b_vectors, w=1),
+                self.parts.part(GROUP * group * self.n3 * each, p=self.b_vectors, t=self.n3 * each, n=each, w=1),
+                r1=self.d_f3.part(GROUP * group * self.slice_3, t=self.slice_3, n=self.b_vectors, w=1),
             )
         gradient = self.f3.gradient()
-        where = part(gradient, token_offset=TokenOffset(F3, "t"), x=1)
+        where = gradient.part(token_offset=TokenOffset(F3, "t"), x=1)
         b.vector(
             M.ADD,
             "d_F3",
             [Level("t", self.tokens), Level("x", max(self.slice_3, M.LATENCY), self.slice_3)],
-            part(self.d_f3, t=self.slice_3, x=1),
+            self.d_f3.part(t=self.slice_3, x=1),
             where,
             r0=where,
             flags=M.CHECK,
@@ -395,15 +403,15 @@ class Table(Embedding):
         return np.stack([ids * vectors for vectors in self.slice_vectors])
 
     def emit_rows(self, rows: At) -> None:
-        where = part(self.table.where(), token_offset=TokenOffset(F1, "t"), w=1)
+        where = self.table.where().part(token_offset=TokenOffset(F1, "t"), w=1)
         loops = [Level("t", self.tokens), Level("w", self.row_vectors)]
-        self.builder.vector(M.COPY, "rows", loops, where, r0=part(rows, t=self.row_vectors, w=1))
+        self.builder.vector(M.COPY, "rows", loops, where, r0=rows.part(t=self.row_vectors, w=1))
 
     def emit_gradient(self, d_rows: At) -> None:
         """Emit the gradient of the table; each row is written before the next token can add to it."""
-        where = part(self.table.gradient(), token_offset=TokenOffset(F1, "t"), w=1)
+        where = self.table.gradient().part(token_offset=TokenOffset(F1, "t"), w=1)
         loops = [Level("t", self.tokens), Level("w", max(self.row_vectors, M.LATENCY), self.row_vectors)]
-        d = part(d_rows, t=self.row_vectors, w=1)
+        d = d_rows.part(t=self.row_vectors, w=1)
         self.builder.vector(M.ADD, "d_rows", loops, d, where, r0=where, flags=M.CHECK)
 
 

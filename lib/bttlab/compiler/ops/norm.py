@@ -7,12 +7,10 @@ from typing import Self
 from bttlab.compiler.builder import LANES, padded
 from bttlab.compiler.context import Context, row_loops, rows_of
 from bttlab.compiler.instruction import At, Level, max_of
-from bttlab.compiler.machine import machine
+from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.operation import NEVER, Operation
 from bttlab.compiler.ops.elementwise import Position, Sum
-
-M = machine()
 
 
 @dataclass(eq=False)
