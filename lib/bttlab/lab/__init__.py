@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
 _own_name, _, _own = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "ask": ("Ask",),
         "comparison": ("Savings", "draw_energy_to_quality", "energy_to_quality", "gpu_over_card"),
         "compression": ("CompressionExplorer", "draw_truncation", "spectra", "truncate"),
         "cycle_figures": ("draw_cycles", "draw_schedule"),
@@ -37,6 +38,7 @@ _own_name, _, _own = lazy_loader.attach(
         "notebook_inputs": ("budget", "corpus_here"),
         "dashboard_targets": ("baseline_targets", "card_target", "modelled_targets"),
         "live_loss": ("watch",),
+        "teach": ("Teach",),
         "workload": ("Workload",),
     },
 )

@@ -17,6 +17,7 @@ from matplotlib.backend_bases import LocationEvent
 from matplotlib.figure import Figure
 from PIL import Image
 
+from bttlab.lab.cells import close_widgets
 from bttlab.lab.charts import to_png
 from bttlab.lab.hover import Hover
 from bttlab.lab.picture import DARK, FIGURE_CLASS, css_width, image_tag
@@ -49,10 +50,6 @@ class ImageCanvas:
         with self._lock:
             picture = to_png(self._figure, scale=2, compress_level=1)
         self.widget.value = picture
-
-    def close(self) -> None:
-        """Close the widget."""
-        self.widget.close()
 
 
 class ZoomCanvas:
@@ -120,11 +117,6 @@ class ZoomCanvas:
     def _show(self) -> None:
         self._asked = None
         self._canvas.draw()
-
-    def close(self) -> None:
-        """Close the widgets."""
-        for widget in (self._first.widget, self._canvas, self.widget):
-            widget.close()
 
 
 def live_canvas(figure: Figure, lock: threading.RLock) -> ImageCanvas | ZoomCanvas:
@@ -201,8 +193,7 @@ class LiveFigures:
 
     def close(self) -> None:
         """Close the canvases."""
-        for canvas in self._canvases:
-            canvas.close()
+        close_widgets(self.widget)
 
 
 def _beside(pictures: Sequence[bytes]) -> bytes:

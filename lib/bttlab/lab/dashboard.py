@@ -16,6 +16,7 @@ import ipywidgets as widgets
 from IPython.display import display
 
 from bttlab.lab.canvas import LiveFigures
+from bttlab.lab.cells import close_widgets
 from bttlab.lab.charts import SMOOTHING
 from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, DashboardRun
@@ -293,8 +294,7 @@ class Dashboard:
             run.join(STOP_SECONDS)
         if self._drawer is not None:
             self._drawer.join(STOP_SECONDS)
-        self._live.close()
-        self.widget.close()
+        close_widgets(self.widget)
         if _open.get(self._name) is self:
             del _open[self._name]
 

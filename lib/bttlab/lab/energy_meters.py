@@ -13,7 +13,7 @@ from bttlab.card.constants import MODEL_VERSION
 from bttlab.card.telemetry import board_sensors
 from bttlab.data import Samples
 from bttlab.estimate.card import estimate
-from bttlab.model import ModelConfig
+from bttlab.model import ModelConfig, Trainer
 
 
 class EnergyMeter:
@@ -118,3 +118,9 @@ def torch_meter(device: str) -> EnergyMeter:
     """Return the energy meter of PyTorch training on "cpu" or "cuda"."""
     meter, reason = find_meter(torch.device(device))
     return PowerMeter(meter.watts, f"{meter.how}, idle power included") if meter else EnergyMeter(None, reason)
+
+
+def meter_of(trainer: Trainer, optimizer: str) -> EnergyMeter:
+    """Return the energy meter of a trainer: its card's, or that of PyTorch on the CPU."""
+    device = getattr(trainer, "device", None)
+    return torch_meter("cpu") if device is None else card_meter(device, trainer.config, optimizer)

@@ -7,6 +7,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from bttlab.lab.canvas import LiveFigures
+from bttlab.lab.cells import close_widgets, close_with_cell
 from bttlab.lab.picture import STALE_CLASS, alert, describe, hidden
 from bttlab.util.errors import BttlabError
 
@@ -68,9 +69,14 @@ class Explorer:
         raise NotImplementedError
 
     def _ipython_display_(self) -> None:
+        close_with_cell(self.close)
         display(self.widget)
         self._live.display()
         self._live.keep(describe(*self._figures))
+
+    def close(self) -> None:
+        """Close the widgets; the picture stays in the notebook."""
+        close_widgets(self.widget)
 
 
 def slider(value: int, least: int, most: int, name: str, width: str = "250px") -> widgets.IntSlider:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from bttlab.card import TrainingRun
 from bttlab.lab.canvas import LiveFigures
+from bttlab.lab.cells import close_with_cell
 from bttlab.lab.charts import PALETTE, SMOOTHING, new_figure, panel, samples_end, small_style, smooth, thinned
 from bttlab.lab.comparison import Savings
 from bttlab.lab.picture import describe, sentences, until_stale
@@ -54,6 +55,7 @@ def watch(run: TrainingRun, title: str, seconds: float = math.inf, savings: Savi
         words.update(HTML(until_stale(said) if left else said))
         live.draw()
 
+    close_with_cell(live.close)
     words.display(HTML())
     display(live.widget)
     live.display()

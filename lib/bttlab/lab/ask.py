@@ -1,0 +1,147 @@
+"""Ask the model on the card: type a sentence, read its intent and its slots with their probabilities."""
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from html import escape
+
+import ipywidgets as widgets
+from IPython.display import display
+
+from bttlab.data import Corpus, Vocabulary
+from bttlab.data.corpus import OUTSIDE
+from bttlab.data.spans import Labelled, Span, percent
+from bttlab.lab.cells import close_widgets, close_with_cell
+from bttlab.lab.explorer import row
+from bttlab.lab.picture import alert
+from bttlab.model import Trainer
+from bttlab.runs.labelling import label, split_words
+from bttlab.util.errors import BttlabError
+
+# Okabe and Ito's colours, paled so that black text is legible on them; the slot's name is below the words.
+TINTS = ("#8CC8EE", "#F2B94B", "#6CCDAE", "#E3A8C8", "#F5EC7A", "#C9B8F2", "#F0A07C")
+
+
+def guarded(action: Callable) -> Callable:
+    """Show the errors of a widget's action as its message; one action runs at a time."""
+
+    @functools.wraps(action)
+    def shown(self, *arguments, **keywords) -> None:
+        with self._lock:
+            self._message.value = ""
+            try:
+                action(self, *arguments, **keywords)
+            except BttlabError as error:
+                self._message.value = alert(str(error))
+            except KeyboardInterrupt:
+                self._message.value = alert("interrupted: try again")
+
+    return shown
+
+
+class Ask:
+    """A line to type into, and the model's answer below it. Make one the last line of a cell.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Its parameters are those that the model has when it is asked.
+    corpus : Corpus
+        Its label lists name the labels.
+    vocabulary : Vocabulary
+    sentence : str
+        The first one.
+
+    Attributes
+    ----------
+    widget : ipywidgets.Widget
+    answer : Labelled or None
+        The last answer.
+    """
+
+    def __init__(self, trainer: Trainer, corpus: Corpus, vocabulary: Vocabulary, sentence: str = ""):
+        self.trainer, self._corpus, self._vocabulary = trainer, corpus, vocabulary
+        self.answer: Labelled | None = None
+        self._colours: dict[str, str] = {}
+        self._lock = threading.RLock()
+        style = {"description_width": "70px"}
+        self._text = widgets.Text(
+            description="sentence",
+            placeholder="type a sentence and press Enter",
+            continuous_update=False,
+            style=style,
+            layout={"width": "560px", "max_width": "100%"},
+        )
+        self._button = widgets.Button(description="Ask", icon="question", layout={"width": "90px"})
+        self._message, self._unknown = widgets.HTML(), widgets.HTML()
+        self._answer = widgets.VBox(layout={"overflow": "visible"})
+        self.widget = widgets.VBox([row(self._text, self._button), self._message, self._answer, self._unknown])
+        self._text.observe(lambda change: change["new"].strip() and self.ask(), "value")
+        self._button.on_click(lambda _: self.ask())
+        if sentence:
+            self.ask(sentence)
+
+    def _ipython_display_(self) -> None:
+        close_with_cell(lambda: close_widgets(self.widget))
+        display(self.widget)
+
+    @guarded
+    def ask(self, sentence: str | None = None) -> None:
+        """Ask about a sentence; by default about the one in the line, with the parameters of now."""
+        if sentence is not None and sentence != self._text.value:
+            self._text.value = sentence  # asks
+            return
+        self._begin_with(*self._label([split_words(self._text.value, self._vocabulary)]))
+
+    def _begin_with(self, answer: Labelled) -> None:
+        self.answer = answer
+        self._show()
+
+    def _label(self, sentences: Sequence[Sequence[str]]) -> list[Labelled]:
+        return label(self.trainer, self._corpus, self._vocabulary, sentences)
+
+    def _show(self) -> None:
+        before = self._answer.children
+        self._answer.children = self._views(self.answer)
+        close_widgets(*before)
+        unknown = ", ".join(map(escape, self.answer.unknown))
+        note = (
+            f"Unknown to the vocabulary: <b>{unknown}</b>. The model sees that a word is there, not which."
+            if unknown
+            else ""
+        )
+        self._unknown.value = f"<div role='status' style='line-height:1.35'>{note if unknown else ''}</div>"
+
+    def _views(self, answer: Labelled) -> list[widgets.Widget]:
+        return [widgets.HTML(self._html(answer))]
+
+    # --- as HTML
+
+    def colour_of(self, slot: str) -> str:
+        """Return a slot's colour: the same in all answers of this widget."""
+        return self._colours.setdefault(slot, TINTS[len(self._colours) % len(TINTS)])
+
+    def _html(self, answer: Labelled) -> str:
+        """Return an answer as HTML: the intent, and spans with their slots below."""
+        intent = "" if answer.intent is None else _tag("intent", f"{answer.intent}{percent(answer.intent_probability)}")
+        spans = "".join(self._span(answer, span) for span in answer.spans) or escape(" ".join(answer.words))
+        return f"<div style='line-height:1.35' role='group' aria-label='answer'>{intent}<div>{spans}</div></div>"
+
+    def _span(self, answer: Labelled, span: Span) -> str:
+        words = " ".join(
+            f"<u style='text-decoration-style:dotted' title='unknown to the vocabulary'>{escape(word)}</u>"
+            if word in answer.unknown
+            else escape(word)
+            for word in answer.words[span.first : span.end]
+        )
+        below = "" if span.slot == OUTSIDE else f"{span.slot}{percent(span.probability)}"
+        look = "" if span.slot == OUTSIDE else f"background:{self.colour_of(span.slot)};color:black;"
+        return (
+            "<span style='display:inline-block;vertical-align:top;margin:0 6px 4px 0;text-align:center'>"
+            f"<span style='{look}padding:1px 5px;border-radius:3px'>{words}</span>"
+            f"<br><small>{escape(below)}</small></span>"
+        )
+
+
+def _tag(name: str, text: str) -> str:
+    return f"<div style='margin-bottom:4px'>{name} <b>{escape(text)}</b></div>"

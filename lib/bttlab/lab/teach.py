@@ -1,0 +1,408 @@
+"""Teach the model on the card: correct its answer, train a few steps, and see what it has learned and forgotten."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from math import log
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import numpy as np
+
+from bttlab.data import Corpus, CorpusError, Samples, Split, Vocabulary, encode
+from bttlab.data.corpus import OUTSIDE, PAD, UNK
+from bttlab.data.metrics import Scores, named, score
+from bttlab.data.spans import Labelled, Span, percent
+from bttlab.data.store import files_of, store_corpus
+from bttlab.lab.ask import Ask, guarded
+from bttlab.lab.energy_meters import EnergyMeter, meter_of
+from bttlab.lab.explorer import row, slider
+from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer
+from bttlab.runs import LEARNING_RATES
+from bttlab.util.errors import BttlabError
+
+SIMILAR = 3  # sentences of dev that are shown
+STEPS, MOST_STEPS, OLD, MOST_OLD = 5, 40, 2, 16
+INTENT = -1  # in the place of a word
+MOST_UNDO = 20  # states, of about a megabyte each
+WHY_OLD = "Old sentences between the new ones keep in place what they need: the model forgets less, and takes longer."
+_SIMILAR = "<p style='margin:6px 0 0'><small>a similar sentence, {}</small></p>"
+
+
+@dataclass(frozen=True)
+class Dev:
+    """The dev split under the parameters of a moment."""
+
+    predictions: Predictions
+    scores: Scores
+    right: np.ndarray  # whether an utterance's intent and all of its tags are
+
+    @classmethod
+    def of(cls, trainer: Trainer, corpus: Corpus, samples: Samples) -> "Dev":
+        """Predict and score it."""
+        predictions = trainer.predict(samples)
+        intents, tags = named(corpus, corpus.dev, predictions)
+        whole = zip(intents, corpus.dev.intents, tags, corpus.dev.slots, strict=True)
+        right = np.array([intent == gold and guess == slots for intent, gold, guess, slots in whole])
+        return cls(predictions, score(corpus, corpus.dev, predictions), right)
+
+
+class Teach(Ask):
+    """Ask the model on the card, correct its answer, and train on it. Make one the last line of a cell.
+
+    Nothing leaves the card but the answer: sentence, labels and parameters stay on this machine.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        With parameters; teaching changes them.
+    corpus : Corpus
+        Its train split gives the old sentences, its dev split tells what is forgotten.
+    vocabulary : Vocabulary
+    sentence : str
+        The first one.
+    learning_rate : float
+        Of plain SGD.
+    taught : Split, optional
+        Sentences taught before, such as `read_corpus(folder).train` of a folder that was saved.
+
+    Attributes
+    ----------
+    taught : Split
+        Sentences taught, with their labels.
+    losses : (float, float)
+        Of the last sentence, before and after its training.
+    before, after : Dev
+        The dev split before and after the last training.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        corpus: Corpus,
+        vocabulary: Vocabulary,
+        sentence: str = "",
+        learning_rate: float = LEARNING_RATES["sgd"],
+        taught: Split | None = None,
+    ):
+        self.taught = taught or Split([], [], [])
+        self.losses: tuple[float, float] | None = None
+        self._rate, self._draw = learning_rate, np.random.default_rng(0)
+        self._train = encode(corpus.train, vocabulary, corpus, trainer.config)
+        self._dev = encode(corpus.dev, vocabulary, corpus, trainer.config)
+        self._slots = list(dict.fromkeys(tag[2:] for tag in corpus.slot_labels if "-" in tag))
+        self._common = _Common(corpus.train.words)
+        self._states: list[tuple[dict, dict, Split]] = []  # to go back to
+        self._chosen: int | None = None
+        self._mine: set[int] = set()  # places that the user has labelled
+        self._choice = widgets.Dropdown(style={"description_width": "initial"}, layout={"display": "none"})
+        self._choice.layout.width, self._choice.layout.max_width = "420px", "100%"
+        self._choice.observe(lambda change: self._set(change["new"]), "value")
+        self.steps, self.old = slider(STEPS, 1, MOST_STEPS, "steps"), slider(OLD, 0, MOST_OLD, "old per step")
+        buttons = ("Train", "graduation-cap", self.train), ("Undo", "undo", self.undo), ("Save", "save", self.save)
+        self._buttons = {name: _button(name, icon, action) for name, icon, action in buttons}
+        self._folder = widgets.Text("taught", description="folder", layout={"width": "220px"})
+        self._folder.style.description_width = "60px"
+        self._result, self._kept = widgets.HTML(), widgets.HTML()
+        super().__init__(trainer, corpus, vocabulary, sentence)
+        controls = row(self.steps, self.old, self._buttons["Train"], self._buttons["Undo"])
+        saving = row(self._folder, self._buttons["Save"], self._kept)
+        why = widgets.HTML(_small(WHY_OLD))
+        self.widget.children = [*self.widget.children, self._choice, controls, why, self._result, saving]
+        self._enable()
+
+    # --- the user's labels
+
+    def _begin_with(self, answer: Labelled) -> None:
+        self._mine, self._chosen = set(), None
+        self._choice.layout.display = "none"
+        super()._begin_with(answer)
+        self._enable()
+
+    def _views(self, answer: Labelled) -> list[widgets.Widget]:
+        """Buttons, so that a key reaches each word: a box for each span, with its slot below."""
+        intent = []
+        if answer.intent is not None:
+            chance = answer.intent_probability if INTENT not in self._mine else None
+            button = self._word(INTENT, answer.intent, "", "intent")
+            intent = [row(widgets.HTML("intent"), button, widgets.HTML(self._sure([INTENT], chance)))]
+        return [*intent, row(*(self._box(answer, span) for span in answer.spans))]
+
+    def _box(self, answer: Labelled, span: Span) -> widgets.Widget:
+        places = range(span.first, span.end)
+        colour = "" if span.slot == OUTSIDE else self.colour_of(span.slot)
+        words = [self._word(place, answer.words[place], colour, span.slot) for place in places]
+        name = "" if span.slot == OUTSIDE else f"{escape(span.slot)}<br>"
+        below = widgets.HTML(_small(f"{name}{self._sure(places, span.probability)}", "center"))
+        return widgets.VBox([widgets.HBox(words), below], layout={"align_items": "center", "margin": "0 4px 0 0"})
+
+    def _sure(self, places: Iterable[int], probability: float | None) -> str:
+        return "<b>yours</b>" if self._mine & set(places) else percent(probability).strip()
+
+    def _word(self, place: int, text: str, colour: str, slot: str) -> widgets.Button:
+        unknown = ", unknown to the vocabulary" if text in self.answer.unknown else ""
+        button = widgets.Button(description=text, tooltip=f"{text}: {slot}{unknown}; click to correct it")
+        button.layout.width, button.layout.margin = "auto", "1px"
+        button.style.text_decoration = "underline dotted" if unknown else None
+        if colour:
+            button.style.button_color, button.style.text_color = colour, "black"
+        button.on_click(lambda _: self._choose(place))
+        return button
+
+    @guarded
+    def _choose(self, place: int) -> None:
+        """Offer the labels of a word, or of the sentence, the likely ones first."""
+        answer, self._chosen = self.answer, None  # so that setting the options sets no label
+        if place == INTENT:
+            chances, now, what = answer.intent_chances, answer.intent, "the intent is"
+            names = [name for name in self._corpus.intent_labels if name != UNK]
+        else:
+            by_tag, now = answer.tag_chances[place], _slot(answer.tags[place])
+            chances = {OUTSIDE: by_tag.get(OUTSIDE, 0.0)}
+            chances |= {slot: by_tag.get(f"B-{slot}", 0.0) + by_tag.get(f"I-{slot}", 0.0) for slot in self._slots}
+            names, what = list(chances), f"{answer.words[place]} is"
+        ranked = sorted(names, key=lambda name: -chances[name])
+        shown = {OUTSIDE: "O (no slot)"}
+        self._choice.options = [(f"{shown.get(name, name)}{percent(chances[name])}", name) for name in ranked]
+        self._choice.description = what
+        self._choice.value = now if now in names else None
+        self._choice.layout.display = None
+        self._chosen = place
+        self._choice.focus()
+
+    @guarded
+    def _set(self, label: str | None) -> None:
+        if self._chosen is not None and label is not None:
+            self._correct(self._chosen, label)
+
+    @guarded
+    def correct(self, word: int | str, slot: str) -> None:
+        """Label a word yourself: by its place from 0 on, or by the word; the slot is one of the corpus's, or "O"."""
+        self._correct(self._place(word), slot)
+
+    @guarded
+    def correct_intent(self, intent: str) -> None:
+        """Label the intent yourself."""
+        self._correct(INTENT, intent)
+
+    def _place(self, word: int | str) -> int:
+        words = self._asked().words
+        places = [n for n, one in enumerate(words) if word in (n, one)]
+        if len(places) != 1:
+            found = "is not in the sentence" if not places else f"is at {', '.join(map(str, places))}: give its place"
+            raise BttlabError(f"{word!r} {found}")
+        return places[0]
+
+    def _correct(self, place: int, label: str) -> None:
+        answer = self._asked()
+        known = self._corpus.intent_labels if place == INTENT else [OUTSIDE, *self._slots]
+        if label not in known or label in (PAD, UNK):
+            raise BttlabError(f"{label!r} is none of the corpus's: {', '.join(known[:8])}, …")
+        if place == INTENT:
+            self.answer = replace(answer, intent=label)
+        else:
+            slots = [*map(_slot, answer.tags)]
+            begins = [tag.startswith("B-") and n != place for n, tag in enumerate(answer.tags)]
+            slots[place] = label
+            self.answer = replace(answer, tags=_tags(slots, begins, self._corpus.slot_labels))
+        self._mine.add(place)
+        self._show()
+
+    # --- training
+
+    @guarded
+    def train(self, steps: int | None = None, old: int | None = None) -> None:
+        """Train on the sentence with the labels that are shown; by default as the sliders say.
+
+        Parameters
+        ----------
+        steps : int
+            Updates with this sentence.
+        old : int
+            Sentences of the train split and of those taught before that come before each of them.
+        """
+        answer, trainer, corpus = self._asked(), self.trainer, self._corpus
+        steps, old = self.steps.value if steps is None else steps, self.old.value if old is None else old
+        split = Split([answer.words], [answer.tags or [OUTSIDE] * len(answer.words)], [answer.intent or UNK])
+        (sample, earlier) = (encode(one, self._vocabulary, corpus, trainer.config) for one in (split, self.taught))
+        order = _joined([self._train, earlier, sample])
+        pool = self._draw.integers(0, len(order) - 1, (steps, old))
+        chosen = np.concatenate([pool, np.full((steps, 1), len(order) - 1)], axis=1).ravel()
+        self._states = [*self._states[1 - MOST_UNDO :], self._state()]
+        parameters, _, _ = self._states[-1]
+        trainer.load_parameters(parameters)  # without the state of another optimizer
+        near = self._common.nearest(answer.words, corpus.dev.words, SIMILAR)
+        sentences = [corpus.dev.words[n] for n in near]
+        self.before, loss, said = Dev.of(trainer, corpus, self._dev), trainer.predict(sample), self._label(sentences)
+        meter = meter_of(trainer, "sgd")
+        try:
+            seconds = _train(trainer, order[chosen], self._rate, meter)
+        except NumericalFault as fault:
+            self._back()
+            raise BttlabError(f"{fault}; the parameters are those of before") from None
+        self.losses = float(loss.losses[0]), float(trainer.predict(sample).losses[0])
+        self.after = Dev.of(trainer, corpus, self._dev)
+        self.taught = _with(self.taught, split)
+        (found,) = self._label([answer.words])
+        learned = (found.intent, found.tags) == (answer.intent, answer.tags)
+        self._begin_with(replace(found, intent=answer.intent, tags=answer.tags))  # to train on again
+        now = self._label(sentences)
+        parts = [
+            _learned(self.losses, learned, len(chosen), steps * old),
+            _cost(seconds, meter),
+            _forgot(self.before, self.after),
+            *map(self._similar, said, now),
+        ]
+        self._result.value = f"<div role='status' style='line-height:1.45'>{''.join(parts)}</div>"
+        self._enable()
+
+    def _similar(self, before: Labelled, now: Labelled) -> str:
+        if (before.intent, before.tags) == (now.intent, now.tags):
+            return f"{_SIMILAR.format('same answer as before')}{self._html(now)}"
+        return f"{_SIMILAR.format('<b>before</b>')}{self._html(before)}{_SIMILAR.format('<b>now</b>')}{self._html(now)}"
+
+    @guarded
+    def undo(self) -> None:
+        """Load the parameters from before the last training; what it taught is out of the small corpus again."""
+        if not self._states:
+            raise BttlabError("nothing has been taught yet")
+        self._back()
+        self._result.value = "<span role='status'>The parameters are those from before the last training.</span>"
+        if self.answer is not None:
+            self._begin_with(*self._label([self.answer.words]))
+        self._enable()
+
+    def _state(self) -> tuple[dict, dict, Split]:
+        return self.trainer.store_parameters(), self.trainer.store_optimizer_state(), self.taught
+
+    def _back(self) -> None:
+        parameters, state, self.taught = self._states.pop()
+        self.trainer.load_parameters(parameters, state)
+
+    @guarded
+    def save(self, folder: str | None = None) -> None:
+        """Save the sentences taught as the train split of a corpus, with the dev and test splits of this one.
+
+        `bttlab train --data FOLDER` trains on it, and `Teach(..., taught=read_corpus(folder).train)` goes on with it.
+        """
+        place = Path(folder or self._folder.value).expanduser().resolve()
+        if not len(self.taught):
+            raise CorpusError("nothing has been taught yet: correct an answer and train first")
+        if place.exists():
+            raise CorpusError(f"{place} is there already: choose another name, nothing was written")
+        corpus = self._corpus
+        splits = {"train": self.taught, "dev": corpus.dev, "test": corpus.test}
+        store_corpus(files_of(corpus.intent_labels, corpus.slot_labels, splits), place)
+        self._enable()
+        self._kept.value += f", saved to {escape(str(place))}"
+
+    def _asked(self) -> Labelled:
+        if self.answer is None:
+            raise BttlabError("there is no sentence yet: type one and press Enter")
+        return self.answer
+
+    def _enable(self) -> None:
+        self._buttons["Train"].disabled = self.answer is None
+        self._buttons["Undo"].disabled = not self._states
+        self._buttons["Save"].disabled = not len(self.taught)
+        count = len(self.taught)
+        self._kept.value = f"{count} sentence{'s' * (count != 1)} taught"
+
+
+def _train(trainer: Trainer, samples: Samples, rate: float, meter: EnergyMeter) -> float:
+    """Train with plain SGD; return the seconds that it took, and add its energy to the meter."""
+    begin = time.perf_counter()
+    trainer.train(samples, Optimizer("sgd"), rate)
+    seconds = time.perf_counter() - begin
+    meter.advance(samples, seconds)
+    return seconds
+
+
+def _learned(losses: tuple[float, float], learned: bool, updates: int, old: int) -> str:
+    before, after = losses
+    now = "It says what you said." if learned else "It does not say what you said yet: train again, or take more steps."
+    loss = f"Loss of this sentence <b>{before:.2f} → {after:.2f}</b> (measured)"
+    return f"{loss} in {updates} updates, {old} of them on old sentences. {now}"
+
+
+def _cost(seconds: float, meter: EnergyMeter) -> str:
+    low, joules, high = (1e3 * value for value in meter.joules)
+    if meter.seconds:
+        here = f"this computer's emulation: {1e3 * seconds:,.0f} ms, measured"
+        took = f"<b>{1e3 * meter.seconds:,.0f} ms</b> on a U50 (modelled; {here})"
+    else:
+        took = f"<b>{1e3 * seconds:,.0f} ms</b> (measured)"
+    if meter.provenance is None:
+        return f"<br>Training took {took}; energy: none, {escape(meter.how)}."
+    band = f", {low:,.0f} to {high:,.0f}" if high > low else ""
+    return f"<br>Training took {took} and <b>{joules:,.0f} mJ</b> ({meter.provenance}{band}: {escape(meter.how)})."
+
+
+def _forgot(before: Dev, after: Dev) -> str:
+    lost, won = int((before.right & ~after.right).sum()), int((~before.right & after.right).sum())
+    scores = ", ".join(
+        f"{name} <b>{getattr(before.scores, key):.1%} → {getattr(after.scores, key):.1%}</b>".replace("%", " %")
+        for name, key in (("intent accuracy", "intent_accuracy"), ("slot F1", "slot_f1"))
+    )
+    return (
+        f"<br>All of dev, {len(before.right)} utterances (measured): {scores}; <b>{lost}</b> that were right are wrong "
+        f"now (forgotten), {won} that were wrong are right."
+    )
+
+
+class _Common:
+    """What two sentences have in common: words, the rare ones of the train split count for more."""
+
+    def __init__(self, sentences: Sequence[Sequence[str]]):
+        self._sentences = len(sentences)
+        self._counts: dict[str, int] = {}
+        for words in sentences:
+            for word in set(words):
+                self._counts[word] = self._counts.get(word, 0) + 1
+
+    def nearest(self, words: Sequence[str], others: Sequence[Sequence[str]], count: int) -> list[int]:
+        """Return the indices of those with the most in common, but of none with the same words."""
+
+        def weight(found: Iterable[str]) -> float:
+            return sum(log((1 + self._sentences) / (1 + self._counts.get(word, 0))) + 0.01 for word in found)
+
+        mine = set(words)
+        likeness = [weight(mine & set(one)) / weight(mine | set(one)) for one in others]
+        order = sorted(range(len(others)), key=lambda n: -likeness[n])
+        return [n for n in order if list(others[n]) != list(words)][:count]
+
+
+def _small(html: str, align: str = "left") -> str:
+    return f"<div style='line-height:1.25;font-size:85%;text-align:{align}'>{html}</div>"
+
+
+def _slot(tag: str) -> str:
+    return OUTSIDE if tag == OUTSIDE else tag[2:]
+
+
+def _tags(slots: Sequence[str], begins: Sequence[bool], labels: Sequence[str]) -> list[str]:
+    """Return BIO tags of slots: a word goes on with the slot of the word before, unless it `begins` one."""
+    tags = []
+    for n, slot in enumerate(slots):
+        goes_on = n > 0 and slots[n - 1] == slot and not begins[n] and f"I-{slot}" in labels
+        tags.append(OUTSIDE if slot == OUTSIDE else f"{'I' if goes_on else 'B'}-{slot}")
+    return tags
+
+
+def _joined(parts: Sequence[Samples]) -> Samples:
+    return Samples(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("tokens", "lengths", "intents", "slots")))
+
+
+def _with(taught: Split, new: Split) -> Split:
+    """Return sentences with a new one, which replaces one of the same words."""
+    kept = [n for n, words in enumerate(taught.words) if words != new.words[0]]
+    columns = ([getattr(taught, name)[n] for n in kept] + getattr(new, name) for name in ("words", "slots", "intents"))
+    return Split(*columns)
+
+
+def _button(name: str, icon: str, action: Any) -> widgets.Button:
+    button = widgets.Button(description=name, icon=icon, layout={"width": "90px"})
+    button.on_click(lambda _: action())
+    return button

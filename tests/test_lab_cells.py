@@ -1,0 +1,35 @@
+"""A cell that is run again closes the widgets of its run before."""
+
+from types import SimpleNamespace
+
+import matplotlib
+import pytest
+import torch
+from ipywidgets.widgets.widget import _instances
+
+from bttlab.lab import CompressionExplorer, cells
+
+
+@pytest.mark.parametrize("backend", ["agg", "module://ipympl.backend_nbagg"])
+def test_a_cell_that_is_run_again_leaves_no_widgets(monkeypatch, backend):
+    monkeypatch.setattr(matplotlib, "get_backend", lambda: backend)
+    matrix = torch.randn(768, 768, generator=torch.Generator().manual_seed(1))
+
+    def run(number: int, cell: str = "a") -> CompressionExplorer:
+        parent = {"metadata": {"cellId": cell}, "header": {"msg_id": f"{cell}{number}"}}
+        monkeypatch.setattr(cells, "get_ipython", lambda: SimpleNamespace(get_parent=lambda: parent))
+        explorer = CompressionExplorer(matrix)
+        explorer._ipython_display_()
+        return explorer
+
+    run(0)
+    count = len(_instances)
+    other = run(0, "b")
+    twice = len(_instances)
+    assert twice > count
+    for number in (1, 2):
+        run(number)
+        assert len(_instances) == twice
+    assert other.widget.comm is not None  # another cell's
+    run(1, "b")
+    assert other.widget.comm is None and len(_instances) == twice
