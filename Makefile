@@ -11,7 +11,7 @@
 # make bench     benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails; BENCH=share: one)
 # make lock      requirements.lock again, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
-# make wheel     dist/bttlab-VERSION-py3-none-any.whl, which has all that the lab needs but its packages
+# make wheel     the wheels of bttlab and of the packages beside it, in dist/
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask the Python Packaging Advisory Database about every locked package
 # make rtl-test  the kernel in Verilog trains under Verilator, through its registers, to the emulation's bits and cycles
@@ -147,7 +147,7 @@ audit: $(UV)
 	echo $(TORCH) | $(UV) tool run pip-audit==2.10.1 --strict --disable-pip --no-deps --requirement /dev/stdin
 
 wheel: environment
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . $(patsubst %/pyproject.toml,./%,$(wildcard lib/*/pyproject.toml))
 
 # Of the machine's source; they need clang-16, verilator, yosys.
 schedule: environment

@@ -7,7 +7,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-FOLDERS = ("data", "hls_src", "notebooks", "overlays")
+FOLDERS = ("data", "docs", "hls_src", "notebooks", "overlays")
 BUILT_IN = "airline"
 
 

@@ -54,8 +54,10 @@ def test_the_tensor_library_needs_four_packages():
 
 
 def test_all_packages_have_one_version():
-    versions = {_project(path)["project"]["version"] for path in PROJECTS}
-    assert versions == {bttlab.__version__}
+    projects = [_project(path)["project"] for path in PROJECTS]
+    assert {project["version"] for project in projects} == {bttlab.__version__}
+    for project in projects[1:]:
+        assert f"bttlab[lab]=={bttlab.__version__}" in project["dependencies"]
 
 
 def test_the_pythons_are_those_that_the_interpreter_is_looked_for_in():

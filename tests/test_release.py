@@ -1,12 +1,15 @@
 """Notebooks as they are handed out: without solutions, and nobody's work is lost."""
 
 import json
+import re
 
 import pytest
 
 from bttlab.cli import main
 from bttlab.teaching.notebooks import FOLDER, STUB, copy_notebooks, release
 from bttlab.util.errors import BttlabError
+
+from conftest import ROOT
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
@@ -69,6 +72,19 @@ def test_a_reset_keeps_what_was_there(tmp_path, capsys):
     assert [(folder / f"{stem}.kept-{k}.ipynb").read_text() for k in (1, 2)] == ["first", "second"]
     assert copy_notebooks(folder, reset=())["aside"] == [f"{NOTEBOOKS[4].stem}.kept-1.ipynb"]
     assert copy_notebooks(folder)["same"] == [path.name for path in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("folder", ["mine", "checkout/mine"])
+def test_links_of_a_copied_notebook_lead_to_the_pages(folder, tmp_path):
+    (tmp_path / "checkout").mkdir()
+    (tmp_path / "checkout" / "docs").symlink_to(ROOT / "docs")  # as in a checkout
+    copy_notebooks(tmp_path / folder)
+    links = {
+        (path.parent / link)
+        for path in (tmp_path / folder).glob("*.ipynb")
+        for link in re.findall(r"\]\(([\w./]+/[\w./]+)[)#]", path.read_text(encoding="utf-8"))
+    }
+    assert len(links) > 5 and [link for link in links if not link.is_file()] == []
 
 
 def test_no_notebook_of_that_name(tmp_path):

@@ -16,7 +16,7 @@ from conftest import ROOT
 pytestmark = pytest.mark.long
 
 BESIDE = ("bttlab_cost", "bttlab_hardware", "bttlab_methods")
-FOLDERS = ("data", "hls_src", "notebooks", "overlays")
+FOLDERS = ("data", "docs", "hls_src", "notebooks", "overlays")
 MOST_BYTES = 4_000_000
 
 
@@ -60,9 +60,9 @@ def _known_to_git(*places: str) -> list[str]:
     return [name for name in names if (ROOT / name).is_file()]
 
 
-def _run(command: list[str | Path], folder: Path) -> str:
+def _run(command: list[str | Path], folder: Path, **variables: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("BTTLAB", "PYTHON"))}
-    environment["XDG_CACHE_HOME"] = str(folder / "cache")
+    environment |= {"XDG_CACHE_HOME": str(folder / "cache"), **variables}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -101,6 +101,19 @@ def test_doctor_and_training_need_no_checkout(installed, tmp_path):
     _run([installed / "bttlab", *train], tmp_path)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["git"] is None
     assert not (tmp_path / "cache" / "bttlab" / "data").exists()  # no corpus had to be made
+
+
+@pytest.mark.parametrize("name", ["06_efficient_training", "07_what_would_it_cost"])
+def test_notebooks_of_the_packages_beside_run(installed, name, tmp_path):
+    (share,) = installed.parent.glob("lib/python*/site-packages/bttlab/share")
+    code = (
+        "import sys, nbclient, nbformat; notebook = nbformat.read(sys.argv[1], 4); "
+        "nbclient.NotebookClient(notebook, timeout=600, kernel_name='python3').execute(); "
+        "print(notebook.cells)"
+    )
+    notebook = share / "notebooks" / f"{name}.ipynb"
+    shown = _run([installed / "python", "-W", "ignore", "-c", code, notebook], tmp_path, BTTLAB_QUICK="1")
+    assert "execute_result" in shown and str(ROOT) not in shown
 
 
 def test_pynq_copies_the_notebooks_too(installed, tmp_path):

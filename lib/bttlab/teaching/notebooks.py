@@ -68,13 +68,26 @@ def copy_notebooks(to: str | os.PathLike, reset: Sequence[str] | None = None) ->
             names = ", ".join(source.stem for source in sources)
             raise BttlabError(f"no notebook's name begins with {begin!r}: there are {names}")
     to.mkdir(parents=True, exist_ok=True)
+    pages = _pages_for(to)
     names: dict[str, list[str]] = {"copied": [], "same": [], "kept": [], "aside": []}
     for source in sources:
-        target, content = to / source.name, release(source.read_bytes())
+        target, content = to / source.name, release(source.read_bytes()).replace(b"](../docs/", pages)
         if reset is not None and (not reset or source.name.startswith(tuple(reset))) and os.path.lexists(target):
             names["aside"] += _set_aside(target, content)
         names[put(target, content)].append(source.name)
     return names
+
+
+def _pages_for(to: Path) -> bytes:
+    """Return how links to pages of docs/ begin in notebooks of this folder; outside a checkout, copy the pages."""
+    docs = ROOT / "docs"
+    if (to.parent / "docs").resolve() == docs.resolve():
+        return b"](../docs/"
+    for page in filter(Path.is_file, docs.rglob("*")):
+        target = to / "docs" / page.relative_to(docs)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        put(target, page.read_bytes())
+    return b"](docs/"
 
 
 def put(target: Path, content: bytes) -> str:

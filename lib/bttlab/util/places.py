@@ -1,4 +1,4 @@
-"""Places of the files that come with the package: data/, hls_src/, notebooks/ and overlays/ are folders of ROOT.
+"""Places of the files that come with the package: data/, docs/, hls_src/, notebooks/ and overlays/ are folders of ROOT.
 
 ROOT is the checkout, or, where a wheel was installed, the folder `share` of the package, into which setup.py puts them.
 """
