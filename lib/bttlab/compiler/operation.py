@@ -14,7 +14,9 @@ only as places that the context (`context.Context`) returns.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn
+
+from typing_extensions import Self
 
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import ProgramError

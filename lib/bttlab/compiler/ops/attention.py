@@ -7,7 +7,8 @@ are (heads, tokens, blocks) vectors: a vector has the scores of a query with the
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+
+from typing_extensions import Self
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, block_rows, even_parts, gate, padded
 from bttlab.compiler.context import Context

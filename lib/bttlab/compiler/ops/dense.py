@@ -7,7 +7,8 @@ y, so each of these has two copies in different banks.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+
+from typing_extensions import Self
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded
 from bttlab.compiler.context import Context, row_loops, rows_of

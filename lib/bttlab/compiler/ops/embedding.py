@@ -10,9 +10,9 @@ are added.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
+from typing_extensions import Self
 
 from bttlab.compiler.builder import LANES, ROWS, padded, vectors_for
 from bttlab.compiler.context import Context

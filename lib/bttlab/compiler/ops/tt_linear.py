@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+
+from typing_extensions import Self
 
 from bttlab.compiler.builder import block_rows
 from bttlab.compiler.context import Context
