@@ -26,6 +26,10 @@ _CUT = 16.0  # exponent of a smooth minimum of both: without a kink the fit has 
 STATE, CONVOLUTION = 16, 4  # of a Mamba block: state size and width of the convolution (arXiv 2312.00752, §3.6)
 
 
+_FROM_ZERO = ("key_value_heads", "head_size", "other", "counted", "expert_layers")
+Linear = tuple[int, int, int, str]
+
+
 class CostError(BttlabError):
     """A fine-tuning run that cannot be estimated as asked."""
 
@@ -76,6 +80,13 @@ class FineTuning:
         Eager attention and norms as in Xia et al., or FlashAttention 2; each has coefficients of its own.
     accumulation : int
         Micro-batches of an update: a step is one of them, and takes its share of the optimizer's time.
+    counted : int
+        Parameters of the model, where they were counted (`bttlab_cost.architectures`); 0: they follow from the shapes.
+    linears : tuple of (int, int, int, str)
+        Inputs, outputs, number and kind ("queries", "mixer", "mlp") of the linear layers outside of experts; empty:
+        they follow from the shapes.
+    expert_layers : int
+        With `linears`: layers that have experts.
 
     Raises
     ------
@@ -106,10 +117,13 @@ class FineTuning:
     state: str = "fp32"
     kernels: str = "eager"
     accumulation: int = 1
+    counted: int = 0
+    linears: tuple[Linear, ...] = ()
+    expert_layers: int = 0
 
     def __post_init__(self):
         for field in fields(self):
-            value, least = getattr(self, field.name), int(field.name not in ("key_value_heads", "head_size", "other"))
+            value, least = getattr(self, field.name), int(field.name not in _FROM_ZERO)
             if field.type is int and (type(value) is not int or value < least):
                 raise CostError(f"{field.name} is {value!r}: it must be a whole number from {least} on")
         for name, known in CHOICES.items():
@@ -181,13 +195,32 @@ class FineTuning:
         return ((hidden, inner),) * (2 if self.mlp == "gated" else 1) + ((inner, hidden),)
 
     @property
+    def mixers(self) -> list[tuple[int, int, int, bool]]:
+        """Linear layers outside of experts: inputs, outputs, number in the model, whether they have adapters."""
+        if self.linears:
+            adapted = {"all": ("queries", "mixer", "mlp"), "experts": ("mlp",), "queries": ("queries",)}[self.adapted]
+            return [(i, o, number, self.method != "full" and kind in adapted) for i, o, number, kind in self.linears]
+        named = {"all": (0, 1, 2, 3), "experts": (), "queries": (0, 2)}[self.adapted]
+        return [
+            (inputs, outputs, self.layers, self.method != "full" and place in named)
+            for place, (inputs, outputs) in enumerate(self.mixer_matrices)
+        ]
+
+    @property
+    def expert_blocks(self) -> int:
+        """Layers that have experts, or the feed-forward layer."""
+        return self.expert_layers if self.linears else self.layers
+
+    @property
     def parameters(self) -> int:
         """Parameters of the model without adapters."""
+        if self.counted:
+            return self.counted
         vectors = 2 * self.hidden
         if self.mixer == "mamba":  # convolution with its bias, decay, skip and the step's bias
             vectors += 2 * self.hidden * (CONVOLUTION + 1 + STATE + 1 + 1)
         tables = 1 if self.mixer == "mamba" or self.tied else 2
-        blocks = self.layers * (self._linears("all") + vectors)
+        blocks = self.linear_elements() + self.layers * vectors
         return blocks + tables * self.vocabulary * self.hidden + self.hidden + self.other
 
     @property
@@ -195,21 +228,15 @@ class FineTuning:
         """Parameters of the adapters; 0 for full fine-tuning."""
         if self.method == "full":
             return 0
-        mixers = sum(i + o for (i, o), adapted in zip(self.mixer_matrices, self.mixers_adapted, strict=True) if adapted)
+        mixers = sum((inputs + outputs) * number for inputs, outputs, number, adapted in self.mixers if adapted)
         router = self.hidden + self.experts if self.experts > 1 else 0
-        experts = router + self.experts * sum(map(sum, self.expert_matrices))
-        return self.layers * self.lora_rank * (mixers + (experts if self.experts_adapted else 0))
+        experts = self.expert_blocks * (router + self.experts * sum(map(sum, self.expert_matrices)))
+        return self.lora_rank * (mixers + (experts if self.experts_adapted else 0))
 
     @property
     def experts_adapted(self) -> bool:
         """True if the matrices of experts, or of the feed-forward layer, have adapters."""
         return self.method != "full" and self.adapted != "queries"
-
-    @property
-    def mixers_adapted(self) -> tuple[bool, ...]:
-        """Those of `mixer_matrices` that have adapters."""
-        named = {"all": (0, 1, 2, 3), "experts": (), "queries": (0, 2)}[self.adapted]
-        return tuple(self.method != "full" and place in named for place in range(len(self.mixer_matrices)))
 
     @property
     def trainable(self) -> int:
@@ -231,7 +258,7 @@ class FineTuning:
         """Bytes of the model's weights without adapters; with QLoRA the blocks' matrices take four bits an element."""
         if self.method != "qlora":
             return self.value_bytes * self.parameters
-        packed = self.layers * self._linears("all")
+        packed = self.linear_elements()
         return int(NF4_BYTES * packed) + self.value_bytes * (self.parameters - packed)
 
     @property
@@ -240,16 +267,17 @@ class FineTuning:
         copies = ADAPTER_BYTES * (self.parameters if self.mixed else self.adapters)
         return self.weight_bytes + copies + 2 * self.trainable_bytes * self.trainable
 
-    def _linears(self, which: str) -> int:
-        """Elements of a block's matrices: of "all" experts, or of those that are "active" for a token."""
-        experts = self.experts if which == "all" else self.top_k
-        mixers, one = (sum(i * o for i, o in matrices) for matrices in (self.mixer_matrices, self.expert_matrices))
-        return mixers + (self.hidden * self.experts if self.experts > 1 else 0) + experts * one
+    def linear_elements(self, experts: int | None = None) -> int:
+        """Return the elements of the blocks' matrices, with so many experts of each layer (all by default)."""
+        mixers = sum(inputs * outputs * number for inputs, outputs, number, _ in self.mixers)
+        router = self.hidden * self.experts if self.experts > 1 else 0
+        one = sum(inputs * outputs for inputs, outputs in self.expert_matrices)
+        return mixers + self.expert_blocks * (router + (self.experts if experts is None else experts) * one)
 
     @property
     def active(self) -> int:
         """Parameters that a token is multiplied with, the output matrix among them: MACs of a token's forward pass."""
-        return self.layers * self._linears("active") + self.vocabulary * self.hidden
+        return self.linear_elements(self.top_k) + self.vocabulary * self.hidden
 
     def __str__(self) -> str:
         method = self.method if self.method == "full" else f"{self.method} rank {self.lora_rank}"

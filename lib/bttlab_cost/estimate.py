@@ -186,8 +186,8 @@ class Estimator:
         if largest < 1:
             lighter = {"full": ", lora or qlora", "lora": " or qlora"}.get(config.method, "")
             raise CostError(
-                f"{config}: it does not fit {gpu.gpu} at batch 1, what it holds between steps alone takes "
-                f"{config.state_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB; take a larger GPU, shorter "
+                f"{config}, {config.parameters:,} parameters: it does not fit {gpu.gpu} at batch 1, what it holds between "
+                f"steps alone takes {config.state_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB; take a larger GPU, shorter "
                 f"sequences, a smaller model{lighter}"
             )
         if batch is not None and not 1 <= batch <= largest:

@@ -78,15 +78,18 @@ def _block(config: FineTuning, tokens: float, stage: str, again: bool) -> Iterat
     busy = config.experts * (1 - (1 - config.sparsity) ** tokens)  # experts that get a token if all are as likely
     rows = tokens * config.top_k / busy
     work, launches = (2.0, 1.5) if again else (1.0, 1.0)
-    for inputs, outputs in config.expert_matrices:
+    blocks = config.expert_blocks
+    for inputs, outputs in config.expert_matrices if blocks else ():
         adapted = config.experts_adapted
-        yield from _linear(config, stage, again, "experts", layers * busy, rows, inputs, outputs, adapted)
+        yield from _linear(config, stage, again, "experts", blocks * busy, rows, inputs, outputs, adapted)
     flash = config.kernels == "flash"
     moved = rows * size * (3 * config.expert_hidden + 3 * hidden)
     kernels = FLASH_KERNELS["expert"] if flash and config.experts == 1 else EXPERT_KERNELS
-    yield Operator(stage, "elementwise", "experts", layers * busy, elementwise=work * moved, kernels=launches * kernels)
-    for (inputs, outputs), adapted in zip(config.mixer_matrices, config.mixers_adapted, strict=True):
-        yield from _linear(config, stage, again, "mixer", layers, tokens, inputs, outputs, adapted)
+    # Without experts the feed-forward layers are among the mixers, but for their activation.
+    times = (blocks or layers) * busy
+    yield Operator(stage, "elementwise", "experts", times, elementwise=work * moved, kernels=launches * kernels)
+    for inputs, outputs, number, adapted in config.mixers:
+        yield from _linear(config, stage, again, "mixer", number, tokens, inputs, outputs, adapted)
     moved = tokens * size * hidden * MIXER_PASSES[config.mixer] * (0.5 if flash else 1)
     width = (config.head_size or hidden // config.heads) * config.heads
     scores = 4.0 * tokens * config.sequence_length * width if config.mixer == "attention" else 0.0

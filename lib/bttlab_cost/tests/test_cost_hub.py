@@ -1,0 +1,111 @@
+"""Models of Hugging Face: parameters as published, odd files refused in one line, with transformers and without."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from bttlab.cli import main
+from bttlab_cost import hub
+from bttlab_cost.configuration import CostError
+from bttlab_cost.models import find_model
+
+PUBLIC = json.loads((Path(__file__).parent / "public_models.json").read_text())["models"]
+LLAMA = PUBLIC["llama-3-8b"][1]
+
+
+@pytest.fixture(params=["with transformers", "without"])
+def library(request, monkeypatch):
+    if request.param == "without":
+        monkeypatch.setattr(hub, "find_spec", lambda name: None)
+    return request.param
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(values):
+        path = tmp_path / "config.json"
+        path.write_text(values if isinstance(values, str) else json.dumps(values))
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_parameters_are_the_published_ones_or_the_model_is_refused(write, library, name):
+    billions, values = PUBLIC[name]
+    try:
+        found = find_model(write(values))
+    except CostError as error:
+        assert library == "without" and f"model_type is {values['model_type']!r}" in str(error)
+        return
+    assert found.parameters == pytest.approx(1e9 * billions, rel=0.01)
+    if library == "with transformers":
+        repeated = 12 if name == "albert-base-v2" else 1  # one layer, twelve times
+        # The matrices that the step multiplies with are all of the model's but the tables, norms and vision towers.
+        assert 0.55 * found.parameters / repeated < found.linear_elements() / repeated < 1.001 * found.parameters or (
+            billions < 0.5 or name == "gemma-3-4b"
+        )
+
+
+def test_a_vision_tower_without_its_shape_is_not_counted(write):
+    values = json.loads(json.dumps(PUBLIC["gemma-3-4b"][1]))
+    values["vision_config"] = {"hidden_size": 1152}
+    assert find_model(write(values)).parameters == 3_880_263_168
+
+
+def test_shared_and_routed_experts(write):
+    found = find_model(write(PUBLIC["deepseek-v3"][1]))
+    assert (found.experts, found.top_k, found.expert_hidden, found.expert_layers) == (256, 8, 2048, 58)
+    assert found.active == pytest.approx(37e9, rel=0.02)  # published: 37 billion for each token
+    assert find_model(write(PUBLIC["qwen1.5-moe-a2.7b"][1])).active == pytest.approx(2.7e9, rel=0.15)
+
+
+ODD = {
+    "hidden_size": (None, "4096", 0, 10**9, [4096]),
+    "num_hidden_layers": (True, 1.5, 10**6),
+    "num_attention_heads": ({"a": 1},),
+    "tie_word_embeddings": ("false",),
+    "num_experts": ([8] * 32,),
+    "num_local_experts": ("8",),
+    "model_type": (None, "", "gpt-9", 3),
+    "vocab_size": ("many",),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in ODD.items() for value in values])
+def test_odd_values_are_one_line_that_names_the_field(write, library, capsys, field, value):
+    code = main(["cost", "--model", write(LLAMA | {field: value}), "--gpu", "H100", "--tokens", "1M"])
+    captured = capsys.readouterr()
+    assert code == 2 and captured.err.count("\n") == 1 and field in captured.err
+
+
+@pytest.mark.parametrize("field", ["num_hidden_layers", "hidden_size"])
+def test_a_missing_shape_is_not_taken_from_defaults(write, library, field):
+    with pytest.raises(CostError, match=field):
+        find_model(write({name: value for name, value in LLAMA.items() if name != field}))
+
+
+def test_files_that_are_no_configuration(tmp_path, write, capsys):
+    for text in ("[1]", "{", '{"hidden_size": 4}', "[" * 100_000, '{"a":' * 100_000):
+        with pytest.raises(CostError, match=r"model_type is None|not valid JSON|it has no object"):
+            find_model(write(text))
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(CostError, match=r"pipe\.json cannot be read"):
+        find_model(str(tmp_path / "pipe.json"))
+    with pytest.raises(CostError, match=r"none\.json cannot be read"):
+        find_model(str(tmp_path / "none.json"))
+
+
+def test_a_folder_a_byte_order_mark_and_a_name_in_the_local_cache(tmp_path, write, library, monkeypatch):
+    path = Path(write("\ufeff" + json.dumps(LLAMA)))
+    assert find_model(str(path)).parameters == find_model(f"{tmp_path},method=qlora").parameters == 8_030_261_248
+    if library == "with transformers":
+        import huggingface_hub
+
+        monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda name, file: str(path.parent / file))
+        assert find_model("meta-llama/Meta-Llama-3-8B,lora_rank=4").parameters == 8_030_261_248
+    with pytest.raises(CostError, match="name in the local cache"):
+        monkeypatch.undo()
+        find_model("nobody/nothing")
