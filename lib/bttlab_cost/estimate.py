@@ -186,9 +186,9 @@ class Estimator:
         if largest < 1:
             lighter = {"full": ", lora or qlora", "lora": " or qlora"}.get(config.method, "")
             raise CostError(
-                f"{config}, {config.parameters:,} parameters: it does not fit {gpu.gpu} at batch 1, what it holds between "
-                f"steps alone takes {config.state_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB; take a larger GPU, shorter "
-                f"sequences, a smaller model{lighter}"
+                f"{config}, {config.parameters:,} parameters: it does not fit {gpu.gpu} at batch 1, what it holds "
+                f"between steps alone takes {config.state_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB; "
+                f"take a larger GPU, shorter sequences, a smaller model{lighter}"
             )
         if batch is not None and not 1 <= batch <= largest:
             raise CostError(f"batch is {batch}: on {gpu.gpu} it must be from 1 to {largest}")
