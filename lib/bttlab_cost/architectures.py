@@ -11,8 +11,7 @@ import transformers
 from torch import nn
 from transformers.models.auto import modeling_auto
 
-from bttlab_cost.configuration import CostError, FineTuning
-from bttlab_cost.hub import MOST, text_fields
+from bttlab_cost.configuration import MOST_LAYERS, CostError, FineTuning
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _TOP_K = ("num_experts_per_tok", "moe_top_k", "num_experts_per_token", "moe_topk", "top_k")
@@ -22,6 +21,7 @@ _QUERIES = {"q_proj", "v_proj", "query", "value", "q", "v", "q_lin", "v_lin", "q
 _QUERIES |= {"c_attn", "qkv", "q_b_proj", "kv_b_proj"}
 # Blocks that mix tokens otherwise than by attention: counted, but their step is not modelled.
 _UNMODELLED = re.compile(r"mamba|rwkv|xlstm|recurrent|deltanet|lightning|shortconv|hyena", re.IGNORECASE)
+_TEXT_CONFIGS = ("text_config", "language_config", "llm_config")
 _VISION_SHAPES = ("hidden_size", "num_hidden_layers", "intermediate_size")
 
 
@@ -88,14 +88,15 @@ def _refused(path: Path, error: Exception) -> CostError:
 
 def _check_fields(path: Path, given: Mapping[str, Any], text: Any) -> None:
     """Raise CostError if the file lacks the shape of its text model, or has fields that its architecture lacks."""
-    fields = text_fields(given)
+    fields = next((given[name] for name in _TEXT_CONFIGS if isinstance(given.get(name), dict)), given)
     for name in ("num_hidden_layers", "hidden_size"):
         own = text.attribute_map.get(name, name)
         if hasattr(text, name) and name not in fields and own not in fields:
             raise CostError(f"{path}: {own} is missing; a config.json of a {given['model_type']} model has it")
         value = getattr(text, name, 1)
-        if type(value) is int and not 1 <= value <= MOST.get(name, value):
-            raise CostError(f"{path}: {own} is {value:,}, it must be from 1 to {MOST.get(name, 10**7):,}")
+        if type(value) is int and (value < 1 or (name == "num_hidden_layers" and value > MOST_LAYERS)):
+            most = f", and at most {MOST_LAYERS:,}" if value > 1 else ""
+            raise CostError(f"{path}: {own} is {value:,}, it must be at least 1{most}")
     for name in _EXPERTS:
         if fields.get(name) not in (None, 0, 1) and not hasattr(type(text)(), text.attribute_map.get(name, name)):
             value = str(fields[name])[:40]

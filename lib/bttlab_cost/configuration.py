@@ -26,6 +26,7 @@ _CUT = 16.0  # exponent of a smooth minimum of both: without a kink the fit has 
 STATE, CONVOLUTION = 16, 4  # of a Mamba block: state size and width of the convolution (arXiv 2312.00752, §3.6)
 
 
+MOST_LAYERS = 1000  # of a config.json: more are a typing error, and take minutes to build
 _FROM_ZERO = ("key_value_heads", "head_size", "other", "counted", "expert_layers")
 Linear = tuple[int, int, int, str]
 

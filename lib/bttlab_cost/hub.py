@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.util.files import read_regular
-from bttlab_cost.configuration import CostError, FineTuning
+from bttlab_cost.configuration import MOST_LAYERS, CostError, FineTuning
 
 MOST_BYTES = 1 << 24
-MOST = {"num_hidden_layers": 1000}  # larger ones are typing errors, and take minutes to build
 MOST_INTEGER = 10**7
 # How a model of a config.json is fine-tuned, unless the user says otherwise.
 TUNING: dict[str, Any] = {
@@ -26,7 +25,6 @@ TUNING: dict[str, Any] = {
     "checkpointing": True,
     "kernels": "flash",
 }
-_TEXT_CONFIGS = ("text_config", "language_config", "llm_config")
 
 
 def find_config(name: str) -> Path | None:
@@ -69,12 +67,6 @@ def read_config(path: Path) -> FineTuning:
 
         return count(path, given, TUNING)
     return _known_family(path, given, kind)
-
-
-def text_fields(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of a configuration's language model."""
-    nested = next((given[name] for name in _TEXT_CONFIGS if isinstance(given.get(name), dict)), given)
-    return nested
 
 
 def _check_numbers(path: Path, given: Mapping[str, Any]) -> None:
@@ -128,8 +120,8 @@ def _known_family(path: Path, given: Mapping[str, Any], kind: str) -> FineTuning
     hidden = number(_NAMES["hidden"])
     inner = number(_NAMES["expert_hidden"], 4 * hidden if kind == "gpt2" else None)
     layers, heads = number(_NAMES["layers"]), number(_NAMES["heads"])
-    if layers > MOST["num_hidden_layers"]:
-        raise CostError(f"{path}: num_hidden_layers is {layers:,}, more than {MOST['num_hidden_layers']:,}; correct it")
+    if layers > MOST_LAYERS:
+        raise CostError(f"{path}: num_hidden_layers is {layers:,}, more than {MOST_LAYERS:,}; correct it")
     head_size, narrow = given.get("head_dim") and number("head_dim"), number("num_key_value_heads", heads)
     other = 0
     if kind == "qwen2":  # biases of queries, keys and values
