@@ -14,11 +14,10 @@
 # make wheel     the wheels of bttlab and of the packages beside it, in dist/
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask the Python Packaging Advisory Database about every locked package
-# make rtl-test  the kernel in Verilog trains under Verilator, through its registers, to the emulation's bits and cycles
-# make schedule  ports, recurrences, operators and resources of the machine's source (SCHEDULE=--record: keep it in data/u50)
+# make rtl-test  the machine in Verilog trains under Verilator, to the emulation's bits and cycles
+# make schedule  ports, recurrences and operators of the machine's source (SCHEDULE=--record: keep it in data/u50)
 # make rtl       the machine as Verilog, in RTL=build/rtl
 # make synth     what Yosys makes of the Verilog for the card's family, unit by unit, into data/u50/synthesis.json
-# make signals   signals of the Verilog while it runs a layer's program, into data/u50/signals.json: what notebook 02 shows
 # make overlays  build the emulation overlays from hls_src (needs g++ 11 or later) in OVERLAYS=build/overlays, beside those of
 #                the repository, so that git pull finds nothing changed; OVERLAYS=overlays to commit them
 
@@ -57,7 +56,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, as is the file with the server's token there; its short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$$(d=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)} && mkdir -p "$$d" && chmod 700 "$$d" && echo "$$d")
 
-.PHONY: lab test test-all schedule rtl rtl-test synth signals quick course class class-test site pictures bench reliability lock wheelhouse wheel audit overlays clean environment
+.PHONY: lab test test-all schedule rtl rtl-test synth quick course class class-test site pictures bench reliability lock wheelhouse wheel audit overlays clean environment
 
 # An environment is made by uv: the one on the PATH, else one that pip fetches. It takes pip's settings, too.
 $(UV):
@@ -157,13 +156,10 @@ rtl: environment
 	$(BIN)/python -m bttlab_hardware rtl $(RTL)
 
 rtl-test: environment
-	BTTLAB_RTL=1 $(BIN)/pytest -n 0 -m long lib/bttlab_hardware/tests/test_rtl.py
+	$(BIN)/pytest -n 0 -m long lib/bttlab_hardware/tests/test_rtl.py
 
 synth: environment
 	$(BIN)/python -m bttlab_hardware synth
-
-signals: environment
-	$(BIN)/python tools/kernel_signals.py
 
 overlays: environment
 	@mkdir -p "$(OVERLAYS)"

@@ -17,6 +17,7 @@ from bttlab.estimate.card import CLOCK_MHZ, EstimateError, estimate
 from bttlab.estimate.memory import GROUPS, memory_map, touched_words
 from bttlab.estimate.recorded import SOURCE, machine_record, source_digest
 from bttlab.estimate.resources import budget
+from bttlab.estimate.synthesis import synthesised, with_amd_cores, without_cores
 from bttlab.estimate.work import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, sample_works, works_of
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.model.loop import LARGEST_CHUNK
@@ -152,13 +153,19 @@ def test_the_record_is_of_the_source_that_is_here():
     assert (record.interval, record.violations) == (1, 0)
 
 
-def test_resources_are_the_census_and_the_ports(found):
-    record = machine_record()
-    for resource, parts in found.resources.parts.items():
-        loop = sum(band.value for part, band in parts.items() if part != "ports")
-        assert loop == pytest.approx(sum(band.value for band in record.parts[resource].values()))
+def test_resources_are_operators_memories_ports_and_what_yosys_counts(found):
+    record, parts = machine_record(), found.resources.parts
+    counts = sum((Counter(counts) for counts in record.units.values()), Counter())
+    assert parts["dsps"]["operators"].value == 2 * counts["fadd"] + 2 * counts["fmul"] + counts["multiply"]
+    counted = without_cores(synthesised())
+    for resource, by_part in counted.items():
+        assert all(parts[resource][part].value == pytest.approx(count) for part, count in by_part.items())
+    amd = with_amd_cores(synthesised())
+    loop = sum(band.value for part, band in parts["flip_flops"].items() if part != "ports")
+    assert loop == pytest.approx(amd["flip_flops"])
+    for resource, by_part in parts.items():
         assert found.resources.utilisation(resource) == pytest.approx(
-            sum(b.value for b in parts.values()) / budget(resource)
+            sum(b.value for b in by_part.values()) / budget(resource)
         )
     assert sum(record.share_of(unit, "dsps") for unit in record.units) == pytest.approx(1)
 

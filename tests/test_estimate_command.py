@@ -30,7 +30,7 @@ def test_estimate_of_the_papers_models_on_atis(capsys, atis_lengths):
 def test_estimate_for_people(capsys):
     code, out, _ = run(capsys, "estimate", "--encoders", "2", "--lengths", "13", "--clock", "150", "--rank", "8")
     assert code == 0
-    for words in ("at 150 MHz", "modelled (u50-3), not measured", "UltraRAM", "energy an epoch, J", "4,478 samples"):
+    for words in ("at 150 MHz", "modelled (u50-4), not measured", "UltraRAM", "energy an epoch, J", "4,478 samples"):
         assert words in out
 
 

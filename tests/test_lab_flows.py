@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from bttlab.card import EmulatedU50, load_overlay
-from bttlab.card.constants import read_data
 from bttlab.card.layer import layer_program
 from bttlab.compiler.timing import time_program
 from bttlab.lab import (
@@ -14,12 +13,10 @@ from bttlab.lab import (
     compare_flows,
     draw_cycles,
     draw_schedule,
-    draw_signals,
     flow_cycles,
     show_program,
 )
 from bttlab.lab.cycle_figures import KINDS, cycles_by_kind
-from bttlab.lab.signal_figures import HIGH, levels_of
 from bttlab.tensor import Order, TTLinear, order_cost, order_of
 
 MODES = (12, 8, 8), (8, 8, 12)
@@ -58,24 +55,6 @@ def test_the_schedule_shows_every_instruction(layer):
     names = {text.get_text() for text in panels[0].texts}
     assert {"u", "L3", "dL2"} <= names
     assert "engine 0" in picture.words and panels[0].get_title(loc="left") in picture.words
-
-
-def test_recorded_signals_of_the_verilog_are_the_models(layer):
-    """Each unit is busy in the modelled cycles, and ends each instruction in the modelled one."""
-    record, program = read_data("signals"), layer_program(layer, 13, "bidirectional")
-    timing = time_program(program.forward, 13, False)
-    assert record["cycles"] == timing.cycles
-    for unit, signals in enumerate(record["signals"].values()):
-        times = zip(program.forward, timing.begin, timing.end, strict=True)
-        steps = [(begin, end) for i, begin, end in times if i.unit == unit]
-        assert signals["ends"] == [end for _, end in steps]
-        busy = [cycle for begin, end in steps for cycle in range(begin + 1, end + 1)]
-        assert np.flatnonzero(levels_of(signals, "busy", timing.cycles)).tolist() == busy
-    whole, zoomed = draw_signals((3000, 3500)).figure.axes
-    assert [text.get_text() for text in whole.get_yticklabels()][:4] == ["engine 0", "busy", "engine 1", "busy"]
-    assert zoomed.get_xlim() == (3000, 3500)
-    busy = next(line for line in zoomed.lines if line.get_ydata().min() < line.get_ydata().max())
-    assert np.ptp(busy.get_ydata()) == pytest.approx(HIGH)
 
 
 def test_cycles_over_tokens(layer):

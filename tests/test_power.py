@@ -86,7 +86,7 @@ def test_the_emulated_cards_sensors_show_the_loaded_programs_power():
 def test_figures_say_that_they_are_modelled(found):
     values = found.power.to_dict()
     for figure in (values["running"], values["between_calls"], *values["components"].values()):
-        assert figure["provenance"] == "modelled" and figure["how"] == "u50-3" and figure["unit"] == "W"
+        assert figure["provenance"] == "modelled" and figure["how"] == "u50-4" and figure["unit"] == "W"
 
 
 def test_leakage_and_losses_of_the_regulator_come_on_top(found, monkeypatch):

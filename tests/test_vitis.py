@@ -63,19 +63,6 @@ def test_the_commands(platforms, target):
     assert ("--install" in text) == (target == "hw")
 
 
-def test_the_commands_without_hls(platforms):
-    """RTL=1: Vivado packages what make rtl writes, v++ only links."""
-    result = make("RTL=1", "VPP=true", "VIVADO=true", PLATFORM_REPO_PATHS=str(platforms))
-    assert result.returncode == 0, result.stderr
-    text = result.stdout.replace("\\\n", " ")
-    assert re.search(
-        r"-m bttlab_hardware rtl (\S+/rtl)\n.*true -mode batch .*/package\.tcl +-tclargs \1 \S+/trainer\.xo xcu50", text
-    )
-    assert "--compile" not in text and "true --link" in text and "--install" in text
-    missing = make("RTL=1", "VPP=true", "VIVADO=no-such-tool", PLATFORM_REPO_PATHS=str(platforms))
-    assert missing.returncode == 2 and "no 'no-such-tool', which packages the Verilog" in missing.stderr
-
-
 @pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
 def test_connectivity_is_the_kernels(definition):
     text = (HLS / "vitis" / definition.source).with_suffix(".cfg").read_text()
@@ -146,7 +133,7 @@ def test_every_input_of_the_build_is_a_prerequisite(platforms, tmp_path):
     assert built() == whole and built() == []
     (entry,) = read_manifest(overlays)
     assert entry.clock_mhz == 200 and build.stale_hardware(source, overlays) == {}
-    for path in ("vitis/processor/trainer.cfg", "rtl/fp32_add.v", "processor/engine.h"):
+    for path in ("vitis/processor/trainer.cfg", "processor/engine.h"):
         (source / path).write_text((source / path).read_text() + "\n")
         assert "older than its sources" in build.stale_hardware(source, overlays)["trainer"]
         assert built() == whole and build.stale_hardware(source, overlays) == {}

@@ -24,7 +24,6 @@ from bttlab.lab.comparison import TARGETS
 from bttlab.model import FLOWS, ModelConfig
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
-from bttlab_hardware import latencies
 
 ENCODERS = (2, 4, 6)
 PAGES = {
@@ -138,12 +137,12 @@ def _resources(estimate: Estimate) -> str:
         band, share = estimate.resources.total(resource), estimate.resources.utilisation(resource)
         parts = ", ".join(f"{part} {value.value:,.0f}" for part, value in estimate.resources.parts[resource].items())
         row = [f"{band.value:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}"]
-        rows.append([name, *row, f"{estimate.resources.synthesised[resource]:,.0f}", parts])
-    return _markdown(["", "likely", "low to high", "of the budget", "by Yosys", "parts"], rows)
+        rows.append([name, *row, parts])
+    return _markdown(["", "likely", "low to high", "of the budget", "parts"], rows)
 
 
 def _synthesis() -> str:
-    """Return the table of Yosys' counts: the large modules, and the totals of the loop and the kernel."""
+    """Return the table of Yosys' counts: the large modules, and the totals of the loop."""
     kinds = {
         **{"in_luts": "LUTs", "flip_flops": "flip-flops", "dsps": "DSPs"},
         **{"bram36": "BRAM36", "uram": "UltraRAM"},
@@ -151,7 +150,7 @@ def _synthesis() -> str:
     modules = synthesised()
     totals = {
         "the loop, with AMD's operators": with_amd_cores(modules),
-        "the kernel, with our cores": with_own_cores(modules),
+        "the loop, with our cores": with_own_cores(modules),
     }
     budget = dict(read_data("platform")["user_budget"])
     budget["in_luts"] = budget.pop("lookup_tables")
@@ -170,7 +169,7 @@ def _synthesis() -> str:
 def _latencies() -> str:
     """Return the table of the initiation interval if one latency is a cycle longer."""
     intervals = json.loads(RECORD.read_text(encoding="utf-8"))["interval_with_one_cycle_more"]
-    cycles, read = (latencies.read_latencies()[kind] for kind in ("cycles", "read"))
+    cycles, read = (read_data("latencies")[kind] for kind in ("cycles", "read"))
     names: dict[int, list[str]] = {}
     for name, interval in intervals.items():
         label = f"load from {name}" if name in read else name

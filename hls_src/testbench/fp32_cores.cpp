@@ -27,7 +27,7 @@ static uint32_t bits(float value) {
 static uint32_t flushed(uint32_t a) { return a & 0x7f800000 ? a : a & 0x80000000; }
 
 struct Expected {
-    uint32_t a, b, value[8];
+    uint32_t a, b, value[7];
 };
 
 static Expected expect(uint32_t a_bits, uint32_t b_bits) {
@@ -37,8 +37,7 @@ static Expected expect(uint32_t a_bits, uint32_t b_bits) {
     const uint32_t relation = std::isunordered(x, y) ? 8 : x == y ? 2 : x < y ? 1 : 4;
     return {a_bits, b_bits,
             {bits(a + b), bits(a * b), bits(a / b), bits(_mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(a)))), bits(std::floor(x)),
-             fits ? static_cast<uint32_t>(static_cast<int32_t>(x)) : 0x80000000u,
-             bits(static_cast<float>(static_cast<int32_t>(a_bits))), relation}};
+             fits ? static_cast<uint32_t>(static_cast<int32_t>(x)) : 0x80000000u, relation}};
 }
 
 static bool same(uint32_t found, uint32_t wanted, bool is_float) {
@@ -60,8 +59,8 @@ int main(int, char **arguments) {
     std::mt19937 random(static_cast<unsigned>(std::atol(arguments[2])));
     constexpr int AHEAD = 32;
     // Latencies by core: as scheduled, one, many.
-    const int latency[3][8] = {{5, 4, 16, 16, 2, 4, 4, 2}, {1, 1, 1, 1, 1, 1, 1, 1}, {31, 31, 31, 31, 31, 31, 31, 31}};
-    const char *names[8] = {"+", "*", "/", "sqrt", "floor", "to int", "from int", "compare"};
+    const int latency[3][7] = {{5, 4, 16, 16, 2, 4, 2}, {1, 1, 1, 1, 1, 1, 1}, {31, 31, 31, 31, 31, 31, 31}};
+    const char *names[7] = {"+", "*", "/", "sqrt", "floor", "to int", "compare"};
     std::vector<Expected> past(AHEAD);
     Vfp32_all unit;
     const long pairs = static_cast<long>(hard.size() * hard.size());
@@ -76,7 +75,6 @@ int main(int, char **arguments) {
             if (n % 3 == 0) b = (b & 0x807fffff) | ((((a >> 23) + random() % 5 - 2) & 255) << 23);
             if (n % 7 == 0) b = (b & 0x807fffff) | (((128 - (a >> 23 & 255) + random() % 5) & 255) << 23);
             if (n % 11 == 0) a = hard[random() % hard.size()];
-            if (n % 13 == 0) a = static_cast<uint32_t>(static_cast<int32_t>(a) >> random() % 32);
         }
         past[n % AHEAD] = expect(a, b);
         unit.a = a, unit.b = b;
@@ -84,7 +82,7 @@ int main(int, char **arguments) {
         unit.clock = 1, unit.eval();
         const uint32_t *results[3] = {unit.scheduled.m_storage, unit.of_one.m_storage, unit.of_many.m_storage};
         for (int which = 0; which < 3; which++) {
-            for (int core = 0; core < 8; core++) {
+            for (int core = 0; core < 7; core++) {
                 const long of = n - latency[which][core] + 1;
                 if (of < 0) continue;
                 const Expected &expected = past[of % AHEAD];

@@ -10,18 +10,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from bttlab.estimate.recorded import SOURCE
+from bttlab.estimate.resources import budget, memory_use, operator_use
 from bttlab_hardware.analyse import Schedule, analyse
 from bttlab_hardware.census import Census, census
-from bttlab_hardware.resources import LoopResources, of_budget, resources
+from bttlab_hardware.record import memories_of
+from bttlab_hardware.violations import Violation
 
 UNIT = "trainer.cpp"
 
-__all__ = ["SOURCE", "UNIT", "Schedule", "analyse", "census", "resources", "schedule_of"]
+__all__ = ["SOURCE", "UNIT", "Schedule", "analyse", "census", "schedule_of"]
 
 
-def schedule_of(unit: Path) -> tuple[Schedule, Census, LoopResources]:
-    """Return the schedule, the operators and the resources of the loop in a source."""
+def schedule_of(unit: Path) -> tuple[Schedule, Census]:
+    """Return the schedule and the operators of the loop in a source."""
     schedule = analyse(unit)
     counted = census(schedule.graph.nodes, schedule.places)
-    taken = resources(schedule, counted)
-    return replace(schedule, violations=[*schedule.violations, *of_budget(taken)]), counted, taken
+    over = [
+        Violation("budget", f"{resource}: the loop takes {taken.value:,.0f} of {budget(resource):,}")
+        for use in (operator_use(counted.total), memory_use(memories_of(schedule)))
+        for resource, taken in use.items()
+        if taken.value > budget(resource)
+    ]
+    return replace(schedule, violations=[*schedule.violations, *over]), counted

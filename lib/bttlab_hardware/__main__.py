@@ -13,7 +13,7 @@ from bttlab.util.files import write_file
 from bttlab.util.quantities import to_json
 from bttlab.util.terminal import result, say
 from bttlab_hardware import SOURCE, UNIT, analyse, report, schedule_of
-from bttlab_hardware.kernel import write_kernel
+from bttlab_hardware.files import write_loop
 from bttlab_hardware.record import make_record
 from bttlab_hardware.synth import count_modules
 
@@ -37,7 +37,7 @@ def rtl(options: argparse.Namespace) -> int:
     if options.folder.exists() and not options.folder.is_dir():
         raise BttlabError(f"{options.folder} is a file; give a folder for the Verilog")
     found = analyse(SOURCE / UNIT)
-    files = write_kernel(found, options.folder)
+    files = write_loop(found, options.folder)
     lines = sum(text.count("\n") for name, text in files.items() if name.endswith(".v"))
     result(f"{options.folder}: {lines:,} lines of Verilog, {found.stages} stages")
     return 0

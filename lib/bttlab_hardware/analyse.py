@@ -99,17 +99,13 @@ class Schedule:
     constants: dict[str, int]
 
 
-def analyse(
-    unit: Path, include: tuple[Path, ...] = (), guaranteed: dict[str, tuple[str, ...]] = GUARANTEED_DISTANCES
-) -> Schedule:
-    """Analyse the loop of a source.
+def analyse(unit: Path, guaranteed: dict[str, tuple[str, ...]] = GUARANTEED_DISTANCES) -> Schedule:
+    """Analyse the loop of a source: the largest of its function `run`.
 
     Parameters
     ----------
     unit : Path
         The translation unit.
-    include : tuple of Path
-        Further folders of headers.
     guaranteed : dict of str to tuple of str
         Guaranteed dependence distances: names of constants of config.h, and prefixes of the memories' names.
 
@@ -118,56 +114,32 @@ def analyse(
     BttlabError
         If a tool is missing, the source does not compile, or it has no loop.
     """
-    source = compile_source(unit, include)
+    source = compile_source(unit)
     module = read_module(source.module)
     places = Places(module.metadata)
-    pragmas = read_pragmas(source.preprocessed)
-    function, loop, place, end = _machine_loop(module, places, pragmas)
-    inside = [p for p in pragmas if Path(p.file).name == Path(place.file).name and place.line <= p.line <= end]
-    return _schedule(source, module, places, (pragmas, inside), function, loop, place, guaranteed)
-
-
-def _machine_loop(module: Module, places: Places, pragmas: list[Pragma]) -> tuple[Function, Loop, Place, int]:
-    """Return the pipelined loop with the most instructions; if no loop is pipelined, the largest of all."""
-    candidates = []
-    for function in module.functions:
-        for loop in natural_loops(function):
-            number = next(
-                (i.loop for latch in loop.latches for i in function.blocks[latch] if i.loop is not None), None
-            )
-            chain, end = places.loop_range(number)
-            if chain:
-                candidates.append((function, loop, chain[-1], end))
-    if not candidates:
+    function = next(function for function in module.functions if function.name == source.root)
+    loops = natural_loops(function)
+    if not loops:
         raise BttlabError("the source has no loop: code that is fully unrolled has no schedule")
-
-    def holds(pragma: Pragma, candidate) -> bool:
-        _, _, place, end = candidate
-        return Path(pragma.file).name == Path(place.file).name and place.line <= pragma.line <= end
-
-    pipelined = set()
-    for pragma in (p for p in pragmas if p.name == "PIPELINE"):
-        around = [c for c in candidates if holds(pragma, c)]
-        if around:
-            shortest = min(c[3] - c[2].line for c in around)
-            pipelined.update(id(c) for c in around if c[3] - c[2].line == shortest)
-    chosen = [c for c in candidates if id(c) in pipelined] or candidates
-    return max(chosen, key=lambda c: sum(len(c[0].blocks[block]) for block in c[1].blocks))
+    loop = max(loops, key=lambda loop: sum(len(function.blocks[block]) for block in loop.blocks))
+    chain, end = places.loop_range(_loop_number(loop, function))
+    return _schedule(source, module, places, function, loops, loop, chain[-1], end, guaranteed)
 
 
 def _schedule(
     source: CompiledSource,
     module: Module,
     places: Places,
-    said: tuple[list[Pragma], list[Pragma]],
     function: Function,
+    loops: list[Loop],
     loop: Loop,
     place: Place,
+    end: int,
     guaranteed: dict[str, tuple[str, ...]],
 ) -> Schedule:
-    pragmas, inside = said
+    pragmas = read_pragmas(source.preprocessed)
+    inside = [p for p in pragmas if Path(p.file).name == Path(place.file).name and place.line <= p.line <= end]
     promised = promises(inside, source.constants)
-    loops = natural_loops(function)
     inner = [other for other in loops if other.blocks < loop.blocks]
     body = Body(function, loop, [other.header for other in inner])
     wrong = rules.of_pragmas(pragmas, source.preprocessed)
@@ -270,9 +242,13 @@ def _mark_delays(function: Function, delays: dict[str, int]) -> int:
     return len(called)
 
 
+def _loop_number(loop: Loop, function: Function) -> int | None:
+    """Return the number of a loop's metadata."""
+    return next((i.loop for latch in loop.latches for i in function.blocks[latch] if i.loop is not None), None)
+
+
 def _start(loop: Loop, function: Function, places: Places) -> str:
-    number = next((i.loop for latch in loop.latches for i in function.blocks[latch] if i.loop is not None), None)
-    chain, _ = places.loop_range(number)
+    chain, _ = places.loop_range(_loop_number(loop, function))
     return str(chain[-1]) if chain else "an unknown line"
 
 

@@ -32,12 +32,9 @@ class Census:
     ----------
     units : dict of str to Counter
         Operators of each unit by kind. A function with several calls is a unit for each call.
-    widths : Counter
-        Integer operators by (kind, bits).
     """
 
     units: dict[str, Counter]
-    widths: Counter
 
     @property
     def total(self) -> Counter:
@@ -66,15 +63,12 @@ def census(nodes: list[Node], places: Places) -> Census:
     """
     calls: dict[str, list[int]] = {}
     by_unit: dict[tuple[str, int], Counter] = {}
-    widths: Counter = Counter()
     for node in nodes:
         if node.kind not in KINDS:
             continue
         unit = unit_of(places.chain(node.instruction.line))
         count = operators(node)
         by_unit.setdefault(unit, Counter())[node.kind] += count
-        if node.kind in INTEGER:
-            widths[node.kind, node.bits] += count
         if unit[1] not in calls.setdefault(unit[0], []):
             calls[unit[0]].append(unit[1])
     names = {
@@ -82,7 +76,7 @@ def census(nodes: list[Node], places: Places) -> Census:
         for name, lines in calls.items()
         for line in lines
     }
-    return Census({names[unit]: by_unit[unit] for unit in sorted(by_unit, key=names.__getitem__)}, widths)
+    return Census({names[unit]: by_unit[unit] for unit in sorted(by_unit, key=names.__getitem__)})
 
 
 def operators(node: Node) -> int:

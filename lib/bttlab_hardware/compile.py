@@ -8,14 +8,11 @@ as the source.
 import re
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from bttlab.util.errors import BttlabError
-from bttlab_hardware.pragmas import read_pragmas
-from bttlab_hardware.root import call_paths_to, root_function
 
 CLANG = "clang++-16"
 FLAGS = (
@@ -37,114 +34,75 @@ LLVM_OPTIONS = (
     "-simplifycfg-merge-cond-stores=false",
     "-simplifycfg-hoist-cond-stores=false",
 )
-CONSTANTS = (
-    "LATENCY",
-    "SUM_DISTANCE",
-    "DRAIN_CYCLES",
-    "QUEUE_DISTANCE",
-    "ROWS",
-    "LANES",
-    "ENGINES",
-    "CLOCK_MHZ",
-)
 NOT_INLINED = "noinline"
 UNROLL_PASSES = 2  # unrolling an outer loop can make the bounds of inner loops constant
 
 
 @dataclass(frozen=True)
 class CompiledSource:
-    """A compiled source.
+    """A compiled source: its IR, inlined and unrolled, and the preprocessed text with line markers.
 
     Attributes
     ----------
     module : llvmlite.binding.ModuleRef
-        Its IR, inlined and unrolled.
-    preprocessed : str
-        The preprocessed source, with line markers.
+    root : str
+        The function `run`, which has the machine's loop, as the module names it.
     constants : dict of str to int
-        The constants of `CONSTANTS` that it defines, and the distances and latencies of its pragmas.
+        Its constants that are a number, or another constant less a number.
     call_paths : int
-        Number of call paths to the function with the machine's loop.
+        Number of call paths to `run`.
     """
 
     module: object
+    root: str
     preprocessed: str
     constants: dict[str, int]
     call_paths: int
 
 
-def compile_source(unit: Path, include: tuple[Path, ...] = ()) -> CompiledSource:
+def compile_source(unit: Path) -> CompiledSource:
     """Compile one translation unit.
-
-    Parameters
-    ----------
-    unit : Path
-        The source file.
-    include : tuple of Path
-        Further folders of headers.
 
     Raises
     ------
     BttlabError
-        If clang or llvmlite is missing, or the source does not compile.
+        If clang or llvmlite is missing, or the source does not compile or has no function `run`.
     """
-    if not unit.is_file():
-        raise BttlabError(f"no source {unit}: give the folder that has it with --source")
-    folders = [f"-I{folder}" for folder in (unit.parent, *include)]
-    text = _clang("-S", "-emit-llvm", *folders, "-o", "-", str(unit))
-    preprocessed = _clang("-E", *folders, "-o", "-", str(unit))
-    root = root_function(text, read_pragmas(preprocessed))
-    module = _simplified(text, root)
-    return CompiledSource(
-        module, preprocessed, _constants(unit, folders, preprocessed), call_paths_to(text, root) if root else 1
-    )
+    preprocessed = _clang("-E", "-o", "-", str(unit))
+    module = _llvm().parse_assembly(_clang("-S", "-emit-llvm", "-o", "-", str(unit)))
+    root = next((f.name for f in module.functions if re.fullmatch(r"run|_ZL?3run\w*", f.name)), None)
+    if root is None:
+        raise BttlabError(f"{unit} has no function run, which has the machine's loop")
+    paths = _call_paths(module, root)
+    _simplify(module, root)
+    return CompiledSource(module, root, preprocessed, _constants(preprocessed), paths)
 
 
-def compile_function(unit: Path, name: str) -> tuple[object, str]:
-    """Compile one function with all others inlined; return the module and the preprocessed source.
-
-    Control flow is simplified and equal values are merged: the function becomes a sequential state machine.
-    """
-    module = _simplified(_clang("-S", "-emit-llvm", "-o", "-", str(unit)), name)
-    llvm = _llvm()
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_simplify_cfg_pass()
-    passes.add_sroa_pass()
-    passes.add_new_gvn_pass()
-    passes.add_simplify_cfg_pass()
-    passes.add_sccp_pass()
-    passes.add_aggressive_dce_pass()
-    passes.add_simplify_cfg_pass()
-    passes.run(module, _pass_builder())
-    return module, _clang("-E", "-o", "-", str(unit))
-
-
-def _clang(*arguments: str, check: bool = True) -> str:
+def _clang(*arguments: str) -> str:
     if shutil.which(CLANG) is None:
         raise BttlabError(f"{CLANG} is not installed; the schedule needs its IR: apt install clang-16")
     done = subprocess.run([CLANG, *FLAGS, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode and check:
+    if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error:" in line] or done.stderr.splitlines()[-1:]
         raise BttlabError(f"{CLANG}: {errors[0] if errors else f'exit code {done.returncode}'}")
     return done.stdout
 
 
-def _constants(unit: Path, folders: list[str], preprocessed: str) -> dict[str, int]:
-    """Evaluate, with clang, the constants that the source defines, and the distances and latencies of its pragmas."""
-    expressions = [name for name in CONSTANTS if re.search(rf"\b{name} = ", preprocessed)]
-    pragma_values = {
-        p.values[name] for p in read_pragmas(preprocessed) for name in ("distance", "min") if name in p.values
-    }
-    expressions += sorted(text for text in pragma_values if not text.isdigit() and text not in expressions)
-    if not expressions:
-        return {}
-    with tempfile.TemporaryDirectory() as folder:
-        probe = Path(folder) / "probe.cpp"
-        lines = [f"extern const int schedule_{i} = {text};" for i, text in enumerate(expressions)]
-        probe.write_text("\n".join([f'#include "{unit.resolve()}"', 'extern "C" {', *lines, "}"]), encoding="utf-8")
-        text = _clang("-S", "-emit-llvm", *folders, "-o", "-", str(probe))
-    values = dict(re.findall(r"^@schedule_(\d+) = .*?constant i32 (-?\d+)", text, re.MULTILINE))
-    return {text: int(values[str(i)]) for i, text in enumerate(expressions) if str(i) in values}
+def _constants(preprocessed: str) -> dict[str, int]:
+    """Return the constants of a source that are a number, or another constant less a number."""
+    constants: dict[str, int] = {}
+    for line in re.findall(r"^constexpr int [^;]*;", preprocessed, re.MULTILINE):
+        for name, base, less in re.findall(r"(\w+) = (\w+)(?: - (\d+))?[,;]", line):
+            if base.isdigit() or base in constants:
+                constants[name] = int(constants.get(base, base)) - int(less or 0)
+    return constants
+
+
+def _call_paths(module, name: str) -> int:
+    """Return the number of call paths to a function from functions that are not called."""
+    calls = ((f.name, i) for f in module.functions for block in f.blocks for i in block.instructions)
+    callers = [caller for caller, i in calls if i.opcode == "call" and [*i.operands][-1].name == name]
+    return sum(_call_paths(module, caller) for caller in callers) or 1
 
 
 @cache
@@ -163,9 +121,8 @@ def _pass_builder():
     return _llvm().create_pass_builder(machine, _llvm().create_pipeline_tuning_options(0))
 
 
-def _simplified(text: str, root: str | None):
-    llvm = _llvm()
-    module = llvm.parse_assembly(text)
+def _simplify(module, root: str) -> None:
+    """Inline everything into a function, and unroll its loops."""
     functions = {function.name: function for function in module.functions if not function.is_declaration}
     for name, function in functions.items():
         attributes = b" ".join(function.attributes).decode()
@@ -174,19 +131,17 @@ def _simplified(text: str, root: str | None):
             function.add_function_attribute("noinline")
         elif NOT_INLINED not in attributes.split():
             function.add_function_attribute("alwaysinline")
-        if root and name != root:
+        if name != root:
             function.linkage = "internal"
-    passes = llvm.create_new_module_pass_manager()
+    passes = _llvm().create_new_module_pass_manager()
     _add_unrolling(passes)  # before inlining: unrolling the whole loop takes several times as long
     passes.add_always_inliner_pass()
-    if root:
-        passes.add_global_dead_code_eliminate_pass()
+    passes.add_global_dead_code_eliminate_pass()
     for _ in range(UNROLL_PASSES):
         _add_unrolling(passes)
     passes.add_sccp_pass()
     passes.add_aggressive_dce_pass()
     passes.run(module, _pass_builder())
-    return module
 
 
 def _add_unrolling(passes) -> None:

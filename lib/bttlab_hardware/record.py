@@ -5,21 +5,16 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from bttlab.estimate.recorded import RESOURCES, OnChipMemory, source_digest
+from bttlab.estimate.recorded import OnChipMemory, source_digest
+from bttlab_hardware import latencies, solve
 from bttlab_hardware.analyse import Schedule
 from bttlab_hardware.census import Census
-from bttlab_hardware.resources import LoopResources
-from bttlab_hardware.sensitivity import sensitivity
+
+ON_CHIP = ("uram", "bram", "lutram")
 
 
-def make_record(schedule: Schedule, census: Census, resources: LoopResources) -> dict[str, Any]:
+def make_record(schedule: Schedule, census: Census) -> dict[str, Any]:
     """Return the JSON record of an analysis of the present source."""
-    memories: Counter = Counter()
-    for port in schedule.ports:
-        memory = port.memory
-        if memory.implementation in ("uram", "bram", "lutram"):
-            name = re.split(r"\[", memory.name)[0]
-            memories[name, memory.words, memory.width, memory.implementation, port.loads, port.stores] += 1
     return {
         "about": "What the analysis of hls_src/processor shows: modelled, not synthesised. Made by: make schedule "
         "SCHEDULE=--record",
@@ -29,18 +24,34 @@ def make_record(schedule: Schedule, census: Census, resources: LoopResources) ->
         "stages": schedule.stages,
         "depth": schedule.depth,
         "violations": len(schedule.violations),
-        "interval_with_one_cycle_more": sensitivity(schedule),
+        "interval_with_one_cycle_more": intervals_with_one_cycle_more(schedule),
         "units": {unit: dict(sorted(counts.items())) for unit, counts in sorted(census.units.items())},
-        "memories": [
-            asdict(OnChipMemory(name, count, words, bits, kind, loads, stores))
-            for (name, words, bits, kind, loads, stores), count in sorted(memories.items())
-        ],
-        "resources": {
-            resource: {
-                part: {"value": bands[resource].value, "low": bands[resource].low, "high": bands[resource].high}
-                for part, bands in resources.parts.items()
-                if resource in bands
-            }
-            for resource in RESOURCES
-        },
+        "memories": [asdict(memory) for memory in memories_of(schedule)],
     }
+
+
+def memories_of(schedule: Schedule) -> list[OnChipMemory]:
+    """Return the loop's memories on the chip; memories of one array are counted together."""
+    memories: Counter = Counter()
+    for port in schedule.ports:
+        memory = port.memory
+        if memory.implementation in ON_CHIP:
+            name = re.split(r"\[", memory.name)[0]
+            memories[name, memory.words, memory.width, memory.implementation, port.loads, port.stores] += 1
+    return [
+        OnChipMemory(name, count, words, bits, kind, loads, stores)
+        for (name, words, bits, kind, loads, stores), count in sorted(memories.items())
+    ]
+
+
+def intervals_with_one_cycle_more(schedule: Schedule) -> dict[str, int]:
+    """Return the initiation interval with one more cycle of each operator, and of a load of each kind of memory."""
+
+    def interval(name: str) -> int:
+        with latencies.one_more(name):
+            carried = solve.edges(schedule.graph, schedule.promised)
+            clock = latencies.Clock(schedule.clock_mhz)
+            found = solve.recurrences(schedule.graph, carried, clock, schedule.promised)
+        return max([schedule.interval, *(recurrence.interval for recurrence in found)])
+
+    return {name: interval(name) for name in (*latencies.read_latencies()["cycles"], *ON_CHIP)}

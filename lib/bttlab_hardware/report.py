@@ -1,18 +1,17 @@
 """A schedule as tables and as JSON."""
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bttlab.estimate.recorded import RESOURCES
 from bttlab_hardware.analyse import Schedule
 from bttlab_hardware.census import KINDS, Census
-from bttlab_hardware.latencies import FILE, Clock
-from bttlab_hardware.resources import ASSUMPTIONS, LoopResources
+from bttlab_hardware.latencies import FILE
 
-SHOWN = 8  # recurrences and memories in a table
+SHOWN = 8  # recurrences in a table
 
 
-def to_dict(schedule: Schedule, counted: Census, taken: LoopResources) -> dict[str, Any]:
+def to_dict(schedule: Schedule, counted: Census) -> dict[str, Any]:
     """Return the output of --json."""
     constants = schedule.constants
     engines = {}
@@ -23,7 +22,6 @@ def to_dict(schedule: Schedule, counted: Census, taken: LoopResources) -> dict[s
         "how": f"clang's IR of the synthesis source, scheduled with {FILE.name}; nothing was synthesised",
         "loop": schedule.place,
         "clock_mhz": schedule.clock_mhz,
-        "logic_ns_a_cycle": Clock(schedule.clock_mhz).budget,
         "interval": schedule.interval,
         "stages": schedule.stages,
         "depth": schedule.depth,
@@ -40,11 +38,7 @@ def to_dict(schedule: Schedule, counted: Census, taken: LoopResources) -> dict[s
             }
             for port in schedule.ports
         ],
-        "operators": {
-            "total": {kind: counted.total[kind] for kind in KINDS if counted.total[kind]},
-            "units": {unit: dict(counts) for unit, counts in counted.units.items()},
-            "widths": {f"{kind} {bits}": count for (kind, bits), count in sorted(counted.widths.items())},
-        },
+        "operators": {unit: dict(counts) for unit, counts in counted.units.items()},
         "recurrences": [
             {
                 "name": recurrence.name,
@@ -61,7 +55,6 @@ def to_dict(schedule: Schedule, counted: Census, taken: LoopResources) -> dict[s
             {"memory": span.memory.name, "load": span.load, "store": span.store, "depth": span.depth}
             for span in schedule.spans
         ],
-        "resources": taken.to_dict() | {"assumptions": list(ASSUMPTIONS)},
         "violations": [{"kind": wrong.kind, "message": wrong.message} for wrong in schedule.violations],
     }
 
@@ -69,82 +62,51 @@ def to_dict(schedule: Schedule, counted: Census, taken: LoopResources) -> dict[s
 def to_text(data: dict[str, Any]):
     """Return the result of `to_dict` as tables."""
     from rich.console import Group
-    from rich.table import Table
 
     latency = f" (LATENCY {data['latency']})" if data["latency"] else ""
-    lines = [
+    head = (
         f"{data['loop']}: an iteration every {data['interval']} cycle(s), {data['stages']} stages, "
-        f"depth {data['depth']}{latency}, {data['clock_mhz']} MHz",
-        *([f"contraction engines, by their multipliers: {data['engines']:g}"] if "engines" in data else []),
-    ]
-    parts: list[Any] = ["\n".join(lines)]
-
-    def table(title: str, columns: tuple[str, ...], rows: list[list[str]], caption: str = "") -> None:
-        made = Table(title=title, title_justify="left", caption=caption or None)
-        for i, column in enumerate(columns):
-            made.add_column(column, justify="right" if i else "left")
-        for row in rows:
-            made.add_row(*row)
-        parts.append(made)
-
-    families: dict[tuple, list[dict]] = {}
+        f"depth {data['depth']}{latency}, {data['clock_mhz']} MHz"
+    )
+    families: dict[tuple, int] = {}
     for port in data["ports"]:
         if port["kind"] != "register":
-            shape = (port["words"], port["bits"], port["kind"], port["loads"], port["stores"])
-            families.setdefault((_family(port["memory"]), *shape), []).append(port)
-    table(
+            key = (_family(port["memory"]), *list(port.values())[1:])
+            families[key] = families.get(key, 0) + 1
+    memories = _table(
         "memories: accesses of an iteration",
-        ("memory", "memories", "words", "bits", "kind", "loads", "stores"),
-        [
-            [name, str(len(ports)), f"{words:,}", str(bits), kind, str(loads), str(stores)]
-            for (name, words, bits, kind, loads, stores), ports in families.items()
-        ],
+        ("memory", "words", "bits", "kind", "loads", "stores", "memories"),
+        ([*map(str, key), str(count)] for key, count in families.items()),
     )
-    units = data["operators"]["units"]
-    table(
+    units = data["operators"]
+    operators = _table(
         "operators",
-        ("kind", *units, "all"),
-        [
-            [kind, *(f"{counts.get(kind, 0):,}" for counts in units.values()), f"{total:,}"]
-            for kind, total in data["operators"]["total"].items()
-        ],
+        ("kind", *units),
+        ([kind, *(f"{counts.get(kind, 0):,}" for counts in units.values())] for kind in KINDS),
     )
-    worst: dict[tuple, dict] = {}
+    slowest: dict[tuple, dict] = {}
     for recurrence in data["recurrences"]:
-        worst.setdefault((_family(recurrence["name"]), recurrence["kind"], recurrence["distance"]), recurrence)
-    table(
+        slowest.setdefault((_family(recurrence["name"]), recurrence["kind"], recurrence["distance"]), recurrence)
+    columns = {"kind": "kind", "latency": "cycles", "distance": "iterations between", "interval": "interval"}
+    recurrences = _table(
         "recurrences: the slowest",
-        ("name", "kind", "cycles", "iterations between", "interval"),
-        [
-            [
-                recurrence["name"],
-                recurrence["kind"],
-                str(recurrence["latency"]),
-                f"{recurrence['distance']}{' promised' if recurrence['promised'] else ''}",
-                str(recurrence["interval"]),
-            ]
-            for recurrence in list(worst.values())[:SHOWN]
-        ],
-    )
-    resources = {name: data["resources"][name] for name in RESOURCES}
-    parts_of = list(dict.fromkeys(part for one in resources.values() for part in one["parts"]))
-    table(
-        "resources of the loop (modelled)",
-        ("resource", "low", "likely", "high", "of budget", *parts_of),
-        [
-            [
-                name,
-                *(f"{one[bound]:,.0f}" for bound in ("low", "value", "high")),
-                f"{one['share']:.0%}",
-                *(f"{one['parts'][part]:,.0f}" if part in one["parts"] else "" for part in parts_of),
-            ]
-            for name, one in resources.items()
-        ],
-        caption="; ".join(data["resources"]["assumptions"]),
+        ("name", *columns.values()),
+        ([one["name"], *(str(one[column]) for column in columns)] for one in list(slowest.values())[:SHOWN]),
     )
     wrong = data["violations"]
-    parts.append("\n".join([f"violations: {len(wrong)}", *(f"  {w['kind']}: {w['message']}" for w in wrong)]))
-    return Group(*parts)
+    end = "\n".join([f"violations: {len(wrong)}", *(f"  {w['kind']}: {w['message']}" for w in wrong)])
+    return Group(head, memories, operators, recurrences, end)
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]):
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _family(name: str) -> str:

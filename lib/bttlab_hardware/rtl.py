@@ -23,19 +23,19 @@ from bttlab_hardware.loops import Body, whole_body
 from bttlab_hardware.memories import Access, Memory
 from bttlab_hardware.places import Places
 from bttlab_hardware.types import element_bits, is_float, lanes_of
-from bttlab_hardware.verilog import TOP, Bits, Design, Signal, identifier, joined, number
+from bttlab_hardware.verilog import Bits, Design, Signal, identifier, joined, number
 from bttlab_hardware.widths import constant_number
 
 CORE_FOLDER = ROOT / "hls_src" / "rtl"
 CORES = {
     **{"fadd": "fp32_add", "fsub": "fp32_add", "fmul": "fp32_multiply", "fdiv": "fp32_divide"},
-    **{"sqrt": "fp32_square_root", "floor": "fp32_floor", "fptosi": "fp32_to_int", "sitofp": "fp32_from_int"},
+    **{"sqrt": "fp32_square_root", "floor": "fp32_floor", "fptosi": "fp32_to_int"},
 }
 RELATIONS = {"l": 1, "e": 2, "g": 4, "u": 8}  # bits of fp32_compare's MASK: less, equal, greater, unordered
 INTEGER = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 COMPARED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 STYLES = {"uram": "ultra", "bram": "block", "lutram": "distributed"}
-HOST = "host"  # prefix of the ports through which the state machine accesses the loop's memories
+HOST = "host"  # prefix of the ports that access the loop's memories between runs
 ADDRESS_BITS = 16
 MAIN = CONTROL
 COMMON = ("vector", "step")  # headers that all units include
@@ -55,36 +55,28 @@ class LoopVerilog:
         The modules; the top is `machine_loop`.
     memories : dict of Memory to str
         How the loop uses each memory: READ, WRITTEN, or KEPT for both.
-    inputs, results : list of (str, str, int)
-        Ports of the top, and their fields: argument of the loop's function, offset in bytes.
+    inputs, results : list of (str, str, int, int)
+        Ports of the top, and their fields: argument of the loop's function, offset and size in bytes.
     returned : str
         Port of the function's return value.
     stages : int
         Stages of the pipeline.
     host_reads : dict of Memory to str
         For each memory that the loop only writes: the output of the top with its word at `host_address`.
-    signals : list of Signal
     """
 
     text: str
     memories: dict[Memory, str]
-    inputs: list[tuple[str, str, int]]
-    results: list[tuple[str, str, int]]
+    inputs: list[tuple[str, str, int, int]]
+    results: list[tuple[str, str, int, int]]
     returned: str
     stages: int
     host_reads: dict[Memory, str]
-    signals: list[Signal]
 
     @property
     def host_writes(self) -> list[Memory]:
         """Memories that the host port writes, in the order of the bits of `host_store`."""
         return [memory for memory, way in self.memories.items() if way == "READ"]
-
-    @property
-    def ports(self) -> set[str]:
-        """Names of the top's ports."""
-        head = self.text.rsplit(f"module {TOP} (", 1)[1].split(");", 1)[0]
-        return set(re.findall(r"(\w+)(?:,|$)", head, re.MULTILINE))
 
 
 def emit(schedule: Schedule) -> LoopVerilog:
@@ -114,7 +106,7 @@ class _Emitter:
         self._signals: dict[object, Signal] = {}
         self._written = {port.memory for port in schedule.ports if port.stores}
         self._inside = {i for block in self._body.order for i in self._graph.function.blocks[block]}
-        self._results: list[tuple[str, str, int]] = []
+        self._results: list[tuple[str, str, int, int]] = []
         self._returned = ""
         self._host_reads: dict[Memory, str] = {}
         self._loads: dict[tuple[Memory, Value], Node] = {}
@@ -137,9 +129,9 @@ class _Emitter:
                 self._define(node)
         self._control()
         head = "// The machine's loop, made by: make rtl. A stage takes a cycle; name_at_N is name in stage N."
-        inputs = [(port.name, *field) for field, (port, _) in self._inputs.items()]
+        inputs = [(port.name, *field, port.width // 8) for field, (port, _) in self._inputs.items()]
         outside = memories, inputs, self._results, self._returned
-        return LoopVerilog(design.text(head), *outside, self._schedule.stages, self._host_reads, design.signals)
+        return LoopVerilog(design.text(head), *outside, self._schedule.stages, self._host_reads)
 
     # --- signals
 
@@ -323,8 +315,6 @@ class _Emitter:
         count = 1 if instruction.opcode == "call" else 2
         operands = [str(self._lane(o, lane, stage, made.module)) for o in instruction.operands[:count]]
         settings = f".LATENCY({cycles})"
-        if core == "fp32_from_int":
-            operands[0] = self._number(instruction.operands[0], 32, stage, made.module)
         if core == "fp32_compare":
             settings += f", .MASK(4'd{relation_mask(instruction)})"
         if instruction.opcode == "fsub":
@@ -572,7 +562,7 @@ class _Emitter:
             design.outputs.append(kept)
             result_field = self._result_field(value)
             if result_field:
-                self._results.append((kept.name, *result_field))
+                self._results.append((kept.name, *result_field, max(1, kept.width // 8)))
             else:
                 self._returned = kept.name
 

@@ -17,12 +17,12 @@ from threading import Lock
 
 from bttlab.estimate.synthesis import FILE as RECORD
 from bttlab.util.files import write_file
+from bttlab.util.places import ROOT
 from bttlab.util.terminal import say
 from bttlab_hardware import SOURCE, UNIT, analyse
-from bttlab_hardware.control import LOOP
-from bttlab_hardware.kernel import module_digests, write_kernel
+from bttlab_hardware.files import module_digests, write_loop
 from bttlab_hardware.netlist import Depth, packed_tables, stage_of
-from bttlab_hardware.resources import shortest_shift
+from bttlab_hardware.verilog import TOP
 
 KINDS = {  # resource of each kind of Yosys cell, and how much of it a cell uses
     **{f"LUT{n}": ("lookup_tables", 1) for n in range(1, 7)},
@@ -35,6 +35,9 @@ KINDS = {  # resource of each kind of Yosys cell, and how much of it a cell uses
     **{f"MUXF{n}": ("wide_multiplexers", 1) for n in (7, 8, 9)},
     **{name: ("flip_flops", 1) for name in ("FDRE", "FDSE", "FDCE", "FDPE")},
 }
+# Vivado builds delays of three cycles or more as shift registers (UG901), or from the length in trainer.cfg.
+LINK_SETTINGS = ROOT / "hls_src" / "vitis" / "processor" / "trainer.cfg"
+SHIFT_FROM = 3
 WIRES = {
     "delay": ".in(in[0])",
     "memory": ".load_address(in), .store(in[0]), .store_address(in), .stored(in)",
@@ -125,22 +128,28 @@ def box_of(cell: dict) -> str:
 def count_modules() -> None:
     """Count all modules and write the record."""
     folder = Path(tempfile.mkdtemp(prefix="synth-"))
-    files = write_kernel(analyse(SOURCE / UNIT), folder)
+    files = write_loop(analyse(SOURCE / UNIT), folder)
     digests, counts = module_digests(files), Counts(folder)
     version = subprocess.run(["yosys", "-V"], capture_output=True, text=True, check=True).stdout.split(" (")[0]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         modules = dict(zip(digests, pool.map(counts.map_module, digests), strict=True))
-    loop = {name: module for name, module in modules.items() if f"\nmodule {name} (" in files[f"{LOOP}.v"]}
+    loop = {name: module for name, module in modules.items() if f"\nmodule {name} (" in files[f"{TOP}.v"]}
     depth = Depth(loop)
     record = {}
     for name, module in modules.items():
         levels, place = (depth if name in loop else Depth({name: module})).deepest(name)
         made = dict(counts.of(module), levels=levels)
         if name in loop:
-            made["stage_of_levels"] = stage_of(place, files[f"{LOOP}.v"])
+            made["stage_of_levels"] = stage_of(place, files[f"{TOP}.v"])
         numbers = {kind: int(n) if n == int(n) else n for kind, n in sorted(made.items())}
         record[name] = {"sha256": digests[name], "tool": version, **numbers}
         say(f"{name}: {record[name]}")
     about = "What Yosys maps the Verilog of the machine to (UltraScale+), units without cores: make synth"
     text = json.dumps({"about": about, "provenance": "modelled", "modules": record}, indent=1)
     write_file(RECORD, text + "\n")
+
+
+def shortest_shift() -> int:
+    """Return the fewest cycles of a delay that is a shift register."""
+    setting = re.search(r"SHREG_MIN_SIZE=(\d+)", LINK_SETTINGS.read_text(encoding="utf-8"))
+    return int(setting[1]) if setting else SHIFT_FROM

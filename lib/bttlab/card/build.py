@@ -116,8 +116,7 @@ def sources_digest(definition: OverlayDefinition, hls_src: Path) -> str:
 def hardware_digest(definition: OverlayDefinition, hls_src: Path, clock_mhz: int) -> str:
     """Return the digest of everything that determines an hw overlay, except Vitis and the platform."""
     files = source_files(definition, hls_src)
-    for folder in ("rtl", "vitis"):
-        files += sorted(path for path in (hls_src / folder).rglob("*") if path.is_file())
+    files += sorted(path for path in (hls_src / "vitis").rglob("*") if path.is_file())
     lines = [f"{path.relative_to(hls_src)} {digest(path.read_bytes())}\n" for path in files]
     return digest(f"{''.join(lines)}{definition.kernels!r} {clock_mhz}".encode())
 

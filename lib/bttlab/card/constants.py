@@ -8,7 +8,7 @@ from typing import Any
 from bttlab.util.places import ROOT
 from bttlab.util.quantities import Quantity, column_metadata
 
-MODEL_VERSION = "u50-3"  # of cycles, resources and power together; do not compare figures of different versions
+MODEL_VERSION = "u50-4"  # of cycles, resources and power together; do not compare figures of different versions
 
 
 def modelled(unit: str) -> dict[str, str]:

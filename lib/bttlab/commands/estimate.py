@@ -61,8 +61,8 @@ def run(options: argparse.Namespace) -> Outcome:
 ASSUMPTIONS = [
     "cycles: those of the program's steps, as many as the loop of synthesis takes on a host; interval and "
     "depth are shown by LLVM's analysis (make schedule), nothing is synthesised",
-    "resources: the analysis's census at documented costs, kept in data/u50/machine.json; low and high in the JSON; "
-    "synthesised: what Yosys makes of the loop's Verilog (data/u50/synthesis.json), with the same operators and ports",
+    "resources: the source's operators and memories (data/u50/machine.json) at documented costs; logic and registers "
+    "as Yosys counts them in the loop's Verilog (data/u50/synthesis.json); low and high in the JSON",
     "power: data/u50/power.json and the units' and memories' activity; most constants are engineering estimates, so "
     "energy is a band",
 ]
@@ -150,16 +150,16 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
         title=f"The machine, whatever the model: interval {record.interval}, depth {record.depth} at "
         f"{record.clock_mhz:g} MHz",
         caption=f"modelled; of what the shell leaves to kernels. Above {TARGET:.0%} routing gets hard, above 100 % it "
-        "does not fit. By Yosys: the same operators and ports, and what Yosys makes of the loop's Verilog",
+        "does not fit. Logic and registers by Yosys",
     )
-    for column in ("", "likely", "low to high", "of the budget", "by Yosys"):
+    for column in ("", "likely", "low to high", "of the budget"):
         taken.add_column(column, justify="right" if column else "left")
     for resource, name in RESOURCES.items():
         band, share = first.resources.total(resource), first.resources.utilisation(resource)
         worst = share * band.high / band.value
         over = " (too much)" if share > 1 else f" (up to {worst:.0%}: it may not fit)" if worst > 1 else ""
         row = [f"{band.value:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}{over}"]
-        taken.add_row(name, *row, f"{first.resources.synthesised[resource]:,.0f}")
+        taken.add_row(name, *row)
     return Group(table, taken)
 
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bttlab.card.constants import band, read_data
+from bttlab.card.constants import read_data
 from bttlab.card.facts import ROOT
 from bttlab.estimate.geometry import Blocks, blocks
 from bttlab.util.errors import BttlabError
-from bttlab.util.quantities import Quantity
 
 SOURCE = ROOT / "hls_src" / "processor"
 RECORD = ROOT / "data" / "u50" / "machine.json"
@@ -89,8 +88,6 @@ class MachineRecord:
     units : dict of str to dict of str to int
         Number of operators of each unit, by kind.
     memories : tuple of OnChipMemory
-    parts : dict of str to dict of str to Quantity
-        The loop's use of each of `RESOURCES`, by part.
     """
 
     sources: str
@@ -101,7 +98,6 @@ class MachineRecord:
     violations: int
     units: dict[str, dict[str, int]]
     memories: tuple[OnChipMemory, ...]
-    parts: dict[str, dict[str, Quantity]]
 
     @property
     def is_current(self) -> bool:
@@ -141,10 +137,6 @@ def machine_record() -> MachineRecord:
         return MachineRecord(
             *(values[name] for name in ("sources", "clock_mhz", "interval", "stages", "depth", "violations", "units")),
             tuple(OnChipMemory(**memory) for memory in values["memories"]),
-            {
-                resource: {part: band(b["value"], resource, b["low"], b["high"]) for part, b in parts.items()}
-                for resource, parts in values["resources"].items()
-            },
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BttlabError(

@@ -1,16 +1,20 @@
-"""Resources of the kernel: the analysed loop of the machine, and its ports to HBM.
+"""Resources of the kernel: the machine's loop, and its ports to HBM.
 
-They are the same for every model, because a model is a program.
+They are the same for every model, because a model is a program. Operators are those of the source, at the documented
+costs of AMD's cores; logic and registers are Yosys' count of the loop's Verilog; memories follow from their geometry.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bttlab.card.constants import band, constant, read_data
 from bttlab.card.facts import U50
 from bttlab.card.kernel import TRAINER_KERNEL
-from bttlab.estimate.recorded import RESOURCES, MachineRecord
-from bttlab.estimate.synthesis import synthesised, with_amd_cores
+from bttlab.estimate.geometry import Blocks
+from bttlab.estimate.recorded import COSTS, RESOURCES, MachineRecord, OnChipMemory
+from bttlab.estimate.synthesis import synthesised, without_cores
 from bttlab.util.quantities import Quantity
 
 _PUBLISHED = {"provenance": "published", "source": "data/u50/platform.json, facts.json"}
@@ -27,12 +31,9 @@ class Resources:
     ----------
     parts : dict of str to dict of str to Quantity
         Use of each of `RESOURCES`, by part: operators, logic, registers, memories, ports.
-    synthesised : dict of str to float
-        Use of each of `RESOURCES`, with Yosys' count of logic, registers and memories.
     """
 
     parts: dict[str, dict[str, Quantity]]
-    synthesised: dict[str, float]
 
     def total(self, resource: str) -> Quantity:
         """Return the use of a resource by all parts."""
@@ -56,7 +57,6 @@ class Resources:
                 resource: self.total(resource).to_dict()
                 | {"budget": budget(resource), "utilisation": self.utilisation(resource)}
                 | {"parts": {part: taken.value for part, taken in self.parts[resource].items()}}
-                | {"synthesised": self.synthesised[resource]}
                 for resource in RESOURCES
             },
             "shell": {
@@ -67,25 +67,43 @@ class Resources:
 
 
 def resources(record: MachineRecord) -> Resources:
-    """Return the resources of the kernel.
-
-    Parameters
-    ----------
-    record : MachineRecord
-    """
-    overheads = read_data("operators")["overheads"]
+    """Return the resources of the kernel."""
+    overheads, counted = read_data("operators")["overheads"], without_cores(synthesised())
     hbm = sum(argument.bank is not None for argument in TRAINER_KERNEL.arguments)
-    parts, found, counted = {}, {}, with_amd_cores(synthesised())
-    for resource in RESOURCES:
-        taken = {part: _in(of_part, resource) for part, of_part in record.parts[resource].items()}
-        ports = band(0, RESOURCES[resource])
+    operators = operator_use(sum((Counter(counts) for counts in record.units.values()), Counter()))
+    memories = memory_use(record.memories)
+    yosys = constant(read_data("operators")["yosys"])
+    parts = {}
+    for resource, unit in RESOURCES.items():
+        taken = {"operators": operators.get(resource), "memories": memories.get(resource)}
+        for part, count in counted.get(resource, {}).items():
+            taken[part] = yosys.scaled(count, unit)
         if resource in _OF_A_PORT:
-            ports += constant(overheads[_OF_A_PORT[resource]]).scaled(hbm, RESOURCES[resource])
+            taken["ports"] = constant(overheads[_OF_A_PORT[resource]]).scaled(hbm, unit)
         if resource in _OF_CONTROL:
-            ports += _in(constant(overheads[_OF_CONTROL[resource]]), resource)
-        parts[resource] = taken | ({"ports": ports} if ports.value else {})
-        found[resource] = ports.value + counted["in_luts" if resource == "lookup_tables" else resource]
-    return Resources(parts, found)
+            taken["ports"] += _in(constant(overheads[_OF_CONTROL[resource]]), resource)
+        parts[resource] = {part: _in(quantity, resource) for part, quantity in taken.items() if quantity}
+    return Resources(parts)
+
+
+def operator_use(counts: Mapping[str, int]) -> dict[str, Quantity]:
+    """Return the DSPs, LUTs and flip-flops of operators, by their number of each kind."""
+    costs, used = read_data("operators")["operators"], {}
+    for resource in ("dsps", "lookup_tables", "flip_flops"):
+        total = band(counts.get("multiply", 0) if resource == "dsps" else 0, resource)  # an integer product: a DSP
+        for kind in sorted(counts.keys() & COSTS.keys()):
+            each = constant(costs[COSTS[kind]][resource])
+            if (kind, resource) == ("fmul", "dsps"):
+                each = band(each.low, resource, each.low, each.high)  # full usage (PG060): hls_src/vitis/operators.tcl
+            total += each.scaled(counts[kind], resource)
+        used[resource] = total
+    return used
+
+
+def memory_use(memories: Iterable[OnChipMemory]) -> dict[str, Quantity]:
+    """Return the memory blocks, and LUTs as memory, of on-chip memories."""
+    blocks = sum((memory.blocks for memory in memories), Blocks())
+    return {name: band(getattr(blocks, name), name) for name in ("bram36", "uram", "lookup_tables")}
 
 
 def _in(quantity: Quantity, resource: str) -> Quantity:

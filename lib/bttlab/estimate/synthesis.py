@@ -7,14 +7,12 @@ from bttlab.card.constants import read_data
 from bttlab.util.places import ROOT
 
 FILE = ROOT / "data" / "u50" / "synthesis.json"
-LOOP_UNITS = ("control", "dispatch", "engine_0", "engine_1", "nest", "ports", "shuffle", "update", "vector")
-UNITS = (*LOOP_UNITS, "trainer_control", "control_registers", "axi_port")
-COPIES = {"axi_port": 4}  # instances of a module in the kernel
+UNITS = ("control", "dispatch", "engine_0", "engine_1", "nest", "ports", "shuffle", "update", "vector")
 DEPTH = ("levels", "stage_of_levels")
 IN_LUTS = ("packed_tables", "shift_registers", "memory_tables")
 AMD = {  # the operator of data/u50/operators.json that corresponds to each core
     **{f"fp32_{name}": name for name in ("add", "multiply", "divide", "square_root", "compare")},
-    **{f"fp32_{name}": "convert" for name in ("floor", "from_int", "to_int")},
+    **{f"fp32_{name}": "convert" for name in ("floor", "to_int")},
 }
 LEVEL_NS = 0.3  # of a LUT and its net on UltraScale+ of speed grade -2: the budget of AMD's report_failfast
 
@@ -28,15 +26,22 @@ def synthesised() -> dict[str, Counter]:
     }
 
 
+def without_cores(modules: dict[str, Counter]) -> dict[str, dict[str, int]]:
+    """Return the LUTs and flip-flops of the loop's logic and of its registers, without cores and memories."""
+    total = _total(modules, {core: Counter() for core in AMD})
+    tables = {"logic": total["packed_tables"], "registers": total["shift_registers"]}
+    return {"lookup_tables": tables, "flip_flops": {"registers": total["flip_flops"]}}
+
+
 def with_own_cores(modules: dict[str, Counter]) -> Counter:
-    """Return the resources of the whole kernel with the cores of hls_src/rtl.
+    """Return the resources of the loop with the cores of hls_src/rtl.
 
     Parameters
     ----------
     modules : dict of str to Counter
         Result of `synthesised`.
     """
-    return _total(modules, UNITS, modules)
+    return _total(modules, modules)
 
 
 def with_amd_cores(modules: dict[str, Counter]) -> Counter:
@@ -53,18 +58,17 @@ def with_amd_cores(modules: dict[str, Counter]) -> Counter:
         cost = {resource: costs[operator][resource]["value"] for resource in ("lookup_tables", "flip_flops")}
         full_usage = costs[operator]["dsps"]["low"]  # hls_src/vitis/operators.tcl
         cores[core] = Counter(cost, packed_tables=cost["lookup_tables"], dsps=full_usage)
-    return _total(modules, LOOP_UNITS, cores)
+    return _total(modules, cores)
 
 
-def _total(modules: dict[str, Counter], units: tuple[str, ...], cores: dict[str, Counter]) -> Counter:
+def _total(modules: dict[str, Counter], cores: dict[str, Counter]) -> Counter:
     total: Counter = Counter()
-    for name in units:
+    for name in UNITS:
         for kind, count in modules[name].items():
-            times = count * COPIES.get(name, 1)
             if kind in AMD:
-                total.update({resource: times * n for resource, n in cores[kind].items()})
+                total.update({resource: count * n for resource, n in cores[kind].items()})
             else:
-                total[kind] += times
+                total[kind] += count
     for kind in DEPTH:
         del total[kind]
     total["in_luts"] = sum(total[kind] for kind in IN_LUTS)

@@ -33,7 +33,6 @@ _own_name, _, _own = lazy_loader.attach(
             "show_program",
         ),
         "run_browser": ("RunBrowser",),
-        "signal_figures": ("draw_signals",),
         "dashboard_runs": ("RecordedRun",),
         "notebook_inputs": ("budget", "corpus_here"),
         "dashboard_targets": ("baseline_targets", "card_target", "modelled_targets"),
