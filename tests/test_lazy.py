@@ -2,15 +2,15 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
-import bttlab
 import bttlab.lab
-import bttlab.model
-import bttlab.tensor
 from bttlab.util.lazy import later
 from subprocess_env import environment
+
+from conftest import ROOT
 
 SLOW = ("torch", "scipy", "setuptools", "pkg_resources", "distutils", "ipywidgets", "pandas", "matplotlib", "dask")
 
@@ -30,21 +30,18 @@ def test_what_pynq_delivers_notebooks_with_is_there_when_asked_for():
     assert "bttlab" in _python(code)
 
 
-@pytest.mark.parametrize(
-    ("package", "some"),
-    [
-        (bttlab, ("lab", "tensor")),
-        (bttlab.lab, ("Dashboard", "check", "CostExplorer")),  # of its own, of bttlab's plugins, of another package's
-        (bttlab.model, ("ModelConfig",)),
-        (bttlab.tensor, ("Order",)),
-    ],
-)
-def test_dir_lists_names_that_exist(package, some):
-    assert {*some} <= {*dir(package)} == {*package.__all__}
-    for name in dir(package):
+@pytest.mark.parametrize("stub", sorted((ROOT / "lib").rglob("__init__.pyi")), ids=lambda stub: stub.parent.name)
+def test_every_name_of_a_stub_is_there(stub):
+    package = import_module(".".join(stub.parent.relative_to(ROOT / "lib").parts))
+    assert set() < {*dir(package)} <= {*package.__all__}
+    for name in package.__all__:
         assert getattr(package, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         package.no_such_name  # noqa: B018
+
+
+def test_the_lab_has_names_of_its_own_of_bttlabs_plugins_and_of_other_packages():
+    assert {"Dashboard", "check", "CostExplorer"} <= {*dir(bttlab.lab)}
 
 
 def test_later_is_over_when_it_is_over():

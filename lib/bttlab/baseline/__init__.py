@@ -4,13 +4,5 @@ import lazy_loader
 
 from bttlab.util.records import RecordError
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "machine": ("DeviceError",),
-        "modes": ("modes_of",),
-        "record": ("EPOCH_SAMPLES", "Energy", "Machine", "Measurement", "Memory", "Quantity", "Record", "load_records"),
-        "run": ("FORMATS", "BaselineError", "BaselineSetting", "Listener", "run_baseline"),
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ += ["RecordError"]

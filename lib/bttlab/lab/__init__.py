@@ -13,34 +13,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(missing_package(error, "bttlab.lab") or str(error), name=error.name) from None
 
-_own_name, _, _own = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "ask": ("Ask",),
-        "comparison": ("Savings", "draw_energy_to_quality", "energy_to_quality", "gpu_over_card"),
-        "compression": ("CompressionExplorer", "draw_truncation", "spectra", "truncate"),
-        "cycle_figures": ("draw_cycles", "draw_schedule"),
-        "dashboard": ("Dashboard",),
-        "design": ("Design",),
-        "design_explorer": ("DesignExplorer",),
-        "flow_explorer": ("FlowExplorer",),
-        "flow_figures": ("draw_costs", "draw_optimum"),
-        "memory_figures": ("chip_bytes", "draw_banks", "draw_bytes", "draw_energy", "torch_bytes"),
-        "flow_check": (
-            "check_flow",
-            "compare_flows",
-            "flow_cycles",
-            "show_program",
-        ),
-        "run_browser": ("RunBrowser",),
-        "dashboard_runs": ("RecordedRun",),
-        "notebook_inputs": ("budget", "corpus_here"),
-        "dashboard_targets": ("baseline_targets", "card_target", "modelled_targets"),
-        "live_loss": ("watch",),
-        "teach": ("Teach",),
-        "workload": ("Workload",),
-    },
-)
+_own_name, _, _own = lazy_loader.attach_stub(__name__, __file__)
 _views = plugins("views")
 __all__ = sorted([*_own, *_views])
 

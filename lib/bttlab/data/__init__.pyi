@@ -1,0 +1,16 @@
+from .augmentation import Augmentation as Augmentation
+from .augmentation import AugmentationError as AugmentationError
+from .augmentation import Augmenter as Augmenter
+from .corpus import Corpus as Corpus
+from .corpus import CorpusError as CorpusError
+from .corpus import Split as Split
+from .corpus import read_corpus as read_corpus
+from .find import find_corpus as find_corpus
+from .find import load_corpus as load_corpus
+from .samples import EncodingReport as EncodingReport
+from .samples import SampleError as SampleError
+from .samples import Samples as Samples
+from .samples import encode as encode
+from .samples import encoding_report as encoding_report
+from .samples import epoch_order as epoch_order
+from .vocabulary import Vocabulary as Vocabulary

@@ -1,0 +1,17 @@
+from .checkpoint import export as export
+from .checkpoint import write_checkpoint as write_checkpoint
+from .method import FAMILIES as FAMILIES
+from .method import Method as Method
+from .registry import load_plugin as load_plugin
+from .registry import methods as methods
+from .registry import parse as parse
+from .run import Result as Result
+from .run import run_methods as run_methods
+from .setting import MethodError as MethodError
+from .setting import Setting as Setting
+from .setting import samples_of as samples_of
+from .training import DENSE as DENSE
+from .training import Batch as Batch
+from .training import Training as Training
+from .training import check_combination as check_combination
+from .training import describe as describe
