@@ -13,6 +13,7 @@ SUMMARY = "estimate what fine-tuning costs on a GPU"
 EXAMPLES = """examples:
   bttlab cost --model mixtral-8x7b,sequence_length=79 --gpu A40-48GB --batch 8 --tokens 1M
   bttlab cost --model llama-2-7b,method=qlora --gpu H100 --tokens 100M --epochs 3 --json
+  bttlab cost --model llama-2-7b,method=full --gpu A100-80GB --gpus 8 --parallel fsdp --tokens 1B
   bttlab cost --model mixtral-8x7b --tokens 100M          every GPU, the cheapest first
   bttlab cost check                                       errors on published measurements"""
 
@@ -37,6 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", metavar="N", help="tokens of the data set, as 1500000 or 1.5M")
     add("--epochs", type=int, default=1, metavar="N", help="times that the data set is trained on (default: 1)")
     add("--batch", type=int, metavar="N", help="sequences a step (default: as many as always fit)")
+    add("--gpus", type=int, metavar="N", help="several GPUs of this kind (default: one)")
+    add(
+        "--parallel",
+        default=None,
+        metavar="STRATEGY",
+        help="how they share the work: ddp, zero1, zero2, zero3, fsdp or tensor (default: fsdp)",
+    )
+    add(
+        "--link",
+        metavar="NAME",
+        help="their link, of data/links.json (default: NVLink of an A100 or H100, else PCIe-4)",
+    )
     add("--prices", type=Path, metavar="FILE", help="table of prices (default: data/gpu_prices.json)")
     add("--record", type=Path, metavar="FILE", help="check: write the calibration to this file")
 
@@ -64,6 +77,7 @@ def _estimate(options: argparse.Namespace) -> Outcome:
     from bttlab.baseline.gpus import find_gpu
     from bttlab_cost.estimate import ASSUMPTIONS, MODEL_VERSION, PRICES, Estimator, read_prices
     from bttlab_cost.models import find_model
+    from bttlab_cost.parallel import Parallel
 
     for name in ("model", "tokens"):
         if getattr(options, name) is None:
@@ -80,9 +94,17 @@ def _estimate(options: argparse.Namespace) -> Outcome:
         "held_out": {name: vars(errors) for name, errors in estimator.calibration.errors.items()},
         "assumptions": list(ASSUMPTIONS),
     }
+    if options.gpus is None and (options.parallel or options.link):
+        raise BttlabError("--parallel and --link belong to several GPUs: give their number with --gpus")
     if options.gpu is None:
+        if options.gpus is not None:
+            raise BttlabError("--gpus is the number of GPUs of one kind: name it with --gpu")
         return _ranking(estimator, config, tokens, options.batch, about)
-    estimate = estimator.estimate(config, find_gpu(options.gpu), tokens, options.batch)
+    gpu = find_gpu(options.gpu)
+    parallel = None
+    if options.gpus is not None and (options.gpus != 1 or options.parallel):
+        parallel = Parallel.of(options.gpus, options.parallel or "fsdp", gpu, options.link)
+    estimate = estimator.estimate(config, gpu, tokens, options.batch, parallel)
     return Outcome(about | _as_data(estimate), _as_text(estimate))
 
 
@@ -119,8 +141,18 @@ def _as_data(estimate) -> dict:
             "provenance": "modelled",
             "host_share": value(estimate.host_share, ""),
         },
+        "parallel": _parallel_data(estimate),
         "notes": estimate.notes,
     }
+
+
+def _parallel_data(estimate) -> dict | None:
+    parallel = estimate.parallel
+    if parallel is None:
+        return None
+    sent = {"value": estimate.sent_bytes, "unit": "bytes", "provenance": "modelled"}
+    link = vars(parallel.link) | {"provenance": "published"}
+    return {"gpus": parallel.gpus, "strategy": parallel.strategy, "link": link, "sent_by_each": sent}
 
 
 def _as_text(estimate) -> str:
@@ -135,8 +167,9 @@ def _as_text(estimate) -> str:
     for (_, _, layer), value in estimate.parts.items():
         by_layer[layer] = by_layer.get(layer, 0.0) + value
     shares = ", ".join(f"{layer} {value / seconds:.0%}" for layer, value in by_layer.items())
+    number = f"{parallel.gpus} " if (parallel := estimate.parallel) else ""
     lines = [
-        f"{config}; {config.parameters:,} parameters, on {gpu.gpu}",
+        f"{config}; {config.parameters:,} parameters, on {number}{gpu.gpu}",
         f"{fits}; taken: {estimate.batch:,}",
         f"  memory         {estimate.peak_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB (modelled)",
         f"  a step         {seconds:,.3g} s: {shares} (modelled); {estimate.host_share:.0%} waits for the host",
@@ -144,12 +177,18 @@ def _as_text(estimate) -> str:
         _row("", estimate.tokens_per_second, "{:,.0f}", "tokens/s"),
         _row("time", estimate.hours, "{:,.3g}", "h") + f" for {estimate.tokens:,} tokens",
     ]
+    if parallel:
+        lines[1:1] = [
+            f"  GPUs           {parallel.strategy} over {parallel.link.link}, {parallel.link.gb_s:g} GB/s (published)",
+            f"                 each sends {estimate.sent_bytes / 1e9:,.3g} GB a step (modelled); batch, memory and "
+            "step are those of each",
+        ]
     if estimate.cost is None:
         lines.append("  cost           unknown: the table of prices has none for this GPU")
     else:
         lines.append(
             _row("cost", estimate.cost, "{:,.3g}", "USD")
-            + f" at {price.usd_per_hour:g} USD an hour (published: {price.provider}, {price.date})"
+            + f" at {price.usd_per_hour:g} USD an hour and GPU (published: {price.provider}, {price.date})"
         )
     if config.padding == "none":
         lines.append(f"  lengths        every sequence has {config.sequence_length} tokens; no padding")
@@ -202,6 +241,7 @@ def _check(options: argparse.Namespace) -> Outcome:
     from bttlab_cost import xia2024
     from bttlab_cost.calibration import errors_of, errors_of_equation_2, modelled_largest_batches
     from bttlab_cost.fitting import calibrate, memory_errors
+    from bttlab_cost.several_gpus import errors_of_several_gpus
 
     say("bttlab: fitting, and fitting again without each group of points")
     calibration, groups = calibrate()
@@ -212,6 +252,7 @@ def _check(options: argparse.Namespace) -> Outcome:
         (point, calibration.time) for point in xia2024.throughputs("throughput_h100.csv")
     )
     errors["published equation 2, its own points"] = errors_of_equation_2()
+    errors["several GPUs, held out"] = errors_of_several_gpus(calibration)
     memory = memory_errors(calibration.flash_memory)
     batches = [
         {

@@ -11,19 +11,21 @@ from bttlab.util.records import RecordError, build
 from bttlab_cost import xia2024
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError, FineTuning
-from bttlab_cost.gpu_step import RESERVED, host_share, largest_batch, peak_bytes, step_parts, step_seconds
+from bttlab_cost.gpu_step import RESERVED, fixed_bytes, host_share, step_parts, step_seconds, token_bytes
 from bttlab_cost.models import find_model
+from bttlab_cost.parallel import REACHED, Parallel
 
 PRICES = ROOT / "data" / "gpu_prices.json"
-MODEL_VERSION = "cost-4"
+MODEL_VERSION = "cost-5"
 UNCHECKED = 1.0  # of a precision that nothing was measured in: twice or half; an assumption
 
 ASSUMPTIONS = (
-    "one device, AdamW, kernels as the published runs used them; experts get equal shares of the tokens",
+    "AdamW, kernels as the published runs used them; experts get equal shares of the tokens",
     "full fine-tuning in BF16 is mixed precision: FP32 weights and moments beside BF16 weights (state=bf16: not)",
     "each kind of work takes the longest of its arithmetic, its bytes and its launches; kinds do not overlap",
     f"{RESERVED / 2**30:.0f} GiB of a GPU are taken before the first tensor",
     "the host that launches kernels is as fast as the one of the published runs",
+    f"several GPUs: collectives reach {REACHED[1]:.0%} of a link ({REACHED[0]:.0%} to {REACHED[2]:.0%})",
     "padding longest: the data set's lengths have the tail that was fitted; hours are tokens over the median length",
 )
 
@@ -107,6 +109,10 @@ class Estimate:
         Memory at the peak of a step whose sequences have the expected padding.
     notes : list of str
         What lies outside of what was measured, or does not always fit.
+    parallel : Parallel or None
+        Several GPUs: `batch`, `largest_batch` and `peak_bytes` are those of each GPU, `sequences_per_second` of all.
+    sent_bytes : float
+        What each GPU sends in a step.
     """
 
     config: FineTuning
@@ -121,6 +127,8 @@ class Estimate:
     host_share: float
     peak_bytes: float
     notes: list[str]
+    parallel: Parallel | None = None
+    sent_bytes: float = 0.0
 
     @property
     def tokens_per_second(self) -> tuple[float, float, float]:
@@ -136,7 +144,8 @@ class Estimate:
     @property
     def cost(self) -> tuple[float, float, float] | None:
         """USD: low, middle and high; None without a price."""
-        return tuple(hours * self.price.usd_per_hour for hours in self.hours) if self.price else None
+        number = self.parallel.gpus if self.parallel else 1
+        return tuple(number * hours * self.price.usd_per_hour for hours in self.hours) if self.price else None
 
 
 class Estimator:
@@ -157,22 +166,43 @@ class Estimator:
         self.calibration = read_calibration()
         self.prices = read_prices() if prices is None else prices
 
-    def largest_batch(self, config: FineTuning, gpu: Gpu) -> int:
+    def largest_batch(self, config: FineTuning, gpu: Gpu, parallel: Parallel | None = None) -> int:
         """Return how many sequences of the stated length fit a GPU; 0 if none does."""
-        return largest_batch(config, gpu.memory_bytes, config.sequence_length, self.calibration.memory_of(config))
+        return self._fitting(config, gpu, config.sequence_length, parallel)
 
-    def padded_batch(self, config: FineTuning, gpu: Gpu) -> int:
+    def padded_batch(self, config: FineTuning, gpu: Gpu, parallel: Parallel | None = None) -> int:
         """Return how many sequences fit a GPU when they are padded to the longest that a run meets; 0 if none does."""
-        return largest_batch(config, gpu.memory_bytes, config.longest_length, self.calibration.memory_of(config))
+        return self._fitting(config, gpu, config.longest_length, parallel)
 
-    def sequences_per_second(self, config: FineTuning, gpu: Gpu, batch: int) -> tuple[float, float, float]:
+    def _fitting(self, config: FineTuning, gpu: Gpu, length: int, parallel: Parallel | None) -> int:
+        fixed, token = self._bytes(config, parallel)
+        return max(0, int((gpu.memory_bytes - fixed) / (length * token)))
+
+    def _bytes(self, config: FineTuning, parallel: Parallel | None) -> tuple[float, float]:
+        """Return what a GPU holds whatever its batch, and for each token."""
+        fitted = self.calibration.memory_of(config)
+        token = token_bytes(config, fitted)
+        if parallel is None:
+            return fixed_bytes(config), token
+        return parallel.fixed_bytes(config), parallel.token_bytes(config, fitted, token)
+
+    def sequences_per_second(
+        self, config: FineTuning, gpu: Gpu, batch: int, parallel: Parallel | None = None
+    ) -> tuple[float, float, float]:
         """Return low, middle and high: nine of ten points that were not fitted to lie in such a band."""
         time = self.calibration.time_of(config)
-        middle = batch / step_seconds(config, gpu, batch, time)
         factor, _ = self._band(config, gpu, host_share(config, gpu, batch, time))
-        return middle / factor, middle, middle * factor
+        if parallel is None:
+            middle = batch / step_seconds(config, gpu, batch, time)
+            return middle / factor, middle, middle * factor
+        tokens = batch * config.padded_length(batch, time.tail)
+        low, middle, high = parallel.step_seconds(config, gpu, tokens, time)
+        together = batch * parallel.sequences
+        return together / high / factor, together / middle, together / low * factor
 
-    def estimate(self, config: FineTuning, gpu: Gpu, tokens: int, batch: int | None = None) -> Estimate:
+    def estimate(
+        self, config: FineTuning, gpu: Gpu, tokens: int, batch: int | None = None, parallel: Parallel | None = None
+    ) -> Estimate:
         """Return what training on `tokens` tokens takes; by default with the largest batch that always fits.
 
         Raises
@@ -182,17 +212,23 @@ class Estimator:
         """
         if tokens < 1:
             raise CostError(f"tokens is {tokens}: there must be at least 1 to train on")
-        largest = self.largest_batch(config, gpu)
+        if parallel is not None:
+            parallel.check(config)
+        largest = self.largest_batch(config, gpu, parallel)
+        fixed, token = self._bytes(config, parallel)
         if largest < 1:
             lighter = {"full": ", lora or qlora", "lora": " or qlora"}.get(config.method, "")
+            more = (
+                "more GPUs with --parallel fsdp, " if parallel is None or parallel.strategy != "fsdp" else "more GPUs, "
+            )
             raise CostError(
                 f"{config}, {config.parameters:,} parameters: it does not fit {gpu.gpu} at batch 1, what it holds "
-                f"between steps alone takes {config.state_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB; "
-                f"take a larger GPU, shorter sequences, a smaller model{lighter}"
+                f"between steps alone takes {(fixed - RESERVED) / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB; "
+                f"take a larger GPU, {more}shorter sequences, a smaller model{lighter}"
             )
         if batch is not None and not 1 <= batch <= largest:
             raise CostError(f"batch is {batch}: on {gpu.gpu} it must be from 1 to {largest}")
-        padded = self.padded_batch(config, gpu)
+        padded = self.padded_batch(config, gpu, parallel)
         batch = batch or max(1, padded)
         time = self.calibration.time_of(config)
         share = host_share(config, gpu, batch, time)
@@ -211,11 +247,13 @@ class Estimator:
             largest,
             padded,
             batch,
-            self.sequences_per_second(config, gpu, batch),
-            step_parts(config, gpu, batch, time),
+            self.sequences_per_second(config, gpu, batch, parallel),
+            parallel.compute_parts(config, gpu, taken, time) if parallel else step_parts(config, gpu, batch, time),
             share,
-            peak_bytes(config, taken, self.calibration.memory_of(config)),
+            fixed + taken * token,
             notes + self._band(config, gpu, share)[1],
+            parallel,
+            parallel.sent_bytes(config, taken) if parallel else 0.0,
         )
 
     def _band(self, config: FineTuning, gpu: Gpu, share: float) -> tuple[float, list[str]]:

@@ -173,11 +173,15 @@ def token_bytes(config: FineTuning, fitted: MemoryCoefficients) -> float:
     return logits + fitted.kept * config.layers * block
 
 
+def gradient_bytes(config: FineTuning) -> float:
+    """Return the bytes of the gradients."""
+    return (config.value_bytes if config.mixed else config.trainable_bytes) * config.trainable
+
+
 def fixed_bytes(config: FineTuning) -> float:
     """Return what a step takes whatever its batch: state, gradients, context, one dequantised matrix."""
-    gradients = (config.value_bytes if config.mixed else config.trainable_bytes) * config.trainable
     unpacked = config.value_bytes * config.hidden * config.expert_hidden if config.method == "qlora" else 0
-    return RESERVED + config.state_bytes + gradients + unpacked
+    return RESERVED + config.state_bytes + gradient_bytes(config) + unpacked
 
 
 def peak_bytes(config: FineTuning, tokens: float, fitted: MemoryCoefficients) -> float:

@@ -37,6 +37,8 @@ class Run:
         Whether GPUs exchanged weights during the step: memory is then no whole model's.
     state : str
         As in `FineTuning`.
+    gpus, strategy, link : int, str, str
+        Of several GPUs: how many, how they share the work (`bttlab_cost.parallel`), and their link.
     published : str
         The published value, where `sequences` is computed from it.
     left_out : str
@@ -56,6 +58,9 @@ class Run:
     longest: int | None = None
     sharded: bool = False
     state: str = "fp32"
+    gpus: int = 1
+    strategy: str = ""
+    link: str = ""
     published: str = ""
     left_out: str = ""
 

@@ -1,0 +1,175 @@
+"""Several GPUs: what each holds, what it sends, and what a step then takes; all modelled.
+
+Ring collectives: a GPU sends (n - 1) / n of what a reduce-scatter or an all-gather moves, and twice that for an
+all-reduce. ZeRO is Rajbhandari et al., arXiv 1910.02054; tensor parallelism is Shoeybi et al., arXiv 1909.08053.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+
+from bttlab.baseline.gpus import Gpu
+from bttlab.util.places import ROOT
+from bttlab_cost.configuration import CostError, FineTuning
+from bttlab_cost.gpu_step import (
+    LOGIT_BYTES,
+    MIXER_VALUES,
+    OVERLAP,
+    RESERVED,
+    Coefficients,
+    MemoryCoefficients,
+    gradient_bytes,
+    operator_seconds,
+)
+from bttlab_cost.operators import operators
+
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "tensor")
+LINKS = ROOT / "data" / "links.json"
+# Share of a link's speed that collectives reach, low, middle and high: an assumption. NCCL's own tests print about 230
+# of 300 GB/s in a server of eight A100, and less for small messages.
+REACHED = (0.5, 0.75, 0.9)
+GATHERED_BLOCKS = 2  # of ZeRO-3 and FSDP: the one that is computed, and the next
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link between GPUs: 10^9 bytes a second that a GPU sends, and the GPUs that usually have it."""
+
+    link: str
+    gb_s: float
+    gpus: list[str]
+    source: str
+
+
+@cache
+def read_links() -> dict[str, Link]:
+    """Return the table of links by name."""
+    return {row["link"]: Link(**row) for row in json.loads(LINKS.read_text(encoding="utf-8"))["links"]}
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Several GPUs and how they share the work.
+
+    Parameters
+    ----------
+    gpus : int
+    strategy : {"ddp", "zero1", "zero2", "zero3", "fsdp", "tensor"}
+    link : Link
+
+    Raises
+    ------
+    CostError
+        If there are fewer than two GPUs, or the strategy is unknown.
+    """
+
+    gpus: int
+    strategy: str
+    link: Link
+
+    def __post_init__(self):
+        if type(self.gpus) is not int or not 2 <= self.gpus <= 65_536:
+            raise CostError(f"--gpus is {self.gpus}: several GPUs are 2 to 65,536")
+        if self.strategy not in STRATEGIES:
+            raise CostError(f"--parallel {self.strategy!r}: choose {', '.join(STRATEGIES)}")
+
+    @classmethod
+    def of(cls, gpus: int, strategy: str, gpu: Gpu, link: str | None = None) -> "Parallel":
+        """Return GPUs with the link of that name, by default the usual one of the GPU, else PCIe 4.0."""
+        links = read_links()
+        if link is not None and link not in links:
+            raise CostError(f"--link {link!r} is none of {', '.join(links)}")
+        usual = next((name for name, one in links.items() if gpu.gpu in one.gpus), "PCIe-4")
+        return cls(gpus, strategy, links[link or usual])
+
+    @property
+    def sequences(self) -> int:
+        """Batches that are trained at once: one for each GPU, or one for all with tensor parallelism."""
+        return 1 if self.strategy == "tensor" else self.gpus
+
+    def check(self, config: FineTuning) -> None:
+        """Raise CostError if a model cannot be shared in this way."""
+        if self.strategy == "tensor" and config.heads % self.gpus:
+            raise CostError(f"--gpus is {self.gpus}: with tensor parallelism it must divide the {config.heads} heads")
+        if self.strategy == "tensor" and config.method == "qlora":
+            raise CostError("--parallel tensor: weights in four bits are not split; take fsdp, lora or full")
+
+    def fixed_bytes(self, config: FineTuning) -> float:
+        """Return what a GPU holds whatever its batch."""
+        weights = config.state_bytes - self._optimizer_bytes(config)
+        gradients, optimizer = gradient_bytes(config), self._optimizer_bytes(config)
+        unpacked = config.value_bytes * config.hidden * config.expert_hidden if config.method == "qlora" else 0
+        n, gathered = self.gpus, 0.0
+        if self.strategy == "ddp":
+            gradients *= 2  # PyTorch keeps a copy in the buckets that it sends
+        elif self.strategy == "tensor":
+            weights, gradients, optimizer = weights / n, gradients / n, optimizer / n
+        else:
+            optimizer /= n
+            gradients /= 1 if self.strategy == "zero1" else n
+            if self.strategy in ("zero3", "fsdp"):
+                gathered = GATHERED_BLOCKS * weights / config.layers
+                weights /= n
+        return RESERVED + weights + gathered + gradients + optimizer + unpacked
+
+    @staticmethod
+    def _optimizer_bytes(config: FineTuning) -> float:
+        copies = 4 * config.parameters if config.mixed else 0
+        return copies + 2 * config.trainable_bytes * config.trainable
+
+    def token_bytes(self, config: FineTuning, fitted: MemoryCoefficients, whole: float) -> float:
+        """Return what a token takes of a GPU's memory; `whole` is what it takes of a single GPU's."""
+        if self.strategy != "tensor":
+            return whole
+        kept = config.layers * fitted.kept if not config.checkpointing else fitted.recomputed
+        shared = MIXER_VALUES[config.mixer] * config.hidden
+        shared += config.top_k * len(config.expert_matrices) * config.expert_hidden
+        split = kept * config.value_bytes * shared + config.vocabulary * (config.value_bytes + LOGIT_BYTES)
+        return whole - split * (1 - 1 / self.gpus)
+
+    def compute_parts(
+        self, config: FineTuning, gpu: Gpu, tokens: float, fitted: Coefficients
+    ) -> dict[tuple[str, str, str], float]:
+        """Return the seconds that a GPU computes in a step, by stage, kind of work and layer."""
+        n, parts = self.gpus, {}
+        for operator in operators(config, tokens):
+            shared = operator.layer != "block" if self.strategy == "tensor" else operator.stage == "optimizer"
+            if shared and self.strategy != "ddp":
+                operator = replace(
+                    operator,
+                    flops=operator.flops / n,
+                    traffic=operator.traffic / n,
+                    elementwise=operator.elementwise / n,
+                )
+            key = (operator.stage, operator.kind, operator.layer)
+            parts[key] = parts.get(key, 0.0) + operator_seconds(operator, gpu, config.precision, fitted)
+        return parts
+
+    def sent_bytes(self, config: FineTuning, tokens: float) -> float:
+        """Return the bytes that a GPU sends in a step."""
+        ring = (self.gpus - 1) / self.gpus
+        gradients, updates = gradient_bytes(config), 1 / config.accumulation
+        if self.strategy == "tensor":  # after the mixer and the feed-forward layer, forward and backward
+            passes = 6 if config.checkpointing else 4
+            return 2 * ring * passes * config.layers * config.value_bytes * config.hidden * tokens
+        if self.strategy == "ddp":
+            return 2 * ring * gradients * updates
+        if self.strategy in ("zero1", "zero2"):  # gradients scattered, updated weights gathered
+            return ring * updates * (gradients + config.value_bytes * config.trainable)
+        weights = config.weight_bytes + 4 * config.adapters  # gathered forward and backward
+        return ring * (2 * weights + gradients)
+
+    def step_seconds(
+        self, config: FineTuning, gpu: Gpu, tokens: float, fitted: Coefficients
+    ) -> tuple[float, float, float]:
+        """Return low, middle and high of a step's seconds.
+
+        Low: the fastest link, hidden behind the computation; high: the slowest link, after it. The middle is a
+        4-norm, as for the parts of an operator; with tensor parallelism nothing hides what is sent.
+        """
+        compute = sum(self.compute_parts(config, gpu, tokens, fitted).values())
+        sent = self.sent_bytes(config, tokens) / (1e9 * self.link.gb_s)
+        slow, middle, fast = (sent / reached for reached in REACHED)
+        if self.strategy == "tensor":
+            return compute + fast, compute + middle, compute + slow
+        return max(compute, fast), (compute**OVERLAP + middle**OVERLAP) ** (1 / OVERLAP), compute + slow
