@@ -14,7 +14,8 @@ from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.layer import autograd_errors, layer_program, run_layer, shape_of
 from bttlab.card.processor import NativeProcessor, sample_dtype
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.layer import CORES, LayerProgram, LayerShape
+from bttlab.compiler.graph import Graph
+from bttlab.compiler.layer import CORES, LayerProgram, LayerShape, compile_graph
 from bttlab.compiler.machine import M
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, StateError, initial_parameters
@@ -73,6 +74,44 @@ def test_a_wrong_result_is_named(overlay):
     assert [name for name, error in errors.items() if error > TOLERANCE] == ["dG3"]
     other = autograd_errors(run, some_layer(4, seed=1), x, dy)
     assert min(error for name, error in other.items() if name != "db") > 0.1
+
+
+def run_graph(overlay, graph, function, **tensors):
+    """Run a graph alone: the output and every gradient are those of autograd for `function`."""
+    program, tokens = compile_graph(graph), graph.tokens
+    assert program.hazards() == []
+    tensors = {name: torch.tensor(values, requires_grad=True) for name, values in tensors.items()}
+    y = function(**{name.split(".")[-1]: tensor for name, tensor in tensors.items()})
+    d_y = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+    wanted = {f"d{n}": g for n, g in zip(tensors, torch.autograd.grad(y, list(tensors.values()), d_y), strict=True)}
+    trainer = overlay.trainer_1
+    trainer.load_program(program)
+    inputs = {name: tensor.detach().numpy() for name, tensor in tensors.items()} | {"dy": d_y.numpy()}
+    found = program.unpack(trainer.execute(program.pack(inputs), tokens))
+    for name, values in (wanted | {"y": y.detach()}).items():
+        assert np.abs(found[name] - values.numpy()).max() < TOLERANCE * values.abs().max(), name
+
+
+def some_values(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_a_dense_layer_alone(overlay):
+    graph = Graph({"f.weight": (48, 64), "f.bias": (48,)}, 9, 9)
+    graph.output(graph.linear(graph.input("x", 64), "f"), "y")
+    tensors = {"f.weight": some_values(48, 64), "f.bias": some_values(48)}
+    run_graph(overlay, graph, lambda x, weight, bias: x @ weight.T + bias, x=some_values(9, 64, seed=1), **tensors)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_alone(overlay, causal):
+    def attention(q, k, v):
+        q, k, v = (matrix.unflatten(-1, (2, 32)).transpose(0, 1) for matrix in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(0, 1).flatten(1)
+
+    graph = Graph({}, 17, 17)
+    graph.output(graph.attention(*(graph.input(name, 64) for name in "qkv"), 2, "attention", causal), "y")
+    run_graph(overlay, graph, attention, **{name: some_values(17, 64, seed=n) for n, name in enumerate("qkv")})
 
 
 # ---- custom contraction paths ------------------------------------------------------------------------------------
@@ -150,7 +189,7 @@ def test_orders_that_are_refused(text, message):
 def run_natively(processor: NativeProcessor, program: LayerProgram, vectors: np.ndarray) -> tuple[np.ndarray, int]:
     """Run a program in a compiled machine; return its memory and the cycles of the loop."""
     processor.load_program(program)
-    memory = np.zeros((3 * program.model.layout.vectors, M.LANES), np.float32)
+    memory = np.zeros((program.transfer_vectors, M.LANES), np.float32)
     memory[: len(vectors)] = vectors
     record = np.zeros(1, sample_dtype())
     record["tokens"] = program.tokens

@@ -171,7 +171,8 @@ class TrainerDriver(KernelDriver):
         result = np.zeros(1, self._result_record)
         with self._alone():
             self._chip = ChipState(self.program)
-            before, after = (self._sized(n, 3 * self._layout.vectors) for n in (0, len(self._memories) - 1))
+            vectors_moved = self.program.program.transfer_vectors
+            before, after = (self._sized(n, vectors_moved) for n in (0, len(self._memories) - 1))
             before[: len(vectors)] = vectors
 
             def work() -> None:

@@ -10,12 +10,13 @@ from bttlab.compiler.banks import GRADIENT_OF, MOMENTS
 from bttlab.compiler.builder import Builder, Level
 from bttlab.compiler.dependencies import set_waits
 from bttlab.compiler.instruction import At, at
-from bttlab.compiler.layer import NO_OFFSETS, LayerProgram, LayerShape, Transfer, assemble, matrix_block
+from bttlab.compiler.layer import LayerProgram, assemble, matrix_block
+from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
+from bttlab.compiler.program import NO_OFFSETS
 from bttlab.model.config import Optimizer
 
 VECTORS, TOKENS = 16, 16
-SHAPE = LayerShape((4, 4, 4), (4, 4, 4), (1, 1, 1, 1, 1))  # not used, but required by `LayerProgram`
 UNITS = ("copy", "vector", "shuffle", "engine 0", "engine 1", "update")
 RATE = 0.01
 
@@ -43,7 +44,7 @@ class UnitProgram:
     def inputs(self, seed: int) -> np.ndarray:
         """Return random vectors for LOAD, float32 of shape (vectors, LANES); a second seed detects stale results."""
         random = np.random.default_rng(seed)
-        tensors = {t.name: random.standard_normal(t.block.shape).astype(np.float32) for t in self.program.inputs}
+        tensors = {name: random.standard_normal(block.shape).astype(np.float32) for name, block in self.program.inputs}
         if self.optimizer:  # a second moment is a sum of squares
             tensors["x3"] = np.abs(tensors["x3"])
         return self.program.pack(tensors)
@@ -150,10 +151,10 @@ def _update(bank: int, source: int, optimizer: Optimizer) -> UnitProgram:
 
 
 def _assembled(unit: str, builder: Builder, inputs: list[At], outputs: dict[str, At]) -> UnitProgram:
-    def transfer(name: str, where: At) -> Transfer:
-        return Transfer(name, matrix_block(name, where.number, where.base, VECTORS, M.LANES))
+    def transfer(name: str, where: At) -> tuple[str, Block]:
+        return name, matrix_block(name, where.number, where.base, VECTORS, M.LANES)
 
     banks = tuple(dict.fromkeys(where.number for where in (*inputs, *outputs.values())))
     arrivals = [transfer(f"x{number}", where) for number, where in enumerate(inputs)]
     results = [transfer(name, where) for name, where in outputs.items()]
-    return UnitProgram(unit, banks, assemble(builder, SHAPE, TOKENS, arrivals, results))
+    return UnitProgram(unit, banks, assemble(builder, TOKENS, arrivals, results))

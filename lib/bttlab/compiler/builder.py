@@ -402,4 +402,4 @@ def block_rows(tokens: Bound, block: int) -> Bound:
 
 def gate(tokens: Bound, block: int) -> Bound:
     """Return 1 if there are tokens in a block of ROWS, else 0."""
-    return block_rows(tokens, block).clipped(0, 1)
+    return bound_of_part(tokens, ROWS * block, 1)

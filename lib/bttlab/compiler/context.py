@@ -45,10 +45,12 @@ class Context:
         self.layout = Layout(self.builder, shapes)
         self._statistics = 0
         self.maker = {op.output: op for op in operations}
+        self.transfers: Sequence[Maker] = ()  # inputs and outputs of a graph without a loss
         self.kept: Collection[Matrix] = ()  # values that stay in the banks for the backward pass
         self.constants: list[Instruction] = []  # computed once, by the section CLEAR
         self.loss_rows = {INTENT: self.statistics(M.SUM_DISTANCE), SLOTS: self.statistics(M.SEQUENCE)}
         self._values: dict[Matrix, At] = {}
+        self._places: dict[Matrix, At] = {}  # for gradients that have a place before they are computed
         self._recomputed: dict[Matrix, At] = {}
         self._gradients: dict[Matrix, At] = {}
         self._owned: set[Matrix] = set()  # matrices whose gradient has a buffer that no other matrix shares
@@ -90,9 +92,19 @@ class Context:
         return self.builder.allocate(what or matrix.name, max_of(matrix.tokens) * matrix.vectors, rows=matrix.tokens)
 
     def output(self, matrix: Matrix) -> At:
-        """Allocate the output of an operation of the forward pass."""
-        self._values[matrix] = self.new(matrix)
+        """Return the place for the output of an operation of the forward pass."""
+        if matrix not in self._values:
+            self._values[matrix] = self.new(matrix)
         return self._values[matrix]
+
+    def place_value(self, matrix: Matrix, place: At) -> None:
+        """Say where a matrix of the forward pass is to be."""
+        if matrix.base is None:
+            self._values[matrix] = place
+
+    def place_gradient(self, matrix: Matrix, place: At) -> None:
+        """Say where the gradient of a matrix is to be computed, if an operation computes it for this matrix alone."""
+        self._places[matrix] = place
 
     def value(self, matrix: Matrix) -> At:
         """Return the place of a matrix in the forward pass."""
@@ -128,7 +140,8 @@ class Context:
             return
         before = self._gradients.get(matrix)
         if matrix not in self._owned:
-            self._gradients[matrix] = self.new(matrix, f"gradient of {matrix.name}")
+            place = self._places.pop(matrix, None)
+            self._gradients[matrix] = place or self.new(matrix, f"gradient of {matrix.name}")
         produce(before, self._gradients[matrix])
 
     def pass_gradient(self, matrix: Matrix, where: At) -> None:

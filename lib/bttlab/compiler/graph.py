@@ -15,6 +15,7 @@ from bttlab.compiler.ops.dense import Classifier, Dense
 from bttlab.compiler.ops.elementwise import Add, Function, Position
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
+from bttlab.compiler.ops.transfers import Input, Output
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.model.config import ModelConfig
 
@@ -28,12 +29,14 @@ class Graph:
         Shapes of the parameters.
     sequence_length : int
         Tokens of the longest sample.
+    tokens : int, optional
+        Tokens of every sample, if they are as many.
     """
 
-    def __init__(self, shapes: Shapes, sequence_length: int):
+    def __init__(self, shapes: Shapes, sequence_length: int, tokens: int | None = None):
         self.shapes, self.sequence_length = dict(shapes), sequence_length
         self.operations: list[Operation] = []
-        self.tokens = Register(0, 0, 1, sequence_length)
+        self.tokens = Register(0, 0, 1, sequence_length) if tokens is None else tokens
 
     def append(self, operation: Operation) -> Matrix:
         """Append an operation and return its output."""
@@ -45,6 +48,14 @@ class Graph:
         cores = core_names(self.shapes, name)
         features = math.prod(self.shapes[core][2] for core in cores) if cores else self.shapes[f"{name}.weight"][1]
         return self.append((TTMTable if cores else Table)(name, (), Matrix(name, self.tokens, features)))
+
+    def input(self, name: str, features: int) -> Matrix:
+        """Append an input that comes from HBM: its gradient goes there."""
+        return self.append(Input(name, (), Matrix(name, self.tokens, features)))
+
+    def output(self, x: Matrix, name: str) -> None:
+        """Append an output that goes to HBM: its gradient comes from there."""
+        self.append(Output(name, (x,), Matrix(name, x.tokens, x.features)))
 
     def position(self, x: Matrix, parameter: str) -> Matrix:
         """Append x + the first rows of a table."""

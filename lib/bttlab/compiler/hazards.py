@@ -31,7 +31,7 @@ from bttlab.compiler.instruction import (
     value_of,
 )
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import Program
+from bttlab.compiler.program import ModelProgram
 from bttlab.compiler.timing import time_program
 
 SUMMING = (M.SUM, M.VARIANCE, M.NORM_SUMS, M.COLUMNS, M.MAXIMUM, M.EXPONENT, M.DOT)
@@ -151,7 +151,7 @@ def written_vectors(instructions: Iterable[Instruction], tokens=1, token_offsets
     return written
 
 
-def loaded_vectors(program: Program, updates: bool) -> dict[str, np.ndarray]:
+def loaded_vectors(program: ModelProgram, updates: bool) -> dict[str, np.ndarray]:
     """Return which vectors have a value when a sample begins: those of LOAD and CLEAR, and gradients of an update."""
     loaded = written_vectors([*program.load, *program.clear])
     if updates:  # gradients of the shortest sample: longer ones write more
@@ -161,7 +161,7 @@ def loaded_vectors(program: Program, updates: bool) -> dict[str, np.ndarray]:
     return loaded
 
 
-def unchecked_gradients(program: Program) -> list[str]:
+def unchecked_gradients(program: ModelProgram) -> list[str]:
     """Return an error message for each instruction that writes a parameter's gradient without the CHECK flag."""
     texts = []
     for i, instruction in enumerate(program.sample):
@@ -199,7 +199,7 @@ def token_id_sets(rows: int, stride: int, length: int, random: np.random.Generat
 
 
 def check_program(
-    program: Program, lengths: Iterable[int], report: Callable[[int, int], None] = lambda length, count: None
+    program: ModelProgram, lengths: Iterable[int], report: Callable[[int, int], None] = lambda length, count: None
 ) -> list[str]:
     """Return the hazards in all sections of a program, for samples of the given lengths.
 

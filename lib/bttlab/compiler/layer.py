@@ -1,7 +1,8 @@
-"""The program of one linear layer alone: inputs x, dy and the cores; outputs y, dx and the gradients.
+"""The program of a layer alone: a graph with inputs and outputs instead of tokens and losses.
 
-It has no loss and no update, so PREDICT runs it: its section FORWARD has the forward and the backward pass. LOAD
-transfers the inputs, STORE the outputs.
+For y = f(x) it takes x, dy and the parameters, and returns y, dx and the gradients. It has no loss and no update, so
+PREDICT runs it: its section FORWARD has the forward and the backward pass. LOAD and STORE transfer what it takes and
+returns.
 """
 
 import math
@@ -10,25 +11,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bttlab.compiler.banks import GRADIENT_OF, assign_banks
+from bttlab.compiler.banks import GRADIENT_OF
 from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.builder import LANES, Builder, vectors_for
 from bttlab.compiler.dependencies import set_waits
 from bttlab.compiler.errors import DoesNotFit, ProgramError
+from bttlab.compiler.graph import Graph
 from bttlab.compiler.hazards import find_hazards, written_vectors
-from bttlab.compiler.instruction import Instruction, Level, at
-from bttlab.compiler.layout import Block, Layout
-from bttlab.compiler.linear import LinearLayers
+from bttlab.compiler.instruction import Instruction, max_of
+from bttlab.compiler.layout import Block
+from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
-from bttlab.compiler.program import Program
+from bttlab.compiler.program import NO_OFFSETS, Limits, Program, Transfer, transfers
 from bttlab.tensor.order import Order
 from bttlab.tensor.shapes import tt_shapes
 
 NAME = "layer"
 CORES = tuple(f"G{k}" for k in range(1, 7))
+SHORT = {f"{NAME}.cores.{k}": core for k, core in enumerate(CORES)} | {f"{NAME}.bias": "b"}  # names of parameters
 SMALLER = "fewer tokens or smaller ranks, or an order whose intermediates are smaller"
-NO_OFFSETS = (0,) * M.OFFSET_TABLES
 
 
 @dataclass(frozen=True)
@@ -72,71 +74,22 @@ class LayerShape:
         return tt_shapes(self.out_modes, self.in_modes, self.ranks)
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """An input or output tensor.
-
-    Attributes
-    ----------
-    name : str
-        "x", "dy", "G1", "b"; "y", "dx", "dG1", "db"; empty for padding.
-    block : Block
-        Its place and layout.
-    """
-
-    name: str
-    block: Block
-
-
-@dataclass
-class LayerModel:
-    """Stand-in for the model in a layer's program."""
-
-    builder: Builder
-    sequence_length: int
-    transfer_vectors: int
-    intents: int = 1
-    slots: int = 1
-
-    @property
-    def config(self) -> "LayerModel":
-        """Limits of the sample's record."""
-        return self
-
-    @property
-    def layout(self) -> "LayerModel":
-        """Size of the transfers."""
-        return self
-
-    @property
-    def vectors(self) -> int:
-        """A third of the vectors that are loaded: a model's program loads parameters and two moments."""
-        return -(-self.transfer_vectors // 3)
-
-
 @dataclass(eq=False)
 class LayerProgram(Program):
     """The program of a layer for a number of tokens.
 
     Attributes
     ----------
-    shape : LayerShape
-    inputs, outputs : list of Transfer
-        In the order of LOAD and STORE.
+    inputs, outputs : list of (str, Block)
+        What LOAD and STORE transfer, in order: "x", "dy", "G1", "b"; "y", "dx", "dG1", "db"; empty for padding.
     order : Order, optional
-        Order of contraction, if there is a layer.
+        Order of contraction of a tensor-train layer.
     """
 
-    shape: LayerShape
     tokens: int
-    inputs: list[Transfer]
-    outputs: list[Transfer]
+    inputs: list[tuple[str, Block]]
+    outputs: list[tuple[str, Block]]
     order: Order | None
-
-    @property
-    def offset_span(self) -> tuple[int, ...]:
-        """Zeros: no instruction has a token offset."""
-        return NO_OFFSETS
 
     def has_tokens(self, instruction: Instruction) -> bool:
         """Return True if an operand of an engine's instruction depends on the tokens."""
@@ -146,33 +99,28 @@ class LayerProgram(Program):
 
     def pack(self, tensors: dict[str, np.ndarray]) -> np.ndarray:
         """Return the inputs in the format of LOAD, float32 of shape (vectors, LANES)."""
-        return np.concatenate([_packed(t.block, tensors.get(t.name)) for t in self.inputs])
+        memory, first = np.zeros((self.transfer_vectors, LANES), np.float32), 0
+        for name, block in self.inputs:
+            if name in tensors:
+                values = np.asarray(tensors[name], np.float32).reshape(block.shape)
+                block.write(memory[first : first + block.vectors], values)
+            first += block.vectors
+        return memory
 
     def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
         """Return the outputs from the format of STORE."""
         tensors, first = {}, 0
-        for transfer in self.outputs:
-            tensors[transfer.name] = np.zeros(transfer.block.shape, np.float32)
-            transfer.block.read(memory[first : first + transfer.block.vectors], tensors[transfer.name])
-            first += transfer.block.vectors
+        for name, block in self.outputs:
+            into = tensors.setdefault(name, np.zeros(block.shape, np.float32))
+            block.read(memory[first : first + block.vectors], into)
+            first += block.vectors
         return tensors
 
     def hazards(self) -> list[str]:
         """Return the program's hazards: none, if the compiler is correct."""
-        token_offsets = np.zeros((M.OFFSET_TABLES, self.tokens), int)
-        return [
-            hazard.text
-            for hazard in find_hazards(
-                self.forward, self.tokens, token_offsets, False, loaded=written_vectors(self.load)
-            )
-        ]
-
-
-def _packed(block: Block, tensor: np.ndarray | None) -> np.ndarray:
-    memory = np.zeros((block.vectors, LANES), np.float32)
-    if tensor is not None:
-        block.write(memory, np.asarray(tensor, np.float32).reshape(block.shape))
-    return memory
+        token_offsets, loaded = np.zeros((M.OFFSET_TABLES, self.tokens), int), written_vectors(self.load + self.clear)
+        found = find_hazards(self.forward, self.tokens, token_offsets, False, loaded=loaded)
+        return [hazard.text for hazard in found]
 
 
 def matrix_block(name: str, bank: int, base: int, rows: int, columns: int) -> Block:
@@ -202,91 +150,70 @@ def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] | Or
         If the layer does not fit the machine.
     """
     check_tokens(tokens)
+    shapes = {f"{NAME}.cores.{k}": core for k, core in enumerate(shape.core_shapes)}
+    graph = Graph(shapes | {f"{NAME}.bias": (shape.out_features,)}, tokens, tokens)
+    graph.output(graph.linear(graph.input("x", shape.in_features), NAME), "y")
+    return compile_graph(graph, flow)
+
+
+def compile_graph(graph: Graph, flow: str | Sequence[int] | Order = "bidirectional") -> LayerProgram:
+    """Return the program of a graph of inputs and outputs (`Graph.input`, `Graph.output`) with a number of tokens."""
     try:
-        return _compile(shape, tokens, flow)
+        model = Lowering(graph, flow)
+        model.builder.instructions = [*model.forward, *model.backward]
+        model.fit()
     except DoesNotFit as error:
         raise DoesNotFit(error.what, SMALLER) from None
+    model.assign(max_of(graph.tokens))
+    matrices = {name: block for op in model.transfers for name, block in _blocks(model, op)}
+    loaded = [(op.names[0], matrices[op.names[0]]) for op in model.transfers]
+    stored = [(op.names[1], matrices[op.names[1]]) for op in reversed(model.transfers)]
+    parameters = sorted(model.layout.blocks, key=lambda block: block.buffer.number)
+    names = [SHORT.get(block.name, block.name) for block in parameters]
+    loaded += zip(names, parameters, strict=True)
+    stored += ((f"d{name}", gradient_of(block)) for name, block in zip(names, parameters, strict=True))
+    return assemble(model.builder, max_of(graph.tokens), loaded, stored, model.order, model.constants)
 
 
-def _compile(shape: LayerShape, tokens: int, flow: str | Sequence[int] | Order) -> LayerProgram:
-    b = Builder()
-    core_names = [f"{NAME}.cores.{k}" for k in range(6)]
-    shapes = dict(zip(core_names, shape.core_shapes, strict=True)) | {f"{NAME}.bias": (shape.out_features,)}
-    layout = Layout(b, shapes)
-    bias = layout.place(f"{NAME}.bias")
-    linear = LinearLayers(b, layout, {NAME: tokens}, shapes, flow, has_scratch=False)
-    matrices = {
-        name: Block(name, (tokens, features), (0, 1), buffer, features, tokens, tokens, 0, tokens)
-        for name, features in (
-            ("x", shape.in_features),
-            ("dy", shape.out_features),
-            ("y", shape.out_features),
-            ("dx", shape.in_features),
-        )
-        for buffer in [b.new_buffer(name, tokens * vectors_for(features), is_persistent=True)]
-    }
-    linear.divide_buffers()
-    x, dy, y, dx = (matrices[name].where() for name in ("x", "dy", "y", "dx"))
-    b.stage = "FP"
-    linear.forward(0, x, tokens, y)
-    b.stage = "BP"
-    linear.backward(0, dy, x, tokens, dx)
-    assign_banks(b.made, b.instructions, tokens, {*matrices, *shapes})
-    parameters = dict(zip(CORES, map(layout.of, core_names), strict=True)) | {"b": bias}
-    inputs = [matrices["x"], matrices["dy"], *parameters.values()]
-    outputs = [matrices["y"], matrices["dx"], *(gradient_of(block) for block in parameters.values())]
-    names = list(parameters)
-    return assemble(
-        b,
-        shape,
-        tokens,
-        [Transfer(n, block) for n, block in zip(["x", "dy", *names], inputs, strict=True)],
-        [Transfer(n, block) for n, block in zip(["y", "dx", *(f"d{n}" for n in names)], outputs, strict=True)],
-        linear.layers[0].order,
-    )
+def _blocks(model: Lowering, op) -> list[tuple[str, Block]]:
+    """Return the blocks of a transfer's matrices, by name."""
+    rows, features, blocks = max_of(op.output.tokens), op.output.features, []
+    for name, place in zip(op.names, (op.loaded, op.stored), strict=True):
+        buffer = model.builder.made[int(place.memory.split()[1])]
+        blocks.append((name, Block(name, (rows, features), (0, 1), buffer, features, rows, rows, 0, rows)))
+    return blocks
 
 
 def gradient_of(block: Block) -> Block:
     """Return the block of a parameter's gradient."""
-    own = block.buffer
-    return replace(block, buffer=Buffer(own.name, own.vectors, bank=GRADIENT_OF[own.bank], base=own.base))
+    buffer = block.buffer
+    return replace(block, buffer=Buffer(buffer.name, buffer.vectors, bank=GRADIENT_OF[buffer.bank], base=buffer.base))
 
 
 def assemble(
     builder: Builder,
-    shape: LayerShape,
     tokens: int,
-    inputs: list[Transfer],
-    outputs: list[Transfer],
+    inputs: list[tuple[str, Block]],
+    outputs: list[tuple[str, Block]],
     order: Order | None = None,
+    constants: Sequence[Instruction] = (),
 ) -> LayerProgram:
     """Return the program of the builder's instructions, scheduled and with waits."""
-    instructions = ordered(builder.instructions, NO_OFFSETS, tokens, builder.scratch)
-    set_waits(instructions, NO_OFFSETS)
-    vectors = max(sum(t.block.vectors for t in transfers) for transfers in (inputs, outputs))
-    for transfers in (inputs, outputs):  # the machine stores as many vectors as it loads
-        transfers += _filling(vectors - sum(t.block.vectors for t in transfers), outputs[-1].block)
-    load, store = _copies(inputs, into=True), _copies(outputs, into=False)
-    model = LayerModel(builder, tokens, vectors)
-    return LayerProgram(model, instructions, [], [], load, store, [], shape, tokens, inputs, outputs, order)
+    instructions, clear = ordered(builder.instructions, NO_OFFSETS, tokens, builder.scratch), list(constants)
+    for section in (instructions, clear):
+        set_waits(section, NO_OFFSETS)
+    vectors = max(sum(block.vectors for _, block in blocks) for blocks in (inputs, outputs))
+    for blocks in (inputs, outputs):  # the machine stores as many vectors as it loads
+        blocks += _filling(vectors - sum(block.vectors for _, block in blocks), outputs[-1][1])
+    ranges = (
+        [Transfer(n, block.bank, block.base, block.vectors) for n, block in blocks] for blocks in (inputs, outputs)
+    )
+    load, store = (transfers(blocks, into) for blocks, into in zip(ranges, (True, False), strict=True))
+    sections = instructions, [], [], load, store, clear
+    return LayerProgram(builder, Limits(tokens), *sections, vectors, tokens, inputs, outputs, order)
 
 
-def _filling(vectors: int, block: Block) -> list[Transfer]:
+def _filling(vectors: int, block: Block) -> list[tuple[str, Block]]:
     """Return padding transfers of a number of vectors, to and from the block of a gradient."""
     sizes = [block.vectors] * (vectors // block.vectors) + [vectors % block.vectors]
-    return [Transfer("", matrix_block("", block.bank, block.base, size, LANES)) for size in sizes if size]
-
-
-def _copies(transfers: list[Transfer], into: bool) -> list[Instruction]:
-    b = Builder()
-    b.stage, b.layer = "IO", "transfer"
-    for transfer in transfers:
-        block = transfer.block
-        for first in range(0, block.vectors, M.TRANSFER_VECTORS):
-            loops = [Level("w", min(block.vectors - first, M.TRANSFER_VECTORS)), *(Level(name, 1) for name in "abc")]
-            chip = at(f"bank {block.bank}", block.base + first, w=1)
-            if into:
-                b.vector(M.COPY, f"load {transfer.name}", loops, at(f"bank {M.IN_BANK}", 0, w=1), r0=chip)
-            else:
-                b.vector(M.COPY, f"store {transfer.name}", loops, chip, r0=at(f"bank {M.OUT_BANK}", 0, w=1))
-    return b.instructions
+    return [("", matrix_block("", block.bank, block.base, size, LANES)) for size in sizes if size]

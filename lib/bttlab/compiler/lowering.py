@@ -21,6 +21,7 @@ from bttlab.compiler.ops.dense import Classifier, Dense, no_loss
 from bttlab.compiler.ops.elementwise import Position
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
+from bttlab.compiler.ops.transfers import Transfer
 from bttlab.compiler.ops.tt_linear import Linear
 
 UPDATE_VECTORS = 128  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
@@ -55,13 +56,15 @@ class Lowering(Context):
     def __init__(self, graph: Graph, flow="bidirectional", kept: int = 1 << 20):
         operations = [copy(op) for op in graph.operations]  # with places of their own
         super().__init__(operations, graph.shapes, graph.tokens, flow)
+        self.transfers = [op for op in operations if isinstance(op, Transfer)]
         self.losses = {op.loss for op in operations if isinstance(op, Classifier)}
         _check_sizes(graph)
-        (self.embedding,) = (op for op in operations if isinstance(op, Embedding))
+        self.embedding = next((op for op in operations if isinstance(op, Embedding)), None)
         for family, members in _families(operations).items():
             family.prepare(members, self)
         recomputable, always_kept = self._read_by_backward()
         linears = next((op.layers for op in operations if isinstance(op, Linear)), None)
+        self.order = linears.layers[0].order if linears else None  # of the first tensor-train layer
         self.keepable = [*(linears.layers_with_intermediate if linears else ()), *recomputable]
         self.kept = {*always_kept, *self.keepable[:kept]}
         if linears:
@@ -80,7 +83,8 @@ class Lowering(Context):
     def fit(self) -> None:
         """Find a bank and an address for every buffer; raise `DoesNotFit` if the search finds none."""
         instructions = [*self.constants, *self.forward, *self.backward]
-        self._assignment = Assignment(self.builder.made, instructions)
+        transferred = {name for op in self.transfers for name in (*op.names, *self.shapes)}
+        self._assignment = Assignment(self.builder.made, instructions, transferred)
         self._assignment.fit()
 
     def assign(self, tokens: int) -> None:
@@ -107,10 +111,14 @@ class Lowering(Context):
         return keepable, always_kept
 
     def _forward(self) -> None:
-        for op in self.operations:
+        table, *others = sorted(self.operations, key=lambda op: op is not self.embedding)
+        table.forward(self)
+        for op in self.operations:  # afterwards: the table may use the same vectors of the operand buffers
+            op.load(self)
+        for op in others:
             op.forward(self)
         for loss, rows in self.loss_rows.items():
-            if loss not in self.losses:
+            if self.losses and loss not in self.losses:
                 tokens = 1 if loss == INTENT else self.tokens
                 no_loss(self.builder, f"{loss}_head", loss == INTENT, tokens, rows)
 

@@ -1,9 +1,9 @@
 """A compiled program: its sections and its image in HBM; compile models to programs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,20 +26,54 @@ if TYPE_CHECKING:
 
 LANES = M.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
+NO_OFFSETS = (0,) * M.OFFSET_TABLES
 ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
+
+
+class Limits(NamedTuple):
+    """Limits of a sample's record."""
+
+    sequence_length: int
+    intents: int = 1
+    slots: int = 1
+
+
+class Transfer(NamedTuple):
+    """Vectors that LOAD or STORE moves.
+
+    Attributes
+    ----------
+    name : str
+        What they are, for labels.
+    """
+
+    name: str
+    bank: int
+    base: int
+    vectors: int
 
 
 @dataclass(eq=False)
 class Program:
-    """The sections of a program, and the model that it trains."""
+    """The sections of a program, and what else its image contains.
 
-    model: Lowering
+    Attributes
+    ----------
+    builder : Builder
+        Its tables of functions and permutations.
+    transfer_vectors : int
+        Vectors of LOAD and of STORE.
+    """
+
+    builder: Builder
+    limits: Limits
     forward: list[Instruction]
     backward: list[Instruction]
     flush: list[Instruction]
     load: list[Instruction]
     store: list[Instruction]
     clear: list[Instruction]
+    transfer_vectors: int
 
     @property
     def sections(self) -> tuple[list[Instruction], ...]:
@@ -50,6 +84,48 @@ class Program:
     def sample(self) -> list[Instruction]:
         """Instructions that train on a sample: FORWARD and BACKWARD."""
         return self.forward + self.backward
+
+    @property
+    def offset_span(self) -> tuple[int, ...]:
+        """Largest token offset of each table, in vectors."""
+        return NO_OFFSETS
+
+    def image(self) -> np.ndarray:
+        """Return the program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16)."""
+        codes = _Codes()
+        instructions = [i for section in self.sections for i in section]
+        fields = np.stack([encode(i, codes.bound, codes.immediate) for i in instructions])
+        sections, first = [], 0
+        for section in self.sections:
+            sections += [first, len(section)]
+            first += len(section)
+        header = np.zeros((2, LANES), np.int32)
+        header[0, : 4 + len(sections)] = [M.MAGIC, M.VERSION, M.digest, len(instructions), *sections]
+        limits = [span + 1 for span in self.offset_span]
+        header[1, : 3 + len(limits)] = [*self.limits, *limits]
+        descriptions, tables = self.builder.functions.describe()
+        shuffles = np.zeros((M.SHUFFLE_ENTRIES, 2, LANES), np.uint16)
+        for n, (into, out) in enumerate(zip(self.builder.entry_in, self.builder.entry_out, strict=True)):
+            shuffles[n] = into, out
+        parts = (
+            header,
+            codes.registers(),
+            codes.constants(),
+            descriptions,
+            tables,
+            shuffles,
+            fields,
+        )
+        image = np.concatenate([np.ascontiguousarray(part).view(np.int32).reshape(-1, LANES) for part in parts])
+        image[1, 7] = checksum(image)
+        return image
+
+
+@dataclass(eq=False)
+class ModelProgram(Program):
+    """The program that trains a model."""
+
+    model: Lowering
 
     @property
     def offset_span(self) -> tuple[int, ...]:
@@ -80,37 +156,6 @@ class Program:
             would_fit = what_fits(model.config, fits, own_shapes)
         taken = f"take {model.layout.vectors} vectors of bank {bank}, which has {M.banks[bank].depth}"
         return f"{taken}: choose sgd" + (f", or {would_fit}, everything else unchanged" if would_fit else "")
-
-    def image(self) -> np.ndarray:
-        """Return the program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16)."""
-        config = self.model.config
-        codes = _Codes()
-        instructions = [i for section in self.sections for i in section]
-        fields = np.stack([encode(i, codes.bound, codes.immediate) for i in instructions])
-        sections, first = [], 0
-        for section in self.sections:
-            sections += [first, len(section)]
-            first += len(section)
-        header = np.zeros((2, LANES), np.int32)
-        header[0, : 4 + len(sections)] = [M.MAGIC, M.VERSION, M.digest, len(instructions), *sections]
-        limits = [span + 1 for span in self.offset_span]
-        header[1, : 3 + len(limits)] = [config.sequence_length, config.intents, config.slots, *limits]
-        descriptions, tables = self.model.builder.functions.describe()
-        shuffles = np.zeros((M.SHUFFLE_ENTRIES, 2, LANES), np.uint16)
-        for n, (into, out) in enumerate(zip(self.model.builder.entry_in, self.model.builder.entry_out, strict=True)):
-            shuffles[n] = into, out
-        parts = (
-            header,
-            codes.registers(),
-            codes.constants(),
-            descriptions,
-            tables,
-            shuffles,
-            fields,
-        )
-        image = np.concatenate([np.ascontiguousarray(part).view(np.int32).reshape(-1, LANES) for part in parts])
-        image[1, 7] = checksum(image)
-        return image
 
 
 def checksum(image: np.ndarray) -> int:
@@ -162,7 +207,7 @@ def compile_program(
     model: "ModelConfig | ModuleModel",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     flow: str | tuple[int, int] | Order = "bidirectional",
-) -> Program:
+) -> ModelProgram:
     """Return the program that trains a model.
 
     Parameters
@@ -191,7 +236,7 @@ def compile_program(
         ) from None
 
 
-def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow) -> Program:
+def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow) -> ModelProgram:
     model = lower(graph, flow, ORDER_TOKENS)
     model.config = config
     program = _as_emitted(model)
@@ -204,12 +249,15 @@ def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow) -> Progra
     return program
 
 
-def _as_emitted(model: Lowering) -> Program:
+def _as_emitted(model: Lowering) -> ModelProgram:
     """Return a model's program before scheduling: in the order of the mathematics, without waits."""
     flush, updates = model.emit_updates(), model.emit_updates()
     clear = [*_clears(model), *model.constants]
-    moved = (_transfers(model, into=True), _transfers(model, into=False), clear)
-    program = Program(model, [*updates, *model.forward], model.backward, flush, *moved)
+    ranges, config = _ranges(model), model.config
+    moved = (transfers(ranges, into=True), transfers(ranges, into=False), clear, sum(r.vectors for r in ranges))
+    limits = Limits(config.sequence_length, config.intents, config.slots)
+    sections = [*updates, *model.forward], model.backward, flush
+    program = ModelProgram(model.builder, limits, *sections, *moved, model)
     count, most = sum(map(len, program.sections)), M.PROGRAM_DEPTH
     if count > most:
         raise DoesNotFit(f"the program has {count} instructions, the machine takes {most}", "fewer encoders")
@@ -237,30 +285,34 @@ def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool, moments
     return all(assign_addresses(model.builder.scratch, one, [(i, i) for i in range(len(one))]) for one in passes)
 
 
-def _transfers(model: Lowering, into: bool) -> list[Instruction]:
-    """Return the transfers of parameters, first and second moments between their banks and IN_BANK or OUT_BANK.
+def _ranges(model: Lowering) -> list[Transfer]:
+    """Return the transfers of parameters, and of first and second moments.
 
     If the banks have no space for the moments, nothing reads them: their transfers use wrapped addresses.
     """
+    ranges: list[Transfer] = []
+    for block in model.layout.blocks:
+        name, bank, base, vectors = ranges[-1] if ranges else Transfer("", -1, 0, 0)
+        if (block.bank, block.base) == (bank, base + vectors):  # adjacent blocks share a transfer
+            ranges[-1] = Transfer(name, bank, base, vectors + block.vectors)
+        else:
+            ranges.append(Transfer("", block.bank, block.base, block.vectors))
+    return ranges + [Transfer("", bank, 0, model.layout.vectors) for bank in MOMENTS]
+
+
+def transfers(ranges: Iterable[Transfer], into: bool) -> list[Instruction]:
+    """Return the instructions of LOAD, which copy from IN_BANK, or of STORE, which copy to OUT_BANK."""
     b = Builder()
     b.stage, b.layer = "IO", "transfer"
-    ranges: list[tuple[int, int, int]] = []
-    for block in model.layout.blocks:
-        bank, base, vectors = ranges[-1] if ranges else (-1, 0, 0)
-        if (block.bank, block.base) == (bank, base + vectors):  # adjacent blocks share a transfer
-            ranges[-1] = bank, base, vectors + block.vectors
-        else:
-            ranges.append((block.bank, block.base, block.vectors))
-    ranges += [(bank, 0, model.layout.vectors) for bank in MOMENTS]
-    for bank, base, vectors in ranges:
+    for name, bank, base, vectors in ranges:
         for first in range(0, vectors, M.TRANSFER_VECTORS):
             # The outermost loop counts the vectors: the kernel reads there how many it copies from HBM.
             loops = [Level("w", min(vectors - first, M.TRANSFER_VECTORS)), *(Level(name, 1) for name in "abc")]
             chip = at(f"bank {bank}", (base + first) % M.banks[bank].depth, w=1)
-            if into:
-                b.vector(M.COPY, "load", loops, at(f"bank {M.IN_BANK}", 0, w=1), r0=chip)
-            else:
-                b.vector(M.COPY, "store", loops, chip, r0=at(f"bank {M.OUT_BANK}", 0, w=1))
+            source, result = (
+                (at(f"bank {M.IN_BANK}", 0, w=1), chip) if into else (chip, at(f"bank {M.OUT_BANK}", 0, w=1))
+            )
+            b.vector(M.COPY, f"{'load' if into else 'store'} {name}".rstrip(), loops, source, r0=result)
     return b.instructions
 
 

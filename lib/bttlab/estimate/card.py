@@ -227,5 +227,5 @@ def power_levels(program: Program) -> PowerLevels:
     ----------
     program : Program
     """
-    record, tokens = machine_record(), min(TYPICAL_TOKENS, program.model.config.sequence_length)
+    record, tokens = machine_record(), min(TYPICAL_TOKENS, program.limits.sequence_length)
     return power(record, resources(record), program_works(program, [tokens])[tokens], 1, CLOCK_MHZ).levels

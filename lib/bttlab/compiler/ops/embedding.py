@@ -67,8 +67,6 @@ class Embedding(Operation):
         self.builder.layer = self.name
         self.prepare_cores()
         self.emit_rows(context.output(self.output))
-        for op in context.operations:  # afterwards: the table may use the same vectors of the operand buffers
-            op.load(context)
 
     def prepare_cores(self) -> None:
         """Emit what the forward pass needs of the parameters alone."""
