@@ -15,7 +15,13 @@ FROM ${BASE} AS base
 RUN apt-get update && apt-get install --yes --no-install-recommends make && rm -rf /var/lib/apt/lists/* \
  && useradd --create-home --uid 1000 lab
 
+# What `make test` needs, for .devcontainer/.
+FROM base AS development
+RUN apt-get update && apt-get install --yes --no-install-recommends git g++ && rm -rf /var/lib/apt/lists/*
+
 FROM base AS build
+# torch for the CPU. Empty: the build for CUDA, of PyPI.
+ARG PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 WORKDIR /opt/bttlab
 COPY . .
 # With bytecode: the user, who cannot write any, would compile torch in every kernel.

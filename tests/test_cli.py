@@ -252,7 +252,7 @@ def test_a_device_needs_pynq(monkeypatch, capsys, tmp_path, corpus):
 
 def test_a_missing_package_is_one_line_that_names_its_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich.table", None)
-    line = "this command needs rich, which is not installed: pip install 'bttlab[train]'"
+    line = "this command needs rich, which is not installed: pip install 'rich>=13.7' (of bttlab[train]: docs/hosts.md)"
     assert fails(capsys, "size") == f"bttlab: error: {line}"
 
 

@@ -332,5 +332,5 @@ def test_optuna_that_is_not_installed(corpus, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "optuna", None)
     spec = _spec(corpus, search="optuna", trials=4)
-    with pytest.raises(BaseException, match=r"pip install 'bttlab\[search\]', or take search: random"):
+    with pytest.raises(BaseException, match=r"pip install 'optuna>=4' .*, or take search: random"):
         Proposed(spec, TrialMaker(spec))

@@ -79,7 +79,7 @@ def _python() -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
-    versions, wrong, missing = {}, [], {}
+    versions, wrong, missing, needed = {}, [], {}, {}
     for requirement in metadata.requires("bttlab") or ():
         parsed = Requirement(requirement)
         name, marker = parsed.name, parsed.marker
@@ -93,17 +93,19 @@ def _packages() -> Iterator[Check]:
         except metadata.PackageNotFoundError:
             optional = extra and name not in NEEDED_TO_TRAIN
             (missing.setdefault(extra, []) if optional else wrong).append(f"{name} is not installed")
+            needed.setdefault(extra if optional else "", []).append(f"'{name}{parsed.specifier}'")
             continue
         if not parsed.specifier.contains(versions[name], prereleases=True):
             wrong.append(f"{name} {versions[name]}, but bttlab needs {parsed.specifier}")
+            needed.setdefault("", []).append(f"'{name}{parsed.specifier}'")
     if wrong:
-        way_out = "make lab, or: pip install 'bttlab[lab]'"
+        way_out = f"make lab, or: pip install {' '.join(needed[''])}"
         yield Check("packages", PROBLEM, "; ".join(wrong), way_out, versions)
     else:
         named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "pynq", "numpy"))
         yield Check("packages", OK, f"{len(versions)} in versions that work ({named}, …)", data=versions)
     for extra, faults in missing.items():
-        way_out = f"if you want them: pip install 'bttlab[{extra}]'"
+        way_out = f"if you want them: pip install {' '.join(needed[extra])}"
         yield Check(f"packages for {extra}", NOTE, "; ".join(faults), way_out)
 
 

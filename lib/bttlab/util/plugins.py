@@ -25,7 +25,7 @@ def plugins(kind: str) -> dict[str, EntryPoint]:
 
 
 def missing_package(error: ImportError, wanted_for: str = "this") -> str | None:
-    """Return the line that names a missing package and its extra, or None for a package that none of ours requires.
+    """Return the line that names a missing package and what installs it; None if none of ours requires it.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def missing_package(error: ImportError, wanted_for: str = "this") -> str | None:
     Examples
     --------
     >>> missing_package(ModuleNotFoundError(name="pynq"), "--device auto")
-    "--device auto needs pynq, which is not installed: pip install 'bttlab[lab]'"
+    "--device auto needs pynq, which is not installed: pip install 'pynq==3.0.1' (of bttlab[lab]: docs/hosts.md)"
     """
     module = (error.name or "").partition(".")[0]
     package = DISTRIBUTIONS.get(module, module).replace("_", "-").lower()
@@ -48,8 +48,9 @@ def missing_package(error: ImportError, wanted_for: str = "this") -> str | None:
         for line in lines:
             if re.match(r"[\w.-]+", line)[0].replace("_", "-").lower() == package:
                 extra = re.search(r"""extra == ['"]([\w-]+)""", line)
+                requirement = line.partition(";")[0].strip()
                 return (
-                    f"{wanted_for} needs {package}, which is not installed: "
-                    f"pip install '{owner}{f'[{extra[1]}]' if extra else ''}'"
+                    f"{wanted_for} needs {package}, which is not installed: pip install '{requirement}' "
+                    f"(of {owner}{f'[{extra[1]}]' if extra else ''}: docs/hosts.md)"
                 )
     return None

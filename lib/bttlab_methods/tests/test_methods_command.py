@@ -156,4 +156,4 @@ def test_a_missing_package_is_one_line_that_names_what_to_install(tmp_path, caps
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["methods", "run", method, "--budget", "8"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "which is not installed: pip install 'bttlab-methods" in line
+    assert "which is not installed: pip install 'p" in line and "(of bttlab-methods" in line
