@@ -132,6 +132,15 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys, monkeypatch):
     tags = [named.get(tag, "O") for tag in slots.argmax(1).tolist()]
     assert [tag if "-" in tag else "O" for tag in tags] == guessed[0]
     assert "name it" in fails(capsys, "runs", "export", "--limit", "0", "--weights", weights)
+    (tmp_path / "asked.txt").write_text("\ufeff" + "\n\n".join(sentences) + "\n", encoding="utf-8")
+    asked = run_json(capsys, "predict", "--file", str(tmp_path / "asked.txt"), "--run", str(tmp_path / "run"))
+    assert asked["predictions"] == predicted
+    (tmp_path / "none.txt").write_text("\n")
+    assert "has no sentences" in fails(
+        capsys, "predict", "--file", str(tmp_path / "none.txt"), "--run", str(tmp_path / "run")
+    )
+    detailed = run_json(capsys, "eval", "--run", str(tmp_path / "run"), "--report")["report"]
+    assert sum(map(sum, detailed["confusion"])) == sum(one["support"] for one in detailed["intents"]) > 0
     assert main(["predict", "Some flight to Nowhere", "--run", str(tmp_path / "run")]) == 0
     assert "unknown to the vocabulary: some flight nowhere" in capsys.readouterr().out
     assert "has no words" in fails(capsys, "predict", " ", "--run", str(tmp_path / "run"))

@@ -1,5 +1,7 @@
 """Vocabulary, encoding and scores."""
 
+import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +22,9 @@ from bttlab.data import (
     load_corpus,
 )
 from bttlab.data.metrics import score
+from bttlab.data.report import report, scored_in_words
 from bttlab.model.config import ModelConfig
+from bttlab.runs.evaluation import scores_of
 
 CONFIG = ModelConfig()
 words = st.text("abcd", min_size=1, max_size=2)
@@ -222,3 +226,36 @@ def test_scores_need_one_prediction_an_utterance():
     corpus = small_corpus(("monday", "B-day", "flight"))
     with pytest.raises(CorpusError, match=r"1 utterances, but predicted intents of shape \(2,\)"):
         score(corpus, corpus.test, predictions([1, 1], [[5], [5]]))
+
+
+def test_scores_by_label_and_of_several_intents():
+    corpus = small_corpus(
+        ("to new york", "O B-city I-city", "flight"),
+        ("new york monday", "B-city I-city B-day", "flight#fare"),
+        ("monday", "B-day", "flight"),
+    )
+    corpus = replace(corpus, intent_labels=["UNK", "flight", "flight#fare"])
+    flight, fare = 1, 2
+    # The second utterance has one of its two intents; a city is cut short, and every day is right.
+    guesses = predictions([flight, flight, fare], [[2, 3, 2], [3, 4, 5], [5]])
+    found = report(corpus, corpus.test, guesses)
+    assert score(corpus, corpus.test, guesses).intent_accuracy == pytest.approx(1 / 3)  # as JointBERT counts
+    assert found.intent_accuracy_any == 1  # as Liu and Lane count
+    assert found.labels == ["flight", "flight#fare"] and found.confusion == [[1, 1], [1, 0]]
+    assert found.mistakes() == [("flight", "flight#fare", 1), ("flight#fare", "flight", 1)]
+    scores = {one.label: (one.precision, one.recall, one.f1, one.support) for one in (*found.intents, *found.slots)}
+    assert scores["flight"] == (0.5, 0.5, 0.5, 2)
+    assert scores["city"] == (0.5, 0.5, 0.5, 2) and scores["day"] == (1, 1, 1, 2)
+    words = scored_in_words(found, corpus, corpus.test, guesses)
+    assert "33.3 % with labels such as a#b" in words and "100.0 % if one of several" in words
+
+
+def test_a_corpus_without_slots_has_no_slot_f1():
+    corpus = small_corpus(("to york", "O O", "flight"), ("monday", "O", "fare"))
+    corpus = replace(corpus, slot_labels=["PAD", "UNK", "O"])
+    guesses = predictions([1, 1], [[2, 2], [2]])
+    assert math.isnan(score(corpus, corpus.test, guesses).slot_f1)
+    assert report(corpus, corpus.test, guesses).slots == []
+    guesses.losses = np.zeros(2, np.float32)
+    scored = scores_of(guesses, corpus, "test", ModelConfig())
+    assert set(scored) == {"mean_loss", "utterances", "intent_accuracy"}

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write a line a word: word, intent, predicted intent, tag, predicted tag (conlleval reads the last two)",
     )
+    add("--report", action="store_true", help="scores by intent and by slot type, and the intents that are confused")
     devices.add_device(parser, "auto, or the run's reference")
     devices.add_overlay(parser, "trainer")
 
@@ -70,6 +71,12 @@ def run(options: argparse.Namespace) -> Outcome:
 
         lines = conlleval_lines(corpus, split, predictions)
         write_file(options.predictions, "".join(f"{line}\n" for line in lines), "--predictions")
+    details = words = None
+    if options.report:
+        from bttlab.data.report import report, scored_in_words
+
+        details = report(corpus, split, predictions, settings.config.task)
+        words = scored_in_words(details, corpus, split, predictions)
     data = {
         "run": str(options.folder),
         "corpus": corpus.name,
@@ -86,4 +93,6 @@ def run(options: argparse.Namespace) -> Outcome:
     if data["position"]:
         trained += f" and {counted(data['position'], 'sample')}"
     trained += ", tags decoded" if decode and "slot_f1" in scores else ""
-    return Outcome(data, f"{corpus.name} {options.split} after {trained}: {describe(scores)}")
+    data |= {"report": details.to_dict()} if details else {}
+    line = f"{corpus.name} {options.split} after {trained}: {describe(scores)}"
+    return Outcome(data, f"{line}\n\n{words}" if words else line)

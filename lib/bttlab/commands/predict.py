@@ -7,12 +7,16 @@ from typing import Any
 
 from bttlab.commands import Outcome, devices
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import read_regular
+
+MOST_BYTES = 1 << 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
-    add("text", nargs="+", metavar="TEXT", help='a sentence in quotes, such as "show me flights to boston"; or several')
+    add("text", nargs="*", metavar="TEXT", help='a sentence in quotes, such as "show me flights to boston"; or several')
+    add("--file", type=Path, metavar="FILE", help="a sentence in each line of a text file, such as test/seq.in")
     add("--run", type=Path, required=True, metavar="DIR", dest="folder", help="the run's folder")
     devices.add_device(parser, "reference, with --require-card auto")
 
@@ -21,28 +25,31 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.data import Corpus, CorpusError, Split, Vocabulary, encode, load_corpus
     from bttlab.data.tags import TagDecoder
+    from bttlab.model.loop import chunks
     from bttlab.runs import CheckpointStore
-    from bttlab.runs.evaluation import decoded
+    from bttlab.runs.evaluation import decoded, joined
     from bttlab.runs.labelling import label, placeholder_split, split_words
     from bttlab.util.terminal import say
 
     checkpoint, _ = CheckpointStore(options.folder).load()
     settings, record = checkpoint.settings, checkpoint.corpus
     vocabulary = Vocabulary.from_list(record.vocabulary)
-    sentences = [split_words(text, vocabulary) for text in options.text]
+    texts = _sentences(options)
+    sentences = [split_words(text, vocabulary) for text in texts]
     if not all(sentences):
         raise BttlabError("a sentence has no words; give at least one")
     gives_next = "language model" in settings.config.task
     most = settings.config.sequence_length - 1 - gives_next
-    if (longest := max(map(len, sentences))) > most:
-        raise BttlabError(f"a sentence has {longest} words, and the model takes at most {most}; cut it")
+    for number, words in enumerate(sentences, 1):
+        if len(words) > most:
+            raise BttlabError(f"sentence {number} has {len(words)} words, and the model takes at most {most}; cut it")
     empty = Split([], [], [])
     corpus = Corpus(record.name, options.folder, record.intent_labels, record.slot_labels, empty, empty, empty)
     given = [words + [""] * gives_next for words in sentences]  # a place for the word that is not known
     samples = encode(placeholder_split(given, corpus), vocabulary, corpus, settings.config)
     device = options.device or ("auto" if options.require_card else "reference")
     opened = devices.open_checkpoint(options, checkpoint, device)
-    predictions = opened.trainer.predict(samples)
+    predictions = joined([opened.trainer.predict(samples[part]) for part in chunks(0, len(samples))])
     if settings.decode_tags:
         try:
             train = load_corpus(settings.data, settings.unknown_labels).train
@@ -66,3 +73,22 @@ def run(options: argparse.Namespace) -> Outcome:
         texts.append(str(one) + (f"\nnext  {row['next'] or 'none'}" if gives_next else ""))
     data = {"run": str(options.folder), "corpus": record.name, "device": opened.device, "predictions": rows}
     return Outcome(data, "\n\n".join(texts))
+
+
+def _sentences(options: argparse.Namespace) -> list[str]:
+    if options.file is None:
+        if not options.text:
+            raise BttlabError("no sentence; give TEXT, or a file of sentences with --file")
+        return options.text
+    if options.text:
+        raise BttlabError("TEXT and --file FILE go one without the other; leave one out")
+    try:
+        text = read_regular(options.file, MOST_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise BttlabError(f"{options.file} is not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise BttlabError(f"{options.file} cannot be read ({error.strerror})") from None
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise BttlabError(f"{options.file} has no sentences; write one in each line")
+    return lines

@@ -52,6 +52,11 @@ class Corpus:
     dev: Split
     test: Split
 
+    @property
+    def has_slots(self) -> bool:
+        """True if there is a label of a slot; a corpus of classes alone has O everywhere."""
+        return any(map(_is_chunk_tag, self.slot_labels))
+
     def split(self, name: str) -> Split:
         """Return the split "train", "dev" or "test"."""
         if name not in SPLIT_NAMES:

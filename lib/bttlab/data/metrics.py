@@ -1,5 +1,6 @@
 """Scores of joint intent and slot labelling (conlleval chunks, computed by seqeval)."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,8 +13,8 @@ from .corpus import OUTSIDE, PAD, UNK, Corpus, CorpusError, Split
 class Scores:
     """Fractions from 0 to 1 over a split's utterances.
 
-    ``intent_accuracy`` counts correct intents; ``slot_f1`` is the micro F1 over chunks (0 if there are none);
-    ``frame_accuracy`` counts utterances whose intent and tags are all correct.
+    ``intent_accuracy`` counts correct intents; ``slot_f1`` is the micro F1 over chunks (0 if there are none, NaN
+    if the corpus has no slots); ``frame_accuracy`` counts utterances whose intent and tags are all correct.
     """
 
     utterances: int
@@ -80,7 +81,7 @@ def score(corpus: Corpus, split: Split, predictions) -> Scores:
     return Scores(
         utterances=len(split),
         intent_accuracy=sum(correct) / len(split),
-        slot_f1=float(f1_score(split.slots, predicted, zero_division=0)),
+        slot_f1=float(f1_score(split.slots, predicted, zero_division=0)) if corpus.has_slots else math.nan,
         frame_accuracy=sum(frames) / len(split),
     )
 

@@ -33,6 +33,7 @@ from .memory_figures import draw_energy as draw_energy
 from .memory_figures import torch_bytes as torch_bytes
 from .notebook_inputs import budget as budget
 from .notebook_inputs import corpus_here as corpus_here
+from .report_figures import draw_report as draw_report
 from .run_browser import RunBrowser as RunBrowser
 from .teach import Teach as Teach
 from .workload import Workload as Workload

@@ -88,6 +88,8 @@ def scores_of(predictions: Predictions, corpus: Corpus, split: str, model, most:
     part, losses = corpus.split(split)[:most], predictions.losses
     scores = {"mean_loss": float(np.mean(losses, dtype=np.float64)), "utterances": len(part)}
     names = score_names(model.task)
+    if not corpus.has_slots:
+        names = [name for name in names if "tagging" not in SCORES.get(name, ())]
     if "perplexity" in names:
         words = [min(len(sentence), model.sequence_length - 1) for sentence in part.words]
         return scores | {"perplexity": float(np.exp(np.average(losses, weights=words)))}

@@ -1,0 +1,123 @@
+"""Scores by intent and by slot type, and which intents are taken for which."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from .corpus import UNK, Corpus, Split
+from .metrics import named, score
+
+SEPARATOR = "#"  # between the intents of an utterance that has several, as in ATIS
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """Precision, recall and F1 (0 to 1) of one intent, or of the chunks of one slot type, and how many there are."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Scores of a split by label, the most frequent labels first.
+
+    Parameters
+    ----------
+    intents, slots : list of LabelScores
+        Empty where the model, or the corpus, has no such labels.
+    labels : list of str
+        Intents in the split or among the predictions.
+    confusion : list of list of int
+        Row: intent in the corpus; column: predicted intent, in the order of `labels`.
+    intent_accuracy_any : float or None
+        Accuracy if one of several intents is enough; None where no utterance has several.
+
+    Notes
+    -----
+    An utterance with several intents has one label, such as atis_flight#atis_airfare. `intent_accuracy` takes it for a
+    class of its own, as JointBERT (arXiv 1902.10909) and the slot-gated model (Goo et al., NAACL 2018) do. Liu and Lane
+    (arXiv 1609.01454) count a prediction of any of the labels as correct: `intent_accuracy_any`.
+    """
+
+    intents: list[LabelScores]
+    slots: list[LabelScores]
+    labels: list[str]
+    confusion: list[list[int]]
+    intent_accuracy_any: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        return asdict(self)
+
+    def mistakes(self) -> list[tuple[str, str, int]]:
+        """Return (intent, predicted intent, utterances) of every kind of mistake, the most frequent first."""
+        pairs = np.argwhere(np.array(self.confusion, int).reshape(len(self.labels), -1) > 0).tolist()
+        found = [(self.labels[i], self.labels[k], self.confusion[i][k]) for i, k in pairs if i != k]
+        return sorted(found, key=lambda mistake: -mistake[2])
+
+
+def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classification and tagging") -> Report:
+    """Return the scores by label; parameters and errors are those of `bttlab.data.metrics.score`.
+
+    Parameters
+    ----------
+    task : str
+        The model's task: "classification", "tagging", or both.
+    """
+    from seqeval.metrics import classification_report  # here, because it imports scikit-learn, which takes a second
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    intents, tags = named(corpus, split, predictions)
+    by_intent, labels, confusion, accuracy_any = [], [], np.zeros((0, 0), int), None
+    if "classification" in task:
+        guesses = [guess or UNK for guess in intents]
+        counts = {label: split.intents.count(label) for label in {*split.intents, *guesses}}
+        labels = sorted(counts, key=lambda label: (-counts[label], label))
+        columns = precision_recall_fscore_support(split.intents, guesses, labels=labels, zero_division=0)
+        by_intent = [_row(label, *values) for label, *values in zip(labels, *columns, strict=True)]
+        confusion = confusion_matrix(split.intents, guesses, labels=labels)
+        if any(SEPARATOR in intent for intent in split.intents):
+            pairs = zip(split.intents, guesses, strict=True)
+            accuracy_any = sum(_any_is_right(gold, guess) for gold, guess in pairs) / len(split)
+    by_slot = []
+    if "tagging" in task and corpus.has_slots:
+        rows = classification_report(split.slots, tags, output_dict=True, zero_division=0)
+        names = ("precision", "recall", "f1-score", "support")
+        by_slot = [
+            _row(label, *(row[name] for name in names)) for label, row in rows.items() if not label.endswith(" avg")
+        ]
+        by_slot.sort(key=lambda one: (-one.support, one.label))
+    return Report(by_intent, by_slot, labels, confusion.tolist(), accuracy_any)
+
+
+def _row(label: str, precision: float, recall: float, f1: float, support: int) -> LabelScores:
+    return LabelScores(label, float(precision), float(recall), float(f1), int(support))
+
+
+def _any_is_right(gold: str, guess: str) -> bool:
+    return gold != UNK and not set(gold.split(SEPARATOR)).isdisjoint(guess.split(SEPARATOR))
+
+
+def scored_in_words(found: Report, corpus: Corpus, split: Split, predictions: Any) -> str:
+    """Return a report as tables of text."""
+    width = max((len(one.label) for one in (*found.intents, *found.slots)), default=5)
+    lines = []
+    for title, rows in (("intent", found.intents), ("slot", found.slots)):
+        if rows:
+            lines.append(f"{title:{width}}  precision  recall     F1  number")
+        for one in rows:
+            values = f"{100 * one.precision:9.1f}  {100 * one.recall:6.1f}  {100 * one.f1:5.1f}  {one.support:6,}"
+            lines.append(f"{one.label:{width}}  {values}")
+    lines += [f"{gold} taken for {guess}: {number}" for gold, guess, number in found.mistakes()]
+    if found.intent_accuracy_any is not None:
+        whole = score(corpus, split, predictions).intent_accuracy
+        lines.append(
+            f"intent accuracy {100 * whole:.1f} % with labels such as a#b as a class of their own, "
+            f"{100 * found.intent_accuracy_any:.1f} % if one of several intents is enough"
+        )
+    return "\n".join(lines)
