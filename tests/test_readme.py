@@ -1,13 +1,53 @@
-"""The example in the README runs as printed."""
+"""The Python of the README and of the pages runs as printed, and a type checker has nothing against it."""
 
+import json
 import re
+import subprocess
+import sys
+
+import pytest
+
+from subprocess_env import environment
 
 from conftest import ROOT
 
+PAGES = {
+    path.stem: "\n".join(blocks)
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if (blocks := re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE))
+}
+TYPES = {"pythonVersion": "3.10", "typeCheckingMode": "basic", "extraPaths": [str(ROOT / "lib")]}
 
-def test_the_python_example_trains(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_runs_as_printed(page, capsys):
     names = {}
-    exec(example, names)
-    first, last = map(float, re.fullmatch(r"loss (\S+) -> (\S+)\n", capsys.readouterr().out).groups())
-    assert last < 0.9 * first and names["parameters"].keys()
+    exec(PAGES[page], names)
+    if page == "README":
+        first, last = map(float, re.fullmatch(r"loss (\S+) -> (\S+)\n", capsys.readouterr().out).groups())
+        assert last < 0.9 * first and names["parameters"].keys()
+
+
+def test_the_types_of_pages_are_right(tmp_path):
+    for page, text in PAGES.items():
+        (tmp_path / f"{page}.py").write_text(text)
+    assert len(PAGES) > 2 and faults(tmp_path) == []
+
+
+def faults(folder) -> list[str]:
+    """Return what basedpyright finds in the Python files of a folder."""
+    (folder / "pyrightconfig.json").write_text(json.dumps(TYPES))
+    command = [
+        sys.executable,
+        "-m",
+        "basedpyright",
+        "--project",
+        folder,
+        "--pythonpath",
+        sys.executable,
+        "--outputjson",
+    ]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    assert found["summary"]["filesAnalyzed"] > 0
+    return [f"{one['file']}:{one['range']['start']['line']}: {one['message']}" for one in found["generalDiagnostics"]]

@@ -67,20 +67,20 @@ class ModelConfig:
         If a value is invalid. Modes and ranks are checked for format "tensor" only: "dense" does not use them.
     """
 
-    encoders: Count = Field(2, ge=1, le=128)
+    encoders: Count = Field(default=2, ge=1, le=128)
     format: Literal["tensor", "dense"] = "tensor"
-    sequence_length: Count = Field(32, ge=2, le=1 << 12)  # [CLS] and a word
-    hidden_size: Count = Field(768, ge=1, le=MOST_FEATURES)
-    heads: Count = Field(12, ge=1, le=MOST_FEATURES)
-    vocabulary_size: Count = Field(1000, ge=1, le=MOST_VOCABULARY)
-    intents: Count = Field(22, ge=1, le=10**5)
-    slots: Count = Field(122, ge=1, le=10**5)
+    sequence_length: Count = Field(default=32, ge=2, le=1 << 12)  # [CLS] and a word
+    hidden_size: Count = Field(default=768, ge=1, le=MOST_FEATURES)
+    heads: Count = Field(default=12, ge=1, le=MOST_FEATURES)
+    vocabulary_size: Count = Field(default=1000, ge=1, le=MOST_VOCABULARY)
+    intents: Count = Field(default=22, ge=1, le=10**5)
+    slots: Count = Field(default=122, ge=1, le=10**5)
     linear_out_modes: Any = (12, 8, 8)
     linear_in_modes: Any = (8, 8, 12)
-    linear_rank: Count = Field(12, ge=1, le=10**5)
+    linear_rank: Count = Field(default=12, ge=1, le=10**5)
     embedding_row_modes: Any = (10, 10, 10)
     embedding_column_modes: Any = (12, 8, 8)
-    embedding_rank: Count = Field(30, ge=1, le=10**5)
+    embedding_rank: Count = Field(default=30, ge=1, le=10**5)
     activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
     ranks: Any = ()
 
@@ -293,13 +293,13 @@ class Optimizer:
         If a value is invalid.
     """
 
-    name: Literal["sgd", "momentum", "adamw"] = Field("sgd", title="optimizer")
+    name: Literal["sgd", "momentum", "adamw"] = Field(default="sgd", title="optimizer")
     momentum: Decay = 0.9
     beta1: Decay = 0.9
     beta2: Decay = 0.999
     epsilon: Positive = 1e-8
     weight_decay: Positive = 0.01
-    batch_size: Count = Field(1, ge=1, le=LARGEST_BATCH)
+    batch_size: Count = Field(default=1, ge=1, le=LARGEST_BATCH)
 
     @property
     def rule(self) -> str:

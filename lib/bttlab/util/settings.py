@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from numbers import Integral
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
+from typing_extensions import dataclass_transform
 
 from bttlab.util.errors import BttlabError
 from bttlab.util.records import nearest
@@ -14,14 +15,18 @@ from bttlab.util.records import nearest
 Count = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, Integral) and not isinstance(n, bool) else n)]
 
 
-def settings(error: type[BttlabError]) -> Callable[[type], type]:
+Settings = TypeVar("Settings")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(Field,))
+def settings(error: type[BttlabError]) -> Callable[[type[Settings]], type[Settings]]:
     """Make a class a frozen, strict pydantic dataclass that knows no other fields and raises `error`.
 
     `dataclasses.replace`, `fields` and `asdict` work on it; `pydantic.TypeAdapter(cls).json_schema()` is its schema. An
     error that `__post_init__` raises is raised as it is. A field's `title`, if given, is its name in messages.
     """
 
-    def decorate(cls: type) -> type:
+    def decorate(cls: type[Settings]) -> type[Settings]:
         cls = dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True))(cls)
         validate = cls.__init__
 
