@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.compiler.access import accesses
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.hazards import (
@@ -141,7 +142,7 @@ def with_an_operand_elsewhere(random, program) -> Wrong:
     number = int(random.choice(numbers))
     operand = instruction.operands[number]
     depth = M.banks[operand.number].depth if operand.memory.startswith("bank") else M.OPERAND_BUFFER_DEPTH
-    low, high = instruction.span(number, program.offset_span)
+    low, high = next(a for a in accesses(instruction) if a.operand == number).interval(program.offset_span)
     base = int(operand.base + random.integers(-low, depth - high + 1))
     operands = instruction.operands | {number: replace(operand, base=base)}
     return changed(program, n, operands=operands), n

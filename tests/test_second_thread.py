@@ -11,7 +11,8 @@ from bttlab.card.compiled import compiled_program
 from bttlab.card.compute_unit import CardError
 from bttlab.card.image import IMAGES
 from bttlab.card.processor import NativeProcessor
-from bttlab.compiler.dependencies import _conflicts, _sums, accesses
+from bttlab.compiler.access import accesses
+from bttlab.compiler.dependencies import _conflicts
 from bttlab.compiler.instruction import DRAIN_0, ENGINE_1, SHUFFLE
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs import tensors_digest
@@ -36,8 +37,8 @@ def test_an_instruction_waits_for_all_that_the_compiler_knows_to_conflict(flow):
     last_waited_for.restype = ctypes.POINTER(ctypes.c_short)
     waits = last_waited_for(MODEL.sequence_length)
     count, checked = len(program.sample), 0
-    accessed = ([*accesses(i, program.offset_span), *_sums(i)] for i in program.sample)
-    for i, mine in enumerate(_conflicts(program.sample, range(count), accessed)):
+    accessed = map(accesses, program.sample)
+    for i, mine in enumerate(_conflicts(program.sample, range(count), accessed, program.offset_span)):
         is_second = program.sample[i].unit in SECOND
         for j in mine:
             if (program.sample[j].unit in SECOND) != is_second:

@@ -170,7 +170,7 @@ class Builder:
             if len(set(memories)) < len(memories):
                 raise ValueError(f"{label} uses a port twice: its operands are in {', '.join(memories)}")
         used, count = (
-            instruction.accumulator_count,
+            instruction.most_accumulators if instruction.depth and instruction.accumulator_loop else 0,
             M.ACCUMULATORS if unit <= ENGINE_1 else M.ROW_ACCUMULATORS,
         )
         if used > count:

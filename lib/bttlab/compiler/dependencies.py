@@ -7,15 +7,15 @@ them, it is *chained* to it: it waits until LATENCY cycles after the other's beg
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from bttlab.compiler.access import Access, accesses, is_sum
 from bttlab.compiler.instruction import (
     ACCUMULATE,
     DRAIN_0,
     ENGINE_1,
     EXPAND,
-    REDUCE,
     SHUFFLE,
     UNITS,
     VECTOR,
@@ -26,70 +26,8 @@ from bttlab.compiler.instruction import (
 )
 from bttlab.compiler.machine import M
 
-# Statistics that each operation of the vector unit reads, and those that it writes.
-STATISTICS_READ = {
-    M.VARIANCE: (0,),
-    M.NORMALIZE: (0, 1),
-    M.NORM_BACK: (1, 2, 3),
-    M.EXPONENT: (0,),
-    M.SCALE: (1,),
-    M.LOSS_BACK: (1,),
-    M.SOFTMAX_BACK: (2,),
-}
-STATISTICS_WRITTEN = {
-    M.SUM: (0,),
-    M.VARIANCE: (1,),
-    M.NORM_SUMS: (2, 3),
-    M.MAXIMUM: (0,),
-    M.EXPONENT: (1,),
-    M.DOT: (2,),
-}
-
-
-class Access(NamedTuple):
-    """An access to the addresses from `low` to before `high` of a memory, by an operand."""
-
-    memory: str
-    low: int
-    high: int
-    writes: bool
-    operand: int | None = None
-
-
 END, CHAIN, DRAIN = 1, 2, 4  # kinds of wait, combined by bitwise or
 Waits = list[dict[int, int]]  # for each instruction: the kinds of wait, by the number of the instruction waited for
-
-
-def accesses(
-    instruction: Instruction, offset_span: tuple[int, ...], memories: Collection[str] | None = None
-) -> Iterator[Access]:
-    """Yield an instruction's accesses to some memories; by default to all, statistics included."""
-    for writes, numbers in ((False, instruction.reads()), (True, instruction.writes())):
-        for number in numbers:
-            memory = instruction.operands[number].memory
-            if memories is None or memory in memories:
-                yield Access(memory, *instruction.span(number, offset_span), writes, number)
-    if memories is None and instruction.unit == VECTOR:
-        base = instruction.operands[5].base if 5 in instruction.operands else 0
-        rows = steps = 1
-        for loop in reversed(instruction.loops):
-            if loop.name == instruction.accumulator_loop:
-                break
-            rows += (max_of(loop.active_bound) - 1) * steps
-            steps *= max_of(loop.bound)
-        for k in STATISTICS_READ.get(instruction.operation, ()):
-            yield Access(f"statistic {k}", base, base + rows, False)
-        for k in STATISTICS_WRITTEN.get(instruction.operation, ()):
-            yield Access(f"statistic {k}", base, base + rows, True)
-
-
-def _sums(instruction: Instruction) -> Iterator[Access]:
-    """Yield an instruction's access to an engine's sums, as an engine or as a drain."""
-    pong = int(bool(instruction.flags & M.PONG))
-    if instruction.unit <= ENGINE_1 and instruction.operation != EXPAND:
-        yield Access(f"sums {instruction.unit} {pong}", 0, 1, True)
-    elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
-        yield Access(f"sums {instruction.unit - DRAIN_0} {pong}", 0, 1, False)
 
 
 def ports_of(instruction: Instruction) -> set[tuple[str, bool]]:
@@ -106,7 +44,8 @@ def data_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]
 
     Waits for a free ping-pong buffer of sums are not included: the scheduler still chooses the buffer.
     """
-    waits = _conflicts(instructions, range(len(instructions)), (accesses(i, offset_span) for i in instructions))
+    accessed = (accesses(i, lambda memory: not is_sum(memory)) for i in instructions)
+    waits = _conflicts(instructions, range(len(instructions)), accessed, offset_span)
     filled: dict[int, int] = {}  # last ACCUMULATE of each engine
     for i, instruction in enumerate(instructions):
         if instruction.unit in (DRAIN_0, DRAIN_0 + 1):
@@ -116,101 +55,106 @@ def data_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]
     return waits
 
 
+class _Past(NamedTuple):
+    """An access of an earlier instruction, and its interval of addresses."""
+
+    instruction: int
+    low: int
+    high: int
+    access: Access
+
+
 def _conflicts(
     instructions: Sequence[Instruction],
     order: Iterable[int],
-    touched_by: Iterable[Iterable[Access]],
-    known_waits: Waits | None = None,
+    accessed: Iterable[Iterable[Access]],
+    offset_span: tuple[int, ...],
+    known: Waits | None = None,
 ) -> Waits:
-    """Return the waits that conflicting accesses cause for instructions in an order, added to known waits."""
-    known: dict[tuple[str, bool], list[tuple[int, int, int, Access]]] = defaultdict(list)  # readers, writers
-    waits: Waits = [dict(mine) for mine in known_waits] if known_waits else [{} for _ in instructions]
-    for i, of_one in zip(order, touched_by, strict=True):
-        mine, instruction, touched = waits[i], instructions[i], list(of_one)
-        for access in touched:
-            memory, low, high, writes, _ = access
-            for wrote in (False, True) if writes else (True,):
-                later = DRAIN if wrote and not writes else END
-                for j, first, last, other in known[memory, wrote]:
+    """Return the waits that conflicting accesses cause for instructions in an order, added to known waits.
+
+    Parameters
+    ----------
+    accessed : iterable
+        The accesses of each instruction, in the order.
+    """
+    past: dict[tuple[str, bool], list[_Past]] = defaultdict(list)  # by memory, and whether it writes
+    waits: Waits = [dict(of_instruction) for of_instruction in known] if known else [{} for _ in instructions]
+    for i, of_instruction in zip(order, accessed, strict=True):
+        new = [_Past(i, *access.interval(offset_span), access) for access in of_instruction]
+        for _, low, high, access in new:
+            for earlier_writes in (False, True) if access.writes else (True,):
+                later = DRAIN if earlier_writes and not access.writes else END
+                for j, first, last, earlier in past[access.memory, earlier_writes]:
                     if low < last and first < high:
-                        until = CHAIN if _can_chain(instructions[j], other, instruction, access) else later
-                        mine[j] = mine.get(j, 0) | until
-        for access in touched:
-            memory, low, high, writes, _ = access
-            if writes:  # later instructions need not wait for accesses that lie wholly within this write
-                for one in (known[memory, False], known[memory, True]):
-                    one[:] = [past for past in one if past[1] < low or high < past[2] or past[0] == i]
-            known[memory, writes].append((i, low, high, access))
+                        kind = CHAIN if _can_follow(instructions[j], earlier, instructions[i], access) else later
+                        waits[i][j] = waits[i].get(j, 0) | kind
+        for entry in new:
+            _, low, high, access = entry
+            if access.writes:  # later instructions need not wait for accesses that lie wholly within this write
+                for entries in (past[access.memory, False], past[access.memory, True]):
+                    entries[:] = [e for e in entries if e.low < low or high < e.high or e.instruction == i]
+            past[access.memory, access.writes].append(entry)
     return waits
 
 
-class _AddressLevel(NamedTuple):
-    """A loop of an operand's addresses: its active indices, its bound, and the stride in vectors."""
+class _Loop(NamedTuple):
+    """A loop of an access: its acting indices, its bound, and the stride in vectors."""
 
-    active: Bound
+    end: Bound
     bound: Bound
     stride: int
 
 
-def _address_levels(instruction: Instruction, access: Access, is_second: bool) -> list[_AddressLevel]:
-    """Return the loops of an operand's addresses, outermost first, without loops of one step.
+def _loops(access: Access, is_reader: bool) -> list[_Loop]:
+    """Return the loops of an access, outermost first, with loops over adjacent vectors merged.
 
     Parameters
     ----------
-    is_second : bool
-        Whether the access is the later one of a pair. Its steps may come later than the result says, but not earlier.
+    is_reader : bool
+        Whether the access is the later one of a pair: then loops without a stride are left out, since a repeated access
+        comes later than the first.
     """
-    operand = instruction.operands[access.operand]
-    folds = instruction.unit <= ENGINE_1 and instruction.operation == REDUCE and access.operand in (0, 1)
-    levels: list[_AddressLevel] = []
-    for n, loop in enumerate(instruction.loops):
-        active = loop.active_bound
-        if (folds and loop.name in instruction.depth) or (instruction.unit == SHUFFLE and n == 0):
-            active = loop.bound - 1  # the fold reads neither operand; the last block is only written
-        if max_of(loop.bound) > 1:
-            levels.append(_AddressLevel(active, loop.bound, operand.strides.get(loop.name, 0)))
-    if is_second:  # repeated accesses come later
-        levels = [level for level in levels if level.stride]
-    merged: list[_AddressLevel] = []
-    for level in levels:  # merge loops over adjacent rows
-        outer = merged[-1] if merged else None
-        whole = outer and _is_number(outer, level) and outer.stride == level.active * level.stride
-        if whole and (is_second or level.active == level.bound):
-            level = _AddressLevel(outer.active * level.active, outer.bound * level.bound, level.stride)
+    merged: list[_Loop] = []
+    for (_, end, bound), stride in zip(access.steps, access.strides, strict=True):
+        if max_of(bound) <= 1 or (is_reader and not stride):
+            continue
+        loop, outer = _Loop(end, bound, stride), merged[-1] if merged else None
+        is_fixed = outer and not any(isinstance(b, Register) for b in (outer.end, outer.bound, end, bound))
+        if is_fixed and outer.stride == end * stride and (is_reader or end == bound):
+            loop = _Loop(outer.end * end, outer.bound * bound, stride)
             merged.pop()
-        merged.append(level)
+        merged.append(loop)
     return merged
 
 
-def _is_number(*levels: _AddressLevel) -> bool:
-    return not any(isinstance(bound, Register) for level in levels for bound in level[:2])
-
-
-def _at_least(one: Bound, other: Bound) -> bool:
+def _at_least(bound: Bound, least: Bound) -> bool:
     """Return True if a bound is at least as large as another for every length of the sample."""
-    if isinstance(one, Register) and isinstance(other, Register):
-        return one[:2] == other[:2] and one.low >= other.low and one.high >= other.high
-    return one == other or (not isinstance(one, Register) and one >= max_of(other))
+    if isinstance(bound, Register) and isinstance(least, Register):
+        return bound[:2] == least[:2] and bound.low >= least.low and bound.high >= least.high
+    return bound == least or (not isinstance(bound, Register) and bound >= max_of(least))
 
 
-def _can_chain(first: Instruction, before: Access, second: Instruction, after: Access) -> bool:
-    """Return True if the second instruction, begun with the first, would access no vector at an earlier step."""
-    if before.operand is None or after.operand is None or first.operands[before.operand].memory.startswith("buffer"):
+def _can_follow(writer: Instruction, written: Access, reader: Instruction, read: Access) -> bool:
+    """Return True if the reader, begun LATENCY cycles after the writer, reads no vector before it is written.
+
+    The same holds for two accesses of other kinds: the second instruction makes no access at an earlier step.
+    """
+    if written.operand is None or read.operand is None or written.memory.startswith("buffer"):
         return False
-    if first.unit not in (0, ENGINE_1, VECTOR) or (first.unit <= ENGINE_1 and first.operation != EXPAND):
+    if writer.unit not in (0, ENGINE_1, VECTOR) or (writer.unit <= ENGINE_1 and writer.operation != EXPAND):
         return False
-    if first.unit == VECTOR and first.operation == M.COLUMNS:
+    if writer.unit == VECTOR and writer.operation == M.COLUMNS:
         return False
-    if second.unit not in (0, ENGINE_1, VECTOR, SHUFFLE) or (second.unit == SHUFFLE and after.writes):
+    if reader.unit not in (0, ENGINE_1, VECTOR, SHUFFLE) or (reader.unit == SHUFFLE and read.writes):
         return False
-    one, other = first.operands[before.operand], second.operands[after.operand]
-    if one.base != other.base or one.token_offset or other.token_offset:
+    if written.base != read.base or written.token_offset or read.token_offset:
         return False
-    levels, others = _address_levels(first, before, False), _address_levels(second, after, True)
-    if [(a.active, a.stride) for a in levels] != [(b.active, b.stride) for b in others]:
+    loops, others = _loops(written, False), _loops(read, True)
+    if [(loop.end, loop.stride) for loop in loops] != [(loop.end, loop.stride) for loop in others]:
         return False
     # An iteration of an outer loop takes as many steps as its inner loops have.
-    return all(_at_least(b.bound, a.bound) for a, b in zip(levels[1:], others[1:], strict=True))
+    return all(_at_least(b.bound, a.bound) for a, b in zip(loops[1:], others[1:], strict=True))
 
 
 def set_waits(
@@ -235,8 +179,8 @@ def set_waits(
         Banks whose conflicts are not complete in `known`; by default all memories.
     """
     order = range(len(instructions)) if order is None else order
-    touched = ([*accesses(instructions[i], offset_span, memories), *_sums(instructions[i])] for i in order)
-    waits = _conflicts(instructions, order, touched, known)
+    accessed = (accesses(instructions[i], lambda m: memories is None or m in memories or is_sum(m)) for i in order)
+    waits = _conflicts(instructions, order, accessed, offset_span, known)
     place = [0] * len(instructions)  # position of each in its unit's sequence, from 1
     counts = [0] * UNITS
     ports: dict[tuple[str, bool], dict[int, int]] = defaultdict(dict)  # last instruction of each unit that uses a port

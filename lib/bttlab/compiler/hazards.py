@@ -15,15 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bttlab.compiler.access import accesses, has_sums
 from bttlab.compiler.banks import GRADIENT_OF
-from bttlab.compiler.dependencies import STATISTICS_READ, STATISTICS_WRITTEN
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import (
-    ACCUMULATE,
     DRAIN_0,
     ENGINE_1,
-    EXPAND,
-    REDUCE,
     SHUFFLE,
     UPDATE,
     VECTOR,
@@ -105,33 +102,35 @@ def find_hazards(
         hazards += [Hazard("reach", "", 0, (i,), f"instruction {i}: {text}") for _, text in instruction.unreached()]
         if timing.end[i] == timing.begin[i]:
             continue
-        index, active = instruction.grid(tokens)
-        step = np.arange(len(active))
+        indices = instruction.grid(tokens)
+        step = np.arange(len(indices[0]))
         cycle = timing.begin[i] + step
-        for memory, _, key, touching, writes in step_accesses(
-            instruction, index, active, tokens, token_offsets, hazards, i
-        ):
-            if not touching.any():
+        for access in accesses(instruction):
+            memory, acts = access.memory, access.acts(indices, tokens)
+            if not acts.any():
                 continue
+            key = access.addresses(instruction, indices, tokens, token_offsets)[acts]
+            if access.operand is not None:
+                hazards += _range_hazards(i, memory, key)
             # Only its own engine reads an operand buffer; only the vector unit uses statistics and its accumulators.
-            if memory.startswith("bank") or (memory.startswith("buffer") and writes):
-                ports[memory, writes].append((cycle[touching], np.full(int(touching.sum()), i)))
-            if key.ndim == 2:  # rows of an operand buffer
-                rows = key.shape[1]
-                vectors[memory].add(
-                    key[touching].reshape(-1),
-                    np.repeat(cycle[touching], rows),
-                    i,
-                    np.repeat(step[touching], rows),
-                    writes,
-                )
-            else:
-                vectors[memory].add(key[touching], cycle[touching], i, step[touching], writes)
-        touching = active if instruction.unit > ENGINE_1 or instruction.operation != EXPAND else active[:0]
-        if instruction.unit <= DRAIN_0 + 1 and len(touching):
-            memory = f"sums {instruction.unit % M.ENGINES} {int(bool(instruction.flags & M.PONG))}"
-            ports[memory, False].append((cycle[touching], np.full(int(touching.sum()), i)))
-        hazards += _instruction_hazards(i, instruction, index, active, tokens)
+            if memory.startswith("bank") or (memory.startswith("buffer") and access.writes):
+                ports[memory, access.writes].append((cycle[acts], np.full(len(key), i)))
+            repeats = 1
+            if memory.startswith("buffer") and access.writes:
+                name, base = instruction.row
+                row = indices[[loop.name for loop in instruction.loops].index(name)][acts]
+                key = key * M.ROWS + (base + row & M.ROWS - 1)
+            elif memory.startswith("buffer"):
+                repeats = min(max(value_of(instruction.count, tokens), 0), M.ROWS)
+                key = (key[:, None] * M.ROWS + np.arange(repeats)).reshape(-1)
+            vectors[memory].add(key, np.repeat(cycle[acts], repeats), i, np.repeat(step[acts], repeats), access.writes)
+        if has_sums(instruction) or instruction.unit in (DRAIN_0, DRAIN_0 + 1):
+            memory, acts = (
+                f"sums {instruction.unit % M.ENGINES} {int(bool(instruction.flags & M.PONG))}",
+                _active(instruction, indices, tokens),
+            )
+            ports[memory, False].append((cycle[acts], np.full(int(acts.sum()), i)))
+        hazards += _instruction_hazards(i, instruction, indices, tokens)
     for (memory, writes), uses in ports.items():
         hazards += _port_hazards(memory, writes, uses)[:most]
     for memory, events in vectors.items():
@@ -143,11 +142,11 @@ def written_vectors(instructions: Iterable[Instruction], tokens=1, token_offsets
     """Return which vectors the instructions write: an array of bool for each bank."""
     written = {f"bank {n}": np.zeros(bank.depth, bool) for n, bank in enumerate(M.banks)}
     for instruction in instructions:
-        accesses = step_accesses(instruction, *instruction.grid(tokens), tokens, token_offsets, [], 0)
-        for memory, _, key, touching, writes in accesses:
-            if writes and memory in written:
-                key = key[touching]
-                written[memory][key[key < len(written[memory])]] = True
+        indices = instruction.grid(tokens)
+        for access in accesses(instruction, written.__contains__):
+            if access.writes:
+                key = access.addresses(instruction, indices, tokens, token_offsets)[access.acts(indices, tokens)]
+                written[access.memory][key[key < len(written[access.memory])]] = True
     return written
 
 
@@ -164,16 +163,15 @@ def loaded_vectors(program: ModelProgram, updates: bool) -> dict[str, np.ndarray
 def unchecked_gradients(program: ModelProgram) -> list[str]:
     """Return an error message for each instruction that writes a parameter's gradient without the CHECK flag."""
     texts = []
+    gradients = {f"bank {bank}" for bank in GRADIENT_OF.values()}
     for i, instruction in enumerate(program.sample):
-        for number in instruction.writes() if instruction.unit != UPDATE and not instruction.flags & M.CHECK else ():
-            low, high = instruction.span(number, program.offset_span)
-            for block in program.model.layout.blocks:
-                bank = f"bank {GRADIENT_OF[block.bank]}"
-                if (
-                    instruction.operands[number].memory == bank
-                    and low < block.base + block.vectors
-                    and block.base < high
-                ):
+        if instruction.unit == UPDATE or instruction.flags & M.CHECK:
+            continue
+        for access in accesses(instruction, gradients.__contains__):
+            low, high = access.interval(program.offset_span)
+            for block in program.model.layout.blocks if access.writes else ():
+                is_there = low < block.base + block.vectors and block.base < high
+                if access.memory == f"bank {GRADIENT_OF[block.bank]}" and is_there:
                     label = " / ".join(instruction.label)
                     texts.append(f"instruction {i} ({label}) writes the gradient of {block.name} without CHECK")
     return texts
@@ -231,98 +229,21 @@ def check_program(
     return texts
 
 
-def step_accesses(instruction, index, active, tokens, token_offsets, hazards, number):
-    """Yield an instruction's accesses.
-
-    Yields
-    ------
-    memory : str
-    operand : int or None
-        Number of the operand; None for sums and statistics.
-    key : ndarray
-        Vector that each step accesses; with a second axis where a step reads all rows of an operand buffer.
-    touching : ndarray of bool
-        Steps that make the access.
-    writes : bool
-    """
-    unit, operation = instruction.unit, instruction.operation
-    fold = _fold(instruction, index, tokens)
-    reading, writing = active, active
-    if unit == SHUFFLE:
-        block = index[instruction.loops[0].name]
-        blocks = value_of(instruction.loops[0].bound, tokens)
-        inner = np.ones(len(active), bool)
-        for loop in instruction.loops[1:]:
-            inner &= index[loop.name] < value_of(loop.active_bound, tokens)
-        reading = inner & (block + 1 < blocks)
-        last = instruction.loops[-1].name
-        writing = (index[last] < value_of(instruction.count, tokens)) & (block > 0)
-    for n, writes in [*((n, False) for n in instruction.reads()), *((n, True) for n in instruction.writes())]:
-        operand = instruction.operands[n]
-        address = key = instruction.addresses(operand, index, token_offsets) & 0xFFFF
-        touching = writing if writes else reading
-        if unit <= ENGINE_1 and operation == REDUCE:
-            touching = active & (fold if writes or n == 3 else ~fold)
-        elif writes and unit == VECTOR and operation == M.COLUMNS:
-            touching = active & _last(instruction, index, tokens)
-        _check_range(hazards, number, operand.memory, address[touching])
-        if operand.memory.startswith("buffer") and writes:
-            key = address * M.ROWS + _row(instruction, index)
-        elif operand.memory.startswith("buffer"):
-            rows = min(max(value_of(instruction.count, tokens), 0), M.ROWS)
-            key = address[:, None] * M.ROWS + np.arange(rows)
-        yield operand.memory, n, key, touching, writes
-    pong = int(bool(instruction.flags & M.PONG))
-    if unit <= ENGINE_1 and operation != EXPAND:
-        yield f"sums {unit} {pong}", None, instruction.accumulators(index, tokens), active & ~fold, True
-    elif unit in (DRAIN_0, DRAIN_0 + 1):
-        yield (
-            f"sums {unit - DRAIN_0} {pong}",
-            None,
-            instruction.addresses(instruction.operands[0], index),
-            active,
-            False,
-        )
-    elif unit == VECTOR:
-        row = (instruction.operands[5].base if 5 in instruction.operands else 0) + instruction.accumulators(
-            index, tokens
-        )
-        for k in STATISTICS_READ.get(operation, ()):
-            yield f"statistic {k}", None, row, active, False
-        for k in STATISTICS_WRITTEN.get(operation, ()):
-            yield f"statistic {k}", None, row, active & _last(instruction, index, tokens), True
+def _active(instruction: Instruction, indices: list[np.ndarray], tokens: int) -> np.ndarray:
+    """Return which steps are not idle."""
+    bounds = [value_of(loop.active_bound, tokens) for loop in instruction.loops]
+    return np.all([index < bound for index, bound in zip(indices, bounds, strict=True)], axis=0)
 
 
-def _fold(instruction, index, tokens) -> np.ndarray:
-    steps = len(next(iter(index.values())))
-    if instruction.unit > ENGINE_1 or instruction.operation != REDUCE:
-        return np.zeros(steps, bool)
-    name = instruction.depth[0]
-    bound = next(value_of(loop.bound, tokens) for loop in instruction.loops if loop.name == name)
-    return index[name] == bound - 1
-
-
-def _last(instruction, index, tokens) -> np.ndarray:
-    last = np.ones(len(next(iter(index.values()))), bool)
-    for loop in instruction.loops:
-        if loop.name in instruction.depth:
-            last &= index[loop.name] == value_of(loop.active_bound, tokens) - 1
-    return last
-
-
-def _row(instruction, index) -> np.ndarray:
-    name, base = instruction.row
-    return (base + index[name]) & (M.ROWS - 1)
-
-
-def _check_range(hazards, number, memory, address) -> None:
+def _range_hazards(number: int, memory: str, addresses: np.ndarray) -> list[Hazard]:
     depth = M.OPERAND_BUFFER_DEPTH if memory.startswith("buffer") else M.banks[int(memory.split()[1])].depth
-    if len(address) and address.max() >= depth:
-        text = f"instruction {number} accesses vector {address.max()} of {memory}, which has {depth}"
-        hazards.append(Hazard("range", memory, 0, (number,), text))
+    if addresses.max() < depth:
+        return []
+    text = f"instruction {number} accesses vector {addresses.max()} of {memory}, which has {depth}"
+    return [Hazard("range", memory, 0, (number,), text)]
 
 
-def _instruction_hazards(i, instruction, index, active, tokens):
+def _instruction_hazards(i: int, instruction: Instruction, indices: list[np.ndarray], tokens: int) -> list[Hazard]:
     """Return the hazards within an instruction: sums updated again too soon, and shuffle blocks with too few steps."""
     if instruction.unit == SHUFFLE:
         *outer, inner = instruction.loops[1:]
@@ -333,12 +254,11 @@ def _instruction_hazards(i, instruction, index, active, tokens):
             text = f"instruction {i}: blocks have {block} steps for {vectors_in} vectors in and {vectors_out} out"
             return [Hazard("shuffle", "shuffle", 0, (i,), text)]
         return []
-    sums = instruction.unit <= ENGINE_1 and instruction.operation in (ACCUMULATE, REDUCE)
-    sums |= instruction.unit == VECTOR and instruction.operation in SUMMING
-    if not sums:
+    if not has_sums(instruction) and not (instruction.unit == VECTOR and instruction.operation in SUMMING):
         return []
+    active = _active(instruction, indices, tokens)
     step = np.flatnonzero(active)
-    accumulator = instruction.accumulators(index, tokens)[active]
+    accumulator = instruction.accumulators(indices, tokens)[active]
     count = M.ACCUMULATORS if instruction.unit <= ENGINE_1 else M.ROW_ACCUMULATORS
     if len(accumulator) and accumulator.max() >= count:
         text = f"instruction {i} uses {accumulator.max() + 1} accumulators; there are {count}"

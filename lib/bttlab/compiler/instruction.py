@@ -53,6 +53,11 @@ def max_of(bound: Bound) -> int:
     return bound.high if isinstance(bound, Register) else bound
 
 
+def min_of(bound: Bound) -> int:
+    """Return a bound's smallest value."""
+    return bound.low if isinstance(bound, Register) else bound
+
+
 def bound_of_part(bound: Bound, first: int, size: int) -> Bound:
     """Return the bound of the part of a loop that has its indices from `first` to before `first + size`."""
     if isinstance(bound, int):
@@ -186,72 +191,19 @@ class Instruction:
             product *= value_of(loop.bound, tokens)
         return product
 
-    def grid(self, tokens: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return the index of each loop at each step, and which steps are active."""
+    def grid(self, tokens: int) -> list[np.ndarray]:
+        """Return the index of each loop at each step."""
         bounds = [value_of(loop.bound, tokens) for loop in self.loops]
-        index = np.indices(bounds).reshape(len(bounds), -1) if bounds else np.zeros((0, 1), int)
-        active = np.ones(index.shape[1], bool)
-        for loop, values in zip(self.loops, index, strict=True):
-            active &= values < value_of(loop.active_bound, tokens)
-        return {loop.name: values for loop, values in zip(self.loops, index, strict=True)}, active
+        return list(np.indices(bounds).reshape(len(bounds), -1))
 
-    def addresses(
-        self, operand: At, index: dict[str, np.ndarray], token_offsets: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Return an operand's address at each step.
-
-        Parameters
-        ----------
-        index : dict of str to ndarray
-            Index of each loop at each step, from `grid`.
-        token_offsets : ndarray, shape (4, tokens), optional
-            The sample's tables of token offsets; required if the operand has a token offset.
-        """
-        steps = len(next(iter(index.values()))) if index else 1
-        address = np.full(steps, operand.base)
-        for name, stride in operand.strides.items():
-            address = address + index[name] * stride
-        if operand.token_offset is not None:
-            tokens = 8 * operand.token_offset.group + index[operand.token_offset.level]
-            address = (
-                address + token_offsets[operand.token_offset.table][np.minimum(tokens, token_offsets.shape[1] - 1)]
-            )
-        return address
-
-    def accumulators(self, index: dict[str, np.ndarray], tokens: int) -> np.ndarray:
+    def accumulators(self, indices: list[np.ndarray], tokens: int) -> np.ndarray:
         """Return the accumulator index of each step: steps since the accumulator loop last advanced."""
         inner = 1
         for loop in reversed(self.loops):
             if loop.name == self.accumulator_loop:
                 break
             inner *= value_of(loop.bound, tokens)
-        steps = len(next(iter(index.values())))
-        return np.arange(steps) % inner if inner else np.zeros(steps, int)
-
-    def span(self, number: int, offset_span: tuple[int, ...]) -> tuple[int, int]:
-        """Return an operand's lowest address, and one more than its highest, over all samples.
-
-        `offset_span` has the largest token offset of each table.
-        """
-        operand = self.operands[number]
-        low = high = operand.base
-        folds = (
-            self.unit <= ENGINE_1 and self.operation == REDUCE and number in (0, 1)
-        )  # the last step of the depth reads neither
-        for n, loop in enumerate(self.loops):
-            stride = operand.strides.get(loop.name, 0)
-            if not stride:
-                continue
-            first, last = 0, max_of(loop.active_bound) - 1 - (folds and loop.name in self.depth)
-            if self.unit == SHUFFLE and number >= 4:  # written: not in the first block, and as many vectors as `count`
-                first, last = int(n == 0), max_of(self.count if n == len(self.loops) - 1 else loop.bound) - 1
-            elif self.unit == SHUFFLE and n == 0:  # read: not in the last block
-                last -= 1
-            ends = stride * first, stride * max(last, first)
-            low, high = low + min(ends), high + max(ends)
-        if operand.token_offset is not None:
-            high += offset_span[operand.token_offset.table]
-        return low, high + 1
+        return np.arange(len(indices[0])) % max(inner, 1)
 
     # Operands that a step of each unit accesses.
     def reads(self) -> Iterator[int]:
@@ -272,12 +224,12 @@ class Instruction:
                 yield number
 
     @property
-    def accumulator_count(self) -> int:
-        """Largest number of accumulators that the instruction uses; 0 if it computes no sums."""
-        if not self.depth or self.accumulator_loop is None:
-            return 0
+    def most_accumulators(self) -> int:
+        """Largest accumulator index, plus one."""
         count = steps = 1
-        for loop in self.loops[: [loop.name for loop in self.loops].index(self.accumulator_loop) : -1]:
+        for loop in reversed(self.loops):
+            if loop.name == self.accumulator_loop:
+                break
             count += (max_of(loop.active_bound) - 1) * steps
             steps *= max_of(loop.bound)
         return count

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from bttlab.compiler.access import accesses
 from bttlab.compiler.instruction import DRAIN_0, ENGINE_0, ENGINE_1, At, Instruction, at
 from bttlab.compiler.machine import M
 
@@ -61,10 +62,10 @@ class Scratch:
         """
         operands: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for i, instruction in enumerate(instructions):
-            for number, operand in instruction.operands.items():
-                if operand.memory == f"bank {self.bank}" and operand.base >= FLOATING // 2:
-                    first, _ = instruction.span(number, ())
-                    operands[bisect_right(self._begins, first) - 1].append((i, number))
+            for access in accesses(instruction, f"bank {self.bank}".__eq__):
+                if access.base >= FLOATING // 2:
+                    first, _ = access.interval(())
+                    operands[bisect_right(self._begins, first) - 1].append((i, access.operand))
         result = {}
         for n, uses in operands.items():
             begin, end = min(times[i][0] for i, _ in uses), max(times[i][1] for i, _ in uses)

@@ -9,8 +9,8 @@ import numpy as np
 
 from bttlab.card.compiled import Flow, compiled_program
 from bttlab.card.constants import modelled
+from bttlab.compiler.access import accesses
 from bttlab.compiler.banks import GRADIENT_OF, MOMENTS
-from bttlab.compiler.hazards import step_accesses
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.estimate.geometry import Blocks
@@ -191,17 +191,13 @@ def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
     embedding, tokens = program.model.embedding, model.sequence_length
     no_offsets = np.zeros((M.OFFSET_TABLES, tokens), int)
     for instruction in (i for section in program.sections for i in section):
-        index, active = instruction.grid(tokens)
-        for memory, number, address, acts, _ in step_accesses(instruction, index, active, tokens, no_offsets, [], 0):
-            if memory not in touched:
-                continue
-            words = address[acts]
-            if memory.startswith("buffer"):
-                words = words // M.ROWS
-            if (of := instruction.operands[number].token_offset) is not None:  # any row of its table
+        indices = instruction.grid(tokens)
+        for access in accesses(instruction, touched.__contains__):
+            words = access.addresses(instruction, indices, tokens, no_offsets)[access.acts(indices, tokens)]
+            if (of := access.token_offset) is not None:  # any row of its table
                 offsets = np.arange(embedding.slice_rows[of.table]) * embedding.slice_vectors[of.table]
                 words = np.unique(words)[:, None] + offsets
-            touched[memory][words] = True
+            touched[access.memory][words] = True
     return touched
 
 
