@@ -5,6 +5,9 @@ have the names that they have in the module. `lowering` emits the operations' in
 """
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Bound, Register
@@ -12,7 +15,7 @@ from bttlab.compiler.matrix import INTENT, SLOTS, Matrix, Shapes, core_names
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, Dense
-from bttlab.compiler.ops.elementwise import Add, Function, Position
+from bttlab.compiler.ops.elementwise import Add, Function, Position, Scale
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Input, Output
@@ -36,6 +39,7 @@ class Graph:
     def __init__(self, shapes: Shapes, sequence_length: int, tokens: int | None = None):
         self.shapes, self.sequence_length = dict(shapes), sequence_length
         self.operations: list[Operation] = []
+        self.constants: dict[str, np.ndarray] = {}  # placed as parameters are, and never changed
         self.tokens = Register(0, 0, 1, sequence_length) if tokens is None else tokens
 
     def append(self, operation: Operation) -> Matrix:
@@ -77,14 +81,31 @@ class Graph:
         features = math.prod(self.shapes[core][1] for core in cores[: len(cores) // 2])
         return self.append(Linear(name, (x,), Matrix(name, x.tokens, features)))
 
-    def dense(self, x: Matrix, name: str, weight: str, bias: str = "", first: int = 0, outputs: int = 0) -> Matrix:
+    def dense(
+        self,
+        x: Matrix,
+        name: str,
+        weight: str,
+        bias: str = "",
+        first: int = 0,
+        outputs: int = 0,
+        transposed: bool = False,
+    ) -> Matrix:
         """Append a dense layer with rows of a parameter: `outputs` of them, by default all, from `first` on."""
-        output = Matrix(name, x.tokens, outputs or self.shapes[weight][0])
-        return self.append(Dense(name, (x,), output, weight, bias, first))
+        output = Matrix(name, x.tokens, outputs or self.shapes[weight][1 if transposed else 0])
+        return self.append(Dense(name, (x,), output, weight, bias, first, transposed))
 
     def function(self, x: Matrix, function: str, name: str) -> Matrix:
         """Append an activation, element by element."""
         return self.append(Function(name, (x,), Matrix(name, x.tokens, x.features), function))
+
+    def scale(self, x: Matrix, factor: float, name: str) -> Matrix:
+        """Append factor * x."""
+        return self.append(Scale(name, (x,), Matrix(name, x.tokens, x.features), factor))
+
+    def of_function(self, name: str) -> type[Operation] | None:
+        """Return the operation that computes a function of PyTorch; None if there is none."""
+        return Operation.of_function.get(name)
 
     def attention(self, q: Matrix, k: Matrix, v: Matrix, heads: int, name: str, causal: bool = False) -> Matrix:
         """Append softmax(q k^T / sqrt(head size)) v for each head; if `causal`, over tokens up to the query's own."""
@@ -98,19 +119,19 @@ class Graph:
         """Append a dense layer and the cross-entropy of its logits, of the loss "intent" or "slot"."""
         weight, bias = f"{name}.weight", f"{name}.bias"
         return self.append(
-            Classifier(name, (x,), Matrix(name, x.tokens, self.shapes[weight][0]), weight, bias, 0, loss)
+            Classifier(name, (x,), Matrix(name, x.tokens, self.shapes[weight][0]), weight, bias, 0, False, loss)
         )
 
     def classify(self, layer: Dense, x: Matrix, loss: str) -> None:
         """Replace a dense layer by a classifier of `x`, with the same weight."""
         output = Matrix(layer.name, x.tokens, layer.output.features)
-        classifier = Classifier(layer.name, (x,), output, layer.weight, layer.bias, layer.first, loss)
+        classifier = Classifier(layer.name, (x,), output, layer.weight, layer.bias, layer.first, layer.transposed, loss)
         self.operations[self.operations.index(layer)] = classifier
 
-    def drop_unused(self) -> None:
-        """Remove operations whose output is not read."""
+    def drop_unused(self, outputs: Sequence[Matrix]) -> None:
+        """Remove operations whose output is not read, and is not one of the graph's."""
         while True:
-            used = [op for op in self.operations if isinstance(op, Classifier) or self.users(op.output)]
+            used = [op for op in self.operations if op.output in outputs or self.users(op.output)]
             if len(used) == len(self.operations):
                 return
             self.operations = used

@@ -21,7 +21,7 @@ from typing_extensions import Self
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At
-from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.matrix import Matrix, Shapes
 
 ALWAYS, IF_SPACE, NEVER = "always", "if there is space", "never"
 
@@ -59,6 +59,10 @@ class Operation:
     def options(self) -> dict[str, Any]:
         """The fields of its class, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)[3:]}
+
+    def parameters(self, shapes: Shapes) -> list[str]:
+        """Return the names of its parameters."""
+        return []
 
     @property
     def is_in_bank(self) -> bool:

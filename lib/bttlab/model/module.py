@@ -11,6 +11,7 @@ from bttlab.model.config import BYTES_PER_PARAMETER, ConfigError, ModelConfig
 from bttlab.util.settings import Count, settings
 
 LANGUAGE_MODEL = "language model"
+TASKS = ("classification", "tagging", LANGUAGE_MODEL)
 MOST = 1 << 24  # largest value of a size
 Size = Annotated[Count, Field(ge=1, le=MOST)]
 

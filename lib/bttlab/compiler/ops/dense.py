@@ -16,7 +16,7 @@ from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import ENGINE_1, At, Bound, Level, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import INTENT, Matrix
+from bttlab.compiler.matrix import INTENT, Matrix, Shapes
 from bttlab.compiler.operands import load_rows
 from bttlab.compiler.operation import Operation
 
@@ -64,6 +64,8 @@ class Dense(Operation):
         Parameters; `bias` is empty if there is none.
     first : int
         Row of both for the first output.
+    transposed : bool
+        Whether the weight is (in, out).
     """
 
     kind = "dense"
@@ -71,6 +73,10 @@ class Dense(Operation):
     weight: str
     bias: str = ""
     first: int = 0
+    transposed: bool = False
+
+    def parameters(self, shapes: Shapes) -> list[str]:
+        return [name for name in (self.weight, self.bias) if name]
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:
@@ -88,7 +94,8 @@ class Dense(Operation):
         for number, count in enumerate(sizes):
             engine, first = (number if is_split else ENGINE_1), number * sizes[0]
             rows = (self.first + first * LANES, self.first + min((first + count) * LANES, y.features))
-            block = layout.place(self.weight, part=rows, added=is_shared)
+            axes = (1, 0) if self.transposed else None
+            block = layout.place(self.weight, axes, part=rows, added=is_shared)
             buffer = context.builder.allocate_operand_buffer(f"weight of {self.name}", engine, count * x.vectors)
             self.shares.append(Share(engine, block, count, first, y.features - first * LANES, buffer))
         self.bias_block = layout.place(self.bias) if self.bias else None

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing_extensions import Self
 
 from bttlab.compiler.context import Context, row_loops, rows_of
-from bttlab.compiler.functions import ACTIVATIONS
+from bttlab.compiler.functions import ACTIVATIONS, constant
 from bttlab.compiler.instruction import At
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.matrix import Matrix, Shapes
 from bttlab.compiler.operation import NEVER, Operation
 
 
@@ -64,6 +64,9 @@ class Position(Sum):
     """x + the first rows of a table, the parameter `name`."""
 
     kind = "position"
+
+    def parameters(self, shapes: Shapes) -> list[str]:
+        return [self.name]
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:
@@ -122,6 +125,32 @@ class Function(Operation):
                 b.vector(M.TIMES_FUNCTION, what, loops, u, d_y, r0=result, function=number)
 
         context.write_gradient(x, produce)
+
+
+@dataclass(eq=False)
+class Scale(Operation):
+    """factor * x."""
+
+    kind, keep = "scale", NEVER
+
+    factor: float
+
+    def forward(self, context: Context) -> None:
+        self._emit(context, "c x", context.value(self.inputs[0]), context.output(self.output))
+
+    def recompute(self, context: Context, place: At) -> None:
+        self._emit(context, "c x", context.backward_value(self.inputs[0]), place)
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return ()
+
+    def backward(self, context: Context, d: At) -> None:
+        context.write_gradient(self.inputs[0], lambda place: self._emit(context, "d_x = c d_y", d, place))
+
+    def _emit(self, context: Context, what: str, x: At, result: At) -> None:
+        b, y = context.builder, self.output
+        b.layer, number = self.name, b.functions.number(constant(self.factor))
+        b.vector(M.TIMES_FUNCTION, what, row_loops(y), rows_of(y, x), r0=rows_of(y, result), function=number)
 
 
 @dataclass(eq=False)

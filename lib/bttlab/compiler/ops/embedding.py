@@ -29,7 +29,7 @@ from bttlab.compiler.instruction import (
     max_of,
 )
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Matrix, core_names
+from bttlab.compiler.matrix import Matrix, Shapes, core_names
 from bttlab.compiler.operands import identity
 from bttlab.compiler.operation import Operation
 
@@ -52,6 +52,9 @@ class Embedding(Operation):
     """
 
     kind = "embedding"
+
+    def parameters(self, shapes: Shapes) -> list[str]:
+        return core_names(shapes, self.name) or [f"{self.name}.weight"]
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:

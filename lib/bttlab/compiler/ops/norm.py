@@ -9,7 +9,7 @@ from bttlab.compiler.builder import LANES, padded
 from bttlab.compiler.context import Context, row_loops, rows_of
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.matrix import Matrix, Shapes
 from bttlab.compiler.operation import NEVER, Operation
 from bttlab.compiler.ops.elementwise import Position, Sum
 
@@ -25,6 +25,9 @@ class Norm(Operation):
 
     epsilon: float = 1e-5
     centred: bool = True
+
+    def parameters(self, shapes: Shapes) -> list[str]:
+        return [name for name in (f"{self.name}.weight", f"{self.name}.bias") if name in shapes]
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:

@@ -9,7 +9,7 @@ from bttlab.compiler.builder import block_rows
 from bttlab.compiler.context import Context
 from bttlab.compiler.instruction import At
 from bttlab.compiler.linear import LinearLayers
-from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.matrix import Matrix, Shapes, core_names
 from bttlab.compiler.operation import IF_SPACE, Operation
 
 
@@ -26,6 +26,10 @@ class Linear(Operation):
 
     kind, keep = "linear", IF_SPACE
     operand_buffer = None
+
+    def parameters(self, shapes: Shapes) -> list[str]:
+        bias = f"{self.name}.bias"
+        return [*core_names(shapes, self.name), *([bias] if bias in shapes else ())]
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:

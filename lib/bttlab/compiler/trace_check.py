@@ -1,0 +1,284 @@
+"""Check that a recorded graph computes what its module computes: outputs and the gradient of every parameter.
+
+The graph is executed by PyTorch in double precision, from the formulas of the operations and not from the instructions.
+Parameters are shaken first, so that no zero or one hides an omission. The check takes the module in the mode in which
+it is, and leaves parameters, buffers and PyTorch's generator as they were.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.graph import Graph
+from bttlab.compiler.instruction import value_of
+from bttlab.compiler.matrix import Matrix, core_names
+from bttlab.compiler.operation import Operation
+from bttlab.compiler.ops.attention import Attention
+from bttlab.compiler.ops.dense import Dense
+from bttlab.compiler.ops.elementwise import Add, Function, Position, Scale
+from bttlab.compiler.ops.embedding import Table, TTMTable
+from bttlab.compiler.ops.norm import Norm
+from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.compiler.trace_record import IN_TORCH
+from bttlab.tensor.ttm import ttm_to_matrix
+
+TOLERANCE = 3e-6  # of the largest value; constants that a module makes in float32 are off by 1e-7
+NOTHING = 1e-10  # of the largest gradient: rounding
+SHAKE = 0.3  # of a parameter's root mean square
+SMALL = 0.05  # in place of it, for a parameter of zeros
+
+
+def check(graph: Graph, outputs: list[Matrix], module: nn.Module, vocabulary: int, call: Callable) -> None:
+    """Compare a graph with its module; raise ProgramError at the first difference.
+
+    Parameters
+    ----------
+    outputs : list of Matrix
+        Logits, in the order in which `call` returns them.
+    vocabulary : int
+        Number of token ids.
+    call : callable
+        Returns the module's outputs for token ids (1, T), as a list.
+    """
+    most, generator = graph.sequence_length, torch.Generator().manual_seed(0)
+    lengths = sorted({most, 2, min(most, most // 2 | 1)}, reverse=True)
+    with _shaken(module, generator) as parameters:
+        if not any(p.requires_grad for p in parameters.values()):
+            name = type(module).__name__
+            raise ProgramError(f"{name}: every parameter is frozen: set requires_grad_(True) on what is to be trained")
+        check = _Check(graph, outputs, module, parameters, call)
+        device = next(iter(parameters.values())).device
+        samples = [
+            torch.randint(min(1, vocabulary - 1), vocabulary, (1, length), generator=generator).to(device)
+            for length in lengths
+        ]
+        if check.gradients(check.losses(samples)) is not None:
+            for tokens in samples:  # which length it is
+                key, share = check.gradients(check.losses([tokens])) or (None, 0.0)
+                if key is not None:
+                    check.refuse(f"the gradient of {key}", share, tokens)
+            check.refuse("a gradient", math.inf, samples[0])
+
+
+@dataclass
+class _Check:
+    """Compares a graph with a module whose parameters are in double precision."""
+
+    graph: Graph
+    outputs: list[Matrix]
+    module: nn.Module
+    parameters: Mapping[str, Tensor]
+    call: Callable[[Tensor], list[Tensor]]
+
+    def losses(self, samples: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Compare outputs, and return a weighted sum of them of the module and of the graph."""
+        name, weights, totals = type(self.module).__name__, dense_weights(self.graph, self.parameters), [0.0, 0.0]
+        for tokens in samples:
+            torch.manual_seed(0)
+            try:
+                wanted = self.call(tokens)
+            except Exception as error:
+                what = f"on {tokens.shape[1]} tokens ({type(error).__name__}: {error})"
+                raise ProgramError(f"{name}.forward fails in PyTorch {what}") from error
+            values = execute(self.graph, self.parameters, tokens[0], weights)
+            for n, (theirs, matrix) in enumerate(zip(wanted, self.outputs, strict=True)):
+                ours = _view(values, matrix, tokens.shape[1])
+                same = theirs.numel() == ours.numel()
+                share = _difference(ours, theirs.reshape(ours.shape), 0.0) if same else math.inf
+                if not share < TOLERANCE:
+                    self.refuse(f"output {n + 1}" if len(wanted) > 1 else "the output", share, tokens)
+                # No two elements of all samples have the same weight, so nothing cancels.
+                w = torch.linspace(1, 2, ours.numel(), dtype=torch.float64).mul(7 + n).sin().view(ours.shape)
+                w = w.to(ours) * (1 + tokens.shape[1])
+                totals = [
+                    total + (y.reshape(ours.shape) * w).sum() for total, y in zip(totals, (theirs, ours), strict=True)
+                ]
+        return totals[0], totals[1]
+
+    def gradients(self, losses: Sequence[Tensor]) -> tuple[str, float] | None:
+        """Compare gradients; return the parameter and the part of its largest value by which it differs the most."""
+        trained = {key: p for key, p in self.parameters.items() if p.requires_grad}
+        theirs, ours = (
+            torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+            if loss.requires_grad
+            else [None] * len(trained)
+            for loss in losses
+        )
+        largest = max((float(g.abs().max()) for g in theirs if g is not None and g.numel()), default=0.0)
+        found = []
+        for key, a, b in zip(trained, theirs, ours, strict=True):
+            zero = torch.zeros(())
+            found.append((_difference(zero if b is None else b, zero if a is None else a, largest), key))
+        share, key = max(found)
+        return None if share < TOLERANCE else (key, share)
+
+    def refuse(self, what: str, share: float, tokens: Tensor) -> NoReturn:
+        """Raise the error for a difference: at which length, and the likely cause."""
+        runs = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            runs.append([y.detach() for y in self.call(tokens)])
+        if not all(torch.isfinite(y).all() for y in runs[0]):
+            cause = "it is not finite in PyTorch: a mask may hide all keys of a token"
+        elif any(not torch.equal(*pair) for pair in zip(*runs, strict=True)):
+            mode = "training mode: call eval(), or take out" if self.module.training else "eval mode: take out"
+            cause = f"forward draws random numbers in {mode} what draws them (dropout, noise)"
+        elif tokens.shape[1] != self.graph.sequence_length:
+            cause = "forward depends on the length: a condition on it, a scale, or rows counted from the end of a table"
+        else:
+            cause = (
+                "forward depends on token ids other than by an embedding, changes tensors in place, or changes "
+                "gradients (a hook, a detach)"
+            )
+        by = f" by {share:.0e} of its largest value" if math.isfinite(share) else ""
+        where = f"{type(self.module).__name__}: {what} for {tokens.shape[1]} tokens"
+        raise ProgramError(f"{where} differs from what was traced{by}; {cause}")
+
+
+def _difference(ours: Tensor, theirs: Tensor, largest: float) -> float:
+    """Return the largest difference as a part of the largest value; rounding of zeros counts as none."""
+    if not ours.numel():
+        return 0.0
+    difference = float((ours - theirs).detach().abs().max())
+    return difference / (float(theirs.detach().abs().max()) + NOTHING / TOLERANCE * largest + 1e-300)
+
+
+@contextmanager
+def _shaken(module: nn.Module, generator: torch.Generator) -> Iterator[dict[str, Tensor]]:
+    """Put parameters and buffers into double precision, and shake parameters; afterwards all are as before."""
+    parameters = dict(module.named_parameters())
+    tensors = [*parameters.values(), *module.buffers()]
+    before = [(tensor, tensor.data) for tensor in tensors]
+    default, threads = torch.get_default_dtype(), torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            torch.set_default_dtype(torch.float64)
+            torch.set_num_threads(1)  # the products are small, and threads of a busy host wait for each other
+            for tensor in tensors:
+                copy = tensor.data.double() if tensor.is_floating_point() else tensor.data
+                tensor.data = copy.clone()
+            for parameter in parameters.values():
+                size = SHAKE * float(parameter.data.square().mean().sqrt()) if parameter.numel() else 0.0
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.data += (size or SMALL) * noise.to(parameter.device)
+            yield parameters
+        finally:
+            torch.set_default_dtype(default)
+            torch.set_num_threads(threads)
+            for tensor, data in before:
+                tensor.data = data
+
+
+def dense_weights(graph: Graph, parameters: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, ...]]:
+    """Return tables and matrices of layers in tensor-train formats, by layer; a matrix as its two halves L and R."""
+    weights = {}
+    for op in graph.operations:
+        cores = [parameters[name] for name in core_names(graph.shapes, op.name)]
+        if isinstance(op, TTMTable):
+            weights[op.name] = (ttm_to_matrix(cores),)
+        elif isinstance(op, Linear):
+            middle = len(cores) // 2
+            left, right = (
+                reduce(lambda a, b: torch.tensordot(a, b, 1), end) for end in (cores[:middle], cores[middle:])
+            )
+            rank = cores[middle].shape[0]
+            weights[op.name] = (left.reshape(-1, rank), right.reshape(rank, -1))
+    return weights
+
+
+def execute(
+    graph: Graph, parameters: Mapping[str, Tensor], tokens: Tensor, weights: Mapping[str, tuple[Tensor, ...]]
+) -> dict[Matrix, Tensor]:
+    """Return the value of each matrix of a graph, by PyTorch.
+
+    Parameters
+    ----------
+    parameters : mapping of str to Tensor
+        In double precision.
+    tokens : Tensor, shape (T,)
+    weights : mapping of str to tuple of Tensor
+        From `dense_weights`.
+    """
+    values: dict[Matrix, Tensor] = {}
+    for op in graph.operations:
+        inputs = [_view(values, matrix, len(tokens)) for matrix in op.inputs]
+        if isinstance(op, TTMTable):
+            values[op.output] = weights[op.name][0][tokens]
+        elif isinstance(op, Linear):
+            left, right = weights[op.name]
+            values[op.output] = F.linear(inputs[0] @ right.T, left, parameters.get(f"{op.name}.bias"))
+        else:
+            values[op.output] = _value(op, inputs, graph, parameters, tokens)
+    return values
+
+
+def _view(values: Mapping[Matrix, Tensor], matrix: Matrix, length: int) -> Tensor:
+    if matrix.base is None:
+        return values[matrix]
+    return values[matrix.base][matrix.first : matrix.first + int(value_of(matrix.tokens, length))]
+
+
+def _value(
+    op: Operation, inputs: list[Tensor], graph: Graph, parameters: Mapping[str, Tensor], tokens: Tensor
+) -> Tensor:
+    """Return the output of an operation from the values of its inputs."""
+    p = parameters.get
+    if isinstance(op, Table):
+        return p(f"{op.name}.weight")[tokens]
+    x = inputs[0]
+    if isinstance(op, Position):
+        return x + p(op.name)[: len(x)]
+    if isinstance(op, Add):
+        return x + inputs[1]
+    if isinstance(op, Scale):
+        return op.factor * x
+    if isinstance(op, Norm):
+        return _normalized(x, op) * p(f"{op.name}.weight") + (
+            p(f"{op.name}.bias") if f"{op.name}.bias" in parameters else 0
+        )
+    if isinstance(op, Dense):
+        weight, rows = p(op.weight), slice(op.first, op.first + op.output.features)
+        return F.linear(x, (weight.T if op.transposed else weight)[rows], p(op.bias)[rows] if op.bias else None)
+    if isinstance(op, Function):
+        return IN_TORCH[op.function](x)
+    if isinstance(op, Attention):
+        return _attention(op, *inputs, graph)
+    return getattr(torch, op.functions[0])(*inputs)
+
+
+def _normalized(x: Tensor, op: Norm) -> Tensor:
+    x = x - x.mean(1, keepdim=True) if op.centred else x
+    # nn.RMSNorm takes the resolution of its input's type if it has no epsilon: here that of double precision
+    epsilon = torch.finfo(torch.float64).eps if op.epsilon == torch.finfo(torch.float32).eps else op.epsilon
+    return x / (x.square().mean(1, keepdim=True) + epsilon).sqrt()
+
+
+def _attention(op: Attention, q: Tensor, k: Tensor, v: Tensor, graph: Graph) -> Tensor:
+    q, k, v = (x.view(len(x), op.heads, -1).transpose(0, 1) for x in (q, k, v))
+    scores = q @ k.transpose(1, 2) * (1 / math.sqrt(q.shape[-1]))
+    n = scores.shape[-1]
+    if op.causal:
+        scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1), float("-inf"))
+    if getattr(op, "mask_name", ""):
+        scores = scores + torch.from_numpy(graph.constants[op.mask][:, :n, :n]).to(scores)
+    return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
+
+
+def call_of(module: nn.Module) -> Callable[[Tensor], list[Any]]:
+    """Return a function that calls a module and returns its outputs as a list."""
+    return lambda tokens: list(outputs_of(module(tokens)))
+
+
+def outputs_of(outputs: Any) -> list[Any]:
+    """Return a module's outputs, of whatever kind, as a list."""
+    if isinstance(outputs, Mapping):
+        outputs = [value for value in outputs.values() if value is not None]
+    return list(outputs) if isinstance(outputs, tuple | list) else [outputs]

@@ -1,0 +1,505 @@
+"""Record the operations of a PyTorch module: `forward` runs once on real tensors, and each function of torch is seen.
+
+`Recorder` is a mode of PyTorch's function overrides: it sees the functions that layers call, so subclasses, hooks and
+reparametrized layers are recorded as what they compute. A function without a rule is not an error in itself: its result
+is `Refused`, which is an error if an output depends on it. The rules are in `trace_rules`.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.functions import ACTIVATIONS
+from bttlab.compiler.graph import Graph
+from bttlab.compiler.instruction import Register, max_of
+from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.ops.dense import Dense
+from bttlab.compiler.trace_values import (
+    Elements,
+    Formula,
+    Ids,
+    OfIds,
+    Refusal,
+    Refused,
+    Rows,
+    Scores,
+    Weights,
+    covers,
+    rows_in,
+)
+from bttlab.tensor import TTLinear, TTMEmbedding
+
+NEAR = {
+    "cat": "a sum of two layers",
+    "conv1d": "attention",
+    "mean": "x[:, 0], the first token",
+    "sigmoid": "silu or tanh",
+    "dropout": "eval(), or probability 0: the machine has no random numbers",
+    "gradient": "requires_grad_(False) on the parameters before it, not detach(), no_grad() or an autograd.Function",
+}
+LIST = "linear layers (TT or dense), embeddings, LayerNorm, RMSNorm, GELU, ReLU, SiLU, tanh, attention, sums, products"
+LIBRARIES = tuple(str(Path(sys.modules[name].__file__).parent) for name in ("torch", "bttlab"))
+# Functions that only ask about a tensor.
+QUERIES = frozenset(
+    "shape size dim ndim ndimension dtype device layout numel nelement stride storage_offset is_contiguous is_leaf "
+    "is_floating_point is_complex requires_grad grad_fn is_nested is_sparse is_cuda is_cpu is_mkldnn is_meta is_mps "
+    "is_quantized is_xpu is_conj is_neg is_signed is_inference __len__ get_device element_size itemsize nbytes "
+    "data_ptr untyped_storage _version output_nr _is_view names __hash__ __repr__ __format__".split()
+)
+# Functions that only move elements: they are applied to the indices, too.
+MOVES = frozenset(
+    "view reshape permute transpose swapaxes swapdims movedim moveaxis flatten unflatten squeeze unsqueeze chunk split "
+    "split_with_sizes tensor_split unbind narrow select __getitem__ T mT H t expand expand_as repeat repeat_interleave "
+    "contiguous clone flip roll index_select to float double type_as ravel view_as reshape_as detach data".split()
+)
+COPIES = frozenset("contiguous clone to float double type_as detach data".split())
+# Functions of which only the shape of an argument counts.
+OF_SHAPE = frozenset(
+    "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_tensor expand_as".split()
+)
+# What these say of token ids and 0 is known: no id of a sample is 0, which is padding.
+COMPARISONS = frozenset("eq ne gt __contains__ bool".split())
+ALIASES = {f"__{kind}{name}__": name for kind in "i " for name in ("add", "sub", "mul", "truediv", "div", "matmul")}
+ALIASES = {key.replace(" ", ""): name for key, name in ALIASES.items()}
+ALIASES |= {"__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv"}
+ALIASES |= {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub"}
+ALIASES |= {"bmm": "matmul", "mm": "matmul", "__eq__": "eq", "__ne__": "ne", "__pow__": "pow", "__neg__": "neg"}
+ALIASES |= {"_softmax": "softmax", "concat": "cat", "get_data": "data"}
+
+Value = Ids | Elements | Weights | Formula | Scores | Refused
+
+
+@dataclass
+class Call:
+    """A call of a function of torch.
+
+    Attributes
+    ----------
+    name : str
+        Of the function, without the underscore of functions that work in place.
+    result : Any
+    """
+
+    function: Callable
+    name: str
+    args: tuple
+    kwargs: dict[str, Any]
+    result: Any = None
+
+
+RULES: dict[str, Callable[["Recorder", Call], Value | None]] = {}
+
+
+class Recorder(TorchFunctionMode):
+    """Runs a module's `forward` and records the graph.
+
+    Parameters
+    ----------
+    module : nn.Module
+        `forward(tokens)` takes token ids of shape (1, T).
+    sequence_length : int
+    """
+
+    def __init__(self, module: nn.Module, sequence_length: int):
+        super().__init__()
+        self.module, self.sequence_length = module, sequence_length
+        parameters = dict(module.named_parameters())
+        self.names = {id(parameter): name for name, parameter in parameters.items()}
+        self.paths = {id(layer): name for name, layer in module.named_modules()}
+        self.graph = Graph({name: tuple(p.shape) for name, p in parameters.items()}, sequence_length)
+        self.vocabulary = 0
+        self._values: dict[int, Value] = {}
+        self._tensors: list[Tensor] = []  # whose ids are in use
+        self._columns: dict[tuple[Matrix, int, int], Matrix] = {}
+
+    def run(self, tokens: Tensor) -> Any:
+        """Call `forward` and return its result."""
+        self._set(tokens, Ids(torch.arange(tokens.numel()).view(tokens.shape)))
+        with self._layers_recorded(), torch.enable_grad(), self:
+            return self.module(tokens)
+
+    @contextmanager
+    def _layers_recorded(self) -> Iterator[None]:
+        """Record tensor-train layers as such, not the products of their cores."""
+        with ExitStack() as stack:
+            for kind in (TTLinear, TTMEmbedding):
+                original = kind.forward
+
+                def forward(layer, x, original=original, kind=kind):
+                    with torch._C.DisableTorchFunction():
+                        y = original(layer, x)
+                        if self.value(x) is not None:
+                            self._record(Call(original, kind.__name__, (x, layer), {}, y))
+                    return y
+
+                stack.enter_context(mock.patch.object(kind, "forward", forward))
+            yield
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+
+    def __torch_function__(self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None) -> Any:
+        name = _name_of(func)
+        call = Call(func, name, tuple(args), kwargs or {})
+        found = self._found(call)
+        if not found or name in QUERIES:
+            return func(*args, **call.kwargs)
+        if name == "multi_head_attention_forward":  # a function in Python: what it calls is recorded
+            with mock.patch.object(F, "has_torch_function", lambda _: False), self:
+                return func(*args, **call.kwargs)
+        call.result = func(*args, **call.kwargs)
+        if name in OF_SHAPE and (name != "expand_as" or self.value(args[0]) is None):
+            return call.result
+        if next(_tensors(call.result), None) is not None:
+            self._record(call)
+        elif isinstance(call.result, bool | int | float | list) and not self._is_of_padding(call):
+            self._stop(call)
+        elif name == "__setitem__":
+            self._set(args[0], self._refused(Refusal("assignment to elements", "a sum, or torch.where of a mask")))
+        return call.result
+
+    def _found(self, call: Call) -> list[Value]:
+        leaves = _tensors((call.args, tuple(call.kwargs.values())))
+        return [value for tensor in leaves if (value := self.value(tensor)) is not None]
+
+    def _record(self, call: Call) -> None:
+        """Remember what the result of a call holds."""
+        found = self._found(call)
+        try:
+            value = next((value for value in found if isinstance(value, Refused)), None)
+            if value is None and call.name in MOVES:
+                self._move(call)
+                return
+            if value is None:
+                value = self._of_ids(call) if all(isinstance(v, Ids) for v in found) else self._by_rule(call)
+            if value is None:
+                return
+        except Refusal as refusal:
+            value = self._refused(refusal)
+        for tensor in _tensors(call.result):
+            self._set(tensor, value)
+
+    def _by_rule(self, call: Call) -> Value:
+        if call.name != "embedding" and all(isinstance(value, Weights) for value in self._found(call)):
+            names = sorted({value.name for value in self._found(call)})
+            raise Refusal(f"{call.name}: a computed parameter, from {', '.join(names[:2])},", "the parameter as it is")
+        rule = RULES.get(call.name)
+        operations = len(self.graph.operations)
+        try:
+            value = rule(self, call) if rule is not None else self.by_operation(call)
+            self.check_gradient(call)
+        except Refusal:
+            del self.graph.operations[operations:]
+            raise
+        return value
+
+    def check_gradient(self, call: Call) -> None:
+        """Raise Refusal if PyTorch has no gradient of a result that depends on trained parameters."""
+        tensors = list(_tensors((call.args, tuple(call.kwargs.values()))))
+        is_cut = not any(tensor.requires_grad for tensor in _tensors(call.result) if tensor.is_floating_point())
+        if is_cut and any(tensor.requires_grad and self.value(tensor) is not None for tensor in tensors):
+            raise Refusal(f"{call.name} without a gradient", NEAR["gradient"])
+
+    def _of_ids(self, call: Call) -> Value | None:
+        if call.name in ("embedding", "TTMEmbedding"):
+            return RULES[call.name](self, call)
+        if self._is_of_padding(call):
+            return None
+        message = self._refused(Refusal(f"{call.name} of the token ids", "an embedding of them")).message
+        return OfIds(message)
+
+    def _is_of_padding(self, call: Call) -> bool:
+        """Return True if a call compares token ids with 0, the id of padding, which no sample has."""
+        others = [x for x in (*call.args, *call.kwargs.values()) if self.value(x) is None]
+        is_zero = all(isinstance(x, int) and x == 0 for x in others)
+        return call.name in COMPARISONS and is_zero and all(isinstance(value, Ids) for value in self._found(call))
+
+    def _stop(self, call: Call) -> NoReturn:
+        found = self._found(call)
+        bad = next((v.message for v in found if isinstance(v, Refused) and not isinstance(v, OfIds)), None)
+        of = "the token ids" if any(isinstance(value, Ids | OfIds) for value in found) else "activations"
+        what = Refusal(
+            f"control flow on values of {of} ({call.name.strip('_')})", "the same operations for each sample"
+        )
+        raise ProgramError(bad or self._refused(what).message)
+
+    def _move(self, call: Call) -> None:
+        """Apply a function that only moves elements to the indices."""
+        if call.name in COPIES:
+            self.check_gradient(call)
+            (value,) = self._found(call)[:1]
+            if isinstance(value, Weights) and call.result.dtype != call.args[0].dtype:
+                value = Weights(value.name, value.index)
+            self._set(call.result, value)
+            return
+        value = self.value(call.args[0])
+        others = () if call.name == "view_as" else _tensors(call.args[1:])
+        if value is None or any(self.value(x) is not None for x in others):
+            if isinstance(value, Weights) and call.name == "__getitem__":
+                raise Refusal("rows of a parameter by token ids", "nn.Embedding")
+            raise Refusal(f"{call.name} by activations or token ids", "positions that do not depend on the sample")
+        if isinstance(value, Formula):
+            value = self.recorded(value)
+        function = torch.Tensor.reshape if call.name == "view" else call.function
+        if call.name in ("view", "reshape") and call.args[1:] and isinstance(call.args[1], torch.dtype):
+            raise Refusal("view as another type")
+        moved = function(value.index, *call.args[1:], **call.kwargs)
+        self.check_gradient(call)
+        for tensor, index in zip(_tensors(call.result), _tensors(moved), strict=True):
+            self._set(tensor, replace(value, index=index))
+
+    # ---- values of tensors ------------------------------------------------------------------------------------------
+
+    def _set(self, tensor: Tensor, value: Value) -> None:
+        self._tensors.append(tensor)
+        self._values[id(tensor)] = value
+
+    def value(self, tensor: Any) -> Value | None:
+        """Return what a tensor holds; None for a constant, or if it is not a tensor."""
+        if not isinstance(tensor, Tensor):
+            return None
+        value = self._values.get(id(tensor))
+        if value is None and id(tensor) in self.names:
+            value = Weights(self.names[id(tensor)], torch.arange(tensor.numel()).view(tensor.shape))
+            self._set(tensor, value)
+        elif value is None and tensor.requires_grad:
+            maker = f"by {tensor.grad_fn.name()}" if tensor.grad_fn else "outside the module's parameters"
+            value = self._refused(Refusal(f"a tensor with a gradient that was made {maker}", "functions of torch"))
+            self._set(tensor, value)
+        return value
+
+    def constant(self, x: Any) -> Tensor | None:
+        """Return a number or a constant tensor in double precision; None if it is neither."""
+        if isinstance(x, bool | int | float):
+            return torch.tensor(float(x), dtype=torch.float64)
+        if isinstance(x, Tensor) and self.value(x) is None:
+            return x.detach().cpu().double()
+        return None
+
+    def elements(self, x: Any, what: str) -> Elements:
+        """Return the elements of a matrix that a tensor holds, or raise Refusal."""
+        value = self.value(x)
+        value = self.recorded(value) if isinstance(value, Formula) else value
+        if not isinstance(value, Elements):
+            raise Refusal(f"{what} of {_kind(value)}", "an activation")
+        return value
+
+    def operand(self, x: Elements) -> tuple[Matrix, Tensor]:
+        """Return a matrix of the graph with the elements of a tensor, and the index for a result of its shape."""
+        rows = rows_in(x.index, x.matrix.features)
+        if rows is not None:
+            matrix = self._rows(x.matrix, rows)
+            return matrix, torch.arange(x.index.numel()).view(x.index.shape)
+        if covers(x.index, max_of(x.matrix.tokens) * x.matrix.features):
+            return x.matrix, x.index
+        raise Refusal(f"these elements of {x.matrix.name}", "rows of tokens, or features of whole vectors")
+
+    def _rows(self, matrix: Matrix, rows: Rows) -> Matrix:
+        """Return rows and columns of a matrix."""
+        if rows.columns < matrix.features:
+            matrix = self._part(matrix, rows.column, rows.columns)
+        length, most = max_of(matrix.tokens), self.sequence_length
+        if (rows.first, rows.count) == (0, length):
+            return matrix
+        if length == most and (rows.first, rows.count) == (0, 1):
+            return self.graph.rows(matrix, 0, 1)
+        if length == most and rows.count == most - 1:
+            return self.graph.rows(matrix, rows.first, Register(-1, 0, 0, most - 1))
+        what = f"rows {rows.first} to {rows.first + rows.count - 1} of the tokens"
+        raise Refusal(what, "x[:, 0], x[:, 1:] or x[:, :-1]")
+
+    def _part(self, matrix: Matrix, first: int, count: int) -> Matrix:
+        """Return columns of a matrix: a dense layer of its own for these outputs of a dense layer."""
+        key = (matrix, first, count)
+        if key not in self._columns:
+            maker = next((op for op in self.graph.operations if op.output is matrix), None)
+            if type(maker) is not Dense:
+                raise Refusal(f"features {first} to {first + count - 1} of {matrix.name}", "a layer for each part")
+            name, row = self.unique(f"{maker.name}.{first // count}"), maker.first + first
+            self._columns[key] = self.graph.dense(
+                maker.inputs[0], name, maker.weight, maker.bias, row, count, maker.transposed
+            )
+        return self._columns[key]
+
+    def like(self, result: Tensor, matrix: Matrix) -> Elements:
+        """Return the elements of a new matrix, row by row in a result's shape."""
+        return Elements(matrix, torch.arange(result.numel()).view(result.shape))
+
+    def of_parameter(self, x: Any, what: str) -> Weights:
+        """Return the elements of a parameter that a tensor holds, or raise Refusal."""
+        value = self.value(x)
+        if not isinstance(value, Weights):
+            near = "a parameter" if value is None else "a layer"
+            raise Refusal(f"{what} that is {_kind(value)}", near)
+        return value
+
+    # ---- elementwise functions --------------------------------------------------------------------------------------
+
+    def recorded(self, formula: Formula) -> Elements:
+        """Record an elementwise function: a known one, or its last step."""
+        if formula.recorded is None:
+            formula.recorded = self._known(formula.matrix, formula.index, formula.function, formula.name)
+            formula.recorded = formula.recorded or formula.step()
+        return formula.recorded
+
+    def _known(self, matrix: Matrix, index: Tensor, function: Callable, name: str) -> Elements | None:
+        x = torch.linspace(-7, 7, 113, dtype=torch.float64)
+        y = function(x)
+        if torch.allclose(y, x, 1e-9, 0):
+            return Elements(matrix, index)
+        found = next((key for key, f in IN_TORCH.items() if torch.allclose(y, f(x), 1e-6, 1e-8)), None)
+        factor = y[-1] / x[-1]
+        if found is None and not torch.allclose(y, factor * x, 1e-6, 0):
+            return None
+        matrix, index = self.operand(Elements(matrix, index))
+        if found is None:
+            return Elements(self.graph.scale(matrix, float(factor), self.unique(name)), index)
+        return Elements(self.graph.function(matrix, found, self.unique(name)), index)
+
+    def elementwise(self, call: Call) -> Value:
+        """Return the formula of an elementwise function of one matrix; record one of two matrices."""
+        operands = [(n, self.value(x)) for n, x in enumerate(call.args) if self.value(x) is not None]
+        values = [value for _, value in operands]
+        if any(not isinstance(value, Elements | Formula) for value in values):
+            raise Refusal(f"{call.name} of {_kind(next(v for v in values if not isinstance(v, Elements | Formula)))}")
+        first = values[0]
+        is_one = all(v.matrix is first.matrix and torch.equal(v.index, first.index) for v in values)
+        others = [self.constant(x) for x in call.args if isinstance(x, Tensor) and self.value(x) is None]
+        others = [x for x in others if x.numel() > 1 and not bool((x == x.reshape(-1)[0]).all())]
+        if not is_one or others or first.index.shape != call.result.shape:
+            return self._last_step(call)
+
+        constants = [None if self.value(y) is not None else _as_number(y) for y in call.args]
+
+        def function(x: Tensor) -> Tensor:
+            given = list(constants)
+            for n, value in operands:  # a copy, since the function may work in place
+                given[n] = value.function(x) if isinstance(value, Formula) else x.clone()
+            return call.function(*given, **call.kwargs)
+
+        name = self.name(call.name)
+        return Formula(first.matrix, first.index, function, self.at_this_place(lambda: self._last_step(call)), name)
+
+    def _last_step(self, call: Call) -> Elements:
+        operands = [x for x in call.args if self.value(x) is not None]
+        if len(operands) > 1:
+            return self.by_operation(call)
+        x = self.elements(operands[0], call.name)
+        given = [None if self.value(y) is not None else _as_number(y) for y in call.args]
+        if any(isinstance(y, Tensor) for y in given):
+            raise Refusal(f"{call.name} of a constant tensor", "a parameter of a layer")
+        n = given.index(None)
+        step = lambda t: call.function(*given[:n], t.clone(), *given[n + 1 :], **call.kwargs)  # noqa: E731
+        found = self._known(x.matrix, x.index, step, self.name(call.name))
+        if found is None:
+            raise Refusal(f"{call.name}", NEAR.get(call.name, f"{', '.join(ACTIVATIONS)}, or larger initial values"))
+        return found
+
+    def by_operation(self, call: Call) -> Elements:
+        """Record the operation of the graph that computes a function of activations of one shape."""
+        kind = self.graph.of_function(call.name)
+        values = [self.value(x) for x in call.args]
+        if kind is None or call.kwargs or not all(isinstance(value, Elements | Formula) for value in values):
+            raise Refusal(call.name, NEAR.get(call.name, ""))
+        operands = [self.operand(self.elements(x, call.name)) for x in call.args]
+        (matrix, index), *others = operands
+        for other, its_index in others:
+            if other.tokens != matrix.tokens or index.shape != its_index.shape or not torch.equal(index, its_index):
+                raise Refusal(f"{call.name} of tensors of other shapes", "activations of one shape")
+        name = self.unique(self.name(call.name))
+        output = Matrix(name, matrix.tokens, matrix.features)
+        return Elements(self.graph.append(kind(name, tuple(m for m, _ in operands), output)), index)
+
+    # ---- places and names -------------------------------------------------------------------------------------------
+
+    def name(self, what: str) -> str:
+        """Return a name for an operation: what it computes, with its place."""
+        return ".".join(filter(None, (self._place()[0], what)))
+
+    def unique(self, name: str) -> str:
+        """Return a name that no operation has."""
+        names = {op.name for op in self.graph.operations}
+        return next(new for new in (name, *(f"{name}.{n}" for n in range(1, 1 << 12))) if new not in names)
+
+    def at_this_place(self, record: Callable[[], Elements]) -> Callable[[], Elements]:
+        """Return a function that records later, with the present place in its refusals."""
+        place = self._place()
+
+        def later() -> Elements:
+            try:
+                return record()
+            except Refusal as refusal:
+                refusal.place = refusal.place or place
+                raise
+
+        return later
+
+    def _place(self) -> tuple[str, str]:
+        """Return the path of the layer whose `forward` runs, and the line of the user's file, if there is one."""
+        frame, path, line = sys._getframe(1), None, ""
+        while frame.f_code is not Recorder.run.__code__ and (path is None or not line):
+            file = frame.f_code.co_filename
+            if not line and not file.startswith((*LIBRARIES, "<")) and file.endswith(".py"):
+                line = f"{Path(file).name}, line {frame.f_lineno}"
+            if path is None and frame.f_code.co_argcount:
+                owner = frame.f_locals.get(frame.f_code.co_varnames[0])
+                path = self.paths.get(id(owner)) if isinstance(owner, nn.Module) else None
+            frame = frame.f_back
+        return path or "", line
+
+    def _refused(self, refusal: Refusal) -> Refused:
+        place, line = refusal.place or self._place()
+        where, at = place or type(self.module).__name__, f" ({line})" if line else ""
+        near = refusal.near or NEAR.get(refusal.what.split()[0], f"one of these: {LIST}")
+        return Refused(f"{where}: {refusal.what} is no operation of the card; use {near}{at}")
+
+    def refuse(self, refusal: Refusal) -> ProgramError:
+        """Return the error for a refusal."""
+        return ProgramError(self._refused(refusal).message)
+
+
+IN_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+def _name_of(function: Callable) -> str:
+    """Return a function's name, without what says that it works in place."""
+    name = getattr(function, "__name__", str(function))
+    if name == "__get__":
+        name = function.__self__.__name__
+    name = name if name.endswith("__") else name.removesuffix("_")
+    return ALIASES.get(name, name)
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested sequences."""
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, tuple | list):
+        for item in x:
+            yield from _tensors(item)
+
+
+def _as_number(x: Any) -> Any:
+    """Return a constant tensor of equal elements as a number."""
+    if isinstance(x, Tensor) and x.numel() and bool((x == x.reshape(-1)[0]).all()):
+        return x.reshape(-1)[0].item()
+    return x
+
+
+def _kind(value: Value | None) -> str:
+    names = {Ids: "token ids", Weights: "a parameter", Scores: "attention scores", Elements: "an activation"}
+    return names.get(type(value), "a constant" if value is None else "an activation")

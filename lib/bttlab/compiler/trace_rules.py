@@ -1,0 +1,401 @@
+"""What the recorder does with each function of torch: a rule for those that are more than moves of elements."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.ops.embedding import Embedding
+from bttlab.compiler.trace_record import RULES, Call, Recorder, Value
+from bttlab.compiler.trace_values import Elements, Formula, Ids, Refusal, Scores, Weights, heads_in, rows_in
+
+HIDDEN = -1e4  # a mask of this or less hides a key
+ELEMENTWISE = (
+    "gelu relu silu tanh sigmoid erf exp pow square neg abs sqrt rsqrt div rdiv rsub sub mul reciprocal softplus elu "
+    "leaky_relu hardswish hardsigmoid mish clamp sin cos log log1p expm1 hardtanh relu6 celu selu logsigmoid maximum "
+    "minimum clamp_min clamp_max threshold softsign erfc rpow log_sigmoid"
+)
+
+
+def rule(*names: str) -> Callable:
+    """Make a function the rule of functions of torch."""
+
+    def register(function: Callable) -> Callable:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def given(call: Call, *names: str, **defaults: Any) -> list[Any]:
+    """Return a call's arguments in the order of these names."""
+    order = [*names, *defaults]
+    values = defaults | dict(zip(order, call.args, strict=False)) | call.kwargs
+    return [values[name] for name in order]
+
+
+# ---- layers ---------------------------------------------------------------------------------------------------------
+
+
+@rule("TTLinear")
+def _tt_linear(recorder: Recorder, call: Call) -> Elements:
+    x, layer = call.args
+    name = _layer_name(recorder, layer)
+    matrix, _ = recorder.operand(recorder.elements(x, "linear"))
+    return recorder.like(call.result, recorder.graph.linear(matrix, name))
+
+
+@rule("TTMEmbedding")
+def _ttm_embedding(recorder: Recorder, call: Call) -> Elements:
+    ids, layer = call.args
+    return _table(recorder, call, recorder.value(ids), _layer_name(recorder, layer), layer.num_embeddings)
+
+
+def _layer_name(recorder: Recorder, layer: Any) -> str:
+    """Return the name of a tensor-train layer, of which the cores are parameters."""
+    if layer.core_map is not None:
+        raise Refusal("a core_map", "the cores as they are")
+    names = {recorder.names.get(id(core), "") for core in layer.used_cores()}
+    prefixes = {name.rpartition(".cores.")[0] for name in names}
+    bias = getattr(layer, "bias", None)
+    if len(prefixes) != 1 or (bias is not None and recorder.names.get(id(bias)) != f"{min(prefixes)}.bias"):
+        raise Refusal("a tensor-train layer that shares parameters with another", "a layer of its own")
+    return prefixes.pop()
+
+
+@rule("linear")
+def _linear(recorder: Recorder, call: Call) -> Elements:
+    x, weight, bias = given(call, "input", "weight", bias=None)
+    return _dense(recorder, call.result, x, weight, True, bias)
+
+
+@rule("addmm")
+def _addmm(recorder: Recorder, call: Call) -> Elements:
+    bias, x, weight, beta, alpha = given(call, "input", "mat1", "mat2", beta=1, alpha=1)
+    if (beta, alpha) != (1, 1):
+        raise Refusal("addmm with factors", "beta and alpha of 1")
+    return _dense(recorder, call.result, x, weight, False, bias)
+
+
+def _dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bool, bias: Any = None) -> Elements:
+    """Record y = x W^T + b; the weight is (out, in), or (in, out) if not `is_out_in`."""
+    matrix, _ = recorder.operand(recorder.elements(x, "linear"))
+    w = recorder.of_parameter(weight, "linear with a weight")
+    index = w.index if is_out_in else w.index.T
+    shape = recorder.graph.shapes[w.name]
+    rows, is_transposed = rows_in(index, shape[-1]), False
+    if rows is None or rows.columns != shape[-1] or index.shape[1] != shape[-1]:
+        rows, is_transposed = rows_in(index.T, shape[-1]), True
+        if rows is None or rows.count != shape[0]:
+            raise Refusal(f"linear with these elements of {w.name}", "rows of the weight, or all of it")
+    first, outputs = (rows.column, rows.columns) if is_transposed else (rows.first, rows.count)
+    name, shift = w.name.rpartition(".")[0] or w.name, ""
+    if bias is not None:
+        b = recorder.of_parameter(bias, "linear with a bias")
+        start, shift = int(b.index.reshape(-1)[0]), b.name
+        if not torch.equal(b.index.reshape(-1), start + torch.arange(outputs)) or start != first:
+            raise Refusal(f"linear with these elements of {b.name}", "the bias of the weight's rows")
+    dense = recorder.graph.dense(matrix, recorder.unique(name), w.name, shift, first, outputs, is_transposed)
+    return recorder.like(result, dense)
+
+
+@rule("embedding")
+def _embedding(recorder: Recorder, call: Call) -> Value:
+    ids, weight, padding, max_norm, _, by_frequency, sparse = given(
+        call, "input", "weight", padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False
+    )
+    w = recorder.of_parameter(weight, "embedding with a table")
+    rows, columns = recorder.graph.shapes[w.name]
+    if max_norm is not None or by_frequency or sparse:
+        raise Refusal("embedding with max_norm, scale_grad_by_freq or sparse", "nn.Embedding without them")
+    chosen = recorder.value(ids)
+    if chosen is None:  # positions, or a type for all tokens
+        return Weights(w.name, w.index[ids.cpu()])
+    if padding not in (None, -1, 0) or not torch.equal(w.index, torch.arange(rows * columns).view(rows, columns)):
+        raise Refusal(f"embedding with padding_idx {padding}", "padding_idx 0, the id of padding, or none")
+    prefix, _, kind = w.name.rpartition(".")
+    if kind != "weight":
+        raise Refusal(f"embedding with the table {w.name}", "nn.Embedding")
+    return _table(recorder, call, chosen, prefix, rows)
+
+
+def _table(recorder: Recorder, call: Call, ids: Value, name: str, rows: int) -> Elements:
+    if not isinstance(ids, Ids) or not torch.equal(ids.index.reshape(-1), torch.arange(recorder.sequence_length)):
+        raise Refusal("embedding of other ids than the sample's", "the token ids as they are")
+    if any(isinstance(op, Embedding) for op in recorder.graph.operations):
+        raise Refusal("embedding of the tokens for the second time", "one table")
+    recorder.vocabulary = rows
+    return recorder.like(call.result, recorder.graph.embedding(name))
+
+
+@rule("layer_norm", "rms_norm")
+def _norm(recorder: Recorder, call: Call) -> Elements:
+    x, shape, weight, bias, epsilon = given(call, "input", "normalized_shape", weight=None, bias=None, eps=None)
+    is_centred = call.name == "layer_norm"
+    if not is_centred:
+        epsilon = call.kwargs.get("eps", call.args[3] if len(call.args) > 3 else None)
+        bias = None
+    epsilon = epsilon if epsilon is not None else 1e-5 if is_centred else torch.finfo(torch.float32).eps
+    matrix, index = recorder.operand(recorder.elements(x, "norm"))
+    if weight is None or tuple(shape) != (matrix.features,):
+        raise Refusal("norm without a scale, or over several axes", "nn.LayerNorm(features)")
+    parameters = [recorder.of_parameter(p, "norm with a scale or shift") for p in (weight, bias) if p is not None]
+    names = [p.name for p in parameters]
+    prefix = names[0].rpartition(".")[0]
+    known = [f"{prefix}.weight", f"{prefix}.bias"][: len(names)]
+    if names != known or any(p.index.numel() != matrix.features for p in parameters):
+        raise Refusal(f"norm with the parameters {', '.join(names)}", "a layer whose parameters are weight and bias")
+    if len(names) < 2 and f"{prefix}.bias" in recorder.graph.shapes:
+        raise Refusal(f"norm that leaves out {prefix}.bias", "bias=False")
+    return Elements(recorder.graph.norm(matrix, prefix, epsilon, is_centred), index)
+
+
+@rule("dropout", "alpha_dropout", "dropout1d", "feature_dropout", "native_dropout")
+def _dropout(recorder: Recorder, call: Call) -> Value:
+    x, p, training = given(call, "input", p=0.5, training=True)
+    if p and training:
+        raise Refusal(f"dropout of probability {p:g}")
+    return recorder.value(x)
+
+
+# ---- sums, products, functions --------------------------------------------------------------------------------------
+
+
+@rule("add")
+def _add(recorder: Recorder, call: Call) -> Value:
+    x, y, alpha = given(call, "input", "other", alpha=1)
+    if alpha != 1:
+        raise Refusal("add with alpha", "a product and a sum")
+    values = [recorder.value(x), recorder.value(y)]
+    if (
+        isinstance(values[1], Scores)
+        or isinstance(values[0], Weights)
+        or (values[0] is None and isinstance(values[1], Elements | Formula))
+    ):
+        (x, y), values = (y, x), values[::-1]
+    if isinstance(values[0], Scores):
+        return _with_mask(recorder, values[0], recorder.constant(y))
+    if isinstance(values[1], Weights):
+        return _with_rows(recorder, call, recorder.elements(x, "add"), values[1])
+    constant = recorder.constant(y)
+    if constant is not None and not constant.any():
+        return values[0]
+    if constant is not None and constant.numel() > 1:
+        raise Refusal("add of a constant tensor", "nn.Embedding of positions")
+    if all(isinstance(value, Elements | Formula) for value in values):
+        a, b = ((v.matrix, v.index) for v in values)
+        if a[0] is not b[0] or not torch.equal(a[1], b[1]):
+            return _sum(recorder, call, x, y)
+    return recorder.elementwise(call)
+
+
+def _sum(recorder: Recorder, call: Call, x: Any, y: Any) -> Elements:
+    (a, index), (b, other) = (recorder.operand(recorder.elements(z, "add")) for z in (x, y))
+    if a.tokens != b.tokens or not torch.equal(index, other):
+        raise Refusal("add of tensors of other shapes", "activations of one shape")
+    name = recorder.unique(recorder.name("add"))
+    return Elements(recorder.graph.add(a, b, name), index)
+
+
+def _with_rows(recorder: Recorder, call: Call, x: Elements, w: Weights) -> Elements:
+    """Record x + the first rows of a table."""
+    matrix, index = recorder.operand(x)
+    rows = rows_in(w.index, recorder.graph.shapes[w.name][-1])
+    tokens = recorder.sequence_length
+    if rows is None or (rows.first, rows.count, rows.column, rows.columns) != (0, tokens, 0, matrix.features):
+        raise Refusal(f"add of these elements of {w.name}", "the first rows of a table of positions")
+    if matrix.tokens != recorder.graph.tokens or not torch.equal(index.reshape(-1), torch.arange(index.numel())):
+        raise Refusal(f"add of {w.name} to some of the tokens", "all tokens")
+    return Elements(recorder.graph.position(matrix, w.name), index)
+
+
+@rule("mul", "div")
+def _product(recorder: Recorder, call: Call) -> Value:
+    x, y = given(call, "input", "other")
+    if call.name == "mul" and isinstance(recorder.value(y), Scores):
+        x, y = y, x
+    value, factor = recorder.value(x), recorder.constant(y)
+    if isinstance(value, Scores):
+        if factor is None or factor.numel() != 1 or value.is_softmax:
+            what = f"{call.name} after the softmax" if value.is_softmax else f"{call.name} of scores by a tensor"
+            raise Refusal(what, "one number for all scores, before the softmax")
+        factor = float(factor) if call.name == "mul" else 1 / float(factor)
+        return _scaled(value, factor)
+    if factor is not None and factor.numel() > 1 and bool((factor == 1).all()) and call.result.shape == x.shape:
+        return value
+    return recorder.elementwise(call)
+
+
+def _elementwise(recorder: Recorder, call: Call) -> Value:
+    return recorder.elementwise(call)
+
+
+rule(*(name for name in ELEMENTWISE.split() if name not in RULES))(_elementwise)
+
+
+# ---- attention ------------------------------------------------------------------------------------------------------
+
+
+def _scaled(scores: Scores, factor: float) -> Scores:
+    mask = scores.mask * factor if factor > 0 else scores.mask
+    return Scores(scores.q, scores.k, scores.heads, scores.scale * factor, mask, scores.index)
+
+
+def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:
+    """Return a matrix, its number of heads, and the number by which it is to be multiplied."""
+    value, factor = recorder.value(x), 1.0
+    if isinstance(value, Formula) and value.recorded is None:
+        one = torch.linspace(-3, 3, 7, dtype=torch.float64)
+        factor = float(value.function(one)[-1] / 3)
+        if not torch.allclose(value.function(one), factor * one, 1e-9, 0):
+            factor = 1.0
+        else:
+            value = Elements(value.matrix, value.index)
+    if isinstance(value, Formula):
+        value = recorder.recorded(value)
+    if not isinstance(value, Elements):
+        raise Refusal("matmul of something else than activations", "nn.Linear or TTLinear")
+    found = heads_in(value.index, value.matrix.features)
+    if found is None or found[1] != recorder.sequence_length:
+        raise Refusal("attention over other axes", "axes (batch, heads, tokens, features of a head)")
+    heads, _, column = found
+    size = value.index.shape[-1] * heads
+    return (
+        (value.matrix if size == value.matrix.features else recorder._part(value.matrix, column, size)),
+        heads,
+        factor,
+    )
+
+
+def _scores(recorder: Recorder, result: Tensor, q: Any, k: Any) -> Scores:
+    """Return the scores q k^T of heads; k is not yet transposed."""
+    (a, heads, factor), (b, others, its) = _heads(recorder, q), _heads(recorder, k)
+    if (heads, a.features) != (others, b.features):
+        raise Refusal("attention of heads of other sizes", "as many heads and features of q, k and v")
+    tokens = recorder.sequence_length
+    mask = torch.zeros(heads, tokens, tokens, dtype=torch.float64)
+    return Scores(a, b, heads, factor * its, mask, torch.arange(mask.numel()).view(result.shape))
+
+
+def _with_mask(recorder: Recorder, scores: Scores, mask: Tensor | None) -> Scores:
+    if mask is None or scores.is_softmax:
+        raise Refusal("add to the scores of something that is not constant", "a constant mask")
+    try:
+        total = scores.mask + scores.spread(mask)
+    except RuntimeError:
+        raise Refusal("add of a mask of another shape", "a mask (tokens, tokens)") from None
+    return Scores(scores.q, scores.k, scores.heads, scores.scale, total, scores.index)
+
+
+@rule("masked_fill", "where")
+def _masked_fill(recorder: Recorder, call: Call) -> Value:
+    if call.name == "where":
+        shown, scores, value = given(call, "condition", "input", "other")
+        hidden = None if recorder.constant(shown) is None else recorder.constant(shown) == 0
+    else:
+        scores, hidden, value = given(call, "input", "mask", "value")
+        hidden = None if recorder.constant(hidden) is None else recorder.constant(hidden) != 0
+    held, value = recorder.value(scores), recorder.constant(value)
+    if hidden is not None and not hidden.any():
+        return held
+    if (
+        not isinstance(held, Scores)
+        or held.is_softmax
+        or hidden is None
+        or value is None
+        or value.numel() > 1
+        or value > -1e4
+    ):
+        raise Refusal(call.name, "a constant mask on scores, with -inf")
+    mask = torch.where(held.spread(hidden), float("-inf"), held.mask)
+    return Scores(held.q, held.k, held.heads, held.scale, mask, held.index)
+
+
+@rule("softmax")
+def _softmax(recorder: Recorder, call: Call) -> Value:
+    x, dim = given(call, "input", dim=-1)[:2]
+    scores = recorder.value(x)
+    standard = isinstance(scores, Scores) and torch.equal(scores.index.reshape(-1), torch.arange(scores.mask.numel()))
+    if not standard or scores.is_softmax or dim % call.result.ndim != call.result.ndim - 1:
+        raise Refusal("softmax", "logits as they are: the loss has the softmax; one softmax over the keys of attention")
+    return Scores(scores.q, scores.k, scores.heads, scores.scale, scores.mask, scores.index, True)
+
+
+@rule("matmul")
+def _matmul(recorder: Recorder, call: Call) -> Value:
+    a, b = given(call, "input", "other" if "other" in call.kwargs else "mat2")
+    left, right = recorder.value(a), recorder.value(b)
+    if isinstance(right, Weights):
+        return _dense(recorder, call.result, a, b, False)
+    if isinstance(left, Scores):
+        return _context(recorder, call.result, left, b)
+    if isinstance(left, Elements | Formula) and isinstance(right, Elements | Formula):
+        transposed = b.detach().transpose(-1, -2)
+        value = recorder.recorded(right) if isinstance(right, Formula) else right
+        recorder._set(transposed, Elements(value.matrix, value.index.transpose(-1, -2)))
+        return _scores(recorder, call.result, a, transposed)
+    raise Refusal("matmul", "nn.Linear or TTLinear, or attention of one token sequence")
+
+
+@rule("baddbmm")
+def _baddbmm(recorder: Recorder, call: Call) -> Value:
+    mask, a, b, beta, alpha = given(call, "input", "batch1", "batch2", beta=1, alpha=1)
+    scores = _matmul(recorder, Call(torch.matmul, "matmul", (a, b), {}, call.result))
+    if not isinstance(scores, Scores):
+        raise Refusal("baddbmm", "a product of q and k")
+    scores = scores if alpha == 1 else _scaled(scores, float(alpha))
+    return _with_mask(recorder, scores, recorder.constant(mask) * beta) if beta else scores
+
+
+def _context(recorder: Recorder, result: Tensor, scores: Scores, v: Any) -> Elements:
+    """Record softmax(scale q k^T + mask) v."""
+    values, heads, factor = _heads(recorder, v)
+    if not scores.is_softmax or (heads, values.features) != (scores.heads, scores.q.features) or factor != 1:
+        raise Refusal("attention without a softmax, or of heads of other sizes", "softmax(q k^T) v of as many heads")
+    name = recorder.unique(recorder.name("attention"))
+    mask, usual = scores.mask, 1 / math.sqrt(scores.q.features // heads)
+    hidden = mask <= HIDDEN
+    is_causal = bool((hidden == _above(recorder.sequence_length)).all()) and not mask[~hidden].any()
+    if not is_causal and mask.any():
+        raise Refusal("attention with a mask that is not causal", "is_causal=True, or no mask")
+    if not math.isclose(scores.scale, usual, rel_tol=1e-6):
+        raise Refusal(f"attention of scale {scores.scale:g}", f"1 / sqrt(head size) = {usual:g}")
+    context = recorder.graph.attention(scores.q, scores.k, values, heads, name, is_causal)
+    tokens, features = recorder.sequence_length, values.features
+    size = features // heads
+    index = torch.arange(tokens)[:, None] * features + torch.arange(size) + size * torch.arange(heads)[:, None, None]
+    return Elements(context, index.view(result.shape))
+
+
+@rule("scaled_dot_product_attention")
+def _sdpa(recorder: Recorder, call: Call) -> Elements:
+    q, k, v, mask, p, causal, scale, grouped = given(
+        call, "query", "key", "value", attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+    )
+    if p:
+        raise Refusal(f"dropout of probability {p:g}")
+    tokens = recorder.sequence_length
+    shape = (*q.shape[:-1], k.shape[-2])
+    if grouped and q.shape != k.shape:
+        raise Refusal("attention of grouped queries", "as many heads of q, k and v")
+    scores = _scaled(
+        _scores(recorder, torch.empty(shape), q, k), 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    )
+    if causal:
+        scores = _with_mask(
+            recorder, scores, torch.zeros(tokens, tokens).masked_fill(_above(tokens), float("-inf")).double()
+        )
+    if mask is not None:
+        constant = recorder.constant(mask)
+        if constant is not None and mask.dtype == torch.bool:
+            constant = torch.zeros_like(constant).masked_fill(constant == 0, float("-inf"))
+        scores = _with_mask(recorder, scores, constant)
+    scores.is_softmax = True
+    return _context(recorder, call.result, scores, v)
+
+
+def _above(tokens: int) -> Tensor:
+    return torch.ones(tokens, tokens, dtype=torch.bool).triu(1)

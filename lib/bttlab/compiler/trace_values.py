@@ -1,0 +1,169 @@
+"""What the tensors of a module hold while it is traced: elements of a matrix of the graph, of a parameter, scores.
+
+Each value has an index tensor of the tensor's shape: the number of each element in its matrix (token * features +
+feature) or parameter. Operations that only move elements are applied to the index tensor as they are; which rows,
+columns or heads a tensor holds is then read from its indices, whatever moves led there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from bttlab.compiler.matrix import Matrix
+
+
+class Refusal(Exception):
+    """An operation that the card does not have.
+
+    Parameters
+    ----------
+    what : str
+        The operation.
+    near : str
+        What to use instead.
+    """
+
+    def __init__(self, what: str, near: str = ""):
+        super().__init__(what)
+        self.what, self.near = what, near
+        self.place: tuple[str, str] | None = None  # where, if not where it is caught
+
+
+@dataclass(eq=False)
+class Ids:
+    """Token ids of the sample."""
+
+    index: Tensor
+
+
+@dataclass(eq=False)
+class Elements:
+    """Elements of a matrix."""
+
+    matrix: Matrix
+    index: Tensor
+
+
+@dataclass(eq=False)
+class Weights:
+    """Elements of a parameter."""
+
+    name: str
+    index: Tensor
+
+
+@dataclass(eq=False)
+class Formula:
+    """An elementwise function of a matrix, recorded as an operation when something else reads it.
+
+    Attributes
+    ----------
+    matrix, index
+        As of `Elements`: of the elements to which the function is applied.
+    function : callable
+        The composition of all steps since the matrix, on tensors.
+    step : callable
+        Records the last step alone, for a composition that is not a known function.
+    name : str
+        Of the last step, with its place.
+    recorded : Elements, optional
+        The result, once recorded.
+    """
+
+    matrix: Matrix
+    index: Tensor
+    function: Callable[[Tensor], Tensor]
+    step: Callable[[], Elements]
+    name: str
+    recorded: Elements | None = None
+
+
+@dataclass(eq=False)
+class Scores:
+    """Attention scores scale q k^T + mask, or their softmax.
+
+    Attributes
+    ----------
+    q, k : Matrix
+    heads : int
+    scale : float
+    mask : Tensor, shape (heads, tokens, tokens)
+        Is added to the scaled scores; -inf hides a key.
+    index : Tensor
+        Numbers of the elements of (heads, tokens, tokens).
+    is_softmax : bool
+    """
+
+    q: Matrix
+    k: Matrix
+    heads: int
+    scale: float
+    mask: Tensor
+    index: Tensor
+    is_softmax: bool = False
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Return values of the tensor's shape, or that broadcast to it, in the order of `mask`."""
+        flat = torch.empty(self.mask.numel(), dtype=values.dtype)
+        flat[self.index.reshape(-1)] = values.detach().cpu().expand(self.index.shape).reshape(-1)
+        return flat.view(self.mask.shape)
+
+
+@dataclass(eq=False)
+class Refused:
+    """The result of an operation that the card does not have: an error if an output depends on it."""
+
+    message: str
+
+
+@dataclass(eq=False)
+class OfIds(Refused):
+    """Something computed from token ids."""
+
+
+@dataclass
+class Rows:
+    """Rows `first` to `first + count` and columns of a matrix, row by row."""
+
+    first: int
+    count: int
+    column: int
+    columns: int
+    shape: torch.Size = field(default_factory=torch.Size)
+
+
+def rows_in(index: Tensor, features: int) -> Rows | None:
+    """Return which rows and columns of a matrix a tensor holds, in order; None if it holds other elements."""
+    flat = index.reshape(-1, index.shape[-1]) if index.ndim else index.reshape(1, 1)
+    if not flat.numel():
+        return None
+    first, column = divmod(int(flat[0, 0]), features)
+    count, columns = flat.shape
+    expected = (first + torch.arange(count))[:, None] * features + column + torch.arange(columns)
+    if column + columns > features or not torch.equal(flat, expected):
+        return None
+    return Rows(first, count, column, columns)
+
+
+def heads_in(index: Tensor, features: int) -> tuple[int, int, int] | None:
+    """Return heads, tokens and first column of a tensor (..., heads, tokens, features of a head), else None.
+
+    A tensor (tokens, features) has one head.
+    """
+    sizes = [size for size in index.shape[:-2] if size != 1]
+    if index.ndim < 2 or len(sizes) > 1:
+        return None
+    heads, (tokens, size) = sizes[0] if sizes else 1, index.shape[-2:]
+    column = int(index.reshape(-1)[0])
+    numbers = torch.arange(tokens)[:, None] * features + column + torch.arange(size)
+    expected = torch.arange(heads)[:, None, None] * size + numbers
+    if column + heads * size > features or not torch.equal(index.reshape(heads, tokens, size), expected):
+        return None
+    return heads, tokens, column
+
+
+def covers(index: Tensor, size: int) -> bool:
+    """Return True if a tensor holds each element of a matrix once."""
+    return index.numel() == size and torch.equal(index.reshape(-1).sort().values, torch.arange(size))

@@ -1,0 +1,244 @@
+"""A traced module is the module, or is refused in a line that names the place."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bttlab.compiler import trace as trace_module
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.trace import trace
+
+WORDS, WIDTH, TAGS, LENGTH = 20, 32, 5, 12
+
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(WORDS, WIDTH)
+        self.q, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, TAGS)
+
+    def encode(self, x, tokens):
+        return F.relu(self.q(x))
+
+    def forward(self, tokens):
+        return self.head(self.encode(self.table(tokens), tokens))
+
+
+def heads(x):
+    return x.view(*x.shape[:2], 2, -1).transpose(1, 2)
+
+
+def attend(q, v, change=lambda scores: scores, after=lambda p: p):
+    scores = change(heads(q) @ heads(q).transpose(-1, -2) / math.sqrt(WIDTH // 2))
+    return (after(scores.softmax(-1)) @ heads(v)).transpose(1, 2).flatten(2)
+
+
+def made(encode, prepare=lambda net: None) -> nn.Module:
+    """A module whose layers `encode(net, x, tokens)` calls; `prepare` changes it before."""
+
+    class Net(Base):
+        def encode(self, x, tokens):
+            return encode(self, x, tokens)
+
+    net = Net()
+    prepare(net)
+    return net
+
+
+class LoRA(nn.Linear):
+    def __init__(self):
+        super().__init__(WIDTH, WIDTH)
+        self.a, self.b = nn.Parameter(torch.randn(16, WIDTH)), nn.Parameter(torch.randn(WIDTH, 16))
+
+    def forward(self, x):
+        return super().forward(x) + (x @ self.a.T) @ self.b.T
+
+
+class Double(torch.autograd.Function):
+    """Twice x forward, once backward: no function of torch sees it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, d):
+        return d
+
+
+def lora(net):
+    net.q = LoRA()
+
+
+def hooked(net):
+    net.q.register_forward_hook(lambda layer, inputs, y: y * 2)
+
+
+def test_what_the_layers_compute_is_traced_not_what_they_are_called():
+    """Subclasses with a forward of their own and hooks are in the graph."""
+    kinds = [op.kind for op in trace(made(lambda n, x, t: torch.tanh(n.q(x)), lora), LENGTH).graph.operations]
+    assert kinds == ["embedding", "dense", "dense", "dense", "add", "function", "classifier"]
+    kinds = [op.kind for op in trace(made(lambda n, x, t: n.q(x), hooked), LENGTH).graph.operations]
+    assert kinds == ["embedding", "dense", "scale", "classifier"]
+
+
+WRITTEN = {
+    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+    "silu": lambda x: x / (1 + torch.exp(-x)),
+    "relu": lambda x: x.clamp(min=0),
+    "tanh": lambda x: 2 * torch.sigmoid(2 * x) - 1,
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_activations_written_out_are_known_by_their_values(name):
+    graph = trace(made(lambda n, x, t: WRITTEN[name](n.q(x))), LENGTH).graph
+    assert [op.options for op in graph.operations if op.kind == "function"] == [{"function": name}]
+
+
+def by_length(net, x, tokens):
+    return net.q(x) if tokens.shape[1] > 8 else x
+
+
+def alibi(net, x, tokens):
+    i = torch.arange(tokens.shape[1])
+    bias = -(i[:, None] - i[None, :]).abs() / 2
+    return attend(net.q(x), x, lambda scores: scores + bias)
+
+
+def added_twice(net, x, tokens):
+    return net.q(x) + net.q.weight[0] * 0
+
+
+REFUSED = {
+    "attention dropout": (
+        lambda n, x, t: n.more(x, x, x)[0],
+        lambda n: setattr(n, "more", nn.MultiheadAttention(WIDTH, 2, dropout=0.5, batch_first=True)),
+        r"^more: dropout of probability 0.5 .*eval\(\)",
+    ),
+    "dropout by position": (lambda n, x, t: F.dropout(n.q(x), 0.3), None, "^Net: dropout of probability 0.3"),
+    "noise": (lambda n, x, t: n.q(x) + torch.randn(1), None, "add is no operation|draws random numbers in training"),
+    "condition on the length": (by_length, None, r"output for 7 tokens differs .* depends on the length"),
+    "condition on the ids": (
+        lambda n, x, t: n.q(x) if t.max() > 30 else x,
+        None,
+        r"control flow on values of the token ids \(bool\)",
+    ),
+    "ids as numbers": (lambda n, x, t: n.q(x) * (t != 7).unsqueeze(-1), None, "ne of the token ids"),
+    "two softmaxes": (
+        lambda n, x, t: attend(n.q(x), x, lambda s: s.softmax(-1)),
+        None,
+        "softmax is no operation.*one softmax",
+    ),
+    "scale after the softmax": (
+        lambda n, x, t: attend(n.q(x), x, after=lambda p: p * 2),
+        None,
+        "mul after the softmax is no operation",
+    ),
+    "scale by the length": (
+        lambda n, x, t: attend(n.q(x), x, lambda s: s * (LENGTH / t.shape[1])),
+        None,
+        "output for 7 tokens differs .* a scale",
+    ),
+    "weight norm": (
+        lambda n, x, t: n.q(x),
+        lambda n: torch.nn.utils.parametrizations.weight_norm(n.q),
+        "^q.*computed parameter, from q.parametrizations.weight.original0",
+    ),
+    "detached": (lambda n, x, t: n.q(x).detach(), None, r"detach without a gradient.*requires_grad_\(False\)"),
+    "a function of autograd": (
+        lambda n, x, t: Double.apply(n.q(x)),
+        None,
+        "mul without a gradient .*autograd.Function",
+    ),
+    "a table from its end": (
+        lambda n, x, t: n.q(x) + n.more[-t.shape[1] :],
+        lambda n: setattr(n, "more", nn.Parameter(torch.randn(2 * LENGTH, WIDTH))),
+        "add of these elements of more",
+    ),
+    "a table with steps": (
+        lambda n, x, t: n.q(x) + n.more[::2][: t.shape[1]],
+        lambda n: setattr(n, "more", nn.Parameter(torch.randn(2 * LENGTH, WIDTH))),
+        "add of these elements of more",
+    ),
+    "padding_idx": (
+        lambda n, x, t: n.q(x),
+        lambda n: setattr(n, "table", nn.Embedding(WORDS, WIDTH, padding_idx=3)),
+        "^table: embedding with padding_idx 3",
+    ),
+    "max_norm": (
+        lambda n, x, t: n.q(x),
+        lambda n: setattr(n, "table", nn.Embedding(WORDS, WIDTH, max_norm=1.0)),
+        "^table: embedding with max_norm",
+    ),
+    "one parameter, two layers": (
+        lambda n, x, t: n.more(F.relu(n.q(x))),
+        lambda n: setattr(n, "more", nn.Linear(WIDTH, WIDTH)) or setattr(n.more, "weight", n.q.weight),
+        "uses q.weight 2 times",
+    ),
+    "a layer without a use": (
+        lambda n, x, t: (n.more(x), n.q(x))[1],
+        lambda n: setattr(n, "more", nn.Linear(WIDTH, WIDTH)),
+        "does not use more.weight: remove",
+    ),
+    "changed in place": (lambda n, x, t: n.q(x).index_fill_(1, torch.tensor([0]), 0.0), None, "index_fill is no"),
+    "assignment": (lambda n, x, t: assigned(n.q(x)), None, "assignment to elements"),
+}
+
+
+def assigned(y):
+    y = y.clone()
+    y[:, 0] = 0.0
+    return y
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_card_would_train_as_something_else_is_refused(name):
+    encode, prepare, message = REFUSED[name]
+    with pytest.raises(ProgramError, match=message):
+        trace(made(encode, prepare or (lambda net: None)), LENGTH)
+
+
+def test_the_check_finds_what_no_rule_sees(monkeypatch):
+    """Without the check, the same module compiles into another function."""
+    net = made(lambda n, x, t: n.q(x) if t.shape[1] > 8 else F.relu(n.q(x)))
+    with pytest.raises(ProgramError, match="for 7 tokens differs from what was traced by"):
+        trace(net, LENGTH)
+    monkeypatch.setattr(trace_module, "check", lambda *_: None)
+    assert [op.kind for op in trace(net, LENGTH).graph.operations] == ["embedding", "dense", "classifier"]
+
+
+def test_the_check_leaves_the_module_as_it_was():
+    net = made(lambda n, x, t: n.more(n.q(x)), lambda n: setattr(n, "more", nn.LayerNorm(WIDTH)))
+    net.register_buffer("constant", torch.ones(3))
+    before = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in net.state_dict().items()}
+    state = torch.random.get_rng_state()
+    trace(net, LENGTH)
+    for name, tensor in net.state_dict().items():
+        assert tensor.data_ptr() == before[name][0] and torch.equal(tensor, before[name][1])
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(p.grad is None for p in net.parameters())
+
+
+class Causal(Base):
+    def __init__(self, classes):
+        super().__init__()
+        self.head = nn.Linear(WIDTH, classes)
+
+    def encode(self, x, tokens):
+        y = F.scaled_dot_product_attention(heads(self.q(x)), heads(x), heads(x), is_causal=True)
+        return y.transpose(1, 2).flatten(2)
+
+
+def test_the_task_is_said_where_it_cannot_be_known():
+    assert trace(Causal(WORDS), LENGTH).tasks == ["language model"]
+    assert trace(Causal(TAGS), LENGTH).tasks == ["tagging"]
+    assert trace(Causal(WORDS), LENGTH, task="tagging").tasks == ["tagging"]
+    with pytest.raises(ProgramError, match="returns logits for tagging, not for classification"):
+        trace(Causal(TAGS), LENGTH, task="classification")
+    with pytest.raises(ProgramError, match="task is 'tags': choose classification, tagging, language model"):
+        trace(Causal(TAGS), LENGTH, task="tags")
