@@ -8,7 +8,7 @@
 # make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
 # make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: no execution)
 # make pictures  what README and docs show of the lab, taken again of the notebooks in a browser
-# make bench     benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails; BENCH=share: one)
+# make bench     benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails; BENCH=layer: one)
 # make lock      requirements.lock again, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     the wheels of bttlab and of the packages beside it, in dist/

@@ -190,8 +190,7 @@ def card(xrt, monkeypatch, tmp_path):
     """A real card: pynq's XrtDevice on the fake XRT."""
     from bttlab.card import release_card
 
-    monkeypatch.setattr("bttlab.card.card_lock.lock_folder", lambda: tmp_path)
-    card = xrt.card(monkeypatch)
+    card = xrt.card(monkeypatch, tmp_path)
     yield card
     monkeypatch.delenv("FAKE_XRT_FAULT", raising=False)
     release_card(card)

@@ -64,7 +64,7 @@ class ClassSettings:
     exchange : path, optional
         nbgrader's exchange, where assignments are released and submitted. With it students' JupyterLab lists them.
     emulated_cards : int
-        Number of emulated cards of each student's processes. The whole class shares the first one in time slices.
+        Number of emulated cards of each student's processes.
     state : path
         A folder for the hub's database and secrets, for root only.
     runtime : path
@@ -92,11 +92,6 @@ class ClassSettings:
     state: Path = Path("/var/lib/bttlab-class")
     runtime: Path = Path("/run/bttlab-class")
     python: Path = Path(sys.executable)
-
-    @property
-    def shared_cards(self) -> Path:
-        """The folder of the sockets of shared emulated cards; its name cannot be that of a student."""
-        return self.runtime / ".cards"
 
     @property
     def is_local(self) -> bool:

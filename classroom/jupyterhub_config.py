@@ -7,10 +7,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from bttlab.card.card_lock import ADMINISTRATORS, emulated_name, file_name  # noqa: E402
 from class_settings import PAM_SERVICE, read_settings  # noqa: E402
 from class_spawner import SERVER, spawner_here  # noqa: E402
-from host_checks import card_nodes  # noqa: E402
 
 settings = read_settings(Path(os.environ["BTTLAB_CLASS"]))
 spawner = spawner_here()
@@ -60,7 +58,6 @@ c.Spawner.environment = {
     "OMP_NUM_THREADS": str(settings.cores),
     "OMP_WAIT_POLICY": "passive",  # waiting threads sleep: busy waiting would take cores from other students
     "BTTLAB_EMULATED_CARDS": str(settings.emulated_cards),
-    "BTTLAB_SHARED_EMULATED": str(settings.shared_cards),
     **({"BTTLAB_DATA": str(settings.data)} if settings.data else {}),
     **({"BTTLAB_OVERLAYS": str(settings.overlays)} if settings.overlays else {}),
     **({"BTTLAB_EXCHANGE": str(settings.exchange)} if settings.exchange else {}),
@@ -68,7 +65,7 @@ c.Spawner.environment = {
     "JUPYTER_CONFIG_PATH": str(HERE / "jupyter" if settings.exchange else HERE.parent / "tools" / "jupyter"),
 }
 
-# --- services: servers without activity are stopped, and each card has a keeper that hands out time slices
+# --- services: servers without activity are stopped
 c.JupyterHub.load_roles = [
     {
         "name": "idle-culler",
@@ -97,9 +94,3 @@ c.JupyterHub.services = [
         ],
     }
 ]
-keepers = [(settings.shared_cards / file_name(emulated_name(0), "shared"), ["--everyone"])]
-for card, node in card_nodes().items():
-    keepers.append((ADMINISTRATORS / file_name(card, "shared"), ["--device", str(node)]))
-for number, (path, access) in enumerate(keepers):
-    command = [sys.executable, "-m", "bttlab.keeper", str(path), *access]
-    c.JupyterHub.services.append({"name": f"keeper-{number}", "command": command})

@@ -8,22 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-from bttlab.card.card_lock import ADMINISTRATORS
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import say
-from class_settings import PAM_SERVICE, ClassError, ClassSettings, read_settings
+from class_settings import PAM_SERVICE, ClassError, read_settings
 
 HERE = Path(__file__).resolve().parent
-
-
-def make_folders(settings: ClassSettings) -> None:
-    """Create the folders of the keepers' sockets, in which only root can create files, and the hub's folder."""
-    for folder in (settings.shared_cards, ADMINISTRATORS):
-        folder.mkdir(parents=True, exist_ok=True)
-    for folder in (settings.shared_cards.parent, settings.shared_cards, ADMINISTRATORS):
-        folder.chmod(0o755)
-    settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settings.state.chmod(0o700)
 
 
 def main() -> int:
@@ -36,8 +25,9 @@ def main() -> int:
         settings = read_settings(options.settings)
         settings.names()
         try:
+            from bttlab.card.sharing import FOLDER
             from class_spawner import LimitedSpawner, spawner_here
-            from host_checks import check_host
+            from host_checks import card_nodes, check_host
         except ModuleNotFoundError as error:
             raise ClassError(f"{error.name} is missing in {sys.prefix}: make environment installs it") from None
         check_host(settings)
@@ -54,10 +44,14 @@ def main() -> int:
             f"the number of wrong passwords is not limited: cp {HERE / 'pam.d' / PAM_SERVICE} /etc/pam.d "
             "(classroom/README.md)"
         )
+    for card in card_nodes():
+        if not (FOLDER / f"bttlab-{card}.shared").exists():
+            say(f"the card {card} is not shared: one process at a time can use it (docs/hosts.md)")
     if options.check:
         say("the host is ready")
         return 0
-    make_folders(settings)
+    settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings.state.chmod(0o700)
     os.environ["BTTLAB_CLASS"] = str(options.settings.resolve())
     os.umask(0o077)
     os.chdir(settings.state)

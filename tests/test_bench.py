@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks
-from benchmarks import dashboard, layer, memory, order, page, record, share, start, step
+from benchmarks import dashboard, layer, memory, order, page, record, start, step
 from benchmarks.__main__ import RECORDED, module_of
 from benchmarks.figures import DRAWINGS
 from benchmarks.peers import IMPLEMENTATIONS, peer_linear
@@ -175,15 +175,3 @@ def test_the_dashboard_benchmark_trains_with_and_without_one(short_airline):
     rows = dashboard.measure(str(short_airline), samples=100, rounds=1).rows
     assert [row["contender"] for row in rows] == ["without a dashboard", "with a dashboard"]
     assert threading.active_count() == threads
-
-
-@pytest.mark.long
-def test_share_kills_and_stops_processes_and_the_others_have_their_bits(monkeypatch):
-    monkeypatch.setattr(share, "SETTLED_SECONDS", 0.5)
-    result = share.measure("airline", encoders=1, rounds=1, processes=3, seconds=1.0)
-    found = record.build({"share": record.run(lambda: result)})["benchmarks"]["share"]
-    assert [row["contender"] for row in found["rows"]] == [share.ALONE, share.SHARED, share.DISTURBED]
-    assert all(row["rate"] > 0 for row in found["rows"]) and found["rows"][1]["wait"] > 0
-    assert found["notes"] == ["2 of 2 processes have the parameters of the same training alone, to the bit (measured)"]
-    assert all(len(line) == len(table.headers) for table in share.tables(found) for line in table.rows)
-    assert share.jain([1, 1, 1]) == 1 and share.jain([3, 0, 0]) == pytest.approx(1 / 3)

@@ -12,10 +12,10 @@ import torch
 from bttlab import cli
 from bttlab.card import EmulatedU50, load_overlay, waiting
 from bttlab.card.unit_programs import RATE, UNITS, unit_programs
+from bttlab.card.xrt import xrt_version
 from bttlab.commands import doctor
 from bttlab.compiler.machine import M
 from bttlab.model import Optimizer
-from bttlab.xrt import xrt_version
 
 from conftest import ROOT
 

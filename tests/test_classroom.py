@@ -1,5 +1,6 @@
 """A class on one host: its settings, its list, what the host must have, and each server's limits; without a browser."""
 
+import configparser
 import os
 import pwd
 import resource
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bttlab.card import card_lock
+from bttlab.card import keeper, sharing
 from subprocess_env import environment
 
 from conftest import ROOT
@@ -21,7 +22,6 @@ sys.path.append(str(ROOT / "classroom"))
 import accounts
 import class_spawner
 import host_checks
-import start
 from class_settings import ClassError, read_class_list, read_settings
 
 pytestmark = pytest.mark.long
@@ -143,23 +143,16 @@ def test_passwords_go_through_a_pipe_to_a_sheet_of_your_own(tmp_path, monkeypatc
         accounts.make_accounts(["no-such-student"], sheet, homes=tmp_path)
 
 
-def test_keepers_of_a_class(tmp_path, config, monkeypatch):
-    settings = read_settings(settings_file(tmp_path, 'runtime = "run"'))
-    for module in (start, card_lock):
-        monkeypatch.setattr(module, "ADMINISTRATORS", tmp_path / "cards")
-    monkeypatch.setattr(host_checks, "card_nodes", lambda: {"0000:3b:00.1": Path("/dev/dri/renderD128")})
-    start.make_folders(settings)
-    for folder in (settings.shared_cards, tmp_path / "cards"):
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o755
-    found = config('runtime = "run"')
-    assert found.Spawner.environment["BTTLAB_SHARED_EMULATED"] == str(settings.shared_cards)
-    commands = [service["command"][1:] for service in found.JupyterHub.services if "keeper" in service["name"]]
-    emulated = settings.shared_cards / "bttlab-emulated-u50-0.shared"
-    real = tmp_path / "cards" / "bttlab-0000-3b-00-1.shared"
-    assert commands == [
-        ["-m", "bttlab.keeper", str(emulated), "--everyone"],
-        ["-m", "bttlab.keeper", str(real), "--device", "/dev/dri/renderD128"],
-    ]
+def test_units_start_the_keeper_at_the_socket_that_drivers_look_for():
+    units = {}
+    for kind in ("socket", "service"):
+        units[kind] = configparser.RawConfigParser(strict=False)
+        units[kind].read(ROOT / "classroom" / f"bttlab-keeper@.{kind}")
+    listens = units["socket"]["Socket"]["ListenSequentialPacket"].replace("%i", "0000:3b:00.1")
+    assert Path(listens) == sharing.FOLDER / "bttlab-0000:3b:00.1.shared"
+    script = units["service"]["Service"]["ExecStart"].split()[2]
+    assert script.removeprefix("/opt/bttlab/") == str(Path(keeper.__file__).relative_to(ROOT))
+    assert units["service"]["Service"]["DynamicUser"] == "yes"
 
 
 # --- servers

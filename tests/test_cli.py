@@ -274,7 +274,6 @@ def checks(capsys, *arguments: str, exit_code: int) -> dict[str, dict]:
 
 def test_doctor_tells_what_is_here(capsys, monkeypatch, tmp_path, corpus):
     monkeypatch.setenv("BTTLAB_DATA", str(tmp_path))
-    monkeypatch.setattr("bttlab.card.card_lock.lock_folder", lambda: tmp_path)
     write_corpus(tmp_path / "atis")
     (tmp_path / "snips").mkdir()
     found = checks(capsys, exit_code=0)

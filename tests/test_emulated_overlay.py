@@ -1,6 +1,5 @@
 """Choice of overlay and card, and refusals."""
 
-import functools
 import gc
 import json
 import logging
@@ -14,7 +13,6 @@ from pynq.pl_server.xclbin_parser import XclBin
 
 from bttlab.card import U50, EmulatedU50, load_overlay
 from bttlab.card import image as images
-from bttlab.card.card_lock import CardLock
 from bttlab.card.manifest import OverlayEntry, digest, read_manifest, write_manifest
 from bttlab.card.overlay import choose_active_device
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin
@@ -64,8 +62,6 @@ def overlays(tmp_path, monkeypatch):
 @pytest.fixture
 def devices(monkeypatch, tmp_path):
     """Another make of card, a U50, and two emulated ones, in PYNQ's order; with locks of their own."""
-    monkeypatch.setattr("bttlab.card.card_lock.lock_folder", lambda: tmp_path)
-    monkeypatch.setattr("bttlab.card.overlay.process_lock", functools.cache(CardLock))
     cards = [RealCard("xilinx_u250"), RealCard(U50.platform), EmulatedU50(), EmulatedU50()]
     monkeypatch.setattr(pynq.Device, "_devices", cards, raising=False)
     return cards

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -20,20 +19,21 @@ from bttlab.card import (
     TrainerDriver,
     load_overlay,
     open_trainer,
+    probe,
     sharing,
     shells,
     waiting,
 )
-from bttlab.card.card_lock import card_name, hung_marks, process_lock
+from bttlab.card.keeper import NO_ANSWER
 from bttlab.card.manifest import read_manifest, write_manifest
 from bttlab.card.shells import card_interfaces, pcie_address
 from bttlab.card.telemetry import board_sensors
 from bttlab.card.waiting import CardFailedError
 from bttlab.commands import doctor
-from bttlab.keeper import serving
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
 from bttlab.runs.devices import open_trainer as open_device
 from bttlab.util.errors import BttlabError
+from keepers import keeping
 
 from conftest import ROOT
 from fake_xrt import SHELL
@@ -97,7 +97,7 @@ def test_an_overlay_is_for_the_card_of_its_interface_else_of_its_name(
     card._info.mName = shell.encode()
     monkeypatch.setattr(shells, "PCI_DEVICES", tmp_path)
     if on_card:
-        (tmp_path / pcie_address(card)).mkdir()
+        (tmp_path / pcie_address(card)).mkdir(exist_ok=True)
         (tmp_path / pcie_address(card) / "interface_uuids").write_text(f"{on_card.upper()}\n")
     assert card_interfaces(card) == ({on_card} if on_card else set())
     entries = [vars(entry) | {"interfaces": (needed,) * bool(needed)} for entry in read_manifest(xrt.overlays)]
@@ -141,9 +141,6 @@ def test_a_kernel_that_hangs_ends_at_its_time_limit(card, trainer, monkeypatch):
     monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
     with pytest.raises(CardFailedError, match=r"has not ended .* xbutil reset --device 0000:3b:00.1"):
         train(trainer)
-    assert process_lock(card_name(card))._descriptor is not None
-    (check,) = doctor._examine([doctor._card_locks])
-    assert check.status == "problem" and f"process {os.getpid()} " in check.detail and "reset" in check.way_out
     for call in (
         lambda: trainer.load_parameters(initial_parameters(MODEL, 0)),
         lambda: load_overlay("trainer").trainer_1,
@@ -154,36 +151,37 @@ def test_a_kernel_that_hangs_ends_at_its_time_limit(card, trainer, monkeypatch):
         train(trainer)
 
 
-def test_a_kernel_that_hangs_on_a_shared_card_ends_sharing_until_a_reset(card, xrt, monkeypatch, tmp_path, expected):
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_kernel_that_hangs_on_a_shared_card(card, xrt, monkeypatch, tmp_path, expected, answers):
+    """Sharing ends until a reset if the card does not answer the keeper's probe; else the others go on."""
     monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.2)
-    monkeypatch.setattr(sharing, "shared_file", lambda *_: tmp_path / "card.shared")
-    with serving(tmp_path / "card.shared"):
+    monkeypatch.setattr(sharing, "FOLDER", tmp_path)
+    path = tmp_path / "bttlab-0000:3b:00.1.shared"
+    with keeping(path, (sys.executable, "-c", f"raise SystemExit({0 if answers else NO_ANSWER})")):
         trainer = opened()
         train(trainer)
         monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
-        with ThreadPoolExecutor() as pool:
-            train_in_slice, others = trainer._slices.run, []
+        with pytest.raises(CardFailedError, match="has not ended"):
+            train(trainer)
+        monkeypatch.delenv("FAKE_XRT_FAULT")
+        xrt.card(monkeypatch, tmp_path)  # after a reset
+        if answers:
+            assert train(opened()) == expected
+        else:
+            with pytest.raises(CardBusyError, match=f"kernel of process {os.getpid()} of .* did not end: .*xbutil"):
+                opened()
+            (check,) = doctor._examine([doctor._shared_cards])
+            assert check.status == "problem" and "did not end" in check.detail
+    if not answers:
+        with keeping(path):  # started again
+            assert train(opened()) == expected
 
-            def with_another_waiting(work, publish):
-                def waits(is_current):
-                    others.append(pool.submit(sharing.keeper_of(card).acquire, "a"))
-                    while len(sharing.keeper_of(card).queue()) < 2:
-                        time.sleep(0.005)
-                    return work(is_current)
 
-                return train_in_slice(waits, publish)
-
-            monkeypatch.setattr(trainer._slices, "run", with_another_waiting)
-            with pytest.raises(CardFailedError, match="has not ended"):
-                train(trainer)
-            with pytest.raises(CardBusyError, match=f"a kernel of process {os.getpid()} .* does not end: .*xbutil"):
-                others[0].result(60)
-        (check,) = doctor._examine([doctor._shared_cards])
-        assert check.status == "problem" and "needs a reset" in check.detail
-    monkeypatch.delenv("FAKE_XRT_FAULT")
-    card = xrt.card(monkeypatch)
-    with serving(tmp_path / "card.shared"):
-        assert train(opened()) == expected
+def test_the_keeper_s_probe_asks_the_card(card, monkeypatch):
+    monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.2)
+    assert probe.main("0000:3b:00.1") == 0
+    monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
+    assert probe.main("0000:3b:00.1") == NO_ANSWER
 
 
 @pytest.mark.parametrize("handler", [signal.default_int_handler, lambda number, frame: None])
@@ -310,9 +308,6 @@ def test_a_command_trains_on_the_card_and_ctrl_c_ends_it_when_the_kernel_hangs(e
     time.sleep(2)
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=60)[1]
-    for path, whose in hung_marks().items():
-        if whose.startswith(f"process {process.pid} "):
-            path.unlink()
     assert process.returncode in (2, 128 + signal.SIGINT)  # the latter if the 12th call had not come yet
     if process.returncode == 2:
         assert "xbutil reset --device" in error and "Traceback" not in error

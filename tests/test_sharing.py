@@ -4,36 +4,54 @@ import contextlib
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from bttlab import keeper
-from bttlab.card import CardBusyError, card_lock, sharing
-from bttlab.card.sharing import Granted, KeeperClient, shared_file
-from bttlab.keeper import serving
-from bttlab.util.errors import BttlabError
+from bttlab.card import CardBusyError, EmulatedU50, keeper, sharing
+from bttlab.card.sharing import CardLostError, SharedCard, shared
 from fake_trainer import until
+from keepers import keeping
 from two_users import environment, shared_folder, start_as_nobody
 
-ACQUIRE = """
-import sys
-from pathlib import Path
-from bttlab.card.sharing import KeeperClient
-client = KeeperClient("card", Path(sys.argv[1]))
-print("ready", flush=True)
-client.acquire("a")
-print("acquired", flush=True)
-sys.stdin.read()
+CARD = SimpleNamespace(sysfs_path="/sys/devices/0000:3b:00.1")
+HANGS = (sys.executable, "-c", f"raise SystemExit({keeper.NO_ANSWER})")
+# A client without the lab: it asks for slices, keeps each for some seconds, and says which it has got.
+CLIENT = """
+import json, socket, sys, time
+path, seconds, count, event = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
+for number in range(count):
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(path)
+    except PermissionError:
+        sys.exit("may not connect")
+    connection.send(b'{"client": "a"}')
+    print("asked", flush=True)
+    answer = json.loads(connection.recv(1 << 16) or "{}")
+    print("got" if "is_unbroken" in answer else answer, time.monotonic(), flush=True)
+    time.sleep(seconds)
+    for name in event:
+        connection.send(json.dumps({name: True}).encode())
+        connection.recv(1 << 16)
+    connection.close()
+"""
+
+START = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
+os.execv(sys.executable, [sys.executable, "-I", *sys.argv[2:]])
 """
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def slow_machine(monkeypatch):
     """Nobody loses a slice because this machine is busy."""
     for seconds in ("OVERDUE_SECONDS", "LOADING_SECONDS"):
@@ -41,164 +59,197 @@ def slow_machine(monkeypatch):
 
 
 @pytest.fixture
-def path(tmp_path):
-    with serving(tmp_path / "card.shared"):
-        yield tmp_path / "card.shared"
+def path(tmp_path, slow_machine):
+    with keeping(tmp_path / "card.shared") as path:
+        yield path
+
+
+def client(path: Path) -> SharedCard:
+    return SharedCard(CARD, path)
+
+
+def has_card(one: SharedCard) -> bool:
+    try:
+        one.check()
+    except CardLostError:
+        return False
+    return True
 
 
 @contextmanager
-def acquiring(path: Path, acquired: bool = True):
+def another(path: Path, seconds: float = 600.0, got: bool = True):
     """Another process that has the card, or waits for it."""
-    command = [sys.executable, "-c", ACQUIRE, str(path)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, str(path), str(seconds), "1"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
     try:
-        assert process.stdout.readline() == "ready\n"
-        if acquired:
-            assert process.stdout.readline() == "acquired\n"
+        assert process.stdout.readline() == "asked\n"
+        if got:
+            assert process.stdout.readline().startswith("got ")
         yield process
     finally:
         process.kill()
         process.communicate()
 
 
-def order_of(path: Path, overlays: str, first: KeeperClient) -> list[int]:
-    """The order in which threads get the card that ask one after the other, while `first` has it."""
-    order: list[int] = []
-
-    def acquire(number: int, overlay: str) -> None:
-        client = KeeperClient("card", path)
-        granted = client.acquire(overlay)
-        order.append(number)
-        if not granted.has_overlay:
-            client.loaded()
-        client.release()
-
-    threads = []
-    for number, overlay in enumerate(overlays):
-        threads.append(threading.Thread(target=acquire, args=(number, overlay)))
-        threads[-1].start()
-        assert until(lambda: len(first.queue()) == len(threads) + 1)
-    first.release()
-    for thread in threads:
-        thread.join(60)
-    return order
-
-
 # --- the queue
 
 
 def test_first_come_first_served(path):
-    first = KeeperClient("card", path)
-    assert first.acquire("a") == Granted(is_unbroken=False, has_overlay=False) and first.is_mine()
-    first.loaded()
-    assert order_of(path, "aaaaaa", first) == list(range(6))
-    assert not first.is_mine() and first.queue() == []
-    assert first.acquire("a") == Granted(is_unbroken=False, has_overlay=True)
+    first, order, threads = client(path), [], []
+    assert not first.acquire() and has_card(first)
+
+    def acquire(number: int) -> None:
+        one = client(path)
+        one.acquire()
+        order.append(number)
+        one.release()
+
+    for number in range(5):
+        threads.append(threading.Thread(target=acquire, args=(number,)))
+        threads[-1].start()
+        assert until(lambda: len(first.queue()) == len(threads) + 1)
+    assert first.queue()[0][1] and not any(has for _, has in first.queue()[1:])
     first.release()
-    assert first.acquire("a").is_unbroken  # nobody had it in between
-
-
-def test_clients_with_the_overlay_on_the_card_go_first_for_a_while(path, monkeypatch):
-    first = KeeperClient("card", path)
-    first.acquire("a")
-    first.loaded()
-    assert order_of(path, "baba", first) == [1, 3, 0, 2]
-    first.acquire("b")
-    monkeypatch.setattr(keeper, "BATCH_SECONDS", 0.0)
-    assert order_of(path, "abab", first) == [0, 1, 2, 3]
+    for thread in threads:
+        thread.join(60)
+    assert order == list(range(5)) and not has_card(first) and first.queue() == []
+    assert not first.acquire()
+    first.release()
+    assert first.acquire()  # nobody had it in between
 
 
 def test_a_process_that_is_killed_leaves_the_queue(path):
-    mine = KeeperClient("card", path)
-    with acquiring(path) as holder, acquiring(path, acquired=False) as waiting:
+    mine = client(path)
+    with another(path) as holder, another(path, got=False) as waiting:
         assert until(lambda: len(mine.queue()) == 2)
-        assert [(w.process, w.has_card) for w in mine.queue()] == [(holder.pid, True), (waiting.pid, False)]
+        names = [f"process {one.pid} of user {Path(f'/proc/{one.pid}').owner()}" for one in (holder, waiting)]
+        assert mine.queue() == [(names[0], True), (names[1], False)]
         waiting.kill()
-        assert until(lambda: [w.process for w in mine.queue()] == [holder.pid])
+        assert until(lambda: mine.queue() == [(names[0], True)])
         holder.kill()
-        mine.acquire("a")
-        assert mine.is_mine()
+        mine.acquire()
+        assert has_card(mine)
 
 
-def test_a_stopped_process_loses_its_slice_and_sees_it(path, monkeypatch):
-    monkeypatch.setattr(keeper, "OVERDUE_SECONDS", 0.2)
-    monkeypatch.setattr(keeper, "LOADING_SECONDS", 0.2)
-    mine = KeeperClient("card", path)
-    with acquiring(path) as holder:
+def test_a_holder_that_never_answers_is_cut_off_after_its_slice(tmp_path):
+    with keeping(tmp_path / "card.shared") as path, another(path) as holder:
         os.kill(holder.pid, signal.SIGSTOP)
-        mine.acquire("a")
-        assert mine.is_mine()
-        other = KeeperClient("card", path)
-        other.acquire("a")
-        assert other.is_mine() and not mine.is_mine()
+        begin, mine = time.monotonic(), client(path)
+        mine.acquire()
+        assert time.monotonic() - begin < 10 * keeper.OVERDUE_SECONDS  # before: 3 s, and a minute "while it loads"
+        assert has_card(mine) and len(mine.queue()) == 1
+        other = client(path)
+        other.acquire()
+        assert has_card(other) and not has_card(mine)
         mine.release()  # takes nothing from the next
-        assert other.is_mine() and [w.process for w in other.queue()] == [os.getpid()]
+        assert has_card(other)
+
+
+def test_a_slice_in_which_an_overlay_is_loaded_is_longer(tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper, "OVERDUE_SECONDS", 0.0)
+    with keeping(tmp_path / "card.shared") as path:
+        mine = client(path)
+        mine.acquire()
+        mine.report("loading")
+        assert len(mine.queue()) == 1  # the keeper has read it
+        thread = threading.Thread(target=client(path).acquire)
+        thread.start()
+        assert until(lambda: len(mine.queue()) == 2)
+        time.sleep(0.2)
+        assert has_card(mine)
+        mine.release()
+        thread.join(60)
 
 
 def test_an_interrupt_leaves_the_queue(path, monkeypatch):
-    first, second = KeeperClient("card", path), KeeperClient("card", path)
-    first.acquire("a")
+    first, second = client(path), client(path)
+    first.acquire()
     monkeypatch.setattr(second, "_receive", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        second.acquire("a")
+        second.acquire()
     assert until(lambda: len(first.queue()) == 1)
 
 
-# --- a keeper that cannot be believed
+# --- a keeper that ends or is stuck
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (b'{"granted": 2}', r"contradicts this process: it answers \{'granted': 2\} to request 1"),
-        (b'{"lost": 1}', "contradicts this process"),
-        (b'{"queue": []}', "contradicts this process"),
-        (b"[1]", r"cannot be understood \(\[1\]\)"),
-        (b"\xff{", "cannot be understood"),
-        (b"", "has ended"),
-    ],
-)
-def test_an_answer_that_contradicts_a_request_ends_the_run(tmp_path, answer, message):
+def test_a_keeper_that_ends_costs_the_slice(tmp_path, slow_machine):
     path = tmp_path / "card.shared"
-    with keeper.listen(path) as listener:
-        thread = threading.Thread(target=lambda: _answer(listener, answer))
+    with keeping(path):
+        mine = client(path)
+        mine.acquire()
+    assert not has_card(mine)
+    thread = threading.Thread(target=mine.acquire)
+    thread.start()  # before the keeper is there again
+    time.sleep(0.3)
+    with keeping(path):
+        thread.join(60)
+        assert has_card(mine)
+
+
+def test_a_keeper_that_is_not_there_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sharing, "ANSWER_SECONDS", 0.3)
+    with pytest.raises(CardBusyError, match=r"keeper of the shared card 0000:3b:00.1, .*cannot be reached \(No such"):
+        client(tmp_path / "card.shared").acquire()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:  # accepts, and never answers
+        listener.bind(str(tmp_path / "card.shared"))
+        listener.listen()
+        with pytest.raises(CardBusyError, match="does not answer"):
+            client(tmp_path / "card.shared").acquire()
+
+
+# --- a card that hangs
+
+
+def test_a_report_that_the_card_hangs_is_believed_if_the_card_does_not_answer(tmp_path, slow_machine):
+    with keeping(tmp_path / "card.shared", HANGS) as path, another(path) as waiting:
+        whose = f"process {waiting.pid} of user {Path(f'/proc/{waiting.pid}').owner()}"
+        waiting.kill()
+        process = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, str(path), "0", "1", "hung"], stdout=subprocess.DEVNULL, env=environment()
+        )
+        whose = whose.replace(str(waiting.pid), str(process.pid))
+        process.wait(60)
+        mine = client(path)
+        with pytest.raises(CardBusyError, match=f"since a kernel of {whose} did not end: .*xbutil reset"):
+            for _ in range(2):
+                mine.acquire()
+                mine.release()
+                time.sleep(2)
+        with pytest.raises(CardBusyError, match=whose):
+            mine.queue()
+
+
+def test_a_report_is_not_believed_if_the_card_answers_the_probe(tmp_path, slow_machine):
+    """The probe is a client: it gets the card before all others, and its user's time is not that of others."""
+    asks = f"import sys; sys.argv[1:] = [{str(tmp_path / 'card.shared')!r}, '0.5', '1']\n{CLIENT}"
+    with keeping(tmp_path / "card.shared", (sys.executable, "-c", asks)) as path:
+        liar, mine = client(path), client(path)
+        liar.acquire()
+        thread = threading.Thread(target=mine.acquire)
         thread.start()
-        with pytest.raises(CardBusyError, match=rf"the keeper of the shared card card, {path}, {message}"):
-            KeeperClient("card", path).acquire("a")
-        thread.join()
-
-
-def _answer(listener: socket.socket, answer: bytes) -> None:
-    connection, _ = listener.accept()
-    connection.recv(1 << 10)
-    if answer:
-        connection.send(answer)
-        connection.recv(1 << 10)
-    connection.close()
-
-
-def test_a_keeper_that_ends_in_a_slice(tmp_path):
-    path = tmp_path / "card.shared"
-    with serving(path):
-        client = KeeperClient("card", path)
-        client.acquire("a")
-    with pytest.raises(CardBusyError, match=r"has ended, .*\(docs/hosts.md\), then resume"):
-        client.is_mine()
-    with pytest.raises(CardBusyError, match="cannot be reached"):
-        client.acquire("a")
-    with serving(path):
-        client.acquire("a")
-        assert client.is_mine()
+        assert until(lambda: len(liar.queue()) == 2)
+        liar.report("hung")
+        assert until(lambda: not has_card(liar))
+        assert until(lambda: any(str(os.getpid()) not in who and has for who, has in liar.queue()))  # the probe
+        thread.join(60)
+        assert has_card(mine)
+        mine.report("client")  # no event: its connection is closed
+        assert until(lambda: not has_card(mine))
 
 
 # --- clients that cannot be believed
 
 
 def test_packets_of_any_bytes_disturb_no_other_client(path):
-    mine = KeeperClient("card", path)
-    mine.acquire("a")
-    packets = [b"", b"{", b"[]", b"{}", b"\xff" * 60_000, b"[" * 60_000, b'{"acquire": "x", "overlay": 1}']
-    packets += [b'{"acquire": 1e999, "overlay": ""}', b'{"release": 1}', b'{"loaded": 1}', b'{"acquire": 1}']
+    mine = client(path)
+    mine.acquire()
+    packets = [b"", b"{", b"[]", b"{}", b"1", b"null", b"\xff" * 60_000, b"[" * 60_000, b'{"client": {}}']
+    packets += [b'{"client": 1e999}', b'{"loading": 1}', b'{"hung": 1}', b'{"queue": 1, "client": 1}']
     for packet in [*packets, *(os.urandom(n) for n in range(1, 200))]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.connect(str(path))
@@ -211,93 +262,73 @@ def test_packets_of_any_bytes_disturb_no_other_client(path):
         with contextlib.suppress(OSError):
             for _ in range(500):
                 connection.send(b'{"queue": 0}')
-    assert mine.is_mine() and [w.process for w in mine.queue()] == [os.getpid()]
+    assert has_card(mine) and until(lambda: len(mine.queue()) == 1)
     for connection in silent:
         connection.close()
 
 
 def test_a_user_has_a_bounded_number_of_clients(path, monkeypatch):
     monkeypatch.setattr(keeper, "MOST_CLIENTS", 2)
-    clients = [KeeperClient("card", path) for _ in range(3)]
-    clients[0].acquire("a")
-    with clients[1]._connect(), pytest.raises(CardBusyError, match=r"or has \d+ clients of this user already"):
-        clients[2].acquire("a")
+    monkeypatch.setattr(sharing, "ANSWER_SECONDS", 0.3)
+    clients = [client(path) for _ in range(3)]
+    clients[0].acquire()
+    with clients[1]._connect({"client": "b"}), pytest.raises(CardBusyError, match=r"or has \d+ clients of this user"):
+        clients[2].acquire()
 
 
-@pytest.mark.long
-def test_two_users_take_turns_however_many_processes_each_has(two_users):
-    with shared_folder() as folder, serving(folder / "card.shared", mode=0o666) as path:
-        mine = KeeperClient("card", path)
-        mine.acquire("a")
-        mine.loaded()
-        others = [start_as_nobody(ACQUIRE, path) for _ in range(2)]
-        for other in others:
-            assert other.stdout.readline() == "ready\n"
-        assert until(lambda: len(mine.queue()) == 3)
-        again = KeeperClient("card", path)
-        thread = threading.Thread(target=again.acquire, args=("a",))
-        thread.start()
-        assert until(lambda: len(mine.queue()) == 4)
-        assert {str(w) for w in mine.queue()[1:3]} == {f"process {other.pid} of user nobody" for other in others}
-        mine.release()
-        holder = next(other for other in others if mine.queue()[0].process == other.pid)
-        assert [w.process for w in mine.queue()[:2]] == [holder.pid, os.getpid()]  # before nobody's second process
-        for other in (holder, *others):
-            other.kill()
-            other.communicate()
-        thread.join(60)
-        assert again.is_mine()
+def test_the_user_with_the_least_card_time_is_next(two_users, slow_machine):
+    """Before, two users took turns: one with slices of a minute, in which it 'loads', the other with short ones."""
+    with shared_folder() as folder, keeping(folder / "card.shared", mode=0o666) as path:
+        greedy = start_as_nobody(CLIENT, path, 0.5, 3)
+        mine, mine_at = client(path), []
+        for line in ("asked", "got"):
+            assert greedy.stdout.readline().startswith(line)
+        while len(mine_at) < 30:
+            mine.acquire()
+            mine_at.append(time.monotonic())
+            time.sleep(0.05)
+            mine.release()
+        times = [float(line.split()[1]) for line in greedy.communicate(timeout=60)[0].splitlines() if "got" in line]
+        between = [sum(begin < at < times[1] for at in mine_at) for begin in times[:1]]
+        assert len(times) == 2 and 6 <= between[0] <= 14  # 0.5 s of slices of 0.05 s before its second
 
 
 @pytest.mark.long
 def test_a_user_who_may_not_open_the_card_may_not_connect(two_users):
-    script = ACQUIRE.replace('client.acquire("a")', "try: client.acquire('a')\nexcept Exception as error: print(error)")
-    with shared_folder(0o755) as folder, serving(folder / "card.shared", mode=0o660) as path:
-        process = start_as_nobody(script, path)
-        said, _ = process.communicate(timeout=120)
-        assert "is for user root and group root only: ask an administrator to add you to the group" in said
+    with shared_folder(0o755) as folder, keeping(folder / "card.shared", mode=0o660) as path:
+        process = start_as_nobody(CLIENT, path, 0, 1)
+        assert "may not connect" in process.communicate(timeout=120)[1]
 
 
-# --- the command, and what declares a card shared
+# --- the service, and what declares a card shared
 
 
-def test_the_command_gives_the_socket_the_rights_of_the_device(tmp_path):
-    node, path = tmp_path / "renderD128", tmp_path / "card.shared"
-    node.touch()
-    node.chmod(0o640)
-    command = [sys.executable, "-m", "bttlab.keeper", str(path), "--device", str(node)]
-    process = subprocess.Popen(command, env=environment())
-    try:
-        assert until(lambda: path.exists() and stat.S_IMODE(path.lstat().st_mode) == 0o640)
-        client = KeeperClient("card", path)
-        client.acquire("a")
-        again = subprocess.run(command, env=environment(), capture_output=True, text=True)
-        assert again.returncode == 2 and "has a keeper already" in again.stderr and client.is_mine()
-    finally:
-        process.terminate()
-    assert process.wait(60) == 0 and not path.exists()
+def test_the_service_runs_by_its_path_at_a_socket_of_systemd_s_and_not_as_root(two_users):
+    """As `systemd-socket-activate` starts it: without pynq, as another user, with the socket as descriptor 3."""
+    script = Path(keeper.__file__).read_text()
+    with shared_folder() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        (folder / "keeper.py").write_text(script)
+        (folder / "pynq.py").write_text("raise SystemExit('the keeper imports pynq')")
+        listener.bind(str(folder / "card.shared"))
+        (folder / "card.shared").chmod(0o666)
+        listener.listen()
+        command = ["/usr/bin/python3", "-c", START, str(listener.fileno()), folder / "keeper.py", "CARD"]
+        options = {"pass_fds": [listener.fileno()], "env": {"PATH": os.environ["PATH"]}, "text": True}
+        as_root = subprocess.run(command, stderr=subprocess.PIPE, **options)
+        assert as_root.returncode == 2 and "does not run as root" in as_root.stderr
+        process = subprocess.Popen(command, user=65534, group=65534, extra_groups=[], **options)
+        try:
+            mine = client(folder / "card.shared")
+            assert not mine.acquire() and has_card(mine)
+        finally:
+            process.terminate()
+            process.wait(60)
+        alone = subprocess.run(["/usr/bin/python3", "-I", *command[4:]], stderr=subprocess.PIPE, **options)
+        assert alone.returncode == 2 and "its socket unit starts it" in alone.stderr
 
 
-def test_a_path_too_long_for_a_socket(tmp_path):
-    path = tmp_path / ("a" * 108)
-    done = subprocess.run(
-        [sys.executable, "-m", "bttlab.keeper", str(path)], env=environment(), capture_output=True, text=True
-    )
-    assert done.returncode == 2 and f"{path} has more than 107 bytes" in done.stderr
-
-
-def test_what_declares_a_card_shared(tmp_path, monkeypatch):
-    monkeypatch.setattr(card_lock, "ADMINISTRATORS", tmp_path / "none")
-    monkeypatch.delenv(sharing.FOLDER_VARIABLE, raising=False)
-    assert shared_file("emulated_u50_0", True) is None
-    monkeypatch.setenv(sharing.FOLDER_VARIABLE, str(tmp_path))
-    path = tmp_path / "bttlab-emulated-u50-0.shared"
-    assert shared_file("emulated_u50_0", True) is None
-    path.touch()
-    assert shared_file("emulated_u50_0", True) == path and shared_file("emulated_u50_1", True) is None
-    assert shared_file("emulated_u50_0", False) is None  # a real card is an administrator's matter
-    with pytest.raises(CardBusyError, match="cannot be reached"):  # a file is no keeper
-        KeeperClient("card", path).acquire("a")
-    monkeypatch.setenv(sharing.FOLDER_VARIABLE, str(path))
-    with pytest.raises(BttlabError, match=r"BTTLAB_SHARED_EMULATED is .*, which is no folder: create it, or unset"):
-        shared_file("emulated_u50_0", True)
+def test_the_socket_of_the_keeper_declares_a_card_shared(tmp_path, monkeypatch):
+    monkeypatch.setattr(sharing, "FOLDER", tmp_path)
+    assert shared(CARD) is None and shared(EmulatedU50()) is None
+    (tmp_path / "bttlab-0000:3b:00.1.shared").touch()
+    assert shared(CARD).path == tmp_path / "bttlab-0000:3b:00.1.shared" and shared(EmulatedU50()) is None

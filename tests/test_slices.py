@@ -4,41 +4,33 @@ import contextlib
 import itertools
 import linecache
 import os
-import re
 import signal
 import sys
-import threading
 import types
 from collections.abc import Iterator
 
 import numpy as np
 import pynq
 import pytest
+from pynq._3rdparty import xrt as xrt_calls
 
 import tiny_baseline
-from bttlab import keeper as keepers
-from bttlab.card import (
-    EmulatedU50,
-    OverlayError,
-    kernel_driver,
-    open_trainer,
-    overlay,
-    sharing,
-    training_run,
-)
+from bttlab.card import EmulatedU50, OverlayError, kernel_driver, open_trainer, overlay, sharing, training_run
+from bttlab.card import keeper as keepers
 from bttlab.card import trainer as trainer_module
 from bttlab.card.kernel import TRAINER_KERNEL
-from bttlab.card.sharing import FOLDER_VARIABLE, KeeperClient, keeper_of
+from bttlab.card.sharing import shared
 from bttlab.commands import doctor
 from bttlab.data import Samples
-from bttlab.keeper import serving
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
 from fake_trainer import until
+from keepers import keeping
 
 from training_processor import state_digest
 
 MODELS = ModelConfig(encoders=1), ModelConfig(encoders=1, linear_rank=8)
 ADAMW, RATE = Optimizer("adamw"), 1e-3
+UUID = slice(416, 432)  # of an .xclbin
 
 
 @pytest.fixture(scope="module")
@@ -47,56 +39,49 @@ def samples() -> Samples:
 
 
 @pytest.fixture
-def shared_card(tmp_path, monkeypatch) -> Iterator[EmulatedU50]:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    card = EmulatedU50()
-    card.name = "emulated_u50_0"
-    with serving(tmp_path / "bttlab-emulated-u50-0.shared"):
+def shared_card(card, tmp_path, monkeypatch) -> Iterator[pynq.Device]:
+    """A card of the fake XRT with a keeper."""
+    monkeypatch.setattr(sharing, "FOLDER", tmp_path)
+    with keeping(tmp_path / "bttlab-0000:3b:00.1.shared"):
         yield card
 
 
-def opened(card: EmulatedU50, seed: int):
+def opened(card: pynq.Device, seed: int):
     trainer = open_trainer(MODELS[seed], card)
     trainer.load_parameters(initial_parameters(MODELS[seed], seed))
     return trainer
 
 
 def alone(seed: int, samples: Samples) -> tuple[str, list[float]]:
-    """Train in steps of eight samples on an unshared card; return state and losses."""
+    """Train in steps of eight samples on an emulated card; return state and losses."""
     trainer = opened(EmulatedU50(), seed)
     losses = [trainer.train(samples[first : first + 8], ADAMW, RATE) for first in range(0, len(samples), 8)]
     return state_digest(trainer), np.concatenate(losses).tolist()
 
 
-def others_have(card: EmulatedU50) -> None:
-    other = keeper_of(card)
-    other.acquire("")
+def others_have(card: pynq.Device) -> None:
+    """Let another client have the card, which loads another overlay if no kernel is running."""
+    other = shared(card)
+    other.acquire()
+    with open(card.bitfile_name, "rb") as file:
+        data = bytearray(file.read())
+    data[UUID] = bytes(16)
+    xrt_calls.xclLoadXclBin(card.handle, bytes(data))
     other.release()
 
 
-@pytest.mark.parametrize("cleared", [True, False], ids=["cleared", "as the others left it"])
-def test_two_models_in_turns_have_the_bits_of_each_alone(shared_card, samples, monkeypatch, cleared):
-    monkeypatch.setattr(sharing, "SLICE_SECONDS", 0.0)  # each call has a slice of its own
-    if not cleared:  # so a real card is
-        monkeypatch.setattr(EmulatedU50, "lose_chip", lambda card: None)
+@pytest.mark.parametrize("has_other_overlay", [False, True])
+def test_two_models_in_turns_have_the_bits_of_each_alone(shared_card, samples, has_other_overlay):
     trainers = [opened(shared_card, seed) for seed in (0, 1)]
     losses = [[], []]
     for first in range(0, len(samples), 8):
         for trainer, found in zip(trainers, losses, strict=True):
             found += trainer.train(samples[first : first + 8], ADAMW, RATE).tolist()
+            if has_other_overlay:
+                others_have(shared_card)
             trainer.predict(samples[:2])
     for seed, trainer in enumerate(trainers):
         assert (state_digest(trainer), losses[seed]) == alone(seed, samples)
-
-
-def test_a_chip_that_others_had_is_empty(samples):
-    trainer = opened(EmulatedU50(), 0)
-    trainer.train(samples[:1], ADAMW, RATE)
-    trainer.device.lose_chip()
-    with pytest.raises(OverlayError, match="NO_PROGRAM"):
-        trainer.train(samples[:1], ADAMW, RATE)
-    trainer._send(trainer.program.image)
-    assert not any(values.any() for values in trainer.store_parameters().values())
 
 
 TRACED = {module.__file__ for module in (trainer_module, kernel_driver, sharing, training_run)}
@@ -153,14 +138,12 @@ def test_a_fault_at_any_line_of_a_slice_changes_no_bit(shared_card, samples, mon
     samples = samples[:3]
     expected = states_alone(samples)
     trainer = opened(shared_card, 0)
-    monkeypatch.setattr(sharing, "SLICE_SECONDS", 0.0)  # each call takes and gives back the card
+    monkeypatch.setattr(trainer_module, "SLICE_SECONDS", 0.0)  # a sample in each slice
 
     def lose():
         with monkeypatch.context() as patch:
-            for seconds in ("OVERDUE_SECONDS", "LOADING_SECONDS"):  # whoever has the card has had it for too long
-                patch.setattr(keepers, seconds, 0.0)
+            patch.setattr(keepers._Client, "end", property(lambda client: 0.0, lambda client, end: None), raising=False)
             others_have(shared_card)
-        shared_card.lose_chip()
 
     happens = {"a loss": lose, "an interrupt": _interrupt, "a kill": lambda: os.kill(os.getpid(), signal.SIGKILL)}[what]
     for number in itertools.count(1, step):
@@ -183,7 +166,7 @@ def test_a_fault_at_any_line_of_a_slice_changes_no_bit(shared_card, samples, mon
             assert state_digest(trainer) == expected[int(trainer.store_optimizer_state()["step"])], fault.where
             train_on(trainer, samples)
         assert state_digest(trainer) == expected[-1], number
-        assert keeper_of(shared_card).queue() == []
+        assert until(lambda: shared(shared_card).queue() == [])
         if not reached:
             break
     assert number > 100, number
@@ -195,87 +178,38 @@ def _interrupt():
 
 def test_who_is_idle_holds_nothing(shared_card, samples):
     trainer = opened(shared_card, 0)
-    keeper = keeper_of(shared_card)
+    share = shared(shared_card)
     trainer.train(samples[:4], ADAMW, RATE)
-    assert until(lambda: keeper.queue() == [])
+    assert until(lambda: share.queue() == [])
     run = trainer.start(samples, ADAMW, RATE)
     with pytest.raises(OverlayError, match="the kernel is training already"):
         trainer.store_parameters()
-    assert len(run.wait()) == len(samples) and until(lambda: keeper.queue() == [])
+    assert len(run.wait()) == len(samples) and until(lambda: share.queue() == [])
     trainer.load_parameters(initial_parameters(MODELS[0], 0))
-    assert keeper.queue() == []  # they wait in the host's memory for the first call
+    assert share.queue() == []  # they wait in the host's memory for the first call
     trainer.load_program(MODELS[1])
     with pytest.raises(StateError):
         trainer.train(samples[:1], ADAMW, RATE)
 
 
-def test_what_users_see_of_the_queue(shared_card, monkeypatch):
-    monkeypatch.setattr(pynq.Device, "_devices", [shared_card])
-    first, second = keeper_of(shared_card), keeper_of(shared_card)
-    first.acquire("")
-    thread = threading.Thread(target=second.acquire, args=("",))
-    thread.start()
-    assert until(lambda: len(first.queue()) == 2)
+def test_the_doctor_shows_the_queue(shared_card):
+    share = shared(shared_card)
+    share.acquire()
     [check] = doctor._shared_cards()
-    words = rf"process {os.getpid()} of user \w+ has the card, 1 more waiting; .* in about 0\.6 s \(modelled\)"
-    assert check.status == "ok" and re.search(f"emulated_u50_0: {words}", check.detail)
-    assert check.data == {"keeper": str(first.path), "queue": [os.getpid()] * 2}
-    first.release()
-    thread.join(60)
-    monkeypatch.delenv(FOLDER_VARIABLE)
-    assert list(doctor._shared_cards()) == []
+    who = f"process {os.getpid()} of user"
+    assert check.status == "ok" and f"{who} " in check.detail and check.detail.endswith(" has the card")
+    assert check.data["keeper"] == str(share.path) and len(check.data["queue"]) == 1
+    share.release()
 
 
-class FakeCard(pynq.Device):
-    """A real card, which notes what is asked of it."""
-
-    def __init__(self, bitfile: str):
-        self.name, self.tag, self.sysfs_path = "fake_u50", "xrt0", "/sys/devices/pci0000:00/0000:3b:00.1"
-        self.bitfile_name, self.parser, self.asked = bitfile, None, []
-
-    def open_context(self, description):
-        self.asked.append("open")
-
-    def free_bitstream(self):
-        self.asked.append("close")
-
-    def download(self, bitstream, parser):
-        self.asked.append(bitstream)
-
-
-def test_a_real_card_loads_an_overlay_where_another_was_and_keeps_no_context(tmp_path, monkeypatch):
-    monkeypatch.setattr(sharing, "SLICE_SECONDS", 0.0)
-    monkeypatch.setattr(
-        pynq,
-        "Bitstream",
-        lambda name, device: types.SimpleNamespace(download=lambda p: device.download(name, p)),
-    )
-    kept = []
-    with serving(tmp_path / "keeper") as path:
-        drivers = []
-        for content in "ab":
-            (tmp_path / content).write_text(content)
-            card = FakeCard(str(tmp_path / content))
-            drivers.append((card, sharing.TimeSlices(KeeperClient("card", path), card, {})))
-        for number in (0, 0, 1, 0):
-            drivers[number][1].run(kept.append, lambda: None)
-    a, b = (str(tmp_path / content) for content in "ab")
-    assert kept == [False, True, False, False]
-    assert drivers[0][0].asked == [a, "open", "close", "open", "close", a, "open", "close"]
-    assert drivers[1][0].asked == [b, "open", "close"]
-
-
-def test_a_shared_real_card_is_for_the_training_processor(tmp_path, monkeypatch):
-    card = FakeCard("")
+def test_a_shared_card_is_for_the_training_processor(shared_card, monkeypatch):
     kernels = {"own_1": {"type": "xilinx.com:hls:own:1.0"}}
-    card.get_bitfile_metadata = lambda name: types.SimpleNamespace(ip_dict=kernels)
-    monkeypatch.setattr(overlay, "keeper_of", lambda card: KeeperClient("card", tmp_path / "keeper"))
+    monkeypatch.setattr(
+        shared_card, "get_bitfile_metadata", lambda name: types.SimpleNamespace(ip_dict=kernels), raising=False
+    )
     monkeypatch.setattr(pynq, "Overlay", lambda name, device: name)
-    (tmp_path / "own.xclbin").write_text("")
     with pytest.raises(OverlayError, match=r"own.xclbin has other kernels .*, and .* is shared"):
-        overlay._on_real_card(card, tmp_path / "own.xclbin", "own.xclbin", 0.0)
+        overlay._on_real_card(shared_card, "own.xclbin", "own.xclbin", 0.0)
     kernels["own_1"]["type"] = TRAINER_KERNEL.vlnv
-    with serving(tmp_path / "keeper") as path:
-        loaded = overlay._on_real_card(card, tmp_path / "own.xclbin", "own.xclbin", 0.0)
-        assert loaded == str(tmp_path / "own.xclbin")
-        assert KeeperClient("card", path).queue() == []
+    assert overlay._on_real_card(shared_card, "own.xclbin", "own.xclbin", 0.0) == "own.xclbin"
+    assert until(lambda: shared(shared_card).queue() == [])

@@ -57,7 +57,7 @@ FAULTS = (
     Fault("bttlab/compiler/functions.py", "erf(", "np.tanh(", "program_gradients"),
     Fault("bttlab/card/hbm.py", "self._released.append(handle)", "pass", "emulated_memory"),
     Fault("bttlab/card/hbm.py", "length = -(-size // PAGE) * PAGE", "length = size // PAGE * PAGE", "emulated_memory"),
-    Fault("bttlab/keeper.py", "self._served[c.user], c.since))", "self._served[c.user], -c.since))", "sharing"),
+    Fault("bttlab/card/keeper.py", "(self._used[client.user], client.since)", "(0, client.since)", "sharing"),
     Fault(
         "bttlab/card/manifest.py",
         "return hashlib.sha256(data).hexdigest()",

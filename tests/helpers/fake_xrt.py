@@ -3,7 +3,6 @@
 import ctypes
 import json
 import shutil
-import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,8 +43,8 @@ class FakeXrt:
         kernel = str(self.root / "kernel.so")
         return {"XILINX_XRT": str(self.root), "FAKE_XRT_KERNEL": kernel, "BTTLAB_OVERLAYS": str(self.overlays)}
 
-    def card(self, monkeypatch: pytest.MonkeyPatch) -> pynq.Device:
-        """Return a new card of this process, which PYNQ lists before an emulated one."""
+    def card(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> pynq.Device:
+        """Return a new card of this process, which PYNQ lists before an emulated one; its node is in `folder`."""
         from pynq._3rdparty import xrt
         from pynq.pl_server import xrt_device
 
@@ -54,7 +53,11 @@ class FakeXrt:
         xrt.libc = xrt.libc or ctypes.CDLL(str(self.root / "lib" / "libxrt_core.so"))  # buffers outlive the test
         monkeypatch.setattr(xrt_device, "_xrt_version", (2, 13, 466))
         card = xrt_device.XrtDevice(0)
-        card.sysfs_path = f"/sys/devices/{uuid.uuid4()}"  # what its lock is named after
+        card.sysfs_path = str(folder / "0000:3b:00.1")
+        for path in (folder / "0000:3b:00.1" / "drm" / "renderD128", folder / "renderD128"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        monkeypatch.setattr("bttlab.card.card_lock.DEVICES", folder)
         monkeypatch.setattr(pynq.Device, "_devices", [card, EmulatedU50()])
         return card
 

@@ -20,7 +20,7 @@ from bttlab.util.places import ROOT
 from bttlab.util.terminal import say
 
 RECORDED = ("layer", "step", "order", "memory", "start")
-OTHERS = ("runs", "dashboard", "share", "sweep")
+OTHERS = ("runs", "dashboard", "sweep")
 
 
 def module_of(name: str) -> ModuleType:

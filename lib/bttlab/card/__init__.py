@@ -5,8 +5,8 @@ PYNQ also imports it, as a plugin of the entry-point group pynq.lib, before it l
 
 import warnings
 
+from bttlab.card.xrt import check_xrt
 from bttlab.util.lazy import later
-from bttlab.xrt import check_xrt
 
 # PYNQ's modules that deliver notebooks and build boards import setuptools, pkg_resources and ipywidgets, which takes
 # half a second. PYNQ knows only boards with an Arm processor, and warns on other machines.
@@ -15,12 +15,12 @@ with warnings.catch_warnings(), later("pynqutils.build_utils", "pynqutils.setup_
     warnings.simplefilter("ignore")
     import pynq  # noqa: F401
 
-from bttlab.card.card_lock import CardBusyError
+from bttlab.card.card_lock import CardBusyError, release_card
 from bttlab.card.emulation import EmulatedU50, register
 from bttlab.card.facts import U50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.opening import open_trainer
-from bttlab.card.overlay import choose_active_device, load_overlay, release_card
+from bttlab.card.overlay import choose_active_device, load_overlay
 from bttlab.card.trainer import TrainerDriver
 from bttlab.card.training_run import TrainingRun
 

@@ -20,7 +20,6 @@ import pynq
 from pynq.pl_server.xclbin_parser import XclBin
 from pynq.pmbus import XrtRail
 
-from bttlab.card.card_lock import emulated_name
 from bttlab.card.compute_unit import CardError, ComputeUnit
 from bttlab.card.facts import U50
 from bttlab.card.hbm import CardMemory, HbmBank
@@ -58,7 +57,7 @@ class EmulatedU50(pynq.Device):
         index = next(self._indices)
         super().__init__(f"emulated{index}")
         self.capabilities = {"REGISTER_RW": True, "CALLABLE": True}
-        self.name = emulated_name(index)
+        self.name = f"emulated_u50_{index}"
         self.platform = U50.platform
         self.memory = CardMemory()
         self._telemetry = Telemetry()
@@ -166,12 +165,6 @@ class EmulatedU50(pynq.Device):
         self._telemetry.load()
         self.post_download(bitstream, parser)
         self._loaded = parser, self.bitfile_name
-
-    def lose_chip(self) -> None:
-        """Clear all on-chip memory: another process used the shared card."""
-        self._check_idle("let other processes use the card")
-        for unit in self._units.values():
-            unit.clear()
 
     def free_bitstream(self) -> None:
         """Remove the overlay from the card; buffers stay."""

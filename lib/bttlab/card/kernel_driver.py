@@ -13,7 +13,7 @@ from bttlab.card.compiled import CompiledProgram
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.processor import optimizer_arguments, result_dtype
-from bttlab.card.sharing import TimeSlices, keeper_of
+from bttlab.card.sharing import shared
 from bttlab.card.training_run import wait_to_the_end
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
@@ -57,11 +57,10 @@ class KernelDriver(DefaultIP):
         self._results = self._allocate("results", (1 + -(-len(M.widths) // M.LANES)) * M.LANES * 4)
         self._image = self._banks["program_image"].allocate((1, M.LANES), np.int32)
         self._chip = ChipState()
-        keeper = keeper_of(self.device)
-        self._slices = TimeSlices(keeper, self.device, description) if keeper else None  # of a shared card
+        self._description, self._share = description, shared(self.device)  # None if the card is not shared
         # On a shared card, one buffer has the state between two calls and the next call writes the other one.
         self._memories = [
-            self._banks["memory"].allocate((1, M.LANES), np.float32) for _ in range(2 if self._slices else 1)
+            self._banks["memory"].allocate((1, M.LANES), np.float32) for _ in range(2 if self._share else 1)
         ]
         self._samples_per_second = 0.0  # of the last call
         self._on_card(self._check_machine)
@@ -78,11 +77,11 @@ class KernelDriver(DefaultIP):
             Makes the scratch buffers the driver's state. It runs once, after the last check that this process has the
             card; nothing is repeated after it.
         """
-        if self._slices is None:
+        if self._share is None:
             work()
             publish()
         else:
-            self._slices.run(lambda is_current: (is_current or self._restore(), work()), publish)
+            self._share.run(self._description, lambda is_current: (is_current or self._restore(), work()), publish)
 
     def _restore(self) -> None:
         """Load program and state again, after another process used the card."""
@@ -93,7 +92,7 @@ class KernelDriver(DefaultIP):
 
     def _spare_memory(self, vectors: int) -> Any:
         """Return a parameter buffer of at least `vectors` vectors that, on a shared card, does not have the state."""
-        in_use = None if self._slices is None else self._chip.memory
+        in_use = None if self._share is None else self._chip.memory
         return self._sized(next(n for n, buffer in enumerate(self._memories) if buffer is not in_use), vectors)
 
     def _sized(self, number: int, vectors: int) -> Any:
@@ -167,8 +166,8 @@ class KernelDriver(DefaultIP):
         """Run the kernel to its end."""
         memory = self._memories[0] if memory is None else memory
         buffers = (self._records, self._results, memory, self._image)
-        if self._slices is not None:
-            self._slices.check()
+        if self._share is not None:
+            self._share.check()
         start = self._start_ert if self.device.has_capability("ERT") else self._start_sw
         arguments = (command, samples, *optimizer_arguments(optimizer or Optimizer("sgd")), *buffers)
         if isinstance(self.device, EmulatedU50):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pynq
 
-from bttlab.card.card_lock import card_name, process_lock
+from bttlab.card.card_lock import lock_card
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.manifest import digest, overlays_folder, read_file, read_manifest
-from bttlab.card.sharing import keeper_of, overlay_key
+from bttlab.card.sharing import shared
 from bttlab.card.shells import shell_of, suits
 from bttlab.card.waiting import card_errors, check_idle
 from bttlab.card.xclbin import read_container
@@ -135,9 +135,10 @@ def unused_cards(card: pynq.Device) -> list[str]:
 
 def _on_real_card(card: pynq.Device, path: Path, name: str, wait: float) -> pynq.Overlay:
     """Lock a card and load an overlay, or load it on a shared card in a time slice."""
-    keeper = keeper_of(card)
-    if keeper is None:
-        process_lock(card_name(card)).acquire(wait)
+    share = shared(card)
+    if share is None:
+        if kind_for(card) == "hw":
+            lock_card(card, wait)
         return pynq.Overlay(str(path), device=card)
     kernels = [entry["type"] for entry in card.get_bitfile_metadata(str(path)).ip_dict.values()]
     if kernels != [TRAINER_KERNEL.vlnv]:
@@ -145,18 +146,12 @@ def _on_real_card(card: pynq.Device, path: Path, name: str, wait: float) -> pynq
             f"overlay {name} has other kernels than the training processor's, and {card.name} is shared in time "
             "slices, for the training processor only; ask an administrator for a card that is not shared"
         )
-    keeper.acquire(overlay_key(path))
+    share.acquire()
     try:
-        loaded = pynq.Overlay(str(path), device=card)
-        keeper.loaded()
-        return loaded
+        share.report("loading")
+        return pynq.Overlay(str(path), device=card)
     finally:
-        keeper.release()
-
-
-def release_card(card: pynq.Device) -> None:
-    """Release a real card to other processes; do not use its overlay afterwards."""
-    process_lock(card_name(card)).release()
+        share.release()
 
 
 def choose_active_device() -> None:

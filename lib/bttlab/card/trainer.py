@@ -10,6 +10,7 @@ import numpy as np
 
 from bttlab.card.compiled import CompiledProgram, Flow, check_image, compiled_program
 from bttlab.card.emulation import EmulatedU50
+from bttlab.card.keeper import SLICE_SECONDS
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.kernel_driver import ChipState, KernelDriver
 from bttlab.card.manifest import digest, read_file
@@ -218,11 +219,11 @@ class TrainerDriver(KernelDriver):
             memory[:] = 0
             for i, block in enumerate(blocks):
                 self._block(memory, i)[:] = self._layout.pack(block)
-            if self._slices is None:
+            if self._share is None:
                 self._chip = ChipState(self.program)
                 self._load(memory)
             else:
-                self._slices.forget()  # the next call loads them
+                self._share.forget()  # the next call loads them
             self._chip = ChipState(self.program, memory, step, moments if step else None)
 
     def store_parameters(self) -> dict[str, np.ndarray]:
@@ -365,10 +366,10 @@ class TrainerDriver(KernelDriver):
         return done
 
     def _parts(self, count: int) -> Iterator[slice]:
-        """Yield ranges of samples, one for each kernel call; on a shared card each fits the rest of the time slice."""
+        """Yield ranges of samples, one for each kernel call; on a shared card each takes a time slice."""
         first = 0
         while first < count:
-            most = MAX_SAMPLES if self._slices is None else int(self._slices.left * self._samples_per_second)
+            most = MAX_SAMPLES if self._share is None else int(SLICE_SECONDS * self._samples_per_second)
             part = slice(first, min(count, first + max(1, min(most, MAX_SAMPLES))))
             yield part
             first = part.stop
@@ -379,7 +380,7 @@ class TrainerDriver(KernelDriver):
 
         def work() -> None:
             self._exchange(M.TRAIN, rows, optimizer, results)
-            if self._slices is not None:
+            if self._share is not None:
                 self._store(memory)
 
         def publish() -> None:
@@ -391,7 +392,7 @@ class TrainerDriver(KernelDriver):
             cycles = results["cycles"].sum(dtype=np.int64) + results["flush_cycles"].sum(dtype=np.int64)
             self.counted_cycles += int(cycles)
 
-        if self._slices is None:
+        if self._share is None:
             try:
                 work()
             finally:  # the chip has changed, also if Ctrl-C comes after the kernel's end
@@ -416,7 +417,7 @@ class TrainerDriver(KernelDriver):
             self.program  # noqa: B018 - raises StateError if there is none
             raise StateError("no parameters are on the card: call load_parameters first")
         with self._alone():
-            if self._slices is None:  # on a shared card each call stores them
+            if self._share is None:  # on a shared card each call stores them
                 self._store(self._chip.memory)
             return self._chip.memory
 

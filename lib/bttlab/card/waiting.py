@@ -13,7 +13,6 @@ from typing import Any
 
 import pynq
 
-from bttlab.card.card_lock import card_name, process_lock
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.shells import pcie_address
@@ -112,7 +111,6 @@ def run_kernel(card: pynq.Device, start: Callable[[], Any], buffers: Any, second
             interrupted = signals.since is not None and time.monotonic() - signals.since > GRACE_SECONDS
             if elapsed > seconds or interrupted:
                 signals.forget()
-                process_lock(card_name(card)).mark_hung()
                 cause = "Ctrl-C, and " if interrupted else ""
                 raise (CardFailedError if elapsed <= seconds else CardHungError)(
                     f"{cause}the kernel on {card.name} has not ended {elapsed:.1f} s after its start (its limit is "

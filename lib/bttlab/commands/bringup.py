@@ -16,7 +16,6 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.quantities import to_json
 from bttlab.util.terminal import say
-from bttlab.xrt import xrt_version
 
 RECORD = "bringup.json"
 SAMPLES = 1_000
@@ -80,6 +79,8 @@ def _samples(options: argparse.Namespace) -> tuple:
 
 def software() -> dict[str, str]:
     """Return the versions that a report needs; neither host nor user."""
+    from bttlab.card.xrt import xrt_version
+
     versions = {name: metadata.version(name) for name in ("pynq", "numpy", "torch")}
     own = {"bttlab": bttlab.__version__, "python": platform.python_version(), "kernel": platform.release()}
     return own | versions | {"xrt": xrt_version() or "none"}

@@ -10,7 +10,6 @@ import numpy as np
 from bttlab.commands import NOTE, OK, PROBLEM, Check
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import measured
-from bttlab.xrt import check_xrt, xrt_version
 
 CHUNK = 32
 RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
@@ -70,6 +69,8 @@ class Bringup:
                 return
 
     def _xrt(self) -> Check:
+        from bttlab.card.xrt import check_xrt, xrt_version
+
         check_xrt()
         version = xrt_version()
         if version is None and self._device != "emulated":

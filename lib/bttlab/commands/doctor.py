@@ -15,7 +15,6 @@ from packaging.requirements import Requirement
 
 from bttlab.commands import NOTE, OK, PROBLEM, Check, Outcome
 from bttlab.util.errors import BttlabError
-from bttlab.xrt import VARIABLE, check_xrt
 
 NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it is for notebooks
 CORPORA = ("airline", "atis", "snips")
@@ -68,9 +67,13 @@ def _examine(examinations: list[Callable[[], Iterator[Check]]]) -> Iterator[Chec
 
 def _xrt() -> Iterator[Check]:
     try:
+        from bttlab.card.xrt import check_xrt  # the package checks it, too, when it is first imported
+
         check_xrt()
+    except ModuleNotFoundError:  # told under packages
+        return
     except BttlabError as error:
-        del os.environ[VARIABLE]  # the other checks are made without it
+        del os.environ["XILINX_XRT"]  # the other checks are made without it
         yield Check("xrt", PROBLEM, str(error))
 
 
@@ -166,27 +169,18 @@ def _cards() -> Iterator[Check]:
             yield Check("cards", PROBLEM, detail, "build one from hls_src (docs/vitis.md)")
 
 
-def _card_locks() -> Iterator[Check]:
-    from bttlab.card.card_lock import hung_marks
-    from bttlab.util.locks import holders
-
-    for path, whose in hung_marks().items():
-        detail = f"{path} says that a kernel of {whose} did not end"
-        status = PROBLEM if holders(path.lstat()) else NOTE
-        yield Check("card lock", status, detail, f"if the card was not reset since: xbutil reset; then: rm {path}")
-
-
 def _shared_cards() -> Iterator[Check]:
     import pynq
 
-    from bttlab.card.sharing import keeper_of, queue_in_words
+    from bttlab.card.sharing import shared
 
     for device in pynq.Device.devices:
-        keeper = keeper_of(device)
-        if keeper is not None:
-            queue = keeper.queue()
-            data = {"keeper": str(keeper.path), "queue": [waiting.process for waiting in queue]}
-            yield Check("shared card", OK, f"{device.name}: {queue_in_words(queue)}", data=data)
+        share = shared(device)
+        if share is not None:
+            queue = share.queue()
+            names = ", ".join(f"{who} {'has the card' if has_card else 'waits'}" for who, has_card in queue)
+            data = {"keeper": str(share.path), "queue": [who for who, _ in queue]}
+            yield Check("shared card", OK, f"{device.name}: {names or 'the card is free'}", data=data)
 
 
 def _overlays() -> Iterator[Check]:
@@ -277,6 +271,6 @@ def _disk() -> Iterator[Check]:
 
 
 EXAMINATIONS = [
-    *(_python, _packages, _widgets, _processor, _cards, _card_locks, _shared_cards),
+    *(_python, _packages, _widgets, _processor, _cards, _shared_cards),
     *(_overlays, _corpora, _gpu, _energy_meters, _disk),
 ]

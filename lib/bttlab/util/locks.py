@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import pwd
 import stat
 import struct
 import time
@@ -96,6 +97,17 @@ def try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def process_in_words(pid: int) -> str:
+    """Return a process's number and user as text."""
+    try:
+        user = os.stat(f"/proc/{pid}").st_uid
+        return f"process {pid} of user {pwd.getpwuid(user).pw_name}"
+    except OSError:
+        return f"process {pid}"
+    except KeyError:
+        return f"process {pid} of user {user}"
 
 
 def holders(status: os.stat_result) -> list[int] | None:
