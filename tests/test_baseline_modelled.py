@@ -133,6 +133,8 @@ def test_the_savings_are_the_ratios_of_equal_utterances(sample):
         tensor.startswith(f"Energy: {middle:.2g} x (band {low:.2g} to {high:.2g}) = ") and "after 7 samples" in tensor
     )
     assert len(savings.ratios(0)) == 1  # no energy yet
+    tiles, note = savings.tiles(7)
+    assert f">{row.blocks[1]:.0f} x<" in tiles and f">{row.energy['graphs'][1]:.2g} x<" in tiles and memory in note
 
 
 def test_a_kernel_takes_the_longest_of_arithmetic_bytes_and_launches(monkeypatch):

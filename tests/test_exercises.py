@@ -18,9 +18,9 @@ from bttlab.card import EmulatedU50, load_overlay
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.trace import trace
-from bttlab.data import load_corpus
+from bttlab.data import Vocabulary, load_corpus
 from bttlab.estimate.card import estimate
-from bttlab.lab import Design, Workload, check, chip_bytes, engine_products, grade
+from bttlab.lab import Design, Teach, Workload, check, chip_bytes, engine_products, grade
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.teaching.exercises import EXERCISES, NotRight
 from bttlab.teaching.exercises.design import _scheduled
@@ -244,6 +244,35 @@ def test_03(objects):
     rising[20:], broken[-1] = 1000, np.nan
     wrong = [sgd, other_rate, made_up, rising, broken, adamw[:-1], rate, float(adamw.mean()), None]
     _try("03.3", (objects.trainer, few, objects.start, sgd), [adamw], wrong)
+
+
+def test_03_teach(objects):
+    """Three sentences among old ones, without them, too few, one of the train split, and not learned."""
+    objects.trainer.load_program(CONFIG)
+    objects.trainer.load_parameters(objects.start)
+    objects.trainer.train(objects.work.train[objects.work.order(3000)], Optimizer("sgd"), 4e-3)
+    trained = objects.trainer.store_parameters()
+    vocabulary = Vocabulary.from_sentences(objects.corpus.train.words, CONFIG.vocabulary_size)
+    cities = {"take me home to pittsburgh": "pittsburgh", "carry me to boston": "boston", "off to denver": "denver"}
+
+    def taught(steps=8, old=8, count=3, first="flight to dallas"):
+        trainer = load_overlay("trainer", EmulatedU50()).trainer_1
+        trainer.load_program(CONFIG)
+        trainer.load_parameters(trained)
+        teach = Teach(trainer, objects.corpus, vocabulary)
+        for sentence in list(cities)[:count]:
+            teach.ask(sentence)
+            teach.correct_intent("atis_meal" if old == 0 else "atis_flight")
+            for place, word in enumerate(teach.answer.words):
+                teach.correct(place, "toloc.city_name" if word == cities[sentence] else "O")
+            teach.train(steps=steps, old=old)
+        return teach
+
+    known, unlearned = taught(old=16), taught(old=16)
+    known.taught.words[0] = objects.corpus.train.words[0]
+    unlearned.trainer.load_parameters(trained)
+    wrong = [taught(old=0), taught(count=2), known, unlearned, taught(count=0), None]
+    _try("03.4", (trained,), [taught(old=16)], wrong)
 
 
 def test_03_leaves_the_card_as_it_was(objects):

@@ -12,7 +12,7 @@ from matplotlib.backend_bases import MouseEvent
 from PIL import Image
 
 from bttlab.data import CorpusError
-from bttlab.lab import budget, check_machine, corpus_here, watch
+from bttlab.lab import budget, check_machine, corpus_here, live_loss, watch
 from bttlab.lab.canvas import LiveFigures, ZoomCanvas
 from bttlab.lab.charts import new_figure, smooth, thinned, to_png
 from bttlab.lab.live_loss import draw_loss
@@ -45,17 +45,20 @@ class _Run:
     """A run of four samples, one for each wait; `stopped_by` is raised by the first wait, `fault` by the last."""
 
     def __init__(self, total=4, stopped_by=None, fault=None):
-        self.total, self.losses, self.done = total, np.zeros(0, np.float32), False
+        self.total, self.losses, self.done, self.seconds = total, np.zeros(0, np.float32), False, 0.0
         self._stopped_by, self._fault = stopped_by, fault
 
     def stop(self):
         self.done = True
 
+    def join(self):
+        assert self.done
+
     def wait(self, timeout=None):
         if self._stopped_by and not self.done:
             raise self._stopped_by
         if not self.done:
-            self.losses = np.append(self.losses, np.float32(1))
+            self.losses, self.seconds = np.append(self.losses, np.float32(1)), self.seconds + 0.5
         self.done = self.done or len(self.losses) == self.total
         if self.done and self._fault:
             raise self._fault
@@ -91,16 +94,26 @@ def test_a_browser_gets_png_whenever_it_asks(monkeypatch, place):
 
 
 @pytest.mark.parametrize(
-    ("run", "seconds", "says"),
+    ("run", "says"),
     [
-        (_Run(), 600, "4 samples in"),
-        (_Run(total=10**9), 0.3, "stopped of 1,000,000,000"),
-        (_Run(stopped_by=KeyboardInterrupt()), 600, "0 samples, stopped of 4"),
+        (_Run(), "4 samples in 2.0 s of training: 2 samples/s (measured)"),
+        (_Run(stopped_by=KeyboardInterrupt()), "0 samples, stopped of 4 in 0.0 s of training (measured)"),
     ],
 )
-def test_watching_a_run(run, seconds, says, capsys):
-    assert len(watch(run, "a run", seconds)) == len(run.losses) and run.done
+def test_watching_a_run(run, says, capsys):
+    assert len(watch(run, "a run")) == len(run.losses) and run.done
     assert says in capsys.readouterr().out
+    watch(run, "again")  # one that is over has the same speed
+    assert says in capsys.readouterr().out
+
+
+def test_an_interrupt_before_there_is_a_figure_stops_the_run(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(live_loss, "LiveFigures", interrupted)
+    run = _Run()
+    assert len(watch(run, "a run")) == 0 and run.done
 
 
 def test_a_watched_run_that_diverges():

@@ -158,6 +158,11 @@ def test_training_goes_on_beside_the_caller_and_stops(trainer, samples):
     assert threading.active_count() == threads
     trainer.load_parameters(initial_parameters(trainer.config, 0))
     assert np.array_equal(trainer.train(samples[: len(losses)], MOMENTUM, 1e-4), losses)
+    lost = trainer.start(samples, MOMENTUM, 1e-4)  # nobody has it, as after an interrupt
+    trainer.stop()
+    assert lost.done and 0 < lost.seconds
+    trainer.stop()
+    trainer.train(samples[:1], MOMENTUM, 1e-4)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_who_is_idle_holds_nothing(shared_card, samples):
     trainer.train(samples[:4], ADAMW, RATE)
     assert until(lambda: share.queue() == [])
     run = trainer.start(samples, ADAMW, RATE)
-    with pytest.raises(OverlayError, match="the kernel is training already"):
+    with pytest.raises(OverlayError, match="the card is training already"):
         trainer.store_parameters()
     assert len(run.wait()) == len(samples) and until(lambda: share.queue() == [])
     trainer.load_parameters(initial_parameters(MODELS[0], 0))

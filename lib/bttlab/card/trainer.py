@@ -57,6 +57,7 @@ class TrainerDriver(KernelDriver):
     def __init__(self, description: dict[str, Any]):
         self._busy = threading.Lock()
         self._profile: Profile | None = None
+        self._background: TrainingRun | None = None
         self.counted_cycles = 0
         super().__init__(description)
 
@@ -302,9 +303,16 @@ class TrainerDriver(KernelDriver):
         TrainingRun
         """
         rates = self._check(samples, optimizer, learning_rate)
-        return TrainingRun(
+        self._background = TrainingRun(
             len(samples), lambda part: self._train(samples[part], rates[part], optimizer), self._exclusively()
         )
+        return self._background
+
+    def stop(self) -> None:
+        """Stop the run of `start` and wait for its end; nothing happens if there is none."""
+        if self._background is not None:
+            self._background.stop()
+            self._background.join()
 
     # --- helpers
 
@@ -333,7 +341,7 @@ class TrainerDriver(KernelDriver):
     def _exclusively(self) -> threading.Lock:
         """Return the lock of kernel calls; raise OverlayError if it is locked."""
         if self._busy.locked():
-            raise OverlayError("the kernel is training already: wait for that run, or stop it, first")
+            raise OverlayError("the card is training already: wait for that run, or end it with trainer.stop()")
         return self._busy
 
     @contextmanager

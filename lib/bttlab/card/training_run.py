@@ -31,6 +31,7 @@ class TrainingRun:
         self._losses: list[np.ndarray] = []
         self._stop = threading.Event()
         self._error: Exception | None = None
+        self.seconds = 0.0  # of training so far
         lock.acquire()
         self._thread = Thread(target=self._train, args=(train, lock), name="bttlab-train")
         self._thread.start()
@@ -40,7 +41,7 @@ class TrainingRun:
             train_pieces(
                 chunks(0, self.total),
                 train,
-                lambda part, losses, seconds: self._losses.append(losses),
+                self._add,
                 lambda: not self._stop.is_set(),
             )
         except NumericalFault as fault:
@@ -49,6 +50,10 @@ class TrainingRun:
             self._error = error
         finally:
             lock.release()
+
+    def _add(self, part: slice, losses: np.ndarray, seconds: float) -> None:
+        self.seconds += seconds
+        self._losses.append(losses)
 
     @property
     def losses(self) -> np.ndarray:
@@ -68,6 +73,10 @@ class TrainingRun:
     def stop(self) -> None:
         """Stop at the end of the current chunk, within a quarter second."""
         self._stop.set()
+
+    def join(self) -> None:
+        """Wait for the end, whatever it is."""
+        self._thread.join()
 
     def wait(self, timeout: float | None = None) -> np.ndarray:
         """Wait for the end and return the losses; Ctrl-C stops the training first.

@@ -1,5 +1,6 @@
 """Widgets and figures of the notebooks; plugins of the group `bttlab.views` add names to this package."""
 
+import os
 import sys
 from typing import Any
 
@@ -26,6 +27,10 @@ def _show_in_one_line(shell: Any, kind: type, error: BaseException, traceback: A
 
 if (_shell := get_ipython()) is not None:
     _shell.set_custom_exc((BttlabError,), _show_in_one_line)
+    if "OMP_NUM_THREADS" not in os.environ:  # at batch 1 a second thread of PyTorch waits more than it works
+        import torch
+
+        torch.set_num_threads(1)
 
 
 def __getattr__(name: str) -> Any:

@@ -60,7 +60,7 @@ class Ask:
     """
 
     def __init__(self, trainer: Trainer, corpus: Corpus, vocabulary: Vocabulary, sentence: str = ""):
-        self.trainer, self._corpus, self._vocabulary = trainer, corpus, vocabulary
+        self.trainer, self.corpus, self._vocabulary = trainer, corpus, vocabulary
         self.answer: Labelled | None = None
         self._colours: dict[str, str] = {}
         self._lock = threading.RLock()
@@ -98,7 +98,7 @@ class Ask:
         self._show()
 
     def _label(self, sentences: Sequence[Sequence[str]]) -> list[Labelled]:
-        return label(self.trainer, self._corpus, self._vocabulary, sentences)
+        return label(self.trainer, self.corpus, self._vocabulary, sentences)
 
     def _show(self) -> None:
         before = self._answer.children

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from statistics import median
 
 import numpy as np
@@ -28,14 +29,19 @@ from bttlab.lab.charts import (
     thinned,
 )
 from bttlab.lab.energy_meters import step_of
-from bttlab.lab.picture import Picture
+from bttlab.lab.picture import Picture, tile
 from bttlab.model import ModelConfig
 from bttlab.util.places import ROOT
 from bttlab.util.quantities import Quantity
+from bttlab.util.threads import Thread
 
 RECORD = ROOT / "data" / "energy_to_quality.json"
 TARGETS = (0.70, 0.80)  # slot F1 on dev
 LOOKS = {"card": (PALETTE[0], "o"), "tensor": (PALETTE[1], "s"), "dense": (PALETTE[2], "^")}
+BATCHES = (
+    "A GPU that trains the dense model in batches of 16 needs less energy than the card (notebook 04). The card saves "
+    "memory, and energy at batch 1."
+)
 Ratio = tuple[float, float, float]
 
 
@@ -174,31 +180,49 @@ class Savings:
     gpu : str
         A name of `bttlab.baseline.gpus`. Its steps are launched as CUDA graphs, the fastest mode; each counts as a step
         on a sample of mean length, since launches dominate (3 and 32 tokens differ by 2 %).
-
-    Attributes
-    ----------
-    contenders : list of Contender
-        The U50, the GPU with tensor training, the GPU with dense training; all modelled.
     """
 
     def __init__(self, config: ModelConfig, samples: Samples, gpu: str = "RTX-3090"):
+        self._found: tuple | Exception | None = None
+        self._thread = Thread(target=self._model, args=(config, samples, gpu), name="bttlab-savings", daemon=True)
+        self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether they are modelled, which takes some seconds and goes on in a thread."""
+        return self._found is not None
+
+    @property
+    def contenders(self) -> list[Contender]:
+        """The U50, the GPU with tensor training, the GPU with dense training; waits until they are modelled."""
+        self._thread.join()
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found[0]
+
+    def _model(self, config: ModelConfig, samples: Samples, gpu: str) -> None:
+        try:
+            self._found = self._contenders(config, samples, gpu), published(config)
+        except Exception as error:  # raised where they are asked for
+            self._found = error
+
+    @staticmethod
+    def _contenders(config: ModelConfig, samples: Samples, gpu: str) -> list[Contender]:
         blocks = capacity_bits(estimate(config).memory.blocks) / 8
         steps = np.array([step_of(config, "sgd", int(length))[:3] for length in samples.lengths])
-        self.contenders = [
-            Contender("U50, tensor", (blocks,) * 3, "on-chip blocks that the machine occupies", _sums(steps))
-        ]
+        found = [Contender("U50, tensor", (blocks,) * 3, "on-chip blocks that the machine occupies", _sums(steps))]
         nearest = int(np.abs(samples.lengths - samples.lengths.mean()).argmin())
         for format, kind in (("btt", "tensor"), ("dense", "dense")):
             step = model_step(find_gpu(gpu), format, "graphs", config, samples[nearest : nearest + 1])
             joules = _sums(np.tile(step.joules, (len(samples), 1)))
             of_what = "process: context, workspace, tensors"
-            self.contenders.append(Contender(f"{gpu}, {kind}", step.process_bytes, of_what, joules))
-        self._published = published(config)
+            found.append(Contender(f"{gpu}, {kind}", step.process_bytes, of_what, joules))
+        return found
 
     def ratios(self, count: int) -> list[str]:
         """Return sentences that name numerator, denominator and band of each ratio after `count` samples."""
         card, tensor, dense = self.contenders
-        paper = self._published
+        paper = self._found[1]
         lines = [
             _memory_ratio(dense, card)
             + (f" Published: {paper.memory[0]:g} to {paper.memory[1]:g} x." if paper else ""),
@@ -212,6 +236,19 @@ class Savings:
                 f"modelled) / {_joules(here)} ({card.name}; modelled, {MODEL_VERSION}) after {count:,} samples.{limit}"
             )
         return lines
+
+    def tiles(self, count: int) -> tuple[str, str]:
+        """Return the headline ratios as tiles, and a line with bands and formulas on demand, as HTML."""
+        card, tensor, dense = self.contenders
+        memory = over(dense.footprint, card.footprint)[1]
+        sizes = f"{dense.footprint[1] / 1e6:,.0f} MB of a process that trains dense, {card.footprint[1] / 1e6:,.0f} MB"
+        shown = [tile(f"{memory:.0f} x", "the memory on a GPU", f"{sizes} of blocks on the U50 (modelled)")]
+        if count:
+            energy = over(tensor.joules[count], card.joules[count])[1]
+            what = f"of the same training at batch 1: {tensor.name}, over the U50 (modelled)"
+            shown.append(tile(f"{energy:.2g} x", "the energy on a GPU", what))
+        details = "".join(f"<li>{escape(line)}</li>" for line in self.ratios(count))
+        return "".join(shown), f"{BATCHES} <details><summary>Bands and formulas</summary><ul>{details}</ul></details>"
 
     def draw(self, memory: Axes, energy: Axes, count: int) -> None:
         """Draw the panels of memory and energy after `count` samples."""

@@ -1,7 +1,6 @@
 """Draw the loss of a training run while it runs."""
 
-import math
-import time
+from html import escape
 
 import numpy as np
 from IPython.display import HTML, DisplayHandle, display
@@ -12,12 +11,13 @@ from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.cells import close_with_cell
 from bttlab.lab.charts import PALETTE, SMOOTHING, new_figure, panel, samples_end, small_style, smooth, thinned
 from bttlab.lab.comparison import Savings
-from bttlab.lab.picture import describe, sentences, until_stale
+from bttlab.lab.picture import describe, tile, until_stale
+from bttlab.model import NumericalFault
 
 REFRESH_SECONDS = 0.4
 
 
-def watch(run: TrainingRun, title: str, seconds: float = math.inf, savings: Savings | None = None) -> np.ndarray:
+def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.ndarray:
     """Draw a run's loss until it ends. The cell waits; interrupting the kernel stops the run.
 
     Parameters
@@ -26,10 +26,8 @@ def watch(run: TrainingRun, title: str, seconds: float = math.inf, savings: Savi
         From `overlay.trainer_1.start(…)`.
     title : str
         Stands above the figure, with the time left.
-    seconds : float
-        Stop it after this time.
     savings : Savings, optional
-        Of the same samples: memory and energy beside a GPU are drawn, too.
+        Of the same samples: memory and energy beside a GPU are drawn, too, as soon as they are modelled.
 
     Returns
     -------
@@ -41,42 +39,53 @@ def watch(run: TrainingRun, title: str, seconds: float = math.inf, savings: Savi
     bttlab.model.NumericalFault
         If that ended the run.
     """
-    figures = [panel(), panel(), panel()] if savings else [new_figure(4.6, 3.2)]
-    *others, loss = (figure.subplots() for figure in figures)
-    live, words = LiveFigures(figures), DisplayHandle()
-
-    def draw(left: str = "") -> None:
-        losses = run.losses
-        with live.lock:
-            draw_loss(loss, losses, samples_end(len(losses)) if savings else run.total)
-            if savings:
-                savings.draw(*others, len(losses))
-        said = sentences([f"{title}{left}.", *(savings.ratios(len(losses)) if savings else [])])
-        words.update(HTML(until_stale(said) if left else said))
-        live.draw()
-
-    close_with_cell(live.close)
-    words.display(HTML())
-    display(live.widget)
-    live.display()
-    begin = time.perf_counter()
+    live = None
     try:
+        figures = [panel(), panel(), panel()] if savings else [new_figure(4.6, 3.2)]
+        loss, *others = (figure.subplots() for figure in figures)
+        live, words = LiveFigures(figures), DisplayHandle()
+        close_with_cell(live.close)
+        words.display(HTML())
+        display(live.widget)
+        live.display()
         while not run.done:
-            draw(f"; {_left(run, time.perf_counter() - begin, seconds)}")
-            left = begin + seconds - time.perf_counter()
-            if left <= 0:
-                run.stop()
-            run.wait(min(REFRESH_SECONDS, max(left, 0.01)))
-    except KeyboardInterrupt:
+            _draw(run, title, savings, live, loss, others, words)
+            run.wait(REFRESH_SECONDS)
+    except KeyboardInterrupt:  # also before there is a figure
         run.stop()
-    finally:
-        took = time.perf_counter() - begin
-        draw()
+        run.join()
+    except NumericalFault:
+        pass  # raised below, when the figure is drawn
+    if live is not None:
+        _draw(run, title, savings, live, loss, others, words)
         live.keep(describe(*figures))
-    losses = run.wait()
+    losses, seconds = run.wait(), run.seconds
     stopped = "" if len(losses) == run.total else f", stopped of {run.total:,}"
-    print(f"{len(losses):,} samples{stopped} in {took:.1f} s: {len(losses) / took:,.0f} samples/s (measured)")
+    rate = f": {len(losses) / seconds:,.0f} samples/s" if seconds else ""
+    print(f"{len(losses):,} samples{stopped} in {seconds:.1f} s of training{rate} (measured)")
     return losses
+
+
+def _draw(run, title, savings, live, loss, others, words) -> None:
+    """Draw a run as it is now."""
+    losses, over = run.losses, run.done
+    known = savings is not None and (savings.ready or over)
+    with live.lock:
+        draw_loss(loss, losses, samples_end(len(losses)) if savings else run.total)
+        if known:
+            savings.draw(*others, len(losses))
+        elif savings:
+            for axes in others:
+                axes.clear()
+                axes.set_axis_off()
+                axes.text(0.5, 0.5, "being modelled …", transform=axes.transAxes, ha="center", color="0.35")
+    tiles, note = savings.tiles(len(losses)) if known else ("", "")
+    if savings and len(losses):
+        mean = losses[-SMOOTHING:].mean()
+        tiles += tile(f"{mean:.2f}", "loss", f"mean of the last {SMOOTHING} of {len(losses):,} samples (measured)")
+    html = f"<div><b>{escape(title)}</b>{'' if over else f'; {_left(run)}'}</div>{tiles}<div>{note}</div>"
+    words.update(HTML(html if over else until_stale(html)))
+    live.draw()
 
 
 def draw_loss(axes: Axes, losses: np.ndarray, end: float) -> None:
@@ -90,8 +99,7 @@ def draw_loss(axes: Axes, losses: np.ndarray, end: float) -> None:
     axes.set(xlim=(0, end), ylim=(0, max(1.0, top)))
 
 
-def _left(run: TrainingRun, took: float, most: float) -> str:
-    """Return the time left: until all samples are done, or `most` seconds are over."""
+def _left(run: TrainingRun) -> str:
+    """Return the time until all samples are done."""
     count = len(run.losses)
-    left = min(took / count * (run.total - count) if count else math.inf, most - took)
-    return f"{max(0, left):.0f} s left" if left < math.inf else "beginning"
+    return f"{run.seconds / count * (run.total - count):.0f} s left" if count and run.seconds else "beginning"

@@ -2,7 +2,7 @@
 
 import base64
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from html import escape
 
 import numpy as np
@@ -74,6 +74,15 @@ def image_tag(figure: Figure, png: bytes, words: str) -> str:
     return f'<img class="{FIGURE_CLASS}" alt="{escape(words)}" width="{css_width(figure)}" src="{source}">'
 
 
+def tile(number: str, name: str, what: str) -> str:
+    """Return a large number with a name and a small line below as HTML, one beside the other."""
+    return (
+        "<div style='display:inline-block;vertical-align:top;width:230px;margin:2px 14px 6px 0;line-height:1.3'>"
+        f"<span style='font-size:200%;font-weight:600'>{escape(number)}</span> <b>{escape(name)}</b>"
+        f"<br><span style='font-size:85%'>{escape(what)}</span></div>"
+    )
+
+
 def alert(message: str) -> str:
     """Return a message as HTML that screen readers read out at once; nothing for an empty one."""
     return f"<span role='alert'><b>{escape(message)}</b></span>" if message else ""
@@ -88,11 +97,6 @@ def hidden(words: str) -> str:
     """Return invisible HTML for screen readers."""
     place = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
     return f"{DARK}{TOOLS}<p class='bttlab-words' style='{place}'>{escape(words)}</p>"
-
-
-def sentences(lines: Iterable[str]) -> str:
-    """Return sentences as an HTML list."""
-    return f"{DARK}<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
 def until_stale(html: str) -> str:

@@ -113,6 +113,17 @@ class Teach(Ask):
         self.widget.children = [*self.widget.children, self._choice, controls, why, self._result, saving]
         self._enable()
 
+    def dev_scores(self) -> Scores:
+        """Score all of dev with the parameters of now."""
+        return Dev.of(self.trainer, self.corpus, self._dev).scores
+
+    def unlearned(self) -> list[Labelled]:
+        """Return the answers to sentences taught that are not what was taught."""
+        if not len(self.taught):
+            return []
+        found = zip(self._label(self.taught.words), self.taught.slots, self.taught.intents, strict=True)
+        return [one for one, tags, intent in found if one.tags not in ([], tags) or one.intent not in (None, intent)]
+
     # --- the user's labels
 
     def _begin_with(self, answer: Labelled) -> None:
@@ -157,7 +168,7 @@ class Teach(Ask):
         answer, self._chosen = self.answer, None  # so that setting the options sets no label
         if place == INTENT:
             chances, now, what = answer.intent_chances, answer.intent, "the intent is"
-            names = [name for name in self._corpus.intent_labels if name != UNK]
+            names = [name for name in self.corpus.intent_labels if name != UNK]
         else:
             by_tag, now = answer.tag_chances[place], _slot(answer.tags[place])
             chances = {OUTSIDE: by_tag.get(OUTSIDE, 0.0)}
@@ -197,7 +208,7 @@ class Teach(Ask):
 
     def _correct(self, place: int, label: str) -> None:
         answer = self._asked()
-        known = self._corpus.intent_labels if place == INTENT else [OUTSIDE, *self._slots]
+        known = self.corpus.intent_labels if place == INTENT else [OUTSIDE, *self._slots]
         if label not in known or label in (PAD, UNK):
             raise BttlabError(f"{label!r} is none of the corpus's: {', '.join(known[:8])}, …")
         if place == INTENT:
@@ -206,7 +217,7 @@ class Teach(Ask):
             slots = [*map(_slot, answer.tags)]
             begins = [tag.startswith("B-") and n != place for n, tag in enumerate(answer.tags)]
             slots[place] = label
-            self.answer = replace(answer, tags=_tags(slots, begins, self._corpus.slot_labels))
+            self.answer = replace(answer, tags=_tags(slots, begins, self.corpus.slot_labels))
         self._mine.add(place)
         self._show()
 
@@ -223,7 +234,7 @@ class Teach(Ask):
         old : int
             Sentences of the train split and of those taught before that come before each of them.
         """
-        answer, trainer, corpus = self._asked(), self.trainer, self._corpus
+        answer, trainer, corpus = self._asked(), self.trainer, self.corpus
         steps, old = self.steps.value if steps is None else steps, self.old.value if old is None else old
         split = Split([answer.words], [answer.tags or [OUTSIDE] * len(answer.words)], [answer.intent or UNK])
         (sample, earlier) = (encode(one, self._vocabulary, corpus, trainer.config) for one in (split, self.taught))
@@ -292,7 +303,7 @@ class Teach(Ask):
             raise CorpusError("nothing has been taught yet: correct an answer and train first")
         if place.exists():
             raise CorpusError(f"{place} is there already: choose another name, nothing was written")
-        corpus = self._corpus
+        corpus = self.corpus
         splits = {"train": self.taught, "dev": corpus.dev, "test": corpus.test}
         store_corpus(files_of(corpus.intent_labels, corpus.slot_labels, splits), place)
         self._enable()

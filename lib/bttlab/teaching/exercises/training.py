@@ -9,11 +9,12 @@ import numpy as np
 
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.teaching.exercises.answers import called, near, require_number
-from bttlab.teaching.exercises.check import exercise, require
+from bttlab.teaching.exercises.check import NotDone, exercise, require
 
 BEGINNING = 20  # samples whose losses are computed again: bits of a run that nobody guesses
 ADAMW_RATE = 3e-4
 TAIL = 100
+TAUGHT, LOSS = 3, 0.01  # sentences, and what may be lost of slot F1
 
 
 def first_losses(trainer: Any, parameters: Mapping, samples: Any, optimizer: Optimizer, rate: float) -> np.ndarray:
@@ -84,3 +85,32 @@ def adamw(answer: Any, trainer: Any, samples: Any, start: Mapping, sgd: np.ndarr
     answered, plain = (float(np.mean(losses[-TAIL:])) for losses in (answer, sgd))
     require(np.isfinite(answer).all() and answered < float(np.mean(own)), f"the losses end at {answered:.2f}")
     return f"The last {TAIL} losses are {answered:.2f} on average, SGD's last of the notebook {plain:.2f} (measured)."
+
+
+@exercise(
+    "03.4",
+    "teach.train(steps=8, old=8): more old sentences per step forget less, more steps learn more; Undo, and try again.",
+)
+def teach_three(answer: Any, trained: Mapping) -> str:
+    """The `Teach` widget, after teaching from the parameters `trained`."""
+    count = len(answer.taught)
+    if not count:
+        raise NotDone
+    require(count >= TAUGHT, f"you taught {count} sentences; {TAUGHT} are asked for")
+    known = {tuple(words) for words in answer.corpus.train.words}
+    require(
+        not any(tuple(words) in known for words in answer.taught.words),
+        "one of them is in the train split: take others",
+    )
+    wrong = [" ".join(one.words) for one in answer.unlearned()]
+    require(not wrong, f"the model does not say what you taught of {wrong[0]!r}" if wrong else "")
+    after = answer.dev_scores().slot_f1
+    there = answer.trainer.store_parameters()
+    try:
+        answer.trainer.load_parameters(trained)
+        before = answer.dev_scores().slot_f1
+    finally:
+        answer.trainer.load_parameters(there)
+    found = f"slot F1 on dev was {before:.1%} and is {after:.1%}"
+    require(before - after < LOSS, f"{found}: you lost {100 * (before - after):.1f} points")
+    return f"{found[0].upper()}{found[1:]}, with {count} sentences more (measured)."
