@@ -30,7 +30,7 @@ LONGEST = (
     *("test_class_in_browser", "test_lab_in_browser", "test_notebooks", "test_rtl", "test_every_screen"),
     *("test_reliability", "test_slices", "test_caches", "test_train_module"),
     *("test_processor_execute", "test_sweep", "test_schedule", "test_program_gradients", "test_program_hazards"),
-    *("test_sweep_strangers", "test_lab_card", "test_lab_dashboard", "test_trainer_overlay", "test_overlay_training"),
+    *("test_lab_card", "test_lab_dashboard", "test_trainer_overlay", "test_overlay_training"),
     *("test_lab_design", "test_exercises", "test_program_command", "test_methods_training", "test_runs"),
 )
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -23,7 +23,7 @@ from bttlab.cli import main
 from bttlab.commands.baseline import _text as baseline_text
 from bttlab.compiler.module_file import module_of_source
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
-from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, predict
+from bttlab.model import LEARNING_RATES, ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, predict
 from bttlab.util.errors import BttlabError
 from tiny_baseline import LEARNING_RATE, TINY, samples, tiny_baseline, tiny_task
 
@@ -238,7 +238,7 @@ def test_a_module_of_the_users_own_is_trained_as_it_is(corpus, tmp_path, monkeyp
     vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size)
     order = epoch_order(len(corpus.train), 3, 0)[:8]
     samples = encode(corpus.train, vocabulary, corpus, model)[order]
-    losses = ReferenceTrainer(model).train(samples, Optimizer("sgd"), run_module.LEARNING_RATE)
+    losses = ReferenceTrainer(model).train(samples, Optimizer("sgd"), LEARNING_RATES["sgd"])
     np.testing.assert_allclose(record.measurement.losses, losses, rtol=1e-5)
     assert f"--model net.py:{name} " in record.command and record.label_of().startswith(f"module, {name}, ")
     assert main([*command, "--gpu", "RTX-3090", "--modelled", "--json"]) == 0

@@ -184,10 +184,10 @@ def test_eval_on_another_corpus_only_on_purpose(tmp_path, capsys):
     [
         ("", "required: COMMAND"),
         ("size --encoders 0", "encoders is 0"),
-        ("train --epochs 0", "epochs is 0: it must be an integer of at least 1"),
+        ("train --epochs 0", "epochs is 0: it must be greater than or equal to 1"),
         ("train --samples 0", "samples is 0"),
         ("train --seed=-1", "seed is -1"),
-        ("train --lr nan", "learning rate is nan"),
+        ("train --lr nan", "learning_rate is nan"),
         ("train --device gpu", "no device 'gpu'; choose auto, emulated, reference, or the number"),
         ("train --data nowhere", "no corpus 'nowhere'"),
         ("train --data no/where", "no/where is not a folder"),

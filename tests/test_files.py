@@ -10,10 +10,10 @@ from bttlab.card.manifest import read_manifest
 from bttlab.cli import main
 from bttlab.data import CorpusError, read_corpus
 from bttlab.data.store import store_corpus
+from bttlab.runs import runs_table
 from bttlab.runs.checkpoint import LATEST, DamagedCheckpoint, read_checkpoint
-from bttlab.runs.curves import METRICS
 from bttlab.runs.export import to_csv
-from bttlab.runs.metrics_log import MetricsLog
+from bttlab.runs.metrics import METRICS, MetricsLog
 from bttlab.util.errors import LONGEST, BttlabError
 from bttlab.util.files import draft_folder, write_file, write_folder
 from tiny_runs import write_corpus
@@ -70,7 +70,7 @@ def test_a_draft_takes_no_name_that_is_there(tmp_path, monkeypatch):
 
 
 def export_table(path):
-    to_csv([], path)
+    to_csv(runs_table([]), path)
 
 
 def draw_timeline(path):
@@ -92,7 +92,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path, write):
 def test_a_device_is_not_replaced(tmp_path):
     (tmp_path / "null").symlink_to("/dev/null")
     with pytest.raises(BttlabError, match=r"not a regular file.*--csv"):
-        to_csv([], tmp_path / "null")
+        to_csv(runs_table([]), tmp_path / "null")
     assert (tmp_path / "null").is_symlink()
 
 

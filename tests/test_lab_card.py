@@ -1,5 +1,7 @@
 """The dashboard's real targets: the emulated card, and PyTorch on the CPU."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,10 @@ from bttlab.compiler.module_file import load_module
 from bttlab.data import load_corpus
 from bttlab.lab import Dashboard, Workload, baseline_targets, card_target, dashboard_runs, modelled_targets
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.runs import CheckpointStore, Filter, RunIndex
+from bttlab.runs import CheckpointStore, read_run, runs_folder, runs_table
 from bttlab.runs.curves import read_curves
 from bttlab.runs.record import now
+from bttlab.runs.table import where
 from fake_trainer import our_threads, until
 
 CPU_BTT = "PyTorch CPU, TT bi-directional"
@@ -30,6 +33,11 @@ def overlay():
     return overlay
 
 
+def _folders(condition: str = "kind == 'training'") -> list[Path]:
+    """The folders of the user's runs that a condition chooses."""
+    return [Path(folder) for folder in where(runs_table([runs_folder()]), condition)["folder"]]
+
+
 @pytest.fixture
 def board(overlay, workload):
     made = Dashboard([card_target(overlay, workload), *baseline_targets(workload)], samples=100)
@@ -42,15 +50,16 @@ def test_a_run_can_be_found_again_and_has_the_losses_of_one_call(board, overlay,
     monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
     board.start()
     board.wait()
-    (found,) = RunIndex().find()
-    assert (found.record.kind, found.record.status, found.record.error) == ("training", "complete", "")
-    assert read_curves(found.folder).samples[-1] == 100
-    checkpoint, warning = CheckpointStore(found.folder).load()
+    (folder,) = _folders()
+    record = read_run(folder)
+    assert (record.kind, record.status, record.error) == ("training", "complete", "")
+    assert read_curves(folder).samples[-1] == 100
+    checkpoint, warning = CheckpointStore(folder).load()
     assert warning is None and len(checkpoint.losses) == 100
     trainer = overlay.trainer_1
     for name, array in trainer.store_parameters().items():
         np.testing.assert_array_equal(checkpoint.parameters[name], array)
-    assert found.record.figures["dev.frame_accuracy"]["value"] == board.runs[0].scores[-1][1]["frame_accuracy"]
+    assert record.figures["dev.frame_accuracy"]["value"] == board.runs[0].scores[-1][1]["frame_accuracy"]
     trainer.load_parameters(initial_parameters(workload.config, 0))
     expected = trainer.train(workload.train[workload.order(100)], Optimizer("sgd"), board._rate.value)
     np.testing.assert_array_equal(board.runs[0].losses, expected)
@@ -73,13 +82,14 @@ def test_what_is_kept_is_what_was_done(board, workload, monkeypatch, tmp_path):
     assert until(lambda: now() > begun)
     board.stop()
     board.wait()
-    of_notebook_03 = f"name=dashboard-{workload.corpus.name}-enc2"
-    (plain,) = RunIndex().find(Filter(["learning_rate=0.004", of_notebook_03]))
-    assert plain.record.begun == board.runs[0].begun
-    (turned,) = (found for found in RunIndex().find() if found.record.id != plain.record.id)
-    assert turned.record.configuration["learning_rates"] == [[0, 0.004], [run.rates[1][0], 1e-3]]
-    assert turned.record.begun == begun < turned.record.ended
-    assert CheckpointStore(turned.folder).load()[0].settings.learning_rate == 1e-3
+    of_notebook_03 = f"name == 'dashboard-{workload.corpus.name}-enc2'"
+    (plain,) = _folders(f"learning_rate == 0.004 and {of_notebook_03}")
+    assert read_run(plain).begun == board.runs[0].begun
+    (moved,) = (folder for folder in _folders() if folder != plain)
+    record = read_run(moved)
+    assert record.configuration["learning_rates"] == [[0, 0.004], [run.rates[1][0], 1e-3]]
+    assert record.begun == begun < record.ended
+    assert CheckpointStore(moved).load()[0].settings.learning_rate == 1e-3
 
 
 def test_a_run_that_was_stopped_and_continued_has_the_bits_of_one_call(board, overlay, workload):
@@ -113,8 +123,8 @@ def test_a_rate_that_moves_before_the_first_sample_is_the_one_kept(board, monkey
     board.start()
     board.wait()
     assert board.runs[0].rates == [(0, 1e-3)]
-    (found,) = RunIndex().find()
-    assert found.record.configuration["learning_rate"] == 1e-3
+    (folder,) = _folders()
+    assert read_run(folder).configuration["learning_rate"] == 1e-3
 
 
 def test_the_card_and_pytorch_in_one_figure(board, monkeypatch, tmp_path):
@@ -128,10 +138,7 @@ def test_the_card_and_pytorch_in_one_figure(board, monkeypatch, tmp_path):
     np.testing.assert_allclose(pytorch.losses, card.losses, rtol=1e-3)
     assert [count for count, _ in pytorch.scores] == [13, 25, 38, 50, 63, 75, 88, 100]
     assert pytorch.memory["tensors"].provenance == "measured" and pytorch.memory["tensors"].value > 1e6
-    kept = {found.record.kind: found.record.begun for found in RunIndex().find()}
-    assert kept == {"training": card.begun, "baseline": pytorch.begun}
-    (baseline,) = RunIndex().find(Filter(["kind=baseline"]))
-    assert baseline.record.value("dev.slot_f1") == pytorch.scores[-1][1]["slot_f1"]
+    assert [read_run(folder).begun for folder in _folders()] == [card.begun]
     assert "RTX 3090 / U50 = 30 to 51 in memory" in board._ratios.value
 
 
@@ -150,7 +157,7 @@ def test_a_module_on_the_card_in_pytorch_and_on_a_modelled_gpu(short_airline, ov
         np.testing.assert_allclose(run.losses, card.losses, rtol=1e-4, err_msg=run.error)
     assert 0 < card.meter.joules[1] < modelled.meter.joules[1]
     assert score in board._status.value
-    assert RunIndex().find(Filter([f"name=dashboard-{workload.corpus.name}-{name}"]))
+    assert _folders(f"name == 'dashboard-{workload.corpus.name}-{name}'")
     board.close()
 
 

@@ -6,29 +6,12 @@ import stat
 import pytest
 
 import tiny_runs
-from bttlab.cli import main
 from bttlab.data import load_corpus
-from bttlab.runs import RunIndex, files, start_run
-from bttlab.runs.curves import read_curves
-from bttlab.runs.record import RunRecord, read_run
+from bttlab.runs import start_run
 from bttlab.runs.settings import RunError
 from bttlab.util.locks import LOCK_FILE, FolderBusyError, held, is_held
-from two_users import NOBODY, run_as_nobody, shared_folder, start_as_nobody
+from two_users import NOBODY, run_as_nobody, shared_folder
 
-# Whatever may be locked of a run by who may only read it: the folder, and every file in it.
-LOCK_ALL = """
-import fcntl, os, sys
-folder, held = sys.argv[1], []
-for path in (folder, *(os.path.join(folder, name) for name in os.listdir(folder))):
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        held.append(os.path.basename(path))
-    except OSError as error:
-        pass
-print(*held, flush=True)
-sys.stdin.read()
-"""
 IS_HELD = """
 import sys
 from bttlab.util.locks import is_held
@@ -55,27 +38,6 @@ def test_a_lock_whatever_the_umask(tmp_path):
         os.umask(before)
 
 
-@pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
-def test_what_is_planted_as_a_lock(plant, tmp_path):
-    plant(tmp_path / LOCK_FILE)
-    with pytest.raises(RunError, match=r"\.lock cannot be locked"), files.run_lock(tmp_path):
-        pass
-    assert not is_held(tmp_path)
-
-
-@pytest.mark.long
-def test_a_reader_of_a_run_s_folder_cannot_block_it(two_users):
-    with shared_folder(0o755) as folder:
-        corpus = tiny_runs.write_corpus(folder / "corpus")
-        tiny_runs.train(folder / "run", corpus)
-        reader = start_as_nobody(LOCK_ALL, folder / "run")
-        locked = reader.stdout.readline().split()
-        assert "run" in locked and LOCK_FILE not in locked
-        result = tiny_runs.resume(folder / "run", epochs=4)
-        assert result.epochs_done == 4
-        reader.communicate()
-
-
 @pytest.mark.long
 def test_another_user_sees_that_a_run_goes_on(two_users):
     with shared_folder(0o755) as folder:
@@ -95,7 +57,7 @@ def test_a_lock_of_another_user(two_users, monkeypatch):
         with held(folder):
             pass
         said = run_as_nobody(
-            "import sys\nfrom pathlib import Path\nfrom bttlab.runs.files import run_lock\n"
+            "import sys\nfrom pathlib import Path\nfrom bttlab.runs.lock import run_lock\n"
             "try:\n    with run_lock(Path(sys.argv[1])): print('in')\nexcept Exception as error: print(error)",
             folder,
         )
@@ -115,17 +77,3 @@ def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path, corpus, monkeypatch)
         tiny_runs.train(tmp_path / "made", corpus)
     assert (tmp_path / "made").exists()
     assert start_run(tmp_path / "made", tiny_runs.settings(corpus), load_corpus(corpus)) is not None
-
-
-def test_pipes_among_the_runs_of_a_shared_folder(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "index"))
-    for name in ("run.json", "metrics.jsonl", "record.json"):
-        folder = tmp_path / "runs" / name
-        folder.mkdir(parents=True)
-        if name != "run.json":
-            RunRecord("training", name, {}, "x", id=name[:3]).write(folder)
-        os.mkfifo(folder / name)
-    assert main(["runs", "index", str(tmp_path / "runs")]) == 0
-    assert "it is no file" in capsys.readouterr().err
-    for run in RunIndex().find():
-        assert read_curves(run.folder).samples == [] and read_run(run.folder).kind == "training"

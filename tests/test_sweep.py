@@ -4,41 +4,44 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
-from distributed import Client, LocalCluster
+import yaml
 
 import tiny_runs
 from bttlab.card import CardBusyError
 from bttlab.cli import main
-from bttlab.runs import CheckpointStore, Filter, RunIndex, RunRecord, read_run, tensors_digest
-from bttlab.runs.files import run_lock
-from bttlab.runs.keep import flat
-from bttlab.sweep import ClusterError, Sweep, SweepError, open_cluster, read_spec, worker
-from bttlab.sweep import cluster as cluster_module
-from bttlab.sweep import run as sweep_module
-from bttlab.sweep.cluster import check_cluster
-from bttlab.sweep.search import Proposed
-from bttlab.sweep.spec import FIGURES, spec_of
-from bttlab.sweep.trials import TrialMaker
-from bttlab.sweep.view import SweepView, pareto_front
+from bttlab.lab.sweep_view import SweepView, pareto_front
+from bttlab.runs import CheckpointStore, read_run, runs_table, tensors_digest
+from bttlab.runs.lock import run_lock
+from bttlab.runs.recipe import flat
+from bttlab.runs.sweep import ClusterError, Sweep, SweepError, open_executor, read_spec, task
+from bttlab.runs.sweep import executor as executor_module
+from bttlab.runs.sweep.executor import check_cluster, open_to_all
+from bttlab.runs.sweep.search import Search
+from bttlab.runs.sweep.spec import FIGURES, spec_of
+from bttlab.runs.sweep.trials import TrialMaker
+from two_users import environment
 
 RATES = [0.01, 0.04]
 
 
 @pytest.fixture(scope="module")
-def client():
-    with open_cluster(workers=2) as client:
-        yield client
+def pool():
+    with open_executor(workers=2) as pool:
+        yield pool
 
 
 def _spec(corpus, **values):
     fixed = flat(tiny_runs.settings(corpus))
     del fixed["learning_rate"], fixed["seed"]
-    vary = {"learning_rate": RATES, "seed": [0, 1]}
-    return spec_of({"fixed": fixed, "vary": vary, "chunk_seconds": 0.1} | values, "tiny")
+    return spec_of({"fixed": fixed, "vary": {"learning_rate": RATES, "seed": [0, 1]}} | values, "tiny")
 
 
 def _digests(folder):
@@ -50,23 +53,24 @@ def _digests(folder):
 
 @pytest.fixture(scope="module")
 def alone(corpus, tmp_path_factory):
-    """Digests of the parameters of each trial, run by itself in one piece."""
+    """Digests of the parameters of each trial, run by itself."""
     folder, found = tmp_path_factory.mktemp("alone"), {}
-    for trial in TrialMaker(_spec(corpus)).all():
-        result = tiny_runs.train(folder / trial.id, corpus, **trial.varied)
-        found[trial.id] = result.parameters_sha256
+    maker = TrialMaker(_spec(corpus))
+    for rate in RATES:
+        for seed in (0, 1):
+            trial = maker.make({"learning_rate": rate, "seed": seed})
+            found[trial.id] = tiny_runs.train(folder / trial.id, corpus, **trial.varied).parameters_sha256
     return found
 
 
 @pytest.mark.long
-def test_results_are_those_of_the_trials_alone(client, corpus, alone, tmp_path):
+def test_results_are_those_of_the_trials_alone(pool, corpus, alone, tmp_path):
     seen = []
     sweep = Sweep(_spec(corpus), tmp_path / "sweep")
-    progress = sweep.run(client, lambda progress: seen.append(len(progress.records)))
+    progress = sweep.run(pool, lambda progress: seen.append(len(progress.records)))
     assert _digests(tmp_path / "sweep") == alone
     assert seen == sorted(seen) and seen[-1] == progress.total == len(alone)
-    records = [run.record for run in RunIndex().find(Filter(["sweep=tiny"]))]
-    assert {record.id for record in records} >= set(alone)
+    assert set(runs_table([tmp_path])["id"]) == set(alone)
     record = read_run(tmp_path / "sweep" / progress.best.id)
     assert record.status == "complete" and record.sweep == "tiny" and "learning_rate=" in record.name
     # The model is too small for the U50, and no language model.
@@ -77,11 +81,11 @@ def test_results_are_those_of_the_trials_alone(client, corpus, alone, tmp_path):
 
 
 @pytest.mark.long
-def test_a_module_is_the_file_that_was_read_at_first(client, corpus, tmp_path):
+def test_a_module_is_the_file_that_was_read_at_first(pool, corpus, tmp_path):
     shutil.copy(Path(__file__).parent / "helpers" / "sample_modules.py", tmp_path / "net.py")
     vary = {"vary": {"model": ["net.py:Tagger", "net.py:Both"]}, "objective": "dev.slot_f1", "maximize": True}
     fixed = {"fixed": {"data": str(corpus), "seed": 3, "samples": 12}}
-    (tmp_path / "nets.yaml").write_text(json.dumps(vary | fixed | {"chunk_seconds": 0.01}))
+    (tmp_path / "nets.yaml").write_text(json.dumps(vary | fixed))
     alone = {}
     for name in ("Tagger", "Both"):
         options = ["--model", f"{tmp_path}/net.py:{name}", "--data", corpus, "--seed", 3, "--samples", 12]
@@ -89,7 +93,7 @@ def test_a_module_is_the_file_that_was_read_at_first(client, corpus, tmp_path):
         alone[f"net.py:{name}"] = tensors_digest(CheckpointStore(tmp_path / name).load()[0].parameters)
     sweep = Sweep(read_spec(tmp_path / "nets.yaml"), tmp_path / "sweep")
     (tmp_path / "net.py").write_text("raise RuntimeError\n")
-    progress = sweep.run(client)
+    progress = sweep.run(pool)
     assert [record.error for record in progress.records.values()] == ["", ""]
     digests = _digests(tmp_path / "sweep")
     assert {record.configuration["module"]: digests[id] for id, record in progress.records.items()} == alone
@@ -98,68 +102,79 @@ def test_a_module_is_the_file_that_was_read_at_first(client, corpus, tmp_path):
 
 
 @pytest.mark.long
-def test_what_is_finished_stays_and_what_was_begun_goes_on(client, corpus, alone, tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep_module, "AHEAD", 0)  # or all trials might have ended before the sweep stops
+def test_what_is_finished_stays_and_what_was_begun_goes_on(corpus, alone, tmp_path):
     sweep = Sweep(_spec(corpus), tmp_path / "sweep")
-    sweep.run(client, lambda progress: sweep.stop() if progress.records else None)
+    with open_executor(workers=1) as pool:
+        sweep.run(pool, lambda progress: sweep.stop() if progress.records else None)
     before = {id: read_run(tmp_path / "sweep" / id).ended for id in sweep.progress.records}
     assert 0 < len(before) < len(alone)
     again = Sweep(_spec(corpus), tmp_path / "sweep")
-    again.run(client)
-    assert _digests(tmp_path / "sweep") == alone
+    with open_executor(workers=1) as pool:
+        again.run(pool)
+    assert len(again.progress.records) == len(alone) and _digests(tmp_path / "sweep") == alone
     for id, ended in before.items():
         assert read_run(tmp_path / "sweep" / id).ended == ended
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed(client, corpus, alone, tmp_path):
-    killed = []
+def test_a_worker_that_is_killed_costs_what_it_trained_since_its_last_checkpoint(corpus, tmp_path):
+    spec = _spec(corpus, vary={"seed": [0]}, fixed=_spec(corpus).fixed | {"learning_rate": 0.04, "epochs": 40})
+    sweep, killed = Sweep(spec, tmp_path / "sweep"), []
+    trial = TrialMaker(spec).make({"seed": 0})
+    metrics = tmp_path / "sweep" / trial.id / "metrics.jsonl"
+    with open_executor(workers=1) as pool:
 
-    def kill(progress):
-        if not killed and sum(progress.parts.values()) > 0:
-            process = next(iter(client.run(os.getpid).values()))
-            killed.append(process)
-            os.kill(process, signal.SIGKILL)
+        def kill():
+            if not killed and metrics.exists() and len(metrics.read_text().splitlines()) > 2:
+                (worker,) = [process for process in psutil.Process().children() if _is_worker(process)]
+                killed.append(read_run(metrics.parent).begun)
+                worker.kill()
 
-    Sweep(_spec(corpus, chunk_seconds=0.03), tmp_path / "sweep").run(client, kill)
-    assert killed and _digests(tmp_path / "sweep") == alone
+        pool.check = kill
+        sweep.run(pool)
+    assert killed and read_run(metrics.parent).begun == killed[0]  # it went on; a new run would have begun later
+    expected = tiny_runs.train(tmp_path / "alone", corpus, learning_rate=0.04, epochs=40).parameters_sha256
+    assert _digests(tmp_path / "sweep") == {trial.id: expected}
 
 
-@pytest.mark.long
-def test_a_scheduler_that_goes_ends_the_sweep_and_the_same_command_goes_on(corpus, alone, tmp_path):
-    def start() -> tuple[LocalCluster, Client]:
-        cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
-        return cluster, Client(cluster.scheduler_address)  # as another process's cluster
-
-    def end(progress) -> None:
-        if progress.records:
-            cluster.close()
-
-    cluster, client = start()
-    with pytest.raises(ClusterError, match=r"the scheduler at tcp.* has gone; .* run the same command again to go on"):
-        Sweep(_spec(corpus), tmp_path / "sweep").run(client, end)
-    begun = _digests(tmp_path / "sweep")
-    assert 0 < len(begun) and begun != alone
-    client.close()
-    cluster, client = start()
-    with cluster, client:
-        Sweep(_spec(corpus), tmp_path / "sweep").run(client)
-    assert _digests(tmp_path / "sweep") == alone
+def _is_worker(process):
+    return "spawn_main" in " ".join(process.cmdline())
 
 
 @pytest.mark.long
-def test_a_trial_that_diverges_fails_and_the_others_go_on(client, corpus, tmp_path):
+def test_a_local_sweep_opens_no_port_and_leaves_no_folder(corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    listening = []
+
+    def look(progress):
+        for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+            listening.extend(one for one in process.net_connections() if one.status == psutil.CONN_LISTEN)
+
+    before = len(psutil.Process().net_connections())
+    with open_executor(workers=1) as pool:
+        Sweep(
+            _spec(corpus, vary={"seed": [0]}, fixed=_spec(corpus).fixed | {"learning_rate": 0.1}), tmp_path / "s"
+        ).run(pool, look)
+    assert len(psutil.Process().net_connections()) == before and not listening
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.long
+def test_a_trial_that_diverges_fails_and_the_others_go_on(pool, corpus, tmp_path):
     spec = _spec(corpus, vary={"learning_rate": [1e30, 0.01], "seed": [0]})
-    progress = Sweep(spec, tmp_path / "sweep").run(client)
+    progress = Sweep(spec, tmp_path / "sweep").run(pool)
     status = {record.name: record.status for record in progress.records.values()}
     assert status == {"learning_rate=1e+30 seed=0": "failed", "learning_rate=0.01 seed=0": "complete"}
     assert progress.failed == 1 and progress.best.name == "learning_rate=0.01 seed=0"
+    again = Sweep(spec, tmp_path / "sweep").run(pool)  # tries the one that failed again
+    assert (len(again.records), again.failed) == (2, 1)
 
 
 @pytest.mark.long
-def test_a_sweep_in_a_notebook_draws_its_trials(client, tmp_path):
+def test_a_sweep_in_a_notebook_draws_its_trials(tmp_path):
     spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200], "linear_rank": [8, 12]}}, "view")
-    view = SweepView(spec, tmp_path / "sweep", scheduler=client.scheduler.address, credentials=client.security)
+    view = SweepView(spec, tmp_path / "sweep", workers=1)
     states = []
     view.widget.children[1].observe(lambda change: states.append(change.new), "value")
     view.start()
@@ -179,62 +194,146 @@ def test_a_sweep_in_a_notebook_draws_its_trials(client, tmp_path):
     assert f"u50.joules_per_epoch {best:.4g} J (modelled)" in view.widget.children[1].value
 
 
+def test_a_view_shows_any_error_of_its_sweep(tmp_path, monkeypatch):
+    view = SweepView(spec_of({"kind": "estimate", "vary": {"clock_mhz": [100]}}, "view"), tmp_path / "sweep")
+    monkeypatch.setattr(Sweep, "run", lambda *arguments: 1 / 0)
+    view.start()
+    view.wait()
+    assert "ZeroDivisionError" in view.widget.children[1].value
+
+
 def test_the_front_is_what_no_other_beats_in_both():
     points = [(1, 5), (2, 4), (2, 3), (3, 6), (4, 3)]
     assert pareto_front(points, maximize=False) == [(1, 5), (2, 3)]
     assert pareto_front(points, maximize=True) == [(1, 5), (3, 6)]
 
 
+# --- clusters of the user
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A Dask cluster of one worker, with certificates that Dask's configuration names."""
+    import dask
+    from distributed import LocalCluster
+
+    monkeypatch.setattr(executor_module, "CONNECT_SECONDS", 30)
+    with dask.config.set({"distributed.worker.daemon": True}):
+        with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+            yield cluster
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_cluster_trains_in_the_folder_or_sends_files_back(cluster, corpus, alone, tmp_path, monkeypatch, is_shared):
+    if not is_shared:
+        monkeypatch.setattr(Sweep, "_task", _elsewhere(Sweep._task))
+    with open_executor(cluster.scheduler_address) as workers:
+        Sweep(_spec(corpus), tmp_path / "sweep").run(workers)
+    assert _digests(tmp_path / "sweep") == alone
+    assert {read_run(tmp_path / "sweep" / id).status for id in alone} == {"complete"}
+
+
+def _elsewhere(make):
+    return lambda self, trial, mark: make(self, trial, "a mark that is not there")
+
+
+@pytest.mark.long
+def test_a_scheduler_that_goes_ends_the_sweep_and_the_same_command_goes_on(cluster, corpus, alone, tmp_path, pool):
+    with pytest.raises(ClusterError, match=r"run the same command again to go on"):
+        with open_executor(cluster.scheduler_address) as workers:
+            Sweep(_spec(corpus), tmp_path / "sweep").run(
+                workers, lambda progress: cluster.close() if progress.records else None
+            )
+    Sweep(_spec(corpus), tmp_path / "sweep").run(pool)
+    assert _digests(tmp_path / "sweep") == alone
+
+
+@pytest.mark.long
+def test_a_worker_that_dies_while_versions_are_compared_ends_the_wait(cluster, monkeypatch):
+    monkeypatch.setattr(executor_module, "ANSWER_SECONDS", 5)
+    monkeypatch.setattr(executor_module, "identity", _die)
+    begin = time.monotonic()
+    with pytest.raises(ClusterError, match="does not name its versions"):
+        with open_executor(cluster.scheduler_address):
+            pass
+    assert time.monotonic() - begin < 60
+
+
+def _die():
+    if "distributed.worker" in sys.modules and os.getppid() != _MAIN:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+_MAIN = os.getppid()
+
+
+def test_what_is_said_of_a_cluster_without_tls(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(executor_module, "CONNECT_SECONDS", 1)
+    assert open_to_all(None) == open_to_all("tls://host:8786") == ""
+    (tmp_path / "sweep.yaml").write_text("vary: {seed: [0]}")
+    for address in ("tcp://127.0.0.1:1", "127.0.0.1:1"):
+        assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path), "--scheduler", address]) == 2
+        warning, error = capsys.readouterr().err.strip().splitlines()
+        assert f"warning: {address} is not TLS" in warning and "no scheduler answers" in error
+    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100]}}, "view")
+    view = SweepView(spec, tmp_path / "sweep", scheduler="tcp://<b>:1")
+    assert "tcp://&lt;b&gt;:1 is not TLS" in view.widget.children[-1].value
+
+
+def _client(workers, answers=lambda function: function()):
+    """A Dask client with these workers."""
+
+    def submit(function, workers, pure):
+        return SimpleNamespace(result=lambda seconds: answers(function))
+
+    info = {name: {"nthreads": 1, "resources": {}} | values for name, values in workers.items()}
+    scheduler = SimpleNamespace(address="tcp://x")
+    return SimpleNamespace(submit=submit, scheduler=scheduler, scheduler_info=lambda n_workers: {"workers": info})
+
+
+@pytest.mark.parametrize(
+    ("workers", "resources", "message"),
+    [
+        ({}, {}, "tcp://x has no workers"),
+        ({"w": {"nthreads": 4}}, {}, "worker w has 4 threads"),
+        ({"w": {}}, {"U50": 1}, "a trial takes U50=1, and none of the 1 workers"),
+        ({"w": {"resources": {"U50": 1}}}, {"U50": 1}, "worker w offers U50, and PYNQ finds no card"),
+    ],
+)
+def test_a_cluster_that_does_not_fit_is_refused(workers, resources, message):
+    with pytest.raises(ClusterError, match=message):
+        check_cluster(_client(workers), resources)
+
+
+def test_other_versions_on_a_worker(monkeypatch):
+    here = task.identity()
+    with pytest.raises(ClusterError, match=r"worker w has torch 1\.0, this process 2.*; give both the same"):
+        check_cluster(_client({"w": {}}, lambda function: here | {"torch": "1.0"}), {})
+
+
 # --- cards
 
 
-def test_a_trial_that_trains_elsewhere_needs_no_card(corpus, monkeypatch, tmp_path):
-    monkeypatch.setattr("bttlab.sweep.trials.check_fits", lambda settings, module: None)
-    fixed = {key: value for key, value in _spec(corpus).fixed.items() if key != "device"}
-    spec = _spec(corpus, fixed=fixed, vary={"device": ["U50", "reference"]}, resources={"GPU": 1})
-    sweep = Sweep(spec, tmp_path)
-    assert [sweep.resources_of(trial) for trial in TrialMaker(spec).all()] == [{"U50": 1, "GPU": 1}, {"GPU": 1}]
+def test_a_trial_opens_a_free_card_else_waits_for_the_first(monkeypatch):
+    busy, opened = {0}, []
 
-
-def test_a_worker_takes_a_free_card_else_waits_for_its_own(monkeypatch):
-    """Workers and cards of a machine are numbered alike."""
-    busy, opened = {1}, []
-
-    def open_(device, wait=0.0):
+    def open_trainer(model, device, wait=0.0, **more):
         if int(device) in busy and not wait:
             raise CardBusyError("busy")
         opened.append((device, wait))
 
-    monkeypatch.setattr(worker, "cards", lambda: [0, 1, 2])
-    monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(name=1))
-    worker._open_card(open_)
-    busy.update({0, 2})
-    worker._open_card(open_)
-    assert opened == [("2", 0.0), ("1", worker.CARD_WAIT_SECONDS)]
+    monkeypatch.setattr(task, "cards", lambda: [0, 1, 2])
+    monkeypatch.setattr(task, "open_trainer", open_trainer)
+    settings = SimpleNamespace(flow="auto", overlay=None)
+    task._open_card(None, settings)
+    busy.update({1, 2})
+    task._open_card(None, settings)
+    assert opened == [("1", 0.0), ("0", task.CARD_WAIT_SECONDS)]
 
 
 # --- what is refused before anything starts
-
-
-@pytest.mark.long
-def test_a_card_that_is_offered_where_there_is_none(client):
-    worker = next(iter(client.scheduler_info()["workers"]))
-
-    async def set_resources(amount, dask_worker):
-        await dask_worker.set_resources(U50=amount)
-
-    client.run(set_resources, 1, workers=[worker])
-    try:
-        with pytest.raises(ClusterError, match=f"{worker} offers U50, and PYNQ finds no card"):
-            check_cluster(client, {"U50": 1})
-    finally:
-        client.run(set_resources, 0, workers=[worker])
-
-
-@pytest.mark.long
-def test_a_resource_that_nobody_has(client):
-    with pytest.raises(ClusterError, match=r"a trial takes U50=1, and none of the \d workers"):
-        check_cluster(client, {"U50": 1})
 
 
 @pytest.mark.parametrize(
@@ -244,15 +343,16 @@ def test_a_resource_that_nobody_has(client):
         ("{fixed: {device: U50}, vary: {seed: [0]}}", (), "PYNQ finds no card on this machine"),
         ("vary: {seed: [0]}", ("--workers", "0"), "give at least 1"),
         ("vary: {seed: [0]}", ("--workers", "100000"), "give at most"),
-        ("vary: {seed: [0]}", ("--scheduler", "tcp://127.0.0.1:1"), "no scheduler answers"),
-        ("vary: {seed: [0]}", ("--scheduler", "nonsense://x"), "no scheduler answers"),
+        ("vary: {seed: [0]}", ("--scheduler", "tls://127.0.0.1:1"), "no scheduler answers"),
+        ("vary: {seed: [0]}", ("--scheduler", "tls://x", "--workers", "1"), "is for workers on this machine"),
         ("a: [", (), "is no YAML"),
         ("- 1", (), "vary"),
         ("vary: {seeed: [0]}", (), "do you mean seed"),
+        ("vary: {learning_rate: [1e-3, fast]}", (), "learning_rate is 'fast': it must be a valid number"),
     ],
 )
 def test_what_cannot_be_swept_is_one_line_and_no_folder(text, options, message, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(cluster_module, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(executor_module, "CONNECT_SECONDS", 1)
     (tmp_path / "sweep.yaml").write_text(text)
     assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), *options]) == 2
     error = capsys.readouterr().err.strip()
@@ -260,77 +360,73 @@ def test_what_cannot_be_swept_is_one_line_and_no_folder(text, options, message, 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.long
-def test_other_versions_on_a_worker(client, monkeypatch):
-    here = cluster_module.identity()
-    monkeypatch.setattr(cluster_module, "identity", lambda: here | {"torch": "1.0"})
-    monkeypatch.setattr(client, "submit", lambda *arguments, **options: SimpleNamespace(result=lambda: here))
-    with pytest.raises(ClusterError, match=r"worker tls.* has torch 2.*, this process 1\.0; give both the same"):
-        check_cluster(client, {})
-
-
-@pytest.mark.long
-def test_a_folder_that_another_process_sweeps_in(client, corpus, tmp_path):
+def test_a_folder_that_another_process_sweeps_in(corpus, tmp_path):
     with run_lock(tmp_path), pytest.raises(SweepError, match=f"another process trains in {tmp_path};"):
-        Sweep(_spec(corpus), tmp_path).run(client)
+        Sweep(_spec(corpus), tmp_path).run(None)
     assert not list(tmp_path.glob("*/run.json"))
 
 
-def test_a_sweep_sees_the_trials_that_another_process_ended_meanwhile(corpus, tmp_path, monkeypatch):
-    vary = {"learning_rate": {"low": 0.001, "high": 0.1}}
-    spec = _spec(corpus, search="optuna", trials=1, vary=vary)
-    sweep = Sweep(spec, tmp_path)
-    trial = TrialMaker(spec).make({"learning_rate": 0.05})
-    record = RunRecord("training", trial.name, trial.configuration, "a device", id=trial.id, status="complete")
-    (tmp_path / trial.id).mkdir()
-    record.write(tmp_path / trial.id)
-    monkeypatch.setattr(sweep_module, "check_cluster", lambda *arguments: None)
-    monkeypatch.setattr(
-        sweep_module, "_Dispatcher", lambda sweep, *arguments: SimpleNamespace(run=lambda: sweep._next())
+@pytest.mark.long
+def test_a_sweep_started_in_a_hostile_folder(tmp_path):
+    """As the command does: its own folder, not this one, is where it imports from; so do the processes it starts."""
+    for planted in ("multiprocessing", "distributed", "optuna"):
+        (tmp_path / f"{planted}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"kind": "estimate", "vary": {"clock_mhz": [100]}}))
+    command = tmp_path / "bin" / "bttlab"
+    command.parent.mkdir()
+    command.write_text("from bttlab.cli import main\nif __name__ == '__main__':\n    raise SystemExit(main())\n")
+    done = subprocess.run(
+        [sys.executable, str(command), "sweep", "sweep.yaml", "--workers", "1"],
+        cwd=tmp_path,
+        env=environment(BTTLAB_RUNS=str(tmp_path / "index"), HOME=str(tmp_path)),
+        capture_output=True,
+        text=True,
     )
-    assert sweep.run(None) is None and set(sweep.progress.records) == {trial.id}  # nothing is left to train
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 # --- Optuna
 
 
-def test_optuna_learns_from_the_trials_before(corpus):
+def _search(spec, folder):
+    folder.mkdir(exist_ok=True)
+    search = Search(spec, TrialMaker(spec))
+    return search, search.open(folder)
+
+
+def test_optuna_learns_from_the_trials_before_and_goes_on_after_a_stop(corpus, tmp_path):
     vary = {"learning_rate": {"low": 0.01, "high": 1.0}, "optimizer": ["sgd", "momentum"]}
     fixed = {k: v for k, v in _spec(corpus).fixed.items() if k != "optimizer"}
     spec = _spec(corpus, search="optuna", trials=40, fixed=fixed, vary=vary, objective="loss", maximize=False)
-    search, late = Proposed(spec, TrialMaker(spec)), []
-    while (trial := search.next()) is not None:
-        late.append(trial.varied)
+    ended, number = [], 0
+    while True:
+        if number in (0, 5, 20):  # a new process, which finds one trial that its predecessor did not end
+            search, before = _search(spec, tmp_path)
+            assert [trial.varied for trial in before] == ended
+        if (trial := search.next()) is None:
+            break
+        number += 1
+        if number in (5, 20):
+            left = trial.varied
+            continue
+        if number in (6, 21):
+            assert trial.varied == left
+        ended.append(trial.varied)
         search.tell(trial, (trial.varied["learning_rate"] - 0.3) ** 2 + (trial.varied["optimizer"] == "sgd"))
-    assert len(late) == 40
-    assert sum(varied["optimizer"] == "momentum" for varied in late[20:]) > 12
+    assert len(ended) == 40
+    assert sum(varied["optimizer"] == "momentum" for varied in ended[20:]) > 12
 
 
-@pytest.mark.long
-def test_an_interrupted_search_goes_on(client, corpus, tmp_path):
-    vary = {"learning_rate": {"low": 0.001, "high": 0.1, "log": True}, "optimizer": ["sgd", "momentum"]}
-    fixed = {key: value for key, value in _spec(corpus).fixed.items() if key != "optimizer"}
-    spec = _spec(corpus, search="optuna", trials=7, fixed=fixed, vary=vary)
-    sweep = Sweep(spec, tmp_path / "sweep")
-    sweep.run(client, lambda progress: sweep.stop() if len(progress.records) > 1 else None)
-    before = {path.parent.name: read_run(path.parent) for path in tmp_path.glob("sweep/*/run.json")}
-    done = {id: record.ended for id, record in before.items() if record.status == "complete"}
-    assert 1 < len(done) < 7
-    again = Sweep(spec, tmp_path / "sweep")
-    assert set(again.progress.records) == set(done)
-    again.run(client)
-    after = {path.parent.name: read_run(path.parent) for path in tmp_path.glob("sweep/*/run.json")}
-    assert set(before) < set(after) == set(again.progress.records) and len(after) == 7
-    assert {record.status for record in after.values()} == {"complete"}
-    assert {id: after[id].ended for id in done} == done
-    other = _spec(corpus, search="optuna", trials=7, fixed=fixed | {"seed": 5}, vary=vary)
-    assert Sweep(other, tmp_path / "sweep").progress.records == {}  # trials of another seed are none of its own
-
-
-def test_optuna_that_is_not_installed(corpus, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    spec = _spec(corpus, search="optuna", trials=4)
-    with pytest.raises(BaseException, match=r"pip install 'optuna>=4' .*, or take search: random"):
-        Proposed(spec, TrialMaker(spec))
+@pytest.mark.parametrize("search", ["grid", "random"])
+def test_a_planned_search_makes_each_trial_once_over_several_processes(corpus, tmp_path, search):
+    spec = _spec(corpus, search=search, trials=None if search == "grid" else 6, vary={"seed": [0, 1, 2, 3]})
+    found, failed = [], []
+    for _ in range(4):
+        study, _ = _search(spec, tmp_path)
+        for _ in range(2):
+            if trial := study.next():
+                found.append(trial.varied["seed"])
+                study.tell(trial, None if trial.varied["seed"] == 2 and not failed.append(1) else 0.5)
+    assert sorted(set(found)) == [0, 1, 2, 3][: study.total] or search == "random"
+    assert all(found.count(seed) == 1 for seed in found if seed != 2)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import tiny_runs
-from bttlab.runs.keep import flat
+from bttlab.runs.recipe import flat
 from fake_trainer import until
 
 pytestmark = pytest.mark.long
@@ -23,7 +23,7 @@ def sweep(tmp_path):
     fixed = flat(tiny_runs.settings(tiny_runs.write_corpus(tmp_path / "corpus"), epochs=100_000))
     del fixed["seed"]
     values = {key: list(value) if isinstance(value, tuple) else value for key, value in fixed.items()}
-    spec = {"fixed": values, "vary": {"seed": [0, 1, 2]}, "chunk_seconds": 1000}
+    spec = {"fixed": values, "vary": {"seed": [0, 1, 2]}}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(spec))
     process = subprocess.Popen(
         [sys.executable, "-m", "bttlab", "sweep", "tiny.yaml", "--workers", "2"],
@@ -47,8 +47,8 @@ def test_while_workers_start(sweep):
 
 
 @pytest.mark.parametrize("hanging", [False, True])
-def test_in_mid_chunk(sweep, hanging):
-    assert sweep.stderr.readline() == "bttlab: 0 of 3 trials done; 2 running on 2 workers, 1 handed out to wait\n"
+def test_in_mid_trial(sweep, hanging):
+    assert sweep.stderr.readline() == "bttlab: 0 of 3 trials done; 2 running on 2 workers\n"
     if hanging:
         for worker in _workers(sweep):
             os.kill(worker, signal.SIGSTOP)

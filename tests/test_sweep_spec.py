@@ -6,20 +6,31 @@ import textwrap
 import pytest
 
 import tiny_runs
-from bttlab.runs import LEARNING_RATES
-from bttlab.runs.keep import flat
-from bttlab.runs.recipe import settings_of
-from bttlab.sweep import SpecError, read_spec
-from bttlab.sweep.spec import spec_of
-from bttlab.sweep.trials import TrialMaker, draws
+from bttlab.model import LEARNING_RATES
+from bttlab.runs.recipe import flat, settings_of
+from bttlab.runs.sweep import SpecError, read_spec
+from bttlab.runs.sweep.search import Search
+from bttlab.runs.sweep.spec import spec_of
+from bttlab.runs.sweep.trials import TrialMaker
 
 from conftest import ROOT
 
 NET = ROOT / "tests" / "helpers" / "sample_modules.py"
 
 
+def _search(spec, folder=None):
+    """The search of a sweep, in a folder."""
+    search = Search(spec, TrialMaker(spec))
+    if folder is not None:
+        search.open(folder)
+    return search
+
+
 def _trials(**values):
-    return TrialMaker(spec_of(values, "test")).all()
+    spec = spec_of(values, "test")
+    maker = TrialMaker(spec)
+    search = Search(spec, maker)
+    return [maker.make(search._values(params)) for params in search._planned]
 
 
 def _varied(**values):
@@ -37,13 +48,34 @@ def test_a_random_search_is_decided_by_its_seed():
         "learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
         "epochs": {"low": 1, "high": 3},
     }
-    specs = [spec_of({"vary": values, "search": "random", "trials": 200, "seed": seed}, "test") for seed in (0, 0, 1)]
-    first, second, other = map(draws, specs)
-    assert first == second != other and len(first) == 200
+    first, second, other = (
+        _varied(vary=values, search="random", trials=60, seed=seed, fixed={"device": "reference"}) for seed in (0, 0, 1)
+    )
+    assert first == second != other and len(first) == 60
     assert {draw["epochs"] for draw in first} == {1, 2, 3} and {draw["seed"] for draw in first} == {0, 1, 2}
     rates = sorted(draw["learning_rate"] for draw in first)
     assert rates[0] >= 1e-4 and rates[-1] <= 1e-2
-    assert 0.35 < sum(rate < 1e-3 for rate in rates) / 200 < 0.65  # as many below the geometric middle as above
+    assert 0.3 < sum(rate < 1e-3 for rate in rates) / 60 < 0.7  # as many below the geometric middle as above
+
+
+def test_numbers_keys_and_marks_of_yaml_are_those_of_version_1_2(tmp_path):
+    text = """\ufefffixed: {data: airline, samples: 20, encoders: 1, device: reference}
+vary: {learning_rate: [1e-3, 3E-4, .5, 1_000], seed: [0x1F, 0o17, 017, 2026-01-01, yes]}
+"""
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
+    vary = read_spec(tmp_path / "a.yaml").vary
+    assert vary["learning_rate"] == [1e-3, 3e-4, 0.5, "1_000"]
+    assert vary["seed"] == [31, 15, 17, "2026-01-01", "yes"]
+    with pytest.raises(SpecError, match="seed is '2026-01-01': it must be a valid integer"):
+        _search(read_spec(tmp_path / "a.yaml"))
+    (tmp_path / "a.yaml").write_text("vary: {seed: [0]}\nfixed: {epochs: 1}\nvary: {seed: [1]}\n")
+    with pytest.raises(SpecError, match="line 3 has the key vary a second time"):
+        read_spec(tmp_path / "a.yaml")
+    (tmp_path / "a.yaml").write_text(
+        "vary: {learning_rate: [1e-3, fast]}\nfixed: {momentum: 9e-1, optimizer: momentum}\n"
+    )
+    with pytest.raises(SpecError, match="trial learning_rate = 'fast': learning_rate is 'fast'"):
+        _search(read_spec(tmp_path / "a.yaml"))
 
 
 def test_a_trials_id_is_a_digest_of_all_that_decides_its_course(tmp_path):
@@ -67,13 +99,18 @@ def test_a_module_is_a_key_as_others_are(tmp_path):
         """
     (tmp_path / "nets.yaml").write_text(textwrap.dedent(text))
     maker = TrialMaker(read_spec(tmp_path / "nets.yaml"))
-    tagger, _, both, _ = maker.all()
+    search = Search(maker.spec, maker)
+
+    def trials(maker):
+        return [maker.make(search._values(params)) for params in search._planned]
+
+    tagger, _, both, _ = trials(maker)
     assert [trial.settings.config.module for trial in (tagger, both)] == ["net.py:Tagger", "net.py:Both"]
     assert tagger.settings.config.sequence_length == 6 and tagger.module.source == net.read_bytes()
     net.write_text("class Tagger(\n")
-    assert [trial.id for trial in maker.all()][::2] == [tagger.id, both.id]  # it was read once
+    assert [trial.id for trial in trials(maker)][::2] == [tagger.id, both.id]  # it was read once
     with pytest.raises(SpecError, match="SyntaxError"):
-        TrialMaker(maker.spec).all()
+        trials(TrialMaker(maker.spec))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
@@ -127,18 +164,19 @@ def test_estimates_vary_flow_and_clock():
         ({"vary": {"seed": [0]}, "fixed": {"seed": 1}}, "under vary and under fixed"),
         ({"vary": {"seed": [0]}, "fxied": {}}, "do you mean fixed"),
         ({"vary": {"seed": [0]}, "kind": "train"}, "kind is 'train'"),
-        ({"vary": {"seed": [0]}, "search": "random"}, "trials is None"),
+        ({"vary": {"seed": [0]}, "search": "random"}, "trials is missing"),
         ({"vary": {"seed": [0]}, "trials": 3}, "trials is for search"),
         ({"vary": {"seed": {"low": 1, "high": 2}}}, "a grid takes a list"),
-        ({"vary": {"seed": {"low": 2, "high": 1}}, "search": "random", "trials": 1}, "low is a number below high"),
-        ({"vary": {"seed": {"low": 1, "hi": 2}}, "search": "random", "trials": 1}, "low, high and"),
+        ({"vary": {"seed": {"low": 2, "high": 1}}, "search": "random", "trials": 1}, "low must be below high"),
+        ({"vary": {"seed": {"low": 1, "hi": 2}}, "search": "random", "trials": 1}, "do you mean high"),
         ({"vary": {"learning_rate": {"low": 0, "high": 1, "log": True}}, "search": "random", "trials": 1}, "above 0"),
         ({"vary": {"seed": [0]}, "name": "a/b"}, "name is 'a/b'"),
-        ({"vary": {"seed": [0]}, "chunk_seconds": 0}, "chunk_seconds"),
         ({"vary": {"seed": [0]}, "resources": {"U50": "one"}}, "resources"),
         ({"vary": {"seed": [0]}, "objective": "loss"}, "say with maximize"),
         ({"vary": {"seed": [0]}, "objective": "dev.slotf1", "maximize": True}, "do you mean dev.slot_f1"),
         ({"vary": {"seed": [0]}, "objective": "loss", "maximize": False, "kind": "estimate"}, "that no estimate has"),
+        ({"vary": {"learning_rate": ["1e-3"]}}, "learning_rate is '1e-3': it must be a valid number"),
+        ({"vary": {"momentum": [0.9]}, "fixed": {"optimizer": "momentum", "seed": True}}, "seed is True"),
         ({"vary": {"linear_rank": [8, 0]}}, "trial linear_rank = 0: linear_rank is 0"),
         ({"vary": {"linear_out_modes": [[12, 8, 9]]}}, "linear_out_modes"),
         ({"vary": {"linear_out_modes": [[24, 32]]}}, "the same number at both"),

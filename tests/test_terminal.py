@@ -1,14 +1,13 @@
 """Text of files and names does not reach the terminal raw, and a missing terminal ends nothing."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 from rich.table import Table
 
-from bttlab.runs import ProgressBar, progress
+from bttlab.runs import ProgressBar
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import printable, result, say
 from subprocess_env import environment
@@ -37,17 +36,6 @@ def test_what_is_said_and_shown(capsys):
     assert len(shown.err.splitlines()) == 2
 
 
-def test_progress_in_a_log_comes_in_lines(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
-    bar = progress.ProgressBar()
-    bar.begin("epoch 1", 2)
-    for loss in (2.0, 1.0):
-        bar.advance([loss])
-    bar.end()
-    shown = capsys.readouterr().err
-    assert _clean(shown) and shown.endswith("\n") and "loss=1.500" in shown.splitlines()[-1]
-
-
 def _clean(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
@@ -73,13 +61,3 @@ def test_stderr_that_is_closed(short_airline, arguments, closed, tmp_path):
     assert done.returncode == (2 if "-x" in arguments else 0)
     if done.returncode == 0:
         json.loads(done.stdout)
-
-
-@pytest.mark.long
-def test_a_working_folder_whose_name_is_no_utf_8(tmp_path, corpus):
-    folder = os.path.join(os.fsencode(tmp_path), b"a\xff")
-    os.mkdir(folder)
-    command = [sys.executable, "-m", "bttlab", "train", "--data", str(corpus), "--out", "r", "--device", "reference"]
-    done = subprocess.run(command, env=environment(BTTLAB_RUNS=str(tmp_path)), capture_output=True, cwd=folder)
-    assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
-    assert b"not in the index" in done.stderr

@@ -1,18 +1,20 @@
 """The small parts of the run loop: chunks, the metrics file, the progress bar, the memory of a corpus."""
 
 import errno
+import json
 import os
 import sys
-import time
+import tracemalloc
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from bttlab.data import CorpusError, load_corpus
 from bttlab.model.loop import LARGEST_CHUNK, chunks
-from bttlab.runs import CorpusRecord, ProgressBar, RunError
-from bttlab.runs.curves import read_metrics
-from bttlab.runs.metrics_log import MetricsLog
+from bttlab.runs import CorpusRecord, ProgressBar, RunError, progress
+from bttlab.runs.curves import read_curves
+from bttlab.runs.metrics import MetricsLog, read_metrics
 from tiny_runs import CONFIG, write_corpus
 
 
@@ -25,18 +27,19 @@ def test_chunks_cover_the_range_and_grow_to_the_limit():
 
 
 def epoch(number: int) -> dict:
-    return {"event": "epoch", "epoch": number}
+    return {"event": "epoch", "epoch": number, "samples": 3}
 
 
 def test_metrics_rewind_to_an_epoch(tmp_path):
     log = MetricsLog(tmp_path)
-    assert log.rewind(0) == []
-    for record in (epoch(1), {"event": "test"}, epoch(2), epoch(2), epoch(3)):
-        log.append(record)
+    log.rewind(0)
+    for line in (epoch(1), {"event": "test"}, epoch(2), epoch(2), epoch(3)):
+        log.append(line)
     with log.path.open("ab") as file:
         file.write(b'\n[1]\n{"event": "epoch", "epoch": "2"}\n\xff\n{"event": "ep')
-    assert log.rewind(2) == [epoch(1), epoch(2)]
-    assert read_metrics(tmp_path) == [epoch(1), epoch(2)]
+    log = MetricsLog(tmp_path)
+    log.rewind(2)
+    assert log.lines == read_metrics(tmp_path) == [epoch(1), epoch(2)]
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
@@ -51,25 +54,39 @@ def test_metrics_without_room_keep_whole_lines(tmp_path, monkeypatch):
     with pytest.raises(RunError, match=r"metrics.jsonl cannot be written \(No space left on device\).*--resume"):
         log.append(epoch(2))
     with pytest.raises(RunError, match="No space left"):
-        log.rewind(0)
+        MetricsLog(tmp_path).rewind(0)
     assert read_metrics(tmp_path) == [epoch(1)]
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
-def test_progress_shows_loss_and_rate_on_stderr(capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+def test_a_sparse_file_of_gigabytes_takes_no_memory(tmp_path):
+    with (tmp_path / "metrics.jsonl").open("wb") as file:
+        file.write(json.dumps(epoch(1)).encode() + b"\n")
+        file.truncate(2 << 30)
+    tracemalloc.start()
+    curves, log = read_curves(tmp_path), MetricsLog(tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
+    assert "line 2 of metrics.jsonl and those after it are left out" in curves.faults[0]
+    log.rewind(1)
+    assert read_metrics(tmp_path) == [epoch(1)] and log.path.stat().st_size < 100
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_shows_loss_and_rate_on_stderr(capsys, monkeypatch, is_terminal):
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     bar = ProgressBar()
     bar.end()
     bar.begin("epoch 1/1", total=4, done=1)
     for loss in (2.0, 4.0, 3.0):
-        time.sleep(0.11)
         bar.advance(np.array([loss], np.float32))
     bar.note("a note")
     bar.end()
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "epoch 1/1: 100%" in captured.err and "4/4" in captured.err and "samples/s" in captured.err
-    assert "loss=3.000" in captured.err and "bttlab: a note\n" in captured.err
+    assert "epoch 1/1" in captured.err and "4/4" in captured.err and "samples/s" in captured.err
+    assert "loss 3.000" in captured.err and "bttlab: a note\n" in captured.err
 
 
 def test_a_corpus_is_known_by_its_content(tmp_path):
@@ -78,7 +95,7 @@ def test_a_corpus_is_known_by_its_content(tmp_path):
     record = CorpusRecord.of(load_corpus(first), CONFIG)
     assert record.is_of(load_corpus(same)) and not record.is_of(load_corpus(other))
     assert record.vocabulary[:3] == ["[PAD]", "[UNK]", "[CLS]"]
-    assert CorpusRecord(**record.to_dict()) == record
+    assert CorpusRecord(**asdict(record)) == record
 
 
 def test_another_corpus_takes_the_label_ids_of_the_first(tmp_path):

@@ -1,14 +1,30 @@
 """The run loop: what it trains, writes and reports, and that a run continues to the bits of an unbroken one."""
 
+import errno
+import io
 import os
+import shutil
 import signal
+import sys
+import time
 
 import numpy as np
 import pytest
 
+from bttlab.cli import main
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
-from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, initial_parameters
-from bttlab.runs import CheckpointStore, DivergedRun, RunError, read_checkpoint, resume_run, start_run, tensors_digest
+from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, Transformer, initial_parameters
+from bttlab.runs import (
+    CheckpointStore,
+    DivergedRun,
+    RunError,
+    read_checkpoint,
+    read_run,
+    resume_run,
+    start_run,
+    stop,
+    tensors_digest,
+)
 from bttlab.runs import run as run_module
 from bttlab.util.errors import BttlabError
 from tiny_runs import CONFIG, DEVICE, SIZES, Interrupter, metrics, resume, settings, train, write_corpus
@@ -80,7 +96,9 @@ def test_a_run_killed_between_metrics_and_checkpoint_has_each_epoch_once(tmp_pat
     whole = train(tmp_path / "whole", corpus)
     with monkeypatch.context() as patch:
         save = CheckpointStore.save
-        patch.setattr(CheckpointStore, "save", lambda store, c: kill() if c.epochs_done == 2 else save(store, c))
+        patch.setattr(
+            CheckpointStore, "save", lambda store, c, *more: kill() if c.epochs_done == 2 else save(store, c, *more)
+        )
         with pytest.raises(Killed):
             train(tmp_path / "run", corpus)
     assert [line["epoch"] for line in metrics(tmp_path / "run")] == [1, 2]
@@ -117,10 +135,69 @@ def test_a_process_that_resumes_late_does_not_undo_what_another_trained(tmp_path
     first, second = (resume_run(tmp_path / "run", {"epochs": epochs}) for epochs in (3, 2))
     whole = first.train(ReferenceTrainer(CONFIG), DEVICE)
     lines = metrics(tmp_path / "run")
-    with pytest.raises(BttlabError, match=r"another process trained the run .*bttlab train --resume"):
-        second.train(ReferenceTrainer(CONFIG), DEVICE)
+    for _ in range(2):  # as a cell of a notebook that is run again
+        with pytest.raises(BttlabError, match=r"another process trained the run .*bttlab train --resume"):
+            second.train(ReferenceTrainer(CONFIG), DEVICE)
     assert tensors_digest(CheckpointStore(tmp_path / "run").load()[0].parameters) == whole.parameters_sha256
     assert metrics(tmp_path / "run") == lines
+
+
+def test_a_folder_that_is_removed_and_made_again_belongs_to_the_newer_run(tmp_path, corpus):
+    """`rm -r R; train --out R` beside an old training, which holds the lock of a file that is gone."""
+
+    def replace_folder():
+        shutil.rmtree(tmp_path / "run")
+        newer.append(train(tmp_path / "run", corpus, seed=1))
+
+    newer = []
+    with pytest.raises(RunError, match="was removed or replaced while this process trained in it"):
+        train(tmp_path / "run", corpus, trainer=Interrupter(2, replace_folder))
+    checkpoint, _ = CheckpointStore(tmp_path / "run").load()
+    assert tensors_digest(checkpoint.parameters) == newer[0].parameters_sha256
+    alone = train(tmp_path / "alone", corpus, seed=1)
+    assert alone.parameters_sha256 == newer[0].parameters_sha256
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "alone")
+    assert read_run(tmp_path / "run").status == "complete"
+
+
+def test_the_best_epoch_is_kept_beside_the_last(tmp_path, corpus):
+    interrupted = Interrupter(4, interrupt)
+    train(tmp_path / "run", corpus, epochs=6, keep="best", learning_rate=0.3, trainer=interrupted)
+    last = resume(tmp_path / "run")
+    scores = [line["dev"]["frame_accuracy"] for line in metrics(tmp_path / "run") if line["event"] == "epoch"]
+    best = 1 + scores.index(max(scores))
+    assert 1 < best < 6, "the case shows nothing"
+    found, _ = CheckpointStore(tmp_path / "run").load(best=True)
+    assert found.epochs_done == best
+    assert (
+        tensors_digest(found.parameters)
+        == train(tmp_path / "short", corpus, epochs=best, learning_rate=0.3).parameters_sha256
+    )
+    assert tensors_digest(CheckpointStore(tmp_path / "run").load()[0].parameters) == last.parameters_sha256
+    assert main(["eval", "--run", str(tmp_path / "run"), "--split", "dev", "--best", "--json"]) == 0
+    with pytest.raises(BttlabError, match="train with --keep best"):
+        CheckpointStore(tmp_path / "short").load(best=True)
+
+
+def test_dev_is_predicted_once_an_epoch_and_no_file_is_read_again(tmp_path, corpus, monkeypatch):
+    """With decoded tags as without; a resumed run reads its checkpoint and its metrics once."""
+    train(tmp_path / "run", corpus, epochs=1, decode_tags=True)
+    counted, forward = [], Transformer.forward
+    monkeypatch.setattr(
+        Transformer, "forward", lambda self, tokens: (counted.append(len(tokens)), forward(self, tokens))[1]
+    )
+    opened, real = [], io.open
+    monkeypatch.setattr(
+        io, "open", lambda file, *more, **names: (opened.append(str(file)), real(file, *more, **names))[1]
+    )
+    trainer = Interrupter(0, None)
+    trainer.predict = None
+    run = resume_run(tmp_path / "run", {"epochs": 2})
+    monkeypatch.setattr(trainer, "train", lambda samples, *arguments: np.ones(len(samples), np.float32))
+    run.train(trainer, DEVICE)
+    assert sum(counted) == SIZES["dev"] + SIZES["test"]
+    for name in ("checkpoint.safetensors", "metrics.jsonl", "run.json"):
+        assert opened.count(str(tmp_path / "run" / name)) <= 1, name
 
 
 def test_a_complete_run_has_nothing_left(tmp_path, corpus):
@@ -134,10 +211,49 @@ def test_a_complete_run_has_nothing_left(tmp_path, corpus):
     assert resume_run(tmp_path / "run", {"epochs": 2}).finished() is None
 
 
-def test_sigterm_stops_as_ctrl_c_does_and_handlers_come_back(tmp_path, corpus):
-    before = signal.getsignal(signal.SIGTERM)
-    result = train(tmp_path, corpus, trainer=Interrupter(3, lambda: signal.raise_signal(signal.SIGTERM)))
-    assert result.signal == signal.SIGTERM and signal.getsignal(signal.SIGTERM) == before
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_stop_as_ctrl_c_does_and_handlers_come_back(tmp_path, corpus, number):
+    before = signal.getsignal(number)
+    result = train(tmp_path, corpus, trainer=Interrupter(3, lambda: signal.raise_signal(number)))
+    assert result.signal == number and signal.getsignal(number) == before
+
+
+def test_a_run_under_nohup_goes_on_without_its_terminal(tmp_path, corpus):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        result = train(tmp_path, corpus, trainer=Interrupter(3, lambda: signal.raise_signal(signal.SIGHUP)))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert result.signal is None and result.test
+
+
+def test_a_second_ctrl_c_ends_a_run_that_hangs(tmp_path, corpus, monkeypatch):
+    monkeypatch.setattr(stop, "PATIENCE_SECONDS", 0.05)
+
+    def hang():
+        interrupt()
+        time.sleep(0.1)
+        interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, corpus, trainer=Interrupter(3, hang))
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_run_goes_on_without_its_stderr(tmp_path, corpus, monkeypatch, is_terminal):
+    """The pipe of `bttlab train ... 2>&1 | head` has no reader any more, or the terminal has gone (EIO)."""
+
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.EIO, os.strerror(errno.EIO)) if is_terminal else BrokenPipeError
+
+        def isatty(self):
+            return is_terminal
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", Gone())
+        result = train(tmp_path / "run", corpus)
+    assert result.test and result.parameters_sha256 == train(tmp_path / "shown", corpus).parameters_sha256
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_before_that_sample(tmp_path, corpus):
@@ -197,7 +313,7 @@ def test_resume_refuses_another_run(tmp_path, corpus):
         ({"unknown_labels": "unk"}, "--unknown-labels unk"),
         ({"epochs": 1}, "--epochs 1: 2 are done"),
         ({"data": str(write_corpus(tmp_path / "other", seed=1))}, "is not the corpus tiny"),
-        ({"learning_rate": -1.0}, "learning rate is -1"),
+        ({"learning_rate": -1.0}, "learning_rate is -1.0: it must be greater than or equal to 0"),
     ):
         with pytest.raises(BttlabError, match=message):
             resume_run(tmp_path / "run", changes)

@@ -17,7 +17,7 @@ from pages import in_per_cent
 
 from bttlab.model import ModelConfig
 from bttlab.runs.checkpoint import CheckpointStore, tensors_digest
-from bttlab.runs.curves import read_metrics
+from bttlab.runs.metrics import read_metrics
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.terminal import say

@@ -6,7 +6,6 @@ from . import estimate as estimate
 from . import lab as lab
 from . import model as model
 from . import runs as runs
-from . import sweep as sweep
 from . import teaching as teaching
 from . import tensor as tensor
 

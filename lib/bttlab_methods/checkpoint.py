@@ -84,8 +84,8 @@ def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
     bttlab.runs.RunError, bttlab.runs.CheckpointError
         If the folder is in use, or cannot be written.
     """
-    from bttlab.model import Optimizer, ReferenceTrainer
-    from bttlab.runs import LEARNING_RATES, Checkpoint, CheckpointStore, RunError, RunSettings
+    from bttlab.model import LEARNING_RATES, Optimizer, ReferenceTrainer
+    from bttlab.runs import Checkpoint, CheckpointStore, RunError, RunSettings
     from bttlab.runs.run import check_free
     from bttlab.runs.settings import CorpusRecord
 

@@ -115,8 +115,6 @@ def _run(options: argparse.Namespace) -> Outcome:
 
     from bttlab.baseline.machine import open_device
     from bttlab.data import load_corpus
-    from bttlab.runs.keep import keep_methods
-    from bttlab.runs.record import now
     from bttlab.runs.run import check_free
     from bttlab.util.files import check_output
     from bttlab_methods import MethodError, Setting, describe, parse, run_methods, samples_of, write_checkpoint
@@ -148,7 +146,6 @@ def _run(options: argparse.Namespace) -> Outcome:
         for combination in combinations:
             result = results.find(describe(combination), setting, options.split)
             if result is None or options.checkpoint:
-                begun = now()
                 label = f"{describe(combination)}, seed {setting.seed}"
                 with tqdm(total=setting.samples, desc=label, unit=" samples", file=sys.stderr, mininterval=1.0) as bar:
                     again = run_methods(
@@ -158,7 +155,6 @@ def _run(options: argparse.Namespace) -> Outcome:
                         splits=("dev", "test")[: 1 + (options.split == "test")],
                         on_training=trainings.append,
                     )
-                keep_methods(again, begun)
                 if result is None:
                     results.add(again)
                 result = again

@@ -20,7 +20,6 @@ from bttlab.lab.energy_meters import torch_meter
 from bttlab.lab.picture import FIGURE_CLASS, describe, hidden
 from bttlab.lab.workload import Workload
 from bttlab.model import predict_in_batches
-from bttlab.runs.keep import keep_methods
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 from bttlab_methods import DENSE, FAMILIES, Result, Setting, Training, check_combination, methods, parse, run_methods
@@ -67,8 +66,6 @@ class MethodRun(DashboardRun):
         factor = self.learning_rate / LEARNING_RATE
         setting = replace(self._setting, rate_factor=factor)
         result = run_methods(setting, self._methods, self._on_batch, self._stop, ("dev",), self._begin)
-        if result.samples == self.total:
-            keep_methods(result, self.begun, factor)
         self.memory = {"tensors": Quantity(**result.memory["peak"])}
         if self._on_result is not None:
             self._on_result(result)

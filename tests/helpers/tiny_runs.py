@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 
 from bttlab.data import load_corpus
-from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer
-from bttlab.runs import LEARNING_RATES, RunSettings, resume_run, start_run
+from bttlab.model import LEARNING_RATES, ModelConfig, Optimizer, ReferenceTrainer
+from bttlab.runs import RunSettings, resume_run, start_run
 
 SIZES = {"train": 24, "dev": 6, "test": 6}
 CONFIG = ModelConfig(

@@ -14,8 +14,8 @@ from bttlab.data.metrics import score
 from bttlab.lab import Dashboard, Workload, dashboard_runs
 from bttlab.lab.energy_meters import ModelledMeter
 from bttlab.model import ModelConfig, Optimizer, loop
-from bttlab.runs.curves import figures_of, read_curves, read_metrics, stretches
-from bttlab.runs.metrics_log import MetricsLog
+from bttlab.runs.curves import read_curves, stretches
+from bttlab.runs.metrics import MetricsLog, figures_of, read_metrics
 from bttlab.util.quantities import measured
 from fake_trainer import PretendTrainer, pretend_target
 from reliability import worker

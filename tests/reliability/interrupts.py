@@ -15,7 +15,7 @@ from pathlib import Path
 from jupyter_client.manager import start_new_kernel
 
 from bttlab.runs import CheckpointStore
-from bttlab.runs.curves import METRICS
+from bttlab.runs.metrics import METRICS
 from bttlab.util.quantities import measured
 from reliability.outcome import Outcome, attempts
 from reliability.training_process import TIMEOUT, finish, new_run, train, unbroken, wait_for

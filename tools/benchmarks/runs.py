@@ -13,30 +13,38 @@ from typing import Any
 from benchmarks.result import Result, Table, describe_runs, rounded
 from benchmarks.turns import HOW, interleave, spread
 from bttlab.model import ModelConfig
-from bttlab.runs import RunIndex, RunRecord
-from bttlab.runs.curves import SCORES
+from bttlab.runs import RunRecord
+from bttlab.runs.metrics import SCORES
 from bttlab.util.quantities import column_metadata, measured
 
-RUNS = 10_000
+RUNS = 2_000
 COMMANDS = {
     "list the latest": ["list"],
     "list all": ["list", "--limit", "0"],
-    "filter and sort": ["list", "--where", "linear_rank=8", "learning_rate<0.001", "--sort", "dev.frame_accuracy"],
+    "filter and sort": [
+        "list",
+        "--where",
+        "linear_rank == 8 and learning_rate < 0.001",
+        "--sort",
+        "dev.frame_accuracy",
+    ],
     "compare the best thirty": ["compare", "--sort", "dev.frame_accuracy"],
 }
 
 
 def measure(count: int = RUNS, rounds: int = 9) -> Result:
-    """Fill an index with runs as trainings leave them, and ask it.
+    """Fill a folder with runs as trainings leave them, and ask for them.
 
     Parameters
     ----------
     count : int
-        Runs in the index.
+        Runs in the folder.
     rounds : int
     """
     with TemporaryDirectory() as folder:
-        RunIndex(Path(folder)).add_all(_runs(count, Path(folder)))
+        for run in _runs(count):
+            (Path(folder) / run.id).mkdir()
+            run.write(Path(folder) / run.id)
         seconds = interleave({name: _asked(folder, command) for name, command in COMMANDS.items()}, rounds)
     return Result(
         settings={"runs": count, "rounds": rounds},
@@ -46,7 +54,7 @@ def measure(count: int = RUNS, rounds: int = 9) -> Result:
     )
 
 
-def _runs(count: int, folder: Path) -> Iterator[tuple[RunRecord, Path]]:
+def _runs(count: int) -> Iterator[RunRecord]:
     draw = random.Random(0)
     model = ModelConfig().to_dict()
     figures = {f"{split}.{name}": measured(0.0, "1", "drawn") for split in ("dev", "test") for name in SCORES}
@@ -62,7 +70,7 @@ def _runs(count: int, folder: Path) -> Iterator[tuple[RunRecord, Path]]:
         for name in run.figures:
             run.figures[name]["value"] = draw.random()
         run.end("complete")
-        yield run, folder / run.id
+        yield run
 
 
 def _asked(folder: str, command: list[str]) -> Callable[[], None]:

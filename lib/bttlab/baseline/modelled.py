@@ -20,10 +20,10 @@ from torch.utils.flop_counter import flop_registry
 
 from bttlab.baseline.gpus import Gpu
 from bttlab.baseline.memory import measure_memory
-from bttlab.baseline.run import LEARNING_RATE, variant
+from bttlab.baseline.run import variant
 from bttlab.baseline.step import LossFunction, Task
 from bttlab.data import Corpus, Samples, Vocabulary, encode
-from bttlab.model import ModelConfig, ModuleConfig, batch_losses
+from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, batch_losses
 from bttlab.util.places import ROOT
 
 MODEL_VERSION = "gpu-2"
@@ -216,7 +216,7 @@ class BatchTask(Task):
     """
 
     def __init__(self, config: ModelConfig, flow: str, samples: Samples, optimizer: str):
-        super().__init__(config, flow, samples, LEARNING_RATE, 0, "cpu")
+        super().__init__(config, flow, samples, LEARNING_RATES["sgd"], 0, "cpu")
         self._batch = samples
         self._rule = torch.optim.AdamW(self.parameters, fused=True) if optimizer == "adamw" else None
 
@@ -259,7 +259,7 @@ def _counted(format: str, config: ModelConfig | ModuleConfig, sample: Samples) -
     config, flow = variant(config, format)
     key = (format, json.dumps(config.to_dict(), sort_keys=True), int(sample.lengths[0]))
     if key not in _COUNTED:
-        task = Task(config, flow or "bidirectional", sample, LEARNING_RATE, 0, "cpu")
+        task = Task(config, flow or "bidirectional", sample, LEARNING_RATES["sgd"], 0, "cpu")
         with torch.random.fork_rng(devices=[]):
             _COUNTED[key] = count_kernels(task), measure_memory(task).peak.value
     return _COUNTED[key]

@@ -22,14 +22,13 @@ from bttlab.baseline.record import VERSION, CorpusUsed, Measurement, Record
 from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
-from bttlab.model import ModelConfig, ModuleConfig, Transformer, check_learning_rates
+from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, Transformer, check_learning_rates
 from bttlab.util.errors import BttlabError, shown
 from bttlab.util.quantities import Quantity
 
 # Name of a baseline -> format of the model and flow of its TT layers
 FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}
 MODULE = "module"  # name of the baseline of a module of the user's own
-LEARNING_RATE = 4e-3  # that of bttlab train for SGD
 SIZES = {  # options of a model, and fields of ModelConfig
     **{"rank": "linear_rank", "embedding-rank": "embedding_rank", "hidden-size": "hidden_size", "heads": "heads"},
     **{"sequence-length": "sequence_length", "vocabulary": "vocabulary_size"},
@@ -77,7 +76,7 @@ class BaselineSetting:
     steps: int = 500
     warmup: int = 20
     seed: int = 0
-    learning_rate: float = LEARNING_RATE
+    learning_rate: float = LEARNING_RATES["sgd"]
     modes: Sequence[str] | None = None
 
     def __post_init__(self) -> None:

@@ -20,7 +20,8 @@ COMMANDS = {
     "baseline": "train with PyTorch on a GPU or CPU and record time, memory and energy",
     "estimate": "model the on-chip memory, resources, time and energy on the U50",
     "program": "list the processor's program of a model, look for hazards, draw the unit timeline",
-    "runs": "list, show, compare and export the runs that trainings, baselines and estimates leave",
+    "runs": "list, show, compare and export the runs that trainings and sweeps leave",
+    "sweep": "run the trials of a specification, here or on a Dask cluster",
 }
 
 

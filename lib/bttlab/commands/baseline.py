@@ -107,9 +107,7 @@ def _measured(options: argparse.Namespace) -> Outcome:
     import torch
 
     from bttlab.baseline import BaselineError, BaselineSetting, Listener, run_baseline
-    from bttlab.baseline.run import LEARNING_RATE
-    from bttlab.runs.keep import keep_baseline
-    from bttlab.runs.record import now
+    from bttlab.model import LEARNING_RATES
     from bttlab.util.files import check_output
 
     if options.record is not None:
@@ -126,15 +124,13 @@ def _measured(options: argparse.Namespace) -> Outcome:
         options.steps,
         options.warmup,
         options.seed,
-        LEARNING_RATE if options.learning_rate is None else options.learning_rate,
+        LEARNING_RATES["sgd"] if options.learning_rate is None else options.learning_rate,
         options.modes,
     )
-    begun = now()
     with _progress(options.steps) as (on_step, on_mode):
         record = run_baseline(setting, Listener(on_step, on_mode))
     if options.record is not None:
         record.write(options.record)
-    keep_baseline(record, begun, options.record.stem if options.record else "")
     return Outcome(record.to_dict(), _text(record))
 
 

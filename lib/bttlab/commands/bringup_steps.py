@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from bttlab.commands import NOTE, OK, PROBLEM, Check
+from bttlab.model.choices import LEARNING_RATES
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import measured
 
 CHUNK = 32
-RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
 NODES = Path("/dev/dri")
 XILINX = "0x10ee"
 PATTERN = 1 << 20  # floats that are written to each memory bank
@@ -69,7 +69,7 @@ class Bringup:
                 return
 
     def _xrt(self) -> Check:
-        from bttlab.card.xrt import check_xrt, xrt_version, xrt_warning
+        from bttlab.card.xrt import check_xrt, xrt_version
 
         check_xrt()
         version = xrt_version()
@@ -77,8 +77,6 @@ class Bringup:
             return Check(
                 "", PROBLEM, "XILINX_XRT is not set, so pynq looks for no card", "source /opt/xilinx/xrt/setup.sh"
             )
-        if warning := xrt_warning():
-            return Check("", NOTE, warning)
         return Check("", OK, f"version {version}" if version else "none; the emulated card needs none")
 
     def _find_card(self) -> Check:
@@ -156,17 +154,21 @@ class Bringup:
         losses, seconds = [], 0.0
         for first in range(0, len(samples), CHUNK):
             begin = time.perf_counter()
-            losses.append(trainer.train(samples[first : first + CHUNK], Optimizer(optimizer), RATES[optimizer]))
+            losses.append(
+                trainer.train(samples[first : first + CHUNK], Optimizer(optimizer), LEARNING_RATES[optimizer])
+            )
             seconds += time.perf_counter() - begin
         return np.concatenate(losses), trainer.store_parameters() | trainer.store_optimizer_state(), seconds
 
     def _one_sample(self) -> Check:
         wrong = []
-        for optimizer in RATES:
+        for optimizer in LEARNING_RATES:
             both = (self._train(trainer, self._samples[:1], optimizer) for trainer in (self._trainer, self._emulated))
             (_, on_card, _), (_, emulated, _) = both
             wrong += [f"{name} ({optimizer})" for name in _different(on_card, emulated)]
-        return _compared(wrong, f"parameters and moments of {', '.join(RATES)} are the emulated card's", "other bits:")
+        return _compared(
+            wrong, f"parameters and moments of {', '.join(LEARNING_RATES)} are the emulated card's", "other bits:"
+        )
 
     def _many_samples(self) -> Check:
         losses, on_card, self._seconds = self._train(self._trainer, self._samples, "sgd")

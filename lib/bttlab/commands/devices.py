@@ -39,8 +39,15 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="load an overlay that is not the manifest's, or run a run's model.py that you have not trained before: "
-        "code that runs with your rights",
+        help="load an overlay that is not the manifest's, or run a run's model.py that others can change: code that "
+        "runs with your rights",
+    )
+
+
+def add_best(parser: argparse.ArgumentParser) -> None:
+    """Add --best."""
+    parser.add_argument(
+        "--best", action="store_true", help="take the epoch with the best dev scores, of a run with --keep best"
     )
 
 

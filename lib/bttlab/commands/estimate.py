@@ -33,11 +33,12 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.card.constants import MODEL_VERSION, read_data
     from bttlab.estimate.card import CLOCKS, estimate
     from bttlab.estimate.recorded import machine_record
-    from bttlab.runs.keep import keep_estimate
 
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
-    is_module = models.is_module(options)
-    configs = [models.module_of(options)] if is_module else models.models_of(options, models.SEVERAL)
+    if models.is_module(options):
+        configs = [models.module_of(options)]
+    else:
+        configs = models.models_of(options, models.SEVERAL)
     name, lengths = _lengths(options, configs[0])
     estimates = [estimate(config, lengths, options.optimizer, options.flow, clocks[0]) for config in configs]
     if not machine_record().is_current:
@@ -45,8 +46,6 @@ def run(options: argparse.Namespace) -> Outcome:
             "bttlab: note: resources and power are of another source than hls_src/processor has now; "
             "make schedule SCHEDULE=--record makes them again"
         )
-    for one in [] if is_module else estimates:
-        keep_estimate(one, {"name": name}, MODEL_VERSION)
     data = {
         "provenance": "modelled",
         "model": MODEL_VERSION,
@@ -78,10 +77,10 @@ def _lengths(options: argparse.Namespace, model: Any) -> tuple[str, dict[int, in
     """Return an epoch in words, and its samples by their real tokens."""
     if options.lengths:
         return " ".join(options.lengths), parse_lengths(options.lengths)
-    from bttlab.data import load_corpus
+    from bttlab.data import epoch_lengths, load_corpus
 
     corpus = load_corpus(options.data or "airline", "unk")
-    return f"{corpus.name}, training split", models.epoch_lengths(corpus, model)
+    return f"{corpus.name}, training split", epoch_lengths(corpus, model.sequence_length)
 
 
 def parse_lengths(words: list[str]) -> dict[int, int]:

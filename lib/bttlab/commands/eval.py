@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write a line a word: word, intent, predicted intent, tag, predicted tag (conlleval reads the last two)",
     )
     add("--report", action="store_true", help="scores by intent and by slot type, and the intents that are confused")
+    devices.add_best(parser)
     devices.add_device(parser, "auto, or the run's reference")
     devices.add_overlay(parser, "trainer")
 
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.predictions is not None:
         check_output(options.predictions, "--predictions")  # now rather than after minutes
     progress = ProgressBar()
-    checkpoint, warning = CheckpointStore(options.folder).load()
+    checkpoint, warning = CheckpointStore(options.folder).load(options.best)
     if warning:
         progress.note(f"note: {warning}")
     settings, record = checkpoint.settings, checkpoint.corpus

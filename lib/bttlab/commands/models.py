@@ -2,7 +2,6 @@
 
 import argparse
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from bttlab.util.files import read_toml
 
 if TYPE_CHECKING:
     from bttlab.compiler.trace import ModuleModel
-    from bttlab.data import Corpus
     from bttlab.model import ModelConfig
 
 ENCODERS, SEVERAL = 2, (2, 4, 6)
@@ -124,14 +122,6 @@ def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[Mode
         counts = [base.encoders] if "encoders" in values else several
     counts = counts if isinstance(counts, Sequence) else [counts]
     return [replace(base, encoders=count, **(options.rank or {})) for count in counts]
-
-
-def epoch_lengths(corpus: "Corpus", model: "ModelConfig | ModuleModel") -> dict[int, int]:
-    """Return how many samples of each length (real tokens) a corpus's training split has.
-
-    A sample is [CLS], then the words, as far as the model has room for them.
-    """
-    return dict(Counter(min(1 + len(words), model.sequence_length) for words in corpus.train.words))
 
 
 def _built(values: dict[str, Any], options: argparse.Namespace) -> "ModelConfig":

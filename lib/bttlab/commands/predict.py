@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("text", nargs="*", metavar="TEXT", help='a sentence in quotes, such as "show me flights to boston"; or several')
     add("--file", type=Path, metavar="FILE", help="a sentence in each line of a text file, such as test/seq.in")
     add("--run", type=Path, required=True, metavar="DIR", dest="folder", help="the run's folder")
+    devices.add_best(parser)
     devices.add_device(parser, "reference, with --require-card auto")
 
 
@@ -31,7 +32,9 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.runs.labelling import label, placeholder_split, split_words
     from bttlab.util.terminal import say
 
-    checkpoint, _ = CheckpointStore(options.folder).load()
+    checkpoint, warning = CheckpointStore(options.folder).load(options.best)
+    if warning:
+        say(f"bttlab: note: {warning}")
     settings, record = checkpoint.settings, checkpoint.corpus
     vocabulary = Vocabulary.from_list(record.vocabulary)
     texts = _sentences(options)
@@ -49,15 +52,16 @@ def run(options: argparse.Namespace) -> Outcome:
     samples = encode(placeholder_split(given, corpus), vocabulary, corpus, settings.config)
     device = options.device or ("auto" if options.require_card else "reference")
     opened = devices.open_checkpoint(options, checkpoint, device)
-    predictions = joined([opened.trainer.predict(samples[part]) for part in chunks(0, len(samples))])
-    if settings.decode_tags:
+    if not settings.decode_tags or "tagging" not in settings.config.task:
+        predictions = joined([opened.trainer.predict(samples[part]) for part in chunks(0, len(samples))])
+    else:
         try:
             train = load_corpus(settings.data, settings.unknown_labels).train
         except CorpusError as error:
             say(f"note: {error}; tags are decoded without the counts of its training split")
             train = None
         decoder = TagDecoder(record.slot_labels, record.intent_labels, train)
-        predictions = decoded(opened.trainer, samples, predictions, decoder)
+        predictions = decoded(opened.trainer, samples, decoder)
     rows, texts = [], []
     for n, one in enumerate(label(opened.trainer, corpus, vocabulary, sentences, predictions)):
         row: dict[str, Any] = {"words": one.words}

@@ -110,10 +110,10 @@ def _epoch(name: str, model: Any, program: Any) -> dict[str, Any]:
     """Cycles and seconds of a corpus' training split, one sample after the other."""
     from bttlab.compiler.machine import M
     from bttlab.compiler.timing import time_program
-    from bttlab.data import load_corpus
+    from bttlab.data import epoch_lengths, load_corpus
 
     corpus = load_corpus(name, "unk")
-    lengths = models.epoch_lengths(corpus, model)
+    lengths = epoch_lengths(corpus, model.sequence_length)
     cycles = sum(count * time_program(program.sample, length).cycles for length, count in lengths.items())
     return {
         "corpus": corpus.name,

@@ -1,20 +1,24 @@
-"""List, show, compare and export runs of trainings, baselines, estimates and sweeps."""
+"""List, show, compare and export runs of trainings and sweeps."""
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bttlab.commands import Outcome
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import printable, say
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 SHOWN = 30  # runs in a table, unless --limit says otherwise
 FIGURES = ("dev.intent_accuracy", "dev.slot_f1", "dev.frame_accuracy", "loss")
 VARIED = ("encoders", "module", "linear_rank", "optimizer", "batch_size", "learning_rate", "learning_rates", "seed")
-LISTED = ("id", "begun", "ended", "kind", "name", "sweep", "device", *VARIED, *FIGURES)
-CONDITION = "such as linear_rank=8, learning_rate<=0.01, kind=training, dev.frame_accuracy>0.9; all must hold"
+LISTED = ("id", "begun", "ended", "kind", "name", "status", "sweep", "device", *VARIED, *FIGURES, "folder")
+CONDITION = (
+    "of pandas.DataFrame.query, such as 'linear_rank == 8 and dev.frame_accuracy > 0.9'; if given again, all must hold"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         added = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         added.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         if chooses:
-            added.add_argument("--where", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=CONDITION)
+            added.add_argument("--where", action="append", default=[], metavar="CONDITION", help=CONDITION)
             added.add_argument(
                 "--sort", default="begun", metavar="KEY", help="largest or latest first (default: begun)"
             )
@@ -40,8 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compare.add_argument("runs", nargs="*", metavar="RUN", help="as for show; by default all that --where chooses")
     export = action("export", "write runs for other tools")
     export.add_argument("runs", nargs="*", metavar="RUN", help="as for show; by default all that --where chooses")
+    export.add_argument("--best", action="store_true", help="with --weights: of the epoch with the best dev scores")
     target = export.add_mutually_exclusive_group(required=True)
-    target.add_argument("--csv", type=Path, metavar="FILE", help="a line a run")
+    target.add_argument("--csv", type=Path, metavar="FILE", help="a line per run")
     target.add_argument("--tensorboard", type=Path, metavar="DIR", help="event files (needs tensorboard)")
     target.add_argument(
         "--weights",
@@ -50,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of one run: the state_dict of the dense model with the same matrices, and the model's sizes and labels",
     )
     target.add_argument("--mlflow", metavar="URI", help="a tracking server or store (needs mlflow)")
-    index = action("index", "build the index again from folders of runs and what is below them", chooses=False)
-    index.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="besides the index's own")
+    index = action("index", "let list and the others look into further folders of runs", chooses=False)
+    index.add_argument("folders", nargs="+", type=Path, metavar="DIR")
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -62,15 +67,13 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _list(options: argparse.Namespace) -> Outcome:
-    from bttlab.runs import RunIndex
-
-    index, chosen = RunIndex(), _filter(options, SHOWN)
-    rows = _named(index, index.rows(LISTED, chosen))
-    total = index.count(replace(chosen, limit=0))
+    chosen = _chosen(options, 0)
+    shown = chosen.head(_limit(options) or len(chosen)).reindex(columns=LISTED)
+    rows = _rows(shown)
     lines = [
         (
             row["id"],
-            row["begun"].replace("T", " ").removesuffix("+00:00"),
+            str(row["begun"]).replace("T", " ").removesuffix("+00:00"),
             row["kind"],
             row["status"],
             row["name"],
@@ -80,18 +83,18 @@ def _list(options: argparse.Namespace) -> Outcome:
         for row in rows
     ]
     titles = ("run", "begun (UTC)", "kind", "status", "name", "configuration", *FIGURES)
-    text = _table(titles, lines) if rows else "no runs; bttlab train, baseline, estimate and sweep leave some"
-    if len(rows) < total:
-        text += f"\n{len(rows):,} of {total:,} runs; --limit 0 lists all, --where chooses among them"
-    return Outcome({"total": total, "runs": rows}, text)
+    text = _table(titles, lines) if rows else "no runs; bttlab train and sweep leave some"
+    if len(rows) < len(chosen):
+        text += f"\n{len(rows):,} of {len(chosen):,} runs; --limit 0 lists all, --where chooses among them"
+    return Outcome({"total": len(chosen), "runs": rows}, text)
 
 
 def _show(options: argparse.Namespace) -> Outcome:
-    from bttlab.runs import RunIndex
-    from bttlab.runs.curves import metrics_faults
+    from bttlab.runs import find_run, read_run
+    from bttlab.runs.curves import read_curves
 
-    run = RunIndex().get(options.name)
-    record = run.record
+    folder = find_run(options.name)
+    record = read_run(folder)
     git = "no checkout" if record.git is None else record.git.commit + ", changed" * record.git.changed
     facts = {
         "run": record.id,
@@ -102,34 +105,35 @@ def _show(options: argparse.Namespace) -> Outcome:
         "ended": record.ended or "-",
         "device": record.device,
         "corpus": " ".join(filter(None, (record.corpus.get("name"), record.corpus.get("sha256", "")[:12]))),
-        "folder": str(run.folder) + ("" if run.folder.is_dir() else " (it is gone)"),
+        "folder": str(folder),
         "checkpoint": record.checkpoint or "-",
         "sweep": record.sweep or "-",
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
         "git": git,
     }
-    ended = record.kind == "training" and record.ended and run.folder.is_dir()
-    for fault in metrics_faults(run.folder, record.figures if ended else {}):
+    for fault in read_curves(folder).faults:
         say(f"bttlab: note: {fault}")
     lines = [printable(f"{name:11} {value}") for name, value in facts.items()]
     lines += ["", _table(("configuration", ""), [(key, _cell(value)) for key, value in record.configuration.items()])]
     rows = [
-        (name, _cell(one["value"]), one["unit"], one["provenance"], one.get("how") or one.get("model", ""))
+        (name, _cell(one["value"]), one["unit"], str(one["provenance"]), one.get("how") or one.get("model", ""))
         for name, one in record.figures.items()
     ]
     lines += ["", _table(("figure", "value", "unit", "provenance", "how"), rows)]
-    return Outcome(asdict(record) | {"folder": str(run.folder)}, "\n".join(lines))
+    return Outcome(record.to_dict() | {"folder": str(folder)}, "\n".join(lines))
 
 
 def _compare(options: argparse.Namespace) -> Outcome:
-    from bttlab.runs import RunIndex
+    from bttlab.runs import read_run
 
-    index, chosen = RunIndex(), _filter(options, SHOWN)
-    differing = [key for key, values in index.keys("configuration", chosen).items() if values > 1]
-    figures = list(index.keys("figures", chosen))
-    rows = _named(index, index.rows(["id", "name", *differing, *figures], chosen))
-    if len(rows) < 2:
-        raise BttlabError(f"{len(rows)} runs are chosen: name at least two, or choose more with --where")
+    chosen = _chosen(options, _limit(options))
+    if len(chosen) < 2:
+        raise BttlabError(f"{len(chosen)} runs are chosen: name at least two, or choose more with --where")
+    records = [read_run(Path(folder)) for folder in chosen["folder"]]
+    keys = dict.fromkeys(key for record in records for key in record.configuration)
+    differing = [key for key in keys if len({str(record.configuration.get(key)) for record in records}) > 1]
+    figures = list(dict.fromkeys(name for record in records for name in record.figures))
+    rows = _rows(chosen.reindex(columns=list(dict.fromkeys(["id", "name", *differing, *figures]))))
     shown = [name for name in FIGURES if name in figures] or figures[:4]
     columns = ("id", "name", *differing, *shown)
     text = _table(columns, [[_cell(row[name]) for name in columns] for row in rows])
@@ -138,84 +142,92 @@ def _compare(options: argparse.Namespace) -> Outcome:
 
 
 def _export(options: argparse.Namespace) -> Outcome:
-    from bttlab.runs import RunIndex, export
+    from bttlab.runs import export
 
-    index = RunIndex()
-    chosen = _named(index, index.find(_filter(options, 0)))
-    if not chosen:
+    chosen = _chosen(options, options.limit or 0)
+    folders = [Path(folder) for folder in chosen["folder"]]
+    if not folders:
         raise BttlabError("no run is chosen; bttlab runs list shows those there are")
     if options.csv:
         export.to_csv(chosen, options.csv)
     elif options.weights:
-        _export_weights(chosen, options.weights)
+        if len(folders) != 1:
+            raise BttlabError(
+                f"{len(folders):,} runs are chosen: --weights writes one; name it, as bttlab runs list has it"
+            )
+        if warning := export.to_weights(folders[0], options.weights, options.best):
+            say(f"bttlab: note: {warning}")
     elif options.tensorboard:
-        export.to_tensorboard(chosen, options.tensorboard)
+        export.to_tensorboard(folders, options.tensorboard)
     else:
-        export.to_mlflow(chosen, options.mlflow)
+        export.to_mlflow(folders, options.mlflow)
     place = str(options.csv or options.weights or options.tensorboard or options.mlflow)
-    return Outcome({"exported": len(chosen), "to": place}, f"{len(chosen):,} runs written to {place}")
-
-
-def _export_weights(chosen: list, path: Path) -> None:
-    """Write the dense model of a run's checkpoint, with what a reader in PyTorch needs beside it."""
-    import json
-
-    from safetensors.torch import save
-
-    from bttlab.model import ModelConfig, Transformer
-    from bttlab.runs import CheckpointStore
-    from bttlab.util.files import write_file
-
-    if len(chosen) != 1:
-        raise BttlabError(f"{len(chosen):,} runs are chosen: --weights writes one; name it, as bttlab runs list has it")
-    checkpoint, _ = CheckpointStore(chosen[0].folder).load()
-    if not isinstance(checkpoint.settings.config, ModelConfig):
-        raise BttlabError(
-            f"{chosen[0].folder} is of a module of your own: load its checkpoint.safetensors into the class"
-        )
-    model = Transformer(checkpoint.settings.config)
-    model.load(checkpoint.parameters)
-    dense, corpus = model.to_dense(), checkpoint.corpus
-    about = {
-        "config": json.dumps(dense.config.to_dict()),
-        "vocabulary": json.dumps(corpus.vocabulary),
-        "intent_labels": json.dumps(corpus.intent_labels),
-        "slot_labels": json.dumps(corpus.slot_labels),
-    }
-    write_file(path, save(dense.state_dict(), about), "--weights")
+    return Outcome({"exported": len(folders), "to": place}, f"{len(folders):,} runs written to {place}")
 
 
 def _index(options: argparse.Namespace) -> Outcome:
-    from bttlab.runs import RunIndex
+    from bttlab.runs import remember, runs_table
 
     for folder in options.folders:
         if not folder.is_dir():
-            raise BttlabError(f"{folder} is no folder; name those that runs lie in or below")
-    index = RunIndex()
-    count, faults = index.rebuild(options.folders)
-    for fault in faults:
-        say(f"bttlab: note: left out: {fault}")
-    return Outcome({"index": str(index.path), "runs": count, "left_out": faults}, f"{count:,} runs in {index.path}")
+            raise BttlabError(f"{folder} is not a folder; name those that runs lie in or below")
+    table = runs_table(options.folders)
+    _name_faults(table)
+    remember(*options.folders)
+    names = " ".join(map(str, options.folders))
+    data = {"folders": [str(folder) for folder in options.folders], "runs": len(table)}
+    return Outcome(data | {"left_out": table.attrs["faults"]}, f"{len(table):,} runs in {names}")
 
 
-def _named(index: Any, found: list) -> list:
-    """Return what was found in the index, and name what was left out."""
-    for fault in index.faults:
-        say(f"bttlab: note: {fault}")
-    return found
+def _chosen(options: argparse.Namespace, limit: int) -> "pd.DataFrame":
+    """Return the runs that the command line names or chooses, at most `limit` of them, 0 for all."""
+    import pandas as pd
+
+    from bttlab.runs import find_run, runs_table
+    from bttlab.runs.table import where
+    from bttlab.util.records import nearest
+
+    table = runs_table()
+    if names := getattr(options, "runs", []):
+        found = [find_run(name, table) for name in names]
+        table = pd.concat([runs_table([folder]) for folder in dict.fromkeys(found)], ignore_index=True)
+        limit = 0
+    _name_faults(table)
+    for condition in options.where:
+        table = where(table, condition)
+    if options.sort not in table.columns:
+        raise BttlabError(f"no run has {options.sort!r}{nearest(options.sort, map(str, table.columns))}")
+    if options.sort != "begun" or options.ascending:
+        table = table.sort_values(options.sort, ascending=options.ascending, kind="stable", key=_sortable)
+    return table.head(limit or len(table))
 
 
-def _filter(options: argparse.Namespace, limit: int) -> Any:
-    """The runs that the command line names or chooses, at most `limit` unless it says how many."""
-    from bttlab.runs import Filter, RunIndex
-    from bttlab.runs.index import LARGEST
+def _sortable(column: "pd.Series") -> "pd.Series":
+    """Return a column as numbers, or as text where it has values that are none."""
+    import pandas as pd
 
-    if options.limit is not None and not 0 <= options.limit <= LARGEST:
+    numbers = pd.to_numeric(column, errors="coerce")
+    return numbers if numbers.notna().sum() == column.notna().sum() else column.astype(str)
+
+
+def _limit(options: argparse.Namespace) -> int:
+    """Return how many runs to show, 0 for all."""
+    if options.limit is not None and options.limit < 0:
         raise BttlabError(f"--limit {options.limit}: give how many runs at most, or 0 for all")
-    ids = [RunIndex().get(name).record.id for name in getattr(options, "runs", [])]
-    if options.limit is not None:
-        limit = options.limit
-    return Filter(options.where, options.sort, options.ascending, 0 if ids else limit, ids)
+    return SHOWN if options.limit is None else options.limit
+
+
+def _name_faults(table: "pd.DataFrame") -> None:
+    for fault in table.attrs.get("faults", ()):
+        say(f"bttlab: note: left out: {fault}")
+
+
+def _rows(table: "pd.DataFrame") -> list[dict[str, Any]]:
+    """Return rows with None for what a run does not have."""
+    import pandas as pd
+
+    rows = table.to_dict("records")
+    return [{key: None if value is pd.NA or value != value else value for key, value in row.items()} for row in rows]
 
 
 def _cell(value: Any) -> str:

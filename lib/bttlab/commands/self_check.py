@@ -15,9 +15,8 @@ SECONDS = 10.0
 def self_check() -> Iterator[Check]:
     """Train 2-ENC on the airline corpus and compare the first losses with the last."""
     from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
-    from bttlab.model import ModelConfig, Optimizer, initial_parameters
+    from bttlab.model import LEARNING_RATES, ModelConfig, Optimizer, initial_parameters
     from bttlab.model.loop import chunks, train_pieces
-    from bttlab.runs import LEARNING_RATES
     from bttlab.runs.devices import open_trainer
 
     config, corpus = ModelConfig(encoders=2), load_corpus("airline")

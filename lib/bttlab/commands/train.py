@@ -2,19 +2,22 @@
 
 import argparse
 import os
+import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices, models
+from bttlab.model.choices import LEARNING_RATES
 from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import say
 
 DEFAULTS = {"data": "airline", "device": "auto"}
-RECIPES = Path(__file__).parents[1] / "train" / "recipes"  # as in train.recipe, which imports torch
+RECIPES = Path(__file__).parents[1] / "runs" / "recipes"  # as in runs.recipe, which imports torch
 OPTIONS = (
     *models.OPTIONS,
     *("data", "recipe", "epochs", "samples", "optimizer", "batch_size", "learning_rate", "seed"),
-    *("flow", "device", "overlay", "unknown_labels"),
+    *("flow", "device", "overlay", "unknown_labels", "keep"),
 )
 
 
@@ -38,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="X",
         dest="learning_rate",
-        help="learning rate (default: sgd 4e-3, momentum 4e-4, adamw 3e-4)",
+        help=f"learning rate (default: {', '.join(f'{name} {rate:g}' for name, rate in LEARNING_RATES.items())})",
     )
     add("--seed", type=int, metavar="N", help="of initial parameters and sample order (default: 0)")
     devices.add_device(parser, "auto")
@@ -49,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("error", "unk"),
         help="training utterances with a label that is in no label list: refuse, or take as UNK (default: error)",
     )
-    add("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/DATA-MODEL-DATE-TIME)")
+    add("--keep", choices=("last", "best"), help="best: keep the epoch with the best dev scores, too (default: last)")
+    add("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/DATA-MODEL-DATE-TIME-XXXX)")
     add(
         "--resume",
         nargs="?",
@@ -64,7 +68,8 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.runs import ProgressBar
     from bttlab.runs.devices import open_trainer
     from bttlab.runs.evaluation import counted
-    from bttlab.runs.keep import u50_callback
+    from bttlab.runs.table import remember
+    from bttlab.runs.u50 import u50_callback
 
     given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     training = _resumed(options, given) if options.resume else _new(options, given)
@@ -90,6 +95,10 @@ def run(options: argparse.Namespace) -> Outcome:
     )
     on_record = u50_callback(training.model, training.samples["train"].lengths, settings.optimizer.rule, settings.flow)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
+    try:
+        remember(training.folder)
+    except OSError as error:
+        say(f"bttlab: note: bttlab runs list will not show the run: {error.filename}: {error.strerror}")
     result = training.train(opened.trainer, opened.device, progress, on_record, provenance=opened.provenance)
     return _outcome(training, opened.device, result)
 
@@ -139,17 +148,13 @@ def _absolute(data: str) -> str:
 
 
 def _default_folder(name: str) -> Path:
-    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, number = stem, 1
-    while folder.exists():
-        number += 1
-        folder = stem.with_name(f"{stem.name}-{number}")
-    return folder
+    """Return a name that no other process takes, however many begin in the same second."""
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def _outcome(training, device: str, result) -> Outcome:
     from bttlab.runs.evaluation import counted, describe
-    from bttlab.runs.metrics_log import METRICS
+    from bttlab.runs.metrics import METRICS
     from bttlab.runs.record import LATEST
 
     settings = training.settings

@@ -1,5 +1,7 @@
 """The model of a PyTorch module."""
 
+from collections.abc import Mapping
+from dataclasses import field
 from typing import Any
 
 from torch import nn
@@ -20,11 +22,14 @@ class ModuleModel(ModuleConfig):
     network : nn.Module
     source : bytes
         Content of its file; empty if it does not come from a file.
+    files : mapping of str to bytes
+        The files that it imports from the folder of its file: their paths there, and contents.
     """
 
     network: nn.Module
     graph: Graph
     source: bytes = b""
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # models of equal sizes may have different graphs
 

@@ -4,9 +4,10 @@ import hashlib
 import importlib.abc
 import importlib.util
 import inspect
+import json
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from bttlab.util.files import read_regular
 
 SEQUENCE = 32  # sequence length of a module without an attribute `sequence_length`
 MOST_TOKENS = 1 << 12
+PREFIX = "bttlab_module_"  # of the name that a file is imported as
 MOST_BYTES = 1 << 20  # of a file
 
 
@@ -48,8 +50,22 @@ def load_module(name: str, sequence_length: int | None = None, seed: int = 0) ->
     return module_of_source(read_source(Path(path)), Path(path), name, sequence_length, seed)
 
 
+def module_digest(source: bytes, files: Mapping[str, bytes]) -> str:
+    """Return the SHA-256 of a module's file and of those that it imports from its folder."""
+    digest = hashlib.sha256(source).hexdigest()
+    if not files:
+        return digest
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    return hashlib.sha256(json.dumps([digest, digests], sort_keys=True).encode()).hexdigest()
+
+
 def module_of_source(
-    source: bytes, path: Path, name: str, sequence_length: int | None = None, seed: int = 0
+    source: bytes,
+    path: Path,
+    name: str,
+    sequence_length: int | None = None,
+    seed: int = 0,
+    files: Mapping[str, bytes] | None = None,
 ) -> ModuleModel:
     """Run a file's code, construct a class of it and trace the module.
 
@@ -66,14 +82,16 @@ def module_of_source(
     seed : int
         Seed of PyTorch's generator, set before the file is run and again before the module is constructed. The
         generator's state is restored afterwards.
+    files : mapping of str to bytes, optional
+        The files that it imports, by their paths in its folder; by default those that are there.
 
     Raises
     ------
     BttlabError
         If the code raises an error, has no such class, or the card has no operation for a part of the module.
     """
-    where = f"{path}:{name}"
-    with _in_one_line(where, path), _one_thread(), torch.random.fork_rng(devices=[]):
+    where, beside = f"{path}:{name}", _FilesBeside(path.parent, files)
+    with _in_one_line(where, path), _one_thread(), torch.random.fork_rng(devices=[]), beside.importable():
         torch.manual_seed(seed)
         code = _run(source, path)
         made = getattr(code, name, None)
@@ -92,8 +110,10 @@ def module_of_source(
         if not isinstance(length, int) or not 2 <= length <= MOST_TOKENS:
             raise BttlabError(f"{where}: sequence_length is {length!r}, it must be from 2 to {MOST_TOKENS}")
         model = trace(module, length)
-    digest = hashlib.sha256(source).hexdigest()
-    return replace(model, module=f"{path.name}:{name}", module_sha256=digest, source=source)
+    digest = module_digest(source, beside.imported)
+    return replace(
+        model, module=f"{path.name}:{name}", module_sha256=digest, source=source, files=dict(beside.imported)
+    )
 
 
 @contextmanager
@@ -140,8 +160,56 @@ class _Loader(importlib.abc.ExecutionLoader):
         return importlib.util.decode_source(self._source)
 
 
+class _FilesBeside(importlib.abc.MetaPathFinder):
+    """Finds the modules of one folder before all others, and keeps what was imported of them."""
+
+    def __init__(self, folder: Path, files: Mapping[str, bytes] | None):
+        self._folder, self._files = folder, files
+        self.imported: dict[str, bytes] = {}
+
+    @contextmanager
+    def importable(self) -> Iterator[None]:
+        """Import from the folder, not from modules of the same names that were imported from elsewhere."""
+        before = dict(sys.modules)
+        for name, module in before.items():
+            if isinstance(getattr(module, "__loader__", None), _Loader) or self._shadows(name, module):
+                del sys.modules[name]
+        sys.meta_path.insert(0, self)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(self)
+            for name, module in list(sys.modules.items()):
+                if isinstance(getattr(module, "__loader__", None), _Loader) and not name.startswith(PREFIX):
+                    del sys.modules[name]
+            sys.modules.update({name: module for name, module in before.items() if name not in sys.modules})
+
+    def _shadows(self, name: str, module: Any) -> bool:
+        """Return whether a module that is no installed one has the name of a file in the folder."""
+        file = getattr(module, "__file__", None)
+        if file is None or name.startswith((PREFIX, "bttlab")) or Path(file).is_relative_to(sys.base_prefix):
+            return False
+        return "site-packages" not in Path(file).parts and self._source(name.replace(".", "/")) is not None
+
+    def _source(self, stem: str) -> tuple[str, bytes] | None:
+        for name in (f"{stem}.py", f"{stem}/__init__.py"):
+            if self._files is not None and name in self._files:
+                return name, self._files[name]
+            if self._files is None and (self._folder / name).is_file():
+                return name, read_source(self._folder / name)
+        return None
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        found = self._source(fullname.replace(".", "/"))
+        if found is None:
+            return None
+        name, self.imported[found[0]] = found[0], found[1]
+        loader = _Loader(found[1], self._folder / name)
+        return importlib.util.spec_from_loader(fullname, loader, is_package=name.endswith("__init__.py"))
+
+
 def _run(source: bytes, path: Path) -> Any:
-    name = f"bttlab_module_{hashlib.sha256(source).hexdigest()[:12]}"
+    name = f"{PREFIX}{hashlib.sha256(source).hexdigest()[:12]}"
     spec = importlib.util.spec_from_loader(name, _Loader(source, path))
     code = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look up their module there
     spec.loader.exec_module(code)

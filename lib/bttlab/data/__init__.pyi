@@ -12,5 +12,6 @@ from .samples import SampleError as SampleError
 from .samples import Samples as Samples
 from .samples import encode as encode
 from .samples import encoding_report as encoding_report
+from .samples import epoch_lengths as epoch_lengths
 from .samples import epoch_order as epoch_order
 from .vocabulary import Vocabulary as Vocabulary

@@ -225,3 +225,11 @@ def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
     if seed < 0:
         raise SampleError(f"seed {seed} is negative; take 0 or more")
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(n)
+
+
+def epoch_lengths(corpus: Corpus, sequence_length: int) -> dict[int, int]:
+    """Return how many samples of each length (real tokens) a corpus's training split has.
+
+    A sample is [CLS], then the words, as far as `sequence_length` tokens have room for them.
+    """
+    return dict(Counter(min(1 + len(words), sequence_length) for words in corpus.train.words))

@@ -35,6 +35,7 @@ from .notebook_inputs import budget as budget
 from .notebook_inputs import corpus_here as corpus_here
 from .report_figures import draw_report as draw_report
 from .run_browser import RunBrowser as RunBrowser
+from .sweep_view import SweepView as SweepView
 from .teach import Teach as Teach
 from .workload import Workload as Workload
 

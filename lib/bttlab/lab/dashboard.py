@@ -24,7 +24,7 @@ from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.explorer import row
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.run_export import curves_csv, describe_runs, download_link, ratios
-from bttlab.runs import LEARNING_RATES
+from bttlab.model import LEARNING_RATES
 from bttlab.runs.evaluation import describe
 from bttlab.util.errors import BttlabError
 from bttlab.util.threads import Thread
@@ -83,7 +83,7 @@ class Dashboard:
         self,
         targets: Sequence[Target],
         samples: int = 4_500,
-        learning_rate: float = 4e-3,
+        learning_rate: float = LEARNING_RATES["sgd"],
         most_samples: int = 45_000,
         name: str = "dashboard",
         accounting: str = "footprint",

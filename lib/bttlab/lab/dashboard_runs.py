@@ -22,14 +22,15 @@ from bttlab.lab.energy_meters import EnergyMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, Predictions, Trainer, predict
 from bttlab.runs.evaluation import joined, scores_of
-from bttlab.runs.index import runs_folder
-from bttlab.runs.keep import keep_baseline, u50_callback
+from bttlab.runs.plan import Callback, Control, EvaluationsAt
 from bttlab.runs.progress import NoProgress
 from bttlab.runs.record import RunRecord, now
-from bttlab.runs.run import Callback, DivergedRun, start_run
+from bttlab.runs.run import DivergedRun, start_run
 from bttlab.runs.run import Run as Training
 from bttlab.runs.settings import RunError, RunSettings
 from bttlab.runs.stop import StopRequested
+from bttlab.runs.table import runs_folder
+from bttlab.runs.u50 import u50_callback
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 from bttlab.util.threads import Thread
@@ -239,7 +240,7 @@ class DashboardRun:
         self._become(state)
 
 
-class TrainerRun(DashboardRun, Callback):
+class TrainerRun(DashboardRun, Callback, Control):
     """A run like that of `bttlab train`, kept among the user's runs, on any `bttlab.model.Trainer`.
 
     Parameters
@@ -271,7 +272,7 @@ class TrainerRun(DashboardRun, Callback):
         super().__init__(*common)
         self._trainer, self._optimizer, self._is_there, self._on_u50 = trainer, optimizer, is_there, on_u50
         self.rates: list[tuple[int, float]] = []
-        self.ends, self.scored = evaluation_ends(self.total), len(self._workload.dev)
+        self._plan = EvaluationsAt(evaluation_ends(self.total), len(self._workload.dev))
         self._kept: Training | None = None
 
     @property
@@ -291,7 +292,15 @@ class TrainerRun(DashboardRun, Callback):
     def _train(self) -> None:
         self._kept = self._kept or self._begin()
         try:
-            self._kept.train(self._trainer, self.name, NoProgress(), self._on_record, callback=self)
+            self._kept.train(
+                self._trainer,
+                self.name,
+                NoProgress(),
+                self._on_record,
+                plan=self._plan,
+                control=self,
+                callback=self,
+            )
         except DivergedRun as error:
             self.fault = error.fault.at(self.count, self.losses)
             raise self.fault from None
@@ -328,7 +337,7 @@ class TrainerRun(DashboardRun, Callback):
         if self._on_u50 and record.status != RUNNING:  # it takes a moment, which nobody waits for at the beginning
             u50_callback(work.config, work.train.lengths, self._optimizer.rule)(record)
 
-    # --- as the run's callback
+    # --- as the run's control and callback
 
     def before(self, count: int) -> None:
         """Wait while paused; end the run if it is stopped, or the card is another's."""
@@ -416,7 +425,6 @@ class BaselineRun(DashboardRun):
         )
         record = run_baseline(setting, listener)
         self.memory = _memory_of(record)
-        keep_baseline(record, self.begun, self._record_name, self.scores[-1][1] if self.scores else None)
 
     def _on_step(self, step: int, loss: float, seconds: float) -> None:
         self.meter.advance(self._workload.train[self._order[step]], seconds)

@@ -1,12 +1,16 @@
 """Browse runs: filter them, overlay their curves, load a checkpoint."""
 
+from pathlib import Path
+from typing import Any
+
 import ipywidgets as widgets
+import pandas as pd
 
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.lab.explorer import Explorer, row
-from bttlab.runs import Checkpoint, CheckpointStore, Filter, RunIndex
+from bttlab.runs import Checkpoint, CheckpointStore, runs_table
 from bttlab.runs.curves import read_curves
-from bttlab.runs.index import FoundRun, RunIndexError, every_index
+from bttlab.runs.table import where
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import printable
 
@@ -21,37 +25,37 @@ CURVES = {
 
 
 class RunBrowser(Explorer):
-    """Runs of this checkout or of all the user's, and their curves. Make one the last line of a cell.
+    """The user's runs and their curves. Make one the last line of a cell.
 
     Parameters
     ----------
-    conditions : str
-        To begin with, such as "kind=training linear_rank=8"; blanks between them.
+    condition : str
+        To begin with: of pandas.DataFrame.query, such as "linear_rank == 8 and dev.slot_f1 > 0.9".
     """
 
-    def __init__(self, conditions: str = "kind!=estimate"):
-        self.everywhere = widgets.Checkbox(description="other checkouts' runs, too", indent=False)
-        self._found: dict[str, FoundRun] = {}
+    def __init__(self, condition: str = "kind == 'training'"):
+        self._found: dict[str, Any] = {}
         wide = {"description_width": "70px"}
-        self.conditions = widgets.Text(
-            conditions, description="where", continuous_update=False, style=wide, layout={"width": "430px"}
+        self.condition = widgets.Text(
+            condition, description="where", continuous_update=False, style=wide, layout={"width": "430px"}
         )
         self.runs = widgets.SelectMultiple(
             description="runs", rows=7, style=wide, layout={"width": "780px", "max_width": "100%"}
         )  # of names, as long as the filter finds
         self.curve = widgets.Dropdown(options=list(CURVES), description="curve", style=wide, layout={"width": "240px"})
-        self._applied: tuple[str, bool] | None = None
+        self._applied: str | None = None
+        self._note = ""
         figure = new_figure(4.6, 3.6)
         self._axes = figure.subplots()
-        super().__init__(figure, controls=[row(self.conditions, self.curve, self.everywhere), self.runs])
+        super().__init__(figure, controls=[row(self.condition, self.curve), self.runs])
 
     @property
-    def chosen(self) -> list[FoundRun]:
-        """The runs that are selected."""
+    def chosen(self) -> list[Any]:
+        """The rows of `bttlab.runs.runs_table` that are selected."""
         return [self._found[name] for name in self.runs.value]
 
     def checkpoint(self) -> Checkpoint:
-        """Return the checkpoint of the first selected run.
+        """Return the checkpoint of the first selected run; the browser says if the last one is damaged.
 
         Raises
         ------
@@ -60,55 +64,49 @@ class RunBrowser(Explorer):
         """
         if not self.chosen:
             raise BttlabError("no run is selected: click on one in the list")
-        return CheckpointStore(self.chosen[0].folder).load()[0]
+        checkpoint, warning = CheckpointStore(Path(self.chosen[0]["folder"])).load()
+        if warning:
+            self._note = warning
+            self.refresh()
+        return checkpoint
 
     def _update(self) -> tuple[str, str]:
-        asked = self.conditions.value, self.everywhere.value
-        if asked != self._applied or not self._found:
-            self._search(*asked)
-            self._applied = asked
-        chosen = self.chosen[:MOST_CURVES]
-        note = self._draw(chosen)
+        if self.condition.value != self._applied or not self._found:
+            self._search(self.condition.value)
+            self._applied = self.condition.value
+        note = self._draw(self.chosen[:MOST_CURVES])
         if len(self.chosen) > MOST_CURVES:
             note = f"{len(self.chosen)} runs are selected; the first {MOST_CURVES} are drawn"
-        return f"{len(self._found):,} runs, {len(self.chosen)} selected (Ctrl-click for several)", note
+        return f"{len(self._found):,} runs, {len(self.chosen)} selected (Ctrl-click for several)", self._note or note
 
-    def _search(self, conditions: str, everywhere: bool) -> None:
-        asked, runs, faults, self._left_out = Filter(conditions.split(), limit=SHOWN), [], [], []
-        indexes = every_index() if everywhere else [RunIndex()]
-        for index in indexes:
-            try:
-                runs += index.find(asked)
-                self._left_out += index.faults
-            except RunIndexError as error:  # such as: no run of that checkout has the key
-                faults.append(error)
-        if len(faults) == len(indexes):
-            raise faults[0]
-        runs.sort(key=lambda run: run.record.begun, reverse=True)
+    def _search(self, condition: str) -> None:
+        table = runs_table()
+        self._left_out = list(table.attrs["faults"])
         self._found = {}
-        for run in runs[:SHOWN]:
+        for run in (where(table, condition) if condition.strip() else table).head(SHOWN).to_dict("records"):
             label = _label(run)
-            self._found[f"{label}  {run.folder}" if label in self._found else label] = run  # a copied id is a run, too
+            # A copied id is a run, too.
+            self._found[f"{label}  {run['folder']}" if label in self._found else label] = run
         kept = [name for name in self.runs.value if name in self._found]
         self.runs.options = list(self._found)
         self.runs.value = kept or list(self._found)[: min(3, len(self._found))]
 
-    def _draw(self, chosen: list[FoundRun]) -> str:
+    def _draw(self, chosen: list[Any]) -> str:
         axes, name = self._axes, self.curve.value
         axes.clear()
         title, label = CURVES[name]
         style(axes, title, "samples trained on", label)
         empty, faults = [], self._left_out[:]
         for colour, run in zip(PALETTE, chosen, strict=False):
-            curves = read_curves(run.folder)
+            curves = read_curves(Path(run["folder"]))
             x, y = (curves.samples, curves.losses) if name == "loss" else (curves.scored, curves.scores[name])
-            faults += [f"{run.record.name}: {fault}" for fault in curves.faults]
+            faults += [f"{run['name']}: {fault}" for fault in curves.faults]
             if not x:
-                empty.append(run.record.name)
+                empty.append(run["name"])
                 continue
             scaled = y if name == "loss" else [100 * value for value in y]
             mark = "o" if len(x) < 30 else None
-            text = f"{run.record.id[:6]} {run.record.name}"
+            text = f"{run['id'][:6]} {run['name']}"
             axes.plot(x, scaled, color=colour, linewidth=1.4, marker=mark, markersize=4, label=as_label(text[:60]))
         axes.margins(x=0)
         axes.set(xlim=(0, None), ylim=(0, None))
@@ -118,9 +116,8 @@ class RunBrowser(Explorer):
         return printable("; ".join(notes[:3] + ["…"] * (len(notes) > 3)))
 
 
-def _label(run: FoundRun) -> str:
-    record = run.record
-    accuracy = record.value("dev.frame_accuracy")
-    score = f", dev frame accuracy {accuracy:.1%}" if isinstance(accuracy, int | float) else ""
-    begun = record.begun[:16].replace("T", " ")
-    return printable(f"{record.id[:6]}  {begun}  {record.status:9}  {record.name}{score}")
+def _label(run: Any) -> str:
+    accuracy = run.get("dev.frame_accuracy")
+    score = "" if accuracy is None or pd.isna(accuracy) else f", dev frame accuracy {accuracy:.1%}"
+    begun = run["begun"][:16].replace("T", " ")
+    return printable(f"{run['id'][:6]}  {begun}  {run['status']:9}  {run['name']}{score}")

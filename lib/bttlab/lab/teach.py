@@ -19,8 +19,7 @@ from bttlab.data.store import files_of, store_corpus
 from bttlab.lab.ask import Ask, guarded
 from bttlab.lab.energy_meters import EnergyMeter, meter_of
 from bttlab.lab.explorer import row, slider
-from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer
-from bttlab.runs import LEARNING_RATES
+from bttlab.model import LEARNING_RATES, NumericalFault, Optimizer, Predictions, Trainer
 from bttlab.util.errors import BttlabError
 
 SIMILAR = 3  # sentences of dev that are shown

@@ -3,6 +3,7 @@ from .batches import batch_losses as batch_losses
 from .batches import equal_length_batches as equal_length_batches
 from .batches import predict_in_batches as predict_in_batches
 from .choices import FLOWS as FLOWS
+from .choices import LEARNING_RATES as LEARNING_RATES
 from .choices import OPTIMIZERS as OPTIMIZERS
 from .choices import PAPER_FLOW as PAPER_FLOW
 from .config import ConfigError as ConfigError

@@ -7,26 +7,28 @@ both. Nothing in the file is executed when it is read.
 
 import hashlib
 import json
-import math
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
+from pydantic import Field
 from safetensors import SafetensorError
 
-from bttlab.model import ModelConfig, check_finite
-from bttlab.runs.files import resume_command
+from bttlab.model import check_finite
+from bttlab.runs.lock import RunLock, resume_command
 from bttlab.runs.record import LATEST
 from bttlab.runs.settings import CorpusRecord, RunSettings
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import draft_file, read_regular, sync_folder
-from bttlab.util.records import build
+from bttlab.util.files import draft_file, read_regular, sync_folder, write_file
+from bttlab.util.settings import from_values, settings
 
-PREVIOUS = "checkpoint.previous.safetensors"
+PREVIOUS, BEST = "checkpoint.previous.safetensors", "checkpoint.best.safetensors"
 FORMAT = 1
-MOST_BYTES, MOST_HEADER = 1 << 28, 1 << 22  # of a file, and of its header
+MOST_BYTES = 1 << 31  # of a file
 _STATE = "optimizer."
 _LOSSES = "losses"
 
@@ -87,36 +89,49 @@ def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
 
 
 class CheckpointStore:
-    """The checkpoints in a run's folder: the latest and the one before."""
+    """The checkpoints in a run's folder: the latest, the one before, and, if it is kept, that of the best epoch."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
-        self.latest = self.folder / LATEST
-        self.previous = self.folder / PREVIOUS
+        self.latest, self.previous, self.best = (self.folder / name for name in (LATEST, PREVIOUS, BEST))
         self._latest_is_sound = True  # as far as is known
-        self._sha256 = ""  # of the checkpoint last loaded or saved here
+        self._identity: tuple[int, ...] = ()  # of the file last loaded or saved here
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: Checkpoint, lock: RunLock | None = None, is_best: bool = False) -> None:
         """Write a checkpoint and keep the one before it. A crash at any moment leaves one of them intact.
+
+        Parameters
+        ----------
+        lock : RunLock, optional
+            Checked before anything is written.
+        is_best : bool
+            Keep it as that of the best epoch, too.
 
         Raises
         ------
         CheckpointError
             If it cannot be written; those there were stay.
+        bttlab.runs.RunError
+            If the folder is no longer the one that was locked.
         """
-        data, sha256 = _pack(checkpoint)
+        data = _pack(checkpoint)
+        if lock is not None:
+            lock.check()
         try:
+            if is_best:  # first: after a crash in between, the epoch is trained and compared again
+                write_file(self.best, data)
             with draft_file(self.latest, data) as draft:
                 if self._latest_is_sound and self.latest.exists():
                     self.latest.replace(self.previous)
                 draft.replace(self.latest)
                 sync_folder(self.folder)
+            self._identity = _identity(os.stat(self.latest))
         except OSError as error:
             raise CheckpointError(
                 f"{self.latest} cannot be saved ({error.strerror}, {len(data)} bytes): the checkpoint before it stays; "
                 f"make room, or the folder writable, and continue with: {resume_command(self.folder)}"
             ) from None
-        self._latest_is_sound, self._sha256 = True, sha256
+        self._latest_is_sound = True
 
     def check_unchanged(self) -> None:
         """Check, under the folder's lock, that the checkpoint is still the one that was loaded or saved here.
@@ -126,16 +141,24 @@ class CheckpointStore:
         CheckpointError
             If another process saved one since: training from the one in memory would undo its work.
         """
-        before = self._sha256
-        self.load()
-        if self._sha256 != before:
+        path = self.latest if self._latest_is_sound else self.previous
+        try:
+            is_same = _identity(os.stat(path)) == self._identity
+        except OSError:
+            is_same = False
+        if not is_same:
             raise CheckpointError(
                 f"another process trained the run in {self.folder} after this one read its checkpoint; continue from "
                 f"there with: {resume_command(self.folder)}"
             )
 
-    def load(self) -> tuple[Checkpoint, str | None]:
+    def load(self, best: bool = False) -> tuple[Checkpoint, str | None]:
         """Read the latest checkpoint, or the one before if it is damaged or missing.
+
+        Parameters
+        ----------
+        best : bool
+            Read that of the best epoch instead.
 
         Returns
         -------
@@ -150,6 +173,8 @@ class CheckpointStore:
         """
         try:
             is_there = self.latest.exists() or self.previous.exists()
+            if best and is_there and not self.best.exists():
+                raise CheckpointError(f"{self.folder} keeps no best epoch; train with --keep best, or leave --best out")
         except OSError as error:
             raise CheckpointError(
                 f"{self.folder} cannot be read ({error.strerror}); ask its owner for the right to"
@@ -159,17 +184,32 @@ class CheckpointStore:
                 f"{self.folder} holds no checkpoint: name the folder of a run, or start one with: bttlab train --out "
                 f"{self.folder}"
             )
+        if best:
+            return _read(self.best)[0], None
         try:
-            checkpoint, self._sha256 = _read(self.latest)
+            checkpoint, self._identity = _read(self.latest)
             return checkpoint, None
         except DamagedCheckpoint as error:
             self._latest_is_sound = False
             fault = str(error)
         try:
-            checkpoint, self._sha256 = _read(self.previous)
+            checkpoint, self._identity = _read(self.previous)
             return checkpoint, f"{fault}; going back to the one before, {self.previous.name}"
         except DamagedCheckpoint as error:
             raise CheckpointError(f"{fault}; nor is the one before of use: {error}; start the run again") from None
+
+
+@settings(CheckpointError)
+class _Header:
+    """The JSON of a checkpoint file."""
+
+    format: int
+    settings: dict[str, Any]
+    corpus: CorpusRecord
+    device: str
+    epochs_done: int = Field(ge=0)
+    position: int = Field(ge=0)
+    seconds: float = Field(ge=0)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -185,54 +225,56 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return _read(path)[0]
 
 
-def _read(path: Path) -> tuple[Checkpoint, str]:
-    """Read a checkpoint file; returns the checkpoint and its digest."""
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """Return what tells a file from one that is later put in its place."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read(path: Path) -> tuple[Checkpoint, tuple[int, ...]]:
+    """Read a checkpoint file; returns the checkpoint and the file's identity."""
     try:
+        identity = _identity(os.stat(path))
         data = read_regular(path, MOST_BYTES)  # a mapped file that another process cuts short would end the interpreter
-        header = int.from_bytes(data[:8], "little")
-        if header > MOST_HEADER:
-            raise ValueError(f"a header of {header} bytes, more than the {MOST_HEADER} of any run")
         tensors = safetensors.numpy.load(data)
-        metadata = json.loads(data[8 : 8 + header].decode()).get("__metadata__") or {}
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        text, sha256 = metadata["bttlab"], metadata["sha256"]
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DamagedCheckpoint(f"{path} cannot be read as a checkpoint ({reason})") from None
-    text = metadata.get("bttlab", "")
-    if metadata.get("sha256") != _digest(text, tensors):
+    if sha256 != _digest(text, tensors):
         raise DamagedCheckpoint(f"{path} is damaged: its content does not have the digest it was written with")
     try:
-        values = json.loads(text)
-        if values["format"] != FORMAT:
+        header = json.loads(text)
+        if header["format"] != FORMAT:
             raise CheckpointError(
-                f"{path} is a checkpoint of format {values['format']}, this bttlab reads format {FORMAT}; use the "
+                f"{path} is a checkpoint of format {header['format']}, this bttlab reads format {FORMAT}; use the "
                 "version of bttlab that wrote it"
             )
-        return _unpack(values, tensors), metadata["sha256"]
+        return _unpack(from_values(_Header, header), tensors), identity
     except CheckpointError:
         raise
-    except (BttlabError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+    except (BttlabError, ValueError, TypeError, KeyError) as error:
         raise DamagedCheckpoint(f"{path} is no checkpoint of a run ({error})") from None
 
 
-def _pack(checkpoint: Checkpoint) -> tuple[bytes, str]:
-    """Return a checkpoint file's content and its digest."""
-    values = {
-        "format": FORMAT,
-        "settings": _of_any_host(checkpoint.settings).to_dict(),
-        "corpus": checkpoint.corpus.to_dict(),
-        "device": checkpoint.device,
-        "epochs_done": checkpoint.epochs_done,
-        "position": len(checkpoint.losses),
-        "seconds": checkpoint.seconds,
-    }
+def _pack(checkpoint: Checkpoint) -> bytes:
+    """Return a checkpoint file's content."""
+    header = _Header(
+        format=FORMAT,
+        settings=_of_any_host(checkpoint.settings).to_dict(),
+        corpus=checkpoint.corpus,
+        device=checkpoint.device,
+        epochs_done=checkpoint.epochs_done,
+        position=len(checkpoint.losses),
+        seconds=checkpoint.seconds,
+    )
     tensors = {
         **checkpoint.parameters,
         **{_STATE + name: np.asarray(array) for name, array in checkpoint.optimizer_state.items()},
         _LOSSES: np.asarray(checkpoint.losses, np.float32),
     }
-    text = json.dumps(values, sort_keys=True)
-    sha256 = _digest(text, tensors)
-    return safetensors.numpy.save(tensors, metadata={"bttlab": text, "sha256": sha256}), sha256
+    text = json.dumps(asdict(header), sort_keys=True)
+    return safetensors.numpy.save(tensors, metadata={"bttlab": text, "sha256": _digest(text, tensors)})
 
 
 def _of_any_host(settings: RunSettings) -> RunSettings:
@@ -244,19 +286,15 @@ def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
     return hashlib.sha256(f"{tensors_digest(tensors)}\n{text}".encode()).hexdigest()
 
 
-def _unpack(values: dict, tensors: dict[str, np.ndarray]) -> Checkpoint:
-    settings = _of_any_host(RunSettings.from_dict(values["settings"]))
-    if isinstance(settings.config, ModelConfig) and settings.config.encoders > len(tensors):
-        raise ValueError(f"{settings.config.encoders} encoders in {len(tensors)} tensors")
-    shapes = settings.config.parameter_shapes()
+def _unpack(header: _Header, tensors: dict[str, np.ndarray]) -> Checkpoint:
+    settings = _of_any_host(RunSettings.from_dict(header.settings))
+    shapes, losses = settings.config.parameter_shapes(), tensors[_LOSSES]
     parameters = {name: tensors[name] for name in shapes}
-    losses, epochs_done, seconds = tensors[_LOSSES], values["epochs_done"], values["seconds"]
     if any(array.shape != shapes[name] or array.dtype != np.float32 for name, array in parameters.items()):
         raise ValueError("a parameter has another shape than the model's")
-    if losses.shape != (values["position"],) or losses.dtype != np.float32:
-        raise ValueError(f"position {values['position']} does not go with {losses.shape} losses")
-    if type(epochs_done) is not int or epochs_done < 0 or not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{epochs_done} epochs done, {seconds} seconds")
+    if losses.shape != (header.position,) or losses.dtype != np.float32:
+        raise ValueError(f"position {header.position} does not go with {losses.shape} losses")
     state = {name.removeprefix(_STATE): array for name, array in tensors.items() if name.startswith(_STATE)}
-    corpus = build(CorpusRecord, values["corpus"], "corpus")
-    return Checkpoint(settings, corpus, str(values["device"]), epochs_done, losses, seconds, parameters, state)
+    return Checkpoint(
+        settings, header.corpus, header.device, header.epochs_done, losses, header.seconds, parameters, state
+    )

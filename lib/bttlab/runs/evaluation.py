@@ -1,7 +1,7 @@
 """Scores of a trained model on a split."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -9,11 +9,7 @@ import numpy as np
 from bttlab.data import Corpus, Samples
 from bttlab.data.metrics import score
 from bttlab.data.tags import TagDecoder
-from bttlab.model import (
-    LANGUAGE_MODEL,
-    Predictions,
-    Trainer,
-)
+from bttlab.model import LANGUAGE_MODEL, Predictions, Trainer
 from bttlab.model.loop import chunks
 from bttlab.runs.labelling import logits_of
 from bttlab.runs.progress import ProgressBar
@@ -57,20 +53,30 @@ def evaluate(
     return scores_of(predictions, corpus, split, trainer.config, len(samples))
 
 
-def decoded(trainer: Trainer, samples: Samples, predictions: Predictions, decoder: TagDecoder) -> Predictions:
-    """Return predictions with decoded tags, from logits that PyTorch computes with the trainer's parameters.
+def decoded(trainer: Trainer, samples: Samples, decoder: TagDecoder, stop: StopSignals | None = None) -> Predictions:
+    """Predict with PyTorch and the trainer's parameters, and decode the tags of each utterance together.
 
-    A model without tags has nothing to decode; without intents, all of an utterance's tags go with each other.
+    A model without intents has all of an utterance's tags go with each other.
     """
-    if "tagging" not in trainer.config.task:
-        return predictions
-    intents = predictions.intents
-    if "classification" not in trainer.config.task:
-        intents = np.full_like(intents, len(decoder.allowed))
-    slots = np.zeros_like(predictions.slots)
-    for batch, _, logits in logits_of(trainer, samples):
-        slots[batch, 1 : logits.shape[1] + 1] = decoder.decode(logits, intents[batch])
-    return replace(predictions, slots=slots)
+    count, number = len(samples), len(decoder.allowed)
+    losses, intents, slots = np.zeros(count, np.float32), np.zeros(count, np.int32), np.zeros_like(samples.slots)
+    for batch, intent_logits, slot_logits in logits_of(trainer, samples):
+        if stop is not None:
+            stop.check()
+        chosen = np.full(len(batch), number)
+        if intent_logits is not None:
+            losses[batch] += _cross_entropy(intent_logits, samples.intents[batch])
+            intents[batch] = chosen = intent_logits.argmax(1)
+        if words := slot_logits.shape[1]:
+            losses[batch] += _cross_entropy(slot_logits, samples.slots[batch, 1 : words + 1]).mean(1)
+            slots[batch, 1 : words + 1] = decoder.decode(slot_logits, chosen)
+    return Predictions(losses, intents, slots)
+
+
+def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    most = logits.max(-1, keepdims=True)
+    sums = most[..., 0] + np.log(np.exp(logits - most).sum(-1))
+    return sums - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
 
 
 def scores_of(predictions: Predictions, corpus: Corpus, split: str, model, most: int | None = None) -> dict[str, Any]:
@@ -111,21 +117,23 @@ def predict_split(
     stop: StopSignals | None = None,
     decode_tags: bool = False,
 ) -> Predictions:
-    """Predict a split. Parameters and errors are those of `evaluate`."""
-    parts = []
+    """Predict a split, once. Parameters and errors are those of `evaluate`."""
     progress.begin(f"{split} split", len(samples))
     try:
+        if decode_tags and "tagging" in trainer.config.task:
+            decoder = TagDecoder(corpus.slot_labels, corpus.intent_labels, corpus.train)
+            predictions = decoded(trainer, samples, decoder, stop)
+            progress.advance(predictions.losses)
+            return predictions
+        parts = []
         for part in chunks(0, len(samples)):
             parts.append(trainer.predict(samples[part]))
             progress.advance(parts[-1].losses)
             if stop is not None:
                 stop.check()
+        return joined(parts)
     finally:
         progress.end()
-    predictions = joined(parts)
-    if not decode_tags:
-        return predictions
-    return decoded(trainer, samples, predictions, TagDecoder(corpus.slot_labels, corpus.intent_labels, corpus.train))
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:

@@ -31,7 +31,7 @@ def git_state() -> GitState | None:
         return None
     try:
         commit = _git("rev-parse", "HEAD")
-        return GitState(commit, bool(_git("status", "--porcelain", "--untracked-files=no")))
+        return GitState(commit=commit, changed=bool(_git("status", "--porcelain", "--untracked-files=no")))
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -1,33 +1,34 @@
-"""Recipes: training settings in a TOML file. The package has some in train/recipes."""
+"""Recipes: training settings in a TOML file. The package has some in runs/recipes."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from bttlab.data import Augmentation
-from bttlab.model import ModelConfig, ModuleConfig, Optimizer
+from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, Optimizer
 from bttlab.runs.schedule import LearningRateSchedule
-from bttlab.runs.settings import LEARNING_RATES, PLAIN_INPUT, PLAIN_SCHEDULE, RunError, RunSettings
+from bttlab.runs.settings import MODEL_KEYS, RunError, RunSettings
+from bttlab.util.errors import BttlabError
 from bttlab.util.files import read_toml
-from bttlab.util.records import RecordError, build
+from bttlab.util.settings import from_values, settings
 
 RECIPES = Path(__file__).parent / "recipes"
 TABLES = {"schedule": LearningRateSchedule, "augmentation": Augmentation}
-MODEL_KEYS = [one.name for one in fields(ModelConfig)]
 OPTIMIZER_KEYS = [one.name for one in fields(Optimizer) if one.name != "name"]
+USED = {"sgd": (), "momentum": ("momentum",), "adamw": ("beta1", "beta2", "epsilon", "weight_decay")}
 
 
-@dataclass(frozen=True)
+@settings(RunError)
 class Recipe:
     """Training settings: the fields of `RunSettings` of the same names."""
 
     epochs: int
     learning_rate: float
     optimizer: Optimizer
-    schedule: LearningRateSchedule = PLAIN_SCHEDULE
-    augmentation: Augmentation = PLAIN_INPUT
+    schedule: LearningRateSchedule = LearningRateSchedule()
+    augmentation: Augmentation = Augmentation()
     word_classes: bool = False
     label_smoothing: float = 0.0
     decode_tags: bool = False
@@ -50,19 +51,17 @@ def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
     if path.suffix != ".toml" and len(path.parts) == 1:
         path = RECIPES / f"{name_or_path}.toml"
     try:
-        values = read_toml(path)
+        return from_values(Recipe, read_toml(path))
     except OSError as error:
         names = ", ".join(recipe_names())
         raise RunError(
             f"no recipe {os.fspath(name_or_path)!r} ({path}: {error.strerror}); choose one of {names}, or give the "
             "path of a .toml file"
         ) from None
-    except (ValueError, RecursionError) as error:  # no UTF-8, or no TOML
-        raise RunError(f"recipe {path} is no TOML: {error}") from None
-    try:
-        return build(Recipe, values, "")
-    except RecordError as error:
+    except BttlabError as error:
         raise RunError(f"recipe {path}: {error}") from None
+    except ValueError as error:  # no UTF-8, or no TOML
+        raise RunError(f"recipe {path} is no TOML: {error}") from None
 
 
 def recipe_names() -> list[str]:
@@ -101,3 +100,16 @@ def settings_of(values: Mapping[str, Any], config: ModelConfig | ModuleConfig | 
         parts = {one.name: values.pop(key) for one in fields(kind) if (key := f"{table}.{one.name}") in values}
         built[table] = replace(recipe.get(table, kind()), **parts)
     return RunSettings(**recipe | values | built)
+
+
+def flat(run: RunSettings) -> dict[str, Any]:
+    """Return a run's settings in one level, as `settings_of` takes them."""
+    values = run.to_dict()
+    optimizer, config = values.pop("optimizer"), values.pop("config")
+    name = optimizer.pop("name")
+    config.pop("shapes", None)  # of a module's parameters: the checkpoint has them
+    configuration = config | {"optimizer": name} | {key: optimizer[key] for key in (*USED[name], "batch_size")}
+    for key, value in values.items():
+        parts = {f"{key}.{part}": one for part, one in value.items()} if isinstance(value, dict) else {key: value}
+        configuration |= parts
+    return configuration

@@ -1,28 +1,42 @@
-"""run.json: configuration, software, device and end of a run, and its figures with their provenance.
+"""run.json: configuration, software, device and end of a run, and its figures with their provenance."""
 
-The folder of a run is authoritative; the index (`bttlab.runs.index`) only finds it.
-"""
-
+import json
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_regular, write_file
-from bttlab.util.json_files import load_json, with_checksum, without_checksum
+from pydantic import ConfigDict
+from typing_extensions import NotRequired, TypedDict
+
+from bttlab.util.files import write_file
+from bttlab.util.locks import is_held
 from bttlab.util.quantities import to_json
-from bttlab.util.records import RecordError, build
+from bttlab.util.records import RecordError
+from bttlab.util.settings import from_values, settings
 
 RUN_FILE, LATEST = "run.json", "checkpoint.safetensors"
 FORMAT = 1
-MOST_BYTES = 1 << 22  # of a record
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
 INTERRUPTED = "interrupted"  # a running one whose process has gone
 
 
-@dataclass(frozen=True)
+class Figure(TypedDict):
+    """A number with unit and provenance, as `bttlab.util.quantities.measured` gives it; old ones have a `model`."""
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    value: float | None
+    unit: str
+    provenance: str | None
+    how: NotRequired[str]
+    low: NotRequired[float | None]
+    high: NotRequired[float | None]
+    model: NotRequired[str]
+
+
+@settings(RecordError)
 class GitState:
     """The commit of a checkout, and whether tracked files differ from it."""
 
@@ -30,19 +44,20 @@ class GitState:
     changed: bool
 
 
-@dataclass
+@settings(RecordError, frozen=False)
 class RunRecord:
     """Record of a run.
 
     Attributes
     ----------
-    kind : {"training", "baseline", "estimate", "methods"}
+    kind : str
+        "training" or "estimate"; of older versions "baseline" and "methods", too.
     configuration : dict
         Settings in one level, JSON-ready.
     device : str
         Description.
     id : str
-        Hexadecimal: of trials and estimates a digest of the configuration, else random.
+        Hexadecimal: of trials a digest of the configuration, else random.
     status : {"running", "complete", "stopped", "failed"}
     error : str
         Why it failed, in a sentence.
@@ -55,7 +70,7 @@ class RunRecord:
     git : GitState or None
         Of the checkout that ran; None outside of one.
     figures : dict
-        Name to value, unit, provenance and how, as `bttlab.util.quantities.measured` gives them.
+        Name to value, unit, provenance and how.
     checkpoint : str
         File in the run's folder; empty if there is none.
     sweep : str
@@ -74,7 +89,7 @@ class RunRecord:
     corpus: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     git: GitState | None = None
-    figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    figures: dict[str, Figure] = field(default_factory=dict)
     checkpoint: str = ""
     sweep: str = ""
 
@@ -86,28 +101,9 @@ class RunRecord:
         """Return the value of a figure, or of the configuration, or None."""
         return self.figures[key]["value"] if key in self.figures else self.configuration.get(key)
 
-    def to_json(self) -> str:
-        """Return the content of run.json."""
-        return to_json(with_checksum({"format": FORMAT} | asdict(self)), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> "RunRecord":
-        """Build a record from `to_json`'s result.
-
-        Raises
-        ------
-        JsonError, RecordError
-            If it is none, or was changed since it was written.
-        """
-        values = load_json(text)
-        values, _ = without_checksum(values if isinstance(values, dict) else {})
-        if values.pop("format", None) != FORMAT:
-            raise RecordError(f"it is not of format {FORMAT}, which this bttlab reads")
-        record = build(cls, values, "")
-        for name, figure in record.figures.items():
-            if not {"value", "unit", "provenance"} <= set(figure):
-                raise RecordError(f"figures.{name} is {figure!r}, it must have a value, a unit and a provenance")
-        return record
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as run.json has them."""
+        return asdict(self)
 
     def write(self, folder: Path) -> None:
         """Write run.json: whole, or not at all.
@@ -117,12 +113,11 @@ class RunRecord:
         OSError
             If it cannot be written.
         """
-        path = Path(folder) / RUN_FILE
-        write_file(path, self.to_json() + "\n")
+        write_file(Path(folder) / RUN_FILE, to_json({"format": FORMAT} | self.to_dict(), indent=1) + "\n")
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read a run's record.
+    """Read a run's record; one that says "running" without a process is "interrupted".
 
     Raises
     ------
@@ -131,11 +126,18 @@ def read_run(folder: Path) -> RunRecord:
     """
     path = Path(folder) / RUN_FILE
     try:
-        return RunRecord.from_json(read_regular(path, MOST_BYTES))
+        values = json.loads(path.read_bytes())
+        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+            raise RecordError(f"it is not of format {FORMAT}, which this bttlab reads")
+        values.pop("sha256", None)  # of version 0.2
+        record = from_values(RunRecord, values)
     except OSError as error:
         raise RecordError(f"{path} cannot be read ({error.strerror}); name the folder of a run") from None
-    except BttlabError as error:
+    except (ValueError, RecursionError, RecordError) as error:
         raise RecordError(f"{path} is no record of a run ({error}); delete it, or repeat the run") from None
+    if record.status == RUNNING and not is_held(path.parent):
+        record.status = INTERRUPTED
+    return record
 
 
 def now() -> str:

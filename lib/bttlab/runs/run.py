@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bttlab.data import (
+    Augmentation,
     Augmenter,
     Corpus,
     CorpusError,
@@ -26,22 +27,29 @@ from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.model import FAULTS, ModelConfig, ModuleConfig, NumericalFault, Trainer, initial_parameters
 from bttlab.model.loop import chunks, train_pieces
 from bttlab.runs.checkpoint import Checkpoint, CheckpointStore, tensors_digest
-from bttlab.runs.curves import read_metrics, stretches
-from bttlab.runs.evaluation import counted, describe, evaluate
-from bttlab.runs.files import resume_command, run_lock
-from bttlab.runs.keep import OnRecord, previous_record, record_run
-from bttlab.runs.metrics_log import MetricsLog
-from bttlab.runs.module import MODULE_FILE, is_copy, keep_module, model_of_run
+from bttlab.runs.curves import stretches
+from bttlab.runs.evaluation import counted, describe, evaluate, score_names
+from bttlab.runs.lock import RunLock, resume_command, run_lock
+from bttlab.runs.metrics import MetricsLog
+from bttlab.runs.module import is_copy, keep_module, model_of_run, remove_module
+from bttlab.runs.plan import Callback, Control, EvaluationPlan
 from bttlab.runs.progress import ProgressBar
-from bttlab.runs.record import RUN_FILE, STOPPED
-from bttlab.runs.settings import PLAIN_INPUT, CorpusRecord, RunError, RunSettings
+from bttlab.runs.provenance import git_state, versions
+from bttlab.runs.recipe import flat
+from bttlab.runs.record import COMPLETE, FAILED, LATEST, RUN_FILE, RUNNING, STOPPED, RunRecord, read_run
+from bttlab.runs.settings import CorpusRecord, RunError, RunSettings
 from bttlab.runs.stop import StopRequested, StopSignals
+from bttlab.runs.u50 import OnRecord
+from bttlab.util.errors import BttlabError
 from bttlab.util.files import is_draft, sync_folder
 from bttlab.util.locks import LOCK_FILE
 from bttlab.util.quantities import measured
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
+
+
+EPOCHS, NO_CONTROL, NO_CALLBACK = EvaluationPlan(), Control(), Callback()
 
 
 class DivergedRun(RunError):
@@ -56,41 +64,6 @@ class DivergedRun(RunError):
     fault: NumericalFault
 
 
-class Callback:
-    """Callbacks of a training run, called in its thread. The base class does nothing.
-
-    Attributes
-    ----------
-    ends : sequence of int
-        Sample counts at which to score the dev split, ascending; the last ends the run. If empty, the run scores dev
-        after each epoch and test at the end.
-    scored : int, optional
-        Utterances of the dev split to score; by default all.
-    """
-
-    ends: Sequence[int] = ()
-    scored: int | None = None
-
-    def before(self, count: int) -> None:
-        """Called before the next samples, after `count` of them; it may wait, or raise an exception to end the run."""
-
-    def next_rate(self, learning_rate: float) -> float:
-        """Return the learning rate of the next samples."""
-        return learning_rate
-
-    def trained(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
-        """Called with the samples just trained on, their losses, and the time."""
-
-    def evaluation_begins(self, count: int) -> None:
-        """Called after `count` samples, before the dev split is scored."""
-
-    def evaluated(self, count: int, scores: dict[str, Any]) -> None:
-        """Called after `count` samples with the dev split's scores from `bttlab.runs.evaluation.evaluate`."""
-
-
-NO_CALLBACK = Callback()
-
-
 @dataclass(frozen=True)
 class RunResult:
     """Result of `Run.train`.
@@ -102,7 +75,7 @@ class RunResult:
     position : int
         Samples of the current epoch so far.
     epoch : dict or None
-        The line of metrics.jsonl for the last finished epoch.
+        The line of metrics.jsonl for the last finished epoch, without the losses of its samples after a restart.
     test : dict or None
         Scores on the test split, of a complete run.
     parameters_sha256 : str
@@ -119,14 +92,16 @@ class RunResult:
 
 @dataclass(frozen=True)
 class _Session:
-    """Arguments of one call of `Run.train`."""
+    """Arguments of one call of `Run.train`, and what it holds meanwhile."""
 
     trainer: Trainer
     device: str
     progress: ProgressBar
-    stop: StopSignals
-    enough: Callable[[], bool]
+    plan: EvaluationPlan
+    control: Control
     callback: Callback
+    stop: StopSignals
+    lock: RunLock
 
 
 class Run:
@@ -136,6 +111,8 @@ class Run:
 
     Parameters
     ----------
+    store : CheckpointStore
+        That `checkpoint` was loaded from.
     checkpoint : Checkpoint, optional
         State to continue from.
     samples : mapping of str to Samples, optional
@@ -179,14 +156,14 @@ class Run:
             split = corpus.split(name)
             self.samples[name] = encode(split, vocabulary, corpus, settings.config)
             self.notes.append(f"{corpus.name} {name}: {encoding_report(split, vocabulary, corpus, settings.config)}")
-        self._varied = lambda indices, seed, epoch: self.samples["train"][indices]
-        if settings.augmentation != PLAIN_INPUT:
-            self._varied = Augmenter(settings.augmentation, corpus, vocabulary, settings.config).samples
+        self._augmented = lambda indices, seed, epoch: self.samples["train"][indices]
+        if settings.augmentation != Augmentation():
+            self._augmented = Augmenter(settings.augmentation, corpus, vocabulary, settings.config).samples
         self._store, self._log = store, MetricsLog(folder)
         self._checkpoint = checkpoint
         self.trained_on = checkpoint.device if checkpoint else ""
         self._epochs_done = checkpoint.epochs_done if checkpoint else 0
-        self._losses = checkpoint.losses if checkpoint else np.zeros(0, np.float32)  # of the epoch under way
+        self._losses = checkpoint.losses if checkpoint else np.zeros(0, np.float32)  # of the current epoch
         self._seconds = checkpoint.seconds if checkpoint else 0.0
         self._epoch_size = len(epoch_order(len(corpus.train), settings.seed, 0)[: settings.samples])
         self._line = 0, 0.0  # where in the epoch the next line of metrics.jsonl begins, in samples and seconds
@@ -199,11 +176,11 @@ class Run:
 
     def finished(self) -> RunResult | None:
         """Return how the run ended if all its epochs are trained and tested; None if something is left to do."""
-        if self._checkpoint is None or self._epochs_done < self.settings.epochs:
+        lines = self._log.lines
+        if self._checkpoint is None or self._epochs_done < self.settings.epochs or not lines:
             return None
-        lines = read_metrics(self.folder)
-        epochs = [line for line in lines if line.get("event") == "epoch"]
-        if not epochs or lines[-1].get("event") != "test" or lines[-1].get("epochs") != self._epochs_done:
+        epochs = [line for line in lines if line["event"] == "epoch"]
+        if not epochs or lines[-1]["event"] != "test" or lines[-1].get("epochs") != self._epochs_done:
             return None
         digest = tensors_digest(self._checkpoint.parameters)
         return RunResult(None, self._epochs_done, 0, epochs[-1], lines[-1].get("test"), digest)
@@ -213,14 +190,15 @@ class Run:
         trainer: Trainer,
         device: str,
         progress: ProgressBar | None = None,
-        on_record: OnRecord | None = None,
-        enough: Callable[[], bool] = lambda: False,
+        on_record: OnRecord = lambda record: None,
         provenance: Mapping[str, str] = MappingProxyType({}),
+        plan: EvaluationPlan = EPOCHS,
+        control: Control = NO_CONTROL,
         callback: Callback = NO_CALLBACK,
     ) -> RunResult:
         """Train up to the settings' number of epochs, then score the test split. After a fault it can be called again.
 
-        SIGINT and SIGTERM stop it within about a quarter second, between two samples, and save the position.
+        SIGINT, SIGTERM and SIGHUP stop it within about a quarter second, between two samples, and save the position.
 
         Parameters
         ----------
@@ -228,13 +206,12 @@ class Run:
             For the settings' model; its parameters are replaced.
         device : str
             Description of the device.
-        on_record : callable, optional
-            Called with the run's record before run.json is written; it may add to the record. The run is
-            then put into the user's index, too.
-        enough : callable, optional
-            Called after every few samples; True stops the run, as a signal does.
+        on_record : callable
+            Called with the run's record before run.json is written; it may add to the record.
         provenance : mapping of str to str
             `OpenedTrainer.provenance`, for run.json; a run that continues on another overlay or program says so.
+        plan : EvaluationPlan
+            When to score and to end.
 
         Raises
         ------
@@ -244,75 +221,84 @@ class Run:
             If the folder is another run's, or cannot be written.
         """
         check_model(trainer, self.settings.config)
-        made = self._checkpoint is None and self._make_folder()
-        with StopSignals() as stop, run_lock(self.folder):
+        is_new = self._checkpoint is None and self._make_folder()
+        with StopSignals() as stop, run_lock(self.folder) as lock:
             if self._checkpoint is None:
                 check_free(self.folder, self.model)  # again, now that no other process can write there
             else:
                 self._store.check_unchanged()
-            if (finished := self.finished()) and not callback.ends:
+            if (finished := self.finished()) and plan.scores_test:
                 trainer.load_parameters(self._checkpoint.parameters, self._checkpoint.optimizer_state)
                 return finished
-            session = _Session(trainer, device, progress or ProgressBar(), stop, enough, callback)
+            session = _Session(trainer, device, progress or ProgressBar(), plan, control, callback, stop, lock)
             if threading.current_thread() is threading.main_thread():
                 importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
+            before = self._previous_record()
             try:
-                epoch = self._begin(session, provenance)
+                self._begin(session, provenance, before)
             except BaseException:
-                if made and self._checkpoint is None:  # no half of a run stays
+                if is_new and self._checkpoint is None:  # no half of a run stays
                     self._remove_folder()
                 raise
-            with record_run(self.folder, self.settings, self.record, device, on_record, provenance) as record:
-                result = self._train_epochs(session, epoch)
-                if not (result.test or (callback.ends and self.count == callback.ends[-1])):
+            with self._recorded(session, before, on_record, provenance) as record:
+                result = self._train_epochs(session)
+                if not (result.test or plan.is_over(self.count)):
                     record.status = STOPPED
                 return result
 
-    def _train_epochs(self, session: _Session, epoch: dict[str, Any] | None) -> RunResult:
-        """Train the remaining epochs, then test; `epoch` is the last epoch's record."""
-        test, stop, ends = None, session.stop, session.callback.ends
+    def _train_epochs(self, session: _Session) -> RunResult:
+        """Train the remaining epochs, then test."""
+        plan, epoch, test = session.plan, None, None
+        for line in self._log.lines:
+            epoch = line if line["event"] == plan.event else epoch
         try:
-            while self._epochs_done < self.settings.epochs and self.count not in ends[-1:]:
+            while self._epochs_done < self.settings.epochs and not plan.is_over(self.count):
                 epoch = self._train_part(session)
-            if not ends:
+            if plan.scores_test:
                 test = self._evaluate(session, "test")
-                self._log.append({"event": "test", "epochs": self._epochs_done, "test": test, "device": session.device})
+                line = {"event": "test", "epochs": self._epochs_done, "test": test, "device": session.device}
+                self._log.append(line, session.lock)
         except StopRequested:
             self._write_rest(session)
             self._save(session)
+            signal = session.stop.received
             session.progress.note(
-                f"stopped{f' by {stop.received.name}' if stop.received else ''} after "
-                f"{counted(self._epochs_done, 'epoch')} and {counted(len(self._losses), 'sample')}, saved; "
-                f"continue with: {resume_command(self.folder)}"
+                f"stopped{f' by {signal.name}' if signal else ''} after {counted(self._epochs_done, 'epoch')} and "
+                f"{counted(len(self._losses), 'sample')}, saved; continue with: {resume_command(self.folder)}"
             )
         digest = tensors_digest(session.trainer.store_parameters())
-        signal = None if test or stop.received is None else int(stop.received)
+        signal = None if test or session.stop.received is None else int(session.stop.received)
         return RunResult(signal, self._epochs_done, len(self._losses), epoch, test, digest)
 
+    # --- the folder
+
     def _make_folder(self) -> bool:
-        """Make the run's folder; return whether it is new."""
+        """Make the run's folder, for this user alone; return whether it is new."""
         try:
             if self.folder.exists():
                 return False
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(0o700, exist_ok=True)
             sync_folder(self.folder.parent)
             return True
         except OSError as error:
             raise RunError(f"{self.folder} cannot be made ({error.strerror}); choose another --out") from None
 
     def _remove_folder(self) -> None:
+        remove_module(self.folder)
         for path in self.folder.iterdir():
-            if is_draft(path) or path.name in (LOCK_FILE, MODULE_FILE):
+            if is_draft(path) or path.name == LOCK_FILE:
                 path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it holds more than we put there
             self.folder.rmdir()
 
-    def _begin(self, session: _Session, provenance: Mapping[str, str]) -> dict[str, Any] | None:
-        """Load the trainer, remove drafts, and return the last epoch's record."""
+    def _begin(self, session: _Session, provenance: Mapping[str, str], before: RunRecord | None) -> None:
+        """Remove drafts and later lines of metrics, and load the trainer."""
         for path in self.folder.iterdir():
             if is_draft(path):
                 path.unlink(missing_ok=True)
-        records = [] if self._begun else self._log.rewind(self._epochs_done)
+        if not self._begun:
+            self._log.rewind(self._epochs_done)
         self._begun = True
         if self._checkpoint is None:
             if isinstance(self.model, ModelConfig):
@@ -322,44 +308,72 @@ class Run:
                 keep_module(self.folder, self.model)
             session.trainer.load_parameters(parameters)
             self._save(session)
-        else:
-            session.trainer.load_parameters(self._checkpoint.parameters, self._checkpoint.optimizer_state)
-            before = self._checkpoint.device if session.device != self._checkpoint.device else self._other(provenance)
-            if before:
-                session.progress.note(f"the run so far was on {before}: an unbroken run may differ in its last bits")
-        return records[-1] if records else None
+            return
+        session.trainer.load_parameters(self._checkpoint.parameters, self._checkpoint.optimizer_state)
+        other = self._checkpoint.device if session.device != self._checkpoint.device else _other(before, provenance)
+        if other:
+            session.progress.note(f"the run so far was on {other}: an unbroken run may differ in its last bits")
 
-    def _other(self, provenance: Mapping[str, str]) -> str:
-        """Return words for the overlay or program of run.json if the device runs another one."""
-        before = previous_record(self.folder)
-        for what in ("overlay", "program"):
-            recorded = before and before.configuration.get(f"{what}.sha256")
-            if recorded and recorded != provenance.get(f"{what}.sha256"):
-                return f"another {what} (SHA-256 {str(recorded)[:12]}…)"
-        return ""
+    def _previous_record(self) -> RunRecord | None:
+        try:
+            return read_run(self.folder)
+        except BttlabError:
+            return None
+
+    @contextlib.contextmanager
+    def _recorded(
+        self, session: _Session, before: RunRecord | None, on_record: OnRecord, provenance: Mapping[str, str]
+    ) -> Iterator[RunRecord]:
+        """Write run.json at the beginning and the end of the context. If it cannot be written, the run goes on."""
+        record = before or RunRecord(kind="training", name=self.folder.name, configuration={}, device=session.device)
+        record.device, record.checkpoint = session.device, LATEST
+        record.corpus = {"name": self.record.name, "sha256": self.record.sha256}
+        record.versions, record.git = versions(), git_state()
+        record.status, record.error, record.ended = RUNNING, "", ""
+
+        def write() -> None:
+            record.configuration = flat(self.settings) | dict(provenance)
+            record.figures |= self._log.figures(session.device)
+            on_record(record)
+            try:
+                session.lock.check()
+                record.write(self.folder)
+            except OSError as error:
+                session.progress.note(f"note: {self.folder / RUN_FILE} is not written ({error.strerror})")
+
+        write()
+        try:
+            yield record
+            record.end(COMPLETE if record.status == RUNNING else record.status)
+        except BaseException as error:
+            record.end(FAILED, str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}")
+            with contextlib.suppress(RunError):  # the folder has gone, which is what the error says
+                write()
+            raise
+        write()
+
+    # --- training
 
     def _train_part(self, session: _Session) -> dict[str, Any]:
-        """Train to the end of the epoch, or to the callback's next evaluation; return the metrics line."""
-        progress, callback = session.progress, session.callback
+        """Train to the plan's next stop; return the metrics line."""
+        progress, plan, callback = session.progress, session.plan, session.callback
         number, seed = self._epochs_done, self.settings.seed
         order = epoch_order(len(self.corpus.train), seed, number)[: self.settings.samples]
         title, before = f"epoch {number + 1}/{self.settings.epochs}", number * len(order)
-        first, last = len(self._losses), min([len(order), *(end - before for end in callback.ends if end > self.count)])
+        first, last = len(self._losses), plan.next_stop(self.count, before + len(order)) - before
 
         def may_go_on() -> bool:
             session.stop.check()
-            if first < len(self._losses) < last and session.enough():
-                raise StopRequested
-            callback.before(self.count)
+            session.control.before(self.count)
             return True
 
         def step(part: slice) -> np.ndarray:
-            peak = callback.next_rate(self.settings.learning_rate)
+            peak = session.control.next_rate(self.settings.learning_rate)
             if peak != self.settings.learning_rate:
                 self.settings = replace(self.settings, learning_rate=peak)
             settings, steps = self.settings, before + np.arange(part.start, part.stop)
             rates = settings.schedule.rates(peak, steps, settings.epochs * len(order))
-            samples = self._varied(order[part], seed, number)
+            samples = self._augmented(order[part], seed, number)
             return session.trainer.train(samples, settings.optimizer, rates, settings.label_smoothing)
 
         def trained(part: slice, losses: np.ndarray, seconds: float) -> None:
@@ -378,33 +392,42 @@ class Run:
             raise self._diverged(order, fault) from None
         finally:
             progress.end()
-        scores = None
-        if not callback.ends or before + last in callback.ends:
+        scores, is_best = None, False
+        if plan.scores_dev(before + last):
             callback.evaluation_begins(before + last)
-            scores = self._evaluate(session, "dev", callback.scored)
+            scores = self._evaluate(session, "dev", plan.utterances)
+            is_best = self.settings.keep == "best" and self._is_best(scores)
             callback.evaluated(before + last, scores)
         # The line comes first: after a crash in between, the epoch is trained again and its line replaced.
-        record = self._write_line(session.device, scores, None if callback.ends else number + 1)
+        line = self._write_line(session, scores)
         if last == len(order):
             self._epochs_done, self._losses, self._seconds, self._line = number + 1, self._losses[:0], 0.0, (0, 0.0)
-        self._save(session)
-        rate = record["samples_per_second"]["value"]
+        self._save(session, is_best)
+        rate = line["samples_per_second"]["value"]
         dev = f"; dev {describe(scores)}" if scores else ""
-        progress.note(f"{title}: mean loss {record['mean_loss']:.3f}, {rate:.1f} samples/s{dev}")
-        return record
+        progress.note(f"{title}: mean loss {line['mean_loss']:.3f}, {rate:.1f} samples/s{dev}")
+        return line
+
+    def _is_best(self, scores: dict[str, Any]) -> bool:
+        """Return whether scores of the dev split are better than all before them."""
+        *_, name = score_names(self.settings.config.task)
+        sign = -1 if name in ("mean_loss", "perplexity") else 1
+        earlier = [line["dev"][name] for line in self._log.lines if (line.get("dev") or {}).get(name) is not None]
+        return all(sign * scores[name] > sign * value for value in earlier)
 
     def _write_rest(self, session: _Session) -> None:
-        """Write the metrics of a part that a stop or fault cut short, if the callback sets the evaluations."""
-        if session.callback.ends and len(self._losses) > self._line[0]:
-            self._write_line(session.device, None)
+        """Write the metrics of a part that a stop or fault cut short, unless the epoch's line will have them."""
+        if session.plan.event != "epoch" and len(self._losses) > self._line[0]:
+            self._write_line(session, None)
 
-    def _write_line(self, device: str, scores: dict[str, Any] | None, epoch: int | None = None) -> dict[str, Any]:
+    def _write_line(self, session: _Session, scores: dict[str, Any] | None) -> dict[str, Any]:
         """Write and return the metrics since the last line."""
-        (first, seconds), how = self._line, f"time.perf_counter on this host, around training on {device}"
+        (first, seconds), event = self._line, session.plan.event
+        how = f"time.perf_counter on this host, around training on {session.device}"
         losses, seconds = self._losses[first:], self._seconds - seconds
-        record = {
-            "event": "stretch" if epoch is None else "epoch",
-            **({} if epoch is None else {"epoch": epoch}),
+        line = {
+            "event": event,
+            **({"epoch": self._epochs_done + 1} if event == "epoch" else {}),
             "samples": len(losses),
             "mean_loss": float(np.mean(losses, dtype=np.float64)),
             "losses": stretches(losses),
@@ -413,17 +436,17 @@ class Run:
             "learning_rate": self.settings.learning_rate,
             "seconds": measured(seconds, "s", how),
             "samples_per_second": measured(len(losses) / seconds, "1/s", how),
-            "device": device,
+            "device": session.device,
         }
-        self._log.append(record)
+        self._log.append(line, session.lock)
         self._line = len(self._losses), self._seconds
-        return record
+        return line
 
     def _evaluate(self, session: _Session, split: str, most: int | None = None) -> dict[str, Any]:
         samples, decode = self.samples[split][:most], self.settings.decode_tags
         return evaluate(session.trainer, samples, self.corpus, split, session.progress, session.stop, decode)
 
-    def _save(self, session: _Session) -> None:
+    def _save(self, session: _Session, is_best: bool = False) -> None:
         checkpoint = Checkpoint(
             self.settings,
             self.record,
@@ -434,7 +457,7 @@ class Run:
             session.trainer.store_parameters(),
             session.trainer.store_optimizer_state(),
         )
-        self._store.save(checkpoint)
+        self._store.save(checkpoint, session.lock, is_best)
         self._checkpoint = checkpoint
 
     def _diverged(self, order: np.ndarray, fault: NumericalFault) -> DivergedRun:
@@ -447,6 +470,15 @@ class Run:
         )
         error.fault = fault
         return error
+
+
+def _other(before: RunRecord | None, provenance: Mapping[str, str]) -> str:
+    """Return words for the overlay or program of the record before if the device runs another one."""
+    for what in ("overlay", "program"):
+        recorded = before and before.configuration.get(f"{what}.sha256")
+        if recorded and recorded != provenance.get(f"{what}.sha256"):
+            return f"another {what} (SHA-256 {str(recorded)[:12]}…)"
+    return ""
 
 
 def start_run(

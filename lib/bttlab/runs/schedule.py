@@ -1,19 +1,19 @@
 """Learning rate schedules."""
 
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from bttlab.util.errors import BttlabError
+from bttlab.util.settings import settings
 
-DECAYS = ("none", "linear")
 
-
-class ScheduleError(BttlabError):
+class ScheduleError(BttlabError, ValueError):
     """Raised if a schedule breaks a rule."""
 
 
-@dataclass(frozen=True)
+@settings(ScheduleError)
 class LearningRateSchedule:
     """Learning rate over a run: linear warm-up from 0, then constant or linear decay to 0.
 
@@ -30,14 +30,8 @@ class LearningRateSchedule:
         If a value breaks a rule.
     """
 
-    decay: str = "none"
-    warm_up: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.decay not in DECAYS:
-            raise ScheduleError(f"decay is {self.decay!r}: choose one of {', '.join(DECAYS)}")
-        if isinstance(self.warm_up, bool) or not isinstance(self.warm_up, int | float) or not 0 <= self.warm_up < 1:
-            raise ScheduleError(f"warm_up is {self.warm_up!r}: it is a part of the run, at least 0 and below 1")
+    decay: Literal["none", "linear"] = "none"
+    warm_up: float = Field(0.0, ge=0, lt=1)
 
     def rates(self, peak: float, steps: np.ndarray, total: int) -> np.ndarray:
         """Return the learning rates of steps.

@@ -3,44 +3,39 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from numbers import Integral
-from typing import Any
+from dataclasses import asdict, fields, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, InstanceOf, WithJsonSchema
 
 from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
 from bttlab.data.corpus import SPLIT_NAMES, UNK
-from bttlab.model import (
-    FLOWS,
-    PAPER_FLOW,
-    ModelConfig,
-    ModuleConfig,
-    Optimizer,
-    check_label_smoothing,
-    check_learning_rates,
-    config_of,
-)
+from bttlab.model import PAPER_FLOW, ModelConfig, ModuleConfig, Optimizer, config_of
 from bttlab.runs.schedule import LearningRateSchedule
-from bttlab.util.errors import BttlabError, shown
+from bttlab.util.errors import BttlabError
+from bttlab.util.records import RecordError
+from bttlab.util.settings import from_values, settings
 
-# At batch 1. Momentum 0.9 makes a step ten times as long in the end, so it starts from a tenth.
-LEARNING_RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
-MOST_EPOCHS, MOST_SEED = 10**6, 2**63 - 1
+MODEL_KEYS = [one.name for one in fields(ModelConfig)]
 _OPTIONS = {"linear_rank": "rank", "ranks": "rank"}  # the command's, where fields are called otherwise
-PLAIN_SCHEDULE, PLAIN_INPUT = LearningRateSchedule(), Augmentation()
+LARGEST_RATE = 3.4e38  # that FP32 holds
+Model = Annotated[
+    InstanceOf[ModelConfig] | InstanceOf[ModuleConfig],
+    BeforeValidator(lambda value: config_of(value) if isinstance(value, Mapping) else value),
+    WithJsonSchema({"type": "object"}),
+]
 
 
-class RunError(BttlabError):
+class RunError(BttlabError, ValueError):
     """Raised if a run cannot be started or continued."""
 
 
-@dataclass(frozen=True)
+@settings(RunError)
 class RunSettings:
     """Settings of a run: equal settings, corpus and device give equal bits.
 
     Parameters
     ----------
-    config : ModelConfig or ModuleConfig
-        The model.
     data : str
         Name or absolute path of the corpus.
     device : str
@@ -67,6 +62,8 @@ class RunSettings:
         least modelled time.
     overlay : str, optional
         Of the card: the name of one in the manifest, or the absolute path of an .xclbin. By default trainer.
+    keep : {"last", "best"}
+        "best" keeps the checkpoint of the epoch with the best dev scores, too.
 
     Raises
     ------
@@ -74,64 +71,37 @@ class RunSettings:
         If a value breaks a rule.
     """
 
-    config: ModelConfig | ModuleConfig
+    config: Model
     data: str
     device: str
     optimizer: Optimizer
-    learning_rate: float
-    schedule: LearningRateSchedule = PLAIN_SCHEDULE
-    augmentation: Augmentation = PLAIN_INPUT
+    learning_rate: float = Field(ge=0, le=LARGEST_RATE)
+    schedule: LearningRateSchedule = LearningRateSchedule()
+    augmentation: Augmentation = Augmentation()
     word_classes: bool = False
-    label_smoothing: float = 0.0
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
     decode_tags: bool = False
     recipe: str | None = None
-    seed: int = 0
-    epochs: int = 1
-    samples: int | None = None
-    unknown_labels: str = "error"
-    flow: str = PAPER_FLOW
+    seed: int = Field(0, ge=0, lt=2**63)
+    epochs: int = Field(1, ge=1, le=10**6)
+    samples: int | None = Field(None, ge=1)
+    unknown_labels: Literal["error", "unk"] = "error"
+    flow: Literal["bidirectional", "right_to_left", "auto"] = PAPER_FLOW
     overlay: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("epochs", 1), ("samples", 1)):
-            value = getattr(self, name)
-            if name == "samples" and value is None:
-                continue
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-                raise RunError(f"{name} is {value!r}: it must be an integer of at least {least}; give --{name} again")
-        for name, most in (("epochs", MOST_EPOCHS), ("seed", MOST_SEED)):
-            if getattr(self, name) > most:
-                value = shown(getattr(self, name))
-                raise RunError(f"{name} is {value}: it must be at most {most:,}; give --{name} again")
-        check_learning_rates(self.learning_rate, 1)
-        check_label_smoothing(self.label_smoothing)
-        for name in ("word_classes", "decode_tags"):
-            if not isinstance(getattr(self, name), bool):
-                raise RunError(f"{name} is {getattr(self, name)!r}: it must be true or false")
-        for name in ("data", "device", "recipe", "overlay"):
-            if not isinstance(getattr(self, name) or "", str):
-                raise RunError(f"{name} is {getattr(self, name)!r}: it must be text")
-        if self.unknown_labels not in ("error", "unk"):
-            raise RunError(f"unknown_labels is {self.unknown_labels!r}: choose error or unk")
-        if self.flow not in FLOWS:
-            raise RunError(f"flow is {self.flow!r}: choose {', '.join(FLOWS)}")
+    keep: Literal["last", "best"] = "last"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""
-        return asdict(self) | {"config": self.config.to_dict(), "optimizer": self.optimizer.to_dict()}
+        return asdict(self) | {"config": self.config.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunSettings":
-        """Build settings from `to_dict`'s result."""
-        built = {
-            "config": config_of(values["config"]),
-            "optimizer": Optimizer(**values["optimizer"]),
-            "schedule": LearningRateSchedule(**values.get("schedule", {})),
-            "augmentation": Augmentation(**values.get("augmentation", {})),
-        }
+        """Build settings from `to_dict`'s result, or that of an older version."""
         values = dict(values)
         values.pop("repair_tags", None)  # of version 0.1, whose rule decoding replaces
-        return cls(**{**values, **built})
+        known = {field.name for field in fields(Augmentation)}
+        augmentation = {key: value for key, value in values.get("augmentation", {}).items() if key in known or value}
+        return from_values(cls, values | {"augmentation": augmentation})
 
     def changed(self, changes: Mapping[str, Any]) -> "RunSettings":
         """Return the settings to continue a run with.
@@ -140,22 +110,23 @@ class RunSettings:
         ----------
         changes : mapping
             Of fields, of the model's fields, "optimizer" (by name) and "vocabulary". Epochs, learning rate, device,
-            overlay and the place of the corpus may differ from the run's; the others may only repeat it.
+            overlay, kept checkpoints and the place of the corpus may differ from the run's; the others may only repeat
+            it.
 
         Raises
         ------
         RunError
             If another run would come of it.
         """
-        fixed = {field.name: getattr(self.config, field.name, None) for field in fields(ModelConfig)}
+        fixed = {name: getattr(self.config, name, None) for name in MODEL_KEYS}
         fixed |= {"vocabulary": self.config.vocabulary_size, "optimizer": self.optimizer.name}
         fixed["batch_size"] = self.optimizer.batch_size
         fixed |= {name: getattr(self, name) for name in ("seed", "samples", "unknown_labels", "recipe", "flow")}
-        for name, own in fixed.items():
-            if name in changes and changes[name] != own:
+        for name, before in fixed.items():
+            if name in changes and changes[name] != before:
                 option = "--" + _OPTIONS.get(name, name).replace("_", "-")
                 raise RunError(
-                    f"{option} {_brief(changes[name])}: the run has {_brief(own)}, and a run continues as it began; "
+                    f"{option} {_brief(changes[name])}: the run has {_brief(before)}, and a run continues as it began; "
                     f"leave {option} out, or start another run"
                 )
         return replace(self, **{name: value for name, value in changes.items() if name not in fixed})
@@ -168,7 +139,7 @@ def _brief(value: Any) -> str:
     return "none" if value in (None, "") else str(value)
 
 
-@dataclass(frozen=True)
+@settings(RecordError)
 class CorpusRecord:
     """Record of a corpus: identifies it, and lets a trained model be used without it.
 
@@ -190,11 +161,13 @@ class CorpusRecord:
     def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, word_classes: bool = False) -> "CorpusRecord":
         """Describe a corpus, with the vocabulary of its training split."""
         vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size, word_classes)
-        return cls(corpus.name, corpus_digest(corpus), corpus.intent_labels, corpus.slot_labels, vocabulary.to_list())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values."""
-        return asdict(self)
+        return cls(
+            name=corpus.name,
+            sha256=corpus_digest(corpus),
+            intent_labels=list(corpus.intent_labels),
+            slot_labels=list(corpus.slot_labels),
+            vocabulary=vocabulary.to_list(),
+        )
 
     def is_of(self, corpus: Corpus) -> bool:
         """Return whether this is that corpus."""

@@ -1,8 +1,12 @@
-"""Stop a run between two samples on Ctrl-C or SIGTERM."""
+"""Stop a run between two samples on Ctrl-C, SIGTERM or the end of its terminal."""
 
 import signal
 import threading
+import time
 from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE_SECONDS = 3.0  # after which another signal ends a run that does not stop
 
 
 class StopRequested(Exception):
@@ -10,9 +14,11 @@ class StopRequested(Exception):
 
 
 class StopSignals:
-    """Context that records SIGINT and SIGTERM instead of interrupting.
+    """Context that records SIGINT, SIGTERM and SIGHUP instead of ending the process.
 
-    In a thread other than the main one, which gets no signals, it does nothing.
+    Another signal, `PATIENCE_SECONDS` after the first, raises KeyboardInterrupt: the run hangs. A signal that is
+    ignored, as SIGHUP under nohup, stays ignored. In a thread other than the main one, which gets no signals, it does
+    nothing.
 
     Attributes
     ----------
@@ -22,12 +28,14 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self._since = 0.0
         self._handlers: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._note)
+            for number in SIGNALS:
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._handlers[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -40,4 +48,9 @@ class StopSignals:
             raise StopRequested
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.received is None:
+            self._since = now
+        elif now > self._since + PATIENCE_SECONDS:
+            raise KeyboardInterrupt
         self.received = signal.Signals(number)

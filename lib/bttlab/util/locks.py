@@ -24,8 +24,8 @@ class FolderBusyError(Exception):
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold a folder, until the process ends at the latest.
+def held(folder: Path) -> Iterator[int]:
+    """Hold a folder, until the process ends at the latest; gives the descriptor of its lock file.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def held(folder: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):  # others: a file system without locks
                 raise FolderBusyError(str(folder)) from None
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

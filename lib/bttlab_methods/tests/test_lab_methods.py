@@ -10,7 +10,6 @@ from PIL import Image
 from bttlab.data import load_corpus
 from bttlab.lab import MethodsLab, Workload
 from bttlab.lab.energy_meters import EnergyMeter
-from bttlab.runs.index import Filter, RunIndex
 from bttlab_methods import MethodError
 from bttlab_methods.lab import MethodRun
 from bttlab_methods.lab_figures import draw_results
@@ -92,8 +91,6 @@ def test_runs_share_one_figure_and_give_results(lab):
         assert f"{number}: {result.memory['peak']['value'] / 1e6:,.1f} MB (measured)" in shown
     picture = np.asarray(Image.open(io.BytesIO(lab._picture.value)).convert("L"))
     assert picture.std() > 10 and lab._picture.layout.display == "block"
-    kept = [row["methods"] for row in RunIndex().rows(["methods"], Filter(["kind=methods"]))]
-    assert {"dense", tensor.methods} <= set(kept)
 
 
 def test_a_run_stops_between_two_batches(workload):

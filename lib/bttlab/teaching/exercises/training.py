@@ -7,12 +7,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from bttlab.model import ModelConfig, Optimizer
+from bttlab.model import LEARNING_RATES, ModelConfig, Optimizer
 from bttlab.teaching.exercises.answers import called, near, require_number
 from bttlab.teaching.exercises.check import NotDone, exercise, require
 
 BEGINNING = 20  # samples whose losses are computed again: bits of a run that nobody guesses
-ADAMW_RATE = 3e-4
 TAIL = 100
 TAUGHT, LOSS = 3, 0.01  # sentences, and what may be lost of slot F1
 
@@ -78,10 +77,13 @@ def time_a_sample(answer: Any, trainer: Any, samples: Any) -> str:
 )
 def adamw(answer: Any, trainer: Any, samples: Any, start: Mapping, sgd: np.ndarray) -> str:
     """The losses of an epoch: those of the first samples are computed again."""
-    own = first_losses(trainer, start, samples, Optimizer("adamw"), ADAMW_RATE)
+    own = first_losses(trainer, start, samples, Optimizer("adamw"), LEARNING_RATES["adamw"])
     require(len(answer) == len(samples), f"you gave {len(answer):,} losses; the epoch has {len(samples):,} samples")
     same = np.array_equal(answer[:BEGINNING], own)
-    require(same, f"the first losses are not those of AdamW at {ADAMW_RATE} from `start` in the order train[order]")
+    require(
+        same,
+        f"the first losses are not those of AdamW at {LEARNING_RATES['adamw']} from `start` in the order train[order]",
+    )
     answered, plain = (float(np.mean(losses[-TAIL:])) for losses in (answer, sgd))
     require(np.isfinite(answer).all() and answered < float(np.mean(own)), f"the losses end at {answered:.2f}")
     return f"The last {TAIL} losses are {answered:.2f} on average, SGD's last of the notebook {plain:.2f} (measured)."

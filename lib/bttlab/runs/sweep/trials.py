@@ -1,9 +1,8 @@
 """Trials of a specification: complete configurations, each with its digest as id."""
 
 import functools
-import itertools
-import math
-import random
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 from bttlab.data import Corpus, Vocabulary, encode, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer
-from bttlab.runs import RunSettings
 from bttlab.runs.evaluation import score_names
-from bttlab.runs.keep import digest_of, flat
-from bttlab.runs.recipe import MODEL_KEYS, OPTIMIZER_KEYS, TABLES, settings_of
+from bttlab.runs.recipe import OPTIMIZER_KEYS, TABLES, flat, settings_of
 from bttlab.runs.run import check_labels
-from bttlab.runs.settings import corpus_digest
-from bttlab.sweep.spec import Range, SpecError, SweepSpec
+from bttlab.runs.settings import MODEL_KEYS, RunSettings, corpus_digest
+from bttlab.runs.sweep.spec import SpecError, SweepSpec
 from bttlab.util.errors import BttlabError
 from bttlab.util.records import nearest
 
@@ -90,11 +87,6 @@ class TrialMaker:
             return self._training(values, varied) if self.spec.kind == "training" else self._estimate(values, varied)
         except (BttlabError, TypeError, ValueError) as error:
             raise SpecError(f"trial {', '.join(f'{k} = {v!r}' for k, v in varied.items())}: {error}") from None
-
-    def all(self) -> list[Trial]:
-        """Return the trials of a grid or random search, equal ones once."""
-        trials = [self.make(varied) for varied in (grid if self.spec.search == "grid" else draws)(self.spec)]
-        return list({trial.id: trial for trial in trials}.values())
 
     def _training(self, values: dict[str, Any], varied: Mapping[str, Any]) -> Trial:
         values = dict(values)
@@ -172,41 +164,20 @@ def estimated_model(values: Mapping[str, Any]) -> tuple[ModelConfig, dict[str, A
     from bttlab.estimate.card import CLOCK_MHZ, estimate
 
     values = dict(values)
-    whole = {
+    completed = {
         "optimizer": Optimizer(values.pop("optimizer", "sgd")).name,
         "flow": values.pop("flow", PAPER_FLOW),
         "clock_mhz": values.pop("clock_mhz", CLOCK_MHZ),
         "data": values.pop("data", "airline"),
     }
     model = ModelConfig(**values)
-    estimate(model, flow=whole["flow"], clock_mhz=whole["clock_mhz"])  # is refused if it cannot be
-    return model, model.to_dict() | whole
+    estimate(model, flow=completed["flow"], clock_mhz=completed["clock_mhz"])  # is refused if it cannot be
+    return model, model.to_dict() | completed
 
 
-def grid(spec: SweepSpec) -> list[dict[str, Any]]:
-    """Return every combination of the values, the last key changing fastest."""
-    count = math.prod(len(values) for values in spec.vary.values())
-    if count > 100_000:
-        raise SpecError(f"the grid has {count:,} combinations; vary less, or take search: random")
-    return [dict(zip(spec.vary, values, strict=True)) for values in itertools.product(*spec.vary.values())]
-
-
-def draws(spec: SweepSpec) -> list[dict[str, Any]]:
-    """Return the draws of a random search: the same for the same seed."""
-    draw = random.Random(spec.seed)
-    return [{key: _drawn(values, draw) for key, values in spec.vary.items()} for _ in range(spec.trials)]
-
-
-def _drawn(values: list | Range, draw: random.Random) -> Any:
-    if isinstance(values, list):
-        return draw.choice(values)
-    if values.log:
-        drawn = math.exp(draw.uniform(math.log(values.low), math.log(values.high)))
-    elif values.integer:
-        return draw.randint(values.low, values.high)
-    else:
-        drawn = draw.uniform(values.low, values.high)
-    return round(drawn) if values.integer else float(f"{drawn:.6g}")
+def digest_of(values: Mapping[str, Any]) -> str:
+    """Return twelve hexadecimal digits of the digest of values, in any order."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _brief(value: Any) -> str:

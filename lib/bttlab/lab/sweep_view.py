@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import ipywidgets as widgets
-from distributed.security import Security
 from IPython.display import display
 from matplotlib.axes import Axes
 
@@ -13,11 +13,10 @@ from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.picture import describe as describe_figure
-from bttlab.runs.index import runs_folder
+from bttlab.runs import runs_folder
 from bttlab.runs.record import COMPLETE, RunRecord
-from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
-from bttlab.sweep.cluster import open_to_all
-from bttlab.sweep.command import describe
+from bttlab.runs.sweep import Progress, Sweep, SweepSpec, open_executor
+from bttlab.runs.sweep.executor import open_to_all
 from bttlab.util.errors import BttlabError
 from bttlab.util.threads import Thread
 
@@ -37,8 +36,8 @@ class SweepView:
     ----------
     folder : path, optional
         By default one of the sweep's name among the user's runs.
-    credentials : distributed.Security, optional
-        As for `bttlab.sweep.open_cluster`.
+    scheduler, workers, security
+        As for `bttlab.runs.sweep.open_executor`.
     """
 
     def __init__(
@@ -47,10 +46,10 @@ class SweepView:
         folder: Path | None = None,
         scheduler: str | None = None,
         workers: int | None = None,
-        credentials: Security | None = None,
+        security: Any = None,
     ):
         self.sweep = Sweep(spec, folder or runs_folder() / spec.name)
-        self._cluster = (scheduler, workers, self.sweep.resources, credentials)
+        self._executor = (scheduler, workers, self.sweep.resources, security)
         self._figures = [new_figure(4.15, 3.5) for _ in range(2)]
         self._panels = [figure.subplots() for figure in self._figures]
         self._live = LiveFigures(self._figures)
@@ -91,16 +90,16 @@ class SweepView:
     def _run(self) -> None:
         self._status.value = until_stale("Starting workers …")
         try:
-            with open_cluster(*self._cluster) as client:
-                self.sweep.run(client, lambda _: self._show(until_stale(self._progress)))
+            with open_executor(*self._executor) as executor:
+                self.sweep.run(executor, lambda _: self._show(until_stale(self._progress)))
             self._status.value = self._progress
-        except (BttlabError, OSError) as error:
-            self._status.value = alert(str(error))
+        except Exception as error:  # else the view would say for ever that workers start
+            self._status.value = alert(str(error) if isinstance(error, BttlabError) else repr(error))
         self._live.keep(f"Trials of the sweep {self.sweep.spec.name}. {describe_figure(*self._figures)}")
 
     @property
     def _progress(self) -> str:
-        return escape(describe(self.sweep.progress, self.sweep.spec.objective))
+        return escape(self.sweep.progress.describe(self.sweep.spec.objective))
 
     def _show(self, state: str) -> None:
         with self._live.lock:

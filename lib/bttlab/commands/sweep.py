@@ -1,0 +1,108 @@
+"""Run the trials of a specification on this machine's cores, or on the workers of a Dask scheduler.
+
+The same command continues a stopped sweep.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from bttlab.commands import Outcome
+from bttlab.util.terminal import printable, say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add = parser.add_argument
+    add("spec", type=Path, metavar="SPEC.yaml", help="what to vary; docs/experiments.md explains the file")
+    add(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="a Dask scheduler, as tls://host:8786; certificates are those of Dask's configuration (default: processes "
+        "of this machine, without a network)",
+    )
+    add("--workers", type=int, metavar="N", help="processes here (default: as many as cores and memory allow)")
+    add("--out", type=Path, metavar="DIR", help="folder of the sweep, with a run for each trial (default: runs/NAME)")
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the command."""
+    from bttlab.runs import remember
+    from bttlab.runs.sweep import Sweep, open_executor, read_spec
+    from bttlab.runs.sweep.executor import open_to_all
+
+    spec = read_spec(options.spec)
+    sweep = Sweep(spec, options.out or Path("runs") / spec.name)
+    line = _Line(spec.objective)
+    if warning := open_to_all(options.scheduler):
+        say(f"bttlab: warning: {warning}")
+    try:
+        with open_executor(options.scheduler, options.workers, sweep.resources) as executor:
+            try:
+                remember(sweep.folder)
+            except OSError as error:
+                say(f"bttlab: note: bttlab runs list will not show the sweep: {error.filename}: {error.strerror}")
+            sweep.run(executor, line.show)
+    except KeyboardInterrupt:
+        line.end()
+        done, total = len(sweep.progress.records), sweep.progress.total
+        say(f"bttlab: {done} of {total} trials are done; the same command goes on")
+        raise
+    finally:
+        line.end()
+    return _outcome(sweep)
+
+
+class _Line:
+    """Progress in one line of stderr: redrawn on a terminal, else written for each finished trial or note."""
+
+    def __init__(self, objective: str) -> None:
+        self._objective, self._last, self._state = objective, "", None
+
+    def show(self, progress: Any) -> None:
+        """Show the progress."""
+        text = printable(progress.describe(self._objective))
+        if text == self._last:
+            return
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)  # noqa: T201
+        elif self._state != (state := (len(progress.records), progress.failed, progress.note)):
+            say(f"bttlab: {text}")
+            self._state = state
+        self._last = text
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._last and sys.stderr.isatty():
+            print(file=sys.stderr)  # noqa: T201
+        self._last = ""
+
+
+def _outcome(sweep: Any) -> Outcome:
+    from bttlab.runs.sweep.sweep import result_of
+
+    spec, progress = sweep.spec, sweep.progress
+    records = sorted(
+        progress.records.values(),
+        key=lambda record: (record.value(spec.objective) is None, record.value(spec.objective) or 0),
+        reverse=spec.maximize,
+    )
+    lines = [printable(f"{record.id}  {record.name}  {result_of(record, spec.objective)}") for record in records]
+    lines.append(f"{len(records)} of {progress.total} trials, {progress.failed} failed, in {sweep.folder}")
+    order = spec.objective if spec.maximize else f"{spec.objective} --ascending"
+    lines.append(f"bttlab runs compare --where 'sweep == \"{spec.name}\"' --sort {order}")
+    data = {
+        "sweep": spec.name,
+        "folder": str(sweep.folder),
+        "objective": spec.objective,
+        "trials": progress.total,
+        "failed": progress.failed,
+        "best": progress.best.id if progress.best else None,
+        "runs": [
+            {"id": record.id, "name": record.name, "status": record.status, "error": record.error}
+            | {spec.objective: record.figures.get(spec.objective)}
+            for record in records
+        ],
+    }
+    return Outcome(data, "\n".join(lines), 2 if records and progress.failed == len(records) else 0)

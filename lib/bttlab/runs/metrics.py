@@ -1,0 +1,169 @@
+"""metrics.jsonl: a line of JSON for every epoch, or stretch of one, and one for the test at the end."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from bttlab.runs.lock import RunLock, resume_command
+from bttlab.runs.record import Figure
+from bttlab.runs.settings import RunError
+from bttlab.util.files import append_line, sync_folder, write_file
+from bttlab.util.quantities import measured, to_json
+from bttlab.util.records import RecordError
+from bttlab.util.settings import from_json, settings
+
+METRICS = "metrics.jsonl"
+LONGEST_LINE = 1 << 20  # bytes; one of ours has about 4,000
+SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "perplexity", "mean_loss")
+
+
+@settings(RecordError)
+class Line:
+    """A line of metrics.jsonl."""
+
+    event: Literal["epoch", "stretch", "test"]
+    epoch: int | None = None
+    epochs: int | None = None
+    samples: int | None = Field(None, ge=1, lt=2**53)
+    mean_loss: float | None = None
+    losses: list[float | None] = field(default_factory=list)
+    dev: dict[str, float | None] | None = None
+    test: dict[str, float | None] | None = None
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    seconds: Figure | None = None
+    samples_per_second: Figure | None = None
+    device: str = ""
+    sha256: str = ""  # of version 0.2
+
+
+def read_lines(path: Path) -> Iterator[tuple[dict[str, Any] | None, bytes, str]]:
+    """Yield each line of a metrics.jsonl: its values or None, its bytes, and what is wrong with it.
+
+    A line that is no line of ours is left out; nothing is read after one of more than `LONGEST_LINE` bytes.
+    """
+    with path.open("rb") as file:
+        number = 0
+        while data := file.readline(LONGEST_LINE):
+            number += 1
+            if len(data) == LONGEST_LINE:
+                yield None, data, f"line {number} of {METRICS} and those after it are left out: it is too long"
+                return
+            if not data.strip():
+                continue
+            try:
+                from_json(Line, data)
+                values = json.loads(data)
+                values.pop("sha256", None)
+                yield values, data, ""
+            except RecordError as error:
+                yield None, data, f"line {number} of {METRICS} is left out: {error}"
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the sound lines of a run's metrics.jsonl; none if there is no such file."""
+    try:
+        return [line for line, _, _ in read_lines(Path(folder) / METRICS) if line]
+    except OSError:
+        return []
+
+
+class MetricsLog:
+    """The metrics of a run's folder, which are read once.
+
+    Attributes
+    ----------
+    lines : list of dict
+        Those of the file, without the losses of samples.
+    """
+
+    def __init__(self, folder: Path):
+        self.path = Path(folder) / METRICS
+        self.lines: list[dict[str, Any]] = []
+        self._raw: list[bytes] = []
+        try:
+            found = list(read_lines(self.path))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._fault(error) from None
+        self._is_sound = all(line for line, _, _ in found)
+        for line, data, _ in found:
+            if line:
+                self.lines.append(_brief(line))
+                self._raw.append(data)
+
+    def rewind(self, epochs_done: int) -> None:
+        """Keep the lines of the finished epochs, one each; later lines, tests and damaged lines go."""
+        kept: dict[int, int] = {}
+        for number, line in enumerate(self.lines):
+            if line["event"] == "epoch" and line.get("epoch", epochs_done + 1) <= epochs_done:
+                kept.setdefault(line["epoch"], number)
+        chosen = [*kept.values()]
+        try:
+            if self._raw and (len(chosen) < len(self.lines) or not self._is_sound):
+                write_file(self.path, b"".join(self._raw[number].rstrip(b"\n") + b"\n" for number in chosen))
+                sync_folder(self.path.parent)
+        except OSError as error:
+            raise self._fault(error) from None
+        self.lines, self._raw = [self.lines[number] for number in chosen], []
+
+    def append(self, values: dict[str, Any], lock: RunLock | None = None) -> None:
+        """Write a line to disk, whole or not at all.
+
+        Raises
+        ------
+        RunError
+            If it cannot be written, or the folder is another run's now.
+        """
+        if lock is not None:
+            lock.check()
+        try:
+            append_line(self.path, to_json(values) + "\n")
+        except OSError as error:
+            raise self._fault(error) from None
+        self.lines.append(_brief(values))
+
+    def figures(self, device: str) -> dict[str, dict[str, Any]]:
+        """Return the last scores, the loss and the training time as figures."""
+        return figures_of(self.lines, device)
+
+    def _fault(self, error: OSError) -> RunError:
+        return RunError(
+            f"{self.path} cannot be written ({error.strerror}): the run stands as at its last checkpoint; make "
+            f"room, or the folder writable, and continue with: {resume_command(self.path.parent)}"
+        )
+
+
+def _brief(line: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in line.items() if key != "losses"}
+
+
+def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, dict[str, Any]]:
+    """Return the last scores, the loss and the training time of a run's metrics as figures.
+
+    Parameters
+    ----------
+    lines : sequence of dict
+        From `read_metrics`.
+    device : str
+        Description of the device.
+    """
+    figures: dict[str, dict[str, Any]] = {}
+    done = 0
+    for line in lines:
+        done += line.get("samples") or 0
+        for split in ("dev", "test"):
+            scores, how = line.get(split) or {}, f"on the {split} split, after {done:,} samples, on {device}"
+            figures |= {f"{split}.{name}": measured(scores[name], "1", how) for name in SCORES if name in scores}
+    trained = [line for line in lines if line.get("samples")]
+    if trained:
+        seconds = sum((line.get("seconds") or {}).get("value") or 0.0 for line in trained)
+        figures["loss"] = measured(trained[-1].get("mean_loss"), "1", f"mean of the last epoch, on {device}")
+        figures["seconds"] = measured(seconds, "s", f"time.perf_counter on the host, around training on {device}")
+        figures["samples"] = measured(done, "1", "counted")
+    return {name: figure for name, figure in figures.items() if figure["value"] is not None}

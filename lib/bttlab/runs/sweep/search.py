@@ -1,0 +1,142 @@
+"""The trials of a sweep, as Optuna proposes them. Its study is kept in the sweep's folder.
+
+A grid and a random search are put into the study when it is made; TPE proposes trials from the results of those before.
+"""
+
+import itertools
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from bttlab.runs.sweep.spec import MOST_TRIALS, Range, SpecError, SweepSpec
+from bttlab.runs.sweep.trials import Trial, TrialMaker, digest_of
+
+STUDY_FILE = "optuna.log"
+MOST_REPEATS = 100  # proposals of trials that have run already, one after another, after which a search is at its end
+
+
+class Search:
+    """The study of a sweep.
+
+    Attributes
+    ----------
+    total : int
+        Trials in all.
+
+    Raises
+    ------
+    SpecError
+        If a value is outside its range: every one is tried before anything is written.
+    """
+
+    def __init__(self, spec: SweepSpec, maker: TrialMaker):
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._spec, self._maker = spec, maker
+        # Lists are proposed by their index: Optuna's categories are plain values.
+        self._distributions = {key: _distribution(values) for key, values in spec.vary.items()}
+        if spec.search == "optuna":
+            self._planned = []
+            for varied in _corners(spec):
+                maker.make(varied)
+            self.total = spec.trials
+        else:
+            proposals = _grid(spec) if spec.search == "grid" else self._draws()
+            trials = {maker.make(self._values(params)).id: params for params in proposals}
+            self._planned = [*trials.values()]
+            self.total = len(self._planned)
+        self._study: optuna.Study | None = None
+        self._begun: dict[str, int] = {}  # number of the study's trial, by id
+        self._left: list[int] = []  # numbers of trials that an earlier process did not end
+
+    def open(self, folder: Path) -> list[Trial]:
+        """Open the study in a folder, or make it; return the trials that have ended there."""
+        spec = self._spec
+        names = ("vary", "fixed", "kind", "search", "seed", "objective", "maximize")
+        deciding = {key: value for key, value in asdict(spec).items() if key in names}
+        name = digest_of(deciding | ({} if spec.search == "optuna" else {"trials": spec.trials}))
+        storage = JournalStorage(JournalFileBackend(str(folder / STUDY_FILE)))
+        direction = "maximize" if spec.maximize else "minimize"
+        self._study = optuna.create_study(
+            storage=storage, study_name=name, direction=direction, load_if_exists=True, sampler=RandomSampler(spec.seed)
+        )
+        before = self._study.trials
+        if spec.search == "optuna":
+            self._study.sampler = TPESampler(seed=spec.seed + len(before), constant_liar=True)
+        for params in self._planned if not before else ():
+            self._study.enqueue_trial(params)
+        done = [trial for trial in before if trial.state == TrialState.COMPLETE]
+        failed = {str(trial.params): trial.params for trial in before if trial.state == TrialState.FAIL}
+        for trial in before:  # those that failed are tried again, once for each run of the sweep
+            if trial.state != TrialState.FAIL:
+                failed.pop(str(trial.params or trial.system_attrs.get("fixed_params")), None)
+        for params in failed.values():
+            self._study.enqueue_trial(params)
+        self._left = [trial.number for trial in before if trial.state == TrialState.RUNNING]
+        trials = [self._maker.make(self._values(trial.params)) for trial in done]
+        self._begun = {trial.id: one.number for trial, one in zip(trials, done, strict=True)}
+        return trials
+
+    def next(self) -> Trial | None:
+        """Return the next trial, or None at the end, or if the proposals only repeat themselves."""
+        for _ in range(MOST_REPEATS):
+            if self._left:
+                number = self._left.pop(0)
+                params = self._study.trials[number].params
+            elif len(self._begun) >= self.total:
+                return None
+            else:
+                asked = self._study.ask(self._distributions)
+                number, params = asked.number, asked.params
+            if params.keys() == self._distributions.keys():
+                trial = self._maker.make(self._values(params))
+                if trial.id not in self._begun:
+                    self._begun[trial.id] = number
+                    return trial
+            self._study.tell(number, state=TrialState.FAIL)
+        return None
+
+    def tell(self, trial: Trial, value: float | None) -> None:
+        """Report a trial's objective, None if it failed."""
+        number = self._begun[trial.id]
+        state = TrialState.FAIL if value is None or not math.isfinite(value) else None
+        self._study.tell(number, None if state else value, state=state, skip_if_finished=True)
+
+    def _values(self, params: dict[str, Any]) -> dict[str, Any]:
+        vary = self._spec.vary
+        return {key: vary[key][one] if isinstance(vary[key], list) else one for key, one in params.items()}
+
+    def _draws(self) -> list[dict[str, Any]]:
+        """Return the draws of a random search: the same for the same seed."""
+        study = optuna.create_study(sampler=RandomSampler(self._spec.seed))
+        return [study.ask(self._distributions).params for _ in range(self._spec.trials)]
+
+
+def _distribution(values: list | Range) -> BaseDistribution:
+    if isinstance(values, list):
+        return CategoricalDistribution(list(range(len(values))))
+    kind = IntDistribution if values.integer else FloatDistribution
+    return kind(values.low, values.high, log=values.log)
+
+
+def _grid(spec: SweepSpec) -> list[dict[str, Any]]:
+    """Return every combination, the last key changing fastest."""
+    count = math.prod(len(values) for values in spec.vary.values())
+    if count > MOST_TRIALS:
+        raise SpecError(f"the grid has {count:,} combinations, more than {MOST_TRIALS:,}; take search: random")
+    combinations = itertools.product(*(range(len(values)) for values in spec.vary.values()))
+    return [dict(zip(spec.vary, combination, strict=True)) for combination in combinations]
+
+
+def _corners(spec: SweepSpec) -> list[dict[str, Any]]:
+    """Return every value and every end of a range once, with the other keys at their first: to check ranges."""
+    choices = {key: v if isinstance(v, list) else [v.low, v.high] for key, v in spec.vary.items()}
+    first = {key: values[0] for key, values in choices.items()}
+    return [first | {key: value} for key, values in choices.items() for value in values]

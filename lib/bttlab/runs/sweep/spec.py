@@ -1,0 +1,169 @@
+"""Specification of a sweep: a YAML file, checked before anything starts."""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from bttlab.runs.metrics import SCORES
+from bttlab.util.errors import BttlabError
+from bttlab.util.records import nearest
+from bttlab.util.settings import from_values, settings
+from bttlab.util.yaml_files import read_yaml
+
+MOST_TRIALS = 10_000
+OBJECTIVES = {"training": ("dev.frame_accuracy", True), "estimate": ("u50.joules_per_epoch", False)}
+_MODELLED = ("u50.seconds_per_epoch", "u50.joules_per_epoch", "u50.memory_bytes", "u50.lane_utilisation")
+FIGURES = {  # what a complete trial has, one of which is the objective
+    "training": (
+        *(f"{split}.{score}" for split in ("dev", "test") for score in SCORES),
+        *("loss", "seconds", "samples", "u50.joules", *_MODELLED),
+    ),
+    "estimate": _MODELLED,
+}
+
+
+class SpecError(BttlabError, ValueError):
+    """Raised if a specification breaks a rule."""
+
+
+@settings(SpecError)
+class Range:
+    """Range of numbers to draw from: two integers give integers."""
+
+    low: int | float  # bounds, inclusive
+    high: int | float
+    log: bool = False  # whether to draw uniformly in the logarithm
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise SpecError(f"low {self.low!r}, high {self.high!r}: low must be below high")
+        if self.log and self.low <= 0:
+            raise SpecError(f"low {self.low!r} with log: it must be above 0")
+
+    @property
+    def integer(self) -> bool:
+        """True if whole numbers are drawn."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+
+def _values(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return from_values(Range, values)
+    if isinstance(values, Range) or (isinstance(values, list) and values):
+        return values
+    raise SpecError(f"it is {values!r}: give a list of values, or low and high")
+
+
+Values = Annotated[list[Any] | Range, BeforeValidator(_values)]
+
+
+@settings(SpecError)
+class SweepSpec:
+    """Specification of a sweep.
+
+    Parameters
+    ----------
+    name : str
+        Also of its folder.
+    vary : mapping of str to list or Range
+        Keys of the configuration, and the values to try.
+    fixed : mapping of str to value
+        Keys that are the same for all trials.
+    kind : {"training", "estimate"}
+        Whether a trial trains, or estimates time and energy on the U50.
+    search : {"grid", "random", "optuna"}
+        Every combination; `trials` drawn independently; or `trials` proposed by Optuna's TPE from those before.
+    trials : int, optional
+        Of a random or Optuna search.
+    seed : int
+        Of these.
+    objective : str, optional
+        The figure by which trials are compared; by default the dev split's frame accuracy, or energy per epoch.
+    maximize : bool, optional
+        Whether more of it is better.
+    resources : mapping of str to number
+        What a trial takes of its Dask worker, besides what its device takes.
+
+    Raises
+    ------
+    SpecError
+        If a value breaks a rule.
+    """
+
+    name: str
+    vary: dict[str, Values]
+    fixed: dict[str, Any] = field(default_factory=dict)
+    kind: Literal["training", "estimate"] = "training"
+    search: Literal["grid", "random", "optuna"] = "grid"
+    trials: int | None = Field(None, ge=1, le=MOST_TRIALS)
+    seed: int = Field(0, ge=0, lt=2**32)
+    objective: str | None = None
+    maximize: bool | None = None
+    resources: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.name or "/" in self.name or self.name.startswith("."):
+            raise SpecError(f"name is {self.name!r}: it must be text that can be a folder's name")
+        if not self.vary:
+            raise SpecError("vary is empty: name at least one key of the configuration, and the values to try")
+        for key, values in self.vary.items():
+            if self.search == "grid" and isinstance(values, Range):
+                raise SpecError(f"vary: {key} has low and high: a grid takes a list; or take search: random")
+        if twice := sorted(set(self.vary) & set(self.fixed)):
+            raise SpecError(f"{twice[0]} is under vary and under fixed; leave it in one of them")
+        if self.search == "grid" and self.trials is not None:
+            raise SpecError("trials is for search: random or optuna; a grid has as many as vary has combinations")
+        if self.search != "grid" and self.trials is None:
+            raise SpecError(f"trials is missing: say how many trials search: {self.search} makes")
+        if any(amount <= 0 for amount in self.resources.values()):
+            raise SpecError(f"resources are {self.resources}: each must be a number above 0")
+        name, maximize = OBJECTIVES[self.kind]
+        objective = self.objective or name
+        if objective not in FIGURES[self.kind]:
+            hint = nearest(objective, FIGURES[self.kind])
+            raise SpecError(f"objective is {objective!r}, a figure that no {self.kind} has{hint}")
+        if self.maximize is None and objective != name:
+            raise SpecError(f"objective is {objective}: say with maximize: true or false what is better")
+        object.__setattr__(self, "objective", objective)
+        object.__setattr__(self, "maximize", maximize if self.maximize is None else self.maximize)
+
+
+def read_spec(path: str | Path) -> SweepSpec:
+    """Read a specification; its modules, FILE.py:CLASS, are relative to the file's folder.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, is no YAML, or breaks a rule; the message names the file.
+    """
+    path = Path(path)
+    try:
+        spec = spec_of(read_yaml(path), path.stem)
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read ({error.strerror}); give the file of a sweep") from None
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise SpecError(f"{path} is no YAML of a sweep: {error}") from None
+    fixed, vary = dict(spec.fixed), dict(spec.vary)
+    if isinstance(fixed.get("model"), str):
+        fixed["model"] = str((path.parent / fixed["model"]).resolve())
+    if isinstance(vary.get("model"), list):
+        vary["model"] = [str((path.parent / str(model)).resolve()) for model in vary["model"]]
+    return replace(spec, fixed=fixed, vary=vary)
+
+
+def spec_of(values: Any, name: str) -> SweepSpec:
+    """Build a specification from a table; `name` is the default name.
+
+    Raises
+    ------
+    SpecError
+        If a key is unknown or a value breaks a rule.
+    """
+    if not isinstance(values, Mapping) or "vary" not in values:
+        raise SpecError("a sweep is a table with at least the key vary: the keys of the configuration to vary")
+    return from_values(SweepSpec, {"name": name, **values})

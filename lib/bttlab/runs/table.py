@@ -1,0 +1,154 @@
+"""The table of runs: a row for each run.json below some folders.
+
+`runs_folder()` has the runs of dashboards, and `folders.txt`: where else this user's runs are, a folder a line.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bttlab.runs.record import RUN_FILE, RunRecord, read_run
+from bttlab.util.errors import BttlabError
+from bttlab.util.records import nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDERS = "folders.txt"
+DEPTHS = ("", "*/", "*/*/", "*/*/*/")  # where below a folder a run may be
+COLUMNS = ("id", "kind", "name", "status", "begun", "ended", "sweep", "device", "error")
+
+
+class TableError(BttlabError):
+    """Raised if a run cannot be found or a condition cannot be read."""
+
+
+def runs_folder() -> Path:
+    """Return the folder of runs that have no other: $BTTLAB_RUNS, or bttlab/runs in the user's data folder."""
+    if own := os.environ.get("BTTLAB_RUNS"):
+        return Path(own).expanduser()
+    import platformdirs
+
+    return platformdirs.user_data_path("bttlab") / "runs"
+
+
+def remember(*folders: Path) -> None:
+    """Let `runs_table` look into further folders, from now on.
+
+    Raises
+    ------
+    OSError
+        If that cannot be written.
+    """
+    known, new = _remembered(), [str(folder.absolute()) for folder in folders]
+    if new := [line for line in dict.fromkeys(new) if Path(line) not in known]:
+        path = runs_folder() / FOLDERS
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8", errors="surrogateescape") as file:  # one write: no lock is needed
+            file.write("".join(f"{line}\n" for line in new))
+
+
+def _remembered() -> list[Path]:
+    try:
+        text = (runs_folder() / FOLDERS).read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return []
+    return [Path(line) for line in dict.fromkeys(text.splitlines()) if line]
+
+
+def find_runs(folders: Iterable[Path] | None = None) -> Iterator[Path]:
+    """Yield the folders of runs in and below some folders; by default `runs_folder()` and the remembered ones."""
+    places = [runs_folder(), Path("runs"), *_remembered()] if folders is None else folders
+    seen = set()
+    for place in places:
+        for depth in DEPTHS:
+            for path in Path(place).absolute().glob(depth + RUN_FILE):
+                if path.parent not in seen:
+                    seen.add(path.parent)
+                    yield path.parent
+
+
+def runs_table(folders: Iterable[Path] | None = None) -> "pd.DataFrame":
+    """Return the table of all runs, the latest first.
+
+    Parameters
+    ----------
+    folders : iterable of path, optional
+        Where to look; by default where this user's runs are.
+
+    Returns
+    -------
+    DataFrame
+        A row for each run: the columns of `COLUMNS`, every key of the configuration, the value of every figure, and
+        "folder". `attrs["faults"]` has a line for each run.json that cannot be read.
+    """
+    import pandas as pd  # slow to import
+
+    rows, faults = [], []
+    for folder in find_runs(folders):
+        try:
+            record = read_run(folder)
+        except BttlabError as error:
+            faults.append(str(error))
+        else:
+            rows.append(_row(record) | {"folder": str(folder)})
+    table = pd.DataFrame(rows, columns=None if rows else [*COLUMNS, "folder"], dtype=object)
+    table = table.convert_dtypes().sort_values("begun", ascending=False, kind="stable", ignore_index=True)
+    table.attrs["faults"] = faults
+    return table
+
+
+def _row(record: RunRecord) -> dict[str, Any]:
+    figures = {name: figure["value"] for name, figure in record.figures.items()}
+    columns = {name: getattr(record, name) for name in COLUMNS}
+    return columns | {k: v for k, v in (record.configuration | figures).items() if k not in columns}
+
+
+def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
+    """Return the rows that meet a condition of `DataFrame.query`; a key with a point needs no backticks.
+
+    Raises
+    ------
+    TableError
+        If the condition cannot be read, or names a key that no run has.
+    """
+    if table.empty:
+        return table
+    names = "|".join(re.escape(name) for name in sorted(map(str, table.columns), key=len, reverse=True) if "." in name)
+    quoted = re.sub(rf"(?<![\w.`])({names})(?![\w.`])", r"`\1`", condition) if names else condition
+    try:
+        found = table.query(quoted, engine="python")
+    except Exception as error:  # the parser's, the evaluation's: a condition is an expression of Python
+        unknown = re.search(r"name '(.+?)' is not defined", str(error))
+        if unknown:
+            name = unknown[1].removeprefix("BACKTICK_QUOTED_STRING_")
+            raise TableError(f"no run has {name!r}{nearest(name, map(str, table.columns))}") from None
+        raise TableError(
+            f"--where {condition!r}: {str(error).splitlines()[0]}; give a condition such as linear_rank == 12 and "
+            "dev.slot_f1 > 0.9"
+        ) from None
+    if not isinstance(found, type(table)):
+        raise TableError(f"--where {condition!r} is no condition; give one such as linear_rank == 12")
+    found.attrs = table.attrs
+    return found
+
+
+def find_run(name: str, table: "pd.DataFrame | None" = None) -> Path:
+    """Return the folder of one run, by its id or the beginning of it, its name, or its folder.
+
+    Raises
+    ------
+    TableError
+        If there is none, or several.
+    """
+    if (Path(name) / RUN_FILE).is_file():
+        return Path(name).absolute()
+    table = runs_table() if table is None else table
+    found = table[(table["name"] == name) | table["id"].astype(str).str.startswith(name)]
+    if not name or found.empty:
+        raise TableError(f"no run {name!r}; bttlab runs list shows those there are, by id and name")
+    if len(found) > 1:
+        raise TableError(f"several runs are called {name!r}; give more of the id, or the folder: bttlab runs list")
+    return Path(found.iloc[0]["folder"])

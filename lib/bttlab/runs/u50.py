@@ -1,0 +1,53 @@
+"""What the model of the U50 adds to the record of a training."""
+
+from collections.abc import Callable
+from typing import Any
+
+from bttlab.model import PAPER_FLOW
+from bttlab.runs.record import RunRecord
+from bttlab.util.errors import BttlabError
+
+OnRecord = Callable[[RunRecord], None]  # called before run.json is written; may add to the record
+
+
+def u50_callback(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnRecord:
+    """Return a callback for `Run.train` that adds what the model of the U50 says of a training to its record.
+
+    It adds nothing if pynq is not installed, or the card does not hold the model.
+
+    Parameters
+    ----------
+    lengths : ndarray of int, or mapping of int to int
+        Real tokens of the training split's samples, or how many there are of each length.
+    optimizer, flow : str
+        Update rule, and order of contraction.
+    """
+    try:
+        from bttlab.card.constants import modelled
+        from bttlab.estimate.card import estimate
+
+        estimated = estimate(config, lengths, optimizer, flow)
+    except (ModuleNotFoundError, BttlabError):
+        return lambda record: None
+
+    def on_record(record: RunRecord) -> None:
+        record.figures |= card_figures(estimated)
+        if "samples" in record.figures:
+            band = estimated.energy_per_sample.scaled(record.figures["samples"]["value"])
+            energy = {"value": band.value, "low": band.low, "high": band.high} | modelled("J")
+            record.figures |= {"u50.joules": energy}
+
+    return on_record
+
+
+def card_figures(estimate) -> dict[str, dict[str, Any]]:
+    """Return the time, energy and memory of an `Estimate` as figures of a run."""
+    from bttlab.card.constants import modelled
+
+    energy = estimate.energy_per_epoch
+    return {
+        "u50.seconds_per_epoch": {"value": estimate.seconds_per_epoch} | modelled("s"),
+        "u50.joules_per_epoch": {"value": energy.value, "low": energy.low, "high": energy.high} | modelled("J"),
+        "u50.memory_bytes": {"value": estimate.memory.bytes} | modelled("bytes"),
+        "u50.lane_utilisation": {"value": estimate.lane_utilisation} | modelled("1"),
+    }
