@@ -13,7 +13,6 @@ from torch import nn
 
 from bttlab.cli import main
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.module import ModuleModel
@@ -22,6 +21,7 @@ from bttlab.compiler.ops.elementwise import Function
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, Transformer
+from bttlab.model.choices import ACTIVATIONS
 from bttlab.tensor import TTLinear, TTMEmbedding
 from test_program_steps import check_same
 
@@ -272,10 +272,10 @@ def refused(message: str, forward=Tagger.forward, dropout: float = 0.0) -> None:
 def test_what_the_card_does_not_have_is_named_with_its_place_and_what_is_near():
     head, table = (lambda net, x: net.head(x)), (lambda net, tokens: net.layer(net.table(tokens)))
     refused("^Net: mean is no operation of the card; use x.:, 0.", lambda n, t: head(n, table(n, t).mean(1)))
-    refused("^Net: sigmoid is no.*; use silu or tanh", lambda n, t: head(n, torch.sigmoid(table(n, t))))
+    refused("^Net: cos is no.*; use gelu, relu", lambda n, t: head(n, torch.cos(table(n, t))))
     refused(
-        r"^Net: sigmoid is no.* \(test_program_modules.py, line \d+\)$",
-        lambda n, t: head(n, torch.sigmoid(table(n, t))),
+        r"^Net: cos is no.* \(test_program_modules.py, line \d+\)$",
+        lambda n, t: head(n, torch.cos(table(n, t))),
     )
     refused(r"^head: rows .* of the tokens is no.*; use x\[:, 0\]", lambda n, t: head(n, table(n, t)[:, 2:]))
     refused("uses layer.self_attn.in_proj_weight 2 times", lambda n, t: head(n, n.layer(table(n, t))))

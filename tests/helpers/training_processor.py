@@ -118,7 +118,9 @@ def autograd(model: ModelConfig | ModuleModel, parameters, sample: Samples) -> t
         else:
             value = value + F.cross_entropy(logits[0], slots)
     value.backward()
-    return value.item(), {name: p.grad.numpy() for name, p in network.named_parameters()}
+    return value.item(), {
+        name: np.zeros(p.shape) if p.grad is None else p.grad.numpy() for name, p in network.named_parameters()
+    }
 
 
 def first_moments(processor: NativeProcessor, program: Program, parameters, sample: Samples) -> tuple[float, dict]:

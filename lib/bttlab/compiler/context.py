@@ -6,6 +6,8 @@ The values of the forward pass that the backward pass reads are kept, or recompu
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from bttlab.compiler.builder import Builder, padded
 from bttlab.compiler.errors import DoesNotFit
 from bttlab.compiler.instruction import At, Instruction, Level, Register, max_of
@@ -21,6 +23,9 @@ class Maker(Protocol):
 
     inputs: tuple[Matrix, ...]
     output: Matrix
+
+    def parameters(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+        """Return the names of its parameters."""
 
     def recompute(self, context: "Context", place: At) -> None:
         """Emit the output again, to a place."""
@@ -39,16 +44,25 @@ class Context:
         Order of contraction of the tensor-train layers (`linear.FLOWS`).
     """
 
-    def __init__(self, operations: Sequence[Maker], shapes: Mapping[str, tuple[int, ...]], tokens: Register, flow):
+    def __init__(
+        self,
+        operations: Sequence[Maker],
+        shapes: Mapping[str, tuple[int, ...]],
+        tokens: Register,
+        flow,
+        constants: Mapping[str, np.ndarray] | None = None,
+    ):
         self.operations, self.shapes, self.tokens, self.flow = operations, shapes, tokens, flow
         self.builder = Builder()
-        self.layout = Layout(self.builder, shapes)
+        self.layout = Layout(self.builder, shapes, constants)
         self._statistics = 0
         self.maker = {op.output: op for op in operations}
         self.transfers: Sequence[Maker] = ()  # inputs and outputs of a graph without a loss
         self.kept: Collection[Matrix] = ()  # values that stay in the banks for the backward pass
         self.constants: list[Instruction] = []  # computed once, by the section CLEAR
         self.loss_rows = {INTENT: self.statistics(M.SUM_DISTANCE), SLOTS: self.statistics(M.SEQUENCE)}
+        self.frozen: Collection[str] = ()  # parameters that are not trained
+        self._not_needed: set[Matrix] = set()
         self._values: dict[Matrix, At] = {}
         self._places: dict[Matrix, At] = {}  # for gradients that have a place before they are computed
         self._recomputed: dict[Matrix, At] = {}
@@ -130,8 +144,33 @@ class Context:
         """Return the gradient of a matrix as far as it is computed; None if nothing has been added to it."""
         return self._gradients.get(matrix)
 
-    def add_to_gradient(self, matrix: Matrix, produce: Produce) -> None:
-        """Add the result of `produce`, which adds an addend, to the gradient of a matrix."""
+    def freeze(self, names: Collection[str]) -> None:
+        """Exclude parameters from training, and matrices that depend on no other parameter from the backward pass."""
+        self.frozen = names
+        for op in self.operations:
+            reads = op.inputs or op.parameters(self.shapes)  # an input of the graph has neither: its gradient is stored
+            if reads and self.is_frozen(op) and not any(self.is_needed(matrix) for matrix in op.inputs):
+                self._not_needed.add(op.output)
+
+    def is_frozen(self, op: Maker) -> bool:
+        """Return True if no parameter of an operation is trained."""
+        return all(name in self.frozen for name in op.parameters(self.shapes))
+
+    def is_needed(self, matrix: Matrix) -> bool:
+        """Return True if a matrix depends on a parameter that is trained, so that its gradient is needed."""
+        return (matrix.base or matrix) not in self._not_needed
+
+    def add_to_gradient(self, matrix: Matrix, produce: Produce, reads: At | None = None) -> None:
+        """Add the result of `produce`, which adds an addend, to the gradient of a matrix.
+
+        Parameters
+        ----------
+        reads : At, optional
+            What `produce` reads besides the addend, on a port that the addend would need, too.
+        """
+        if reads is not None and matrix.base is None and self._gradients.get(matrix) == reads:
+            self.write_gradient(matrix, lambda result: produce(None, result))
+            return
         if matrix.base is not None:
             where = self._base_gradient(matrix.base).part(matrix.first * matrix.vectors)
             is_first = matrix.first in self._unwritten[matrix.base]
@@ -146,6 +185,8 @@ class Context:
 
     def pass_gradient(self, matrix: Matrix, where: At) -> None:
         """Add an existing gradient, that of another matrix, to the gradient of a matrix."""
+        if not self.is_needed(matrix):
+            return
         if matrix.base is None and matrix not in self._gradients:
             self._gradients[matrix] = where
             return

@@ -61,6 +61,15 @@ def _gelu_slope(x):
     return _gelu_share(x) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
 
 
+def _tanh_gelu_share(x):
+    return (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def _tanh_gelu_slope(x):
+    share = _tanh_gelu_share(x)
+    return share + 2 * x * share * (1 - share) * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
+
+
 def _sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
@@ -110,6 +119,19 @@ ACTIVATIONS = {
     "relu": Activation(*[Function("ReLU(x) / x", _step, -1.0, 1.0, 2)] * 2),
     "silu": Activation(
         Function("SiLU(x) / x", _sigmoid, -18.0, 18.0, 576), Function("SiLU'(x)", _silu_slope, -18.0, 18.0, 768)
+    ),
+    "gelu_tanh": Activation(
+        Function("GELU(x) / x by tanh", _tanh_gelu_share, -6.0, 6.0, 576),
+        Function("GELU'(x) by tanh", _tanh_gelu_slope, -6.0, 6.0, 768),
+    ),
+    "quick_gelu": Activation(
+        Function("x sigmoid(1.702 x) / x", lambda x: _sigmoid(1.702 * x), -12.0, 12.0, 576),
+        Function("quick GELU'(x)", lambda x: _silu_slope(1.702 * x), -12.0, 12.0, 768),
+    ),
+    "sigmoid": Activation(
+        Function("sigmoid", _sigmoid, -18.0, 18.0, 576),
+        Function("sigmoid'(x)", lambda x: _sigmoid(x) * _sigmoid(-x), -18.0, 18.0, 768),
+        times_x=False,
     ),
     "tanh": Activation(TANH, Function("tanh'(x)", lambda x: 1 - np.tanh(x) ** 2, -9.0, 9.0, 768), times_x=False),
 }

@@ -15,7 +15,7 @@ from bttlab.compiler.matrix import INTENT, SLOTS, Matrix, Shapes, core_names
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, Dense
-from bttlab.compiler.ops.elementwise import Add, Function, Position, Scale
+from bttlab.compiler.ops.elementwise import Add, Function, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Input, Output
@@ -40,6 +40,7 @@ class Graph:
         self.shapes, self.sequence_length = dict(shapes), sequence_length
         self.operations: list[Operation] = []
         self.constants: dict[str, np.ndarray] = {}  # placed as parameters are, and never changed
+        self.frozen: set[str] = set()  # parameters that are not trained
         self.tokens = Register(0, 0, 1, sequence_length) if tokens is None else tokens
 
     def append(self, operation: Operation) -> Matrix:
@@ -107,9 +108,32 @@ class Graph:
         """Return the operation that computes a function of PyTorch; None if there is none."""
         return Operation.of_function.get(name)
 
-    def attention(self, q: Matrix, k: Matrix, v: Matrix, heads: int, name: str, causal: bool = False) -> Matrix:
-        """Append softmax(q k^T / sqrt(head size)) v for each head; if `causal`, over tokens up to the query's own."""
-        return self.append(Attention(name, (q, k, v), Matrix(name, q.tokens, q.features), heads, causal))
+    def attention(
+        self,
+        q: Matrix,
+        k: Matrix,
+        v: Matrix,
+        heads: int,
+        name: str,
+        causal: bool = False,
+        scale: float | None = None,
+        mask: str = "",
+    ) -> Matrix:
+        """Append softmax(scale q k^T + mask) v for each head; if `causal`, over tokens up to the query's own."""
+        output = Matrix(name, q.tokens, q.features)
+        return self.append(Attention(name, (q, k, v), output, heads, causal, scale, mask))
+
+    def shift(self, x: Matrix, parameter: str, row: int, name: str) -> Matrix:
+        """Append x + a row of a parameter, the same for all tokens."""
+        return self.append(Shift(name, (x,), Matrix(name, x.tokens, x.features), parameter, row))
+
+    def constant(self, value: np.ndarray, name: str) -> str:
+        """Add a constant, unless it is there, and return its name."""
+        for other, its_value in self.constants.items():
+            if its_value.shape == value.shape and (its_value == value).all():
+                return other
+        self.constants[name] = value
+        return name
 
     def rows(self, x: Matrix, first: int, tokens: Bound) -> Matrix:
         """Return a view of the rows of a matrix from `first` on."""

@@ -106,14 +106,24 @@ class Block:
 class Layout:
     """The parameters of a model in the banks.
 
+    Parameters
+    ----------
+    constants : mapping of str to ndarray, optional
+        Values that are loaded with the parameters and that no update changes.
+
     Attributes
     ----------
     blocks : list of Block
         In the order in which LOAD and STORE transfer them.
     """
 
-    def __init__(self, builder: Builder, shapes: Mapping[str, tuple[int, ...]]):
-        self._builder, self.shapes = builder, shapes
+    def __init__(
+        self,
+        builder: Builder,
+        shapes: Mapping[str, tuple[int, ...]],
+        constants: Mapping[str, np.ndarray] | None = None,
+    ):
+        self._builder, self.shapes, self.constants = builder, shapes, constants or {}
         self.blocks: list[Block] = []
         self._of: dict[tuple[str, int], Block] = {}
 
@@ -127,7 +137,7 @@ class Layout:
         """
         if (name, (part or (0,))[0]) in self._of:
             return self._of[name, (part or (0,))[0]]  # two layers share it
-        shape = self.shapes[name]
+        shape = self.constants[name].shape if name in self.constants else self.shapes[name]
         axes = tuple(range(len(shape))) if axes is None else axes
         columns = shape[axes[-1]]
         all_rows = int(np.prod(shape)) // columns
@@ -155,7 +165,9 @@ class Layout:
         """Return the parameters in the format of LOAD, float32 of shape (vectors, LANES)."""
         memory, offset = np.zeros((self.vectors, LANES), np.float32), 0
         for block in self.blocks:
-            block.write(memory[offset : offset + block.vectors], np.asarray(tensors[block.name], np.float32))
+            value = self.constants.get(block.name)
+            value = tensors[block.name] if value is None else value
+            block.write(memory[offset : offset + block.vectors], np.asarray(value, np.float32))
             offset += block.vectors
         return memory
 
@@ -163,6 +175,7 @@ class Layout:
         """Return the parameters from their packed format: the inverse of `pack`."""
         tensors, offset = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}, 0
         for block in self.blocks:
-            block.read(memory[offset : offset + block.vectors], tensors[block.name])
+            if block.name in tensors:
+                block.read(memory[offset : offset + block.vectors], tensors[block.name])
             offset += block.vectors
         return tensors

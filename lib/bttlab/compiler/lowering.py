@@ -55,13 +55,16 @@ class Lowering(Context):
 
     def __init__(self, graph: Graph, flow="bidirectional", kept: int = 1 << 20):
         operations = [copy(op) for op in graph.operations]  # with places of their own
-        super().__init__(operations, graph.shapes, graph.tokens, flow)
+        super().__init__(operations, graph.shapes, graph.tokens, flow, graph.constants)
+        self.freeze(graph.frozen)
         self.transfers = [op for op in operations if isinstance(op, Transfer)]
         self.losses = {op.loss for op in operations if isinstance(op, Classifier)}
         _check_sizes(graph)
         self.embedding = next((op for op in operations if isinstance(op, Embedding)), None)
         for family, members in _families(operations).items():
             family.prepare(members, self)
+        for name in graph.shapes.keys() - {block.name for block in self.layout.blocks}:
+            self.layout.place(name)  # no operation reads it: it is loaded and stored
         recomputable, always_kept = self._read_by_backward()
         linears = next((op.layers for op in operations if isinstance(op, Linear)), None)
         self.order = linears.layers[0].order if linears else None  # of the first tensor-train layer
@@ -100,7 +103,8 @@ class Lowering(Context):
         end = max((n for n, op in enumerate(self.operations) if isinstance(op, Attention)), default=-1)
         needed: set[Matrix] = set()
         for n, op in enumerate(self.operations):
-            needed.update(matrix.base or matrix for matrix in op.reads_in_backward(n > end))
+            if self.is_needed(op.output):
+                needed.update(matrix.base or matrix for matrix in op.reads_in_backward(n > end))
         keepable, always_kept = [], []
         for n, op in enumerate(self.operations):
             if op.output in needed and op.is_in_bank:
@@ -124,7 +128,8 @@ class Lowering(Context):
 
     def _backward(self) -> None:
         for op in reversed(self.operations):
-            op.backward(self, self.gradient(op.output))
+            if self.is_needed(op.output):
+                op.backward(self, self.gradient(op.output))
 
     def emit_updates(self) -> list[Instruction]:
         """Return the updates of all parameters; they clear gradients that are accumulated or not always written."""
@@ -135,6 +140,8 @@ class Lowering(Context):
         for block in self.layout.blocks:
             offsets[block], offset = offset, offset + block.vectors
         for block in sorted(offsets, key=lambda block: block.buffer.number):
+            if block.name in self.frozen or block.name in self.layout.constants:
+                continue
             b.layer = block.name
             state = [block.where(), block.gradient()]
             if has_moments:

@@ -26,8 +26,8 @@ class ModuleModel(ModuleConfig):
         The files that it imports from the folder of its file: their paths there, and contents.
     """
 
-    network: nn.Module
-    graph: Graph
+    network: nn.Module = None
+    graph: Graph = None
     source: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
 

@@ -20,7 +20,7 @@ from bttlab.compiler.matrix import INTENT, SLOTS, Matrix
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.embedding import Table
+from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.trace_check import call_of, check, outputs_of
 from bttlab.compiler.trace_record import Recorder
@@ -118,10 +118,16 @@ def _check_parameters(graph: Graph, module: nn.Module) -> None:
         is_table = isinstance(op, Table)
         uses.update((p, "table" if is_table else row) for p in op.parameters(graph.shapes) for row in rows)
     used = {p for p, _ in uses}
-    frozen = next((p for p, tensor in module.named_parameters() if not tensor.requires_grad), None)
-    if frozen is not None:
-        raise ProgramError(f"{name}: {frozen} is frozen: the card trains all parameters; set requires_grad_(True)")
+    graph.frozen = {p for p, tensor in module.named_parameters() if not tensor.requires_grad}
+    for op in graph.operations:
+        frozen = graph.frozen.intersection(op.parameters(graph.shapes))
+        if isinstance(op, TTMTable) and frozen and len(frozen) < len(op.parameters(graph.shapes)):
+            raise ProgramError(f"{name}: {min(frozen)} is frozen alone: freeze all cores of {op.name}, or none")
     for parameter, tensor in module.named_parameters():
+        rows = {row for p, row in uses if p == parameter and row != "table"}
+        dense = next((op for op in graph.operations if isinstance(op, Dense) and op.weight == parameter), None)
+        if dense is not None and len(rows) < graph.shapes[parameter][dense.transposed]:
+            raise ProgramError(f"{name}.forward uses some rows of {parameter} alone: use a layer of these rows")
         if parameter not in used and tensor.requires_grad:
             raise ProgramError(
                 f"{name}.forward does not use {parameter}: remove this parameter, or freeze it with "
@@ -168,6 +174,7 @@ def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], tas
         limits.get(INTENT, 1),
         limits.get(SLOTS, 1),
         {key: list(shape) for key, shape in graph.shapes.items()},
+        sorted(graph.frozen),
         module,
         graph,
     )

@@ -23,7 +23,7 @@ from bttlab.compiler.matrix import Matrix, core_names
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.elementwise import Add, Function, Position, Scale
+from bttlab.compiler.ops.elementwise import Add, Function, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import Linear
@@ -235,7 +235,10 @@ def _value(
         return p(f"{op.name}.weight")[tokens]
     x = inputs[0]
     if isinstance(op, Position):
-        return x + p(op.name)[: len(x)]
+        table = p(op.name) if op.name in parameters else torch.from_numpy(graph.constants[op.name]).to(x)
+        return x + table[: len(x)]
+    if isinstance(op, Shift):
+        return x + p(op.parameter).reshape(-1, x.shape[1])[op.row]
     if isinstance(op, Add):
         return x + inputs[1]
     if isinstance(op, Scale):
@@ -263,12 +266,14 @@ def _normalized(x: Tensor, op: Norm) -> Tensor:
 
 def _attention(op: Attention, q: Tensor, k: Tensor, v: Tensor, graph: Graph) -> Tensor:
     q, k, v = (x.view(len(x), op.heads, -1).transpose(0, 1) for x in (q, k, v))
-    scores = q @ k.transpose(1, 2) * (1 / math.sqrt(q.shape[-1]))
+    scores = q @ k.transpose(1, 2) * op.factor_of(q.shape[-1])
     n = scores.shape[-1]
     if op.causal:
         scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1), float("-inf"))
-    if getattr(op, "mask_name", ""):
-        scores = scores + torch.from_numpy(graph.constants[op.mask][:, :n, :n]).to(scores)
+    if op.mask:
+        most = graph.sequence_length
+        mask = torch.from_numpy(graph.constants[op.mask]).view(-1, most, most)[:, :n, :n].to(scores)
+        scores = scores + mask * op.factor_of(q.shape[-1])
     return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
 
 

@@ -43,7 +43,6 @@ NEAR = {
     "cat": "a sum of two layers",
     "conv1d": "attention",
     "mean": "x[:, 0], the first token",
-    "sigmoid": "silu or tanh",
     "dropout": "eval(), or probability 0: the machine has no random numbers",
     "gradient": "requires_grad_(False) on the parameters before it, not detach(), no_grad() or an autograd.Function",
 }
@@ -469,9 +468,12 @@ class Recorder(TorchFunctionMode):
 
 IN_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "relu": F.relu,
     "silu": F.silu,
     "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
 }
 
 

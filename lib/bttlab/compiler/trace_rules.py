@@ -13,6 +13,7 @@ from bttlab.compiler.trace_record import RULES, Call, Recorder, Value
 from bttlab.compiler.trace_values import Elements, Formula, Ids, Refusal, Scores, Weights, heads_in, rows_in
 
 HIDDEN = -1e4  # a mask of this or less hides a key
+HIDES = -1e9  # what the card adds for it
 ELEMENTWISE = (
     "gelu relu silu tanh sigmoid erf exp pow square neg abs sqrt rsqrt div rdiv rsub sub mul reciprocal softplus elu "
     "leaky_relu hardswish hardsigmoid mish clamp sin cos log log1p expm1 hardtanh relu6 celu selu logsigmoid maximum "
@@ -184,7 +185,7 @@ def _add(recorder: Recorder, call: Call) -> Value:
     if constant is not None and not constant.any():
         return values[0]
     if constant is not None and constant.numel() > 1:
-        raise Refusal("add of a constant tensor", "nn.Embedding of positions")
+        return _with_constant(recorder, recorder.elements(x, "add"), constant)
     if all(isinstance(value, Elements | Formula) for value in values):
         a, b = ((v.matrix, v.index) for v in values)
         if a[0] is not b[0] or not torch.equal(a[1], b[1]):
@@ -192,17 +193,48 @@ def _add(recorder: Recorder, call: Call) -> Value:
     return recorder.elementwise(call)
 
 
-def _sum(recorder: Recorder, call: Call, x: Any, y: Any) -> Elements:
+@rule("sub", "rsub")
+def _difference(recorder: Recorder, call: Call) -> Value:
+    x, y, alpha = given(call, "input", "other", alpha=1)
+    x, y = (y, x) if call.name == "rsub" else (x, y)
+    values = [recorder.value(x), recorder.value(y)]
+    if alpha == 1 and all(isinstance(value, Elements | Formula) for value in values):
+        if values[0].matrix is not values[1].matrix or not torch.equal(values[0].index, values[1].index):
+            return _sum(recorder, call, x, y, -1.0)
+    if alpha == 1 and isinstance(values[0], Elements | Formula | Scores) and values[1] is None:
+        return _add(recorder, Call(torch.add, "add", (x, -y), {}, call.result))
+    return recorder.elementwise(call)
+
+
+def _sum(recorder: Recorder, call: Call, x: Any, y: Any, sign: float = 1.0) -> Elements:
+    """Record x + y, or x - y."""
     (a, index), (b, other) = (recorder.operand(recorder.elements(z, "add")) for z in (x, y))
+    if sign < 0:
+        b = recorder.graph.scale(b, sign, recorder.unique(recorder.name("minus")))
     if a.tokens != b.tokens or not torch.equal(index, other):
         raise Refusal("add of tensors of other shapes", "activations of one shape")
     name = recorder.unique(recorder.name("add"))
     return Elements(recorder.graph.add(a, b, name), index)
 
 
-def _with_rows(recorder: Recorder, call: Call, x: Elements, w: Weights) -> Elements:
-    """Record x + the first rows of a table."""
+def _with_constant(recorder: Recorder, x: Elements, constant: Tensor) -> Elements:
+    """Record x + a constant for each token, such as sinusoids."""
     matrix, index = recorder.operand(x)
+    if matrix.tokens != recorder.graph.tokens or not torch.equal(index.reshape(-1), torch.arange(index.numel())):
+        raise Refusal("add of a constant tensor to some of the tokens", "all tokens")
+    value = constant.expand(index.shape).reshape(-1, matrix.features).float().numpy()
+    name = recorder.graph.constant(value, f"constant of {recorder.name('add')}")
+    return Elements(recorder.graph.position(matrix, name), index)
+
+
+def _with_rows(recorder: Recorder, call: Call, x: Elements, w: Weights) -> Elements:
+    """Record x + the first rows of a table, or one row of it for all tokens."""
+    matrix, index = recorder.operand(x)
+    flat = w.index.reshape(-1, w.index.shape[-1])
+    first = int(flat[0, 0])
+    if first % matrix.features == 0 and bool((flat == first + torch.arange(matrix.features)).all()):
+        name = recorder.unique(recorder.name("add"))
+        return Elements(recorder.graph.shift(matrix, w.name, first // matrix.features, name), index)
     rows = rows_in(w.index, recorder.graph.shapes[w.name][-1])
     tokens = recorder.sequence_length
     if rows is None or (rows.first, rows.count, rows.column, rows.columns) != (0, tokens, 0, matrix.features):
@@ -359,11 +391,17 @@ def _context(recorder: Recorder, result: Tensor, scores: Scores, v: Any) -> Elem
     mask, usual = scores.mask, 1 / math.sqrt(scores.q.features // heads)
     hidden = mask <= HIDDEN
     is_causal = bool((hidden == _above(recorder.sequence_length)).all()) and not mask[~hidden].any()
+    constant, graph = "", recorder.graph
+    if hidden.all(-1).any():
+        raise Refusal("attention with a mask that hides all keys of a token", "a mask that shows a key to each token")
     if not is_causal and mask.any():
-        raise Refusal("attention with a mask that is not causal", "is_causal=True, or no mask")
-    if not math.isclose(scores.scale, usual, rel_tol=1e-6):
-        raise Refusal(f"attention of scale {scores.scale:g}", f"1 / sqrt(head size) = {usual:g}")
-    context = recorder.graph.attention(scores.q, scores.k, values, heads, name, is_causal)
+        if not scores.scale:
+            raise Refusal("attention of scale 0", "a scale that is not 0")
+        mask = torch.where(hidden, HIDES, mask) / scores.scale  # the card multiplies the sum by the scale
+        mask = mask[0] if bool((mask == mask[:1]).all()) else mask.flatten(0, 1)
+        constant = graph.constant(mask.float().numpy(), f"mask of {name}")
+    scale = None if math.isclose(scores.scale, usual, rel_tol=1e-6) else scores.scale
+    context = graph.attention(scores.q, scores.k, values, heads, name, is_causal, scale, constant)
     tokens, features = recorder.sequence_length, values.features
     size = features // heads
     index = torch.arange(tokens)[:, None] * features + torch.arange(size) + size * torch.arange(heads)[:, None, None]

@@ -33,6 +33,8 @@ class ModuleConfig:
         As in `ModelConfig`; 1 if the model has no such output.
     shapes : dict of str to list of int
         Shapes of the parameters.
+    frozen : list of str
+        Parameters that are not trained.
 
     Raises
     ------
@@ -48,6 +50,7 @@ class ModuleConfig:
     intents: Size
     slots: Size
     shapes: dict[str, list[int]]
+    frozen: list[str] = Field(default_factory=list)
 
     @property
     def task(self) -> str:

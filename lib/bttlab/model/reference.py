@@ -1,5 +1,6 @@
 """The reference trainer: PyTorch, one sample at a time."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -94,10 +95,13 @@ class ReferenceTrainer:
         self.config = config
         self.model = network_of(config, flow, seed).to(device)
         parameters = dict(self.model.named_parameters())
-        flat = [parameters[name].detach().reshape(-1) for name in config.parameter_shapes()]
-        self._flat = nn.Parameter(torch.cat(flat))
+        shapes, frozen = config.parameter_shapes(), set(getattr(config, "frozen", ()))
+        # Frozen parameters are at the end, after what the optimizer updates.
+        self._shapes = {name: shapes[name] for name in sorted(shapes, key=lambda name: name in frozen)}
+        self._all = torch.cat([parameters[name].detach().reshape(-1) for name in self._shapes])
+        self._flat = nn.Parameter(self._all[: sum(math.prod(shapes[name]) for name in shapes if name not in frozen)])
         self._flat.grad = torch.zeros_like(self._flat)
-        for name, data in self._views(self._flat.data):
+        for name, data in self._views(self._all):
             parameters[name].data = data
         for name, grad in self._views(self._flat.grad):
             parameters[name].grad = grad
@@ -112,12 +116,12 @@ class ReferenceTrainer:
         step, moments = 0, {}
         if optimizer_state is not None:
             step, moments = self._read_state(optimizer_state)
-        self._flat.data.copy_(flat)
+        self._all.copy_(flat)
         self._step, self._moments = step, moments
 
     def store_parameters(self) -> dict[str, np.ndarray]:
         """Return a copy of the parameters."""
-        return self._unflatten(self._flat.data)
+        return self._unflatten(self._all)
 
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
         """Return a copy of the optimizer state: "step" and the moments of every parameter."""
@@ -243,20 +247,24 @@ class ReferenceTrainer:
         for moment in moments:
             if moment not in _MOMENTS:
                 raise StateError(f"the optimizer state has {moment!r}: known are step, {', '.join(_MOMENTS)}")
-        return int(state["step"]), {m: self._flatten(m, moments[m]).clone() for m in _MOMENTS if m in moments}
+        return int(state["step"]), {
+            m: self._flatten(m, moments[m])[: self._flat.numel()].clone() for m in _MOMENTS if m in moments
+        }
 
     def _views(self, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
         start = 0
-        for name, shape in self.config.parameter_shapes().items():
-            size = int(np.prod(shape))
-            yield name, flat[start : start + size].view(shape)
+        for name, shape in self._shapes.items():
+            size = math.prod(shape)
+            if start + size <= flat.numel():  # else it is frozen, and has neither gradient nor moments
+                yield name, flat[start : start + size].view(shape)
             start += size
 
     def _unflatten(self, flat: Tensor) -> dict[str, np.ndarray]:
-        return {name: view.cpu().numpy().copy() for name, view in self._views(flat)}
+        found = {name: view.cpu().numpy().copy() for name, view in self._views(flat)}
+        return {name: found.get(name, np.zeros(shape, np.float32)) for name, shape in self._shapes.items()}
 
     def _flatten(self, what: str, arrays: Mapping[str, np.ndarray]) -> Tensor:
-        shapes = self.config.parameter_shapes()
+        shapes = self._shapes
         missing, unknown = [n for n in shapes if n not in arrays], [n for n in arrays if n not in shapes]
         if missing or unknown:
             problem = f"lack {missing[0]!r}" if missing else f"have {unknown[0]!r}, which the model lacks"

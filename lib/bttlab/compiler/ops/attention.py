@@ -39,12 +39,22 @@ class KeyBuffers:
 
 @dataclass(eq=False)
 class Attention(Operation):
-    """softmax(q k^T / sqrt(head size)) v for each head; if `causal`, over tokens up to the query's own."""
+    """softmax(scale q k^T + mask) v for each head; if `causal`, over tokens up to the query's own.
+
+    Attributes
+    ----------
+    scale : float, optional
+        By default 1 / sqrt(head size).
+    mask : str
+        Constant of shape (tokens, tokens), or (heads x tokens, tokens); none if empty.
+    """
 
     kind, keep = "attention", IF_SPACE
 
     heads: int
     causal: bool = False
+    scale: float | None = None
+    mask: str = ""
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:
@@ -55,14 +65,17 @@ class Attention(Operation):
             *(b.allocate_operand_buffer(name, e, vectors * blocks) for e, name in enumerate(("keys", "values")))
         )
         rows = context.statistics(max_of(tokens) * max(op.heads for op in operations))
-        mask = context.constant(causal_mask) if any(op.causal for op in operations) else None
+        causal = context.constant(causal_mask) if any(op.causal for op in operations) else None
         for op in operations:
             if op.output.features % (op.heads * LANES):
                 rule = f"heads of a multiple of {LANES} features"
                 size = f"{op.output.features / op.heads:g}"
                 raise ProgramError(f"{op.name} has heads of {size} features: the card takes {rule}")
             op.tokens, op.vectors = op.output.tokens, op.output.vectors
-            op.buffers, op.rows, op.mask = buffers, rows, mask if op.causal else None
+            op.buffers, op.rows, op.addend, op.addend_heads = buffers, rows, causal if op.causal else None, 0
+            if op.mask:
+                block = context.layout.place(op.mask)
+                op.addend, op.addend_heads = block.where(), block.vectors > op.most * op.blocks
             for matrix, buffer in zip(op.inputs[1:], (buffers.keys, buffers.values), strict=True):
                 maker = context.maker.get(matrix)
                 is_alone = len(context.readers(matrix)) == op.inputs.count(matrix) == 1
@@ -75,6 +88,15 @@ class Attention(Operation):
     def most(self) -> int:
         """Tokens of the longest sequence."""
         return max_of(self.tokens)
+
+    @property
+    def factor(self) -> float:
+        """The number by which scores are multiplied."""
+        return self.factor_of(self.head_vectors * LANES)
+
+    def factor_of(self, size: int) -> float:
+        """Return the number by which scores of heads of a size are multiplied."""
+        return 1 / math.sqrt(size) if self.scale is None else self.scale
 
     @property
     def blocks(self) -> int:
@@ -111,7 +133,7 @@ class Attention(Operation):
                 buffer.part(block * self.vectors, h=hw, w=1),
                 stream.part(t=self.vectors, h=hw, w=1),
                 result.part(block, **self._scores),
-                addend=addend and addend.part(block, t=self.blocks),
+                addend=addend and addend.part(block, t=self.blocks, h=self.addend_heads * self.most * self.blocks),
                 count=block_rows(self.tokens, block),
             )
 
@@ -166,12 +188,12 @@ class Attention(Operation):
 
     def forward(self, context: Context) -> None:
         """Emit p = softmax(q k^T / sqrt(head size)) and the output p v."""
-        b, scale, p = context.builder, 1 / math.sqrt(self.head_vectors * LANES), self.probabilities
+        b, scale, p = context.builder, self.factor, self.probabilities
         self._load(context, context.value)
         self.buffers.user, b.layer = self, self.name
         q, result = context.value(self.inputs[0]), context.output(self.output)
         mask = {"count": self.tokens, "vector_loop": "w"}
-        self._inner(b, "scores = q k^T", ENGINE_0, q, self.buffers.keys, p, self.mask)
+        self._inner(b, "scores = q k^T", ENGINE_0, q, self.buffers.keys, p, self.addend)
         exponent = {"function": b.functions.number(EXPONENT), "immediates": (scale, 1.0)}
         for first, rows in self._rows():
             scores = p.part(first, w=1, **self._scores)
@@ -189,7 +211,7 @@ class Attention(Operation):
         return self.inputs
 
     def backward(self, context: Context, d: At) -> None:
-        b, scale, p = context.builder, 1 / math.sqrt(self.head_vectors * LANES), self.probabilities
+        b, scale, p = context.builder, self.factor, self.probabilities
         self._ensure_loaded(context)
         q = context.backward_value(self.inputs[0])
         b.layer, d_p = self.name, b.allocate("d_scores", self.score_vectors)

@@ -120,9 +120,16 @@ class Dense(Operation):
     def backward(self, context: Context, d: At) -> None:
         x = self.inputs[0]
         streams = self._copies(context, context.backward_value(x))
-        context.add_to_gradient(
-            x, lambda addend, result: self._multiply_back(context.builder, streams, d, result, addend)
-        )
+        self._add_gradients(context, streams, d)
+
+    def _add_gradients(self, context: Context, streams: Sequence[At], d_y: At) -> None:
+        """Emit the gradients of x, weight and bias, as far as they are needed."""
+        if context.is_needed(self.inputs[0]):
+            context.add_to_gradient(
+                self.inputs[0], lambda addend, d_x: self._multiply_back(context, streams, d_y, d_x, addend), d_y
+            )
+        else:
+            self._multiply_back(context, streams, d_y, None, None)
 
     def _copies(self, context: Context, x: At, what: str = "x") -> list[At]:
         """Return a copy of x for each share; the first share reads x itself."""
@@ -158,21 +165,41 @@ class Dense(Operation):
             product, result = product.part(t=stride, w=1), y.part(share.first, t=row, w=1)
             b.vector(M.ADD if bias else M.COPY, f"{what} + b", loops, product, bias, r0=result, **lanes)
 
-    def _multiply_back(self, b: Builder, streams: Sequence[At], d_y: At, d_x: At, addend: At | None) -> None:
+    def _multiply_back(
+        self, context: Context, streams: Sequence[At], d_y: At, d_x: At | None, addend: At | None
+    ) -> None:
         """Emit d_x = addend + d_y W and the gradients of weight and bias."""
-        x, y = self.inputs[0], self.output
+        b, x, y = context.builder, self.inputs[0], self.output
         w, row, most = x.vectors, y.vectors, max_of(x.tokens)
         b.layer = self.name
-        loops = [Level("w", w), Level("t", x.tokens)]
         scalars = [(d_y, row)]  # d_y for each share, and vectors from token to token
         for share in self.shares[1:]:
             copy = b.allocate("d_y, twice", most * share.vectors, rows=x.tokens)
             nest = [Level("w", share.vectors), Level("t", x.tokens)]
             b.vector(M.COPY, "d_y", nest, d_y.part(share.first, t=row, w=1), r0=copy.part(t=share.vectors, w=1))
             scalars.append((copy, share.vectors))
-        terms = [d_x]
+        if d_x is not None:
+            self._emit_d_x(b, scalars, d_x, addend)
+        if self.bias_block is not None and self.bias not in context.frozen:
+            nest, gradient = [Level("t", x.tokens), padded("w", row)], self.bias_block.gradient()
+            b.columns("d_b", nest, a=rows_of(y, d_y), r1=gradient.part(self.first // LANES, w=1), check=True)
+        if self.weight in context.frozen:
+            return
+        for share, stream, (d_share, stride) in zip(self.shares, streams, scalars, strict=True):
+            for c, count in share.passes():
+                gradient = share.block.gradient().part(c * ROWS * w, r=w, w=1)
+                rows, nest = Level("r", count), [Level("t", x.tokens), padded("w", w)]
+                scalar, what = d_share.part(c, t=stride), "d_W = d_y^T x"
+                b.accumulate(
+                    share.engine, what, nest, ("t",), scalar, rows_of(x, stream), rows, gradient, ROWS, check=True
+                )
+
+    def _emit_d_x(self, b: Builder, scalars: Sequence[tuple[At, int]], d_x: At, addend: At | None) -> None:
+        """Emit d_x = addend + d_y W."""
+        x, w = self.inputs[0], self.inputs[0].vectors
+        terms, loops = [d_x], [Level("w", w), Level("t", x.tokens)]
         if len(self.shares) > 1:
-            terms = [b.allocate("share of d_x", most * w, rows=x.tokens) for _ in self.shares]
+            terms = [b.allocate("share of d_x", max_of(x.tokens) * w, rows=x.tokens) for _ in self.shares]
         for share, term, (d_share, stride) in zip(self.shares, terms, scalars, strict=True):
             result = rows_of(x, term)
             before = rows_of(x, addend) if addend and share is self.shares[0] else None
@@ -183,17 +210,6 @@ class Dense(Operation):
         if len(terms) == 2:
             first, second = (rows_of(x, term) for term in terms)
             b.vector(M.ADD, "d_x", loops, first, second, r0=rows_of(x, d_x))
-        if self.bias_block is not None:
-            nest, gradient = [Level("t", x.tokens), padded("w", row)], self.bias_block.gradient()
-            b.columns("d_b", nest, a=rows_of(y, d_y), r1=gradient.part(self.first // LANES, w=1), check=True)
-        for share, stream, (d_share, stride) in zip(self.shares, streams, scalars, strict=True):
-            for c, count in share.passes():
-                gradient = share.block.gradient().part(c * ROWS * w, r=w, w=1)
-                rows, nest = Level("r", count), [Level("t", x.tokens), padded("w", w)]
-                scalar, what = d_share.part(c, t=stride), "d_W = d_y^T x"
-                b.accumulate(
-                    share.engine, what, nest, ("t",), scalar, rows_of(x, stream), rows, gradient, ROWS, check=True
-                )
 
 
 @dataclass(eq=False)
@@ -229,9 +245,7 @@ class Classifier(Dense):
     def backward(self, context: Context, d: At | None) -> None:
         x = self.inputs[0]
         streams = [context.backward_value(x), *self.streams[1:]]
-        context.add_to_gradient(
-            x, lambda addend, result: self._multiply_back(context.builder, streams, self.logits, result, addend)
-        )
+        self._add_gradients(context, streams, self.logits)
 
 
 def no_loss(b: Builder, name: str, is_intent: bool, tokens: Bound, rows: int) -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from typing_extensions import Self
 
+from bttlab.compiler.builder import padded
 from bttlab.compiler.context import Context, row_loops, rows_of
 from bttlab.compiler.functions import ACTIVATIONS, constant
-from bttlab.compiler.instruction import At
+from bttlab.compiler.instruction import At, Level
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix, Shapes
 from bttlab.compiler.operation import NEVER, Operation
@@ -66,7 +67,7 @@ class Position(Sum):
     kind = "position"
 
     def parameters(self, shapes: Shapes) -> list[str]:
-        return [self.name]
+        return [self.name] if self.name in shapes else []  # else it is a constant
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:
@@ -80,8 +81,9 @@ class Position(Sum):
     def backward_terms(self, context: Context, d: At) -> None:
         """Copy the gradient to the table's, and pass it on to x."""
         context.builder.layer, y = self.name.rpartition(".")[0], self.output
-        result = rows_of(y, self.table.gradient())
-        context.builder.vector(M.COPY, "gradient", row_loops(y), rows_of(y, d), r0=result, flags=M.CHECK)
+        if self.name in context.shapes and self.name not in context.frozen:
+            result = rows_of(y, self.table.gradient())
+            context.builder.vector(M.COPY, "gradient", row_loops(y), rows_of(y, d), r0=result, flags=M.CHECK)
         context.pass_gradient(self.inputs[0], d)
 
 
@@ -125,6 +127,46 @@ class Function(Operation):
                 b.vector(M.TIMES_FUNCTION, what, loops, u, d_y, r0=result, function=number)
 
         context.write_gradient(x, produce)
+
+
+@dataclass(eq=False)
+class Shift(Operation):
+    """x + a row of a parameter, the same for all tokens."""
+
+    kind, keep = "shift", NEVER
+
+    parameter: str
+    row: int = 0
+
+    def parameters(self, shapes: Shapes) -> list[str]:
+        return [self.parameter]
+
+    @classmethod
+    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
+        for op in operations:
+            op.block = context.layout.place(op.parameter, added=True)
+
+    def forward(self, context: Context) -> None:
+        self._emit(context, context.value(self.inputs[0]), context.output(self.output))
+
+    def recompute(self, context: Context, place: At) -> None:
+        self._emit(context, context.backward_value(self.inputs[0]), place)
+
+    def _emit(self, context: Context, x: At, result: At) -> None:
+        context.builder.layer, y = self.name, self.output
+        row = self.block.where().part(self.row * y.vectors, w=1)
+        context.builder.vector(M.ADD, "x + row", row_loops(y), rows_of(y, x), row, r0=rows_of(y, result))
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return ()
+
+    def backward(self, context: Context, d: At) -> None:
+        context.builder.layer, y = self.name, self.output
+        if self.parameter not in context.frozen:
+            row = self.block.gradient().part(self.row * y.vectors, w=1)
+            loops = [Level("t", y.tokens), padded("w", y.vectors)]
+            context.builder.columns("d_row", loops, a=rows_of(y, d), r1=row, check=True)
+        context.pass_gradient(self.inputs[0], d)
 
 
 @dataclass(eq=False)

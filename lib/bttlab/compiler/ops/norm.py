@@ -77,13 +77,14 @@ class Norm(Operation):
 
     def backward(self, context: Context, d: At) -> None:
         x = self.inputs[0]
-        if isinstance(self.sum, Position) and context.gradient(x) is None:
+        is_table = isinstance(self.sum, Position) and not context.is_frozen(self.sum)
+        if is_table and context.gradient(x) is None:
             where = self.sum.table.gradient()  # the table's gradient is that of the sum
             self._emit_backward(context, d, where, M.CHECK)
             context.pass_gradient(self.sum.inputs[0], where)
             return
         context.write_gradient(x, lambda result: self._emit_backward(context, d, result))
-        if self.sum is not None:
+        if self.sum is not None and context.is_needed(x):
             self.sum.backward_terms(context, context.gradient(x))
 
     def _emit_backward(self, context: Context, d_y: At, d_x: At, flags: int = 0) -> None:
@@ -96,6 +97,8 @@ class Norm(Operation):
         if not self.centred:
             b.vector(M.DOT, "no mean(d)", **sums | {"loops": [Level("w", 1), padded("t", x.tokens)]})
         b.vector(M.NORM_BACK, "d_x", r0=rows_of(x, d_x), flags=flags, **operands, **self._row_sums())
+        if context.is_frozen(self):
+            return
         loops = [Level("t", x.tokens), padded("w", x.vectors)]
         results = {"r0": self.scale.gradient(w=1)} | ({} if self.shift is None else {"r1": self.shift.gradient(w=1)})
         b.columns("d_scale, d_shift", loops, operands["a"], operands["c"], **results, check=True)

@@ -66,5 +66,5 @@ class Linear(Operation):
         x = self.inputs[0]
         stream = context.backward_value(x)
         context.add_to_gradient(
-            x, lambda addend, result: self.layers.backward(self.number, d, stream, x.tokens, result, addend)
+            x, lambda addend, result: self.layers.backward(self.number, d, stream, x.tokens, result, addend), d
         )

@@ -1,0 +1,209 @@
+"""Programs of idioms that people's modules have: the card's gradients are autograd's, or the module is refused."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.program import compile_program
+from bttlab.compiler.trace import trace
+from bttlab.model import Optimizer, ReferenceTrainer
+from bttlab.tensor import TTLinear
+
+from training_processor import check_gradients, sample_records, some_samples
+
+WORDS, WIDTH, LENGTH = 40, 32, 12
+TOLERANCE = {"tolerance": 2e-4, "least": 1 / 10}
+
+
+class Idioms(nn.Module):
+    """Layers that a list of functions (net, x, tokens) -> x calls, in turn."""
+
+    def __init__(self, steps, labels="each", freeze=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.steps, self.labels = steps, labels
+        self.table, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.dense = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in steps)
+        self.train_ = nn.ModuleList(TTLinear(WIDTH, WIDTH, (4, 8), (8, 4), 4) for _ in steps)
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in steps)
+        self.fused = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in steps)
+        self.rows = nn.ParameterList(nn.Parameter(0.3 * torch.randn(WIDTH)) for _ in steps)
+        self.register_buffer("waves", torch.randn(LENGTH, WIDTH).sin())
+        self.head = nn.Linear(WIDTH, 7)
+        for parameter in self.parameters():
+            if parameter.ndim == 1:
+                nn.init.normal_(parameter, std=0.3)
+        nn.init.normal_(self.table.weight, std=0.7)
+        if freeze is not None:
+            freeze(self)
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        for n, step in enumerate(self.steps):
+            x = step(self, n, x, tokens)
+        return self.head(x[:, 0] if self.labels == "one" else x)
+
+
+def prune(net: Idioms) -> Idioms:
+    """Freeze what no step uses."""
+    trained = [p for p in net.parameters() if p.requires_grad]
+    used = torch.autograd.grad(net(torch.arange(1, LENGTH + 1)[None]).sum(), trained, allow_unused=True)
+    for parameter, grad in zip(trained, used, strict=True):
+        parameter.requires_grad_(grad is not None)
+    return net
+
+
+def split(x, heads=2):
+    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+
+
+def merge(x):
+    return x.transpose(1, 2).flatten(2)
+
+
+def attention(net, n, x, mask=None, scale=None, heads=2):
+    q, k, v = (split(part, heads) for part in net.fused[n](x).chunk(3, -1))
+    return merge(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
+
+
+def gated(gate, value, shift):
+    return torch.sigmoid(gate) * value + shift
+
+
+def alibi(tokens):
+    i = torch.arange(tokens.shape[1])
+    slopes = torch.tensor([0.5, 0.25])[:, None, None]
+    return -(i[:, None] - i).abs() * slopes
+
+
+def window(tokens):
+    i = torch.arange(tokens.shape[1])
+    return (i[:, None] - i).abs() <= 2
+
+
+def written(net, n, x, factor):
+    q, k, v = (split(part) for part in net.fused[n](x).split(WIDTH, -1))
+    return merge(torch.softmax(q @ k.mT * factor, -1) @ v)
+
+
+IDIOMS = {
+    "residual of a dense layer": lambda net, n, x, t: x + net.dense[n](x),
+    "residual of a TT layer": lambda net, n, x, t: net.train_[n](x) + x,
+    "x + x": lambda net, n, x, t: x + x,
+    "difference of activations": lambda net, n, x, t: x - torch.tanh(net.dense[n](x)),
+    "GELU by tanh": lambda net, n, x, t: F.gelu(net.dense[n](x), approximate="tanh"),
+    "quick GELU": lambda net, n, x, t: (y := net.dense[n](x)) * torch.sigmoid(1.702 * y),
+    "sigmoid": lambda net, n, x, t: torch.sigmoid(net.train_[n](x)),
+    "a gate": lambda net, n, x, t: net.dense[n](x) * torch.tanh(net.train_[n](x)),
+    "gate and value of one layer": lambda net, n, x, t: (
+        (y := net.fused[n](x))[..., :WIDTH] * y[..., WIDTH:].chunk(2, -1)[0] + y[..., 2 * WIDTH :]
+    ),
+    "a row for all tokens": lambda net, n, x, t: x + net.rows[n],
+    "sinusoids": lambda net, n, x, t: x + net.waves[: t.shape[1]],
+    "fused qkv": lambda net, n, x, t: x + attention(net, n, x),
+    "ALiBi": lambda net, n, x, t: attention(net, n, x, alibi(t)),
+    "a window": lambda net, n, x, t: attention(net, n, x, window(t)),
+    "a scale": lambda net, n, x, t: attention(net, n, x, scale=0.5),
+    "scale after the product": lambda net, n, x, t: written(net, n, x, 0.3),
+    "padding mask": lambda net, n, x, t: attention(net, n, x, (t != 0)[:, None, None, :]),
+    "scaled tokens": lambda net, n, x, t: x * math.sqrt(WIDTH) / 4,
+    "a norm": lambda net, n, x, t: net.norms[n](x),
+    "in place": lambda net, n, x, t: net.dense[n](x).relu_(),
+    "positions": lambda net, n, x, t: x + net.places(torch.arange(t.shape[1])) if n == 0 else net.norms[n](x),
+    # refused, each of its own kind
+    "dropout": lambda net, n, x, t: F.dropout(x, 0.1),
+    "by the length": lambda net, n, x, t: net.dense[n](x) if t.shape[1] > 3 else x,
+    "by the ids": lambda net, n, x, t: x * (t != 5)[..., None],
+    "detached": lambda net, n, x, t: x + net.dense[n](x).detach(),
+    "rows from the end": lambda net, n, x, t: x + net.waves[-t.shape[1] :],
+    "scale by the length": lambda net, n, x, t: attention(net, n, x, scale=1 / t.shape[1]),
+    "one layer twice": lambda net, n, x, t: net.dense[0](torch.tanh(net.dense[0](x))),
+    "in place of a view": lambda net, n, x, t: changed(net.dense[n](x)),
+    "reversed": lambda net, n, x, t: x + net.dense[n](x).flip(1),
+}
+ON_CARD = list(IDIOMS)[: list(IDIOMS).index("dropout")]
+
+
+def changed(y):
+    z = y[:, :, :16]
+    y.mul_(2.0)
+    return y + F.pad(z, (0, 16))
+
+
+@pytest.mark.parametrize("name", ON_CARD)
+def test_an_idiom_trains_as_in_pytorch(fast, name):
+    net = prune(Idioms([IDIOMS[name], IDIOMS["a norm"]]))
+    check_gradients(fast, trace(net, LENGTH), (2, 7, 12), **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["residual of a dense layer", "fused qkv", "a gate", "residual of a TT layer"])
+def test_frozen_parameters_do_not_change_and_cost_no_backward_pass(fast, name):
+    steps = [IDIOMS[name], IDIOMS["a norm"], IDIOMS["residual of a dense layer"]]
+
+    def head_alone(net):
+        net.requires_grad_(False)
+        net.head.requires_grad_(True)
+
+    whole = check_gradients(fast, trace(prune(Idioms(steps)), LENGTH), (7,), **TOLERANCE)
+    head = check_gradients(fast, trace(Idioms(steps, freeze=head_alone), LENGTH), (7,), **TOLERANCE)
+    assert len(head.backward) < len(whole.backward) / 2
+
+
+@st.composite
+def modules(draw) -> Idioms:
+    steps = [IDIOMS[draw(st.sampled_from(list(IDIOMS)))] for _ in range(draw(st.integers(1, 4)))]
+    frozen = draw(st.sampled_from(["", "", "dense", "table", "norms", "head", "fused.0", "train_"]))
+
+    def freeze(net):
+        for name, parameter in net.named_parameters():
+            if frozen and name.startswith(frozen):
+                parameter.requires_grad_(False)
+
+    return Idioms(steps, draw(st.sampled_from(["each", "one"])), freeze)
+
+
+def refused_or_right(processor, net) -> bool:
+    """Return whether a module is refused; raise AssertionError if it trains as something else than in PyTorch."""
+    try:
+        model = trace(prune(net), LENGTH)
+        check_gradients(processor, model, (2, 7, 12), **TOLERANCE)
+    except ProgramError as error:
+        assert "\n" not in str(error)
+        return True
+    return False
+
+
+@settings(max_examples=25, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(net=modules())
+def test_random_modules_are_refused_or_right(fast, net):
+    refused_or_right(fast, net)
+
+
+def test_frozen_parameters_keep_their_bits_in_pytorch_and_on_the_card(fast):
+    """AdamW's decay would change them even without a gradient."""
+
+    def dense_layers(net):
+        net.dense.requires_grad_(False)
+
+    model = trace(prune(Idioms([IDIOMS["residual of a dense layer"], IDIOMS["a norm"]], freeze=dense_layers)), LENGTH)
+    before, samples, adamw = model.parameters(), some_samples(model, [5, 12, 9]), Optimizer("adamw")
+    reference = ReferenceTrainer(model)
+    reference.train(samples, adamw, 1e-2)
+    program = compile_program(model)
+    fast.load_program(program)
+    fast.load(before)
+    fast.train(sample_records(program, samples, [1e-2] * 3, adamw), adamw)
+    assert "dense.0.weight" in model.frozen and "head.weight" not in model.frozen
+    for name, found, card in ((n, p, fast.store()[0][n]) for n, p in reference.store_parameters().items()):
+        is_same = [np.array_equal(after, before[name]) for after in (found, card)]
+        assert is_same == [name in model.frozen] * 2, name
+        np.testing.assert_allclose(card, found, atol=2e-3)
+    state = reference.store_optimizer_state()
+    assert not state["first_moment.dense.0.weight"].any() and state["first_moment.head.weight"].any()
