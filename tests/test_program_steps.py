@@ -107,6 +107,7 @@ def test_prediction_leaves_everything_alone(loop, fast, small):
 
 BAD_RECORDS = {  # what goes wrong in a sample's record: field, place, value, status
     "tokens": ("tokens", (), SMALL.sequence_length + 1, M.BAD_LENGTH),
+    "one token": ("tokens", (), 1, M.BAD_LENGTH),
     "intent": ("intent", (), SMALL.intents, M.BAD_INTENT),
     "slot": ("slots", (2,), SMALL.slots, M.BAD_SLOT),
     "token": ("token_offsets", (1, 0), 1 << 14, M.BAD_TOKEN),
@@ -219,6 +220,11 @@ BAD_IMAGES = {  # what an image says that it must not: vector, place, value
     "begin of a section": (0, 4, -1),
     "length of a section": (0, 5, 4000),
     "two sections with a gap": (0, 6, 2),
+    "many tokens of a table": (1, 3, 1 << 17),
+    "register below zero": (2, 2, -1),
+    "register of 17 bits": (2, 3, 1 << 16),
+    "register far from the length": (2, 0, 1 << 20),
+    "steps without end": (None, 8, 0x7FFF7FFF),  # bounds of the first instruction's outer levels
     "long sequence": (1, 0, M.SEQUENCE + 1),
     "no sequence": (1, 0, 0),
     "unit": (None, 0, 7),  # of the first instruction

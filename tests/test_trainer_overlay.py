@@ -18,6 +18,7 @@ from bttlab.compiler.program import Program, checksum
 from bttlab.compiler.timing import time_program
 from bttlab.data import Samples
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, StateError, initial_parameters
+from bttlab.util.errors import BttlabError
 
 from emulated_kernels import container
 from training_processor import state_digest
@@ -181,6 +182,17 @@ def test_a_bad_program_leaves_the_card_as_before(trainer, samples, monkeypatch, 
     trainer.load_parameters(initial_parameters(MODEL, 0))
     trainer.train(samples[:6], ADAMW, 1e-3)
     assert state_digest(trainer) == after
+
+
+def test_a_training_whose_thread_cannot_start_leaves_the_kernel_free(trainer, samples, monkeypatch):
+    def no_thread(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bttlab.util.threads.Thread.start", no_thread)
+        with pytest.raises(BttlabError, match="no thread for the training .*ulimit -u"):
+            trainer.start(samples[:1], SGD, 0.01)
+    assert trainer.start(samples[:1], SGD, 0.01).wait().shape == (1,)
 
 
 def test_loading_a_program_again_compiles_nothing(trainer, monkeypatch):

@@ -39,24 +39,10 @@ ALWAYS_INLINE Vector fold_right(const Vector &own, const Vector &above, float ad
 // Cycles from a row's addition to that of the row below: a switch and the adder. An address that takes as long from row to
 // row reads each row's vector when its product is wanted; else all vectors, or their products, would wait side by side.
 constexpr int ROW_CYCLES = 6;
-BLOCK Address row_delay(Address address) {
-#pragma HLS INLINE off
-#pragma HLS PIPELINE II=1
-#pragma HLS LATENCY min=ROW_CYCLES max=ROW_CYCLES
-    KEPT Address later = address;
-    return later;
-}
 
 // Cycles after an engine was asked for its vectors until it gives its result, at least. The select signal
 // of a bank that engines write is delayed by as much: vectors of other units then wait once, not in every bank's multiplexer.
 constexpr int ENGINE_CYCLES = 124;
-BLOCK int engine_delay(int writer) {
-#pragma HLS INLINE off
-#pragma HLS PIPELINE II=1
-#pragma HLS LATENCY min=ENGINE_CYCLES max=ENGINE_CYCLES
-    KEPT int later = writer;
-    return later;
-}
 
 // The decoded operation of an instruction: one bit per switch.
 struct EngineOperationBits {
@@ -98,7 +84,7 @@ Rows_Unroll:
     UNROLL
     for (int r = 0; r < ROWS; r++) {
         const Vector row = operand_buffer[e][r][buffer_address];
-        buffer_address = row_delay(buffer_address) & (OPERAND_BUFFER_DEPTH - 1);
+        buffer_address = delay<ROW_CYCLES>(buffer_address) & (OPERAND_BUFFER_DEPTH - 1);
         const Vector sum_0 = sums[e][0][r][index_of_buffer[0]], sum_1 = sums[e][1][r][index_of_buffer[1]];
         const Vector own = choose(in_buffer[1], sum_1, sum_0);
         moved = choose(drained_row == r, choose(drain.flags & PONG, sum_1, sum_0), moved);

@@ -47,8 +47,24 @@ constexpr int TABLES_AT = FUNCTIONS_AT + FUNCTIONS / FUNCTIONS_PER_VECTOR, TABLE
 constexpr int SHUFFLES_AT = TABLES_AT + 3 * TABLE_VECTORS;
 constexpr int INSTRUCTIONS_AT = SHUFFLES_AT + SHUFFLE_ENTRIES;
 
-static bool is_inside(const Range &range, int count) {
-    return range.first >= 0 && range.count >= 0 && range.first <= count && range.count <= count - range.first;
+// Most steps of an instruction: indices of steps stay small numbers, and every program ends. Compiled ones have some 20,000.
+constexpr int MOST_STEPS = 1 << 20;
+// Offsets of tokens, and numbers that follow from a sample's length, are 16 bits in the loop.
+constexpr int MOST_OFFSET = 1 << 16;
+
+// Whether an instruction has at most MOST_STEPS steps for samples of any length.
+static bool has_few_steps(const IntVector &low) {
+    long long steps = 1;
+    bool good = true;
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) {
+        const int code = field_of(low, FIELD_BOUND + j);
+        const int bound = code >> 15 ? program.registers[code & (REGISTERS - 1)].high : code;
+        steps *= bound > 1 ? bound : 1;
+        good &= steps <= MOST_STEPS;
+        if (!good) steps = 1;
+    }
+    return good;
 }
 
 // Vectors that a transfer instruction moves: the steps of its nest, whose bounds are constants; -1 if it is no transfer.
@@ -102,12 +118,17 @@ static IntVector checked_vector(const IntVector *image, int i, int &checksum) {
     return vector;
 }
 
-static void load_registers(const IntVector *image, int &checksum) {
+// Returns true if every register has a value of 16 bits for samples of any length.
+static bool load_registers(const IntVector *image, int &checksum) {
+    bool good = true;
 Registers:
     for (int r = 0; r < REGISTERS; r += REGISTERS_PER_VECTOR) {
         const IntVector vector = checked_vector(image, REGISTERS_AT + r / REGISTERS_PER_VECTOR, checksum);
         for (int i = 0; i < REGISTERS_PER_VECTOR; i++) {
-            program.registers[r + i] = {vector[4 * i], vector[4 * i + 1] & 31, vector[4 * i + 2], vector[4 * i + 3]};
+            const Register rule = {vector[4 * i], vector[4 * i + 1] & 31, vector[4 * i + 2], vector[4 * i + 3]};
+            program.registers[r + i] = rule;
+            good &= rule.offset > -MOST_OFFSET && rule.offset < MOST_OFFSET;
+            good &= rule.low >= 0 && rule.low <= rule.high && rule.high < MOST_OFFSET;
         }
     }
 Constants:
@@ -115,6 +136,7 @@ Constants:
         const IntVector vector = checked_vector(image, CONSTANTS_AT + w, checksum);
         for (int l = 0; l < LANES; l++) program.constant[w * LANES + l] = float_of(vector[l]);
     }
+    return good;
 }
 
 static void load_tables(const IntVector *image, int &checksum) {
@@ -144,7 +166,7 @@ Shuffles:
     }
 }
 
-// Returns true if every instruction names a unit, and operands in banks that the unit reaches.
+// Returns true if every instruction names a unit, has operands in banks that the unit reaches, and not too many steps.
 static bool load_instructions(const IntVector *image, int instructions, int &checksum) {
     bool good = true;
 Instructions:
@@ -153,7 +175,7 @@ Instructions:
         const IntVector high = checked_vector(image, INSTRUCTIONS_AT + 2 * i + 1, checksum);
         instruction_memory[0][i] = low, instruction_memory[1][i] = high;
         transfer_size[i] = static_cast<short>(vectors_of_transfer(low));
-        good &= ((field_of(low, FIELD_OPERATION) & 15) < UNITS) & reaches_its_banks(low, high);
+        good &= ((field_of(low, FIELD_OPERATION) & 15) < UNITS) & reaches_its_banks(low, high) & has_few_steps(low);
     }
     return good;
 }
@@ -168,25 +190,30 @@ static int load_program(const IntVector *image, int vectors) {
     if (head[0] != MAGIC || head[1] != VERSION || head[2] != DIGEST) return NO_PROGRAM;
     if (instructions < 0 || instructions > PROGRAM_DEPTH) return NO_PROGRAM;
     if (vectors != INSTRUCTIONS_AT + 2 * instructions) return NO_PROGRAM;
+    int first = 0;  // each section begins where the one before ends
     bool good = true;
 Sections:
     for (int s = 0; s < SECTIONS; s++) {
-        program.section[s] = {head[4 + 2 * s], head[5 + 2 * s]};
-        good &= is_inside(program.section[s], instructions);
+        const int count = head[5 + 2 * s];
+        good &= head[4 + 2 * s] == first && count >= 0 && count <= instructions - first;
+        program.section[s] = {first, count};
+        if (good) first += count;
     }
     if (!good) return NO_PROGRAM;
     program.sequence_length = model[0];
     program.intents = model[1];
     program.slots = model[2];
 Offset_Limits:
-    for (int s = 0; s < OFFSET_TABLES; s++) program.offset_limit[s] = model[3 + s];
-    load_registers(image, checksum);
+    for (int s = 0; s < OFFSET_TABLES; s++) {
+        program.offset_limit[s] = model[3 + s];
+        good &= model[3 + s] >= 0 && model[3 + s] <= MOST_OFFSET;
+    }
+    good &= load_registers(image, checksum);
     load_tables(image, checksum);
-    good = load_instructions(image, instructions, checksum);
-    const Range &forward = program.section[FORWARD];
+    good &= load_instructions(image, instructions, checksum);
     const int loaded = transfer_vectors(program.section[LOAD_SECTION]);
     const int stored = transfer_vectors(program.section[STORE_SECTION]);
-    good &= forward.first + forward.count == program.section[BACKWARD].first && loaded == stored && loaded >= 0;
+    good &= loaded == stored && loaded >= 0;
     good &= program.sequence_length >= 1 && program.sequence_length <= SEQUENCE;
     if (!good || checksum != 0) return NO_PROGRAM;
     program.instructions = instructions;

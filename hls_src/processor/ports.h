@@ -125,7 +125,7 @@ constexpr int writers_of(int bank, int writer = 0) {
         StorePort port;                                                                     \
         store_port(port, number, depth, to);                                                \
         const bool by_engine = writers & (1 << ENGINE_OUT_0 | 1 << ENGINE_OUT_1);           \
-        const int writer = by_engine ? engine_delay(port.writer) : port.writer;          \
+        const int writer = by_engine ? delay<ENGINE_CYCLES>(port.writer) : port.writer;  \
         if (port.valid) bank_##number[port.address] = vector_at(writer, vectors, writers);      \
         outside |= port.outside;                                                            \
     }

@@ -52,8 +52,8 @@ Read_Slots:
 }
 
 // A value from the host is checked before it is used in an address.
-static int check_sample(const Sample &sample) {
-    if (sample.tokens < 1 || sample.tokens > program.sequence_length) return BAD_LENGTH;
+static int check_sample(const Sample &sample, int least) {
+    if (sample.tokens < least || sample.tokens > program.sequence_length) return BAD_LENGTH;
     if (sample.intent < 0 || sample.intent >= program.intents) return BAD_INTENT;
     bool bad_token = false, bad_slot = false;
 Check_Tokens:

@@ -104,8 +104,9 @@ Runs:
         int vectors = 0;
         if (is_sample) {
             read_sample(sample, records + i * RECORD_VECTORS);
-            result.status = check_sample(sample);
+            result.status = check_sample(sample, command == TRAIN ? 2 : 1);  // the losses of a sample without words have no gradient
             if (result.status == DONE && command == TRAIN && !is_known(optimizer)) result.status = BAD_OPTIMIZER;
+            if (result.status != DONE) sample.tokens = sample.intent = 0;  // FLUSH may run with it
             range = program.section[FORWARD];
             if (command == TRAIN) range.count += program.section[BACKWARD].count;
         } else if (is_flush || is_clear) {

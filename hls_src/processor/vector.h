@@ -42,27 +42,24 @@ static inline Vector splat(float value) {
 #define KEPT const
 #endif
 
+// A value CYCLES later.
+template <int CYCLES, class Value>
+BLOCK Value delay(Value value) {
+#pragma HLS INLINE off
+#pragma HLS PIPELINE II=1
+#pragma HLS LATENCY min=CYCLES max=CYCLES
+    KEPT Value later = value;
+    return later;
+}
+
 // Registers of a value that may cross from one SLR of the card to the other: one on each side of the boundary.
 constexpr int CROSSING_CYCLES = 2;
-BLOCK int cross_slr(int value) {
-#pragma HLS INLINE off
-#pragma HLS PIPELINE II=1
-#pragma HLS LATENCY min=CROSSING_CYCLES max=CROSSING_CYCLES
-    KEPT int later = value;
-    return later;
-}
-BLOCK float cross_slr(float value) {
-#pragma HLS INLINE off
-#pragma HLS PIPELINE II=1
-#pragma HLS LATENCY min=CROSSING_CYCLES max=CROSSING_CYCLES
-    KEPT float later = value;
-    return later;
-}
+ALWAYS_INLINE int cross_slr(int value) { return delay<CROSSING_CYCLES>(value); }
 ALWAYS_INLINE Vector cross_slr(Vector vector) {
     Vector later = vector;
 #if defined(__SYNTHESIS__)
     UNROLL
-    for (int l = 0; l < LANES; l++) later[l] = cross_slr(vector[l]);
+    for (int l = 0; l < LANES; l++) later[l] = delay<CROSSING_CYCLES>(vector[l]);
 #endif
     return later;
 }

@@ -1,6 +1,7 @@
-// The kernel's port under sanitizers, with what a host can put there: valid samples (`port train COUNT SEED IMAGE`), and
-// arguments, records and programs that are garbage (`port fuzz COUNT SEED IMAGE`), in buffers of exactly the bytes that
-// trainer_reach tells. IMAGE is a file with a program.
+// The kernel's port under sanitizers, with what a host can put there: valid samples (`port train COUNT SEED IMAGE`),
+// arguments, records and programs that are garbage (`port fuzz COUNT SEED IMAGE`), and programs with extreme fields, which
+// run if the kernel takes them (`port programs COUNT SEED IMAGE`), in buffers of exactly the bytes that trainer_reach tells.
+// IMAGE is a file with a program.
 #include "../processor/trainer.cpp"
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -71,8 +73,38 @@ static std::unique_ptr<T, decltype(&std::free)> buffer(long long bytes) {
 static std::vector<char> sound_program;
 static int statuses[PROGRAM_STUCK + 1];
 
+// Sets an integer of an image; the image's sum stays 0, so that only what the numbers mean can be refused.
+static void set_number(IntVector *image, int vector, int lane, int value) {
+    const int before = image[vector][lane];
+    image[vector][lane] = value;
+    const unsigned sum = static_cast<unsigned>(image[1][LANES - 1]) + static_cast<unsigned>(before) - static_cast<unsigned>(value);
+    image[1][LANES - 1] = static_cast<int>(sum);
+}
+
+// Sets fields of instructions, and registers and offset limits, to what no compiler writes.
+static void set_extremes(IntVector *image, int instructions) {
+    const int extremes[] = {0, 1, 2, 17, 0x100, 0x400, 0x1000, 0x4000, 0x7fff, 0x8000, 0xc000, 0xffff};
+    for (unsigned n = 1 + draw(40); n > 0; n--) {
+        const int field = FIELD_BOUND + static_cast<int>(draw(INSTRUCTION_FIELDS - FIELD_BOUND));
+        const int instruction = static_cast<int>(draw(instructions)), shift = field % 2 * 16;
+        const int vector = INSTRUCTIONS_AT + 2 * instruction + field / (2 * LANES), lane = field / 2 % LANES;
+        int value = draw(2) ? extremes[draw(12)] : static_cast<int>(draw(1u << 16));
+        if (draw(3) == 0) value = 0x8000 | static_cast<int>(draw(REGISTERS));
+        const unsigned others = static_cast<unsigned>(image[vector][lane]) & ~(0xffffu << shift);
+        set_number(image, vector, lane, static_cast<int>(others | static_cast<unsigned>(value) << shift));
+    }
+    for (unsigned n = draw(3); n > 0; n--) {
+        const int vector = REGISTERS_AT + static_cast<int>(draw(REGISTERS / REGISTERS_PER_VECTOR));
+        set_number(image, vector, static_cast<int>(draw(LANES)), draw(2) ? any_number(1 << 16) : static_cast<int>(draw(1u << 16)));
+    }
+    if (draw(4) == 0) set_number(image, 1, 3 + static_cast<int>(draw(OFFSET_TABLES)), any_number(1 << 16));
+}
+
+enum Damage { NO_DAMAGE, GARBAGE, EXTREMES };
+
 // LOAD_PROGRAM with a whole image, or with one that was damaged; returns whether the kernel takes it.
-static bool load_program(bool garbage) {
+static bool load_program(Damage damage) {
+    const bool garbage = damage == GARBAGE;
     const int vectors = static_cast<int>(sound_program.size() / sizeof(IntVector));
     const int given = garbage && draw(4) == 0 ? any_number(vectors) : vectors;
     const int claimed = given < 0 || given > 2 * vectors ? vectors : given;
@@ -83,12 +115,9 @@ static bool load_program(bool garbage) {
     if (copied > 0) std::memcpy(image.get(), sound_program.data(), copied);
     for (unsigned n = garbage ? 1 + draw(3) : 0; n > 0 && claimed > 1; n--) {
         const int vector = draw(2) ? static_cast<int>(draw(claimed)) : static_cast<int>(draw(2));
-        const int lane = static_cast<int>(draw(LANES)), value = any_number(vectors), before = image.get()[vector][lane];
-        image.get()[vector][lane] = value;
-        // The sum stays 0: only what the numbers mean can be refused.
-        const unsigned sum = static_cast<unsigned>(image.get()[1][LANES - 1]) + before - static_cast<unsigned>(value);
-        image.get()[1][LANES - 1] = static_cast<int>(sum);
+        set_number(image.get(), vector, static_cast<int>(draw(LANES)), any_number(vectors));
     }
+    if (damage == EXTREMES) set_extremes(image.get(), (vectors - INSTRUCTIONS_AT) / 2);
     trainer(LOAD_PROGRAM, claimed, 0, 0.0f, 0.0f, 0.0f, nullptr, results.get(), nullptr, image.get());
     return results.get()[0][0] == DONE;
 }
@@ -147,8 +176,8 @@ static void load_parameters() {
 static int fuzz(int count) {
     for (int i = 0; i < count; i++) {
         if (i % 100 == 0) {
-            for (int n = 0; n < 10; n++) load_program(true);
-            if (!load_program(false)) return 2;
+            for (int n = 0; n < 10; n++) load_program(GARBAGE);
+            if (!load_program(NO_DAMAGE)) return 2;
             load_parameters();
         }
         const float constants[3] = {draw(3) ? 0.9f : any_float(), draw(3) ? 0.999f : any_float(),
@@ -165,6 +194,19 @@ static int fuzz(int count) {
     return 0;
 }
 
+// Programs with extreme fields: each is refused, or runs within its memories.
+static int programs(int count) {
+    int taken = 0;
+    for (int i = 0; i < count; i++) {
+        if (!load_program(EXTREMES)) continue;
+        taken++;
+        const float constants[3] = {0.9f, 0.999f, 1e-8f};
+        for (int command : {LOAD, TRAIN, PREDICT, STORE}) call(command, 2, static_cast<int>(draw(3)), constants, draw(4) == 0);
+    }
+    std::printf("%d programs taken\n", taken);
+    return taken > count / 20 ? 0 : 3;
+}
+
 static int train(int count) {
     const float constants[3] = {0.9f, 0.999f, 1e-8f};
     for (int optimizer = SGD; optimizer <= ADAMW; optimizer++) {
@@ -179,8 +221,9 @@ int main(int, char **arguments) {
     state = static_cast<unsigned long long>(std::atoi(arguments[3]));
     std::ifstream image(arguments[4], std::ios::binary);
     sound_program.assign(std::istreambuf_iterator<char>(image), {});
-    if (!load_program(false)) return 2;
-    const int failed = std::strcmp(arguments[1], "fuzz") ? train(count) : fuzz(count);
+    if (!load_program(NO_DAMAGE)) return 2;
+    const std::string mode = arguments[1];
+    const int failed = mode == "fuzz" ? fuzz(count) : mode == "programs" ? programs(count) : train(count);
     for (const int number : statuses) std::printf("%d ", number);
     std::printf("\n%d runs by two threads\n", runs.get());
     return failed;

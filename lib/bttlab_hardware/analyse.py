@@ -1,5 +1,6 @@
 """Find the machine's loop in the source, schedule it, and check it against the rules of HLS."""
 
+import re
 from dataclasses import dataclass
 from math import ceil, floor
 from pathlib import Path
@@ -198,8 +199,13 @@ def _schedule(
     )
 
 
-def _delays(module: Module, places: Places, pragmas: list[Pragma], constants: dict[str, int]) -> dict[str, int]:
-    """Return the latency of each delay block: a function, not inlined, that returns its argument."""
+def _delays(
+    module: Module, places: Places, pragmas: list[Pragma], constants: dict[str, int]
+) -> dict[str, tuple[int, Pragma]]:
+    """Return latency and pragma of each delay block: a function, not inlined, that returns its argument.
+
+    A pragma may name the first argument of a template: `delay<2, int>` takes 2 cycles.
+    """
     latency_of = {}
     for function in module.functions:
         if not _returns_argument(function):
@@ -213,7 +219,9 @@ def _delays(module: Module, places: Places, pragmas: list[Pragma], constants: di
         for pragma in (p for p in inside if own and p.name == "LATENCY"):
             least, most = pragma.values.get("min"), pragma.values.get("max")
             if least == most is not None:
-                latency_of[function.name] = int(least) if least.isdigit() else constants[least]
+                argument = re.search(r"<(\d+)", place.function)
+                cycles = least if least.isdigit() else argument[1] if argument else constants[least]
+                latency_of[function.name] = int(cycles), pragma
     return latency_of
 
 
@@ -231,14 +239,15 @@ def _returns_argument(function: Function) -> bool:
     return kept and store.operands[0].kind == "argument" and end.operands[0] is load
 
 
-def _mark_delays(function: Function, delays: dict[str, int]) -> int:
-    """Replace calls of delay blocks by `delay` instructions; return the number of blocks that are called."""
+def _mark_delays(function: Function, delays: dict[str, tuple[int, Pragma]]) -> int:
+    """Replace calls of delay blocks by `delay` instructions; return the number of pragmas that these follow."""
     called = set()
     for instruction in (i for block in function.blocks.values() for i in block):
         if (name := callee(instruction)) in delays:
-            instruction.opcode, instruction.delay = "delay", delays[name]
+            instruction.opcode = "delay"
+            instruction.delay, pragma = delays[name]
             del instruction.operands[1:]
-            called.add(name)
+            called.add(pragma.place)
     return len(called)
 
 

@@ -30,7 +30,7 @@ def write_loop(schedule: Schedule, folder: Path) -> dict[str, str]:
 
 
 def module_digests(files: dict[str, str]) -> dict[str, str]:
-    """Return the SHA-256 of each module that Yosys counts, including the modules that it instantiates.
+    """Return the SHA-256, without comments, of each module that Yosys counts and of the modules that it instantiates.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def module_digests(files: dict[str, str]) -> dict[str, str]:
     for module in files[f"{TOP}.v"].split("\nmodule ")[1:]:
         texts[module.split(" ", 1)[0]] = module + below
     del texts[TOP]
-    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    return {name: hashlib.sha256(re.sub(r" *//.*", "", text).encode()).hexdigest() for name, text in texts.items()}
 
 
 def _interface(loop: LoopVerilog) -> str:

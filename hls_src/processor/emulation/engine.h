@@ -24,8 +24,9 @@ struct Results {
 
 static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, bool reads_stream) {
     const auto &operand = nest.code->operand;
-    results.bank = nest.operand[BANK_OUT];  // a dummy vector if the operand is not valid
+    results.bank = nest.operand[BANK_OUT];
     results.to_buffer = operand[BUFFER_OUT].valid;
+    if (!operand[BANK_OUT].valid && !results.to_buffer) return false;  // to a single dummy vector
     if (operand[BANK_OUT].valid) {
         const Reach &to = results.bank;
         if (!is_one_to_one(nest, to, tiled)) return false;

@@ -150,30 +150,27 @@ static inline void place(Nest &nest, int o, Vector *memory, int depth, const Box
     reach.memory = memory;
     const int offset_level = nest.code->offset_level;
     reach.token_offset = operand.offset_table < 0 ? nullptr : sample.token_offset[operand.offset_table % OFFSET_TABLES] + GROUP * operand.group;
-    // All levels at a time.
-    const __m128i stride = _mm_cvtepi16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(operand.stride)));
-    const __m128i from = _mm_loadu_si128(reinterpret_cast<const __m128i *>(box.from));
-    const __m128i to = _mm_loadu_si128(reinterpret_cast<const __m128i *>(box.to));
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(reach.stride), stride);
+    for (int j = 0; j < LEVELS; j++) reach.stride[j] = operand.stride[j];
     reach.start = reach.low = reach.high = 0;
-    const __m128i is_empty = _mm_cmpgt_epi32(from, to);
-    if (!_mm_testz_si128(is_empty, is_empty)) return;
-    const __m128i first = _mm_mullo_epi32(from, stride), last = _mm_mullo_epi32(to, stride);
-    const __m128i pairs = _mm_hadd_epi32(_mm_min_epi32(first, last), _mm_max_epi32(first, last));
-    const __m128i sums = _mm_hadd_epi32(pairs, pairs);
-    int low = operand.base + _mm_extract_epi32(sums, 0), high = operand.base + _mm_extract_epi32(sums, 1);
+    long low = operand.base, high = operand.base;  // a sum of four products of bounds and strides exceeds 32 bits
+    for (int j = 0; j < LEVELS; j++) {
+        if (box.from[j] > box.to[j]) return;  // no step
+        const long a = 1L * box.from[j] * operand.stride[j], b = 1L * box.to[j] * operand.stride[j];
+        low += a < b ? a : b;
+        high += a < b ? b : a;
+    }
     if (reach.token_offset) {
         const int i = offset_level, most_index = box.to[i];
         if (GROUP * operand.group + most_index >= SEQUENCE) {
             nest.is_inside = false;
             return;
         }
-        const int a = box.from[i] * reach.stride[i], b = most_index * reach.stride[i];
+        const long a = 1L * box.from[i] * reach.stride[i], b = 1L * most_index * reach.stride[i];
         low -= a < b ? a : b;
         high -= a < b ? b : a;
-        int least = 1 << 30, most = -least;
+        long least = 1L << 40, most = -least;
         for (int j = box.from[i]; j <= most_index; j++) {
-            const int offset = reach.token_offset[j] + j * reach.stride[i];
+            const long offset = reach.token_offset[j] + 1L * j * reach.stride[i];
             least = offset < least ? offset : least;
             most = offset > most ? offset : most;
         }
@@ -183,9 +180,12 @@ static inline void place(Nest &nest, int o, Vector *memory, int depth, const Box
     // Addresses count modulo 2^16: a base just below it is a negative one.
     const int wrapped = high >= depth ? 1 << 16 : low < 0 ? -(1 << 16) : 0;
     reach.start = operand.base - wrapped;
-    reach.low = low - wrapped;
-    reach.high = high - wrapped;
-    nest.is_inside &= reach.low >= 0 && reach.high < depth;
+    low -= wrapped, high -= wrapped;
+    if (low < 0 || high >= depth) {
+        nest.is_inside = false;
+        return;
+    }
+    reach.low = static_cast<int>(low), reach.high = static_cast<int>(high);
 }
 
 static inline void place_nowhere(Nest &nest, int o, Vector *vector) { nest.operand[o] = {vector, 0, {}, nullptr, 0, 0}; }

@@ -20,17 +20,11 @@ constexpr int MAP_VECTORS = 1 << 16;
 static Place map_memory[MAP_VECTORS][LANES];
 static int map_vectors;  // in use
 
-// Four vectors out whose lanes take four contiguous elements: lane l of vector out[i] is element in[l] + i.
-struct Quartet {
-    Place in[LANES], out[4];
-};
-
 struct ShuffleMap {
     bool is_made;
     int key[4 * LEVELS];  // the cache key, apart from the tables
     const Place (*place)[LANES];
     int run;  // elements that stay contiguous: 16, 4 or 1
-    const Quartet *quartets;  // the map as quartets only; null if it has other elements
 };
 constexpr int MAPS = 256, MAPS_LOOKED_AT = 8;
 static ShuffleMap maps[MAPS];
@@ -76,35 +70,6 @@ static int longest_run(const Place (*place)[LANES], int vectors) {
     return 1;
 }
 
-// Finds the quartets of a map of single elements.
-static void make_quartets(ShuffleMap &map, int vectors) {
-    static short vector_at[ZERO_PLACE + LANES];  // the vector out that begins with this element; -1: none
-    for (short &vector : vector_at) vector = -1;
-    for (int w = 0; w < vectors; w++) vector_at[map.place[w][0]] = w;
-    if (map_vectors + 2 * (vectors / 4) > MAP_VECTORS) return;
-    Quartet *made = reinterpret_cast<Quartet *>(map_memory + map_vectors);
-    int quartets = 0;
-    for (int w = 0; w < vectors; w++) {
-        const Place *first = map.place[w];
-        if (*first % 4) continue;
-        Quartet quartet;
-        __builtin_memcpy(quartet.in, first, sizeof(quartet.in));
-        for (int i = 0; i < 4; i++) {
-            const int vector = vector_at[*first + i];
-            for (int l = 0; l < LANES; l++) {
-                if (vector < 0 || first[l] == ZERO_PLACE || map.place[vector][l] != first[l] + i) return;
-            }
-            quartet.out[i] = vector;
-        }
-        if (quartet.out[0] != w) return;  // an element that goes to two places
-        made[quartets++] = quartet;
-    }
-    if (4 * quartets != vectors) return;
-    map_vectors += 2 * quartets;
-    map.quartets = made;
-}
-static_assert(sizeof(Quartet) <= 2 * sizeof(map_memory[0]), "a quartet takes the room of two vectors' places");
-
 // Builds the map of a block whose steps read and write in these boxes. Elements that no vector of the block wrote are zero.
 static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const Box &writes) {
     static Place in_column[LANES][SHUFFLE_VECTORS];
@@ -138,8 +103,6 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
     map.is_made = true;
     map.place = place;
     map.run = longest_run(place, made);
-    map.quartets = nullptr;
-    if (map.run == 1 && made <= MOST_READS && writes.to[1] == 0 && writes.to[2] == 0) make_quartets(map, made);
 }
 static_assert((SHUFFLE_VECTORS & (SHUFFLE_VECTORS - 1)) == 0, "places are taken modulo their number");
 
@@ -187,40 +150,6 @@ static void give_vectors(const Nest &nest, const Box &writes, const Vector *bloc
             if (to_bank) store(bank + n * bank_stride, vector);
             if (to_buffer) store(buffer + ((row + n * rows) & (ROWS - 1)) * BUFFER_PITCH + n * buffer_stride, vector);
             if (check) mark_overflow(marks, vector, STATE_LIMIT);
-        }
-    });
-}
-
-// Writes the vectors out of a map of quartets, which are contiguous: each quartet is a transposition of 4 x 4 elements.
-static void give_quartets(Vector *to, int vectors, const Vector *block, const Quartet *quartet) {
-    const float *from = reinterpret_cast<const float *>(block);
-    for (int n = 0; n < vectors; n += 4, quartet++) {
-        __m256 column[2][4];
-        UNROLL
-        for (int half = 0; half < 2; half++) {
-            __m256 row[4];
-            UNROLL
-            for (int i = 0; i < 4; i++) {
-                const Place *in = quartet->in + 8 * half + i;
-                row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from + in[0])),
-                                              _mm_loadu_ps(from + in[4]), 1);
-            }
-            transpose(row, column[half]);
-        }
-        UNROLL
-        for (int i = 0; i < 4; i++) store(to + quartet->out[i], join(column[0][i], column[1][i]));
-    }
-}
-
-static void give_quartets(const Nest &nest, const Box &writes, const Vector *block, const Quartet *quartets) {
-    const Reach &bank = nest.operand[SHUFFLED_OUT], &buffer = nest.operand[SHUFFLED_BUFFER];
-    each_row(nest, writes, LEVELS - 1, [&](const Step &step, int count, const long *) {
-        if (nest.code->operand[SHUFFLED_OUT].valid) {
-            give_quartets(bank.memory + step.offset[SHUFFLED_OUT], count, block, quartets);
-        }
-        if (nest.code->operand[SHUFFLED_BUFFER].valid) {
-            Vector *row = buffer_row(buffer, row_of(nest, step)) + step.offset[SHUFFLED_BUFFER];
-            give_quartets(row, count, block, quartets);
         }
     });
 }
@@ -277,7 +206,9 @@ static void run_shuffle(const Nest &nest, Run &run) {
     const Box reads = shuffle_reads(nest), writes = shuffle_writes(nest);
     long vectors_in = 1;
     for (int j = 1; j < LEVELS; j++) vectors_in *= nest.end[j];
-    if (vectors_in > MOST_READS) {
+    long vectors_out = 1;
+    for (int j = 1; j < LEVELS; j++) vectors_out *= writes.to[j] + 1;
+    if (vectors_in > MOST_READS || vectors_out > MAP_VECTORS) {
         run.overflow = true;
         return;
     }
@@ -289,9 +220,6 @@ static void run_shuffle(const Nest &nest, Run &run) {
     const Reach &from = nest.operand[SOURCE], &to = nest.operand[SHUFFLED_OUT];
     const bool meet = from.memory == to.memory && overlap(from, to);
     const bool stays = !meet && lies_together(nest, reads);  // the block is read in place, without a copy
-    const auto is_line = [&](int o) { return !code.operand[o].valid || nest.operand[o].stride[LEVELS - 1] == 1; };
-    const bool is_plain = !(code.flags & CHECK) && code.row_level < LEVELS - 1 && is_line(SHUFFLED_OUT) &&
-                          is_line(SHUFFLED_BUFFER) && !is_any_offset(nest, LEVELS - 1);
     const Vector *before = nullptr;
     for (int block = 0; block < nest.n[0]; block++) {
         Box in = reads, out = writes;
@@ -305,11 +233,7 @@ static void run_shuffle(const Nest &nest, Run &run) {
         Vector *vectors = stays ? from.memory + from.offset(first, code.offset_level) : block_vectors[block % 2];
         if (!meet) {
             if (takes && !stays) take_vectors(nest, in, vectors);
-            if (gives && map->quartets && is_plain) {
-                give_quartets(nest, out, before, map->quartets);
-            } else if (gives) {
-                give(nest, out, before, map->place, marks);
-            }
+            if (gives) give(nest, out, before, map->place, marks);
             before = vectors;
             continue;
         }

@@ -8,6 +8,7 @@ import numpy as np
 
 from bttlab.model import NumericalFault
 from bttlab.model.loop import chunks, train_pieces
+from bttlab.util.errors import BttlabError
 from bttlab.util.threads import Thread
 
 STOP_SECONDS = 1.0
@@ -34,7 +35,11 @@ class TrainingRun:
         self.seconds = 0.0  # of training so far
         lock.acquire()
         self._thread = Thread(target=self._train, args=(train, lock), name="bttlab-train")
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            lock.release()
+            raise BttlabError(f"the host has no thread for the training ({error}); raise ulimit -u") from None
 
     def _train(self, train: Callable[[slice], np.ndarray], lock: threading.Lock) -> None:
         try:

@@ -295,7 +295,7 @@ def test_faults_in_the_machine(tmp_path):
         "promise queue: a distance of 64",
         "promise begun_before: a distance of 1000",
         "pragma DEPENDENCE at machine.h",
-        "block 4 functions have a LATENCY, and 0",
+        "block 1 functions have a LATENCY, and 0",
         "budget bram36",
     ):
         assert any(one.startswith(message) for one in messages), message

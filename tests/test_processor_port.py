@@ -1,0 +1,26 @@
+"""The kernel's port under sanitizers: programs that no compiler writes."""
+
+import subprocess
+
+import pytest
+
+from bttlab.card.build import HLS_SOURCE
+from bttlab.card.compiled import compiled_program
+from bttlab.card.image import IMAGES
+
+from build_library import COMPILER
+from training_processor import SMALL
+
+pytestmark = pytest.mark.long
+FLAGS = ("-std=c++17", "-g1", "-O0", "-ffp-contract=off", "-Wno-psabi", "-DBTTLAB_FAST", "-pthread")
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize=signed-integer-overflow", "-fno-sanitize-recover=all")
+
+
+def test_a_program_with_extreme_fields_is_refused_or_stays_within_its_memories(tmp_path):
+    port, image = tmp_path / "port", tmp_path / "image"
+    image.write_bytes(compiled_program(SMALL).image.tobytes())
+    source = HLS_SOURCE / "testbench" / "port.cpp"
+    subprocess.run([COMPILER, *FLAGS, *SANITIZE, *IMAGES[-1].flags, source, "-o", port], check=True)
+    done = subprocess.run([port, "programs", "400", "1", image], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stderr or done.stdout)[:2000]
+    assert "programs taken" in done.stdout
