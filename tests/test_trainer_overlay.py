@@ -190,7 +190,7 @@ def test_a_training_whose_thread_cannot_start_leaves_the_kernel_free(trainer, sa
 
     with monkeypatch.context() as patch:
         patch.setattr("bttlab.util.threads.Thread.start", no_thread)
-        with pytest.raises(BttlabError, match="no thread for the training .*ulimit -u"):
+        with pytest.raises(BttlabError, match=r"no thread for the training .*ulimit -u"):
             trainer.start(samples[:1], SGD, 0.01)
     assert trainer.start(samples[:1], SGD, 0.01).wait().shape == (1,)
 
