@@ -4,12 +4,16 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from bttlab.baseline import modelled
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.modelled import LAUNCH, Kernel, count_kernels, model_step, typical_sample
+from bttlab.baseline.run import MODULE
 from bttlab.baseline.step import Task
 from bttlab.cli import main
+from bttlab.compiler.trace import trace
 from bttlab.data import load_corpus
 from bttlab.estimate.card import estimate
 from bttlab.lab import Savings, Workload, gpu_over_card, modelled_targets
@@ -144,3 +148,27 @@ def test_a_kernel_takes_the_longest_of_arithmetic_bytes_and_launches(monkeypatch
     assert modelled._seconds(Kernel(1, flops, 0.0), 1.0, gpu) == pytest.approx(2)
     assert modelled._seconds(Kernel(1, flops, moved), 1.0, gpu) == pytest.approx(2)
     assert modelled._seconds(Kernel(1, flops, moved), 3.0, gpu) == 3
+
+
+def test_an_edited_class_of_a_notebook_is_counted_again(sample):
+    """The second class has the first one's name, sizes and parameters, as after an edit of its cell."""
+
+    def of(activations):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.table, self.head = nn.Embedding(CONFIG.vocabulary_size, 64), nn.Linear(64, CONFIG.intents)
+
+            def forward(self, tokens):
+                x = self.table(tokens)
+                for _ in range(activations):
+                    x = torch.tanh(x)
+                return self.head(x[:, 0])
+
+        return trace(Net(), sequence_length=CONFIG.sequence_length)
+
+    once, thrice = of(1), of(3)
+    assert once.to_dict() == thrice.to_dict()
+    gpu = find_gpu("RTX-3090")
+    counts = [model_step(gpu, MODULE, "eager", module, sample).kernels for module in (once, thrice)]
+    assert counts[0] < counts[1]

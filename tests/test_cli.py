@@ -1,5 +1,6 @@
 """The command line: results on stdout, the rest on stderr, one line and the right exit code for what is wrong."""
 
+import argparse
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from seqeval.metrics import f1_score
 
 from bttlab.card import build
 from bttlab.cli import main
-from bttlab.commands import doctor, self_check
+from bttlab.commands import doctor, models, self_check
 from bttlab.model import ModelConfig, ReferenceTrainer, Transformer
 from bttlab.runs import devices, read_checkpoint
 from tiny_runs import write_corpus
@@ -351,3 +352,15 @@ def test_a_corpus_with_more_words_gets_a_model_with_more_rows(tmp_path, capsys):
     assert "--vocabulary 900: the run has 1100" in fails(
         capsys, "train", "--resume", str(tmp_path / "run"), "--vocabulary", "900"
     )
+
+
+def test_a_file_with_a_vocabulary_does_not_grow_and_options_stay(tmp_path):
+    file = tmp_path / "model.toml"
+    file.write_text("vocabulary_size = 27\n")
+    parser = argparse.ArgumentParser()
+    models.add_model(parser)
+    options = parser.parse_args(["--model", str(file)])
+    before = dict(vars(options))
+    assert models.models_of(options, (2,))[0].vocabulary_size == 27
+    assert vars(options) == before and models.has_vocabulary(options)
+    assert not models.has_vocabulary(parser.parse_args([]))

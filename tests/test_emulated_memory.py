@@ -48,13 +48,18 @@ def test_a_bank_keeps_account(bank):
 def test_a_bank_is_256_mb(bank):
     most = bank.allocate(BANK - PAGE, "u1")
     assert bank.allocate(PAGE, "u1").device_address == 3 * BANK - PAGE
-    with pytest.raises(BttlabError, match=r"cannot allocate 4,097 bytes in HBM\[2\]: 4,096 of 268,435,456 are free"):
+    with pytest.raises(BttlabError, match=r"4,097 bytes in HBM\[2\]: at most 4,096 of its 268,435,456 bytes"):
         bank.allocate(PAGE + 1, "u1")
     del most
     with pytest.raises(BttlabError, match="cannot allocate"):
         bank.allocate(BANK // 4 + 1, "u4")
     with pytest.raises(BttlabError, match="at least one"):
         bank.allocate(0)
+
+
+def test_the_first_bank_does_not_have_its_first_page():
+    with pytest.raises(BttlabError, match=r"268,435,456 bytes in HBM\[0\]: at most 268,431,360 of its 268,435,456"):
+        EmulatedU50().memory.allocate(0, BANK)
 
 
 def test_a_full_bank_gets_back_what_is_garbage(bank):

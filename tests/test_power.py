@@ -17,6 +17,7 @@ from bttlab.estimate.power import power
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.work import Work
 from bttlab.model import ModelConfig, Optimizer
+from bttlab.util.quantities import Quantity, QuantityError
 
 from training_processor import SMALL, some_parameters, some_samples
 
@@ -99,3 +100,13 @@ def test_leakage_and_losses_of_the_regulator_come_on_top(found, monkeypatch):
     monkeypatch.setattr("bttlab.estimate.power.read_data", lambda name: data)
     factor = (1 + c["static_per_dynamic"]) / c["regulator_efficiency"]
     assert before == pytest.approx(busy(found, 1.0)["engines"].value * factor) and factor > 1
+
+
+def test_sums_of_quantities_with_and_without_a_band():
+    bare, banded = Quantity(2.0, "W", "published", "a"), Quantity(3.0, "W", "modelled", "b", 2.5, 4.0)
+    assert bare + bare == Quantity(4.0, "W", "published", "a")
+    assert banded + bare == Quantity(5.0, "W", "modelled", "b", 4.5, 6.0)
+    assert (bare + banded).low == 4.5
+    for other in (Quantity.missing("W", "no meter"), Quantity(1.0, "J", "measured", "c")):
+        with pytest.raises(QuantityError, match="cannot be added"):
+            _ = bare + other

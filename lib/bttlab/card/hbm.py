@@ -70,10 +70,9 @@ class CardMemory:
                 self._collect()
                 begin = self._gap(bank, length)
             if begin is None:
-                free = U50.hbm_bank_bytes - self._used(bank)
                 raise CardMemoryError(
-                    f"cannot allocate {size:,} bytes in HBM[{bank}]: {free:,} of {U50.hbm_bank_bytes:,} are free; "
-                    "free buffers or use another bank"
+                    f"cannot allocate {size:,} bytes in HBM[{bank}]: at most {self._largest_gap(bank):,} of its "
+                    f"{U50.hbm_bank_bytes:,} bytes are free in one piece; free buffers or use another bank"
                 )
             handle = next(self._handles)
             self._spans[handle] = begin, begin + length
@@ -142,6 +141,12 @@ class CardMemory:
                 return begin
             begin = used_end
         return begin if begin + length <= (bank + 1) * U50.hbm_bank_bytes else None
+
+    def _largest_gap(self, bank: int) -> int:
+        """Return the bytes of the largest gap; the card's first page is never used, so that no address is 0."""
+        ends = [max(bank * U50.hbm_bank_bytes, PAGE), *(end for _, end, _ in self._banks[bank])]
+        begins = [*(begin for begin, _, _ in self._banks[bank]), (bank + 1) * U50.hbm_bank_bytes]
+        return max(begin - end for begin, end in zip(begins, ends, strict=True))
 
     def _used(self, bank: int) -> int:
         return sum(end - begin for begin, end, _ in self._banks[bank])

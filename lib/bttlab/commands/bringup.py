@@ -71,7 +71,7 @@ def _samples(options: argparse.Namespace) -> tuple:
     model, corpus = models.model_or_module(options), load_corpus(options.data, "unk")
     is_module = models.is_module(options)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size if is_module else None)
-    if not is_module and options.vocabulary is None and len(vocabulary) > model.vocabulary_size:
+    if not is_module and not models.has_vocabulary(options) and len(vocabulary) > model.vocabulary_size:
         model = model.with_vocabulary(len(vocabulary))
     samples = encode(corpus.train, vocabulary, corpus, model)
     return model, samples[np.arange(options.samples) % len(samples)]

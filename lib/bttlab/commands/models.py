@@ -108,6 +108,13 @@ def model_or_module(options: argparse.Namespace, seed: int = 0) -> "ModelConfig 
     return module_of(options, seed) if is_module(options) else model_of(options)
 
 
+def has_vocabulary(options: argparse.Namespace) -> bool:
+    """Return whether the options or their file say how many words the model knows: it does not grow with a corpus."""
+    return options.vocabulary is not None or (
+        options.model is not None and not is_module(options) and "vocabulary_size" in _read(Path(options.model))
+    )
+
+
 def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[ModelConfig]":
     """Return a model for each number of encoders: those of --encoders, else of --model, else `several`."""
     values = {} if options.model is None else _read(Path(options.model))
@@ -115,8 +122,6 @@ def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[Mode
         base = _built(values, options)
     except (BttlabError, TypeError) as error:
         raise BttlabError(f"--model {options.model}: {error}" if values else str(error)) from None
-    if "vocabulary_size" in values:  # it is not to grow with a corpus
-        options.vocabulary = base.vocabulary_size
     counts = options.encoders
     if counts is None:
         counts = [base.encoders] if "encoders" in values else several

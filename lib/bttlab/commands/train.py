@@ -117,7 +117,7 @@ def _new(options: argparse.Namespace, given: dict):
     config = models.model_of(options) if module is None else module.config
     settings = settings_of(values, config)
     corpus = load_corpus(settings.data, settings.unknown_labels)
-    if module is None and options.vocabulary is None:  # room for all words
+    if module is None and not models.has_vocabulary(options):  # room for all words
         words = Vocabulary.from_sentences(corpus.train.words, None, settings.word_classes)
         if len(words) > config.vocabulary_size:
             settings = replace(settings, config=config.with_vocabulary(len(words)))

@@ -43,8 +43,20 @@ class Quantity:
             raise QuantityError(f"value {self.value!r}: it must be finite, or null with the reason")
 
     def __add__(self, other: "Quantity") -> "Quantity":
-        """Add values and bounds; unit and provenance are those of this one."""
-        return replace(self, value=self.value + other.value, low=self.low + other.low, high=self.high + other.high)
+        """Add values and bounds, of which a quantity without a band has its value; unit and provenance are this one's.
+
+        Raises
+        ------
+        QuantityError
+            If one has no value, or their units differ.
+        """
+        if self.value is None or other.value is None or self.unit != other.unit:
+            raise QuantityError(f"{self.value} {self.unit} and {other.value} {other.unit} cannot be added")
+        low = high = None
+        if self.low is not None or other.low is not None:
+            low = sum(one.value if one.low is None else one.low for one in (self, other))
+            high = sum(one.value if one.high is None else one.high for one in (self, other))
+        return replace(self, value=self.value + other.value, low=low, high=high)
 
     def scaled(self, factor: float, unit: str | None = None) -> "Quantity":
         """Return this times a factor, in another unit if the factor has one."""
