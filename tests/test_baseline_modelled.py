@@ -150,7 +150,7 @@ def test_a_kernel_takes_the_longest_of_arithmetic_bytes_and_launches(monkeypatch
     assert modelled._seconds(Kernel(1, flops, moved), 3.0, gpu) == 3
 
 
-def test_an_edited_class_of_a_notebook_is_counted_again(sample):
+def test_an_edited_class_of_a_notebook_is_counted_again():
     """The second class has the first one's name, sizes and parameters, as after an edit of its cell."""
 
     def of(activations):
@@ -169,6 +169,6 @@ def test_an_edited_class_of_a_notebook_is_counted_again(sample):
 
     once, thrice = of(1), of(3)
     assert once.to_dict() == thrice.to_dict()
-    gpu = find_gpu("RTX-3090")
+    gpu, sample = find_gpu("RTX-3090"), typical_sample(load_corpus("airline"), once)
     counts = [model_step(gpu, MODULE, "eager", module, sample).kernels for module in (once, thrice)]
     assert counts[0] < counts[1]
