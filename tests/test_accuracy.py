@@ -92,7 +92,7 @@ def test_the_recipe_shows_what_is_lost_without_each_part():
     shown = [next(line for line in lines if line.startswith(f"| {part}")).split(" | ")[-1] for part in parts]
     assert shown == [f"{frames[f'no_{part.split()[-1]}']} |" for part in parts]
     text = " ".join(lines)
-    assert f"with all parts it is {frames['full']} %" in text and f"(beta2 0.999) {frames['plain']} %" in text
+    assert f"With all parts it is {frames['full']} %" in text and f"(beta2 0.999) it is {frames['plain']} %" in text
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)

@@ -243,11 +243,12 @@ def _quality(alike: Samples) -> tuple[str, str]:
         [joules[f"{GPU}, {mode}: {what}"][1] for mode in ("graphs", "eager")]
         for what in ("tensor, batch 1", "dense, batch 16")
     )
-    batches = f"{card / dense[1]:.0f} to {card / dense[0]:.0f} times less with dense training in batches of {BATCH}"
     sentence = (
-        f"To {100 * target:.0f} % slot F1 on the dev split the U50 takes {card:.0f} J ({low:.0f} to {high:.0f}). An "
-        f"{GPU.replace('-', ' ')} takes {tensor[0] / card:.0f} to {tensor[1] / card:.0f} times as much with tensor "
-        f"training,\nand {batches} ([energy](docs/energy.md); modelled).\n"
+        f"Training until slot F1 on the dev split is {100 * target:.0f} % costs the U50 {card:.0f} J ({low:.0f} to "
+        f"{high:.0f}). The same tensor training costs an\n{GPU.replace('-', ' ')} {tensor[0] / card:.0f} to "
+        f"{tensor[1] / card:.0f} times as much. **Dense training in batches of {BATCH} costs that GPU less than the U50: "
+        f"1/{card / dense[0]:.0f} to 1/{card / dense[1]:.0f}\nof its energy.** What the card saves is memory, and energy "
+        "at batch size 1. All of this is modelled ([energy](docs/energy.md)).\n"
     )
     return table, sentence
 
