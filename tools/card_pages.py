@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 from pages import BENCHMARKS, filled
@@ -32,6 +33,7 @@ PAGES = {
     "docs/energy.md": ("power", "energy", "ratios", "quality"),
 }
 GPU = "RTX-3090"
+WIDTH = 130  # of a line of prose
 BATCH = 16  # the largest in the records
 SHOWN_LUTS = 5000  # modules with fewer are only in data/u50/synthesis.json
 CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
@@ -109,7 +111,7 @@ def _epochs(flows: Mapping[str, Sequence[Estimate]]) -> str:
         [flow.replace("_", " "), *(f"{one.seconds_per_epoch:.2f}" for one in estimates)]
         for flow, estimates in flows.items()
     ]
-    return _markdown(_columns(f"seconds an epoch, {CLOCKS[0]} MHz"), rows)
+    return _markdown(_columns(f"seconds per epoch, {CLOCKS[0]} MHz"), rows)
 
 
 def _stages(estimates: Sequence[Estimate]) -> str:
@@ -121,7 +123,7 @@ def _stages(estimates: Sequence[Estimate]) -> str:
     for unit in SHOWN_UNITS:
         rows.append([f"{unit} busy", *(f"{one.work.shares[unit]:.0%}" for one in estimates)])
     rows.append(["multipliers of the engines", *(f"{one.lane_utilisation:.0%}" for one in estimates)])
-    return _markdown(_columns("cycles a sample"), rows)
+    return _markdown(_columns("cycles per sample"), rows)
 
 
 def _memory(estimates: Sequence[Estimate]) -> str:
@@ -182,8 +184,8 @@ def _power(estimates: Sequence[Estimate]) -> str:
     shown = estimates[0], estimates[-1]
     names = list(estimates[0].power.components)
     rows = [[name, *(_band(one.power.components[name], 2) for one in shown)] for name in names]
-    rows.append(["all, while it runs", *(_band(one.power.running, 1) for one in shown)])
-    rows.append(["between two calls", *(_band(one.power.loaded, 1) for one in shown)])
+    rows.append(["all, while the kernel runs", *(_band(one.power.running, 1) for one in shown)])
+    rows.append(["all, between two calls", *(_band(one.power.loaded, 1) for one in shown)])
     return _markdown([f"W at {CLOCKS[0]} MHz", *(f"{one.model.encoders}-ENC" for one in shown)], rows)
 
 
@@ -194,8 +196,8 @@ def _energy(estimates: Sequence[Estimate], core_seconds: float) -> str:
         rows.append([f"U50, {mhz} MHz", *(_band(one.energy_per_epoch, 0) for one in at)])
     seconds = core_seconds * estimates[0].samples
     low, mid, high = (watts * seconds for watts in CORE_WATTS)
-    rows.append(["a processor core", f"{mid:.0f} ({low:.0f} to {high:.0f})", "", ""])
-    return _markdown(_columns("J an epoch"), rows)
+    rows.append(["a CPU core", f"{mid:.0f} ({low:.0f} to {high:.0f})", "", ""])
+    return _markdown(_columns("J per epoch"), rows)
 
 
 def _ratios(sample: Samples) -> str:
@@ -211,21 +213,25 @@ def _ratios(sample: Samples) -> str:
         return f"{mid:.{0 if mid > 9 else 1}f} ({low:.{digits}f} to {high:.0f})"
 
     rows = [
-        ["energy an epoch, tensor training (BTT), eager", *(text(r.energy["eager"], 1) for r in ratios), "up to 3.6"],
+        ["energy per epoch, tensor training (BTT), eager", *(text(r.energy["eager"], 1) for r in ratios), "up to 3.6"],
         ["the same in CUDA graphs", *(text(r.energy["graphs"], 1) for r in ratios), "up to 3.6"],
-        ["memory, process of dense training over words on the chip", *(text(r.memory) for r in ratios), "30 to 51"],
-        ["the same over all blocks that the machine occupies", *(text(r.blocks) for r in ratios), ""],
-        ["memory, tensors of dense training over words on the chip", *(f"{r.tensors:.1f}" for r in ratios), ""],
+        [
+            "memory: GPU process of dense training over bytes in use on the chip",
+            *(text(r.memory) for r in ratios),
+            "30 to 51",
+        ],
+        ["the same over all memory blocks of the machine", *(text(r.blocks) for r in ratios), ""],
+        ["memory: tensors of dense training over bytes in use on the chip", *(f"{r.tensors:.1f}" for r in ratios), ""],
         ["parameters, dense over tensor", *(f"{r.parameters:.1f}" for r in ratios), ""],
     ]
     for format, name in (("dense", "dense"), ("btt", "BTT")):
         low, mid, high = joules[format]
-        rows.append([f"{GPU}, {name} in graphs, J an epoch", f"{mid:,.0f} ({low:,.0f} to {high:,.0f})", "", "", ""])
+        rows.append([f"{GPU}, {name} in graphs, J per epoch", f"{mid:,.0f} ({low:,.0f} to {high:,.0f})", "", "", ""])
     return _markdown([*_columns(f"{GPU} over U50"), "published"], rows)
 
 
 def _quality(alike: Samples) -> tuple[str, str]:
-    """Return the table of energy.md and the README's sentence about it."""
+    """Return the table of energy.md with what follows from it, and the README's sentences about it."""
     target = TARGETS[-1]
     found = energy_to_quality(find_gpu(GPU), alike, target)
     rows: dict[str, list[str]] = {}
@@ -243,14 +249,22 @@ def _quality(alike: Samples) -> tuple[str, str]:
         [joules[f"{GPU}, {mode}: {what}"][1] for mode in ("graphs", "eager")]
         for what in ("tensor, batch 1", "dense, batch 16")
     )
+    alone = [joules[f"{GPU}, {mode}: dense, batch 1"][1] for mode in ("graphs", "eager")]
+    gpu = GPU.replace("-", " ")
+    batches = f"1/{card / dense[0]:.0f} to 1/{card / dense[1]:.0f} of the U50's energy"
+    ratios = (
+        f"Median against median, the same tensor training costs the {gpu} {tensor[0] / card:.0f} times (CUDA graphs) "
+        f"to {tensor[1] / card:.0f} times (eager) the U50's energy. Dense training at batch size 1 costs the GPU "
+        f"{alone[0] / card:.1f} to {alone[1] / card:.1f} times the U50's energy, with bands that overlap. **Dense "
+        f"training in batches of {BATCH} costs the GPU only {batches}.** What the card saves beside it is memory."
+    )
     sentence = (
         f"Training until slot F1 on the dev split is {100 * target:.0f} % costs the U50 {card:.0f} J ({low:.0f} to "
-        f"{high:.0f}). The same tensor training costs an\n{GPU.replace('-', ' ')} {tensor[0] / card:.0f} to "
-        f"{tensor[1] / card:.0f} times as much. **Dense training in batches of {BATCH} costs that GPU less than the U50: "
-        f"1/{card / dense[0]:.0f} to 1/{card / dense[1]:.0f}\nof its energy.** What the card saves is memory, and energy "
-        "at batch size 1. All of this is modelled ([energy](docs/energy.md)).\n"
+        f"{high:.0f}). The same tensor training costs an {gpu} {tensor[0] / card:.0f} to {tensor[1] / card:.0f} times "
+        f"as much. **Dense training in batches of {BATCH} costs that GPU less than the U50: {batches}.** What the card "
+        "saves is memory, and energy at batch size 1. All of this is modelled ([energy](docs/energy.md))."
     )
-    return table, sentence
+    return f"{table}\n{fill(ratios, WIDTH)}\n", f"{fill(sentence, WIDTH)}\n"
 
 
 def _band(band, digits: int) -> str:
