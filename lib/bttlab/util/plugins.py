@@ -40,6 +40,8 @@ def missing_package(error: ImportError, wanted_for: str = "this") -> str | None:
     """
     module = (error.name or "").partition(".")[0]
     package = DISTRIBUTIONS.get(module, module).replace("_", "-").lower()
+    if package in OWNERS:  # an installation of another version than this source
+        return None
     for owner in OWNERS:
         try:
             lines = requires(owner) or ()

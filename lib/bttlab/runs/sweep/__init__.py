@@ -2,11 +2,4 @@
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "executor": ("ClusterError", "open_executor"),
-        "spec": ("SpecError", "SweepSpec", "read_spec"),
-        "sweep": ("Progress", "Sweep", "SweepError"),
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
