@@ -3,19 +3,17 @@
 import os
 import re
 import sys
-from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_regular
+from bttlab.util.files import read_regular, read_toml
+from bttlab.util.settings import settings
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
-
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 20  # of a class list
 PAM_SERVICE = "bttlab-class"  # locks an account after wrong passwords, if classroom/pam.d is copied to /etc
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")  # every useradd allows it, and it needs no quoting in shells or paths
 DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
@@ -31,7 +29,7 @@ def last_line(errors: str) -> str:
     return (errors.strip().splitlines() or ["without a message"])[-1]
 
 
-@dataclass(frozen=True)
+@settings(ClassError)
 class ClassSettings:
     """The settings of a class; paths are relative to the file with the settings.
 
@@ -41,7 +39,7 @@ class ClassSettings:
         The class list. Without one, all members of `group` may log in.
     group : str, optional
         A group of system users.
-    lecturers : list of str
+    lecturers : tuple of str
         They may start and stop every student's server; with `domain` they may also open it.
     address, port : str, int
         Where the hub listens; an address other than loopback needs a certificate. The hub itself uses the two ports
@@ -49,8 +47,10 @@ class ClassSettings:
     certificate, key : path, optional
         For TLS, in PEM.
     domain : str
-        The hub's DNS name, if its subdomains (`*.DOMAIN`) resolve to this host and the certificate covers them. Each
-        student's server then has its own name, and lecturers may open it.
+        The hub's DNS name, if its subdomains (`*.DOMAIN`) resolve to this host and the certificate covers them; on
+        loopback a name that ends in .localhost, which browsers resolve. Each student's server then has its own name.
+    open : bool
+        All servers have one host name: a page of one student can act as the student who reads it.
     memory : str
         Memory limit of each server, in MiB or GiB: "4G".
     cores : int
@@ -64,7 +64,7 @@ class ClassSettings:
     exchange : path, optional
         nbgrader's exchange, where assignments are released and submitted. With it students' JupyterLab lists them.
     emulated_cards : int
-        Number of emulated cards of each student's processes.
+        Number of emulated cards of each of a student's processes.
     state : path
         A folder for the hub's database and secrets, for root only.
     runtime : path
@@ -75,23 +75,46 @@ class ClassSettings:
 
     students: Path | None = None
     group: str | None = None
-    lecturers: tuple[str, ...] = ()
+    lecturers: tuple[Annotated[str, Field(pattern=f"^{NAME.pattern}$")], ...] = ()
     address: str = "127.0.0.1"
-    port: int = 8000
+    port: Annotated[int, Field(ge=1024, le=65533)] = 8000
     certificate: Path | None = None
     key: Path | None = None
-    domain: str = ""
-    memory: str = "4G"
-    cores: int = 2
-    processes: int = 512
-    idle_minutes: int = 60
+    domain: Annotated[str, Field(pattern=f"^({DOMAIN.pattern})?$")] = ""
+    open: bool = False
+    memory: Annotated[str, Field(pattern=f"^{MEMORY.pattern}$", title="memory, as 512M or 4G,")] = "4G"
+    cores: Annotated[int, Field(ge=1)] = 2
+    processes: Annotated[int, Field(ge=64)] = 512
+    idle_minutes: Annotated[int, Field(ge=5)] = 60
     data: Path | None = None
     overlays: Path | None = None
     exchange: Path | None = None
-    emulated_cards: int = 1
+    emulated_cards: Annotated[int, Field(ge=0, le=16)] = 1
     state: Path = Path("/var/lib/bttlab-class")
     runtime: Path = Path("/run/bttlab-class")
     python: Path = Path(sys.executable)
+
+    def __post_init__(self) -> None:
+        if bool(self.students) == bool(self.group):
+            raise ClassError("give students, a class list, or group, a group of system users: one of the two")
+        if self.cores > (os.cpu_count() or 1):
+            raise ClassError(f"cores = {self.cores} is more than this machine has: {os.cpu_count()}")
+        if bool(self.certificate) != bool(self.key):
+            raise ClassError("give both certificate and key: one of them is missing")
+        try:
+            local = self.is_local
+        except ValueError:
+            raise ClassError(f'address = "{self.address}" is not an IP address') from None
+        if not local and not self.certificate:
+            raise ClassError(
+                f"at {self.address} passwords would cross the network in the clear: give certificate and key, or keep "
+                'address = "127.0.0.1" and let students connect through ssh -L'
+            )
+        if self.domain and not self.certificate and not (local and self.domain.endswith(".localhost")):
+            raise ClassError(
+                f'domain = "{self.domain}" needs a certificate for it and *.{self.domain}; on loopback a name that '
+                "ends in .localhost needs none"
+            )
 
     @property
     def is_local(self) -> bool:
@@ -104,7 +127,6 @@ class ClassSettings:
 
 
 PATHS = {"students", "certificate", "key", "data", "overlays", "exchange", "state", "runtime", "python"}
-LEAST = {"port": 1024, "cores": 1, "processes": 64, "idle_minutes": 5, "emulated_cards": 0}
 
 
 def read_settings(path: Path) -> ClassSettings:
@@ -113,55 +135,28 @@ def read_settings(path: Path) -> ClassSettings:
     Raises
     ------
     ClassError
-        If a setting is unknown, has the wrong type, is out of range, or needs another setting that is missing.
+        If a setting is unknown, has the wrong type, is out of range, or needs another setting that is missing; if the
+        class has more than one user, but neither `domain` nor `open`; or as `read_class_list`.
     """
     try:
-        found = tomllib.loads(read_regular(path, MOST_BYTES).decode())
+        found = read_toml(path)
     except (OSError, ValueError) as error:
         raise ClassError(f"cannot read settings from {path}: {error}; start from classroom/class.toml") from None
-    known = {field.name: field.default for field in fields(ClassSettings)}
-    for name, value in found.items():
-        if name not in known:
-            raise ClassError(f"{path}: {name} is not a setting; there are {', '.join(known)}")
-        required = int if name in LEAST else list if name == "lecturers" else str
-        if type(value) is not required or (required is list and not all(isinstance(one, str) for one in value)):
-            kinds = {int: "a whole number", list: "a list of names", str: "text in quotes"}
-            raise ClassError(f"{path}: {name} = {value!r} is not {kinds[required]}")
-        if name in LEAST and not LEAST[name] <= value <= (65533 if name == "port" else 10**6):
-            raise ClassError(f"{path}: {name} = {value} is out of range: at least {LEAST[name]}")
-        if name in PATHS:
-            # Keeps symbolic links: the Python of an environment is one.
-            found[name] = Path(os.path.abspath(path.parent / value))
-    settings = ClassSettings(**found | {"lecturers": tuple(found.get("lecturers", ()))})
-    _check(path, settings)
-    return settings
-
-
-def _check(path: Path, settings: ClassSettings) -> None:
-    if bool(settings.students) == bool(settings.group):
-        raise ClassError(f"{path}: who may log in? Give students, a class list, or group, one of the system's groups")
-    if not MEMORY.fullmatch(settings.memory):
-        raise ClassError(f'{path}: memory = "{settings.memory}" is not a size: give a number with M or G, as "4G"')
-    if settings.cores > (os.cpu_count() or 1):
-        raise ClassError(f"{path}: cores = {settings.cores}, but this machine has {os.cpu_count()}")
-    for name in settings.lecturers:
-        if not NAME.fullmatch(name):
-            raise ClassError(f"{path}: lecturer {name!r} is not a name of a system user")
-    if bool(settings.certificate) != bool(settings.key):
-        raise ClassError(f"{path}: give both certificate and key: one of them is missing")
-    if settings.domain and not (DOMAIN.fullmatch(settings.domain) and settings.certificate):
-        raise ClassError(
-            f'{path}: domain = "{settings.domain}" must be a DNS name, with a certificate for it and *.NAME'
-        )
+    for name in PATHS & {name for name, value in found.items() if isinstance(value, str)}:
+        found[name] = Path(os.path.abspath(path.parent / found[name]))  # keeps links: an environment's Python is one
+    if isinstance(found.get("lecturers"), list):
+        found["lecturers"] = tuple(found["lecturers"])
     try:
-        local = settings.is_local
-    except ValueError:
-        raise ClassError(f'{path}: address = "{settings.address}" is not an IP address') from None
-    if not local and not settings.certificate:
+        settings = ClassSettings(**found)
+    except ClassError as error:
+        raise ClassError(f"{path}: {error}") from None
+    separate = settings.domain or settings.open
+    if not separate and (settings.group or len({*settings.names(), *settings.lecturers}) > 1):
         raise ClassError(
-            f"{path}: at {settings.address} passwords would cross the network in the clear: give certificate and "
-            'key, or keep address = "127.0.0.1" and let students connect through ssh -L'
+            f"{path}: all users would share one host name, and a click on a classmate's link could give away an "
+            'account: set domain (on loopback domain = "class.localhost"), or open = true if all trust each other'
         )
+    return settings
 
 
 def read_class_list(path: Path) -> list[str]:

@@ -27,8 +27,10 @@ from class_settings import ClassError, last_line
 HERE = Path(__file__).resolve().parent
 LAB = "00_start_here"  # the assignment to release
 STUDENTS = ("bttlab-ada", "bttlab-bob", "bttlab-cem")
+DOMAIN = "bttlab-class.localhost"
 SETTINGS = """students = "students.txt"
 port = {port}
+domain = "{domain}"
 memory = "4G"
 cores = {cores}
 state = "state"
@@ -63,7 +65,7 @@ def demo_class(port: int) -> Iterator[tuple[Path, dict[str, str]]]:
         python = python_for_students(folder / "python")
         (folder / "students.txt").write_text("\n".join(STUDENTS))
         settings = folder / "class.toml"
-        settings.write_text(SETTINGS.format(port=port, cores=min(2, os.cpu_count() or 1), python=python))
+        settings.write_text(SETTINGS.format(port=port, domain=DOMAIN, cores=min(2, os.cpu_count() or 1), python=python))
         (folder / "home").mkdir()
         release(folder / "course", LAB)
         made = make_accounts(list(STUDENTS), folder / "sheet", homes=folder / "home")
@@ -152,7 +154,7 @@ def main() -> int:
     try:
         with demo_class(options.port) as (settings, passwords):
             for name, password in passwords.items():
-                say(f"http://127.0.0.1:{options.port}   {name}   {password}")
+                say(f"http://{DOMAIN}:{options.port}   {name}   {password}")
             hub = subprocess.Popen([sys.executable, str(HERE / "start.py"), str(settings)])
             try:
                 return hub.wait()

@@ -76,7 +76,8 @@ c.JupyterHub.load_roles = [
 # A page from a student's server can act with the rights of its reader at the same host name. So lecturers cannot open
 # servers unless each student's server has its own name.
 if settings.domain:
-    c.JupyterHub.subdomain_host = f"https://{settings.domain}:{settings.port}"
+    scheme = "https" if settings.certificate else "http"
+    c.JupyterHub.subdomain_host = f"{scheme}://{settings.domain}:{settings.port}"
     c.Authenticator.admin_users = set(settings.lecturers)
 elif settings.lecturers:
     scopes = ["admin-ui", "list:users", "read:users", "read:servers", "servers", "read:hub"]

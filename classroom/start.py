@@ -39,6 +39,8 @@ def main() -> int:
             "no systemd on this host: memory is limited for each process, not for a student's processes together, and "
             "a student can use other processors than those of the server (classroom/README.md)"
         )
+    if settings.open:
+        say("this class is open: a page of one student can act as the student who reads it (docs/security.md)")
     if not (Path("/etc/pam.d") / PAM_SERVICE).exists():
         say(
             f"the number of wrong passwords is not limited: cp {HERE / 'pam.d' / PAM_SERVICE} /etc/pam.d "

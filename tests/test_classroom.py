@@ -3,6 +3,7 @@
 import configparser
 import os
 import pwd
+import re
 import resource
 import stat
 import subprocess
@@ -31,7 +32,8 @@ LIST = 'students = "students.txt"'
 
 def settings_file(folder: Path, text: str = "", names: str = "ada\nbob\n", who: str = LIST) -> Path:
     (folder / "students.txt").write_text(names)
-    (folder / "class.toml").write_text(f"{who}\ncores = 1\n{text}")
+    separate = "" if re.search("^(domain|open|address) =", text, re.MULTILINE) else 'domain = "class.localhost"\n'
+    (folder / "class.toml").write_text(f"{who}\ncores = 1\n{separate}{text}")
     return folder / "class.toml"
 
 
@@ -67,16 +69,16 @@ def test_settings(tmp_path):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("color = 1", "color is not a setting; there are students, group"),
-        ('port = "80"', "port = '80' is not a whole number"),
-        ("port = true", "is not a whole number"),
-        ("port = 80", "out of range: at least 1024"),
-        ("idle_minutes = 0", "at least 5"),
-        ('memory = "lots"', 'memory = "lots" is not a size'),
+        ("color = 1", "color is not a setting of ClassSettings; do you mean cores?"),
+        ('port = "80"', "port is '80': it must be a valid integer"),
+        ("port = true", "must be a valid integer"),
+        ("port = 80", "greater than or equal to 1024"),
+        ("idle_minutes = 0", "greater than or equal to 5"),
+        ('memory = "lots"', "memory, as 512M or 4G, is 'lots'"),
         ("cores = 100000", "this machine has"),
-        ('group = "x"', "Give students, a class list, or group"),
-        ('lecturers = ["a b"]', "lecturer 'a b' is not a name"),
-        ("lecturers = [1]", "is not a list of names"),
+        ('group = "x"', "give students, a class list, or group"),
+        ('lecturers = ["a b"]', "lecturers.0 is 'a b'"),
+        ("lecturers = [1]", "lecturers.0 is 1"),
         ('key = "k"', "give both certificate and key"),
         ('address = "lab"', "is not an IP address"),
         ('address = "0.0.0.0"', "passwords would cross the network in the clear"),
@@ -175,7 +177,7 @@ def test_lecturers_open_servers_only_where_each_has_a_name_of_its_own(config, tm
     """A page of a student's server could act as the lecturer who opens it, if both had one host name."""
     from jupyterhub.scopes import scope_definitions
 
-    found = config('lecturers = ["ann"]')
+    found = config('open = true\nlecturers = ["ann"]')
     (role,) = [role for role in found.JupyterHub.load_roles if role["name"] == "lecturer"]
     assert role["users"] == ["ann"] and set(role["scopes"]) <= set(scope_definitions)
     assert not any(scope.startswith("access:") or scope == "admin:servers" for scope in role["scopes"])
@@ -184,9 +186,23 @@ def test_lecturers_open_servers_only_where_each_has_a_name_of_its_own(config, tm
     found = config(certificate)
     assert found.JupyterHub.subdomain_host == "https://lab.example.org:8000"
     assert found.Authenticator.admin_users == {"ann"}
-    for text in ('domain = "lab.example.org"', certificate.replace("lab.example.org", "lab example")):
-        with pytest.raises(ClassError, match=r"must be a DNS name, with a certificate for it and \*\.NAME"):
-            read_settings(settings_file(tmp_path, text))
+    with pytest.raises(ClassError, match=r"needs a certificate for it and \*\.lab\.example\.org"):
+        read_settings(settings_file(tmp_path, 'domain = "lab.example.org"'))
+    with pytest.raises(ClassError, match="domain is 'lab example'"):
+        read_settings(settings_file(tmp_path, certificate.replace("lab.example.org", "lab example")))
+
+
+@pytest.mark.parametrize("who", [LIST, 'group = "students"'])
+def test_a_class_of_more_than_one_user_separates_them_or_is_open(tmp_path, who):
+    path = settings_file(tmp_path, "open = false", who=who)
+    with pytest.raises(
+        ClassError, match=r"a click on a classmate's link could give away an account: set domain .*open"
+    ):
+        read_settings(path)
+    assert read_settings(settings_file(tmp_path, "open = true", who=who)).open
+    assert read_settings(settings_file(tmp_path, 'domain = "class.localhost"', who=who)).domain
+    if who == LIST:  # alone there is nobody to separate
+        assert not read_settings(settings_file(tmp_path, "open = false", names="ada\n")).domain
 
 
 def test_an_account_is_locked_after_wrong_passwords(tmp_path):
@@ -221,7 +237,7 @@ def test_who_gets_in_and_where_it_listens(config):
     assert "--KernelManager.transport=ipc" in found.Spawner.args
     found = config('lecturers = ["smith"]\n', who='group = "students"')
     assert found.Authenticator.allowed_users == {"smith"} and found.LocalAuthenticator.allowed_groups == {"students"}
-    found = config('address = "192.0.2.1"\ncertificate = "c"\nkey = "k"\n')
+    found = config('address = "192.0.2.1"\ncertificate = "c"\nkey = "k"\nopen = true\n')
     assert found.JupyterHub.bind_url == "https://192.0.2.1:8000" and found.JupyterHub.ssl_key.endswith("/k")
 
 

@@ -1,5 +1,6 @@
 """A class on this machine, as its students have it: a hub of its own, real accounts, and a browser for each student."""
 
+import json
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ sys.path[:0] = [str(ROOT / "classroom"), str(ROOT / "tests" / "browser")]
 from lab_page import SETTINGS, SIZE, LabPage, wait_for_page  # noqa: E402
 from test_lab_in_browser import dashboard  # noqa: E402
 
-from demo import LAB, STUDENTS, demo_class  # noqa: E402
+from demo import DOMAIN, LAB, STUDENTS, demo_class  # noqa: E402
 
 pytestmark = [
     pytest.mark.long,
@@ -49,9 +50,30 @@ tried(socket.socket(socket.AF_UNIX).connect, "{socket}")
 """
 
 
-@pytest.fixture(scope="module")
-def hub(short_airline) -> Iterator[SimpleNamespace]:
-    """The hub of `make class`, on another port, with a certificate of an authority of its own."""
+# A student's server gives its own pages: this one takes a token of whoever opens it and clicks.
+ATTACK = """<button onclick="attack()">Answers of exercise 3</button>
+<script>
+function attack() {{
+    const page = window.open('{hub}/hub/token');
+    const timer = setInterval(() => {{
+        try {{
+            const token = page.document.querySelector('#token-result')?.innerText;
+            if (token) document.title = 'token ' + token;
+            else page.document.querySelector('#request-token-form')?.requestSubmit();
+        }} catch (error) {{
+            document.title = 'refused ' + error.name;
+        }}
+        if (document.title) clearInterval(timer);
+    }}, 4000);
+}}
+</script>"""
+SERVES = "c.ServerApp.extra_static_paths = [{folder!r}]\n"
+
+
+@pytest.fixture(scope="module", params=["separate", "open"])
+def hub(request, short_airline) -> Iterator[SimpleNamespace]:
+    """The hub of `make class`, on another port, with a certificate of an authority of its own; and an open one."""
+    is_open = request.param == "open"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = min(probe.getsockname()[1], 65_000)
@@ -66,16 +88,33 @@ def hub(short_airline) -> Iterator[SimpleNamespace]:
             ).items():
                 as_student(name, "mkdir", "-p", str(file.parent))
                 as_student(name, "tee", str(file), text=text)
+        url = f"https://127.0.0.1:{port}" if is_open else f"https://{DOMAIN}:{port}"
+        if is_open:
+            settings.write_text(settings.read_text().replace(f'domain = "{DOMAIN}"', "open = true"))
+        _plant_attack(settings.parent / "home" / STUDENTS[1], url)
         authority = _certified(settings)
         command = [sys.executable, str(ROOT / "classroom" / "start.py"), str(settings)]
         process = subprocess.Popen(command, stdout=log, stderr=log)
-        url = f"https://127.0.0.1:{port}"
+        page = urllib.request.Request(f"https://127.0.0.1:{port}/hub/login", headers={"Host": url.split("/")[2]})
         try:
-            wait_for_page(f"{url}/hub/login", process, settings.parent / "log", authority)
-            yield SimpleNamespace(url=url, passwords=passwords, folder=settings.parent)
+            wait_for_page(page, process, settings.parent / "log", authority)
+            yield SimpleNamespace(url=url, passwords=passwords, folder=settings.parent, is_open=is_open, page=page)
         finally:
             process.terminate()
             process.wait(60)
+
+
+def _plant_attack(home: Path, hub: str) -> None:
+    files = {"pages/attack.html": ATTACK.format(hub=hub)}
+    files[".jupyter/jupyter_server_config.py"] = SERVES.format(folder=str(home / "pages"))
+    for file, text in files.items():
+        as_student(home.name, "mkdir", "-p", str((home / file).parent))
+        as_student(home.name, "tee", str(home / file), text=text)
+
+
+def server_of(hub: SimpleNamespace, student: str) -> str:
+    """The address of a student's server."""
+    return f"{hub.url if hub.is_open else hub.url.replace('://', f'://{student}.')}/user/{student}"
 
 
 def as_student(name: str, *command: str, text: str = "") -> None:
@@ -87,17 +126,24 @@ def _certified(settings: Path) -> ssl.SSLContext:
     """Give the class a certificate; return what trusts it and nothing else."""
     maker = Certipy(store_dir=str(settings.parent / "tls"))
     authority = maker.create_ca("authority")["files"]["cert"]
-    files = maker.create_signed_pair("host", "authority", alt_names=["IP:127.0.0.1"])["files"]
+    names = ["IP:127.0.0.1", f"DNS:{DOMAIN}", f"DNS:*.{DOMAIN}"]
+    files = maker.create_signed_pair("host", "authority", alt_names=names)["files"]
     with settings.open("a") as text:
         text.write(f'certificate = "{files["cert"]}"\nkey = "{files["key"]}"\n')
     return ssl.create_default_context(cafile=authority)
 
 
+_FETCH = """async ([url, method, token, body]) => {
+    const reply = await fetch(url, {method, headers: {'X-XSRFToken': token}, body: body && JSON.stringify(body)});
+    return [reply.status, await reply.text()];
+}"""
+
+
 class StudentPage(LabPage):
     """A notebook on a student's server, in the student's own browser: the one that logging in ends at, or another."""
 
-    def __init__(self, context: BrowserContext, hub: str, student: str, name: str = ""):
-        self._url, self._name, self._context, self.page = f"{hub}/user/{student}", name, context, context.pages[0]
+    def __init__(self, context: BrowserContext, hub: SimpleNamespace, student: str, name: str = ""):
+        self._url, self._name, self._context, self.page = server_of(hub, student), name, context, context.pages[0]
         self._open()
 
     def _open(self) -> None:
@@ -115,11 +161,9 @@ class StudentPage(LabPage):
     def _call(self, method: str, path: str, body: dict | None = None):
         tokens = [cookie["value"] for cookie in self._context.cookies(self._url + "/") if cookie["name"] == "_xsrf"]
         # The server's own token is that of the longest path, which comes first.
-        reply = self._context.request.fetch(
-            self._url + path, method=method, data=body, headers={"X-XSRFToken": tokens[0]}
-        )
-        assert reply.ok, reply.text()
-        return reply.json() if reply.text() else None
+        status, text = self.page.evaluate(_FETCH, [self._url + path, method, tokens[0], body])
+        assert status < 400, text
+        return json.loads(text) if text else None
 
 
 def log_in(browser: Browser, hub: SimpleNamespace, student: str, password: str) -> BrowserContext:
@@ -151,16 +195,28 @@ def test_a_wrong_password_and_a_name_that_is_not_in_the_class(hub, browser):
         context.close()
 
 
+def test_a_click_on_a_classmate_s_link(hub, students):
+    """In a class that is open it gives the account away; with a name for each student's server it does not."""
+    victim, classmate = students
+    page = students[victim].new_page()
+    page.goto(f"{server_of(hub, classmate)}/static/attack.html")
+    page.get_by_role("button").click()
+    page.wait_for_function("/^(token|refused)/.test(document.title)", timeout=60_000)
+    found = page.title()
+    page.close()
+    assert found == "refused SecurityError" if not hub.is_open else re.fullmatch("token [0-9a-f]{32}", found), found
+
+
 def test_two_students_at_once_on_notebooks_00_and_03(hub, students):
     """All of the first, and the dashboard of the other."""
-    labs = [StudentPage(context, hub.url, name) for name, context in students.items()]
+    labs = [StudentPage(context, hub, name) for name, context in students.items()]
     for lab in labs:
         lab.start_all()
     for lab in labs:
         lab.all_ran()
         assert lab.errors == []
         lab.shut_down()
-    labs = [StudentPage(context, hub.url, name, "03_train_on_the_u50") for name, context in students.items()]
+    labs = [StudentPage(context, hub, name, "03_train_on_the_u50") for name, context in students.items()]
     for lab in labs:
         dashboard(lab)
         lab.select("train on", CARD)
@@ -203,16 +259,15 @@ def test_a_third_student_reaches_nothing_of_theirs(hub, students, browser):
     victim, spy = STUDENTS[0], STUDENTS[2]
     context = log_in(browser, hub, spy, hub.passwords[spy])
     context.pages[0].wait_for_url(re.compile(f"/user/{spy}/lab"), timeout=SECONDS * 1000)
-    own = StudentPage(context, hub.url, spy)
+    own = StudentPage(context, hub, spy)
     runtime = hub.folder / "run" / victim
     kernel = next(runtime.glob("kernel-*-ipc-1"))
     own.run_new(SPY.format(home=hub.folder / "home" / victim, runtime=runtime, socket=kernel))
     output = own.page.locator(".jp-Notebook .jp-CodeCell").last.locator(".jp-OutputArea-output")
     expect(output).to_have_text(re.compile(r"^\s*(refused\s*){4}$"))
     for path in ("/lab", "/api/contents", "/files/notebooks/00_start_here.ipynb"):
-        assert context.request.get(f"{hub.url}/user/{victim}{path}").status in (403, 404)
-    page = context.new_page()
-    page.goto(f"{hub.url}/user/{victim}/lab")
+        page = context.new_page()
+        assert page.goto(server_of(hub, victim) + path).status in (403, 404)
     assert "notebooks" not in page.content() and own.errors == []
     context.close()
 
@@ -220,9 +275,9 @@ def test_a_third_student_reaches_nothing_of_theirs(hub, students, browser):
 def test_nothing_crosses_in_the_clear(hub):
     """A page that is asked for without TLS is not given, nor to who does not trust the certificate."""
     with pytest.raises(OSError):
-        urllib.request.urlopen(hub.url.replace("https:", "http:"), timeout=30)
+        urllib.request.urlopen(hub.page.full_url.replace("https:", "http:"), timeout=30)
     with pytest.raises(OSError, match="certificate verify failed"):
-        urllib.request.urlopen(hub.url, timeout=30)
+        urllib.request.urlopen(hub.page, timeout=30)
 
 
 def test_files_are_their_owners_alone_and_servers_listen_on_loopback(hub, students):
