@@ -1,14 +1,13 @@
 """The benchmarks measure what they say; no test asserts a time."""
 
 import json
-import threading
 
 import numpy as np
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks
-from benchmarks import dashboard, layer, memory, order, page, record, start, step
-from benchmarks.__main__ import RECORDED, module_of
+from benchmarks import layer, memory, order, page, record, start, step
+from benchmarks.__main__ import NAMES, module_of
 from benchmarks.figures import DRAWINGS
 from benchmarks.peers import IMPLEMENTATIONS, peer_linear
 from benchmarks.result import Result
@@ -141,7 +140,7 @@ def test_regressions_are_ratios_that_fell_by_more_than_their_spread(before, now,
 
 def test_a_run_writes_record_page_and_figure_and_prints_regressions(tmp_path, capsys):
     (tmp_path / "images").mkdir()
-    names = ("machine", *RECORDED)
+    names = ("machine", *NAMES)
     text = "".join("\n".join((f"# {name}", begin_of(f"{name} of {page.RECORD}"), END, "")) for name in names)
     (tmp_path / page.PAGE).write_text(text)
     assert benchmarks.main(["order"], tmp_path) == 0 and "REGRESSION" not in capsys.readouterr().out
@@ -164,14 +163,6 @@ def test_a_run_writes_record_page_and_figure_and_prints_regressions(tmp_path, ca
 def test_the_page_is_that_of_the_record():
     found = record.read(ROOT / "docs" / page.RECORD)
     text = (ROOT / "docs" / page.PAGE).read_text(encoding="utf-8")
-    assert set(found["benchmarks"]) == set(RECORDED)
-    assert page.fill(text, found, {name: module_of(name) for name in RECORDED}) == text
+    assert set(found["benchmarks"]) == set(NAMES)
+    assert page.fill(text, found, {name: module_of(name) for name in NAMES}) == text
     assert all((ROOT / "docs" / "images" / f"bench_{name}.png").is_file() for name in DRAWINGS)
-
-
-@pytest.mark.long
-def test_the_dashboard_benchmark_trains_with_and_without_one(short_airline):
-    threads = threading.active_count()
-    rows = dashboard.measure(str(short_airline), samples=100, rounds=1).rows
-    assert [row["contender"] for row in rows] == ["without a dashboard", "with a dashboard"]
-    assert threading.active_count() == threads

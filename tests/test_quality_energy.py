@@ -7,8 +7,8 @@ import pytest
 
 import tiny_baseline
 from bttlab.baseline.gpus import find_gpu
-from bttlab.baseline.modelled import joules_per_sample, model_step
 from bttlab.estimate.card import estimate
+from bttlab.estimate.gpu import joules_per_sample, model_step
 from bttlab.lab import draw_energy_to_quality, energy_to_quality
 from bttlab.lab.comparison import RECORD, TARGETS
 from bttlab.model import ModelConfig

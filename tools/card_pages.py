@@ -12,10 +12,10 @@ from pages import BENCHMARKS, filled
 
 from bttlab.baseline import EPOCH_SAMPLES
 from bttlab.baseline.gpus import find_gpu
-from bttlab.baseline.modelled import model_step
 from bttlab.card.constants import read_data
 from bttlab.data import Samples
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
+from bttlab.estimate.gpu import model_step
 from bttlab.estimate.memory import GROUPS
 from bttlab.estimate.recorded import RECORD, RESOURCES
 from bttlab.estimate.synthesis import IN_LUTS, LEVEL_NS, synthesised, with_amd_cores, with_own_cores

@@ -1,6 +1,6 @@
 """Run benchmarks, and write docs/benchmarks.md, its record and its figures: PYTHONPATH=tools python -m benchmarks NAME…
 
-Without a name all that are recorded run. With `--strict` the exit code is 1 if a ratio has fallen by more than its
+Without a name all run. With `--strict` the exit code is 1 if a ratio has fallen by more than its
 spread.
 """
 
@@ -19,8 +19,7 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.places import ROOT
 from bttlab.util.terminal import say
 
-RECORDED = ("layer", "step", "order", "memory", "start")
-OTHERS = ("runs", "dashboard", "sweep")
+NAMES = ("layer", "step", "order", "memory", "start")
 
 
 def module_of(name: str) -> ModuleType:
@@ -31,14 +30,14 @@ def module_of(name: str) -> ModuleType:
 def main(arguments: Sequence[str] | None = None, docs: Path = ROOT / "docs") -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join((*RECORDED, *OTHERS)))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--strict", action="store_true", help="exit code 1 if a ratio has fallen")
     options = parser.parse_args(arguments)
-    if unknown := set(options.names) - {*RECORDED, *OTHERS}:
-        parser.error(f"no benchmark {', '.join(sorted(unknown))}; choose from {', '.join((*RECORDED, *OTHERS))}")
+    if unknown := set(options.names) - {*NAMES}:
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
     before = record.read(docs / page.RECORD)
     results = {}
-    for name in options.names or RECORDED:
+    for name in options.names or NAMES:
         say(f"bench {name} …")
         results[name] = record.run(module_of(name).measure)
     report = record.build(results)
@@ -46,11 +45,9 @@ def main(arguments: Sequence[str] | None = None, docs: Path = ROOT / "docs") -> 
         Console().print(*map(rich_table, module_of(name).tables(result)), *result["notes"], sep="\n")
     fallen = record.regressions(before, report) if before else []
     print(*(f"REGRESSION {line}" for line in fallen), sep="\n")
-    report["benchmarks"] = {name: result for name, result in report["benchmarks"].items() if name in RECORDED}
-    if report["benchmarks"]:
-        report["benchmarks"] = (before or report)["benchmarks"] | report["benchmarks"]  # what has not run now stays
-        record.write(docs / page.RECORD, report)
-        page.write(docs, report, {name: module_of(name) for name in report["benchmarks"]})
+    report["benchmarks"] = (before or report)["benchmarks"] | report["benchmarks"]  # what has not run now stays
+    record.write(docs / page.RECORD, report)
+    page.write(docs, report, {name: module_of(name) for name in report["benchmarks"]})
     return int(bool(fallen and options.strict))
 
 

@@ -53,9 +53,9 @@ def _modelled(options: argparse.Namespace) -> Outcome:
 
     from bttlab.baseline import EPOCH_SAMPLES
     from bttlab.baseline.gpus import find_gpu
-    from bttlab.baseline.modelled import MODES, model_step, typical_sample
     from bttlab.baseline.run import FORMATS
     from bttlab.data import load_corpus
+    from bttlab.estimate.gpu import MODES, model_step, typical_sample
 
     for name, value in (("--modelled", options.modelled), ("--gpu", options.gpu)):
         if not value:

@@ -12,11 +12,11 @@ from matplotlib.ticker import StrMethodFormatter
 
 from bttlab.baseline import EPOCH_SAMPLES
 from bttlab.baseline.gpus import Gpu, find_gpu
-from bttlab.baseline.modelled import joules_per_sample, model_step
 from bttlab.card.constants import MODEL_VERSION, read_data
 from bttlab.data import Samples
 from bttlab.estimate.card import Estimate, estimate
 from bttlab.estimate.geometry import capacity_bits
+from bttlab.estimate.gpu import joules_per_sample, model_step
 from bttlab.lab.charts import (
     NUMBERS,
     PALETTE,

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from bttlab.baseline.modelled import MODEL_VERSION, Modelled
 from bttlab.baseline.record import Record
 from bttlab.baseline.run import BaselineSetting, Listener, run_baseline
 from bttlab.data import Samples
+from bttlab.estimate.gpu import MODEL_VERSION, Modelled
 from bttlab.lab.comparison import Published
 from bttlab.lab.energy_meters import EnergyMeter
 from bttlab.lab.workload import Workload
@@ -440,7 +440,7 @@ class ModelledRun(BaselineRun):
     *common, format
         As for `BaselineRun`.
     model : callable
-        Takes one sample, returns the `bttlab.baseline.modelled.Modelled` step on it.
+        Takes one sample, returns the `bttlab.estimate.gpu.Modelled` step on it.
     """
 
     time_provenance = "modelled"

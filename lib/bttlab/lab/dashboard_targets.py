@@ -7,10 +7,10 @@ import pynq
 import torch
 
 from bttlab.baseline.gpus import Gpu, find_gpu
-from bttlab.baseline.modelled import MODEL_VERSION, Modelled, model_step
 from bttlab.baseline.run import MODULE
 from bttlab.card import EmulatedU50
 from bttlab.data import Samples
+from bttlab.estimate.gpu import MODEL_VERSION, Modelled, model_step
 from bttlab.lab.comparison import memory_of, published
 from bttlab.lab.dashboard_runs import BaselineRun, DashboardRun, ModelledRun, TrainerRun
 from bttlab.lab.energy_meters import EnergyMeter, card_meter, torch_meter

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from bttlab.baseline import modelled
 from bttlab.baseline.gpus import find_gpu
-from bttlab.baseline.modelled import LAUNCH, Kernel, count_kernels, model_step, typical_sample
 from bttlab.baseline.run import MODULE
 from bttlab.baseline.step import Task
 from bttlab.cli import main
 from bttlab.compiler.trace import trace
 from bttlab.data import load_corpus
+from bttlab.estimate import gpu as gpu_model
 from bttlab.estimate.card import estimate
+from bttlab.estimate.gpu import LAUNCH, Kernel, count_kernels, model_step, typical_sample
 from bttlab.lab import Savings, Workload, gpu_over_card, modelled_targets
 from bttlab.model import ModelConfig
 
@@ -142,12 +142,12 @@ def test_the_savings_are_the_ratios_of_equal_utterances(sample):
 
 
 def test_a_kernel_takes_the_longest_of_arithmetic_bytes_and_launches(monkeypatch):
-    monkeypatch.setattr(modelled, "_fitted", lambda: {"arithmetic": 0.5, "bandwidth": 0.5})
+    monkeypatch.setattr(gpu_model, "_fitted", lambda: {"arithmetic": 0.5, "bandwidth": 0.5})
     gpu = find_gpu("RTX-3090")
     flops, moved = gpu.peak("fp32"), gpu.bandwidth_gb_s * 1e9  # two seconds each, at half the peak
-    assert modelled._seconds(Kernel(1, flops, 0.0), 1.0, gpu) == pytest.approx(2)
-    assert modelled._seconds(Kernel(1, flops, moved), 1.0, gpu) == pytest.approx(2)
-    assert modelled._seconds(Kernel(1, flops, moved), 3.0, gpu) == 3
+    assert gpu_model._seconds(Kernel(1, flops, 0.0), 1.0, gpu) == pytest.approx(2)
+    assert gpu_model._seconds(Kernel(1, flops, moved), 1.0, gpu) == pytest.approx(2)
+    assert gpu_model._seconds(Kernel(1, flops, moved), 3.0, gpu) == 3
 
 
 def test_an_edited_class_of_a_notebook_is_counted_again():
