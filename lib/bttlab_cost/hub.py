@@ -94,7 +94,7 @@ def _known_family(path: Path, given: Mapping[str, Any], kind: str) -> FineTuning
     if kind not in _GATED + _PLAIN:
         raise CostError(
             f"{path}: model_type is {kind!r}; without transformers only {', '.join(_GATED + _PLAIN)} are counted: "
-            "pip install 'bttlab-cost[hub]'"
+            "pip install 'transformers>=5'"
         )
 
     def number(names: tuple[str, ...] | str, default: int | None = None) -> int:
@@ -108,7 +108,7 @@ def _known_family(path: Path, given: Mapping[str, Any], kind: str) -> FineTuning
 
     for name in ("attention_bias", "mlp_bias"):
         if given.get(name) not in (None, False):
-            way_out = "transformers counts it: pip install 'bttlab-cost[hub]'"
+            way_out = "transformers counts it: pip install 'transformers>=5'"
             raise CostError(f"{path}: {name} is {given[name]!r}; {way_out}")
     tied = given.get("tie_word_embeddings", kind in (*_PLAIN, "gemma"))
     if type(tied) is not bool:
