@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,6 @@ from bttlab.runs import runs_table
 from bttlab.runs.curves import read_curves
 from bttlab.runs.metrics import METRICS, read_metrics
 from bttlab.runs.record import RUN_FILE
-from bttlab.util.json_files import CHECKSUM, JsonError, check_tree, load_json, with_checksum, without_checksum
 
 
 @pytest.fixture(scope="module")
@@ -27,25 +25,12 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-def damaged(data: bytes) -> list[bytes]:
-    """50 truncations and 50 single flipped bits."""
-    draw = random.Random(7)
-    found = [data[: draw.randrange(len(data) - 1)] for _ in range(50)]
-    for _ in range(50):
-        flipped = bytearray(data)
-        flipped[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-        found.append(bytes(flipped))
-    return found
-
-
-def test_a_damaged_manifest_is_refused(tmp_path):
-    for path, read, error, message in (
-        (overlays_folder() / "manifest.json", read_manifest, OverlayError, "is not a valid manifest"),
-    ):
-        for data in damaged(path.read_bytes()):
-            (tmp_path / path.name).write_bytes(data)
-            with pytest.raises(error, match=message):
-                read(tmp_path)
+def test_a_torn_manifest_is_refused(tmp_path):
+    data = (overlays_folder() / "manifest.json").read_bytes()
+    for length in random.Random(7).sample(range(len(data) - 1), 50):
+        (tmp_path / "manifest.json").write_bytes(data[:length])
+        with pytest.raises(OverlayError, match="is not a valid manifest"):
+            read_manifest(tmp_path)
 
 
 def test_damaged_lines_of_metrics_are_left_out_and_named(run, tmp_path):
@@ -79,41 +64,11 @@ def test_forged_metrics_stop_no_resume(run, tmp_path, line):
     assert main(["runs", "show", str(folder)]) == 0
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        (b"[" + b"[]," * 10**6 + b"[]]", "values, more than 200,000"),
-        (b"[" * 100 + b"]" * 100, "more than 32 inside one another"),
-        (b"[" * 10**5 + b"]" * 10**5, "is no JSON|more than 32"),
-        (rb'{"optimizer": "\ud800"}', "a lone surrogate"),
-        (b'{"a": 1' + b"0" * 60 + b"}", "an integer has 200 bits"),
-        (b'{"a": 1' + b"0" * 5000 + b"}", "is no JSON"),
-        (b'"\xff"', "is no JSON"),
-    ],
-)
-def test_json_beyond_the_bounds_is_refused(text, message):
-    tracemalloc.start()
-    with pytest.raises(JsonError, match=message):
-        load_json(text)
-    assert tracemalloc.get_traced_memory()[1] < 64 << 20
-    tracemalloc.stop()
-
-
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=4,
 )
-
-
-@given(values=st.dictionaries(st.text(max_size=3), VALUES, max_size=3))
-def test_checksums_survive_a_file(values):
-    try:
-        check_tree(values)
-    except JsonError:
-        return
-    values.pop(CHECKSUM, None)
-    assert without_checksum(with_checksum(values)) == (values, True)
 
 
 @given(data=st.data())

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -12,7 +11,6 @@ import subprocess
 import tempfile
 import time
 import types
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -66,28 +64,6 @@ def lab(tmp_path_factory):
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
         shutil.rmtree(runtime)
-
-
-def ask(port: int, path: str, **headers: str) -> tuple[int, str]:
-    """Status and address of the page that a request ends at."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
-    try:
-        with urllib.request.urlopen(request) as response:
-            return response.status, response.url
-    except urllib.error.HTTPError as error:
-        return error.code, error.url
-
-
-def test_the_lab_asks_for_its_token(lab):
-    port, token = lab.port, lab.token
-    assert re.fullmatch(r"[0-9a-f]{32,}", token)
-    for path in ("/api/contents", "/api/kernels", "/api/terminals"):
-        assert ask(port, path)[0] == 403
-        assert ask(port, path, Authorization="token " + "0" * len(token))[0] == 403
-        assert ask(port, path, Authorization=f"token {token}")[0] == 200
-    assert "/login?next=" in ask(port, "/lab")[1]
-    # A page of another site, in the user's browser, has another host name in its requests.
-    assert ask(port, "/api/contents", Authorization=f"token {token}", Host="example.org")[0] == 403
 
 
 def test_the_lab_listens_on_loopback_alone(lab):

@@ -21,7 +21,6 @@ from bttlab.util.terminal import result, say
 
 BAD_INPUT = 2
 INTERRUPTED = 130
-STDOUT, STDERR = 1, 2
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,11 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit code.
     """
-    _open_standard_files()
     arguments = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in arguments
     try:
-        _check_names(arguments)
         options = build_parser().parse_args(arguments)
         with contextlib.redirect_stdout(sys.stderr):  # whatever a library prints, it is not the result
             outcome = options.run(options)
@@ -96,22 +93,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("bttlab: stopped by Ctrl-C")
         return INTERRUPTED
-
-
-def _open_standard_files() -> None:
-    """Put a place for output where the shell has closed one; else the next file that is opened would be that place."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
-    for name, number in (("stdout", STDOUT), ("stderr", STDERR)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w", closefd=False))
-
-
-def _check_names(arguments: Sequence[str]) -> None:
-    for argument in arguments:
-        if any("\udc80" <= character <= "\udcff" for character in argument):
-            raise BttlabError(f"{argument!r} has bytes that are no UTF-8, which no run's record can hold; rename it")
 
 
 def _fail(message: str, as_json: bool) -> int:

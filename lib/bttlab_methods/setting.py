@@ -6,7 +6,7 @@ from typing import Any
 
 from bttlab.data import Corpus
 from bttlab.model import ModelConfig
-from bttlab.util.errors import BttlabError, shown
+from bttlab.util.errors import BttlabError
 
 BATCH = 8  # utterances
 MOST_SAMPLES = 10**8
@@ -55,7 +55,7 @@ class Setting:
             if value < 1:
                 raise MethodError(f"{name} is {value}: it must be at least 1; pass {way_out}")
             if value > MOST_SAMPLES:
-                raise MethodError(f"{name} is {shown(value)}: it must be at most {MOST_SAMPLES:,}; pass {way_out}")
+                raise MethodError(f"{name} is {value:,}: it must be at most {MOST_SAMPLES:,}; pass {way_out}")
         if self.seed < 0:
             raise MethodError(f"seed is {self.seed}: it must be at least 0; pass --seed 0")
 

@@ -23,7 +23,7 @@ from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, Transformer, check_learning_rates
-from bttlab.util.errors import BttlabError, shown
+from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 
 # Name of a baseline -> format of the model and flow of its TT layers
@@ -86,7 +86,7 @@ class BaselineSetting:
             if value < least:
                 raise BaselineError(f"{name} is {value}: it must be at least {least}; give --{name} again")
             if name != "seed" and value > MOST_STEPS:
-                raise BaselineError(f"{name} is {shown(value)}: it must be at most {MOST_STEPS:,}; give --{name} again")
+                raise BaselineError(f"{name} is {value:,}: it must be at most {MOST_STEPS:,}; give --{name} again")
         check_learning_rates(self.learning_rate, 1)
 
 

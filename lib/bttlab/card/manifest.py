@@ -11,7 +11,6 @@ from typing import Any
 
 from bttlab.card.kernel import OverlayError
 from bttlab.util.files import read_regular, write_file
-from bttlab.util.json_files import load_json, with_checksum, without_checksum
 from bttlab.util.locks import changing
 from bttlab.util.places import ROOT
 
@@ -105,13 +104,13 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
     """
     path = Path(folder) / MANIFEST
     try:
-        values, _ = without_checksum(load_json(read_regular(path, MOST_MANIFEST)))
-        if values.keys() != {"overlays"}:
+        values = json.loads(read_regular(path, MOST_MANIFEST))
+        if values.keys() - {"sha256"} != {"overlays"}:  # versions before 0.2 wrote a checksum
             raise OverlayError(f"it has the keys {', '.join(values)}, not overlays alone")
         entries = tuple(OverlayEntry(**row) for row in values["overlays"])
     except FileNotFoundError:
         return ()
-    except (OSError, OverlayError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, OverlayError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise OverlayError(f"{path} is not a valid manifest ({error}); rebuild it with: make overlays") from None
     keys = [(entry.name, entry.kind, entry.platform) for entry in entries]
     if len(set(keys)) < len(keys):
@@ -125,7 +124,7 @@ def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
     for row in rows:
         if row["kind"] == "emulation":
             del row["clock_mhz"], row["interfaces"]
-    write_file(Path(folder) / MANIFEST, json.dumps(with_checksum({"overlays": rows}), indent=1) + "\n")
+    write_file(Path(folder) / MANIFEST, json.dumps({"overlays": rows}, indent=1) + "\n")
 
 
 def add_entries(

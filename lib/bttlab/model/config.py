@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bttlab.tensor.shapes import balanced_modes, check_modes, factors, full_ranks, tt_shapes, ttm_shapes
-from bttlab.util.errors import BttlabError, shown
+from bttlab.util.errors import BttlabError
 from bttlab.util.settings import Count, settings
 
 LINEARS = ("query", "key", "value", "output", "first", "second")  # of an encoder, in the order of the forward pass
@@ -152,7 +152,7 @@ class ModelConfig:
             If the size is not an integer of at least 1, too large, or not divisible by the heads.
         """
         if not isinstance(size, Integral) or not 1 <= size <= MOST_FEATURES:
-            raise ConfigError(f"hidden_size is {shown(size)}: it must be an integer of 1 to {MOST_FEATURES:,}")
+            raise ConfigError(f"hidden_size is {size:,}: it must be an integer of 1 to {MOST_FEATURES:,}")
         orders = list(permutations(factors(size)))
         out = next((order for order in orders if _fills_vectors(*order[:2])), orders[0])
         # A block of the card's shuffle unit can store 16 rows of the middle mode if that mode is at most 8.
@@ -172,7 +172,7 @@ class ModelConfig:
             If the number is not an integer of at least 1, or too large.
         """
         if isinstance(tokens, Integral) and tokens > MOST_VOCABULARY:
-            raise ConfigError(f"vocabulary is {shown(tokens)}: it must be at most {MOST_VOCABULARY:,}")
+            raise ConfigError(f"vocabulary is {tokens:,}: it must be at most {MOST_VOCABULARY:,}")
         modes = balanced_modes(tokens)
         return replace(self, vocabulary_size=math.prod(modes), embedding_row_modes=modes)
 

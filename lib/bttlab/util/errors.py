@@ -16,10 +16,5 @@ class BttlabError(Exception):
         return _shortened(printable(_shortened(super().__str__().replace("\n", " "))))
 
 
-def shown(number: int) -> str:
-    """Return a number as a message names it, however many digits it has."""
-    return f"{number:,}" if abs(number) < 10**40 else f"a number of {number.bit_length():,} bits"
-
-
 def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}"

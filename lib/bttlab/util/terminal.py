@@ -36,18 +36,4 @@ def result(text: Any) -> None:
         return
     from rich.console import Console
 
-    Console().print(_Cleaned(text))
-
-
-class _Cleaned:
-    """A rich renderable with escaped text."""
-
-    def __init__(self, drawn: Any):
-        self._drawn = drawn
-
-    def __rich_console__(self, console: Any, options: Any) -> Any:
-        from rich.segment import Segment
-
-        for segment in console.render(self._drawn, options):
-            text = segment.text if segment.control else printable(segment.text, lines=True)
-            yield Segment(text, segment.style, segment.control)
+    Console().print(text)
