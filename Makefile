@@ -15,6 +15,7 @@
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask the Python Packaging Advisory Database about every locked package
 # make rtl-test  the machine in Verilog trains under Verilator, to the emulation's bits and cycles
+# make mutants   faults put into functions one at a time, and which of them the tests find; MUTANTS='bttlab.tensor.order.*'
 # make schedule  ports, recurrences and operators of the machine's source (SCHEDULE=--record: keep it in data/u50)
 # make rtl       the machine as Verilog, in RTL=build/rtl
 # make synth     what Yosys makes of the Verilog for the card's family, unit by unit, into data/u50/synthesis.json
@@ -56,7 +57,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, as is the file with the server's token there; its short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$$(d=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)} && mkdir -p "$$d" && chmod 700 "$$d" && echo "$$d")
 
-.PHONY: lab test test-all schedule rtl rtl-test synth quick course class class-test site pictures bench reliability lock wheelhouse wheel audit overlays clean environment
+.PHONY: lab test test-all mutants schedule rtl rtl-test synth quick course class class-test site pictures bench reliability lock wheelhouse wheel audit overlays clean environment
 
 # An environment is made by uv: the one on the PATH, else one that pip fetches. It takes pip's settings, too.
 $(UV):
@@ -147,6 +148,14 @@ audit: $(UV)
 
 wheel: environment
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . $(patsubst %/pyproject.toml,./%,$(wildcard lib/*/pyproject.toml))
+
+# What is mutated, and by which tests it is found, stands in pyproject.toml.
+mutants: environment
+	rm -rf build/mutants && mkdir -p build/mutants
+	git archive HEAD | tar -x -C build/mutants && mv build/mutants/lib build/mutants/src
+	$(UV) pip install --quiet --python $(VENV) --target build/mutants/packages --no-deps mutmut==3.8.1 libcst==1.9.0 \
+	    coverage==7.17.5 setproctitle==1.3.8 textual==8.2.8
+	cd build/mutants && PYTHONPATH=packages "$(abspath $(BIN))/python" -m mutmut run $(MUTANTS)
 
 # Of the machine's source; they need clang-16, verilator, yosys.
 schedule: environment
