@@ -1,5 +1,6 @@
 """A traced module is the module, or is refused in a line that names the place."""
 
+import importlib.util
 import math
 
 import pytest
@@ -10,6 +11,8 @@ from torch import nn
 from bttlab.compiler import trace as trace_module
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.trace import trace
+
+from training_processor import check_gradients
 
 WORDS, WIDTH, TAGS, LENGTH = 20, 32, 5, 12
 
@@ -175,11 +178,6 @@ REFUSED = {
         lambda n: setattr(n, "table", nn.Embedding(WORDS, WIDTH, max_norm=1.0)),
         "^table: embedding with max_norm",
     ),
-    "one parameter, two layers": (
-        lambda n, x, t: n.more(F.relu(n.q(x))),
-        lambda n: setattr(n, "more", nn.Linear(WIDTH, WIDTH)) or setattr(n.more, "weight", n.q.weight),
-        "uses q.weight 2 times",
-    ),
     "a layer without a use": (
         lambda n, x, t: (n.more(x), n.q(x))[1],
         lambda n: setattr(n, "more", nn.Linear(WIDTH, WIDTH)),
@@ -242,3 +240,61 @@ def test_the_task_is_said_where_it_cannot_be_known():
         trace(Causal(TAGS), LENGTH, task="classification")
     with pytest.raises(ProgramError, match="task is 'tags': choose classification, tagging, language model"):
         trace(Causal(TAGS), LENGTH, task="tags")
+
+
+transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not here")
+
+
+class Body(nn.Module):
+    """Last hidden states of a model of transformers, and a head."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.head = body, nn.Linear(64, TAGS)
+
+    def forward(self, tokens):
+        return self.head(self.body(tokens).last_hidden_state)
+
+
+def hugging_face(name: str) -> nn.Module:
+    import transformers
+
+    sizes = {
+        "Bert": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128},
+        "DistilBert": {"dim": 64, "n_layers": 2, "n_heads": 2, "hidden_dim": 128},
+        "GPT2": {"n_embd": 64, "n_layer": 2, "n_head": 2, "bos_token_id": 1, "eos_token_id": 1},
+    }
+    sizes["Albert"] = sizes["Bert"] | {"embedding_size": 64}
+    more = {"add_pooling_layer": False} if "ert" in name and name != "DistilBert" else {}
+    config = getattr(transformers, f"{name}Config")(vocab_size=40, **sizes[name])
+    return Body(getattr(transformers, f"{name}Model")(config, **more)).eval()
+
+
+class Encoder(nn.Module):
+    """PyTorch's encoder, with a padding mask and dropout that eval() turns off."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(40, 64), nn.Linear(64, TAGS)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 2, 128, batch_first=True), 2)
+
+    def forward(self, tokens):
+        return self.head(self.encoder(self.table(tokens), src_key_padding_mask=tokens == 0))
+
+
+PEOPLES = {
+    **{name: pytest.param(lambda n=name: hugging_face(n), marks=transformers) for name in ("Bert", "DistilBert")},
+    **{name: pytest.param(lambda n=name: hugging_face(n), marks=transformers) for name in ("GPT2", "Albert")},
+    "nn.TransformerEncoder": pytest.param(lambda: Encoder().eval()),
+}
+
+
+@pytest.mark.parametrize("make", PEOPLES.values(), ids=PEOPLES)
+def test_models_of_other_people_train_as_in_pytorch(fast, make):
+    torch.manual_seed(0)
+    check_gradients(fast, trace(make(), 16), (2, 16), tolerance=2e-4, least=1 / 10)
+
+
+def test_dropout_of_an_encoder_in_training_mode_is_refused():
+    with pytest.raises(ProgramError, match=r"^encoder.layers.0.*: dropout of probability 0.1 .*eval\(\)"):
+        trace(Encoder().train(), 16)

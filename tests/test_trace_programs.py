@@ -117,6 +117,10 @@ IDIOMS = {
     "a norm": lambda net, n, x, t: net.norms[n](x),
     "in place": lambda net, n, x, t: net.dense[n](x).relu_(),
     "positions": lambda net, n, x, t: x + net.places(torch.arange(t.shape[1])) if n == 0 else net.norms[n](x),
+    "one layer twice": lambda net, n, x, t: net.dense[0](torch.tanh(net.dense[0](x))),
+    "one TT layer twice": lambda net, n, x, t: net.train_[0](torch.tanh(net.train_[0](x))),
+    "one norm twice": lambda net, n, x, t: net.norms[0](net.dense[n](net.norms[0](x))),
+    "fused qkv twice": lambda net, n, x, t: attention(net, 0, x + attention(net, 0, x)),
     # refused, each of its own kind
     "dropout": lambda net, n, x, t: F.dropout(x, 0.1),
     "by the length": lambda net, n, x, t: net.dense[n](x) if t.shape[1] > 3 else x,
@@ -124,7 +128,6 @@ IDIOMS = {
     "detached": lambda net, n, x, t: x + net.dense[n](x).detach(),
     "rows from the end": lambda net, n, x, t: x + net.waves[-t.shape[1] :],
     "scale by the length": lambda net, n, x, t: attention(net, n, x, scale=1 / t.shape[1]),
-    "one layer twice": lambda net, n, x, t: net.dense[0](torch.tanh(net.dense[0](x))),
     "in place of a view": lambda net, n, x, t: changed(net.dense[n](x)),
     "reversed": lambda net, n, x, t: x + net.dense[n](x).flip(1),
 }

@@ -51,10 +51,11 @@ class Context:
         tokens: Register,
         flow,
         constants: Mapping[str, np.ndarray] | None = None,
+        copies: Mapping[str, str] | None = None,
     ):
         self.operations, self.shapes, self.tokens, self.flow = operations, shapes, tokens, flow
         self.builder = Builder()
-        self.layout = Layout(self.builder, shapes, constants)
+        self.layout = Layout(self.builder, shapes, constants, copies)
         self._statistics = 0
         self.maker = {op.output: op for op in operations}
         self.transfers: Sequence[Maker] = ()  # inputs and outputs of a graph without a loss

@@ -41,6 +41,7 @@ class Graph:
         self.operations: list[Operation] = []
         self.constants: dict[str, np.ndarray] = {}  # placed as parameters are, and never changed
         self.frozen: set[str] = set()  # parameters that are not trained
+        self.copies: dict[str, str] = {}  # a parameter's second use has a copy: from the copy's name to its own
         self.tokens = Register(0, 0, 1, sequence_length) if tokens is None else tokens
 
     def append(self, operation: Operation) -> Matrix:

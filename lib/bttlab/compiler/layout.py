@@ -110,6 +110,8 @@ class Layout:
     ----------
     constants : mapping of str to ndarray, optional
         Values that are loaded with the parameters and that no update changes.
+    copies : mapping of str to str, optional
+        Parameters of which a further use has a copy of its own, by the copy's name.
 
     Attributes
     ----------
@@ -122,8 +124,10 @@ class Layout:
         builder: Builder,
         shapes: Mapping[str, tuple[int, ...]],
         constants: Mapping[str, np.ndarray] | None = None,
+        copies: Mapping[str, str] | None = None,
     ):
-        self._builder, self.shapes, self.constants = builder, shapes, constants or {}
+        self._builder, self.constants, self.copies = builder, constants or {}, copies or {}
+        self.shapes = {name: shape for name, shape in shapes.items() if name not in self.copies}
         self.blocks: list[Block] = []
         self._of: dict[tuple[str, int], Block] = {}
 
@@ -137,7 +141,7 @@ class Layout:
         """
         if (name, (part or (0,))[0]) in self._of:
             return self._of[name, (part or (0,))[0]]  # two layers share it
-        shape = self.constants[name].shape if name in self.constants else self.shapes[name]
+        shape = self.constants[name].shape if name in self.constants else self.shapes[self.copies.get(name, name)]
         axes = tuple(range(len(shape))) if axes is None else axes
         columns = shape[axes[-1]]
         all_rows = int(np.prod(shape)) // columns
@@ -156,6 +160,13 @@ class Layout:
         """Return the block of a parameter, or of its part that begins with row `first`."""
         return self._of[name, first]
 
+    def uses(self) -> list[list[Block]]:
+        """Return the blocks of each part of a parameter that has copies, the parameter's own first."""
+        groups: dict[tuple[str, int], list[Block]] = {}
+        for block in self.blocks:
+            groups.setdefault((self.copies.get(block.name, block.name), block.first), []).append(block)
+        return [sorted(group, key=lambda block: block.name in self.copies) for group in groups.values() if group[1:]]
+
     @property
     def vectors(self) -> int:
         """Size of all parameters in vectors."""
@@ -166,7 +177,7 @@ class Layout:
         memory, offset = np.zeros((self.vectors, LANES), np.float32), 0
         for block in self.blocks:
             value = self.constants.get(block.name)
-            value = tensors[block.name] if value is None else value
+            value = tensors[self.copies.get(block.name, block.name)] if value is None else value
             block.write(memory[offset : offset + block.vectors], np.asarray(value, np.float32))
             offset += block.vectors
         return memory

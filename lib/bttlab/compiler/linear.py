@@ -210,7 +210,7 @@ class LinearLayers:
 
     def _bias(self, number: int):
         name = f"{self.names[number]}.bias"
-        return self.layout.of(name) if name in self.layout.shapes else None
+        return self.layout.of(name) if name in {*self.layout.shapes, *self.layout.copies} else None
 
     # ---- passes --------------------------------------------------------------------------------------------------
 

@@ -7,12 +7,13 @@ many are kept as the banks have space for.
 from bisect import bisect_left
 from copy import copy
 
-from bttlab.compiler.banks import MOMENTS, Assignment, with_copies
+from bttlab.compiler.banks import GRADIENT_OF, MOMENTS, Assignment, with_copies
 from bttlab.compiler.builder import LANES
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import Instruction, at
+from bttlab.compiler.instruction import VECTOR, Instruction, Level, at
+from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, Operation
@@ -55,8 +56,9 @@ class Lowering(Context):
 
     def __init__(self, graph: Graph, flow="bidirectional", kept: int = 1 << 20):
         operations = [copy(op) for op in graph.operations]  # with places of their own
-        super().__init__(operations, graph.shapes, graph.tokens, flow, graph.constants)
-        self.freeze(graph.frozen)
+        shapes = graph.shapes | {copy: graph.shapes[name] for copy, name in graph.copies.items()}
+        super().__init__(operations, shapes, graph.tokens, flow, graph.constants, graph.copies)
+        self.freeze(graph.frozen | {copy for copy, name in graph.copies.items() if name in graph.frozen})
         self.transfers = [op for op in operations if isinstance(op, Transfer)]
         self.losses = {op.loss for op in operations if isinstance(op, Classifier)}
         _check_sizes(graph)
@@ -130,6 +132,45 @@ class Lowering(Context):
         for op in reversed(self.operations):
             if self.is_needed(op.output):
                 op.backward(self, self.gradient(op.output))
+        for parameter, *others in self.layout.uses():
+            if parameter.name not in self.frozen:
+                self._add_gradients_of_uses(parameter, others)
+
+    def _add_gradients_of_uses(self, parameter: Block, others: list[Block]) -> None:
+        """Add the gradients of a parameter's uses, and give each use the sum: all copies stay equal to the bit."""
+        b, loops, total = self.builder, [Level("w", parameter.vectors)], parameter
+        b.layer = parameter.name
+        blocks = (parameter, *others)
+        if any((block.vectors, block.axes, block.rows) != (total.vectors, total.axes, total.rows) for block in blocks):
+            raise ProgramError(f"{parameter.name} has uses of different kinds: use a parameter for each")
+        operand = next((n for n in (0, 1) if all(self._is_reached(block, n) for block in blocks)), None)
+        if operand is None:
+            raise ProgramError(f"the card cannot add the gradients of the uses of {parameter.name}: use two layers")
+        total = None
+        for block in blocks:
+            place = b.allocate("sum of uses", parameter.vectors).part(w=1)
+            a, c = (total, block.gradient(w=1))[:: 1 if operand else -1]
+            # A sum with a missing second operand is the first operand twice.
+            b.vector(M.COPY if c is None else M.ADD, "sum of uses", loops, a, c, r0=place)
+            total = place
+        for block in blocks:
+            b.vector(M.COPY, "sum of uses", loops, total, r0=block.gradient(w=1), flags=M.CHECK)
+
+    def _is_reached(self, block: Block, operand: int) -> bool:
+        """Return True if the vector unit can read a block's gradient as this operand and write it, in some bank."""
+        of = {
+            f"matrix {block.buffer.number}": set(range(M.BANKS)),
+            f"gradient {block.buffer.number}": set(range(M.BANKS)),
+        }
+        for i in (*self.forward, *self.builder.instructions):
+            for stores, numbers in ((False, i.reads()), (True, i.writes())):
+                for number in numbers:
+                    memory = i.operands[number].memory
+                    if memory in of:
+                        of[memory] &= set(M.reach(i.unit, number, stores).banks)
+        banks, gradients = of.values()
+        gradients &= set(M.reach(VECTOR, operand, False).banks) & set(M.reach(VECTOR, 3, True).banks)
+        return any(bank in banks and of_bank in gradients for bank, of_bank in GRADIENT_OF.items())
 
     def emit_updates(self) -> list[Instruction]:
         """Return the updates of all parameters; they clear gradients that are accumulated or not always written."""

@@ -44,6 +44,7 @@ class Operation:
     """
 
     kind: ClassVar[str] = ""
+    has_prefix: ClassVar[bool] = True  # its parameters are called by its name
     keep: ClassVar[str] = ALWAYS
     functions: ClassVar[tuple[str, ...]] = ()
     of_function: ClassVar[dict[str, type[Self]]] = {}  # the operations, by the functions that they compute
@@ -63,6 +64,17 @@ class Operation:
     def parameters(self, shapes: Shapes) -> list[str]:
         """Return the names of its parameters."""
         return []
+
+    def copy_parameters(self, names: Sequence[str], number: int) -> dict[str, str]:
+        """Use copies of parameters; return the parameters by the copies' names."""
+        if self.has_prefix:
+            prefix, self.name = self.name, f"{self.name}#{number}"
+            return {f"{self.name}{name.removeprefix(prefix)}": name for name in names}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, str) and value in names:
+                setattr(self, field.name, f"{value}#{number}")
+        return {f"{name}#{number}": name for name in names}
 
     @property
     def is_in_bank(self) -> bool:

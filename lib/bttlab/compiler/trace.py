@@ -20,7 +20,7 @@ from bttlab.compiler.matrix import INTENT, SLOTS, Matrix
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.embedding import Table, TTMTable
+from bttlab.compiler.ops.embedding import Embedding, Table, TTMTable
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.trace_check import call_of, check, outputs_of
 from bttlab.compiler.trace_record import Recorder
@@ -62,6 +62,7 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
         raise ProgramError(f"{name}.forward does not embed the token ids: use nn.Embedding or TTMEmbedding")
     graph.drop_unused([matrix.base or matrix for matrix in outputs])
     _check_parameters(graph, module)
+    _copy_shared(graph)
     check(graph, outputs, module, recorder.vocabulary, call_of(module))
     return _model(module, recorder, outputs, task)
 
@@ -110,7 +111,7 @@ def _logits(recorder: Recorder, output: Any) -> Matrix:
 
 
 def _check_parameters(graph: Graph, module: nn.Module) -> None:
-    """Raise ProgramError for a parameter that is trained and not used, or that several operations would train."""
+    """Raise ProgramError for a parameter that is trained and not used, or used in part."""
     name, uses = type(module).__name__, Counter()
     for op in graph.operations:
         # A dense layer may have some rows of a parameter; the weight of a table may be that of a dense layer.
@@ -133,12 +134,27 @@ def _check_parameters(graph: Graph, module: nn.Module) -> None:
                 f"{name}.forward does not use {parameter}: remove this parameter, or freeze it with "
                 "requires_grad_(False)"
             )
-    for (parameter, _), count in uses.items():
-        if count > 1:
-            raise ProgramError(
-                f"{name}.forward uses {parameter} {count} times: the card trains a parameter of one use; take a layer "
-                "for each, or remove the second use"
-            )
+
+
+def _copy_shared(graph: Graph) -> None:
+    """Give each further use of a parameter a copy of its own: `name#2`, `name#3`; the lowering adds their gradients."""
+    used: dict[str, list[range]] = {}
+    for op in graph.operations:
+        names = () if isinstance(op, Embedding) else op.parameters(graph.shapes)  # a table shares its bank with a layer
+        rows = range(op.first, op.first + op.output.features) if isinstance(op, Dense) else range(1)
+        again = [name for name in names if any(set(rows) & set(other) for other in used.get(name, ()))]
+        others = [other for name in again for other in used[name] if set(rows) & set(other)]
+        if any(other != rows for other in others):
+            raise ProgramError(f"{op.name} uses rows of {again[0]} that another layer uses in part: use two layers")
+        for name in names:
+            used.setdefault(name, []).append(rows)
+        if again:
+            number = max(used[name].count(rows) for name in again)
+            graph.copies |= op.copy_parameters(names if op.has_prefix else again, number)
+    for copy, name in graph.copies.items():
+        layers = [op for op in graph.operations if isinstance(op, Dense) and op.bias == copy]
+        if layers and sum(op.output.features for op in layers) < graph.shapes[name][0]:
+            raise ProgramError(f"{layers[0].name} uses some rows of {name} again: use a layer of these rows")
 
 
 def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], task: str | None) -> ModuleModel:

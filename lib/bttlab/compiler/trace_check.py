@@ -80,7 +80,9 @@ class _Check:
 
     def losses(self, samples: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Compare outputs, and return a weighted sum of them of the module and of the graph."""
-        name, weights, totals = type(self.module).__name__, dense_weights(self.graph, self.parameters), [0.0, 0.0]
+        name, totals = type(self.module).__name__, [0.0, 0.0]
+        used = {**self.parameters, **{copy: self.parameters[p] for copy, p in self.graph.copies.items()}}
+        weights = dense_weights(self.graph, used)
         for tokens in samples:
             torch.manual_seed(0)
             try:
@@ -88,7 +90,7 @@ class _Check:
             except Exception as error:
                 what = f"on {tokens.shape[1]} tokens ({type(error).__name__}: {error})"
                 raise ProgramError(f"{name}.forward fails in PyTorch {what}") from error
-            values = execute(self.graph, self.parameters, tokens[0], weights)
+            values = execute(self.graph, used, tokens[0], weights)
             for n, (theirs, matrix) in enumerate(zip(wanted, self.outputs, strict=True)):
                 ours = _view(values, matrix, tokens.shape[1])
                 same = theirs.numel() == ours.numel()
@@ -181,7 +183,7 @@ def dense_weights(graph: Graph, parameters: Mapping[str, Tensor]) -> dict[str, t
     """Return tables and matrices of layers in tensor-train formats, by layer; a matrix as its two halves L and R."""
     weights = {}
     for op in graph.operations:
-        cores = [parameters[name] for name in core_names(graph.shapes, op.name)]
+        cores = [parameters[name] for name in core_names(parameters, op.name)]
         if isinstance(op, TTMTable):
             weights[op.name] = (ttm_to_matrix(cores),)
         elif isinstance(op, Linear):

@@ -55,6 +55,8 @@ QUERIES = frozenset(
     "is_quantized is_xpu is_conj is_neg is_signed is_inference __len__ get_device element_size itemsize nbytes "
     "data_ptr untyped_storage _version output_nr _is_view names __hash__ __repr__ __format__".split()
 )
+# Its answer only chooses PyTorch's path for inference.
+QUERIES |= {"_nested_tensor_from_mask_left_aligned"}
 # Functions that only move elements: they are applied to the indices, too.
 MOVES = frozenset(
     "view reshape permute transpose swapaxes swapdims movedim moveaxis flatten unflatten squeeze unsqueeze chunk split "

@@ -154,6 +154,19 @@ def _norm(recorder: Recorder, call: Call) -> Elements:
     return Elements(recorder.graph.norm(matrix, prefix, epsilon, is_centred), index)
 
 
+@rule("cat")
+def _cat(recorder: Recorder, call: Call) -> Value:
+    tensors, dim = given(call, "tensors", dim=0)
+    values = [recorder.value(x) for x in tensors if x.numel()]
+    values = [recorder.recorded(value) if isinstance(value, Formula) else value for value in values]
+    first = values[0]
+    if len(values) == 1:
+        return first
+    if not isinstance(first, Elements) or not all(isinstance(v, Elements) and v.matrix is first.matrix for v in values):
+        raise Refusal("cat")
+    return Elements(first.matrix, torch.cat([value.index for value in values], dim))
+
+
 @rule("dropout", "alpha_dropout", "dropout1d", "feature_dropout", "native_dropout")
 def _dropout(recorder: Recorder, call: Call) -> Value:
     x, p, training = given(call, "input", p=0.5, training=True)

@@ -68,7 +68,7 @@ class Dense(Operation):
         Whether the weight is (in, out).
     """
 
-    kind = "dense"
+    kind, has_prefix = "dense", False
 
     weight: str
     bias: str = ""

@@ -64,7 +64,7 @@ class Add(Sum):
 class Position(Sum):
     """x + the first rows of a table, the parameter `name`."""
 
-    kind = "position"
+    kind, has_prefix = "position", False
 
     def parameters(self, shapes: Shapes) -> list[str]:
         return [self.name] if self.name in shapes else []  # else it is a constant
@@ -133,7 +133,7 @@ class Function(Operation):
 class Shift(Operation):
     """x + a row of a parameter, the same for all tokens."""
 
-    kind, keep = "shift", NEVER
+    kind, keep, has_prefix = "shift", NEVER, False
 
     parameter: str
     row: int = 0
