@@ -278,7 +278,6 @@ def test_what_the_card_does_not_have_is_named_with_its_place_and_what_is_near():
         lambda n, t: head(n, torch.cos(table(n, t))),
     )
     refused(r"^head: rows .* of the tokens is no.*; use x\[:, 0\]", lambda n, t: head(n, table(n, t)[:, 2:]))
-    refused("uses layer.self_attn.in_proj_weight 2 times", lambda n, t: head(n, n.layer(table(n, t))))
     refused("^Net.forward returns the output of layer.norm2: return logits", lambda n, t: table(n, t))
     refused("forward does not use layer.self_attn.in_proj_weight", lambda n, t: head(n, n.table(t)))
     refused("^layer.dropout: dropout of probability 0.1 is no.*the machine has no random numbers", dropout=0.1)
