@@ -98,12 +98,12 @@ class Cluster:
 
     def stop(self) -> None:
         """Cancel the trials."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=False)
 
     def close(self) -> None:
         """Leave the cluster."""
         with contextlib.suppress(TimeoutError, OSError):
-            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor.shutdown(wait=False)
             self._client.close(END_SECONDS)
 
 
