@@ -3,7 +3,7 @@
 # make test-all  the long suite: browsers, hub, other users, wheels, environments, reliability; installs what these need
 # make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
 # make course    an nbgrader course of six labs in COURSE=classroom/course (OPTIONAL=1: 06 and 07, too): docs/teaching.md
-# make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
+# make reliability   kills and interrupts trainings for hours (some: TRIALS='NAME… --count N')
 # make class     JupyterHub on loopback with demo students; CLASS=FILE takes a class's settings instead (classroom/README.md)
 # make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
 # make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: no execution)

@@ -1,53 +1,29 @@
-"""The trials of `make reliability`, a few attempts of each, and the page they write."""
-
-import json
+"""The trials of `make reliability`, an attempt of each."""
 
 import pytest
-from pages import END, begin_of
 
 from reliability import __main__ as command
-from reliability import report, training_process
-from reliability.outcome import Outcome
-from reliability.trials import TRIALS, Trial
-
-from conftest import ROOT
+from reliability import interrupts, training_process
 
 pytestmark = pytest.mark.long
 
 
-@pytest.mark.parametrize("name", [name for name, trial in TRIALS.items() if trial.small])
-def test_trial(name):
-    trial = TRIALS[name]
-    outcome = trial.run(trial.small)
-    assert outcome.attempts >= trial.small and not outcome.failures
+def test_an_interrupt_of_each_way_is_saved_and_resumed():
+    outcome = interrupts.trial(len(interrupts.WAYS))
+    assert outcome.attempts == len(interrupts.WAYS) and not outcome.failures
 
 
-def test_a_trial_on_a_card(xrt, monkeypatch, tmp_path):
+def test_a_kill_on_a_card(xrt, monkeypatch):
     for name, value in xrt.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(training_process, "device", "emulated")
     training_process.unbroken.cache_clear()
-    assert command.main(["crash_resume", "--count", "1", "--device", "0"], tmp_path) == 0
-    assert list(tmp_path.iterdir()) == []
+    assert command.main(["crash_resume", "--count", "1", "--device", "0"]) == 0
     training_process.unbroken.cache_clear()
 
 
-def test_the_page_has_the_table_of_the_figures():
-    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    records = report.load(ROOT / "docs")
-    assert records.keys() <= TRIALS.keys()
-    assert report.table(records) in page
-
-
-def test_a_run_keeps_the_other_results_and_fails_if_an_attempt_failed(tmp_path, monkeypatch, capsys):
-    outcomes = {"good": Outcome("good", "it", 1, (), {"size": 3}), "bad": Outcome("bad", "that", 2, ["two went wrong"])}
-    for name, outcome in outcomes.items():
-        monkeypatch.setitem(TRIALS, name, Trial(lambda count, outcome=outcome: outcome, 100, 1))
-    (tmp_path / "reliability.md").write_text(f"before\n{begin_of(report.TABLE)}\n{END}\nafter\n")
-    assert command.main(["good"], tmp_path) == 0
-    assert command.main(["bad", "--count", "2"], tmp_path) == 1
-    assert "two went wrong" in capsys.readouterr().out
-    records = json.loads((tmp_path / "reliability.json").read_text())
-    assert records["good"]["figures"] == {"size": 3} and records["bad"]["failed"] == 1
-    page = (tmp_path / "reliability.md").read_text()
-    assert page.startswith("before\n") and page.endswith("after\n") and report.table(records) in page
+def test_a_failed_attempt_fails_the_command(monkeypatch, capsys):
+    outcome = interrupts.Outcome(2, ["the second went wrong"], {"longest": 3})
+    monkeypatch.setitem(command.TRIALS, "interrupts", (lambda count: outcome, 100))
+    assert command.main(["interrupts"]) == 1
+    assert "2 attempts, 1 failed" in (said := capsys.readouterr().out) and "the second went wrong" in said

@@ -1,6 +1,7 @@
 """Files that other users of the machine may have made, swapped or written: what is done with them, and what is not."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -126,3 +127,11 @@ def test_a_user_whose_home_may_not_be_written(command, two_users):
         if command[0] == "train":
             assert "bttlab runs list will not show the run" in done.stderr
             assert list(folder.glob("runs/*/checkpoint.safetensors"))
+
+
+def test_the_tests_that_the_page_on_security_names_exist():
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "security.md").read_text(encoding="utf-8")))
+    there = {
+        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert len(named) > 20 and named - there == set()

@@ -2,32 +2,17 @@
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial found.
+    """What a trial found: failures have a line for every attempt that failed; figures are by name, with their unit."""
 
-    Attributes
-    ----------
-    title : str
-        What must hold, in a few words.
-    tried : str
-        What was done, in a sentence or two.
-    attempts : int
-    failures : sequence of str
-        A line for every attempt in which it did not hold.
-    figures : mapping
-        By name: a count, a text, or what `bttlab.util.quantities.measured` returns.
-    """
-
-    title: str
-    tried: str
     attempts: int
-    failures: Sequence[str] = ()
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    failures: Sequence[str]
+    figures: Mapping[str, Any]
 
 
 def attempts(count: int) -> Iterator[int]:
