@@ -41,7 +41,6 @@ class Span:
 
     Attributes
     ----------
-    memory : Memory
     load, store : int
         Cycles of the iteration in which they begin.
     depth : int
@@ -62,7 +61,6 @@ class Schedule:
     ----------
     place : str
         File and line at which the loop begins.
-    clock_mhz : float
     interval : int
         Cycles between iterations.
     stages : int
@@ -70,17 +68,8 @@ class Schedule:
     depth : int
         Cycles from a load to the first load that sees a result computed from it: the largest `Span.depth` of memories
         with a DEPENDENCE distance of LATENCY.
-    ports : list of Port
-    spans : list of Span
-    recurrences : list of solve.Recurrence
-    violations : list of Violation
-    graph : Graph
-    times : solve.Times
-    places : Places
-    memories : Memories
     promised : dict of str to Promise
         DEPENDENCE distance of each variable.
-    constants : dict of str to int
     """
 
     place: str

@@ -54,13 +54,7 @@ class Census:
 
 
 def census(nodes: list[Node], places: Places) -> Census:
-    """Count the operators of a loop's body.
-
-    Parameters
-    ----------
-    nodes : list of Node
-    places : Places
-    """
+    """Count the operators of a loop's body."""
     calls: dict[str, list[int]] = {}
     by_unit: dict[tuple[str, int], Counter] = {}
     for node in nodes:

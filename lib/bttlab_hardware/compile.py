@@ -44,7 +44,6 @@ class CompiledSource:
 
     Attributes
     ----------
-    module : llvmlite.binding.ModuleRef
     root : str
         The function `run`, which has the machine's loop, as the module names it.
     constants : dict of str to int

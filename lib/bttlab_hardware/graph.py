@@ -31,7 +31,6 @@ class Node:
 
     Attributes
     ----------
-    instruction : Instruction
     kind : str
         fadd, fmul, fdiv, fsqrt, fcompare, fconvert, ffloor; add, compare, logic, select, shift, multiply, divide;
         load, store; wire, phi; call; unknown.
@@ -45,7 +44,6 @@ class Node:
         Number of inputs that a selection chooses from.
     gates : int
         Number of gates with two inputs that were merged into this one.
-    access : Access or None
     """
 
     instruction: Instruction
@@ -56,11 +54,6 @@ class Node:
     choices: int = 2
     access: Access | None = None
     gates: int = 1
-
-    @property
-    def result_bits(self) -> int:
-        """Bits of the result, all lanes together; a comparison has a bit a lane."""
-        return self.lanes * (1 if self.kind in ("compare", "fcompare") else self.bits)
 
     @property
     def cycles(self) -> int | None:
@@ -131,14 +124,11 @@ class Graph:
 
     Parameters
     ----------
-    function : Function
-    body : Body
     accesses : dict of Instruction to Access
         Resolved loads and stores.
 
     Attributes
     ----------
-    nodes : list of Node
     back : list of (Node, Node)
         Loop-carried values: the node that computes one, and the phi that receives it in the next iteration.
     exits : list of Node

@@ -38,7 +38,6 @@ class Instruction(Value):
 
     Attributes
     ----------
-    opcode : str
     operands : list of Value
         Operands without blocks.
     blocks : list of str
@@ -87,12 +86,10 @@ class Module:
 
     Attributes
     ----------
-    functions : list of Function
     globals : dict of str to str
         Type of each global variable, in LLVM's syntax, and its initializer.
     types : dict of str to str
         Bodies of named structs.
-    metadata : dict of int to str
     """
 
     functions: list[Function]

@@ -20,12 +20,7 @@ def read_latencies() -> dict:
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of the schedule, and the part of a cycle that chained logic may use.
-
-    Attributes
-    ----------
-    mhz : float
-    """
+    """The clock of the schedule, and the part of a cycle that chained logic may use."""
 
     mhz: float
 

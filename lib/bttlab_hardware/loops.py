@@ -12,8 +12,6 @@ class Loop:
 
     Attributes
     ----------
-    header : str
-    blocks : frozenset of str
     latches : tuple of str
         Blocks with an edge back to the header.
     """
@@ -83,8 +81,6 @@ class Body:
 
     Parameters
     ----------
-    function : Function
-    loop : Loop
     inner : iterable of str
         Headers of inner loops, whose back edges are removed, too.
     """

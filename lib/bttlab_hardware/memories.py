@@ -51,7 +51,6 @@ class Access:
 
     Attributes
     ----------
-    memory : Memory
     index : tuple of Value
         Values from which its address is computed.
     choices : int
@@ -59,7 +58,6 @@ class Access:
     address : tuple of (int, Value) or None
         Factors and values: the word's number is `offset` plus the sum of their products. None if the access is not to a
         whole word.
-    offset : int
     """
 
     memory: Memory
@@ -95,7 +93,6 @@ class Memories:
 
     Parameters
     ----------
-    module : Module
     pragmas : list of Pragma
         Of these ARRAY_PARTITION and BIND_STORAGE are used.
     """
@@ -136,15 +133,6 @@ class Memories:
         if pointer.type or pointer.terms or not pointer.base.startswith("%"):
             raise Unresolved(f"no field of an argument: {load.text}")
         return pointer.base.strip("%"), pointer.offset
-
-    def pointer(self, instruction: Instruction) -> tuple[str, int, tuple[tuple[int, Value], ...]]:
-        """Return the variable or argument, the offset in bytes and the index terms of a load's or store's pointer."""
-        pointer = self._resolve(instruction.operands[-1])
-        return pointer.base, pointer.offset, pointer.terms
-
-    def at(self, value: Value, offset: int) -> Access:
-        """Return the access to the place `offset` bytes after a pointer."""
-        return self._place(replace(self._resolve(value), offset=offset))
 
     def _resolve(self, value: Value) -> _Pointer:
         if value.kind == "global":
@@ -300,7 +288,6 @@ class Port:
 
     Attributes
     ----------
-    memory : Memory
     loads, stores : int
         Loads and stores after unrolling.
     """

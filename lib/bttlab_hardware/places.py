@@ -16,8 +16,6 @@ class Place:
     ----------
     function : str
         Name with template arguments.
-    file : str
-    line : int
     start : int
         Line at which the function begins.
     """
@@ -32,12 +30,7 @@ class Place:
 
 
 class Places:
-    """The source locations of a module.
-
-    Parameters
-    ----------
-    metadata : dict of int to str
-    """
+    """The source locations of a module."""
 
     def __init__(self, metadata: dict[int, str]) -> None:
         self._metadata = metadata

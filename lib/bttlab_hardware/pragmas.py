@@ -21,8 +21,6 @@ class Pragma:
         Options of the form name=value; names in lower case.
     words : frozenset of str
         Options without a value, in lower case.
-    file : str
-    line : int
     """
 
     name: str
@@ -52,10 +50,8 @@ class Promise:
 
     Attributes
     ----------
-    variable : str
     distance : int
         Least number of iterations from a store to a load of the same address.
-    line : int
     """
 
     variable: str

@@ -73,7 +73,6 @@ def of_loop(inside: list[Pragma], outside: list[Pragma], delays: int, constants:
         All others.
     delays : int
         Delay blocks that the loop calls.
-    constants : dict of str to int
     """
     wrong = []
     for pragma in inside:

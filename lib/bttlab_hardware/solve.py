@@ -22,7 +22,6 @@ class Edge:
         A value and the phi that receives it, or a store and a load of one memory.
     distance : int
         Iterations between them.
-    name : str
     """
 
     source: Node
@@ -103,15 +102,7 @@ def orders(graph: Graph) -> list[tuple[Node, Node]]:
 
 
 class Times:
-    """Start and end of every node, in cycles; the fraction is the part of the cycle that chained logic has used.
-
-    Parameters
-    ----------
-    graph : Graph
-    carried : list of Edge
-    clock : latencies.Clock
-    interval : int
-    """
+    """Start and end of every node, in cycles; the fraction is the part of the cycle that chained logic has used."""
 
     def __init__(self, graph: Graph, carried: list[Edge], clock: latencies.Clock, interval: int) -> None:
         self._graph, self._clock = graph, clock
@@ -216,9 +207,6 @@ def recurrences(graph: Graph, carried: list[Edge], clock: latencies.Clock, promi
 
     Parameters
     ----------
-    graph : Graph
-    carried : list of Edge
-    clock : latencies.Clock
     promised : iterable of str
         Variables whose distance a pragma promises.
     """

@@ -70,7 +70,6 @@ class Bits:
         Name of the signal; empty for a constant.
     low, width, of : int
         First bit, number of bits, and bits of the whole signal.
-    signed : bool
     number : int
         Value of a constant.
     """

@@ -17,7 +17,6 @@ class Violation:
     kind : str
         pointer, null, port, call, division, product, operation, loop, recurrence, promise, pragma, block, exit, copies,
         budget.
-    message : str
     """
 
     kind: str

@@ -40,7 +40,6 @@ class Widths:
     ----------
     order : iterable of Instruction
         The body in topological order, loop-carried values excepted.
-    header_phis : set of Instruction
     """
 
     def __init__(self, order: Iterable[Instruction], header_phis: set[Instruction]) -> None:

@@ -35,7 +35,6 @@ def measure(
 
     Parameters
     ----------
-    tokens, threads : sequence of int
     rounds : int
         Turns that count.
     compiled : sequence of int

@@ -28,7 +28,6 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
     ----------
     corpus : str
         Name or path; its longest utterance is trained on.
-    encoders : sequence of int
     records : Path
         Folder of records of `bttlab baseline`.
     """

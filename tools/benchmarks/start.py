@@ -45,7 +45,6 @@ def measure(
     ----------
     corpus : str
         Name or path.
-    encoders, rounds : int
     notebook : Path, optional
         Also run this notebook, in quick mode, up to its first point on the curve.
     """

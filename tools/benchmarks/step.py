@@ -21,7 +21,6 @@ def measure(
     ----------
     corpus : str
         Name or path.
-    encoders : int
     samples : int
         A turn, of the shuffled training split, the same for all; SGD.
     threads : sequence of int

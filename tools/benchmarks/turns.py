@@ -32,7 +32,6 @@ def interleave(
         returns the seconds that the work took.
     rounds : int
         Turns that count.
-    pieces : int
 
     Returns
     -------

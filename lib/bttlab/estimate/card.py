@@ -38,16 +38,13 @@ class Estimate:
 
     Attributes
     ----------
-    model : ModelConfig
     flow : str or tuple of int
         Order of contraction.
     optimizer : {"sgd", "momentum", "adamw"}
     lengths : mapping of int to int
         Number of samples of an epoch by their number of real tokens.
-    clock_mhz : float
     work : Work
         Of an epoch.
-    memory : MemoryMap
     resources : Resources
         Of the machine, the same for all models.
     """
@@ -182,13 +179,11 @@ def estimate(
 
     Parameters
     ----------
-    model : ModelConfig
     lengths : iterable of int, or mapping of int to int
         Number of real tokens of each sample of an epoch, [CLS] included; or the number of samples of each length.
     optimizer : {"sgd", "momentum", "adamw"}
     flow : str or tuple of int
         As for `bttlab.compiler.program.compile_program`.
-    clock_mhz : float
 
     Raises
     ------
@@ -221,11 +216,6 @@ def estimate(
 
 @lru_cache(PROGRAMS)
 def power_levels(program: Program) -> PowerLevels:
-    """Return the power of a card that runs a program, for samples of a typical length. The result is cached.
-
-    Parameters
-    ----------
-    program : Program
-    """
+    """Return the power of a card that runs a program, for samples of a typical length. The result is cached."""
     record, tokens = machine_record(), min(TYPICAL_TOKENS, program.limits.sequence_length)
     return power(record, resources(record), program_works(program, [tokens])[tokens], 1, CLOCK_MHZ).levels

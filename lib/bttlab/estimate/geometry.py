@@ -19,7 +19,6 @@ class Blocks:
     ----------
     bram36 : float
         A multiple of 0.5: a BRAM36 is two BRAM18.
-    uram, lookup_tables, flip_flops : int
     """
 
     bram36: float = 0

@@ -58,7 +58,6 @@ class Kernel:
 
     Attributes
     ----------
-    launches : int
     flops, moved : float
         Operations of matrix products, and bytes read and written.
     """
@@ -74,9 +73,6 @@ class Modelled:
 
     Attributes
     ----------
-    gpu, format, mode : str
-    model : ModelConfig or ModuleConfig
-    tokens, kernels : int
     seconds, watts, joules : (float, float, float)
         Of a step; of the board while it runs; of a step.
     process_bytes : (float, float, float)
@@ -163,7 +159,6 @@ def model_step(gpu: Gpu, format: str, mode: str, config: ModelConfig | ModuleCon
 
     Parameters
     ----------
-    gpu : Gpu
     format : {"dense", "tt", "btt", "module"}
     mode : {"eager", "graphs"}
     config : ModelConfig or bttlab.compiler.module.ModuleModel

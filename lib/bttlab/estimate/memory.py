@@ -36,7 +36,6 @@ class BankUse:
 
     Attributes
     ----------
-    name : str
     kind : {"uram", "bram"}
     depth : int
         Number of words.
@@ -44,7 +43,6 @@ class BankUse:
         Number of words that the program uses, by `GROUPS`.
     word_vectors : int
         Vectors of LANES values in a word: 1 in a bank; one for each row in an operand buffer.
-    blocks : Blocks
     """
 
     name: str
@@ -71,7 +69,6 @@ class MemoryMap:
 
     Attributes
     ----------
-    banks : tuple of BankUse
     own : tuple of OnChipMemory
         The machine's memories for program, tables, sums and queues, which do not depend on the model.
     """
@@ -127,11 +124,8 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
 
     Parameters
     ----------
-    model : ModelConfig
-    record : MachineRecord
     optimizer : {"sgd", "momentum", "adamw"}
         Banks for moments that it does not use count as empty.
-    flow : str or tuple of int
 
     Raises
     ------

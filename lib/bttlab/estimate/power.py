@@ -75,13 +75,10 @@ def power(record: MachineRecord, resources: Resources, work: Work, samples: int,
 
     Parameters
     ----------
-    record : MachineRecord
-    resources : Resources
     work : Work
         Of an epoch.
     samples : int
         Number of samples of that epoch.
-    clock_mhz : float
     """
     seconds = work.total / (clock_mhz * 1e6)
     hbm_bits = 8 * samples * (RECORD_BYTES + RESULT_BYTES) / seconds

@@ -84,10 +84,8 @@ class MachineRecord:
         Clock of the schedule.
     interval, stages, depth : int
         Cycles, as in `bttlab_hardware.Schedule`.
-    violations : int
     units : dict of str to dict of str to int
         Number of operators of each unit, by kind.
-    memories : tuple of OnChipMemory
     """
 
     sources: str

@@ -100,7 +100,6 @@ def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> lis
 
     Parameters
     ----------
-    instructions : sequence of Instruction
     lengths : sequence of int
         Sample lengths in tokens.
     """
@@ -138,7 +137,6 @@ def sample_works(model: ModelConfig, flow: Flow) -> dict[int, Work]:
 
     Parameters
     ----------
-    model : ModelConfig
     flow : str or tuple of int
         Order of contraction.
 
@@ -155,7 +153,6 @@ def program_works(program: Program, lengths: Sequence[int]) -> dict[int, Work]:
 
     Parameters
     ----------
-    program : Program
     lengths : sequence of int
         Numbers of real tokens, [CLS] included.
     """
@@ -173,10 +170,8 @@ def epoch_work(model: ModelConfig, lengths: Mapping[int, int], flow: Flow) -> Wo
 
     Parameters
     ----------
-    model : ModelConfig
     lengths : mapping of int to int
         Number of samples of each length.
-    flow : str or tuple of int
     """
     works = sample_works(model, flow)
     return sum((works[tokens].times(count) for tokens, count in lengths.items()), NOTHING)
