@@ -26,6 +26,7 @@ FAMILIES = (
     "subspaces",
     "low precision",
     "hardware view",
+    "parallelism",
 )
 
 
@@ -50,6 +51,8 @@ class Method:
     excludes : frozenset of str
         Names of methods, or parts that they change, with which it does not combine for another reason.
     needs_cuda : bool
+    processes : int
+        Processes that share a run, as `bttlab_methods.library.parallel` has them.
     ranges : tuple of str
         Intervals of parameters, such as "share in (0, 1]" and "rank in [1, inf)".
 
@@ -65,6 +68,7 @@ class Method:
     changes: ClassVar[frozenset[str]]
     excludes: ClassVar[frozenset[str]] = frozenset()
     needs_cuda: ClassVar[bool] = False
+    processes: ClassVar[int] = 1
     ranges: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:

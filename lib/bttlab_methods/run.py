@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.utils._pytree import tree_leaves
 
 from bttlab.baseline.energy import EnergyWindow, find_meter
@@ -20,8 +20,9 @@ from bttlab.model import equal_length_batches, predict_in_batches
 from bttlab.runs.provenance import versions
 from bttlab.util.quantities import measured
 from bttlab_methods.method import Method
+from bttlab_methods.processes import in_processes
 from bttlab_methods.setting import SCORED_AT_ONCE, MethodError, Setting
-from bttlab_methods.training import Batch, OnBatch, Training, describe
+from bttlab_methods.training import Batch, OnBatch, Training, check_combination, describe
 
 ALLOCATOR = "most that torch.cuda's allocator held in the step"
 
@@ -106,6 +107,12 @@ def run_methods(
     MethodError
         If the methods do not combine, one does not run here, or a loss is not finite.
     """
+    processes = max([one.processes for one in methods], default=1)
+    if processes > 1 and not distributed.is_initialized():
+        check_combination(methods, setting.device)
+        results = in_processes(processes, run_methods, (setting, tuple(methods), None, None, tuple(splits)), stop)
+        losses = np.mean([one["losses"] for one in results], axis=0).tolist()  # of parts of equal size, or of all
+        return Result(**results[0] | {"losses": losses, "facts": {"processes": [one["facts"] for one in results]}})
     training = Training(setting, methods)
     if on_training is not None:
         on_training(training)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from bttlab.baseline.machine import plain
+from bttlab.baseline.nvml import NvmlCounter
 from bttlab.baseline.rapl import POWERCAP, RaplMeter
 from bttlab.baseline.record import Energy
 from bttlab.util.plugins import missing_package
@@ -50,7 +51,7 @@ class NvmlMeter:
             return gpus.get_average_power_usage(self._index) / 1e3
 
 
-Meter = NvmlMeter | RaplMeter  # counts joules, one window at a time
+Meter = NvmlMeter | NvmlCounter | RaplMeter  # counts joules, one window at a time
 
 
 def find_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter | None, str]:
@@ -59,8 +60,11 @@ def find_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter |
         if device.type == "cuda":
             return NvmlMeter(torch.cuda.current_device()), ""
         return RaplMeter(powercap), ""
-    except ModuleNotFoundError as error:
-        return None, missing_package(error, "the meter") or str(error)
+    except ModuleNotFoundError as error:  # without zeus
+        try:
+            return NvmlCounter(torch.cuda.current_device()), ""
+        except OSError:
+            return None, missing_package(error, "the meter") or str(error)
     except FileNotFoundError:
         return None, "there are no RAPL counters here"
     except PermissionError:

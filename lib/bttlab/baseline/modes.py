@@ -1,7 +1,7 @@
-"""The ways to run a step: eager, compiled, captured in CUDA graphs, both.
+"""The ways to run a step: eager, or captured in CUDA graphs.
 
 At batch 1 a GPU waits for its host: a step is some hundred kernels of a few microseconds each. CUDA graphs launch all
-of them at once; the compiler merges what lies between the matrix products.
+of them at once.
 """
 
 from collections.abc import Callable
@@ -13,27 +13,17 @@ import torch
 from bttlab.baseline.step import Task
 
 Stepper = Callable[[int], None]
-FIRST_STEPS = 3  # of each length: PyTorch and cuBLAS set things up, "reduce-overhead" warms up and captures
-
-
-# compile: by torch.compile; alone on a GPU in its mode "reduce-overhead", which captures graphs of its own for the
-# forward and the backward pass. graphs: one CUDA graph of the whole step (sample, passes, update) for each length of
-# utterance.
-MODES = ("eager", "graphs", "compile", "compile+graphs")
+FIRST_STEPS = 3  # of each length: PyTorch and cuBLAS set things up
+MODES = ("eager", "graphs")  # graphs: a CUDA graph of the whole step (sample, passes, update) for each length
 
 
 def modes_of(device: str) -> tuple[str, ...]:
     """Return the names of the modes that a kind of device ("cpu", "cuda") has; eager comes first."""
-    return tuple(name for name in MODES if device == "cuda" or "graphs" not in name)
-
-
-def is_compiled(mode: str) -> bool:
-    """Return whether torch.compile takes part in a mode."""
-    return mode.startswith("compile")
+    return MODES if device == "cuda" else MODES[:1]
 
 
 def prepare(task: Task, mode: str, stop: Event) -> Stepper:
-    """Compile or capture what the mode needs for every length of utterance in the task.
+    """Capture what the mode needs for every length of utterance in the task.
 
     Parameters
     ----------
@@ -50,19 +40,12 @@ def prepare(task: Task, mode: str, stop: Event) -> Stepper:
         Trains on the sample of an index. Captured steps find their samples by the cursor: call it for consecutive
         indices from the one the cursor is at.
     """
-    function = task.loss
-    if is_compiled(mode):
-        own_graphs = task.device.type == "cuda" and mode == "compile"
-        # dynamic: one compilation for all lengths
-        function = torch.compile(task.loss, dynamic=True, mode="reduce-overhead" if own_graphs else None)
     examples = {length: index for index, length in enumerate(task.lengths)}
-    if "graphs" in mode:
-        return _captured(task, function, examples, stop)
+    if mode == "graphs":
+        return _captured(task, task.loss, examples, stop)
 
     def step(index: int) -> None:
-        if is_compiled(mode):
-            torch.compiler.cudagraph_mark_step_begin()
-        task.step(index, function)
+        task.step(index, task.loss)
 
     for index in examples.values():
         for _ in range(FIRST_STEPS):

@@ -143,7 +143,7 @@ class Measurement:
     median, lower_quartile, upper_quartile, mean : Quantity
         Of `step_seconds`.
     setup : Quantity
-        Seconds of compilation, capture and warm-up, in no step's time.
+        Seconds of capture and warm-up, in no step's time.
     difference : Quantity
         Largest relative difference of the first losses from eager's.
     allocated, reserved, device : Quantity

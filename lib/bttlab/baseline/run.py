@@ -17,7 +17,7 @@ import bttlab
 from bttlab.baseline.energy import Aside, Meter, find_meter, idle_power, metered
 from bttlab.baseline.machine import describe, load_average, open_device, out_of_memory, plain
 from bttlab.baseline.memory import device_memory, measure_memory
-from bttlab.baseline.modes import is_compiled, modes_of, prepare
+from bttlab.baseline.modes import modes_of, prepare
 from bttlab.baseline.record import VERSION, CorpusUsed, Measurement, Record
 from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
@@ -241,12 +241,9 @@ def _run_modes(plan: _Plan, names: list[str]) -> tuple[dict[str, Measurement], d
         except Exception as error:
             if name == "eager":  # no other mode would do better
                 raise
-            # no C++ compiler, an operation that cannot be captured, too little memory: what eager gave stands
+            # an operation that cannot be captured, too little memory: what eager gave stands
             skipped[name] = out_of_memory(error) if isinstance(error, torch.OutOfMemoryError) else plain(error)
             continue
-        finally:
-            if is_compiled(name):
-                torch.compiler.reset()  # the next mode is to know nothing of it
         if mode is None:
             skipped[name] = "stopped before its first step"
         elif mode.difference.value is not None and mode.difference.value > TOLERANCE:
@@ -305,7 +302,7 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
         lower_quartile=in_seconds(lower),
         upper_quartile=in_seconds(upper),
         mean=in_seconds(float(np.mean(seconds))),
-        setup=Quantity.measured(setup, "s", "time.perf_counter around compilation, capture and warm-up"),
+        setup=Quantity.measured(setup, "s", "time.perf_counter around capture and warm-up"),
         difference=_difference(losses, eager),
         allocated=allocated,
         reserved=reserved,

@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="of initial parameters and sample order (default: 0)")
     add("--lr", type=float, metavar="X", dest="learning_rate", help="learning rate of SGD (default: 4e-3)")
     add("--threads", type=int, default=1, metavar="N", help="threads of PyTorch on the CPU (default: 1)")
-    add(
-        "--modes", nargs="+", metavar="MODE", help="eager, compile and, on a GPU, graphs, compile+graphs (default: all)"
-    )
+    add("--modes", nargs="+", metavar="MODE", help="eager and, on a GPU, graphs (default: all)")
     add("--record", type=Path, metavar="FILE", help="write the record to this file")
 
 

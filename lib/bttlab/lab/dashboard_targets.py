@@ -18,7 +18,7 @@ from bttlab.lab.workload import Workload
 from bttlab.model import OPTIMIZERS, ModelConfig, Optimizer
 
 BASELINES = {"dense": "dense", "tt": "TT right to left", "btt": "TT bi-directional"}
-FASTEST_MODE = {"cpu": "eager", "cuda": "graphs"}  # of those that need no minutes of compilation
+FASTEST_MODE = {"cpu": "eager", "cuda": "graphs"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,69 @@
+"""Parallelism on two processes: the scores of one process, its parts of the memory, and what each sends."""
+
+import pytest
+import torch
+
+from bttlab.data import load_corpus
+from bttlab.model import ModelConfig
+from bttlab_methods import MethodError, Setting, parse, run_methods
+
+MODES = (4, 4, 4)
+SMALL = ModelConfig(
+    encoders=2, format="dense", hidden_size=64, heads=4,
+    linear_out_modes=MODES, linear_in_modes=MODES, embedding_column_modes=MODES,
+)  # fmt: skip
+STEPS = 6
+BYTES = 4 * SMALL.parameters_count
+ENCODER = 4 * (6 * 64 * 64 + 4 * 64)  # of an encoder what tensor parallelism splits: matrices, biases of four of them
+# Parts of the parameters that the two processes hold, and bytes that they send in a step for those of the model.
+HELD = {
+    "data-parallel": (1, 1),
+    "zero": (0.5, 0.5),
+    "zero-offload": (0.5, 0.5),
+    "tensor-parallel": (1 - ENCODER / BYTES, 1 - ENCODER / BYTES),
+    "pipeline-parallel": (0.67, 0.33),
+}
+SENT = {"data-parallel": 1, "zero": 1.2}  # ZeRO: gathered forward and backward but for the root, gradients scattered
+
+
+@pytest.fixture(scope="module")
+def alone():
+    torch.set_num_threads(1)
+    setting = Setting(load_corpus("airline"), SMALL, samples=4 * STEPS, batch=4)
+    return setting, run_methods(setting, parse("dense"), splits=("dev",))
+
+
+def same(setting, alone, name):
+    result = run_methods(setting, parse(name), splits=("dev",))
+    assert result.losses == pytest.approx(alone.losses, rel=1e-5)
+    assert result.scores["dev"] == pytest.approx(alone.scores["dev"], abs=0.002)
+    assert result.parameters == alone.parameters and result.samples == alone.samples
+    parts = result.facts["processes"]
+    for part, held in zip(parts, HELD[name], strict=True):
+        assert part["parameter_bytes"] == pytest.approx(held * BYTES, rel=0.02)
+        assert part["optimizer_bytes"] == pytest.approx(2 * part["parameter_bytes"], rel=0.01)
+        assert part["sent_bytes_per_step"] > 0
+        if name in SENT:
+            assert part["sent_bytes_per_step"] == pytest.approx(SENT[name] * BYTES, rel=0.02)
+    return result
+
+
+def test_tensor_parallelism_is_the_single_process(alone):
+    setting, single = alone
+    same(setting, single, "tensor-parallel")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in HELD if name != "tensor-parallel"])
+def test_two_processes_train_as_one(alone, name):
+    setting, single = alone
+    same(setting, single, name)
+
+
+@pytest.mark.long
+def test_what_cannot_be_shared_is_one_line(alone):
+    setting, _ = alone
+    with pytest.raises(MethodError, match="do not combine"):
+        parse("zero+data-parallel")
+    with pytest.raises(MethodError, match="tensor-parallel is for the dense model"):
+        run_methods(setting, parse("tensor:rank=3,embedding_rank=3+tensor-parallel"), splits=())
