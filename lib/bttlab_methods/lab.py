@@ -149,7 +149,9 @@ class MethodsLab:
         )
         self.dashboard.leave_starting_to_others()
         self._boxes = {
-            name: widgets.Checkbox(description=name, indent=False, layout={"width": "auto"}) for name in methods()
+            name: widgets.Checkbox(description=name, indent=False, layout={"width": "auto"})
+            for name, kind in methods().items()
+            if kind.processes == 1
         }
         self._groups = {}
         for family in FAMILIES:

@@ -21,7 +21,7 @@ HELD = {
     "zero": (0.5, 0.5),
     "zero-offload": (0.5, 0.5),
     "tensor-parallel": (1 - ENCODER / BYTES, 1 - ENCODER / BYTES),
-    "pipeline-parallel": (0.67, 0.33),
+    "pipeline-parallel": (0.6806, 0.3194),
 }
 SENT = {"data-parallel": 1, "zero": 1.2}  # ZeRO: gathered forward and backward but for the root, gradients scattered
 
