@@ -35,21 +35,19 @@ ATTEMPTS, SWEEPS = 6, 2
 PARAMETER_BANK_COST = 400.0  # cycles, for an activation in a bank of parameters or gradients
 
 
-def inner_banks(buffers: Iterable[Buffer]) -> set[int]:
-    """Return the banks for buffers: all except those of transfers, of moments, and those already assigned (scratch)."""
-    return {*range(M.BANKS)} - {M.IN_BANK, M.OUT_BANK, *MOMENTS} - {buffer.bank for buffer in buffers}
+INNER = frozenset(range(M.BANKS)) - {M.IN_BANK, M.OUT_BANK, *MOMENTS}  # banks for buffers
 
 
 def with_copies(made: list[Buffer], instructions: list[Instruction]) -> list[Instruction]:
     """Insert copies, by the vector unit, of buffers for which no bank is reached by all readers and writers."""
-    inner, reached = inner_banks(made), {}
+    reached: dict[str, set[int]] = {}
     readers: dict[str, list[tuple[int, int, set[int]]]] = defaultdict(list)
     written: dict[str, int] = {}
     for i, instruction in enumerate(instructions):
         matrices = {n for n, operand in instruction.operands.items() if operand.memory.startswith("matrix")}
         for number in matrices.intersection(instruction.writes()):
             name, banks = instruction.operands[number].memory, set(M.reach(instruction.unit, number, True).banks)
-            reached[name] = reached.get(name, inner) & banks
+            reached[name] = reached.get(name, set(INNER)) & banks
             written.setdefault(name, i)
         for number in sorted(matrices.intersection(instruction.reads())):
             banks = set(M.reach(instruction.unit, number, False).banks)
@@ -166,7 +164,6 @@ class Assignment:
     ):
         self.instructions, self.all, self.last = instructions, buffers, len(instructions)
         self.uses, self.conflicts = _uses(buffers, instructions, transferred)
-        self.fixed = [buffer for buffer in buffers if buffer.bank is not None]
         self.buffers = [buffer for buffer in buffers if buffer.number in self.uses]
         self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(M.BANKS)]
         self.times, self.contention = None, {}
@@ -216,8 +213,6 @@ class Assignment:
         self.spaces = [_BankSpace(number) for number in range(M.BANKS)]
         self.names_in: list[set[str]] = [set() for _ in self.spaces]
         self.placed: dict[Buffer, tuple[int, int]] = {}
-        for buffer in self.fixed:
-            self.spaces[buffer.bank].taken.append((0, self.last, buffer.base, buffer.base + buffer.vectors))
 
     def _place_all(self, first: Sequence[Buffer]) -> Buffer | None:
         self._reset()
@@ -321,7 +316,6 @@ def _uses(buffers: Sequence[Buffer], instructions: Sequence[Instruction], transf
     reached: dict[str, set[int]] = {}
     used: dict[str, list[int]] = defaultdict(list)
     conflicts: dict[str, set[str]] = defaultdict(set)
-    inner = inner_banks(buffers)
     for i, instruction in enumerate(instructions):
         for stores, numbers in ((False, instruction.reads()), (True, instruction.writes())):
             names = []
@@ -329,7 +323,7 @@ def _uses(buffers: Sequence[Buffer], instructions: Sequence[Instruction], transf
                 memory = instruction.operands[number].memory
                 names.append(memory)
                 if memory.startswith(("matrix", "gradient")):
-                    reached[memory] = reached.get(memory, inner) & set(M.reach(instruction.unit, number, stores).banks)
+                    reached[memory] = reached.get(memory, INNER) & set(M.reach(instruction.unit, number, stores).banks)
                     used[memory].append(i)
             for name in names:
                 conflicts[name].update(other for other in names if other != name)
@@ -341,12 +335,12 @@ def _uses(buffers: Sequence[Buffer], instructions: Sequence[Instruction], transf
     loads, stores = set(M.reach(VECTOR, 3, True).banks), set(M.reach(VECTOR, 0, False).banks)
     for buffer in buffers:
         name, gradient = f"matrix {buffer.number}", f"gradient {buffer.number}"
-        if buffer.bank is not None or not (buffer.is_parameter or name in reached):
+        if not (buffer.is_parameter or name in reached):
             continue
-        banks = set(reached.get(name, inner))
+        banks = set(reached.get(name, INNER))
         if buffer.is_parameter:
-            writers = set(M.reach(UPDATE, 1, True).banks) & loads if buffer.is_accumulated else inner
-            fits = reached.get(gradient, inner) & writers & (stores if buffer.name in transferred else inner)
+            writers = set(M.reach(UPDATE, 1, True).banks) & loads if buffer.is_accumulated else INNER
+            fits = reached.get(gradient, INNER) & writers & (stores if buffer.name in transferred else INNER)
             banks = {bank for bank in banks & set(GRADIENT_OF) & loads & stores if GRADIENT_OF[bank] in fits}
         if buffer.name in transferred:
             banks &= loads & stores

@@ -30,7 +30,6 @@ from bttlab.compiler.instruction import (
     max_of,
 )
 from bttlab.compiler.machine import M
-from bttlab.compiler.scratch import Scratch, scratch_bank
 from bttlab.compiler.shuffles import permutation_entries
 
 LANES, ROWS = M.LANES, M.ROWS
@@ -114,7 +113,6 @@ class Builder:
         self.made: list[Buffer] = []  # buffers in banks
         self.buffers = [Allocator(f"buffer {n}", M.OPERAND_BUFFER_DEPTH) for n in range(M.ENGINES)]
         self._over = [0] * M.ENGINES
-        self.scratch: list[Scratch] = []  # banks whose addresses follow from the schedule
         self.functions = Functions()
         self.entries: dict[bytes, int] = {}
         self.entry_in: list[np.ndarray] = []
@@ -124,13 +122,6 @@ class Builder:
         """Return a new buffer; its bank is assigned when all instructions are listed."""
         self.made.append(Buffer(name, vectors, len(self.made), **more))
         return self.made[-1]
-
-    def new_scratch(self, engine: int) -> Scratch:
-        """Return the allocator of an engine's bank of intermediates."""
-        bank = scratch_bank(engine)
-        self.new_buffer("scratch", M.banks[bank].depth).bank = bank
-        self.scratch.append(Scratch(bank))
-        return self.scratch[-1]
 
     def allocate(self, name: str, vectors: int, **more) -> At:
         """Allocate a buffer in a bank and return its place."""

@@ -199,7 +199,7 @@ def assemble(
     constants: Sequence[Instruction] = (),
 ) -> LayerProgram:
     """Return the program of the builder's instructions, scheduled and with waits."""
-    instructions, clear = ordered(builder.instructions, NO_OFFSETS, tokens, builder.scratch), list(constants)
+    instructions, clear = ordered(builder.instructions, NO_OFFSETS, tokens), list(constants)
     for section in (instructions, clear):
         set_waits(section, NO_OFFSETS)
     vectors = max(sum(block.vectors for _, block in blocks) for blocks in (inputs, outputs))

@@ -58,9 +58,7 @@ def _cores(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _buffer_plans(
-    shapes: tuple, tokens: Bound, order: Order, has_scratch: bool
-) -> tuple[dict[Key, tuple[int, int]], ...]:
+def _buffer_plans(shapes: tuple, tokens: Bound, order: Order) -> tuple[dict[Key, tuple[int, int]], ...]:
     """Return the contents of the operand buffers before z and after it, found by emitting both passes once.
 
     Returns
@@ -69,7 +67,7 @@ def _buffer_plans(
         For each phase: first vector and number of vectors, by the tensor's name and arrangement.
     """
     b, names = Builder(), {f"l.cores.{k}": shape for k, shape in enumerate(shapes)}
-    trial = LinearLayers(b, Layout(b, names), {"l": tokens}, names, order, has_scratch)
+    trial = LinearLayers(b, Layout(b, names), {"l": tokens}, names, order)
     (layer,) = trial.layers
     x, y, dy, dx = (b.allocate(n, layer.features(n).vectors(layer.sizes)) for n in ("x", "y", "dy", "dx"))
     trial.forward(0, x, tokens, y)
@@ -98,11 +96,9 @@ class LinearLayers:
         Shapes of the parameters; layers may have different ranks.
     flow : str, tuple of int or Order
         A key of FLOWS, the number of cores to merge at the input's and the output's end, or an order of contraction.
-    has_scratch : bool
-        Whether the intermediates of each engine share one bank (`Scratch`); else each is a buffer with its own bank.
     """
 
-    def __init__(self, builder: Builder, layout: Layout, names: Mapping[str, Bound], shapes, flow, has_scratch=True):
+    def __init__(self, builder: Builder, layout: Layout, names: Mapping[str, Bound], shapes, flow):
         self.builder, self.layout, self.names = builder, layout, list(names)
         self.layers: list[TTLayer] = []
         for number, (name, tokens) in enumerate(names.items()):
@@ -120,7 +116,6 @@ class LinearLayers:
         self.places = [
             builder.allocate(f"z of {layer.name}", layer.z_arrangement.vectors(layer.sizes)) for layer in self.layers
         ]
-        self._scratch = [builder.new_scratch(engine) for engine in range(M.ENGINES)] if has_scratch else []
         self._regions: list[list[At]] = [[], []]
         self._loaded: dict[tuple[int, int], tuple[int, int, BufferContents]] = {}
         self.plans: list[tuple[dict[Key, tuple[int, int]], ...]] = [({}, {}) for _ in self.layers]
@@ -144,8 +139,8 @@ class LinearLayers:
         """
         if not self.layers:
             return
-        has_scratch, self._is_trial = bool(self._scratch), False
-        self.plans = [_buffer_plans(layer.shapes, layer.tokens, layer.order, has_scratch) for layer in self.layers]
+        self._is_trial = False
+        self.plans = [_buffer_plans(layer.shapes, layer.tokens, layer.order) for layer in self.layers]
         for engine, regions in enumerate(self._regions):
             sizes = [0, 0]  # of the regions of even and odd layers
             for n, layer in enumerate(self.layers):
@@ -187,16 +182,8 @@ class LinearLayers:
                 raise ValueError(f"the operand buffer has no space for {key}")
             return region.offset_by(plan[key][0])
 
-        def allocate(name: str, vectors: int) -> At:
-            of = name.partition(",")[0]
-            if of == BIAS or not self._scratch:
-                return self.builder.allocate(name, vectors)
-            if not name.endswith("in parts") and of in layer.indices and "t" in layer.indices[of]:
-                return self._scratch[layer.engines[IN] ^ of.startswith("d")].allocate(vectors)
-            return self._scratch[engine].allocate(vectors)
-
         sizes, preferred = (layer.sizes, layer.costs), layer.preferred
-        allocators = allocate, allocate_buffer, layer.cache
+        allocators = self.builder.allocate, allocate_buffer, layer.cache
         s = Contraction(self.builder, engine, *sizes, layer.indices, preferred, {}, loaded, *allocators)
         for k, (name, arrangement) in enumerate(layer.cores.items()):
             if any(name in step for step in layer.steps[phase]):

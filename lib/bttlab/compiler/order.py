@@ -9,21 +9,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from copy import copy
 from heapq import heapify, heappop, heappush
-from itertools import islice
+
+import numpy as np
 
 from bttlab.compiler.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
-from bttlab.compiler.errors import DoesNotFit
 from bttlab.compiler.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, Instruction
 from bttlab.compiler.machine import M
-from bttlab.compiler.scratch import Scratch, assign_addresses
 from bttlab.compiler.timing import time_program
 
 NEVER = 1 << 60
 # Weights to try: of an engine's steps in the urgency, since engines are scarce; and of an instruction's position in the
 # mathematics, since results that are computed far ahead occupy memory for longer, and may not fit.
-WEIGHTS = tuple((engine, place) for place in (0.0, 0.1, 0.2, 0.3) for engine in (1.0, 1.5))
-TIMED = 3  # number of orders, of those that fit, whose cycles are modelled: those that end first
-TIMED_FOR = (-3, 0, 3)  # for samples of the typical length plus so many tokens
+WEIGHTS = tuple((engine, place) for place in (0.0, 0.1) for engine in (1.0, 1.5))
+JUSTIFIED, JUSTIFICATIONS = 2, 3  # the schedules that are improved, the shortest ones, and how often each
+TIMED = 3  # number of orders whose cycles are modelled: those that end first
+TIMED_FOR = (-5, -2, 0, 3, 6, 12)  # for samples of the typical length plus so many tokens
 
 
 class _BusyIntervals:
@@ -107,14 +107,14 @@ class _Schedule:
         if i in self._drained:
             return ()
         while True:
-            start = self._free(i, start)
+            start = self.free(i, start)
             end = start + self.steps[i]
             if self.instructions[i].unit > ENGINE_1 or self.instructions[i].operation == EXPAND:
                 break
             drains: list[tuple[int, int]] = []
             for drain in self.drains.get(i, ()):
                 earliest = drains[-1][1] + self.steps[drains[-1][0]] if drains else end + M.LATENCY
-                drains.append((drain, self._free(drain, max(earliest, self.earliest[drain]))))
+                drains.append((drain, self.free(drain, max(earliest, self.earliest[drain]))))
             last = max((begin + self.steps[drain] for drain, begin in drains), default=end)
             pongs = [self._taken[self.instructions[i].unit, "pong", pong].free(start, last - start) for pong in (0, 1)]
             if min(pongs) > start:
@@ -124,12 +124,12 @@ class _Schedule:
             self._taken[self.instructions[i].unit, "pong", pong].reserve(start, last)
             self.pongs |= dict.fromkeys((i, *self.drains.get(i, ())), pong)
             for drain, begin in drains:
-                self._take(drain, begin)
+                self.take(drain, begin)
             break
-        self._take(i, start)
+        self.take(i, start)
         return (i, *self.drains.get(i, ()))
 
-    def _free(self, i: int, start: int) -> int:
+    def free(self, i: int, start: int) -> int:
         """Return the earliest time, `start` or later, at which an instruction's unit and ports are free."""
         while True:
             later = start
@@ -139,15 +139,13 @@ class _Schedule:
                 return start
             start = later
 
-    def _take(self, i: int, begin: int) -> None:
+    def take(self, i: int, begin: int) -> None:
         self.begin[i] = begin
         for use in self.uses[i]:
             self._taken[use].reserve(begin, begin + self.steps[i])
 
 
-def ordered(
-    instructions: Sequence[Instruction], offset_span: tuple[int, ...], tokens: int, scratch: Sequence[Scratch] = ()
-) -> list[Instruction]:
+def ordered(instructions: Sequence[Instruction], offset_span: tuple[int, ...], tokens: int) -> list[Instruction]:
     """Return the instructions in an order that keeps units busy and preserves all data dependences.
 
     Parameters
@@ -158,34 +156,17 @@ def ordered(
         Largest token offset of each table.
     tokens : int
         Length of the sample for which the order is optimized; it is valid for every length.
-    scratch : sequence of Scratch
-        Their allocations get addresses for the order that is found; if they do not fit, for that of the mathematics.
-
-    Raises
-    ------
-    ProgramError
-        If the allocations fit in neither order.
     """
     empty = _Schedule(instructions, data_waits(instructions, offset_span), tokens)
-    schedules = [_scheduled(empty.emptied(), *weights) for weights in WEIGHTS]
-    schedules.sort(key=lambda schedule: max(schedule.ends, default=0))
-    timed = ((_cycles(one, scratch, offset_span, tokens), n) for n, one in enumerate(schedules))
-    fits = list(islice((one for one in timed if one[0] is not None), TIMED))
-    if not fits:
-        if not assign_addresses(scratch, instructions, [(i, i) for i in range(len(instructions))]):
-            raise DoesNotFit(
-                "the intermediates of a linear layer need more vectors at once than banks "
-                f"{' and '.join(str(one.bank) for one in scratch)} have",
-                "a shorter sequence, or an order of contraction that merges more cores",
-            )
-        return ordered(instructions, offset_span, tokens)
-    best = schedules[min(fits)[1]]
-    _assign_addresses(best, scratch)
+    schedules = [_scheduled(empty.emptied(), _urgency(empty, *weights)) for weights in WEIGHTS]
+    schedules.sort(key=_length)
+    for schedule in schedules[:JUSTIFIED]:
+        for _ in range(JUSTIFICATIONS):
+            schedule = _scheduled(empty.emptied(), _latest(schedule))
+            schedules.append(schedule)
+    schedules.sort(key=_length)
+    best = min(schedules[:TIMED], key=lambda schedule: _cycles(schedule, offset_span, tokens))
     return [instructions[i] for i in _order(best)]
-
-
-def _assign_addresses(schedule: _Schedule, scratch: Sequence[Scratch]) -> bool:
-    return assign_addresses(scratch, schedule.instructions, list(zip(schedule.begin, schedule.ends, strict=True)))
 
 
 def _order(schedule: _Schedule) -> list[int]:
@@ -197,34 +178,69 @@ def _order(schedule: _Schedule) -> list[int]:
     return sorted(range(len(instructions)), key=lambda i: (begin[i], i))
 
 
-def _cycles(schedule: _Schedule, scratch: Sequence[Scratch], offset_span: tuple[int, ...], tokens: int) -> int | None:
-    """Return the modelled cycles of a schedule's order, the sum over TIMED_FOR; None if scratch does not fit."""
-    instructions = schedule.instructions
-    operands = [dict(instruction.operands) for instruction in instructions]
-    if not _assign_addresses(schedule, scratch):
-        return None
+def _cycles(schedule: _Schedule, offset_span: tuple[int, ...], tokens: int) -> int:
+    """Return the modelled cycles of a schedule's order, the sum over TIMED_FOR."""
     order = _order(schedule)
-    set_waits(instructions, offset_span, order, schedule.waits, {f"bank {one.bank}" for one in scratch})
-    sent = [instructions[i] for i in order]
-    cycles = sum(time_program(sent, max(1, tokens + more)).cycles for more in TIMED_FOR)
-    for instruction, before in zip(instructions, operands, strict=True):
-        instruction.operands = before  # back to virtual scratch addresses
-    return cycles
+    set_waits(schedule.instructions, offset_span, order, schedule.waits, ())
+    lengths = np.maximum(tokens + np.array(TIMED_FOR), 1)
+    return int(time_program([schedule.instructions[i] for i in order], lengths).cycles.sum())
 
 
-def _scheduled(schedule: _Schedule, engine_weight: float, place_weight: float) -> _Schedule:
-    """Schedule all instructions; the weights are those of WEIGHTS."""
+def _length(schedule: _Schedule) -> int:
+    return max(schedule.ends, default=0)
+
+
+def _urgency(schedule: _Schedule, engine_weight: float, place_weight: float) -> list[float]:
+    """Return the weighted cycles from each instruction's begin to the end of the program: its critical path."""
     instructions, steps, followers = schedule.instructions, schedule.steps, schedule.followers
-    urgency = [0.0] * len(instructions)  # weighted cycles from its begin to the end of the program: its critical path
+    urgency = [0.0] * len(instructions)
     for i in reversed(range(len(instructions))):
         weight = engine_weight if instructions[i].unit <= ENGINE_1 else 1
         urgency[i] = weight * steps[i] + max((lag + urgency[j] for j, lag in followers[i]), default=0)
     share = place_weight * max(urgency, default=0) / max(len(urgency), 1)
-    urgency = [(1 - place_weight) * u + share * (len(urgency) - i) for i, u in enumerate(urgency)]
+    return [(1 - place_weight) * u + share * (len(urgency) - i) for i, u in enumerate(urgency)]
+
+
+def _latest(schedule: _Schedule) -> list[float]:
+    """Return how long before the end each instruction has to begin: its urgency in a better schedule.
+
+    Time runs backwards: the instruction that ends last is placed first, each as close to the end as what follows it,
+    its unit and its ports allow. Project scheduling calls this justification (Valls, Ballestin, Quintanilla, 2005).
+    """
+    waited: list[list[tuple[int, int]]] = [[] for _ in schedule.steps]  # for each: whom it waits for, and the lag
+    for i, followers in enumerate(schedule.followers):
+        for j, lag in followers:
+            waited[j].append((i, lag))
+        for drain in schedule.drains.get(i, ()):
+            waited[drain].append((i, M.LATENCY))
+    left = [0] * len(waited)  # unplaced instructions that wait for each one
+    for i, _ in (pair for pairs in waited for pair in pairs):
+        left[i] += 1
+    ends, before, begin = schedule.ends, [0] * len(waited), [0.0] * len(waited)
+    reverse = schedule.emptied()
+    ready = [(-ends[i], i) for i, count in enumerate(left) if not count]
+    heapify(ready)
+    while ready:
+        _, j = heappop(ready)
+        begin[j] = before[j]
+        if schedule.active[j]:
+            begin[j] = reverse.free(j, before[j]) + schedule.steps[j]
+            reverse.take(j, int(begin[j]) - schedule.steps[j])
+        for i, lag in waited[j]:
+            before[i] = max(before[i], int(begin[j]) + lag)
+            left[i] -= 1
+            if not left[i]:
+                heappush(ready, (-ends[i], i))
+    return begin
+
+
+def _scheduled(schedule: _Schedule, urgency: Sequence[float]) -> _Schedule:
+    """Schedule all instructions, those of greater urgency first."""
+    steps, followers = schedule.steps, schedule.followers
     # Start with instructions that wait for nothing. One without steps at this length occupies nothing, and is scheduled
     # at once so that it does not delay those that wait for it.
-    left = [0] * len(instructions)  # unscheduled instructions that each one waits for
-    for j, _ in (follower for mine in followers for follower in mine):
+    left = [0] * len(steps)  # unscheduled instructions that each one waits for
+    for j, _ in (follower for of_instruction in followers for follower in of_instruction):
         left[j] += 1
     urgency = [u if active else NEVER for active, u in zip(schedule.active, urgency, strict=True)]
     ready = [(-urgency[i], i) for i, count in enumerate(left) if not count]

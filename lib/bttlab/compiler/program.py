@@ -17,7 +17,6 @@ from bttlab.compiler.instruction import Bound, Instruction, Level, Register, at,
 from bttlab.compiler.lowering import Lowering, lower, lower_to_fit
 from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
-from bttlab.compiler.scratch import assign_addresses
 from bttlab.model.config import ModelConfig, Optimizer
 from bttlab.tensor.order import Order
 
@@ -240,9 +239,9 @@ def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow) -> ModelP
     model = lower(graph, flow, ORDER_TOKENS)
     model.config = config
     program = _as_emitted(model)
-    scratch, spans = program.model.builder.scratch, program.offset_span
-    program.forward = ordered(program.forward, spans, ORDER_TOKENS, scratch)
-    program.backward = ordered(program.backward, spans, ORDER_TOKENS, scratch)
+    spans = program.offset_span
+    program.forward = ordered(program.forward, spans, ORDER_TOKENS)
+    program.backward = ordered(program.backward, spans, ORDER_TOKENS)
     set_waits(program.sample, spans)
     for section in (program.flush, program.clear):
         set_waits(section, spans)
@@ -277,12 +276,10 @@ def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool, moments
         if model.has_moments < moments or len(model.forward) + len(model.backward) > M.PROGRAM_DEPTH:
             return False
         model.assign(ORDER_TOKENS)
-        program = _as_emitted(model)
-        program.image()
+        _as_emitted(model).image()
     except ProgramError:
         return False
-    passes = (program.forward, program.backward)
-    return all(assign_addresses(model.builder.scratch, one, [(i, i) for i in range(len(one))]) for one in passes)
+    return True
 
 
 def _ranges(model: Lowering) -> list[Transfer]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, elements
-from bttlab.compiler.banks import inner_banks
+from bttlab.compiler.banks import INNER
 from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
@@ -203,7 +203,7 @@ class TTLayer:
                     f"{one} earlier"
                 )
         vectors = elements(self.sizes, self.indices[result]) // LANES
-        most = max(M.banks[bank].depth for bank in inner_banks(()))
+        most = max(M.banks[bank].depth for bank in INNER)
         if vectors > most:
             raise ProgramError(
                 f"{text}: {result} takes {vectors:,} vectors, a bank for intermediates has {most:,}: choose an order "

@@ -37,8 +37,7 @@ class Linear(Operation):
             if f"{op.name}.bias" in context.shapes:
                 context.layout.place(f"{op.name}.bias")
         tokens = {op.name: op.inputs[0].tokens for op in operations}
-        has_scratch = not context.transfers  # a layer alone has space for a buffer for each intermediate
-        layers = LinearLayers(context.builder, context.layout, tokens, context.shapes, context.flow, has_scratch)
+        layers = LinearLayers(context.builder, context.layout, tokens, context.shapes, context.flow)
         for number, op in enumerate(operations):
             op.layers, op.number = layers, number
 
