@@ -25,7 +25,7 @@ from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Transfer
 from bttlab.compiler.ops.tt_linear import Linear
 
-UPDATE_VECTORS = 128  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
+UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
 FAMILIES = (Embedding, Position, Linear, Dense, Norm, Attention)
 

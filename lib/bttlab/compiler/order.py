@@ -41,6 +41,10 @@ class _BusyIntervals:
             start = max(start, ends[n])
         return start
 
+    def idle_before(self, start: int) -> int:
+        """Return how long it has been free at a time at which it is free."""
+        return start - self._ends[bisect_right(self._begins, start) - 1]
+
     def reserve(self, begin: int, end: int) -> None:
         """Mark it as in use from `begin` to before `end`."""
         n = bisect_right(self._begins, begin)
@@ -116,12 +120,13 @@ class _Schedule:
                 earliest = drains[-1][1] + self.steps[drains[-1][0]] if drains else end + M.LATENCY
                 drains.append((drain, self.free(drain, max(earliest, self.earliest[drain]))))
             last = max((begin + self.steps[drain] for drain, begin in drains), default=end)
-            pongs = [self._taken[self.instructions[i].unit, "pong", pong].free(start, last - start) for pong in (0, 1)]
-            if min(pongs) > start:
-                start = min(pongs)
+            sums = [self._taken[self.instructions[i].unit, "pong", pong] for pong in (0, 1)]
+            free = [pong.free(start, last - start) for pong in sums]
+            if min(free) > start:
+                start = min(free)
                 continue
-            pong = pongs.index(start)
-            self._taken[self.instructions[i].unit, "pong", pong].reserve(start, last)
+            pong = min((n for n in (0, 1) if free[n] == start), key=lambda n: sums[n].idle_before(start))
+            sums[pong].reserve(start, last)
             self.pongs |= dict.fromkeys((i, *self.drains.get(i, ())), pong)
             for drain, begin in drains:
                 self.take(drain, begin)

@@ -17,7 +17,7 @@ from bttlab.compiler.instruction import ENGINE_1, At, Bound, Level, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix, Shapes
-from bttlab.compiler.operands import load_rows
+from bttlab.compiler.operands import identity, load_rows
 from bttlab.compiler.operation import Operation
 
 # Scalars of the sample's record that weight the terms of a loss's gradient: the softmax, all classes (label smoothing),
@@ -107,7 +107,11 @@ class Dense(Operation):
         for share in self.shares:
             for c, rows in share.passes():
                 source, buffer = share.block.where().part(c * ROWS * vectors), share.buffer.part(c * vectors)
-                load_rows(b, "load weight", source, buffer, rows, vectors)
+                if vectors <= M.SHUFFLE_VECTORS:  # the engines have more to do than the shuffle unit
+                    source, buffered_result = source.part(block=vectors, y=1), buffer.part(y=1)
+                    b.shuffle("load weight", rows, identity(vectors), source, None, buffered_result, ("block", 0))
+                else:
+                    load_rows(b, "load weight", source, buffer, rows, vectors)
                 if rows < ROWS:
                     load_rows(b, "no more outputs", None, buffer, ROWS - rows, vectors, rows)
 
