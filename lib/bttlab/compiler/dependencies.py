@@ -7,7 +7,7 @@ them, it is *chained* to it: it waits until LATENCY cycles after the other's beg
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from bttlab.compiler.access import Access, accesses, is_sum
@@ -162,7 +162,6 @@ def set_waits(
     offset_span: tuple[int, ...],
     order: Sequence[int] | None = None,
     known: Waits | None = None,
-    memories: Collection[str] | None = None,
 ) -> None:
     """Set every instruction's `after` counts.
 
@@ -174,12 +173,10 @@ def set_waits(
     order : sequence of int, optional
         Order in which the instructions are sent; by default that of the list.
     known : Waits, optional
-        Waits that are the same in every order.
-    memories : collection of str, optional
-        Banks whose conflicts are not complete in `known`; by default all memories.
+        Waits that are the same in every order: all but those for sums.
     """
     order = range(len(instructions)) if order is None else order
-    accessed = (accesses(instructions[i], lambda m: memories is None or m in memories or is_sum(m)) for i in order)
+    accessed = (accesses(instructions[i], is_sum if known else lambda memory: True) for i in order)
     waits = _conflicts(instructions, order, accessed, offset_span, known)
     place = [0] * len(instructions)  # position of each in its unit's sequence, from 1
     counts = [0] * UNITS

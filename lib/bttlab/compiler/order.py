@@ -186,7 +186,7 @@ def _order(schedule: _Schedule) -> list[int]:
 def _cycles(schedule: _Schedule, offset_span: tuple[int, ...], tokens: int) -> int:
     """Return the modelled cycles of a schedule's order, the sum over TIMED_FOR."""
     order = _order(schedule)
-    set_waits(schedule.instructions, offset_span, order, schedule.waits, ())
+    set_waits(schedule.instructions, offset_span, order, schedule.waits)
     lengths = np.maximum(tokens + np.array(TIMED_FOR), 1)
     return int(time_program([schedule.instructions[i] for i in order], lengths).cycles.sum())
 
