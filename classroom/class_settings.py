@@ -168,7 +168,7 @@ def read_class_list(path: Path) -> list[str]:
         If it cannot be read, is empty, or has a name that is invalid or occurs twice.
     """
     try:
-        text = read_regular(path, MOST_BYTES).decode()
+        text = read_regular(path, MOST_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         raise ClassError(f"the class list {path} cannot be read: {error}") from None
     lines: dict[str, int] = {}

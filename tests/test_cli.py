@@ -328,7 +328,7 @@ def test_doctor_trains(capsys, monkeypatch):
         return devices.OpenedTrainer(ReferenceTrainer(config), "a stand-in", "a stand-in")
 
     monkeypatch.setattr(devices, "open_trainer", open_reference)
-    monkeypatch.setattr(self_check, "SAMPLES", 40)
+    monkeypatch.setattr(self_check, "EPOCH_SAMPLES", 40)
     check = checks(capsys, "--self-check", exit_code=0)["self-check"]
     assert opened == [(2, "auto")] and check["data"]["samples"] == 40
     assert check["data"]["last_loss"] < check["data"]["first_loss"]

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -139,6 +141,41 @@ def test_a_worker_that_is_killed_costs_what_it_trained_since_its_last_checkpoint
 
 def _is_worker(process):
     return "spawn_main" in " ".join(process.cmdline())
+
+
+class _Pool:
+    """An executor that breaks at some calls, in `submit` or in the result, and runs the others at once."""
+
+    workers = 1
+
+    def __init__(self, breaks):
+        self._breaks, self._calls, self.restarts = breaks, 0, 0
+
+    def submit(self, function, argument):
+        self._calls += 1
+        how, future = self._breaks(self._calls), Future()
+        if how == "submit":
+            raise BrokenProcessPool
+        if how == "result":
+            future.set_exception(BrokenProcessPool())
+        else:
+            future.set_result(function(argument))
+        return future
+
+    def restart(self):
+        self.restarts += 1
+
+    def check(self):
+        pass
+
+
+def test_no_trial_is_lost_with_the_processes_that_had_it(tmp_path):
+    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 150, 200]}}, "clocks")
+    pool = _Pool({1: "submit", 2: "result", 4: "submit"}.get)
+    progress = Sweep(spec, tmp_path / "sweep").run(pool)
+    assert (len(progress.records), progress.failed, pool.restarts) == (3, 0, 3)
+    with pytest.raises(SweepError, match=r"workers died 4 times, .* give fewer with --workers"):
+        Sweep(spec, tmp_path / "other").run(_Pool(lambda call: "result"))
 
 
 @pytest.mark.long

@@ -4,12 +4,14 @@ import errno
 import json
 import os
 import sys
+import time
 import tracemalloc
 from dataclasses import asdict
 
 import numpy as np
 import pytest
 
+from bttlab.commands import train
 from bttlab.data import CorpusError, load_corpus
 from bttlab.model.loop import LARGEST_CHUNK, chunks
 from bttlab.runs import CorpusRecord, ProgressBar, RunError, progress
@@ -87,6 +89,11 @@ def test_progress_shows_loss_and_rate_on_stderr(capsys, monkeypatch, is_terminal
     assert captured.out == ""
     assert "epoch 1/1" in captured.err and "4/4" in captured.err and "samples/s" in captured.err
     assert "loss 3.000" in captured.err and "bttlab: a note\n" in captured.err
+
+
+def test_runs_of_one_second_get_folders_of_their_own(monkeypatch):
+    monkeypatch.setattr(time, "strftime", lambda form: "20260101-000000")
+    assert len({train._default_folder("atis-enc2") for _ in range(4)}) == 4
 
 
 def test_a_corpus_is_known_by_its_content(tmp_path):

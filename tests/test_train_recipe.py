@@ -153,6 +153,12 @@ def test_recipe_says_what_is_wrong(tmp_path, change, told):
             read_recipe(file)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
+    """As editors of Windows write it; YAML has its own test."""
+    (tmp_path / "mine.toml").write_text(RECIPE, encoding="utf-8-sig")
+    assert read_recipe(tmp_path / "mine.toml").epochs == 2
+
+
 def test_names_the_recipes_there_are():
     with pytest.raises(RunError, match=r"no recipe 'atsi'.*choose one of atis"):
         read_recipe("atsi")

@@ -10,10 +10,10 @@ from textwrap import fill
 import numpy as np
 from pages import BENCHMARKS, filled
 
-from bttlab.baseline import EPOCH_SAMPLES
 from bttlab.baseline.gpus import find_gpu
 from bttlab.card.constants import read_data
 from bttlab.data import Samples
+from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
 from bttlab.estimate.gpu import model_step
 from bttlab.estimate.memory import GROUPS

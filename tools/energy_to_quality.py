@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from bttlab.data import Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
+from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.lab.comparison import RECORD, TARGETS
 from bttlab.model import ModelConfig, Optimizer, Transformer, batch_losses, equal_length_batches, predict_in_batches
 from bttlab.runs.devices import open_trainer
@@ -25,7 +26,7 @@ from bttlab.util.terminal import say
 
 TUNING_SEED, SEEDS = 100, range(110, 120)
 EVERY = 256  # samples between two evaluations
-MOST = 4 * 4_478  # samples
+MOST = 4 * EPOCH_SAMPLES
 TRIED = {  # format, batch: learning rates by optimizer
     ("dense", 1): {"adamw": (5e-5, 1e-4, 2e-4), "sgd": (4e-3, 1e-2, 2.5e-2)},
     ("tensor", 1): {"adamw": (3e-4, 6e-4, 1.2e-3), "sgd": (4e-3, 1e-2, 2.5e-2)},

@@ -70,7 +70,7 @@ def read_prices(path: Path = PRICES) -> dict[str, Price]:
         If it cannot be read, a row breaks a rule, or rows are of several providers, so that they do not rank GPUs.
     """
     try:
-        rows = build(list[Price], json.loads(path.read_text(encoding="utf-8"))["gpus"], "gpus")
+        rows = build(list[Price], json.loads(path.read_text(encoding="utf-8-sig"))["gpus"], "gpus")
     except CostError as error:
         raise CostError(f"{path}: {error}") from None
     except (RecordError, OSError, ValueError, LookupError, TypeError) as error:

@@ -41,7 +41,7 @@ class Results:
         if not path.exists():
             return cls([], path)
         try:
-            return cls(build(list[Result], json.loads(path.read_text(encoding="utf-8")), ""), path)
+            return cls(build(list[Result], json.loads(path.read_text(encoding="utf-8-sig")), ""), path)
         except (ValueError, RecordError) as error:
             raise RecordError(f"{path} is no record of methods ({error}); give another place with --record") from None
 

@@ -2,7 +2,6 @@ import bttlab.util.records
 
 from .machine import DeviceError as DeviceError
 from .modes import modes_of as modes_of
-from .record import EPOCH_SAMPLES as EPOCH_SAMPLES
 from .record import Energy as Energy
 from .record import Machine as Machine
 from .record import Measurement as Measurement

@@ -17,7 +17,6 @@ from bttlab.util.quantities import Quantity, drop_missing_bands, to_json
 from bttlab.util.records import RecordError, build
 
 VERSION = 1
-EPOCH_SAMPLES = 4478  # training utterances of ATIS, and of airline
 
 
 @dataclass(frozen=True)
@@ -263,7 +262,7 @@ class Record:
             If the file is no record; the message names the entry.
         """
         try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
+            values = json.loads(Path(path).read_text(encoding="utf-8-sig"))
         except (OSError, ValueError) as error:
             raise RecordError(f"{path} is no baseline record ({error}); make one with bttlab baseline") from None
         version = values.get("version") if isinstance(values, dict) else None

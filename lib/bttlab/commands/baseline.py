@@ -49,10 +49,10 @@ def run(options: argparse.Namespace) -> Outcome:
 def _modelled(options: argparse.Namespace) -> Outcome:
     from rich.table import Table
 
-    from bttlab.baseline import EPOCH_SAMPLES
     from bttlab.baseline.gpus import find_gpu
     from bttlab.baseline.run import FORMATS
     from bttlab.data import load_corpus
+    from bttlab.data.epoch import EPOCH_SAMPLES
     from bttlab.estimate.gpu import MODES, model_step, typical_sample
 
     for name, value in (("--modelled", options.modelled), ("--gpu", options.gpu)):
@@ -163,7 +163,7 @@ def _progress(steps: int) -> Iterator[tuple[Callable, Callable]]:
 
 
 def _text(record) -> str:
-    from bttlab.baseline import EPOCH_SAMPLES
+    from bttlab.data.epoch import EPOCH_SAMPLES
     from bttlab.model import config_of
 
     machine = record.machine

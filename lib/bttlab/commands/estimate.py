@@ -5,14 +5,14 @@ import re
 from typing import Any
 
 from bttlab.commands import Outcome, models
+from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import say
 
-SAMPLES = 4478  # of ATIS's training split
 MOST_SAMPLES = 10**7
 LENGTHS_HELP = (
-    f"instead of a corpus: the mean of {SAMPLES:,} samples' real tokens, as 13 or 12.5, or a histogram of them, as "
-    "8:1000 13:2500"
+    f"instead of a corpus: the mean of {EPOCH_SAMPLES:,} samples' real tokens, as 13 or 12.5, or a histogram of them, "
+    "as 8:1000 13:2500"
 )
 
 
@@ -93,8 +93,8 @@ def parse_lengths(words: list[str]) -> dict[int, int]:
     """
     if len(words) == 1 and re.fullmatch(r"\d+(\.\d+)?", words[0]):
         mean = float(words[0])
-        longer = round((mean - int(mean)) * SAMPLES)
-        histogram = {int(mean): SAMPLES - longer, int(mean) + 1: longer}
+        longer = round((mean - int(mean)) * EPOCH_SAMPLES)
+        histogram = {int(mean): EPOCH_SAMPLES - longer, int(mean) + 1: longer}
         return {length: count for length, count in histogram.items() if count}
     histogram: dict[int, int] = {}
     for word in words:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from bttlab.commands import OK, PROBLEM, Check
+from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.util.quantities import measured
 
-SAMPLES = 4_478
 SECONDS = 10.0
 
 
@@ -21,7 +21,7 @@ def self_check() -> Iterator[Check]:
 
     config, corpus = ModelConfig(encoders=2), load_corpus("airline")
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
-    order = epoch_order(len(corpus.train), 0, 0)[:SAMPLES]
+    order = epoch_order(len(corpus.train), 0, 0)[:EPOCH_SAMPLES]
     samples = encode(corpus.train, vocabulary, corpus, config)[order]
     opened = open_trainer(config, "auto")
     opened.trainer.load_parameters(initial_parameters(config, 0))

@@ -4,6 +4,7 @@ The same command continues a stopped sweep.
 """
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def run(options: argparse.Namespace) -> Outcome:
                 say(f"bttlab: note: bttlab runs list will not show the sweep: {error.filename}: {error.strerror}")
             sweep.run(executor, line.show)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C is not to interrupt the end of this process
         line.end()
         done, total = len(sweep.progress.records), sweep.progress.total
         say(f"bttlab: {done} of {total} trials are done; the same command goes on")

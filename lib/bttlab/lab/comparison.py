@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
 
-from bttlab.baseline import EPOCH_SAMPLES
 from bttlab.baseline.gpus import Gpu, find_gpu
 from bttlab.card.constants import MODEL_VERSION, read_data
 from bttlab.data import Samples
+from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import Estimate, estimate
 from bttlab.estimate.geometry import capacity_bits
 from bttlab.estimate.gpu import joules_per_sample, model_step

@@ -49,7 +49,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
-    return tomllib.loads(read_regular(path, MOST_SETTINGS).decode())
+    return tomllib.loads(read_regular(path, MOST_SETTINGS).decode("utf-8-sig"))
 
 
 def writable_by_others(path: str | Path, owned: bool = False) -> Path | None:

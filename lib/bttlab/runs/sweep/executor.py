@@ -5,8 +5,10 @@ import logging
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 WORKER_BYTES = 1_500_000_000  # that PyTorch, pynq and a corpus take of a worker's memory, with room to spare
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 120  # that a worker may take to start and to name its versions
-END_SECONDS = 15  # that trials may take to save their state before their processes are killed
+END_SECONDS = 5  # that processes without a trial, and a cluster, may take to end
 LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -44,9 +46,14 @@ class LocalPool:
         return ProcessPoolExecutor(self.workers, self._context, initializer=take_stop_event, initargs=(self._stop,))
 
     def submit(self, *arguments: Any) -> Any:
-        """Submit a call, as an executor does."""
+        """Submit a call, as an executor does. Processes that it starts block SIGINT: Ctrl-C is for this one."""
         with safe_path():  # no module of the folder that we happen to be in
-            return self._executor.submit(*arguments)
+            resource_tracker.ensure_running()  # now: whoever starts it unblocks SIGINT
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                return self._executor.submit(*arguments)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def restart(self) -> None:
         """Replace the processes, after one of them has died."""
@@ -64,11 +71,11 @@ class LocalPool:
         """End all processes."""
         self._stop.set()
         self._executor.shutdown(wait=False, cancel_futures=True)
+        end = time.monotonic() + END_SECONDS
         for process in set(multiprocessing.active_children()) - self._before:
-            process.join(END_SECONDS if process.exitcode is None else 0)
-            if process.exitcode is None:
-                process.kill()
-                process.join(END_SECONDS)
+            process.join(max(0.0, end - time.monotonic()))
+            process.kill()
+            process.join(END_SECONDS)
 
 
 class Cluster:
@@ -148,7 +155,7 @@ def open_executor(
     try:
         yield opened
     finally:
-        with _no_interrupt():  # another Ctrl-C is not to leave any behind
+        with no_interrupt():  # another Ctrl-C is not to leave any behind
             opened.close()
 
 
@@ -251,7 +258,8 @@ def check_cluster(client: "Client", resources: Mapping[str, float]) -> None:
 
 
 @contextlib.contextmanager
-def _no_interrupt() -> Iterator[None]:
+def no_interrupt() -> Iterator[None]:
+    """Ignore Ctrl-C within this context."""
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     except ValueError:  # not in the main thread, which gets the signals

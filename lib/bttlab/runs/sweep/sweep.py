@@ -14,7 +14,7 @@ from pathlib import Path
 from bttlab.runs.lock import run_lock
 from bttlab.runs.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
 from bttlab.runs.settings import RunError
-from bttlab.runs.sweep.executor import Cluster, ClusterError, LocalPool
+from bttlab.runs.sweep.executor import Cluster, ClusterError, LocalPool, no_interrupt
 from bttlab.runs.sweep.search import Search
 from bttlab.runs.sweep.spec import SweepSpec
 from bttlab.runs.sweep.task import Task, TrialResult, run_trial
@@ -255,7 +255,8 @@ class _Dispatcher:
                     sweep.progress.seconds_left = elapsed * left / gained if gained else None
                     self._say("")
         except KeyboardInterrupt:
-            self._stop()
+            with no_interrupt():
+                self._stop()
             raise
         if sweep._stopped:
             self._stop()
@@ -267,7 +268,12 @@ class _Dispatcher:
         while len(self._running) < max(1, self._executor.workers):
             if (trial := sweep._next()) is None:
                 break
-            self._running[self._executor.submit(run_trial, sweep._task(trial, self._mark))] = trial
+            try:
+                self._running[self._executor.submit(run_trial, sweep._task(trial, self._mark))] = trial
+            except BrokenExecutor:  # a process died since
+                sweep._waiting.insert(0, trial)
+                self._restart()
+                continue
             sweep.progress.running.add(trial.id)
         if len(self._running) != count:
             self._say("")

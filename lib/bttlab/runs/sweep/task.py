@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -35,10 +34,9 @@ _stop: Any = None  # an event of `multiprocessing` that ends this process's tria
 
 
 def take_stop_event(event: Any) -> None:
-    """Begin a process of the pool: Ctrl-C is for the sweep's own process, which sets the event."""
+    """Begin a process of the pool."""
     global _stop
     _stop = event
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class TrialMaker:
         words = Vocabulary.from_sentences(corpus.train.words[:1], settings.config.vocabulary_size)
         encode(corpus.train[:1], words, corpus, settings.config)  # whether its labels fit the model
         configuration = flat(settings)
-        decisive = {key: value for key, value in configuration.items() if key not in ("data", "recipe")}
+        decisive = {key: value for key, value in configuration.items() if key not in ("data", "recipe", "keep")}
         id = digest_of({"kind": "training", "corpus": sha256, **decisive})
         if module is not None:
             configuration["model"] = model  # as the specification has it
