@@ -4,17 +4,19 @@ import csv
 import io
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from bttlab.baseline.modelled import Modelled
 from bttlab.data import load_corpus
 from bttlab.lab import Dashboard, Workload
 from bttlab.lab.comparison import published
 from bttlab.lab.dashboard_figure import DashboardFigure, View
-from bttlab.lab.dashboard_runs import MOST_LOSSES, MOST_POINTS, DashboardRun
+from bttlab.lab.dashboard_runs import MOST_LOSSES, MOST_POINTS, BesideRun, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.energy_meters import EnergyMeter, PowerMeter
 from bttlab.lab.run_export import curves_csv, ratios
@@ -81,7 +83,7 @@ def test_a_run_to_its_end_and_its_losses_in_the_figure(board_of):
     board._view["across"].value = "time"
     assert board._figure.loss.lines[1].get_xdata()[-1] == pytest.approx(run.seconds)
     assert board._figure.dev.lines[0].get_xdata()[-1] == pytest.approx(run.seconds)
-    assert board._figure.loss.get_xlabel() == "training time (s)" == board._figure.energy.get_xlabel()
+    assert board._figure.loss.get_xlabel() == "time on the device (s)" == board._figure.energy.get_xlabel()
     board._view["across"].value = "energy"  # a run without a meter has no place there
     assert np.isnan(board._figure.loss.lines[1].get_xdata()).all()
     assert board._figure.energy.get_xlabel() == "samples trained on"
@@ -209,7 +211,7 @@ def test_the_mouse_shows_values_in_all_panels_with_the_same_axis(board_of):
 
     assert shown() == ["", "", ""]
     move(figure.loss, 200.3)
-    counts, _, _, joules, _ = np.transpose(run.history)
+    counts, _, _, joules, _, _ = np.transpose(run.history)
     nearest = joules[np.abs(counts - 200).argmin()]
     place = "samples trained on: 200"
     assert shown()[0] == f"{place}\n1: {run.losses[100:200].mean():.3g}"
@@ -245,7 +247,7 @@ def test_a_modelled_energy_is_drawn_with_its_band(board_of):
     board = board_of(PretendTrainer(), meter=meter)
     board.start()
     board.wait()
-    count, _, *joules = board.runs[0].history[-1]
+    count, _, *joules, _ = board.runs[0].history[-1]
     assert (count, *joules) == (300, 300.0, 600.0, 1500.0)
     (path,) = board._figure.energy.collections[0].get_paths()
     assert path.vertices[:, 1].max() == 1500.0 < board._figure.energy.get_ylim()[1]
@@ -347,7 +349,7 @@ def test_the_history_of_a_long_run_stays_short():
         meter.advance(None, CHUNK_SECONDS)
         run._add(np.ones(1, np.float32), CHUNK_SECONDS)
         assert len(run.history) <= MOST_POINTS
-    counts, _, _, joules, _ = np.transpose(run.history)
+    counts, _, _, joules, _, _ = np.transpose(run.history)
     assert len(counts) > MOST_POINTS / 2 and (np.diff(counts) > 0).all() and counts[-1] == chunks
     np.testing.assert_allclose(joules, 40 * CHUNK_SECONDS * counts)
 
@@ -383,7 +385,7 @@ def test_after_a_numerical_fault_continue_goes_on_with_a_lower_learning_rate(boa
     board.wait()
     (run,) = board.runs
     assert "the loss of sample 120 is not finite" in _message(board) and run.count == 120
-    assert "slider below 0.004, and Continue goes on from sample 120" in _message(board)
+    assert "slider below 0.004: then Continue goes on from there. Start begins anew" in _message(board)
     said = _message(board)
     board._rate.value = 5e-3
     assert _message(board) == said  # while the user looks for another rate
@@ -400,6 +402,83 @@ def test_after_a_numerical_fault_continue_goes_on_with_a_lower_learning_rate(boa
     assert run.scores[-1][0] == 300 and not our_threads()
     board.resume()
     assert "nothing to continue" in _message(board)
+
+
+def test_continue_after_a_fault_begins_with_the_last_good_parameters(board_of):
+    trainer = PretendTrainer(fail=(520, NumericalFault("loss", 0, np.zeros(0, np.float32), 1.0)))
+    board = board_of(trainer, samples=600)
+    board.start()
+    board.wait()
+    (run,) = board.runs
+    good = run.good
+    assert 300 <= good < 520 and f"the last good parameters, those after {good:,} samples" in _message(board)
+    trainer.fail = None
+    board._rate.value = 1e-3
+    _press(board, "Continue")
+    board.wait()
+    assert run.state == "finished" and (520, "back") in run.marks
+    np.testing.assert_array_equal(run.losses[520:], (1.0 / np.arange(good + 1, good + 81)).astype(np.float32))
+
+
+def test_parameters_with_a_high_loss_are_not_good(board_of):
+    board = board_of(PretendTrainer(), samples=400)
+    board.start()
+    board.wait()
+    (run,) = board.runs
+    assert run.good == 300
+    run._add(np.full(400, 9, np.float32), 1.0)
+    run._keep_good()
+    assert run.good == 300
+
+
+def test_modelled_time_is_the_devices_and_measured_time_this_computers(board_of):
+    """By power the same: joules over seconds of the device."""
+    meter = EnergyMeter("modelled", "a model")
+
+    def advance(samples, seconds):
+        meter.add(*(len(samples) * np.array([1.0, 2.0, 5.0])))
+        meter.seconds += 0.01 * len(samples)
+
+    meter.advance = advance
+    board = board_of(PretendTrainer(), meter=meter)
+    board.start()
+    board.wait()
+    run, figure = board.runs[0], board._figure
+    board._view["across"].value = "time"
+    assert figure.loss.lines[1].get_xdata()[-1] == pytest.approx(3.0) != run.seconds
+    board._view["across"].value = "here"
+    assert figure.loss.lines[1].get_xdata()[-1] == pytest.approx(run.seconds)
+    assert "100 samples/s on the device (modelled)" in board._status.value
+    assert "samples/s here (measured)" in board._status.value and "time and energy modelled" in _names(board)[0]
+    board._view["draw"].value = "power"
+    assert figure.energy.get_title("left") == "Power (W)"
+    np.testing.assert_allclose(figure.energy.lines[0].get_ydata(), 200)
+
+
+def test_a_modelled_gpu_beside_a_run_has_its_losses(board_of, workload):
+    def model(sample):
+        assert len(sample) == 1
+        numbers = {"kernels": 1, "seconds": (0, 0.5, 1), "watts": (0, 4, 9), "joules": (1, 2, 3)}
+        sizes = {"process_bytes": (1e6, 2e6, 3e6), "tensor_bytes": 1e6}
+        return Modelled("a GPU", "btt", "graphs", workload.config, int(sample.lengths[0]), **numbers, **sizes)
+
+    board = board_of(PretendTrainer())
+    target = board._targets["pretend 0"]
+
+    def make_run(*arguments):
+        run = target.make_run(*arguments)
+        BesideRun(run, "modelled GPU", EnergyMeter("modelled", "a model"), model)
+        return run
+
+    board.offer(replace(target, make_run=make_run))
+    board.start()
+    board.wait()
+    run, beside = board.runs
+    np.testing.assert_array_equal(run.losses, beside.losses)
+    assert beside.meter.joules == (300, 600, 900) and beside.device_seconds == 150 and beside.state == "finished"
+    assert beside.memory["footprint"].high == 3e6 and "pretend 0</b>: finished" in board._status.value
+    _press(board, "Clear")
+    assert board.runs == []
 
 
 def test_a_card_that_is_taken_away(board_of):

@@ -14,6 +14,7 @@ from .cycle_figures import draw_schedule as draw_schedule
 from .dashboard import Dashboard as Dashboard
 from .dashboard_runs import RecordedRun as RecordedRun
 from .dashboard_targets import baseline_targets as baseline_targets
+from .dashboard_targets import card_and_gpu_target as card_and_gpu_target
 from .dashboard_targets import card_target as card_target
 from .dashboard_targets import modelled_targets as modelled_targets
 from .design import Design as Design

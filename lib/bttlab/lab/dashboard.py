@@ -19,7 +19,7 @@ from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.cells import close_widgets
 from bttlab.lab.charts import SMOOTHING
 from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
-from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, DashboardRun
+from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, BesideRun, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.explorer import row
 from bttlab.lab.picture import alert, hidden, until_stale
@@ -129,11 +129,19 @@ class Dashboard:
             button.on_click(lambda _, action=action: action())
             self._buttons[label] = button
         kinds = [(words, name) for name, words in ACCOUNTINGS.items()]
+        axes = [(words.partition(" (")[0], name) for name, words in ACROSS.items()]
         self._view = {
-            "across": _control(widgets.Dropdown, "across", "160px", 50, options=list(ACROSS)),
+            "across": _control(
+                widgets.Dropdown,
+                "across",
+                "240px",
+                50,
+                options=axes,
+            ),
             "smoothing": _control(widgets.Dropdown, "mean of", "190px", 60, options=SMOOTHINGS, value=SMOOTHING),
             "logarithmic": widgets.Checkbox(description="logarithmic loss", indent=False, layout={"width": "150px"}),
             "memory": _control(widgets.Dropdown, "memory", "300px", 60, options=kinds, value=accounting),
+            "draw": _control(widgets.Dropdown, "draw", "150px", 40, options=["energy", "power"]),
         }
         for control in self._view.values():
             control.observe(lambda _: self._draw(), "value")
@@ -183,7 +191,7 @@ class Dashboard:
         choices = (self._optimizer.value, self._seed.value) if chosen.optimizers else ()
         run = chosen.make_run(self._samples.value, self._learning_rate, *choices)
         run.start()
-        self.runs.append(run)
+        self.runs += [run] if run.beside is None else [run, run.beside]
         self._begin_drawing()
 
     def _begin_drawing(self) -> None:
@@ -229,7 +237,7 @@ class Dashboard:
     @_button
     def clear(self) -> None:
         """Remove the runs that have ended from the figure."""
-        self.runs[:] = [run for run in self.runs if run.active]
+        self.runs[:] = [run for run in self.runs if run.active or getattr(run, "of", run).active]
         self._draw()
 
     @_button
@@ -326,7 +334,7 @@ class Dashboard:
         with self._lock:
             view = View(**{name: control.value for name, control in self._view.items()})
             self._figure.update(self.runs, view)
-            self._status.value = _status(self.runs[-1]) if self.runs else "Choose what to train on, and start."
+            self._status.value = _status(self._last) if self._last else "Choose what to train on, and start."
             if self._state() != self._said_in:  # what was said of another state may no longer be true
                 self._say(self._failure)
             self._enable()
@@ -354,7 +362,7 @@ class Dashboard:
             "Pause": run is not None and run.state == RUNNING,
             "Continue": self._resting is not None or (run is not None and run.state == PAUSED),
             "Stop": run is not None,
-            "Clear": any(not run.active for run in self.runs),
+            "Clear": any(not getattr(run, "of", run).active for run in self.runs),
         }
         for name, button in self._buttons.items():
             button.disabled = not may[name]
@@ -365,13 +373,18 @@ class Dashboard:
         return float(f"{self._rate.value:.1e}")
 
     @property
+    def _last(self) -> DashboardRun | None:
+        """The last run that has a thread of its own."""
+        return next((run for run in reversed(self.runs) if not isinstance(run, BesideRun)), None)
+
+    @property
     def _active(self) -> DashboardRun | None:
         return next((run for run in self.runs if run.active), None)
 
     @property
     def _resting(self) -> DashboardRun | None:
         """The last run, if none is active and it ended by a fault or a stop after which it can continue."""
-        run = self.runs[-1] if self.runs and self._active is None else None
+        run = self._last if self._active is None else None
         return run if run is not None and (run.fault is not None or run.can_continue) else None
 
     def _the_active(self, action: str) -> DashboardRun:
@@ -383,18 +396,18 @@ class Dashboard:
     @property
     def _failure(self) -> str:
         """Why the last run failed, and how it goes on; empty if it did not fail."""
-        run = self.runs[-1] if self.runs else None
+        run = self._last
         if run is None or run.state != FAILED:
             return ""
         if run.fault is None:
             return run.error
-        return (
-            f"{run.error}. Set the learning rate's slider below {run.fault.learning_rate:g}, and Continue goes on from "
-            f"sample {run.fault.sample}"
-        )
+        good = getattr(run, "good", None)
+        back = f"with the last good parameters, those after {good:,} samples" if good else "from there"
+        below = f"Set the learning rate's slider below {run.fault.learning_rate:g}: then Continue goes on {back}"
+        return f"{run.error}. {below}. Start begins anew"
 
     def _state(self) -> tuple[int, str]:
-        return len(self.runs), self.runs[-1].state if self.runs else ""
+        return len(self.runs), self._last.state if self._last else ""
 
     def _say(self, message: str) -> None:
         self._said_in = self._state()
@@ -410,9 +423,9 @@ def _status(run: DashboardRun) -> str:
     state = "running, scoring the dev split" if run.is_evaluating and run.state == RUNNING else run.state
     parts = [f"<b>{escape(run.name)}</b>: {state}", f"{run.count:,} of {run.total:,} samples"]
     if run.rate:
-        parts.append(f"{run.rate:,.0f} samples/s ({run.time_provenance})")
         if run.meter.seconds:
-            parts.append(f"a U50: {run.count / run.meter.seconds:,.0f} samples/s (modelled)")
+            parts.append(f"{run.count / run.meter.seconds:,.0f} samples/s on the device (modelled)")
+        parts.append(f"{run.rate:,.0f} samples/s{' here' if run.meter.seconds else ''} (measured)")
         if run.active:
             parts.append(f"{_duration((run.total - run.count) / run.rate)} left")
     if run.meter.provenance:

@@ -28,13 +28,18 @@ from bttlab.lab.hover import PAPER
 
 SIZE = (4.15, 4.75)  # inches: with the controls it fits a window of 1400 x 900 beside JupyterLab's file browser
 SCORES = (("intent_accuracy", "intent accuracy", "-"), ("slot_f1", "slot F1", "--"), ("frame_accuracy", "frame", ":"))
-_SHAPES = dict(zip(MARKS, ("^", "D", "s"), strict=True))  # of marks
-_MARK_NAMES = dict(zip(MARKS, ("new rate", "pause", "stop"), strict=True))
-_SMALL = {"fontsize": 8.5}
+_SHAPES = dict(zip(MARKS, ("^", "D", "s", "<"), strict=True))  # of marks
+_MARK_NAMES = dict(zip(MARKS, ("new rate", "pause", "stop", "back"), strict=True))
+_SMALL = {"fontsize": 9}
 _WORDS = {"break_long_words": False, "break_on_hyphens": False}  # of textwrap: lines end between words
 MOST_PERCENT = 120  # of the dev split's axis: the legend stands above 100
 LEGEND_ROWS = 6  # lines of names in full size
-ACROSS = {"samples": "samples trained on", "time": "training time (s)", "energy": "energy (J)"}
+ACROSS = {  # a panel's horizontal axis
+    "samples": "samples trained on",
+    "time": "time on the device (s)",
+    "energy": "energy (J)",
+    "here": "time on this computer (s, measured)",
+}
 MEMORY = {"tensors": "Memory: data in use", "footprint": "Memory: whole footprint"}
 
 
@@ -44,7 +49,7 @@ class View:
 
     Attributes
     ----------
-    across : {"samples", "time", "energy"}
+    across : {"samples", "time", "energy", "here"}
         The horizontal axis; the energy panel has samples instead of energy.
     logarithmic : bool
         Of the loss axis.
@@ -52,12 +57,15 @@ class View:
         Samples in the moving mean of the losses.
     memory : str
         One of `ACCOUNTINGS`: data in use, or the whole footprint.
+    draw : {"energy", "power"}
+        Of the last panel: joules so far, or watts.
     """
 
     across: str = "samples"
     logarithmic: bool = False
     smoothing: int = SMOOTHING
     memory: str = "footprint"
+    draw: str = "energy"
 
 
 class DashboardFigure:
@@ -161,8 +169,9 @@ class DashboardFigure:
 
     def _draw_energy(self, runs: Sequence[DashboardRun]) -> None:
         axes, top, missing = self.energy, 0.0, {}
-        across = "time" if self._view.across == "time" else "samples"
-        self._style(axes, "Energy so far (J)", "", across, runs)
+        across = self._view.across if self._view.across in ("time", "here") else "samples"
+        is_power = self._view.draw == "power"
+        self._style(axes, "Power (W)" if is_power else "Energy so far (J)", "", across, runs)
         axes.yaxis.set_major_formatter(NUMBERS)
         for number, (run, colour) in enumerate(_coloured(runs), 1):
             if not run.meter.provenance:
@@ -170,8 +179,11 @@ class DashboardFigure:
                 continue
             history = np.array(run.history)
             history = history[thinned(history)]
-            draw_band(axes, run.at(history[:, 0], across), history[:, 2:].T, colour, f"{number}")
-            top = max(top, 1.25 * history[-1, 4])
+            counts, band = history[:, 0], history[:, 2:5]
+            if is_power:
+                counts, band = _watts(history)
+            draw_band(axes, run.at(counts, across), band.T, colour, f"{number}")
+            top = max(top, 1.25 * float(band[:, 2].max(initial=0)))
         axes.set_ylim(0, round_up(top or 1.0))
         parts = [f"none of {', '.join(numbers)}: {reason}" for reason, numbers in missing.items()]
         _note(axes, "\n".join(textwrap.fill(part, 34, **_WORDS) for part in parts), corner=top > 0)
@@ -181,9 +193,18 @@ class DashboardFigure:
             legend.remove()
         names = [textwrap.fill(as_label(label_of(number, run)), 72, **_WORDS) for number, run in enumerate(runs, 1)]
         if names:
-            size = 7.5 * min(1.0, LEGEND_ROWS / sum(name.count("\n") + 1 for name in names))
+            size = 8.0 * min(1.0, LEGEND_ROWS / sum(name.count("\n") + 1 for name in names))
             handles = [Line2D([], [], color=colour, linewidth=2) for _, colour in _coloured(runs)]
             self.figure.legend(handles, names, loc="lower left", fontsize=size, frameon=False)
+
+
+def _watts(history: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return sample counts, and the mean power since the count before: low, middle, high."""
+    step = max(1, len(history) // 60)
+    rows = history[::-step][::-1]
+    seconds = np.diff(rows[:, 1])
+    known = seconds > 0
+    return rows[1:, 0][known], np.diff(rows[:, 2:5], axis=0)[known] / seconds[known, None]
 
 
 def label_of(number: int, run: DashboardRun) -> str:
@@ -206,7 +227,8 @@ def _limits(axes: Axes) -> tuple[tuple[float, float], tuple[float, float]]:
 
 def _extent(run: DashboardRun, across: str) -> float:
     """Return the end of a run on an axis; seconds and joules are extrapolated."""
-    done = {"samples": run.count, "time": run.seconds, "energy": run.meter.joules[1]}[across]
+    ends = {"time": run.device_seconds, "energy": run.meter.joules[1], "here": run.seconds}
+    done = run.count if across == "samples" else ends[across]
     if across == "samples":
         return run.total if run.active else max(done, 1)
     return round_up(max(1e-3, done * run.total / run.count if run.active and run.count else done))

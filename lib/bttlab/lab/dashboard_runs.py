@@ -43,8 +43,10 @@ EVALUATIONS = 8  # of the dev split in a run, the last one at its end
 PREDICTED_AT_ONCE = 50  # utterances
 MOST_POINTS = 4096  # of a run's history: more than are drawn
 MOST_LOSSES = 1 << 17  # kept of a run
-HISTORY = {"samples": 0, "time": 1, "least energy": 2, "energy": 3, "most energy": 4}  # columns
-MARKS = ("rate", "pause", "stop")
+HISTORY = {"samples": 0, "time": 1, "least energy": 2, "energy": 3, "most energy": 4, "here": 5}  # columns
+MARKS = ("rate", "pause", "stop", "back")
+GOOD_SAMPLES = 300  # between two copies of the parameters, to go back to
+GOOD_LOSS = 1.25  # of the least mean so far: parameters with a higher one are not good
 READY, RUNNING, PAUSED, FINISHED, STOPPED, FAILED = "ready", "running", "paused", "finished", "stopped", "failed"
 
 
@@ -73,14 +75,16 @@ class DashboardRun:
     begun : str
         First start: ISO 8601, UTC.
     seconds : float
-        Training time without pauses, set-up and evaluations.
+        Training time on this computer, without pauses, set-up and evaluations (measured).
+    device_seconds : float
+        On the device: the modelled time of an emulated card or a modelled GPU, else `seconds`.
     count : int
         Samples trained on.
     scores : list of (int, dict of str to float)
         Samples trained on, and the scores of the dev split that the model has (`bttlab.runs.evaluation.scores_of`).
-    history : list of (int, float, float, float, float)
-        Samples trained on, seconds, joules with their bounds (low, middle, high; NaN without a meter); every second
-        one is dropped at `MOST_POINTS`.
+    history : list of (int, float, float, float, float, float)
+        Samples trained on, seconds on the device (modelled of a modelled one), joules with their bounds (low, middle,
+        high; NaN without a meter), seconds on this computer; every second one is dropped at `MOST_POINTS`.
     memory : dict of str to Quantity
         Bytes that training takes, by the `ACCOUNTINGS` that are known.
     published : Published or None
@@ -93,7 +97,6 @@ class DashboardRun:
 
     follows_learning_rate = True
     is_scored = True  # on the dev split, now and then
-    time_provenance = "measured"  # of `seconds`
 
     def __init__(
         self, name: str, total: int, learning_rate: float, meter: EnergyMeter, workload: Workload | None = None
@@ -102,9 +105,10 @@ class DashboardRun:
         self.name, self.total, self.learning_rate, self.meter = name, total, learning_rate, meter
         self.state, self.error, self.begun = READY, "", ""
         self.fault: NumericalFault | None = None
-        self.count, self.seconds = 0, 0.0
+        self.count, self.seconds, self.device_seconds = 0, 0.0, 0.0
+        self.beside: DashboardRun | None = None
         self.scores: list[tuple[int, dict[str, float]]] = []
-        self.history = [(0, 0.0, *([0.0 if meter.provenance else np.nan] * 3))]
+        self.history = [(0, 0.0, *([0.0 if meter.provenance else np.nan] * 3), 0.0)]
         self.memory: dict[str, Quantity] = {}
         self.published: Published | None = None
         self.marks: list[tuple[int, str]] = []
@@ -131,18 +135,14 @@ class DashboardRun:
         return f"learning rate {self.learning_rate:g}"
 
     def at(self, counts: np.ndarray, across: str) -> np.ndarray:
-        """Return the positions of sample counts on an axis.
-
-        Parameters
-        ----------
-        counts : ndarray
-            Samples trained on.
-        across : str
-            One of `HISTORY`: "time" in seconds of training, "energy" in joules; without a meter NaN, which is not
-            drawn.
-        """
+        """Return the positions of sample counts on an axis: one of `HISTORY`, NaN without a meter's joules."""
         known = np.array(self.history)
         return np.interp(counts, known[:, 0], known[:, HISTORY[across]])
+
+    @property
+    def time_provenance(self) -> str:
+        """Provenance of `device_seconds`."""
+        return "modelled" if self.meter.provenance == "modelled" else "measured"
 
     @property
     def active(self) -> bool:
@@ -209,10 +209,11 @@ class DashboardRun:
             every, kept = 2 * every, kept[1::2].copy()
         self._thinned = every, kept  # a new array: a drawing may use the old one
         self.seconds += seconds
+        self.device_seconds = self.meter.seconds or self.seconds
         joules = self.meter.joules if self.meter.provenance else [np.nan] * 3
         if len(self.history) == MOST_POINTS:
             self.history = self.history[::2]  # a new list: a drawing may use the old one
-        self.history.append((self.count + len(losses), self.seconds, *joules))
+        self.history.append((self.count + len(losses), self.device_seconds, *joules, self.seconds))
         self.count += len(losses)
 
     def _evaluate(self, predict: Callable[[Samples], Predictions]) -> None:
@@ -274,6 +275,18 @@ class TrainerRun(DashboardRun, Callback, Control):
         self.rates: list[tuple[int, float]] = []
         self._plan = EvaluationsAt(evaluation_ends(self.total), len(self._workload.dev))
         self._kept: Training | None = None
+        self._good: list[tuple[int, float, dict, dict]] = []  # samples, mean loss, parameters, optimizer state
+        self._goes_back = False
+
+    @property
+    def good(self) -> int | None:
+        """Samples after which the parameters were the last good ones; None if there are none."""
+        return self._good[-1][0] if self._good else None
+
+    def start(self) -> None:
+        """As of `DashboardRun`; after a fault it goes on with the last good parameters."""
+        self._goes_back = self.fault is not None and bool(self._good)
+        super().start()
 
     @property
     def setting(self) -> str:
@@ -348,6 +361,11 @@ class TrainerRun(DashboardRun, Callback, Control):
             raise RunError(
                 "the run's overlay and program are no longer on the card: others were loaded; load them again and start"
             )
+        if self._goes_back:  # here the run has loaded its own, those before the fault
+            self._goes_back = False
+            _, _, parameters, state = self._good[-1]
+            self._trainer.load_parameters(parameters, state)
+            self.marks.append((self.count, "back"))
 
     def next_rate(self, learning_rate: float) -> float:
         """Return the current learning rate."""
@@ -361,6 +379,18 @@ class TrainerRun(DashboardRun, Callback, Control):
         """Add samples and their energy."""
         self.meter.advance(samples, seconds)
         self._add(losses, seconds)
+        if self.beside is not None:
+            self.beside.follow(samples, losses, seconds)
+        if self.count >= (self.good or 0) + GOOD_SAMPLES:
+            self._keep_good()
+
+    def _keep_good(self) -> None:
+        """Copy the parameters, if their losses are near the least so far; two copies at most."""
+        mean = float(self.losses[-GOOD_SAMPLES // 3 :].mean())
+        if self._good and not mean <= GOOD_LOSS * min(kept for _, kept, _, _ in self._good):
+            return
+        state = self._trainer.store_optimizer_state()
+        self._good = [*self._good[-1:], (self.count, mean, self._trainer.store_parameters(), state)]
 
     def evaluation_begins(self, count: int) -> None:
         """Let the status say why no samples are trained on."""
@@ -443,8 +473,6 @@ class ModelledRun(BaselineRun):
         Takes one sample, returns the `bttlab.estimate.gpu.Modelled` step on it.
     """
 
-    time_provenance = "modelled"
-
     def __init__(self, *common: Any, format: str, model: Callable[[Samples], Modelled]):
         super().__init__(*common, format=format, device="cpu", mode="eager")
         self._model, work = model, self._workload
@@ -454,18 +482,71 @@ class ModelledRun(BaselineRun):
     def _train(self) -> None:
         super()._train()
         longest = self._workload.train.lengths[self._order].argmax()
-        step = self._model(self._workload.train[self._order[longest : longest + 1]])
-        how = f"the GPU model {MODEL_VERSION}: "
-        low, held, high = step.process_bytes
-        self.memory = {
-            "tensors": Quantity(step.tensor_bytes, "bytes", "modelled", how + "tensors"),
-            "footprint": Quantity(held, "bytes", "modelled", how + "context, workspace and tensors", low, high),
-        }
+        self.memory = step_memory(self._model(self._workload.train[self._order[longest : longest + 1]]))
 
     def _on_step(self, step: int, loss: float, seconds: float) -> None:
         modelled = self._model(self._workload.train[self._order[step : step + 1]])
         self.meter.add(*modelled.joules)
-        super()._on_step(step, loss, modelled.seconds[1])
+        self.meter.seconds += modelled.seconds[1]
+        super()._on_step(step, loss, seconds)
+
+
+def step_memory(step: Modelled) -> dict[str, Quantity]:
+    """Return the bytes of a modelled step by the `ACCOUNTINGS`."""
+    how = f"the GPU model {MODEL_VERSION}: "
+    low, held, high = step.process_bytes
+    return {
+        "tensors": Quantity(step.tensor_bytes, "bytes", "modelled", how + "tensors"),
+        "footprint": Quantity(held, "bytes", "modelled", how + "context, workspace and tensors", low, high),
+    }
+
+
+class BesideRun(DashboardRun):
+    """A modelled GPU that makes the steps of another run: its losses are that run's, nothing is trained for it.
+
+    Parameters
+    ----------
+    run : DashboardRun
+        On a card, of the same computation.
+    name : str
+    meter : EnergyMeter
+    model : callable
+        As for `ModelledRun`.
+    """
+
+    is_scored = False
+
+    def __init__(self, run: DashboardRun, name: str, meter: EnergyMeter, model: Callable[[Samples], Modelled]):
+        super().__init__(name, run.total, run.learning_rate, meter)
+        self.of, self._model, run.beside = run, model, self
+        self.memory = step_memory(model(run._workload.train[int(run._workload.train.lengths.argmax())]))
+
+    @property
+    def state(self) -> str:
+        """That of the other run."""
+        return self.of.state if hasattr(self, "of") else READY
+
+    @state.setter
+    def state(self, state: str) -> None:
+        """It has no state of its own."""
+
+    @property
+    def setting(self) -> str:
+        """The other run's."""
+        return f"losses of {self.of.name}"
+
+    @property
+    def active(self) -> bool:
+        """False: it has no thread."""
+        return False
+
+    def follow(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
+        """Model the steps on some samples."""
+        for n in range(len(samples)):
+            modelled = self._model(samples[n])
+            self.meter.add(*modelled.joules)
+            self.meter.seconds += modelled.seconds[1]
+        self._add(losses, seconds)
 
 
 class RecordedRun(DashboardRun):

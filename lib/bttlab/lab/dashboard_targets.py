@@ -12,7 +12,7 @@ from bttlab.card import EmulatedU50
 from bttlab.data import Samples
 from bttlab.estimate.gpu import MODEL_VERSION, Modelled, model_step
 from bttlab.lab.comparison import memory_of, published
-from bttlab.lab.dashboard_runs import BaselineRun, DashboardRun, ModelledRun, TrainerRun
+from bttlab.lab.dashboard_runs import BaselineRun, BesideRun, DashboardRun, ModelledRun, TrainerRun
 from bttlab.lab.energy_meters import EnergyMeter, card_meter, torch_meter
 from bttlab.lab.workload import Workload
 from bttlab.model import OPTIMIZERS, ModelConfig, Optimizer
@@ -77,6 +77,19 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
     return Target(place, make_run, (optimizer.name,) if optimizer else OPTIMIZERS)
 
 
+def card_and_gpu_target(overlay: pynq.Overlay, workload: Workload, gpu: str = "RTX-3090") -> Target:
+    """Return the target for the card with a modelled GPU that makes the same steps."""
+    card = card_target(overlay, workload)
+    model = _modelled_steps(find_gpu(gpu), "btt", workload)
+
+    def make_run(*arguments, **keywords) -> DashboardRun:
+        run = card.make_run(*arguments, **keywords)
+        BesideRun(run, f"modelled {gpu}, {_formats(workload)['btt']}", _gpu_meter(), model)
+        return run
+
+    return Target(f"{card.name}, beside a modelled {gpu}", make_run, card.optimizers)
+
+
 def baseline_targets(workload: Workload) -> list[Target]:
     """Return dense and tensor training in PyTorch, on the CPU and, if there is one, on a GPU."""
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
@@ -98,8 +111,12 @@ def modelled_targets(workload: Workload) -> list[Target]:
     return [_modelled(format, find_gpu("RTX-3090"), workload) for format in _formats(workload)]
 
 
-def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:
-    name = f"modelled {gpu.gpu}, {_formats(workload)[format]}"
+def _gpu_meter() -> EnergyMeter:
+    return EnergyMeter("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
+
+
+def _modelled_steps(gpu: Gpu, format: str, workload: Workload) -> Callable[[Samples], Modelled]:
+    """Return what models a step on a sample, once for each length."""
     of_lengths: dict[int, Modelled] = {}
 
     def model(sample: Samples) -> Modelled:
@@ -108,9 +125,14 @@ def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:
             of_lengths[length] = model_step(gpu, format, "graphs", workload.config, sample)
         return of_lengths[length]
 
+    return model
+
+
+def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:
+    name, model = f"modelled {gpu.gpu}, {_formats(workload)[format]}", _modelled_steps(gpu, format, workload)
+
     def make_run(total: int, learning_rate: float, _: str = "sgd", seed: int = workload.seed) -> DashboardRun:
-        meter = EnergyMeter("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
-        common = name, total, learning_rate, meter, replace(workload, seed=seed)
+        common = name, total, learning_rate, _gpu_meter(), replace(workload, seed=seed)
         return ModelledRun(*common, format=format, model=model)
 
     return Target(name, make_run, ("sgd",))

@@ -51,4 +51,5 @@ class Design:
 
     def __str__(self) -> str:
         rank = f"{self.rank}" if self.feed_forward == self.rank else f"{self.rank} and {self.feed_forward}"
-        return f"{self.encoders} encoders, rank {rank}, {FLOWS[self.flow]}, {self.optimizer}, {self.clock_mhz} MHz"
+        encoders = f"{self.encoders} encoder{'s' * (self.encoders != 1)}"
+        return f"{encoders}, rank {rank}, {FLOWS[self.flow]}, {self.optimizer}, {self.clock_mhz} MHz"

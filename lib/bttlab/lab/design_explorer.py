@@ -18,7 +18,6 @@ from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.design import Design
 from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.lab.notebook_inputs import budget
-from bttlab.lab.picture import until_stale
 from bttlab.model import FLOWS
 from bttlab.util.errors import BttlabError
 
@@ -58,6 +57,10 @@ class Programs:
         if isinstance(made, BttlabError):
             raise made
         return made.with_optimizer(design.optimizer).at_clock(design.clock_mhz) if made else None
+
+    def refusals(self, designs: list[Design]) -> int:
+        """Return how many designs the machine does not hold, as far as it is known."""
+        return sum(isinstance(self._made.get(design.program), BttlabError) for design in designs)
 
     def want(self, designs: list[Design]) -> int:
         """Ask for programs, the first of them first, and for no others; returns how many are not there yet."""
@@ -185,13 +188,23 @@ class DesignExplorer(Explorer):
         design = Design(*(control.value for control in self._controls))
         self.design, self.estimate = design, None
         missing = self.programs.want([design, *grid(design.encoders)])
-        self.estimate = estimate = self.programs.find(design)
         shown = self._shown
+        working = f"<br>compiling and timing programs: {missing} to come" if missing else ""
+        try:
+            self.estimate = estimate = self.programs.find(design)
+        except BttlabError as error:  # said at once, whatever else is to come
+            self._draw_space(shown, None)
+            self._draw_machine(None)
+            around = self.programs.refusals(grid(design.encoders))
+            others = f"{around} of the {len(grid(design.encoders))} programs around it do not fit either"
+            return f"<b>{design}</b> does not fit; {others}. {working}", str(error)
         self._draw_space(shown, estimate)
         self._draw_machine(estimate)
-        working = until_stale(f"compiling and timing programs: {missing} to come") if missing else ""
         if estimate is None:
-            return f"<b>{design}</b>: its program is being compiled, or what fits in its place is found …{working}", ""
+            return (
+                f"<b>{design}</b>: compiled, or refused with what would fit, within a minute …{working}",
+                "",
+            )
         energy, seconds = estimate.energy_per_epoch, estimate.seconds_per_epoch
         results = (
             f"<b>{design}</b>: an epoch of {estimate.samples:,} samples takes <b>{seconds:,.2f} s</b> and "

@@ -69,7 +69,7 @@ def curves_csv(runs: Sequence[DashboardRun]) -> str:
         counts = sorted({*rows, *scores})
         for count, seconds in zip(counts, run.at(counts, "time"), strict=True):
             values = [scores[count].get(name, "") if count in scores else "" for name, _, _ in SCORES]
-            _, low, middle, high = history.get(count, [""] * 4)
+            _, low, middle, high, _ = history.get(count, [""] * 5)
             joules, loss = (middle, low, high), rows.get(count, [""] * 2)
             writer.writerow([label_of(number, run), run.state, count, f"{seconds:.6g}", *joules, *loss, *values])
     return text.getvalue()

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bttlab.data import Corpus, Samples, Split, Vocabulary, encode, epoch_order
+from bttlab.data import Corpus, Samples, Vocabulary, encode, epoch_order
 from bttlab.model import ModelConfig, ModuleConfig
-
-DEV_UTTERANCES = 200  # scored during a run: enough for a curve, and soon done
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Workload:
     train : Samples
         The whole training split.
     dev : Samples
-        The first utterances of the dev split.
+        The whole dev split.
     seed : int
         Of initial parameters and order.
     """
@@ -38,15 +36,10 @@ class Workload:
         """Encode a corpus; errors are those of `bttlab.data.encode`."""
         vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
         train = encode(corpus.train, vocabulary, corpus, config)
-        return cls(corpus, config, train, encode(corpus.dev[:DEV_UTTERANCES], vocabulary, corpus, config), seed)
+        return cls(corpus, config, train, encode(corpus.dev, vocabulary, corpus, config), seed)
 
     def order(self, total: int) -> np.ndarray:
         """Return the indices of the first `total` samples, epoch after epoch, as `bttlab train` visits them."""
         epochs = -(-total // len(self.train))
         orders = [epoch_order(len(self.train), self.seed, epoch) for epoch in range(epochs)]
         return np.concatenate(orders)[:total]
-
-    @property
-    def dev_split(self) -> Split:
-        """The utterances of `dev` as text."""
-        return self.corpus.dev[: len(self.dev)]
