@@ -22,7 +22,8 @@ from bttlab.data import Vocabulary, load_corpus
 from bttlab.estimate.card import estimate
 from bttlab.lab import Design, Teach, Workload, check, chip_bytes, engine_products, grade
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.teaching.exercises import EXERCISES, NotRight
+from bttlab.teaching.exercises import EXERCISES, NotRight, flows, show_points
+from bttlab.teaching.exercises.check import Verdict
 from bttlab.teaching.exercises.design import _scheduled
 from bttlab.tensor import TTLinear
 from bttlab_cost.estimate import Estimator
@@ -189,7 +190,7 @@ def test_02(objects):
         "02.3",
         given,
         [TWO_MERGED],
-        ["auto", (2, 2), "bidirectional", right_to_left, MIDDLE_FIRST, WHOLE, "y = x", 3, None],
+        ["auto", (2, 2), "bidirectional", right_to_left, MIDDLE_FIRST, WHOLE, flows.MY_FLOW, "y = x", 3, None],
     )
     _try("02.4", (objects.layer,), [MIDDLE_FIRST], [TWO_MERGED, WHOLE, right_to_left, "y = x G1", "", 5, None])
 
@@ -400,6 +401,24 @@ def test_08():
     cycles = [time_program(compile_program(model, flow=flow).sample, 20).cycles for flow in ("bidirectional", "auto")]
     ratio = cycles[0] / cycles[1]
     _try("08.1", (model,), [ratio], [1.02 * ratio, 1 / ratio + 0.1, cycles[0], str(ratio), None])
+
+
+def test_points_are_of_the_answers_that_are_right(capsys):
+    check("00.1", (None, None))
+    check("00.2", 1.0, CONFIG)
+    show_points("00")
+    assert "0 of 3 points; not right yet: 00.1, 00.2" in capsys.readouterr().out
+    check("00.2", np.log(22) + np.log(122), CONFIG)
+    show_points("00")
+    assert "1 of 3 points; not right yet: 00.1" in capsys.readouterr().out
+
+
+def test_a_hint_comes_on_request():
+    wrong = Verdict("Not yet: you gave <1>, which is too small. Hint: count again.")
+    found, _, hint = wrong._repr_html_().partition("<details>")
+    assert "Not" in found and "&lt;1&gt;" in found and "count again" in hint and "count again" not in found
+    assert "<details>" not in Verdict("Right. Good.")._repr_html_()
+    assert repr(wrong) == str(wrong)
 
 
 def test_every_exercise_is_tried():

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bttlab.baseline.modelled import Modelled
 from bttlab.data import load_corpus
+from bttlab.estimate.gpu import Modelled
 from bttlab.lab import Dashboard, Workload
 from bttlab.lab.comparison import published
 from bttlab.lab.dashboard_figure import DashboardFigure, View
@@ -136,7 +136,8 @@ def test_runs_are_overlaid(board_of):
 
 
 def _names(board):
-    return [text.get_text().replace("\n", "") for legend in board._figure.figure.legends for text in legend.get_texts()]
+    legends = board._figure.figure.legends
+    return [text.get_text().replace("\n", " ") for legend in legends for text in legend.get_texts()]
 
 
 def test_optimizer_and_seed_are_chosen(board_of):

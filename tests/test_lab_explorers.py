@@ -50,16 +50,12 @@ def test_sliders_redraw(matrix):
     assert FIGURE_CLASS in explorer._live.widget.children[0]._dom_classes
 
 
-def test_modes_that_do_not_multiply(matrix):
+def test_the_menus_have_all_factorisations(matrix):
     explorer = CompressionExplorer(matrix)
-    before = explorer.truncation, explorer._live.widget.children[0].value
-    explorer.out_sliders[0].value = 11
-    assert "11 x 8 x 8 = 704, not 768" in explorer.message
-    assert (explorer.truncation, explorer._live.widget.children[0].value) == before
-    explorer.out_sliders[0].value = 12
-    assert explorer.message == ""
-    explorer.in_sliders[0].value = 16
-    explorer.in_sliders[1].value = 4
+    found = [modes for _, modes in explorer.in_menu.options]
+    every = {(a, b, 768 // (a * b)) for a in range(2, 49) for b in range(2, 49) if 768 % (a * b) == 0}
+    assert set(found) == {modes for modes in every if 2 <= modes[2] <= 48} and len(found) == len(set(found))
+    explorer.in_menu.value = (16, 4, 12)
     assert explorer.message == "" and explorer.truncation.shapes[3][1] == 16
 
 

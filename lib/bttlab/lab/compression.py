@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import ipywidgets as widgets
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -15,7 +16,7 @@ from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.lab.picture import Picture
 from bttlab.model import ModelConfig
-from bttlab.tensor import check_modes, matrix_to_tt, tt_to_matrix
+from bttlab.tensor import matrix_to_tt, tt_to_matrix
 
 MOST_MODE, MOST_RANK = 48, 128
 SMALL = 8.5  # points
@@ -119,19 +120,18 @@ class CompressionExplorer(Explorer):
         self._matrix = matrix
         out_modes, in_modes = ModelConfig.linear_out_modes, ModelConfig.linear_in_modes
         self._spectra = functools.lru_cache(8)(lambda outs, ins: spectra(matrix, outs, ins))
-        self.out_sliders = [slider(n, 1, MOST_MODE, f"output {k + 1}") for k, n in enumerate(out_modes)]
-        self.in_sliders = [slider(n, 1, MOST_MODE, f"input {k + 1}") for k, n in enumerate(in_modes)]
+        rows, columns = matrix.shape
+        self.out_menu = _menu("output modes", rows, out_modes)
+        self.in_menu = _menu("input modes", columns, in_modes)
         self.rank_slider = slider(ModelConfig.linear_rank, 1, MOST_RANK, "rank", "508px")
         self.truncation: Truncation | None = None
         figures = [new_figure(width, height) for width, height in ((8.3, 2.3), (4.6, 2.8), (3.7, 2.8))]
         self._train, self._spectrum, self._sizes = (figure.subplots() for figure in figures)
-        controls = [row(*self.out_sliders), row(*self.in_sliders), row(self.rank_slider)]
-        super().__init__(*figures, controls=controls)
+        super().__init__(*figures, controls=[row(self.out_menu, self.in_menu), row(self.rank_slider)])
 
     def _update(self) -> tuple[str, str]:
         rows, columns = self._matrix.shape
-        outs = check_modes("output modes", [s.value for s in self.out_sliders], rows)
-        ins = check_modes("input modes", [s.value for s in self.in_sliders], columns)
+        outs, ins = self.out_menu.value, self.in_menu.value
         rank = self.rank_slider.value
         self.truncation = cut = truncate(self._matrix, outs, ins, rank)
         _draw_train(self._train, cut.shapes, len(outs))
@@ -174,6 +174,21 @@ class CompressionExplorer(Explorer):
             axes.barh(place, count / 1e3, color=colour, height=0.35)
             axes.text(0, place - 0.22, f"{name} {count:,}", va="bottom", fontweight="bold", fontsize=9)
         axes.set(xlim=(0, 1.02 * most / 1e3), yticks=[], ylim=(1.4, -0.7))
+
+
+def factorisations(number: int, count: int = 3, most: int = MOST_MODE) -> list[tuple[int, ...]]:
+    """Return the ways to write a number as a product of `count` factors of 2 to `most`, in every order."""
+    if count == 1:
+        return [(number,)] if 2 <= number <= most else []
+    firsts = (n for n in range(2, min(most, number) + 1) if number % n == 0)
+    return [(first, *rest) for first in firsts for rest in factorisations(number // first, count - 1, most)]
+
+
+def _menu(name: str, number: int, modes: Sequence[int]) -> widgets.Dropdown:
+    offered = dict.fromkeys([tuple(modes), *factorisations(number, len(modes))])
+    options = [(" x ".join(map(str, found)), found) for found in offered]
+    style, layout = {"description_width": "100px"}, {"width": "254px"}
+    return widgets.Dropdown(options=options, value=tuple(modes), description=name, style=style, layout=layout)
 
 
 def _draw_train(axes: Axes, shapes: Sequence[tuple[int, int, int]], outputs: int) -> None:

@@ -1,5 +1,6 @@
 """Draw the program of one layer: unit timeline, and cycles over tokens."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,7 +81,7 @@ def cycles_by_kind(program: LayerProgram) -> dict[str, int]:
 
 
 def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> Picture:
-    """Draw the modelled cycles of both passes over tokens, a panel a flow, by what they are spent on.
+    """Draw the modelled cycles of both passes over tokens: all flows in one panel, then each by what they are spent on.
 
     Parameters
     ----------
@@ -89,20 +90,27 @@ def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> 
     flows : mapping of str to flow
         As for `bttlab.card.layer.layer_program`, by the panels' titles.
     """
-    figure = new_figure(8.3, 3.7)
-    panels = figure.subplots(1, len(flows), sharey=True)
+    figure = new_figure(8.3, 3.4)
+    together, *panels = figure.subplots(1, 1 + len(flows), sharey=True)
     said = []
     kinds = (*KINDS, WAITING)
     colours = [*COLOURS.values(), "0.8"]
+    looks = itertools.cycle(zip(("o-", "s--", "^-.", "D:"), ("black", *PALETTE), strict=False))
     for axes, (name, flow) in zip(panels, flows.items(), strict=True):
         counts = [cycles_by_kind(layer_program(layer, t, flow)) for t in tokens]
         rows = [[count[kind] / 1e3 for count in counts] for kind in kinds]
         first, last = (sum(count.values()) for count in (counts[0], counts[-1]))
         said.append(f"{name} from {first:,} at {tokens[0]} to {last:,} at {tokens[-1]}")
+        totals = [sum(count.values()) / 1e3 for count in counts]
+        look = next(looks)
+        together.plot(tokens, totals, look[0], color=look[1], label=name, markersize=4)
         axes.stackplot(tokens, rows, labels=kinds, colors=colours)
-        axes.set(title=name, xlabel="tokens", xlim=(tokens[0], tokens[-1]))
+        axes.set_title(name)
+    together.set_title("all")
+    for axes in (together, *panels):
+        axes.set(xlabel="tokens", xlim=(tokens[0], tokens[-1]), ylim=(0, None))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-    panels[0].set_ylabel("thousand cycles, both passes (modelled)")
-    legend_below(figure, 3)
+    together.set_ylabel("thousand cycles, both passes (modelled)")
+    legend_below(figure, 4)
     return Picture(figure, f"Modelled cycles of both passes over tokens, by what they are spent on: {'; '.join(said)}.")

@@ -104,7 +104,7 @@ class Dashboard:
         _open[name] = self
 
     def _build(self, samples: int, learning_rate: float, most_samples: int, accounting: str) -> None:
-        self._choice = _control(widgets.Dropdown, "train on", "340px", 90, options=list(self._targets))
+        self._choice = _control(widgets.Dropdown, "train on", "480px", 90, options=list(self._targets))
         log = {"min": -5, "max": 0, "step": 0.02}  # of the logarithm: 3e-4, 4e-4 and 4e-3 are read as such
         self._rate = _control(
             widgets.FloatLogSlider, "learning rate", "380px", 90, value=learning_rate, readout_format=".1e", **log
@@ -128,19 +128,13 @@ class Dashboard:
             button = widgets.Button(description=label, icon=icon, layout={"width": "105px"})
             button.on_click(lambda _, action=action: action())
             self._buttons[label] = button
-        kinds = [(words, name) for name, words in ACCOUNTINGS.items()]
+        kinds = [(words.partition(" (")[0], name) for name, words in ACCOUNTINGS.items()]
         axes = [(words.partition(" (")[0], name) for name, words in ACROSS.items()]
         self._view = {
-            "across": _control(
-                widgets.Dropdown,
-                "across",
-                "240px",
-                50,
-                options=axes,
-            ),
+            "across": _control(widgets.Dropdown, "across", "230px", 50, options=axes),
             "smoothing": _control(widgets.Dropdown, "mean of", "190px", 60, options=SMOOTHINGS, value=SMOOTHING),
             "logarithmic": widgets.Checkbox(description="logarithmic loss", indent=False, layout={"width": "150px"}),
-            "memory": _control(widgets.Dropdown, "memory", "300px", 60, options=kinds, value=accounting),
+            "memory": _control(widgets.Dropdown, "memory", "200px", 60, options=kinds, value=accounting),
             "draw": _control(widgets.Dropdown, "draw", "150px", 40, options=["energy", "power"]),
         }
         for control in self._view.values():
@@ -435,7 +429,7 @@ def _status(run: DashboardRun) -> str:
     if run.scores and run.state in (FINISHED, STOPPED):
         _, last = run.scores[-1]
         parts.append(f"dev: {describe(last)} (measured)")
-    text = " · ".join(parts)
+    text = f"<div style='line-height:1.35'>{' · '.join(parts)}</div>"
     return until_stale(text) if run.active else text
 
 

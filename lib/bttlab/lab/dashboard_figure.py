@@ -191,7 +191,7 @@ class DashboardFigure:
     def _name(self, runs: Sequence[DashboardRun]) -> None:
         for legend in self.figure.legends[:]:
             legend.remove()
-        names = [textwrap.fill(as_label(label_of(number, run)), 72, **_WORDS) for number, run in enumerate(runs, 1)]
+        names = [textwrap.fill(as_label(label_of(number, run)), 66, **_WORDS) for number, run in enumerate(runs, 1)]
         if names:
             size = 8.0 * min(1.0, LEGEND_ROWS / sum(name.count("\n") + 1 for name in names))
             handles = [Line2D([], [], color=colour, linewidth=2) for _, colour in _coloured(runs)]

@@ -514,8 +514,6 @@ class BesideRun(DashboardRun):
         As for `ModelledRun`.
     """
 
-    is_scored = False
-
     def __init__(self, run: DashboardRun, name: str, meter: EnergyMeter, model: Callable[[Samples], Modelled]):
         super().__init__(name, run.total, run.learning_rate, meter)
         self.of, self._model, run.beside = run, model, self

@@ -95,7 +95,7 @@ def describe(*figures: Figure) -> str:
 
 def hidden(words: str) -> str:
     """Return invisible HTML for screen readers."""
-    place = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
+    place = "position:absolute;width:1px;height:1px;margin:-1px;overflow:hidden;clip-path:inset(50%)"
     return f"{DARK}{TOOLS}<p class='bttlab-words' style='{place}'>{escape(words)}</p>"
 
 

@@ -1,7 +1,7 @@
 """The exercises of the notebooks, by name: their rules, their hints, and what nbgrader counts."""
 
 from bttlab.teaching.exercises import compression, costs, design, flows, memory, methods, own_model, start, training
-from bttlab.teaching.exercises.check import EXERCISES, NotRight, check, grade
+from bttlab.teaching.exercises.check import EXERCISES, NotRight, check, grade, show_points
 from bttlab.teaching.exercises.design import engine_products
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "memory",
     "methods",
     "own_model",
+    "show_points",
     "start",
     "training",
 ]

@@ -35,7 +35,8 @@ def require_number(answer: Any, expected: float, relative: float = 1e-3, place: 
         f"you gave {answer!r:.60}{place}, which is not a number",
     )
     side = "small" if answer < expected else "large"
-    digits = "nearly right: give more digits" if near(answer, expected, max(0.03, 3 * relative)) else f"too {side}"
+    is_nearly = relative and near(answer, expected, max(0.03, 3 * relative))
+    digits = "nearly right: give more digits" if is_nearly else f"too {side}"
     require(near(answer, expected, relative), f"you gave {answer:,.6g}{place}, which is {digits}")
 
 

@@ -1,5 +1,6 @@
 """Check an answer: show the result in a notebook, raise under nbgrader."""
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 
 from IPython.display import display
 
+from bttlab.teaching.notebooks import FOLDER
 from bttlab.util.errors import BttlabError
 
 NOT_DONE = "Not done yet: write your answer into the cell above, run it, and run this cell again."
@@ -64,17 +66,25 @@ def exercise(name: str, hint: str, hidden: Callable[[Any], None] | None = None) 
     return register
 
 
-class Words(str):
-    """A sentence of a check: a notebook shows it as a paragraph, whose lines break between words."""
+_right: dict[str, bool] = {}  # exercises that this kernel has checked, and whether the last answer was right
+
+
+class Verdict(str):
+    """What a check shows: a mark, what was found, and the hint on request."""
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(self)}</p>"
+        found, _, hint = self.partition(" Hint: ")
+        head, _, rest = found.partition(" ")
+        mark, colour = ("✔", "#009E73") if head == "Right." else ("✘", "#D55E00")
+        more = f"<details><summary>Show a hint</summary>{escape(hint)}</details>" if hint else ""
+        head = f"<span style='color:{colour};font-weight:600'>{mark} {escape(head)}</span>"
+        return f"<div role='status'>{head} {escape(rest)}{more}</div>"
 
     __repr__ = str.__str__
 
 
 def check(name: str, answer: Any, *objects: Any) -> None:
-    """Show whether an answer is right; if it is not, show what was found and a hint.
+    """Show whether an answer is right; if it is not, show what was found and, on request, a hint.
 
     Parameters
     ----------
@@ -93,9 +103,29 @@ def check(name: str, answer: Any, *objects: Any) -> None:
         If there is no such exercise.
     """
     right, words = _judged(name, answer, objects, hidden=False)
+    _right[name] = right
     if not right and os.environ.get("NBGRADER_EXECUTION"):
         raise NotRight(words)
-    display(Words(words))
+    display(Verdict(words))
+
+
+def show_points(notebook: str) -> None:
+    """Print the points that the answers checked so far have, of a notebook such as "03"."""
+    points = points_of(notebook)
+    got = sum(value for name, value in points.items() if _right.get(name))
+    left = [name for name in points if not _right.get(name)]
+    print(f"{got} of {sum(points.values())} points" + (f"; not right yet: {', '.join(left)}" if left else ""))
+
+
+def points_of(notebook: str) -> dict[str, int]:
+    """Return the points of a notebook's exercises, by name, as nbgrader counts them."""
+    found = {}
+    for path in FOLDER.glob(f"{notebook}_*.ipynb"):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            about = cell["metadata"].get("nbgrader", {})
+            if about.get("grade"):
+                found[about["grade_id"].removeprefix("check-").replace("-", ".")] = about["points"]
+    return found
 
 
 def grade(name: str, answer: Any, *objects: Any) -> None:
