@@ -2,7 +2,7 @@
 # make test      the short suite; installs a compiler where there is none
 # make test-all  the long suite: browsers, hub, other users, wheels, environments, reliability; installs what these need
 # make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
-# make course    an nbgrader course of six labs in COURSE=classroom/course (OPTIONAL=1: 06 and 07, too): docs/teaching.md
+# make course    an nbgrader course of six labs in COURSE=classroom/course (OPTIONAL=1: 06 to 08, too): docs/teaching.md
 # make reliability   kills and interrupts trainings for hours (some: TRIALS='NAME… --count N')
 # make class     JupyterHub on loopback with demo students; CLASS=FILE takes a class's settings instead (classroom/README.md)
 # make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
@@ -114,7 +114,7 @@ quick: environment
 
 course: environment
 	$(BIN)/bttlab course "$(COURSE)"
-	cd "$(COURSE)" && export PATH="$(abspath $(BIN)):$$PATH" && for lab in source/0[0-$(if $(OPTIONAL),7,5)]_*; do nbgrader generate_assignment --force $${lab#source/} || exit; done
+	cd "$(COURSE)" && export PATH="$(abspath $(BIN)):$$PATH" && for lab in source/0[0-$(if $(OPTIONAL),8,5)]_*; do nbgrader generate_assignment --force $${lab#source/} || exit; done
 
 class: environment
 	$(BIN)/python classroom/$(if $(CLASS),start.py "$(CLASS)",demo.py --port $(or $(CLASS_PORT),8000))

@@ -1,12 +1,13 @@
 """The pictures of README and docs, taken of the running notebooks: `make pictures`; docs/images has them."""
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from lab_page import LabPage
-from PIL import Image
+from PIL import Image, ImageChops
 from playwright.sync_api import Locator
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
@@ -60,3 +61,61 @@ def test_flows(opened):
     cells = ("import torch", "layer = TTLinear", "explorer = FlowExplorer", "from bttlab.card import load_overlay")
     run(lab, *cells, "draw_schedule({name: run.program")
     take(lab, "schedule", output(lab, "draw_schedule({name: run.program"))
+
+
+TEACH = """
+import numpy as np
+from bttlab.card import load_overlay
+from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
+from bttlab.lab import Teach
+from bttlab.model import ModelConfig, Optimizer, initial_parameters
+
+corpus, config = load_corpus("airline"), ModelConfig(encoders=2)
+vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+train = encode(corpus.train, vocabulary, corpus, config)
+trainer = load_overlay("trainer").trainer_1
+trainer.load_program(config)
+trainer.load_parameters(initial_parameters(config, seed=0))
+for epoch in range(3):
+    trainer.train(train[epoch_order(len(train), 0, epoch)], Optimizer("sgd"), 4e-3)
+"""
+SHOW = 'teach = Teach(trainer, corpus, vocabulary, "take me home to pittsburgh please")\nteach'
+
+
+def test_teach(open_cells):
+    """A film strip: asked, a word chosen, corrected, trained, taken back."""
+    lab = open_cells("teach_strip", TEACH, SHOW)
+    lab.page.set_viewport_size({"width": 1150, "height": 1300})
+    strip = []
+
+    def picture() -> None:
+        lab.page.mouse.move(2, 2)
+        lab.page.wait_for_timeout(SETTLED)
+        shown = output(lab, "teach = Teach").screenshot()
+        strip.append(Image.open(io.BytesIO(shown)).convert("RGB").crop((0, 0, 790, 420)))
+
+    picture()
+    lab.page.get_by_role("button", name="pittsburgh", exact=True).click()
+    lab.wait_for_text("sentences taught")
+    picture()
+    lab.page.locator(".widget-dropdown select").last.select_option(label=re.compile("toloc.city_name"))
+    picture()
+    lab.button("Train").click()
+    lab.wait_for_text("Loss of this sentence")
+    picture()
+    lab.button("Undo").click()
+    lab.wait_for_text("from before the last training")
+    picture()
+    heights = [_used(one) for one in strip]
+    whole = Image.new("RGB", (790, sum(heights) + 8 * len(strip)), "#888888")
+    top = 0
+    for one, height in zip(strip, heights, strict=True):
+        whole.paste(one.crop((0, 0, 790, height)), (0, top))
+        top += height + 8
+    whole.quantize(COLOURS, dither=Image.Dither.NONE).save(IMAGES / "teach.png", optimize=True)
+
+
+def _used(picture: Image.Image) -> int:
+    """Return the height down to the last row that is not white."""
+    box = ImageChops.difference(picture, Image.new("RGB", picture.size, "white")).getbbox()
+    return min(picture.height, box[3] + 8)

@@ -205,3 +205,44 @@ def _saved_html(path: Path) -> str:
     cells = json.loads(path.read_text())["cells"]
     cell = next(cell for cell in cells if "board = Dashboard" in "".join(cell["source"]))
     return "".join("".join(output["data"].get("text/html", "")) for output in cell["outputs"] if "data" in output)
+
+
+TEACH = """
+from bttlab.card import load_overlay
+from bttlab.data import Vocabulary, load_corpus
+from bttlab.lab import Teach
+from bttlab.model import ModelConfig, initial_parameters
+
+corpus, config = load_corpus("airline"), ModelConfig(encoders=2)
+vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+trainer = load_overlay("trainer").trainer_1
+trainer.load_program(config)
+trainer.load_parameters(initial_parameters(config, seed=0))
+"""
+
+
+def test_the_card_is_taught_by_keyboard(open_cells):
+    """Typed, asked, corrected, trained and taken back without a mouse."""
+    lab = open_cells("teach", TEACH, "teach = Teach(trainer, corpus, vocabulary)\nteach")
+    keys, page = lab.page.keyboard, lab.page
+    page.get_by_placeholder("type a sentence and press Enter").focus()
+    keys.insert_text("fly to denver")
+    keys.press("Enter")
+    page.get_by_role("button", name="denver", exact=True).wait_for()
+    assert lab.controls_without_tab("teach = Teach") == []
+    page.get_by_role("button", name="denver", exact=True).focus()
+    keys.press("Enter")
+    menu = page.locator(".widget-dropdown select").last
+    expect(menu).to_be_focused()
+    menu.select_option(label=re.compile(r"^toloc\.city_name"))
+    page.get_by_role("button", name="Train", exact=True).focus()
+    lab.until(lambda: lab.python("teach.answer.tags[2]") == "B-toloc.city_name")
+    page.get_by_role("button", name="Train", exact=True).focus()
+    keys.press("Enter")
+    assert "(measured)" in lab.wait_for_text("Loss of this sentence")
+    lab.until(lambda: lab.python("len(teach.taught)") == "1")
+    page.get_by_role("button", name="Undo", exact=True).focus()
+    keys.press("Enter")
+    lab.wait_for_text("from before the last training")
+    assert lab.python("len(teach.taught)") == "0" and lab.errors == []
+    assert lab.boxes_in_the_way("teach = Teach") == []

@@ -48,13 +48,11 @@ class Ask:
         Its parameters are those that the model has when it is asked.
     corpus : Corpus
         Its label lists name the labels.
-    vocabulary : Vocabulary
     sentence : str
         The first one.
 
     Attributes
     ----------
-    widget : ipywidgets.Widget
     answer : Labelled or None
         The last answer.
     """

@@ -27,17 +27,7 @@ PATIENCE_SECONDS = 5.0  # that a browser has to take a picture and say so
 
 
 class ImageCanvas:
-    """A figure as a PNG in a plain widget.
-
-    Parameters
-    ----------
-    figure : Figure
-    lock : threading.RLock
-
-    Attributes
-    ----------
-    widget : ipywidgets.Widget
-    """
+    """A figure as a PNG in a plain widget."""
 
     def __init__(self, figure: Figure, lock: threading.RLock):
         self._figure, self._lock = figure, lock
@@ -133,15 +123,10 @@ class LiveFigures:
     The last pictures are kept as plain HTML, which stays in the saved notebook when the widgets are gone. As long as
     the live widget is on the page, a rule of CSS hides them: nobody sees them twice.
 
-    Parameters
-    ----------
-    figures : sequence of Figure
-
     Attributes
     ----------
     lock : threading.RLock
         To be held while the figures change.
-    widget : ipywidgets.Widget
     """
 
     def __init__(self, figures: Sequence[Figure]):

@@ -107,11 +107,9 @@ def draw_band(axes: Axes, x: np.ndarray, band: np.ndarray, colour: str, label: s
 
     Parameters
     ----------
-    axes : Axes
     x : ndarray, shape (n,)
     band : ndarray, shape (3, n)
         Low, middle and high.
-    colour, label : str
     **look
         Further keywords of `Axes.plot`.
     """
@@ -127,7 +125,6 @@ def draw_megabytes(axes: Axes, rows: Sequence[tuple[str, str, tuple[float, float
 
     Parameters
     ----------
-    axes : Axes
     rows : sequence of (str, str, (float, float, float) or None)
         Label, colour, and bytes (low, middle, high).
     """

@@ -66,7 +66,6 @@ class Published:
         Bytes of dense training there over those on the U50: least and most.
     energy : float
         Joules of tensor training there over those on the U50: at most.
-    source : str
     """
 
     memory: tuple[float, float]
@@ -98,7 +97,6 @@ class GpuRatios:
 
     Attributes
     ----------
-    encoders : int
     energy : dict of str to Ratio
         Joules of an epoch: tensor training on the GPU over the U50, by mode ("eager", "graphs").
     memory : Ratio
@@ -154,7 +152,6 @@ class Contender:
 
     Attributes
     ----------
-    name : str
     footprint : (float, float, float)
         Bytes that the training occupies on its device: low, middle, high.
     of_what : str
@@ -174,7 +171,6 @@ class Savings:
 
     Parameters
     ----------
-    config : ModelConfig
     samples : Samples
         In the order of training.
     gpu : str
@@ -295,9 +291,6 @@ class EnergyToQuality:
     ----------
     device, format, mode : str
         mode: "eager" or "graphs" on a GPU, "" on the card.
-    batch : int
-    optimizer : str
-    learning_rate : float
     samples : list of int
         To the target, for each seed that reached it (measured).
     seeds : int
@@ -334,7 +327,6 @@ def energy_to_quality(gpu: Gpu, samples: Samples, target: float = TARGETS[-1]) -
 
     Parameters
     ----------
-    gpu : Gpu
     samples : Samples
         Of equal length, as many as the largest batch: what the energy of a sample is modelled with.
     target : float

@@ -64,8 +64,6 @@ def spectra(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int]) -
     Parameters
     ----------
     matrix : Tensor, shape (out, in)
-    out_modes, in_modes : sequence of int
-
     Returns
     -------
     list of Tensor
@@ -86,7 +84,6 @@ def draw_truncation(
     ----------
     matrices : mapping of str to Tensor
         Of one shape, under the names that the legend gives them.
-    out_modes, in_modes, ranks : sequence of int
     """
     figure = new_figure(8.3, 3.2)
     left, right = figure.subplots(1, 2)

@@ -85,8 +85,6 @@ def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> 
 
     Parameters
     ----------
-    tokens : sequence of int
-    layer : bttlab.tensor.TTLinear
     flows : mapping of str to flow
         As for `bttlab.card.layer.layer_program`, by the panels' titles.
     """

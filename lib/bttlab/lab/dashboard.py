@@ -76,7 +76,6 @@ class Dashboard:
     ----------
     runs : list of DashboardRun
         In the order of their start.
-    widget : ipywidgets.Widget
     """
 
     def __init__(

@@ -77,7 +77,6 @@ class DashboardFigure:
     ----------
     figure, right : Figure
         Loss and dev split; memory and energy.
-    loss, dev, memory, energy : Axes
     """
 
     def __init__(self) -> None:

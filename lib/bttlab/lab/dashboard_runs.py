@@ -61,7 +61,6 @@ class DashboardRun:
         Samples.
     learning_rate : float
         May be changed at any time; takes effect with the next samples if `follows_learning_rate`.
-    meter : EnergyMeter
     workload : Workload, optional
         None of a finished run.
 
@@ -250,7 +249,6 @@ class TrainerRun(DashboardRun, Callback, Control):
         As for `DashboardRun`.
     trainer : Trainer
         Starts from the workload's initial parameters, and keeps the trained ones.
-    optimizer : Optimizer
     is_there : callable, optional
         Returns whether the trainer's card still has its overlay and program.
     on_u50 : bool
@@ -508,8 +506,6 @@ class BesideRun(DashboardRun):
     ----------
     run : DashboardRun
         On a card, of the same computation.
-    name : str
-    meter : EnergyMeter
     model : callable
         As for `ModelledRun`.
     """
@@ -548,12 +544,7 @@ class BesideRun(DashboardRun):
 
 
 class RecordedRun(DashboardRun):
-    """A recorded baseline, perhaps of another machine.
-
-    Parameters
-    ----------
-    record : bttlab.baseline.record.Record
-    """
+    """A recorded baseline, perhaps of another machine."""
 
     is_scored = False
 

@@ -27,7 +27,6 @@ class Target:
 
     Attributes
     ----------
-    name : str
     make_run : callable
         Takes samples, learning rate and, if there are `optimizers`, an optimizer's name and a seed; returns a
         `DashboardRun` that has not begun.
@@ -48,7 +47,6 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
     overlay : pynq.Overlay
         From `bttlab.card.load_overlay("trainer")`. A run loads the program of the workload's model in the paper's flow
         if it is not on the card, and leaves the trained parameters there.
-    workload : Workload
     optimizer : Optimizer, optional
         By default the user chooses one of three.
     """

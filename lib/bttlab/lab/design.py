@@ -20,7 +20,6 @@ class Design:
     flow : str
         Order of contraction: one of `bttlab.model.FLOWS`.
     optimizer : {"sgd", "momentum", "adamw"}
-    clock_mhz : int
     feed_forward : int, optional
         Rank of the two layers between which GELU stands; by default `rank`.
     """

@@ -111,7 +111,6 @@ class DesignExplorer(Explorer):
 
     Attributes
     ----------
-    design : Design
     estimate : Estimate or None
         None while its program is compiled.
     """

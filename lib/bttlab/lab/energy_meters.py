@@ -74,7 +74,6 @@ class ModelledMeter(EnergyMeter):
 
     Parameters
     ----------
-    config : ModelConfig
     optimizer : {"sgd", "momentum", "adamw"}
     """
 

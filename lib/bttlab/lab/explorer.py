@@ -24,7 +24,6 @@ class Explorer:
 
     Attributes
     ----------
-    widget : ipywidgets.Widget
     results, message : str
         Shown above the figures.
     """

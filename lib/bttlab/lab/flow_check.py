@@ -16,14 +16,7 @@ TOLERANCE = 1e-5  # of the largest element of a tensor: FP32 has seven digits
 
 
 def compare_flows(layer: Any, tokens: int, own: Mapping[str, Any]) -> None:
-    """Print the arithmetic, memory and cycles of custom paths and of the known flows, compiled the same way.
-
-    Parameters
-    ----------
-    layer : bttlab.tensor.TTLinear
-    tokens : int
-    own : mapping of str to (Order or str)
-    """
+    """Print the arithmetic, memory and cycles of custom paths and of the known flows, compiled the same way."""
     shape = layer.out_modes, layer.in_modes, [core.shape[2] for core in layer.used_cores()][:-1]
     orders = {name: Order.of(order) for name, order in own.items()}
     orders |= {name: order_of(name, tokens, *shape) for name in reversed(FLOWS)}

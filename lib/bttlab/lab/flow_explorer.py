@@ -28,7 +28,6 @@ class FlowExplorer(Explorer):
 
     Parameters
     ----------
-    out_modes, in_modes : tuple of int
     tokens, rank : int
         Where the sliders stand at first.
     own : Order or str, optional
@@ -36,7 +35,6 @@ class FlowExplorer(Explorer):
 
     Attributes
     ----------
-    trace : FlowTrace
     step_shown : TraceStep
         The step that is drawn.
     """
@@ -119,7 +117,6 @@ def _draw_network(axes: Axes, trace: FlowTrace, step: TraceStep) -> None:
     ----------
     axes : Axes
         Cleared first.
-    trace : FlowTrace
     step : TraceStep
         One of the trace's.
     """

@@ -29,7 +29,6 @@ def draw_costs(
     ----------
     tokens, ranks : sequence of int
         The two axes.
-    out_modes, in_modes : sequence of int
     fixed : (int, int)
         Tokens in the right figure, rank in the left one.
     """

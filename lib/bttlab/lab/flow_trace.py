@@ -42,12 +42,10 @@ class FlowTrace:
 
     Attributes
     ----------
-    cost : Cost
     sizes : dict of str to int
         Of each index.
     indices : dict of str to tuple of str
         Of each tensor; a gradient d… has those of its tensor.
-    forward, backward : tuple of TraceStep
     """
 
     cost: Cost

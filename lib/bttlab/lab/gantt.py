@@ -27,7 +27,6 @@ def gantt_figure(instructions: Sequence[Instruction], timing: Timing, title: str
         Of a run of the loop.
     timing : Timing
         Of `time_program`.
-    title : str
     """
     parts = sorted({part_of(i) for i in instructions}, key=_place_of)
     figure = new_figure(13, 2.4 + 0.36 * (len(UNIT_NAMES) + len(parts)))
@@ -65,9 +64,6 @@ def draw_lanes(
 
     Parameters
     ----------
-    axes : Axes
-    instructions : sequence of Instruction
-    timing : Timing
     lanes : sequence of str
         Names, from the top.
     lane_of : callable

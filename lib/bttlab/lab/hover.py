@@ -18,10 +18,6 @@ class Hover:
 
     Lines of the same label share a row, such as the scores of one run. Panels are linked by the label of their
     horizontal axis.
-
-    Parameters
-    ----------
-    figures : sequence of Figure
     """
 
     def __init__(self, figures: Sequence[Figure]):
@@ -36,7 +32,6 @@ class Hover:
         ----------
         axes : Axes or None
             The panel under the mouse.
-        x : float or None
         """
         before, self._place = self._place, None
         if axes is not None and x is not None:

@@ -43,14 +43,8 @@ class Picture:
 
     Parameters
     ----------
-    figure : Figure
     caption : str
         One sentence; a description of the panels is appended.
-
-    Attributes
-    ----------
-    figure : Figure
-    words : str
     """
 
     def __init__(self, figure: Figure, caption: str):

@@ -59,7 +59,6 @@ class Teach(Ask):
         With parameters; teaching changes them.
     corpus : Corpus
         Its train split gives the old sentences, its dev split tells what is forgotten.
-    vocabulary : Vocabulary
     sentence : str
         The first one.
     learning_rate : float

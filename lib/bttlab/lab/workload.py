@@ -14,7 +14,6 @@ class Workload:
 
     Attributes
     ----------
-    corpus : Corpus
     config : ModelConfig or bttlab.compiler.module.ModuleModel
         A module of your own comes from `bttlab.compiler.module_file.load_module`: the run keeps a copy of its file.
     train : Samples

@@ -43,7 +43,6 @@ class Exercise:
     rule : callable
         Takes the answer and objects of the notebook; returns a comment on a right answer, and raises `Wrong` with what
         it found for another.
-    hint : str
     hidden : callable, optional
         Takes a function that has passed the rule; raises `Wrong` if it fails cases that students do not see.
     """

@@ -25,8 +25,6 @@ def engine_products(flow: str, tokens: int) -> Products:
     ----------
     flow : str
         One of `bttlab.tensor.FLOWS`.
-    tokens : int
-
     Returns
     -------
     mapping of str to (int, sequence of str)
