@@ -209,6 +209,11 @@ class LabPage:
         """Choose an option of a drop-down widget."""
         self._widget(".widget-dropdown", name).locator("select").select_option(label=option)
 
+    def choose_label(self, name: str) -> None:
+        """Choose a label from the menu of the widget that teaches: its options have probabilities behind the names."""
+        menu = self.page.locator(".widget-dropdown select").last
+        menu.select_option(label=menu.locator("option", has_text=name).first.inner_text())
+
     def prose(self) -> str:
         """Return the notebook's prose, on one line."""
         return " ".join(" ".join(self.page.locator(".jp-MarkdownOutput").all_inner_texts()).split())

@@ -1,7 +1,6 @@
 """The pictures of README and docs, taken of the running notebooks: `make pictures`; docs/images has them."""
 
 import io
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,7 +97,7 @@ def test_teach(open_cells):
     lab.page.get_by_role("button", name="pittsburgh", exact=True).click()
     lab.wait_for_text("sentences taught")
     picture()
-    lab.page.locator(".widget-dropdown select").last.select_option(label=re.compile("toloc.city_name"))
+    lab.choose_label("toloc.city_name")
     picture()
     lab.button("Train").click()
     lab.wait_for_text("Loss of this sentence")

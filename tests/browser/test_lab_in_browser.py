@@ -234,7 +234,7 @@ def test_the_card_is_taught_by_keyboard(open_cells):
     keys.press("Enter")
     menu = page.locator(".widget-dropdown select").last
     expect(menu).to_be_focused()
-    menu.select_option(label=re.compile(r"^toloc\.city_name"))
+    lab.choose_label("toloc.city_name")
     page.get_by_role("button", name="Train", exact=True).focus()
     lab.until(lambda: lab.python("teach.answer.tags[2]") == "B-toloc.city_name")
     page.get_by_role("button", name="Train", exact=True).focus()

@@ -82,6 +82,7 @@ class ZoomCanvas:
         self._canvas.syncing_data_url = False  # true, it would send pixels for a PNG to who asks before "initialized"
         FigureManager(self._canvas, uuid.uuid4().int % 2**31)  # the canvas keeps it
         self._canvas.header_visible = self._canvas.footer_visible = self._canvas.resizable = False
+        self._canvas.toolbar_position = "right"  # tick labels are on the left
         self._canvas.layout.display = "none"
         self._canvas.add_class(FIGURE_CLASS)
         self.widget = ipywidgets.Box([self._first.widget, self._canvas])

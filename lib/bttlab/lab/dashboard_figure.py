@@ -81,7 +81,7 @@ class DashboardFigure:
 
     def __init__(self) -> None:
         self.figure, self.right = (Figure(figsize=SIZE, dpi=DOTS_PER_INCH, facecolor="white") for _ in range(2))
-        place = {"left": 0.155, "right": 0.93, "bottom": 0.31, "top": 0.945, "hspace": 0.66}
+        place = {"left": 0.155, "right": 0.91, "bottom": 0.31, "top": 0.945, "hspace": 0.66}
         self.loss, self.dev = self.figure.subplots(2, 1, gridspec_kw=place)
         self.memory, self.energy = self.right.subplots(2, 1, gridspec_kw=place)
         self._view = View()
@@ -190,7 +190,7 @@ class DashboardFigure:
     def _name(self, runs: Sequence[DashboardRun]) -> None:
         for legend in self.figure.legends[:]:
             legend.remove()
-        names = [textwrap.fill(as_label(label_of(number, run)), 66, **_WORDS) for number, run in enumerate(runs, 1)]
+        names = [textwrap.fill(as_label(label_of(number, run)), 60, **_WORDS) for number, run in enumerate(runs, 1)]
         if names:
             size = 8.0 * min(1.0, LEGEND_ROWS / sum(name.count("\n") + 1 for name in names))
             handles = [Line2D([], [], color=colour, linewidth=2) for _, colour in _coloured(runs)]
