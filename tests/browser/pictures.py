@@ -91,7 +91,8 @@ def test_teach(open_cells):
         lab.page.mouse.move(2, 2)
         lab.page.wait_for_timeout(SETTLED)
         shown = output(lab, "teach = Teach").screenshot()
-        strip.append(Image.open(io.BytesIO(shown)).convert("RGB").crop((0, 0, 790, 420)))
+        one = Image.open(io.BytesIO(shown)).convert("RGB")
+        strip.append(one.crop((0, 0, one.width, min(one.height, 420))))
 
     picture()
     lab.page.get_by_role("button", name="pittsburgh", exact=True).click()
@@ -106,10 +107,11 @@ def test_teach(open_cells):
     lab.wait_for_text("from before the last training")
     picture()
     heights = [_used(one) for one in strip]
-    whole = Image.new("RGB", (790, sum(heights) + 8 * len(strip)), "#888888")
+    width = strip[0].width
+    whole = Image.new("RGB", (width, sum(heights) + 8 * len(strip)), "#888888")
     top = 0
     for one, height in zip(strip, heights, strict=True):
-        whole.paste(one.crop((0, 0, 790, height)), (0, top))
+        whole.paste(one.crop((0, 0, width, height)), (0, top))
         top += height + 8
     whole.quantize(COLOURS, dither=Image.Dither.NONE).save(IMAGES / "teach.png", optimize=True)
 
