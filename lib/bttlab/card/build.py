@@ -59,10 +59,8 @@ class OverlayDefinition:
 
     Attributes
     ----------
-    name : str
     source : str
         File with the kernels' top functions, relative to the folder of HLS sources.
-    kernels : tuple of Kernel
     emulation_flags : tuple of str
         Compiler flags for the emulated card only.
     """
@@ -233,8 +231,6 @@ def install(
 
     Parameters
     ----------
-    definition : OverlayDefinition
-    xclbin, hls_src, overlays : Path
     clock_mhz : int
         The clock that it was built for.
     sources : str, optional

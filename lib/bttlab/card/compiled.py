@@ -25,7 +25,6 @@ class CompiledProgram:
 
     Attributes
     ----------
-    program : Program
     image : ndarray of int32, shape (vectors, 16)
     """
 
@@ -51,7 +50,6 @@ def compiled_program(
 
     Parameters
     ----------
-    config : ModelConfig
     shapes : mapping of str to sequence of int, optional
         Of the parameters, if linear layers have different ranks.
     flow : str or tuple of int

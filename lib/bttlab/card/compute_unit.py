@@ -34,7 +34,6 @@ class ComputeUnit:
 
     Parameters
     ----------
-    kernel : Kernel
     code : bytes
         The shared library with the compiled kernel.
     memory : CardMemory
@@ -99,8 +98,6 @@ class ComputeUnit:
 
         Parameters
         ----------
-        offset : int
-        data : bytes
         here : bool
             Run the kernel on the caller's thread and return when it has ended, instead of starting a thread for it.
 

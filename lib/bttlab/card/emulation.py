@@ -322,12 +322,7 @@ class EmulatedU50(pynq.Device):
         raise OverlayError(f"{path} {content} and is not listed in {folder / MANIFEST}; {hint}")
 
     def program_loaded(self, program: Any) -> None:
-        """Set the program whose power the modelled sensors show.
-
-        Parameters
-        ----------
-        program : bttlab.compiler.program.Program
-        """
+        """Set the program whose power the modelled sensors show."""
         self._telemetry.load(lambda: plugins("power")["u50"].load()(program))
 
     def _forget(self) -> None:

@@ -179,7 +179,6 @@ class HbmBank:
         Parameters
         ----------
         shape : int or tuple of int
-        dtype : data-type
         cacheable : int
             Has no effect, as on a real card.
 

@@ -40,7 +40,6 @@ NO_ANSWER = 3  # exit code of the probe
 MOST_BYTES = 1 << 16  # of a packet
 MOST_CLIENTS = 128  # of a user
 FIRST_DESCRIPTOR = 3  # of systemd's sockets
-_CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 @dataclass(eq=False)
@@ -60,10 +59,7 @@ class _Client:
 
 
 class Keeper:
-    """Lends one card.
-
-    The next slice goes to the user with the least card time, loading included; of one user's clients to the one that
-    has waited longest.
+    """Lends one card to the user with the least card time, and of one user's clients to the one that has waited longest.
 
     `probe` is a command that uses the card as a client of this keeper; its exit code is NO_ANSWER if the card hangs.
     """
@@ -103,8 +99,7 @@ class Keeper:
         except OSError:  # no descriptor left, for now
             return time.sleep(0.1)
         connection.setblocking(False)
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        process, user, _ = _CREDENTIALS.unpack(credentials)
+        process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if sum(other.user == user for other in self._clients.values()) >= MOST_CLIENTS:
             return connection.close()
         self._clients[connection] = _Client(connection, process, user)

@@ -26,7 +26,6 @@ class ChipState:
 
     Attributes
     ----------
-    program : CompiledProgram, optional
     memory : PynqBuffer, optional
         Buffer for parameters and moments, once they are loaded. On a shared card it has a copy of them.
     step : int

@@ -23,7 +23,6 @@ class LayerRun:
 
     Attributes
     ----------
-    program : LayerProgram
     y, dx : ndarray of float32, shape (tokens, features)
     gradients : list of ndarray
         Of the six cores, in their shapes.
@@ -67,7 +66,6 @@ def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> Layer
     Parameters
     ----------
     layer : bttlab.tensor.TTLinear or LayerShape
-    tokens : int
     flow : str, tuple of int, or Order
         "bidirectional", "right_to_left", "auto", or the number of cores merged at each end, as in a model's program.
         Or a custom contraction path: a `bttlab.tensor.Order`, or its steps, such as "z = x R4", one a line.
@@ -96,10 +94,6 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
         As for `layer_program`.
     x, dy : array of shape (tokens, features)
         Input, and the gradient of a loss with respect to y; arrays or PyTorch tensors, converted to float32.
-
-    Returns
-    -------
-    LayerRun
 
     Raises
     ------

@@ -134,8 +134,6 @@ def add_entries(
 
     Parameters
     ----------
-    folder : path
-    entries : iterable of OverlayEntry
     replaces : callable
         Returns whether a new entry (first argument) replaces an existing one (second argument).
     """

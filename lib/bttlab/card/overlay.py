@@ -27,10 +27,8 @@ class OverlayFile:
     Attributes
     ----------
     kind : {"hw", "hw_emu", "emulation"}
-    platform : str
     interfaces : tuple of str
         UUIDs of the shell's interface.
-    path : Path
     """
 
     kind: str
@@ -68,10 +66,6 @@ def load_overlay(
         ends or calls `release_card`. Does not apply to a shared card (docs/hosts.md).
     require_card : bool
         Do not use an emulated card.
-
-    Returns
-    -------
-    pynq.Overlay
 
     Raises
     ------

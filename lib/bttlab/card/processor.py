@@ -51,10 +51,7 @@ def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer:
 
     Parameters
     ----------
-    program : Program
-    samples : bttlab.data.Samples
     rates : ndarray of float, shape (n,)
-    optimizer : Optimizer
     smoothing : float
         Label smoothing.
     step : int
@@ -96,12 +93,7 @@ def optimizer_arguments(optimizer: Optimizer) -> tuple[int, float, float, float]
 
 
 class NativeProcessor:
-    """The machine in a shared library, running one program at a time.
-
-    Parameters
-    ----------
-    library : path
-    """
+    """The machine in a shared library, running one program at a time."""
 
     def __init__(self, library: Path):
         self._library = ctypes.CDLL(str(library))

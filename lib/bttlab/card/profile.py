@@ -21,7 +21,6 @@ def cycles_by_layer(instructions: Sequence[Instruction], lengths: Sequence[int],
 
     Parameters
     ----------
-    instructions : sequence of Instruction
     lengths : sequence of int
         Sample lengths in tokens.
     updates : bool
@@ -40,12 +39,7 @@ def cycles_by_layer(instructions: Sequence[Instruction], lengths: Sequence[int],
 
 
 class Profile:
-    """Modelled cycles of the samples that a card trains on.
-
-    Parameters
-    ----------
-    program : Program
-    """
+    """Modelled cycles of the samples that a card trains on."""
 
     def __init__(self, program: Program):
         self._program = program

@@ -39,20 +39,13 @@ def shared(card: pynq.Device) -> "SharedCard | None":
 
 
 class SharedCard:
-    """A driver's requests for time slices of a card. Only one thread may use it at a time.
-
-    Parameters
-    ----------
-    card : pynq.Device
-    path : path
-        The keeper's socket.
-    """
+    """A driver's requests for time slices of a card, to the keeper's socket. Only one thread may use it at a time."""
 
     def __init__(self, card: pynq.Device, path: Path):
         self.path = path
         self._card, self._name = card, secrets.token_hex(8)
         self._connection: socket.socket | None = None  # while it waits for the card or has it
-        self._is_current = False  # the chip has the driver's state, unless others had the card since
+        self.is_current = False  # the chip has the driver's state, unless others had the card since
 
     def queue(self) -> list[tuple[str, bool]]:
         """Return who has the card or waits for it, in order, and whether it has the card.
@@ -66,17 +59,10 @@ class SharedCard:
         return [(who, has_card) for who, has_card in answer["queue"]]
 
     def acquire(self) -> bool:
-        """Wait for a time slice. If the keeper ends meanwhile, wait for its restart.
+        """Wait for a time slice; return True if no other client had the card since this client's last one.
 
-        Returns
-        -------
-        bool
-            Whether no other client had the card since this client's last slice.
-
-        Raises
-        ------
-        CardBusyError
-            If the keeper cannot be reached for ANSWER_SECONDS, or the card hangs.
+        If the keeper ends meanwhile, wait for its restart. Raises CardBusyError if the keeper cannot be reached for
+        ANSWER_SECONDS, or the card hangs.
         """
         end = None
         while True:
@@ -120,7 +106,7 @@ class SharedCard:
         """
         is_done = False
         while not is_done:
-            is_current, self._is_current = self._is_current, False
+            is_current, self.is_current = self.is_current, False
             try:
                 is_current &= self._begin(description)
                 with contextlib.suppress(CardLostError):
@@ -128,7 +114,7 @@ class SharedCard:
                     self.check()
                     is_done = True
                     publish()
-                    self._is_current = True
+                    self.is_current = True
             except CardHungError:
                 self.report("hung")
                 raise
@@ -141,10 +127,6 @@ class SharedCard:
         """Raise CardLostError if the slice is over: it took too long, or the keeper has ended."""
         if self._connection is None or self._receive(self._connection, 0.0) is not None:
             raise CardLostError
-
-    def forget(self) -> None:
-        """Make the next call load program and state again."""
-        self._is_current = False
 
     def release(self) -> None:
         """Release the card or the place in the queue."""

@@ -150,7 +150,6 @@ class BoardSensor:
 
     Attributes
     ----------
-    name, unit : str
     provenance : {"measured", "modelled"}
     """
 

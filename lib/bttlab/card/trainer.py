@@ -78,10 +78,6 @@ class TrainerDriver(KernelDriver):
         flow : str, tuple of int or Order
             The model's order of contraction, as for `bttlab.compiler.program.compile_program`.
 
-        Returns
-        -------
-        CompiledProgram
-
         Raises
         ------
         bttlab.compiler.errors.ProgramError
@@ -224,7 +220,7 @@ class TrainerDriver(KernelDriver):
                 self._chip = ChipState(self.program)
                 self._load(memory)
             else:
-                self._share.forget()  # the next call loads them
+                self._share.is_current = False  # the next call loads them
             self._chip = ChipState(self.program, memory, step, moments if step else None)
 
     def store_parameters(self) -> dict[str, np.ndarray]:
@@ -248,7 +244,6 @@ class TrainerDriver(KernelDriver):
 
         Parameters
         ----------
-        samples : bttlab.data.Samples
         optimizer : Optimizer
             The one that made the state on chip; any if there is no state yet.
         learning_rate : float or ndarray of shape (n,)
@@ -297,10 +292,6 @@ class TrainerDriver(KernelDriver):
         """Start training in the background and return at once.
 
         Parameters and errors are those of `train`, but a NumericalFault is raised by the run's `wait`.
-
-        Returns
-        -------
-        TrainingRun
         """
         rates = self._check(samples, optimizer, learning_rate)
         self._background = TrainingRun(

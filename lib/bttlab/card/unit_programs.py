@@ -31,7 +31,6 @@ class UnitProgram:
         One of UNITS.
     banks : tuple of int
         Banks that the unit reads and writes.
-    program : LayerProgram
     optimizer : Optimizer, optional
         For the update unit.
     """

@@ -86,7 +86,6 @@ def run_kernel(card: pynq.Device, start: Callable[[], Any], buffers: Any, second
 
     Parameters
     ----------
-    card : pynq.Device
     start : callable
         Starts the kernel and returns pynq's handle.
     buffers : object

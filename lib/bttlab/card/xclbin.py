@@ -87,10 +87,8 @@ class EmulationOverlay:
 
     Attributes
     ----------
-    kernels : tuple of Kernel
     images : mapping of str to bytes
         Shared libraries with the kernels, by level of vector instructions ("avx2", "avx512").
-    platform : str
     clock_mhz : int
         The kernels' clock on the card.
     """

@@ -20,11 +20,6 @@ _DRAFT = re.compile(r"\..+\.[0-9a-f]+\.draft")
 def read_regular(path: str | Path, most_bytes: int) -> bytes:
     """Return the content of a file that is one, and not larger than is sensible.
 
-    Parameters
-    ----------
-    path : path
-    most_bytes : int
-
     Raises
     ------
     OSError
@@ -107,7 +102,6 @@ def write_file(path: Path, data: bytes | str, option: str = "") -> None:
 
     Parameters
     ----------
-    path : Path
     data : bytes or str
     option : str
         The option of the command line that names the file, such as "--csv".

@@ -29,7 +29,6 @@ def missing_package(error: ImportError, wanted_for: str = "this") -> str | None:
 
     Parameters
     ----------
-    error : ImportError
     wanted_for : str
         Subject of the line, such as "a sweep".
 

@@ -20,7 +20,6 @@ class Quantity:
     Attributes
     ----------
     value : float or None
-    unit : str
     provenance : str or None
         "measured", "modelled" or "published"; None where there is no value.
     how : str

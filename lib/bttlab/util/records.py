@@ -22,7 +22,6 @@ def build(kind: Any, value: Any, where: str) -> Any:
     kind : type
         A dataclass, of which entries with a default may be missing, dict[str, X], list[X], X | None, Any or a plain
         type.
-    value : object
     where : str
         The entry's name; "" for the whole.
 
