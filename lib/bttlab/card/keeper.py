@@ -59,7 +59,7 @@ class _Client:
 
 
 class Keeper:
-    """Lends one card to the user with the least card time, and of one user's clients to the one that has waited longest.
+    """Lends one card to the user with the least card time, and of one user's clients to the one that waits longest.
 
     `probe` is a command that uses the card as a client of this keeper; its exit code is NO_ANSWER if the card hangs.
     """
