@@ -129,35 +129,16 @@ class _BankSpace:
         return best[1], best[0]
 
 
-def assign_banks(
-    buffers: Sequence[Buffer],
-    instructions: Sequence[Instruction],
-    tokens: int,
-    transferred: Collection[str] = (),
-) -> None:
-    """Assign each buffer a bank and an address, and write both into the operands.
+class Assignment:
+    """Assigns each buffer a bank and an address, in two steps: `fit` and `balance`.
 
     Parameters
     ----------
     instructions : sequence of Instruction
         Instructions of a sample, in the order of the mathematics.
-    tokens : int
-        Length of the sample for which conflicts between units are minimized.
     transferred : collection of str
         Buffers other than parameters that LOAD and STORE transfer, and parameters whose gradients STORE transfers.
-
-    Raises
-    ------
-    ProgramError
-        If no bank is reached by all ports of a buffer, or none of these has enough space.
     """
-    assignment = Assignment(buffers, instructions, transferred)
-    assignment.fit()
-    assignment.balance(tokens)
-
-
-class Assignment:
-    """Assigns buffers to banks, in two steps: `fit` and `balance`; arguments as for `assign_banks`."""
 
     def __init__(
         self, buffers: Sequence[Buffer], instructions: Sequence[Instruction], transferred: Collection[str] = ()

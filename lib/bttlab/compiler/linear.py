@@ -70,7 +70,7 @@ def _buffer_plans(shapes: tuple, tokens: Bound, order: Order) -> tuple[dict[Key,
     trial = LinearLayers(b, Layout(b, names), {"l": tokens}, names, order)
     (layer,) = trial.layers
     x, y, dy, dx = (b.allocate(n, layer.features(n).vectors(layer.sizes)) for n in ("x", "y", "dy", "dx"))
-    trial.forward(0, x, tokens, y)
+    trial.forward(0, x, y)
     trial.backward(0, dy, x, tokens, dx)
     return tuple(trial.plans[0])
 
@@ -213,9 +213,7 @@ class LinearLayers:
                 return
         s.copy_to(s.tensors[name], target)
 
-    def forward(
-        self, number: int, x: At, tokens: Bound, y: At | None, buffered_result: At | None = None, rows=None
-    ) -> None:
+    def forward(self, number: int, x: At, y: At | None, buffered_result: At | None = None, rows=None) -> None:
         """Emit y = x W^T + b.
 
         Parameters
@@ -231,7 +229,7 @@ class LinearLayers:
         s = self._contraction(number, IN)
         s.add_copy("x", Stored("x", x, layer.features("x")))
         self._emit_z(number, s)
-        self.recompute(number, tokens, y, buffered_result, rows)
+        self.recompute(number, y, buffered_result, rows)
 
     def _emit_z(self, number: int, s: Contraction, only_between: bool = False) -> None:
         """Emit the products from x to z, or those before z alone; the kept intermediate gets a buffer of its own."""
@@ -249,7 +247,7 @@ class LinearLayers:
                 s.product(step)
         self._store_result(s, layer.z)
 
-    def recompute(self, number: int, tokens: Bound, y: At | None, buffered_result: At | None = None, rows=None) -> None:
+    def recompute(self, number: int, y: At | None, buffered_result: At | None = None, rows=None) -> None:
         """Emit y = z L^T + b from the z that `forward` computed; arguments as for `forward`."""
         layer = self.layers[number]
         s = self._contraction(number, OUT)

@@ -53,10 +53,10 @@ class Linear(Operation):
 
     def forward(self, context: Context) -> None:
         x, place = self.inputs[0], context.output(self.output) if self.is_in_bank else None
-        self.layers.forward(self.number, context.value(x), x.tokens, *self._target(place))
+        self.layers.forward(self.number, context.value(x), *self._target(place))
 
     def recompute(self, context: Context, place: At | None = None) -> None:
-        self.layers.recompute(self.number, self.inputs[0].tokens, *self._target(place))
+        self.layers.recompute(self.number, *self._target(place))
 
     def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
         return self.inputs
