@@ -401,6 +401,21 @@ def test_08():
     cycles = [time_program(compile_program(model, flow=flow).sample, 20).cycles for flow in ("bidirectional", "auto")]
     ratio = cycles[0] / cycles[1]
     _try("08.1", (model,), [ratio], [1.02 * ratio, 1 / ratio + 0.1, cycles[0], str(ratio), None])
+    pair = (trace(_Attends(scale), 12) for scale in (None, 0.125))
+    _try("08.3", tuple(pair), ["scale"], ["causal", "heads", 0.125, None])
+
+
+class _Attends(torch.nn.Module):
+    """Attention of two heads of 32 features, of any scale."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.table, self.head, self.scale = torch.nn.Embedding(20, 64), torch.nn.Linear(64, 4), scale
+
+    def forward(self, tokens):
+        x = self.table(tokens).unflatten(-1, (2, 32)).transpose(1, 2)
+        y = torch.nn.functional.scaled_dot_product_attention(x, x, x, scale=self.scale)
+        return self.head(y.transpose(1, 2).flatten(2))
 
 
 def test_points_are_of_the_answers_that_are_right(capsys):

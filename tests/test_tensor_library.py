@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, hessian, jacrev, vmap
+from torch.nn.utils import parametrize, prune
 
 from bttlab.tensor import FLOWS, ShapeError, TTLinear, TTMEmbedding, choose_modes, compress, matrix_to_tt, tt_to_matrix
 
@@ -191,3 +192,62 @@ def test_pytorchs_encoder_layer_is_compressed_whole(batch_first, norm_first):
     assert sum(isinstance(module, TTLinear) for module in layer.modules()) == 6
     layer(x).square().mean().backward()
     assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("flow", FLOW_NAMES)
+@pytest.mark.parametrize("bias", [True, False])
+def test_what_follows_a_layer_may_work_in_place(flow, bias):
+    layer, x = small(flow, bias=bias), torch.randn(2, 5, 12, dtype=torch.float64)
+    wanted = torch.relu(layer(x)).sum()
+    found = nn.ReLU(inplace=True)(layer(x)).sum()
+    found.backward()
+    gradients = [p.grad.clone() for p in layer.parameters()]
+    for gradient, other in zip(gradients, torch.autograd.grad(wanted, list(layer.parameters())), strict=True):
+        assert torch.equal(gradient, other)
+
+
+def test_parametrizations_of_cores_take_effect_and_pruning_is_refused():
+    class Twice(nn.Module):
+        def forward(self, core):
+            return 2 * core
+
+    layer, x = small(bias=False), torch.randn(3, 12, dtype=torch.float64)
+    before = layer(x)
+    parametrize.register_parametrization(layer.cores, "0", Twice())
+    torch.testing.assert_close(layer(x), 2 * before)
+    layer = small()
+    prune.l1_unstructured(layer.cores, "0", 0.5)
+    with pytest.raises(ShapeError, match=r"core 0 is pruned.*prune.remove"):
+        layer(x)
+
+
+def test_each_parameter_keeps_whether_it_is_trained():
+    dense = nn.Linear(12, 12)
+    dense.weight.requires_grad_(False)
+    layer = TTLinear.from_linear(dense, rank=3, modes=((3, 4), (4, 3)))
+    layer.set_cores([core.detach().clone() for core in layer.cores])
+    assert [p.requires_grad for p in layer.cores] == [False] * 4 and layer.bias.requires_grad
+
+
+def test_what_compression_would_lose_stays_dense_and_is_named():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.padded, self.bounded = nn.Embedding(64, 64, padding_idx=0), nn.Embedding(64, 64, max_norm=1.0)
+            self.hooked, self.first = nn.Linear(64, 64), nn.Linear(64, 64)
+            self.second = self.first
+            self.hooked.register_forward_hook(lambda *_: None)
+
+    net = Net()
+    notes = {layer.name: layer.note for layer in compress(net, rank=2).layers}
+    assert notes == {
+        "padded": "has padding_idx 0",
+        "bounded": "has max_norm 1.0",
+        "hooked": "has hooks",
+        "first": "",
+    }
+    assert net.second is net.first and type(net.first) is TTLinear
+    nn.init.constant_(net.hooked.weight, float("nan"))
+    net.hooked._forward_hooks.clear()
+    with pytest.raises(ShapeError, match=r"^hooked: the weight has no values, or NaN"):
+        compress(net, rank=2)

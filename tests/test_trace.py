@@ -12,6 +12,7 @@ from bttlab.compiler import trace as trace_module
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.trace import trace
 
+from conftest import ROOT
 from training_processor import check_gradients
 
 WORDS, WIDTH, TAGS, LENGTH = 20, 32, 5, 12
@@ -298,3 +299,11 @@ def test_models_of_other_people_train_as_in_pytorch(fast, make):
 def test_dropout_of_an_encoder_in_training_mode_is_refused():
     with pytest.raises(ProgramError, match=r"^encoder.layers.0.*: dropout of probability 0.1 .*eval\(\)"):
         trace(Encoder().train(), 16)
+
+
+def test_the_page_has_the_table_of_the_code():
+    spec = importlib.util.spec_from_file_location("module_table", ROOT / "tools" / "module_table.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    text = (ROOT / "docs" / "tensor.md").read_text()
+    assert tool.page(text) == text and "`scaled_dot_product_attention`" in text, "run python tools/module_table.py"

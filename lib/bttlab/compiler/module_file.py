@@ -44,10 +44,10 @@ def read_source(path: Path) -> bytes:
         raise BttlabError(f"{path} cannot be read ({error.strerror}); give FILE.py:CLASS") from None
 
 
-def load_module(name: str, sequence_length: int | None = None, seed: int = 0) -> ModuleModel:
+def load_module(name: str, sequence_length: int | None = None, seed: int = 0, task: str | None = None) -> ModuleModel:
     """Load the module FILE.py:CLASS given by `name`; parameters and errors are those of `module_of_source`."""
     path, _, name = name.rpartition(":")
-    return module_of_source(read_source(Path(path)), Path(path), name, sequence_length, seed)
+    return module_of_source(read_source(Path(path)), Path(path), name, sequence_length, seed, task=task)
 
 
 def module_digest(source: bytes, files: Mapping[str, bytes]) -> str:
@@ -66,6 +66,7 @@ def module_of_source(
     sequence_length: int | None = None,
     seed: int = 0,
     files: Mapping[str, bytes] | None = None,
+    task: str | None = None,
 ) -> ModuleModel:
     """Run a file's code, construct a class of it and trace the module.
 
@@ -84,6 +85,8 @@ def module_of_source(
         generator's state is restored afterwards.
     files : mapping of str to bytes, optional
         The files that it imports, by their paths in its folder; by default those that are there.
+    task : str, optional
+        As for `trace`; by default the module's attribute of this name.
 
     Raises
     ------
@@ -109,7 +112,7 @@ def module_of_source(
         length = sequence_length or getattr(module, "sequence_length", SEQUENCE)
         if not isinstance(length, int) or not 2 <= length <= MOST_TOKENS:
             raise BttlabError(f"{where}: sequence_length is {length!r}, it must be from 2 to {MOST_TOKENS}")
-        model = trace(module, length)
+        model = trace(module, length, task or getattr(module, "task", None))
     digest = module_digest(source, beside.imported)
     return replace(
         model, module=f"{path.name}:{name}", module_sha256=digest, source=source, files=dict(beside.imported)

@@ -6,4 +6,5 @@ FLOWS = {PAPER_FLOW: "bi-directional", "auto": "auto", "right_to_left": "right t
 # from a tenth.
 LEARNING_RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
 OPTIMIZERS = tuple(LEARNING_RATES)
+TASKS = ("classification", "tagging", "language model")  # of a module's output
 ACTIVATIONS = ("gelu", "relu", "silu", "tanh")

@@ -61,7 +61,8 @@ def model_of_run(
             )
         if culprit := _changeable(folder, [path, *(beside / name for name in names)]):
             raise RunError(f"{culprit} belongs to another user, or another user can change it; {hint}")
-    model = module_of_source(source, path, config.title, config.sequence_length, seed, files)
+    task = next((task for task in config.tasks if task != "classification"), None)
+    model = module_of_source(source, path, config.title, config.sequence_length, seed, files, task)
     model = replace(model, module=config.module, module_sha256=config.module_sha256)
     if model.config != config:
         raise RunError(f"{path} makes another model than that of the run's checkpoint; put the run's own file there")

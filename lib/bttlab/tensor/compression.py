@@ -104,11 +104,16 @@ def compress(
     before, layers, made = _count(model), [], {}
     users = Counter(parameter for module in names.values() for parameter in module.parameters(recurse=False))
     for name, layer in names.items():
+        if type(layer).__name__ == "Conv1D" and hasattr(layer, "nf"):
+            size = _count(layer)
+            layers.append(CompressedLayer(name, size, size, note="Conv1D of transformers stays dense"))
         if not _is_dense(layer) or (isinstance(layer, nn.Embedding) and not embeddings):
             continue
-        size = _count(layer)
+        size, reason = _count(layer), _reason_to_keep(layer)
         if name in skip:
             layers.append(CompressedLayer(name, size, size, note="skipped"))
+        elif reason:
+            layers.append(CompressedLayer(name, size, size, note=reason))
         elif not _is_attention(layer) and users[layer.weight] > 1:
             layers.append(CompressedLayer(name, size, size, note="shares its weight with another layer"))
         else:
@@ -117,10 +122,21 @@ def compress(
             if smaller is not None:
                 made[layer] = smaller
     for module in names.values():
-        for name, child in module.named_children():
+        for name, child in list(module._modules.items()):  # a module may have two names
             if child in made:
                 setattr(module, name, made[child])
     return Compression(layers, before, _count(model))
+
+
+def _reason_to_keep(layer: nn.Module) -> str:
+    """Return why a layer stays dense: it has what its replacement would lose; "" if nothing."""
+    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+        return "has hooks"
+    if isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
+        return f"has padding_idx {layer.padding_idx}"
+    if isinstance(layer, nn.Embedding) and layer.max_norm is not None:
+        return f"has max_norm {layer.max_norm}"
+    return ""
 
 
 def _is_dense(layer: nn.Module) -> bool:
@@ -140,6 +156,8 @@ def _replaced(name: str, layer: nn.Module, rank, error, flow: str) -> tuple[nn.M
     if _is_attention(layer):
         return _replaced_attention(name, layer, rank, error, flow)
     size = _count(layer)
+    if layer.weight.is_meta or not bool(torch.isfinite(layer.weight).all()):
+        raise ShapeError(f"{name}: the weight has no values, or NaN or infinite ones: load or initialize it first")
     if isinstance(layer, nn.Linear):
         smaller = TTLinear.from_linear(layer, rank, error, flow=flow)
     else:
@@ -151,8 +169,6 @@ def _replaced(name: str, layer: nn.Module, rank, error, flow: str) -> tuple[nn.M
         norm = weight.norm().clamp_min(torch.finfo(weight.dtype).tiny)
         relative = float((smaller.to_dense() - weight).norm() / norm)
     ranks = tuple(core.shape[-1] for core in smaller.cores)[:-1]
-    for parameter in smaller.parameters():
-        parameter.requires_grad_(layer.weight.requires_grad)
     return smaller, [CompressedLayer(name, size, _count(smaller), ranks, relative)]
 
 

@@ -32,7 +32,22 @@ class _Train(nn.Module):
         """Return the cores that the layer uses: the parameters, or the result of `core_map` for them."""
         # _parameters, because iterating over a ParameterList takes half as long as both products with the tokens
         cores = list(self.cores._parameters.values())
+        if len(cores) < self._count or any(name.endswith("_orig") for name in self.cores._parameters):
+            cores = self._reparametrized()
         return cores if self.core_map is None else self.core_map(cores)
+
+    def _reparametrized(self) -> list[Tensor]:
+        """Return the cores with their parametrizations applied; refuse pruned cores, which PyTorch would not apply."""
+        pruned = next((name for name in self.cores._parameters if name.endswith("_orig")), None)
+        if pruned is not None:
+            core = pruned.removesuffix("_orig")
+            raise ShapeError(f"core {core} is pruned, which has no effect here: call prune.remove first")
+        return [getattr(self.cores, str(k)) for k in range(self._count)]
+
+    @property
+    def _count(self) -> int:
+        """Number of cores."""
+        raise NotImplementedError
 
     def _shapes_of(self, cores: Sequence[Tensor]) -> list[tuple[int, ...]]:
         """Return the shapes of a train with the layer's modes and the ranks of `cores`."""
@@ -40,7 +55,10 @@ class _Train(nn.Module):
 
     def set_cores(self, cores: Sequence[Tensor]) -> None:
         """Replace the parameters by other cores with the same modes and any ranks that form a train."""
+        trained = [core.requires_grad for core in self.cores]
         self.cores = _new_cores(cores, self._shapes_of(cores))
+        for core, is_trained in zip(self.cores, trained, strict=True):
+            core.requires_grad_(is_trained)
 
     def _load_from_state_dict(self, state_dict, prefix, *others) -> None:
         """Load a state with other ranks: its cores become new parameters, which an earlier optimizer does not have."""
@@ -153,8 +171,9 @@ class TTLinear(_Train):
             weight.dtype,
         )
         made.set_cores(cores)
+        made.cores.requires_grad_(weight.requires_grad)
         if bias:
-            made.bias = nn.Parameter(layer.bias.detach().clone())
+            made.bias = nn.Parameter(layer.bias.detach().clone(), layer.bias.requires_grad)
         return made.train(layer.training)
 
     @torch.no_grad()
@@ -199,10 +218,16 @@ class TTLinear(_Train):
                 f"x has shape {tuple(x.shape)}: its last dimension must be in_features = {self.in_features}"
             )
         flow, cores, outputs = self._flow_for(x), self.used_cores(), len(self.out_modes)
+        rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
         if not _plain():
-            return _TTLinearFunction.apply(flow, outputs, x, self.bias, *cores)
-        y, _ = flow.forward(x.reshape(-1, x.shape[-1]), cores[:outputs], cores[outputs:], self.bias)
-        return y.reshape(*x.shape[:-1], y.shape[1])
+            y = _TTLinearFunction.apply(flow, outputs, rows, self.bias, *cores)
+        else:
+            y, _ = flow.forward(rows, cores[:outputs], cores[outputs:], self.bias)
+        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
+
+    @property
+    def _count(self) -> int:
+        return len(self.out_modes) + len(self.in_modes)
 
     def _flow_for(self, x: Tensor) -> Flow:
         if self.flow != "auto":
@@ -290,7 +315,17 @@ class TTMEmbedding(_Train):
             layer.num_embeddings, layer.embedding_dim, rows, columns, _inner_ranks(cores), table.device, table.dtype
         )
         made.set_cores(cores)
+        made.cores.requires_grad_(table.requires_grad)
         return made.train(layer.training)
+
+    @property
+    def weight(self) -> Tensor:
+        """The table, rebuilt from the cores, for code that reads an embedding's weight."""
+        return self.to_dense()
+
+    @property
+    def _count(self) -> int:
+        return len(self.row_modes)
 
     def _shapes_of(self, cores: Sequence[Tensor]) -> list[tuple[int, ...]]:
         return ttm_shapes(self.row_modes, self.column_modes, _inner_ranks(cores))
@@ -303,7 +338,8 @@ class TTMEmbedding(_Train):
         """Map ids of any shape (...) to (..., embedding_dim)."""
         try:
             if not _plain():
-                return _TTMEmbeddingFunction.apply(ids, self.row_modes, *self.used_cores())
+                rows = _TTMEmbeddingFunction.apply(ids.reshape(-1), self.row_modes, *self.used_cores())
+                return rows.reshape(*ids.shape, rows.shape[1])
             rows, _ = lookup(row_digits(ids.reshape(-1), self.row_modes), self.used_cores())
             return rows.reshape(*ids.shape, rows.shape[1])
         except (IndexError, RuntimeError):  # index_select raises one or the other
@@ -326,22 +362,20 @@ class _TTLinearFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, flow, outputs, x, bias, *cores):
         ctx.autocast = _autocast(x)
-        rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-        y, saved = flow.forward(rows, cores[:outputs], cores[outputs:], bias)
-        ctx.save_for_backward(rows, *cores, *saved)
-        ctx.flow, ctx.outputs, ctx.count, ctx.shape, ctx.has_bias = flow, outputs, len(cores), x.shape, bias is not None
-        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
+        y, saved = flow.forward(x, cores[:outputs], cores[outputs:], bias)
+        ctx.save_for_backward(x, *cores, *saved)
+        ctx.flow, ctx.outputs, ctx.count, ctx.has_bias = flow, outputs, len(cores), bias is not None
+        return y if y._base is None else y.clone()  # a view could not be changed in place afterwards
 
     @staticmethod
     def backward(ctx, dy):
         rows, *tensors = ctx.saved_tensors
         cores, saved = tensors[: ctx.count], tensors[ctx.count :]
-        dy = dy if dy.ndim == 2 else dy.reshape(rows.shape[0], dy.shape[-1])
         with ctx.autocast:
             if torch.is_grad_enabled():  # second derivative: the saved tensors depend on the inputs, so recompute them
                 _, saved = ctx.flow.forward(rows, cores[: ctx.outputs], cores[ctx.outputs :])
             dx, grads = ctx.flow.backward(dy, rows, cores[: ctx.outputs], cores[ctx.outputs :], saved)
-        return None, None, dx.reshape(ctx.shape), dy.sum(0) if ctx.has_bias else None, *grads
+        return None, None, dx, dy.sum(0) if ctx.has_bias else None, *grads
 
 
 class _TTMEmbeddingFunction(torch.autograd.Function):
@@ -350,11 +384,11 @@ class _TTMEmbeddingFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, ids, row_modes, *cores):
         ctx.autocast = _autocast(ids)
-        digits = row_digits(ids.reshape(-1), row_modes)
+        digits = row_digits(ids, row_modes)
         rows, saved = lookup(digits, cores)
         ctx.save_for_backward(*digits, *cores, *saved)
         ctx.count = len(cores)
-        return rows.view(*ids.shape, rows.shape[1])
+        return rows if rows._base is None else rows.clone()
 
     @staticmethod
     def backward(ctx, drows):
@@ -363,7 +397,7 @@ class _TTMEmbeddingFunction(torch.autograd.Function):
         with ctx.autocast:
             if torch.is_grad_enabled():
                 _, saved = lookup(digits, cores)
-            grads = lookup_backward(drows.reshape(-1, drows.shape[-1]), digits, cores, saved)
+            grads = lookup_backward(drows, digits, cores, saved)
         return None, None, *grads
 
 

@@ -69,6 +69,19 @@ def _require_block(make: Callable, seed: int) -> None:
 
 
 @exercise(
+    "08.3",
+    "trace both; walk through zip(one.graph.operations, other.graph.operations), and compare op.options.",
+)
+def look_alikes(answer: Any, first: ModuleModel, second: ModuleModel) -> str:
+    """The name of an option of an operation."""
+    pairs = zip(first.graph.operations, second.graph.operations, strict=True)
+    differ = {key for a, b in pairs for key in a.options if a.options[key] != b.options[key]}
+    require(isinstance(answer, str), f"my_difference is {answer!r}: give the name of the option as text")
+    require({answer} == differ, f"the operations have no {answer!r} of different values, or others differ, too")
+    return "The graph is what trains: two modules are the same if their operations are, whatever their code looks like."
+
+
+@exercise(
     "08.2",
     "make norm, up and down in __init__, in this order; forward returns x + self.down(silu(self.up(self.norm(x)))).",
     hidden=lambda block: _require_block(block, 1),
