@@ -27,7 +27,7 @@ def table() -> str:
 
 
 def _listed(names: set[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(names, key=str.lower))
+    return ", ".join(f"`{name}`" for name in sorted(names, key=lambda name: (name.lower(), name)))
 
 
 def page(text: str) -> str:
