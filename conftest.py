@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from real_corpora import real_corpus
 from two_users import interpreter_of_nobody
 
 ROOT = Path(__file__).resolve().parent
@@ -49,17 +50,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the longest tests come first."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
-
-
-def real_corpus(name: str) -> Path:
-    """Return the folder of a real corpus. Without it the test is skipped, or fails with $CI; nothing is downloaded."""
-    from bttlab.data.find import corpus_places
-
-    for place in (*corpus_places(name), ROOT.parent / "shared" / "data" / name):
-        if (place / "train" / "seq.in").is_file():
-            return place
-    absent = f"the corpus {name} is not here: $BTTLAB_DATA may name the folder that holds it (docs/hosts.md)"
-    pytest.fail(absent) if os.environ.get("CI") else pytest.skip(absent)
 
 
 @pytest.hookimpl(trylast=True)

@@ -16,7 +16,8 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
-import conftest
+from real_corpora import real_corpus
+
 from conftest import ROOT
 
 PYTHONS = ("3.10", "3.11", "3.12")
@@ -105,7 +106,7 @@ def test_the_lock_was_made_with_what_torch_requires():
 def test_a_corpus_that_is_not_here_is_a_skip_and_in_ci_a_failure(ci, outcome, monkeypatch):
     monkeypatch.setenv("CI", ci)
     with pytest.raises(outcome, match="the corpus nowhere is not here"):
-        conftest.real_corpus("nowhere")
+        real_corpus("nowhere")
 
 
 def test_no_real_corpus_is_committed():

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+
+from typing_extensions import Self
 
 from bttlab.compiler.context import Context, row_loops, rows_of
 from bttlab.compiler.instruction import At, max_of
