@@ -31,13 +31,22 @@ GROUPS = {  # of docs/: what is not named here goes to the last
     "More": [],
 }
 API = (  # packages and modules with pages made from their docstrings
-    *("tensor", "model", "data", "train", "experiments", "card", "compiler.program", "estimate.card"),
-    *("baseline", "sweep", "lab"),
+    *(
+        "bttlab.tensor",
+        "bttlab.model",
+        "bttlab.data",
+        "bttlab.runs",
+        "bttlab.runs.sweep",
+        "bttlab.card",
+        "bttlab.card.layer",
+    ),
+    *("bttlab.compiler.program", "bttlab.compiler.trace", "bttlab.compiler.module_file", "bttlab.estimate.card"),
+    *("bttlab.baseline", "bttlab.lab", "bttlab_methods", "bttlab_cost.estimate", "bttlab_cost.configuration"),
 )
-API_PAGE = """# bttlab.{name}
+API_PAGE = """# {name}
 
 ```{{eval-rst}}
-.. automodule:: bttlab.{name}
+.. automodule:: {name}
    :members:
 ```
 """
@@ -100,7 +109,7 @@ def lay_out(root: Path, notebooks: Path, tree: Path, api: tuple[str, ...] = ()) 
     tree : path
         Made again.
     api : tuple of str
-        Packages of `bttlab` that get a page of their public names.
+        Packages and modules that get a page of their public names.
     """
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(root / "docs", tree / "docs")

@@ -16,16 +16,21 @@ html_copy_source = html_show_sourcelink = html_show_copyright = html_show_sphinx
 templates_path = []
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the docstrings have types
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True
 add_module_names = False
 myst_enable_extensions = ["amsmath", "dollarmath"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"  # build.py has executed them
 nb_render_markdown_format = "myst"
 nb_merge_streams = True
-suppress_warnings = ["misc.highlighting_failure"]  # cells with %matplotlib
+suppress_warnings = [
+    "misc.highlighting_failure",
+    "ref.python",
+]  # cells with %matplotlib; two classes with an attribute `tokens`
 
 
 def _mathml(self, node, display: str) -> None:

@@ -28,7 +28,7 @@ class Line:
     event: Literal["epoch", "stretch", "test"]
     epoch: int | None = None
     epochs: int | None = None
-    samples: int | None = Field(None, ge=1, lt=2**53)
+    samples: int | None = Field(default=None, ge=1, lt=2**53)
     mean_loss: float | None = None
     losses: list[float | None] = field(default_factory=list)
     dev: dict[str, float | None] | None = None

@@ -31,7 +31,7 @@ class LearningRateSchedule:
     """
 
     decay: Literal["none", "linear"] = "none"
-    warm_up: float = Field(0.0, ge=0, lt=1)
+    warm_up: float = Field(default=0.0, ge=0, lt=1)
 
     def rates(self, peak: float, steps: np.ndarray, total: int) -> np.ndarray:
         """Return the learning rates of steps.

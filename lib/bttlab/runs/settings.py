@@ -79,12 +79,12 @@ class RunSettings:
     schedule: LearningRateSchedule = LearningRateSchedule()
     augmentation: Augmentation = Augmentation()
     word_classes: bool = False
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     decode_tags: bool = False
     recipe: str | None = None
-    seed: int = Field(0, ge=0, lt=2**63)
-    epochs: int = Field(1, ge=1, le=10**6)
-    samples: int | None = Field(None, ge=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    epochs: int = Field(default=1, ge=1, le=10**6)
+    samples: int | None = Field(default=None, ge=1)
     unknown_labels: Literal["error", "unk"] = "error"
     flow: Literal["bidirectional", "right_to_left", "auto"] = PAPER_FLOW
     overlay: str | None = None

@@ -98,8 +98,8 @@ class SweepSpec:
     fixed: dict[str, Any] = field(default_factory=dict)
     kind: Literal["training", "estimate"] = "training"
     search: Literal["grid", "random", "optuna"] = "grid"
-    trials: int | None = Field(None, ge=1, le=MOST_TRIALS)
-    seed: int = Field(0, ge=0, lt=2**32)
+    trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
+    seed: int = Field(default=0, ge=0, lt=2**32)
     objective: str | None = None
     maximize: bool | None = None
     resources: dict[str, float] = field(default_factory=dict)
