@@ -8,7 +8,7 @@ import torch
 
 from bttlab.model import ModelConfig
 from bttlab.tensor import TTLinear, TTMEmbedding, tt_shapes, ttm_shapes
-from bttlab.tensor.gates import padded
+from bttlab_methods.gates import padded
 from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Training
 

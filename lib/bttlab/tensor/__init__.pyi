@@ -20,8 +20,6 @@ from .order import flow_cost as flow_cost
 from .order import grouped_cost as grouped_cost
 from .order import optimal_cost as optimal_cost
 from .order import order_cost as order_cost
-from .quantised import QuantisedCores as QuantisedCores
-from .quantised import fake_quantised as fake_quantised
 from .shapes import ShapeError as ShapeError
 from .shapes import check_modes as check_modes
 from .shapes import choose_modes as choose_modes

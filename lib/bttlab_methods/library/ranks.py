@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bttlab.tensor.gates import BondGates, bond_weights, selected
+from bttlab_methods.gates import BondGates, bond_weights, selected
 from bttlab_methods.layers import Train, numbers, trains
 from bttlab_methods.library.tensor import TensorCompression
 from bttlab_methods.training import Training
