@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bttlab.baseline import EPOCH_SAMPLES
 from bttlab.card.constants import read_data
 from bttlab.card.processor import sample_dtype
+from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.model import ModelConfig
 from bttlab.tensor.shapes import tt_shapes
 

@@ -235,13 +235,13 @@ def test_the_card_is_taught_by_keyboard(open_cells):
     menu = page.locator(".widget-dropdown select").last
     expect(menu).to_be_focused()
     lab.choose_label("toloc.city_name")
-    page.get_by_role("button", name="Train", exact=True).focus()
+    lab.button("Train").focus()
     lab.until(lambda: lab.python("teach.answer.tags[2]") == "B-toloc.city_name")
-    page.get_by_role("button", name="Train", exact=True).focus()
+    lab.button("Train").focus()
     keys.press("Enter")
     assert "(measured)" in lab.wait_for_text("Loss of this sentence")
     lab.until(lambda: lab.python("len(teach.taught)") == "1")
-    page.get_by_role("button", name="Undo", exact=True).focus()
+    lab.button("Undo").focus()
     keys.press("Enter")
     lab.wait_for_text("from before the last training")
     assert lab.python("len(teach.taught)") == "0" and lab.errors == []
