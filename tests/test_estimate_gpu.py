@@ -93,7 +93,7 @@ def test_the_dashboards_modelled_gpu_says_so(short_airline):
     gpu = find_gpu("RTX-3090")
     order = workload.order(20)
     steps = [model_step(gpu, "btt", "graphs", CONFIG, workload.train[i : i + 1]) for i in order]
-    assert run.seconds == pytest.approx(sum(step.seconds[1] for step in steps))
+    assert run.device_seconds == pytest.approx(sum(step.seconds[1] for step in steps))
     assert run.history[-1][3] == pytest.approx(sum(step.joules[1] for step in steps))
     assert (run.meter.provenance, run.memory["footprint"].provenance, run.time_provenance) == ("modelled",) * 3
     assert np.isfinite(run.losses).all() and len(run.losses) == 20

@@ -59,7 +59,8 @@ def test_the_schedule_shows_every_instruction(layer):
 
 def test_cycles_over_tokens(layer):
     picture = draw_cycles((1, 13), layer, FLOWS)
-    panels = picture.figure.axes
+    together, *panels = picture.figure.axes
+    assert together.get_title() == "all" and len(together.get_lines()) == len(FLOWS)
     assert [axes.get_title() for axes in panels] == list(FLOWS)
     heights = [axes.collections[-1].get_paths()[0].get_extents().y1 for axes in panels]  # the top of the stack
     assert heights == pytest.approx([flow_cycles(layer, flow, 13) / 1e3 for flow in FLOWS.values()])

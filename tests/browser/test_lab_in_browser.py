@@ -125,7 +125,7 @@ def test_training_under_the_dashboard(lab):
     lab.button("Start").click()
     lab.wait_for_text("finished")
     words = lab.wait_for_hidden("finished after 300 of 300 samples")
-    assert f"1 {CARD}, sgd, learning rate 0.004, seed 0; time measured, energy modelled: stopped" in words
+    assert f"1 {CARD}, sgd, learning rate 0.004, seed 0; time and energy modelled: stopped" in words
     assert f"2 {BASELINE}, sgd" in words
     no_thread_stays(lab)
     assert lab.errors == []

@@ -77,7 +77,7 @@ class Counter:
 def meter(monkeypatch):
     """Training takes 2 J a sample, and whatever else is done 1000 J each time."""
     found = Counter()
-    for module in ("bttlab_methods.run", "bttlab.lab.dashboard_targets"):
+    for module in ("bttlab_methods.run", "bttlab.lab.energy_meters"):
         monkeypatch.setattr(f"{module}.find_meter", lambda device: (found, ""))
 
     def costly(function, joules):
@@ -122,7 +122,7 @@ def test_a_dashboards_run_shows_joules_and_leaves_what_it_does_beside_training_o
     run._unpaused.wait = held
     run.start()
     assert run.join(60) and run.state == "finished", run.error
-    count, _, _, joules, _ = run.history[-1]
+    count, _, _, joules, *_ = run.history[-1]
     assert run.meter.provenance == "measured" and run.meter.how == "a stand-in, idle power included"
     assert count == 48 and joules == pytest.approx(WATTS * run.seconds)
     assert len(run.scores) > 2
