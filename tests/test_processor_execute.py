@@ -12,28 +12,29 @@ import pytest
 from bttlab.card.image import IMAGES, cpu_features
 from bttlab.compiler.instruction import Instruction as CompiledInstruction
 from bttlab.compiler.instruction import Level, encode
+from bttlab.compiler.machine import M
 from bttlab.compiler.timing import time_program
 
-from processor_native import C, Call, Instruction, Native, Operand, Sample, Tables, packed
+from processor_native import Call, Instruction, Native, Operand, Sample, Tables, packed
 
 Random = np.random.Generator
 PROGRAMS = 20  # of each operation
 RATES = {"rest1": 0.1, "rest2": 0.001, "epsilon": 1e-8, "rate": 0.1, "step": 0.2, "root": 1.5, "keep": 0.99}
-ROW_SUMS = {C.SUM, C.VARIANCE, C.NORM_SUMS, C.COLUMNS, C.MAXIMUM, C.EXPONENT, C.DOT}
+ROW_SUMS = {M.SUM, M.VARIANCE, M.NORM_SUMS, M.COLUMNS, M.MAXIMUM, M.EXPONENT, M.DOT}
 
 
 def any_tables(random: Random) -> Tables:
     """Return tables filled at random: registers of small bounds, functions of both modes."""
-    registers = zip(*(random.integers(*ends, C.REGISTERS) for ends in ((-3, 4), (0, 3), (0, 2), (2, 12))), strict=True)
+    registers = zip(*(random.integers(*ends, M.REGISTERS) for ends in ((-3, 4), (0, 3), (0, 2), (2, 12))), strict=True)
     functions = [
         (0, 0, 0, -4.0, 3.9375, 16.0),
         (512, 1, 5, -20.0, 4.0, 46.166241),
         (600, 0, 0, -0.7, 8.0, 3.3),
     ]
-    function_table = random.normal(size=(3, C.FUNCTION_ENTRIES)).astype(np.float32)
+    function_table = random.normal(size=(3, M.FUNCTION_ENTRIES)).astype(np.float32)
     function_table[:, 512:544] = random.uniform(1, 1.5, (3, 32))
-    shuffle_table = random.integers(0, 2**16, (C.SHUFFLE_ENTRIES, 32))
-    return Tables(list(registers), values(random, (C.CONSTANTS,)), functions, function_table, shuffle_table)
+    shuffle_table = random.integers(0, 2**16, (M.SHUFFLE_ENTRIES, 32))
+    return Tables(list(registers), values(random, (M.CONSTANTS,)), functions, function_table, shuffle_table)
 
 
 def values(random: Random, shape: tuple[int, ...]) -> np.ndarray:
@@ -45,8 +46,8 @@ def values(random: Random, shape: tuple[int, ...]) -> np.ndarray:
 def any_sample(random: Random) -> Sample:
     sample = Sample(int(random.integers(1, 20)), int(random.integers(0, 40)), tuple(values(random, (14,)).tolist()))
     for table in sample.token_offset:
-        table[:] = random.integers(0, 90, C.SEQUENCE).tolist()
-    sample.slot[:] = random.integers(-1, 70, C.SEQUENCE).tolist()
+        table[:] = random.integers(0, 90, M.SEQUENCE).tolist()
+    sample.slot[:] = random.integers(-1, 70, M.SEQUENCE).tolist()
     return sample
 
 
@@ -74,7 +75,7 @@ def any_nest(random: Random, largest: int = 9) -> tuple[int, ...]:
 
 def any_code(random: Random, tables: Tables, sample: Sample, value: int) -> int:
     """A code that gives a value: a register if there is one that does."""
-    for r in random.permutation(C.REGISTERS) if random.random() < 0.5 else ():
+    for r in random.permutation(M.REGISTERS) if random.random() < 0.5 else ():
         offset, shift, low, high = tables.registers[r]
         if np.clip((sample.tokens + offset) >> shift, low, high) == value:
             return 1 << 15 | int(r)
@@ -90,11 +91,11 @@ def bank_operands(
 ) -> dict[int, Operand]:
     """Operands in banks, no two reads and no two writes in one; in small regions, where reads and writes often meet."""
     operands = {}
-    for which, only in ((reads, C.IN_BANK), (writes, C.OUT_BANK)):
+    for which, only in ((reads, M.IN_BANK), (writes, M.OUT_BANK)):
         banks = random.permutation([only, 2, 16, 17, 18]).tolist()
         for o in which:
             if random.random() >= missing:
-                operands[o] = any_operand(random, n, C.TRANSFER_VECTORS, banks.pop())
+                operands[o] = any_operand(random, n, M.TRANSFER_VECTORS, banks.pop())
     return operands
 
 
@@ -105,17 +106,17 @@ def engine(random: Random, operation: int) -> Instruction:
     for o in (3, 4):
         if random.random() < 0.2:
             del operands[o]
-    operands[0] = any_operand(random, n, C.OPERAND_BUFFER_DEPTH, e)
+    operands[0] = any_operand(random, n, M.OPERAND_BUFFER_DEPTH, e)
     if random.random() < 0.3:
-        operands[5] = any_operand(random, n, C.OPERAND_BUFFER_DEPTH, int(random.integers(0, 2)))
-    if random.random() < 0.3 and 3 in operands and operands[3].where != C.IN_BANK:
+        operands[5] = any_operand(random, n, M.OPERAND_BUFFER_DEPTH, int(random.integers(0, 2)))
+    if random.random() < 0.3 and 3 in operands and operands[3].where != M.IN_BANK:
         operands[4] = operands[3]
     active = shortened(random, n)
     level = int(random.integers(0, 3))
     mask, accumulator_level = int(random.integers(0, 16)), int(random.choice([0, 1, 2, 3, 7]))
-    if operation == C.ACCUMULATE and random.random() < 0.7:
+    if operation == M.ACCUMULATE and random.random() < 0.7:
         mask, accumulator_level = (1 << level + 1) - 1, level
-    if operation == C.REDUCE:
+    if operation == M.REDUCE:
         level = int(random.integers(0, 4))
         mask = 1 << level
         if random.random() < 0.8:
@@ -123,13 +124,13 @@ def engine(random: Random, operation: int) -> Instruction:
             active = tuple(bound if j == level else low for j, (bound, low) in enumerate(zip(n, active, strict=True)))
     return Instruction(
         *(e, operation, n, operands, active),
-        flags=int(random.choice([0, C.CHECK, C.PONG, C.ONE, C.PONG | C.ONE])),
+        flags=int(random.choice([0, M.CHECK, M.PONG, M.ONE, M.PONG | M.ONE])),
         count=int(random.choice([12, random.integers(0, 18)])),
         row_level=int(random.integers(0, 4)),
         row_base=int(random.integers(-3, 8)),
         depth_mask=mask,
         accumulator_level=accumulator_level,
-        offset_tables=tuple(random.integers(0, C.OFFSET_TABLES, 2).tolist()),
+        offset_tables=tuple(random.integers(0, M.OFFSET_TABLES, 2).tolist()),
         offset_level=int(random.integers(0, 4)),
     )
 
@@ -151,7 +152,7 @@ def line_of_points(random: Random, operation: int) -> Instruction:
         4: Operand(16, int(random.integers(0, 100)), (line * inner, 0, inner, 1)),
     }
     flags, count = (
-        int(random.choice([0, C.CHECK, C.PONG, C.ONE])),
+        int(random.choice([0, M.CHECK, M.PONG, M.ONE])),
         int(random.choice([12, random.integers(1, 17)])),
     )
     return Instruction(e, operation, n, operands, flags=flags, count=count, depth_mask=2, accumulator_level=1)
@@ -160,10 +161,10 @@ def line_of_points(random: Random, operation: int) -> Instruction:
 def drain(random: Random, _operation: int) -> Instruction:
     n = any_nest(random)
     operands = bank_operands(random, n, (), (4,))
-    operands[0] = any_operand(random, n, C.ACCUMULATORS, 0, token_offsets=False)
+    operands[0] = any_operand(random, n, M.ACCUMULATORS, 0, token_offsets=False)
     return Instruction(
-        *(C.DRAIN_0 + int(random.integers(0, 2)), 0, n, operands, shortened(random, n)),
-        flags=int(random.choice([0, C.CHECK, C.PONG])),
+        *(M.DRAIN_0 + int(random.integers(0, 2)), 0, n, operands, shortened(random, n)),
+        flags=int(random.choice([0, M.CHECK, M.PONG])),
         row_level=int(random.integers(0, 4)),
         row_base=int(random.integers(-3, 8)),
     )
@@ -171,20 +172,20 @@ def drain(random: Random, _operation: int) -> Instruction:
 
 def vector(random: Random, operation: int) -> Instruction:
     n = any_nest(random)
-    statistic = Operand(int(random.integers(0, 3)), int(random.integers(0, C.STATISTICS - 160)))
+    statistic = Operand(int(random.integers(0, 3)), int(random.integers(0, M.STATISTICS - 160)))
     sums_up = operation in ROW_SUMS
     active = n if sums_up and random.random() < 0.8 else shortened(random, n)
     level = int(random.integers(0, 4))
     operands = bank_operands(random, n, (0, 1, 2), (3, 4), missing=0.15) | {5: statistic}
     return Instruction(
-        *(C.VECTOR, operation, n, operands, active),
-        flags=int(random.choice([0, C.CHECK, C.LOSS, C.LOSS | C.INTENT, C.INTENT])),
+        *(M.VECTOR, operation, n, operands, active),
+        flags=int(random.choice([0, M.CHECK, M.LOSS, M.LOSS | M.INTENT, M.INTENT])),
         count=int(random.choice([0, random.integers(1, 40)])),
         immediate=(int(random.integers(0, 64)), int(random.choice([0, 1 << 15])) | int(random.integers(0, 14))),
         depth_mask=(1 << level + 1) - 1,
         accumulator_level=level,
         vector_level=int(random.integers(0, 4)),
-        offset_tables=tuple(random.integers(0, C.OFFSET_TABLES, 2).tolist()),
+        offset_tables=tuple(random.integers(0, M.OFFSET_TABLES, 2).tolist()),
         offset_level=int(random.integers(0, 4)),
     )
 
@@ -195,13 +196,13 @@ def shuffle(random: Random, _operation: int) -> Instruction:
     # An entry a step, the same in all blocks.
     strides = (0, n[2] * n[3], n[3], 1)
     operands |= {
-        o: Operand(0, int(random.integers(0, C.SHUFFLE_ENTRIES - n[1] * n[2] * n[3])), strides) for o in (0, 2)
+        o: Operand(0, int(random.integers(0, M.SHUFFLE_ENTRIES - n[1] * n[2] * n[3])), strides) for o in (0, 2)
     }
     if random.random() < 0.5:
-        operands[5] = any_operand(random, n, C.OPERAND_BUFFER_DEPTH, int(random.integers(0, 2)), token_offsets=False)
+        operands[5] = any_operand(random, n, M.OPERAND_BUFFER_DEPTH, int(random.integers(0, 2)), token_offsets=False)
     return Instruction(
-        *(C.SHUFFLE, 0, n, operands, (n[0], *shortened(random, n)[1:])),
-        flags=int(random.choice([0, C.CHECK])),
+        *(M.SHUFFLE, 0, n, operands, (n[0], *shortened(random, n)[1:])),
+        flags=int(random.choice([0, M.CHECK])),
         count=int(random.integers(0, n[3] + 2)),
         row_level=int(random.integers(0, 4)),
         row_base=int(random.integers(-3, 8)),
@@ -213,32 +214,32 @@ def fill_columns(random: Random, table: np.ndarray, code: Instruction) -> None:
     _, *n = code.n
     steps = np.arange(np.prod(n)).reshape(n)
     active = steps[tuple(slice(0, x) for x in code.active[1:])].ravel()
-    places = np.array([random.permutation(C.SHUFFLE_VECTORS)[: len(active)] for _ in range(C.LANES)])
+    places = np.array([random.permutation(M.SHUFFLE_VECTORS)[: len(active)] for _ in range(M.LANES)])
     first_in, first_out = code.operands[0].base, code.operands[2].base
     for s, step in enumerate(active):
-        table[first_in + step, : C.LANES] = 1 << 15 | random.integers(0, C.LANES, C.LANES) | places[:, s] << 4
+        table[first_in + step, : M.LANES] = 1 << 15 | random.integers(0, M.LANES, M.LANES) | places[:, s] << 4
     for step in steps.ravel():
         read = [random.choice(column) for column in places]
-        enable = (random.random(C.LANES) < 0.9).astype(int) << 15
-        table[first_out + step, C.LANES :] = enable | random.integers(0, C.LANES, C.LANES) | np.array(read) << 4
+        enable = (random.random(M.LANES) < 0.9).astype(int) << 15
+        table[first_out + step, M.LANES :] = enable | random.integers(0, M.LANES, M.LANES) | np.array(read) << 4
 
 
 def update(random: Random, _operation: int) -> Instruction:
     n = any_nest(random)
     banks = random.permutation([2, 16, 17, 18]).tolist()
-    operands = {o: any_operand(random, n, C.TRANSFER_VECTORS, bank) for o, bank in enumerate(banks)}
-    return Instruction(C.UPDATE, 0, n, operands, shortened(random, n), flags=int(random.choice([0, C.CLEAR])))
+    operands = {o: any_operand(random, n, M.TRANSFER_VECTORS, bank) for o, bank in enumerate(banks)}
+    return Instruction(M.UPDATE, 0, n, operands, shortened(random, n), flags=int(random.choice([0, M.CLEAR])))
 
 
 CASES: list[tuple[str, Callable[[Random, int], Instruction], int]] = [
     *(
         (f"engine {name}", engine, o)
-        for o, name in ((C.EXPAND, "expand"), (C.ACCUMULATE, "accumulate"), (C.REDUCE, "reduce"))
+        for o, name in ((M.EXPAND, "expand"), (M.ACCUMULATE, "accumulate"), (M.REDUCE, "reduce"))
     ),
-    ("engine sums without depth", sums_without_depth, C.ACCUMULATE),
-    ("engine line of points", line_of_points, C.REDUCE),
+    ("engine sums without depth", sums_without_depth, M.ACCUMULATE),
+    ("engine line of points", line_of_points, M.REDUCE),
     ("drain", drain, 0),
-    *((f"vector {o}", vector, o) for o in range(C.SOFTMAX_BACK + 1)),
+    *((f"vector {o}", vector, o) for o in range(M.SOFTMAX_BACK + 1)),
     ("shuffle", shuffle, 0),
     ("update", update, 0),
 ]
@@ -269,7 +270,7 @@ def test_random_instructions_give_equal_bits(loop, fast, make, operation):
     for _ in range(PROGRAMS):
         code = make(random, operation)
         sample = any_sample(random)
-        if code.unit == C.SHUFFLE:
+        if code.unit == M.SHUFFLE:
             fill_columns(random, tables.shuffle_table, code)
             for native in (loop, fast):
                 native.load(tables)
@@ -298,9 +299,9 @@ def check(loop, fast, filled, code, rows, sample, **arguments) -> None:
             memory[:] = filled[name]
         native.run([code.vectors()], sample, call)
         flags.append((call.overflow, *call.state_overflow))
-        if code.operation == C.REDUCE and code.unit in (C.ENGINE_0, C.ENGINE_1):
+        if code.operation == M.REDUCE and code.unit in (M.ENGINE_0, M.ENGINE_1):
             # Nothing reads the sums that a REDUCE leaves in rows that are not in use: the functional model makes none.
-            native.memories["sums"][code.unit, 1 if code.flags & C.PONG else 0, rows:] = 0
+            native.memories["sums"][code.unit, 1 if code.flags & M.PONG else 0, rows:] = 0
     for name, memory in loop.memories.items():
         same = fast.memories[name].view(np.uint32) == memory.view(np.uint32)
         if memory.dtype == np.float32 and not same.all():
@@ -316,7 +317,7 @@ def test_a_fold_keeps_negative_zero(loop, fast):
     filled = any_memories(random, loop)
     filled["operand_buffer"][0, :, 0], filled["bank 2"][0], filled["sums"][0, 0] = 1.0, -0.0, -0.0
     operands = {0: Operand(0), 1: Operand(2), 4: Operand(16)}
-    code = Instruction(C.ENGINE_0, C.REDUCE, (1, 1, 1, 1), operands, count=16, depth_mask=8)
+    code = Instruction(M.ENGINE_0, M.REDUCE, (1, 1, 1, 1), operands, count=16, depth_mask=8)
     check(loop, fast, filled, code, 16, any_sample(random))
     assert np.signbit(loop.memories["bank 16"][0]).all()
 
@@ -325,9 +326,9 @@ def test_a_fold_keeps_negative_zero(loop, fast):
 @pytest.mark.parametrize("seed", range(12))
 def test_cycles_of_random_programs_are_those_of_the_rule(loop, seed):
     random = np.random.default_rng(seed)
-    instructions, counts = [], [0] * C.UNITS
+    instructions, counts = [], [0] * M.UNITS
     for _ in range(int(random.integers(1, 400))):
-        unit = int(random.choice([C.VECTOR, C.ENGINE_0, C.DRAIN_1, C.SHUFFLE], p=[0.7, 0.1, 0.1, 0.1]))
+        unit = int(random.choice([M.VECTOR, M.ENGINE_0, M.DRAIN_1, M.SHUFFLE], p=[0.7, 0.1, 0.1, 0.1]))
         bounds = random.integers(0 if random.random() < 0.1 else 1, 5, 3).tolist()
         code = CompiledInstruction(unit, 0, tuple(Level(name, n) for name, n in zip("abc", bounds, strict=True)), {})
         waits = [code.after_end]
