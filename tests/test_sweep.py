@@ -124,11 +124,12 @@ def test_a_worker_that_is_killed_costs_what_it_trained_since_its_last_checkpoint
     sweep, killed = Sweep(spec, tmp_path / "sweep"), []
     trial = TrialMaker(spec).make({"seed": 0})
     metrics = tmp_path / "sweep" / trial.id / "metrics.jsonl"
+    others = set(psutil.Process().children())  # workers of other tests' pools
     with open_executor(workers=1) as pool:
 
         def kill():
             if not killed and metrics.exists() and len(metrics.read_text().splitlines()) > 2:
-                (worker,) = [process for process in psutil.Process().children() if _is_worker(process)]
+                (worker,) = {child for child in psutil.Process().children() if _is_worker(child)} - others
                 killed.append(read_run(metrics.parent).begun)
                 worker.kill()
 
@@ -182,18 +183,21 @@ def test_no_trial_is_lost_with_the_processes_that_had_it(tmp_path):
 def test_a_local_sweep_opens_no_port_and_leaves_no_folder(corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    listening = []
+    tests_process = psutil.Process()
+    others = set(tests_process.children(recursive=True))  # of other tests
+    before = set(tests_process.net_connections())
+    opened = set()
 
     def look(progress):
-        for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-            listening.extend(one for one in process.net_connections() if one.status == psutil.CONN_LISTEN)
+        opened.update(set(tests_process.net_connections()) - before)
+        for child in set(tests_process.children(recursive=True)) - others:
+            opened.update(child.net_connections())
 
-    before = len(psutil.Process().net_connections())
     with open_executor(workers=1) as pool:
         Sweep(
             _spec(corpus, vary={"seed": [0]}, fixed=_spec(corpus).fixed | {"learning_rate": 0.1}), tmp_path / "s"
         ).run(pool, look)
-    assert len(psutil.Process().net_connections()) == before and not listening
+    assert not opened
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
