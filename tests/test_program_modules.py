@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given, reject, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -254,7 +254,12 @@ def drawn_modules(draw) -> Drawn:
 @given(module=drawn_modules(), flow=st.sampled_from(FLOWS), length=st.integers(2, LENGTH))
 def test_random_modules(fast, module, flow, length):
     model = made(lambda: module)
-    assert check_program(check_gradients(fast, model, (length,), flow=flow, **TOLERANCE), (length,)) == []
+    try:
+        program = check_gradients(fast, model, (length,), flow=flow, **TOLERANCE)
+    except ProgramError as error:  # a buffer that more units access than any bank has ports for: refused, never wrong
+        assert "no bank is reached by all units that read and write it" in str(error)
+        reject()
+    assert check_program(program, (length,)) == []
 
 
 def refused(message: str, forward=Tagger.forward, dropout: float = 0.0) -> None:

@@ -40,7 +40,8 @@ def sweep(tmp_path):
 
 def test_while_workers_start(sweep):
     assert until(lambda: len(_workers(sweep)) == 2)
-    assert _interrupted(sweep).splitlines() == [
+    said = _interrupted(sweep).splitlines()  # trials may have begun before the signal
+    assert [line for line in said if "running" not in line] == [
         "bttlab: 0 of 3 trials are done; the same command goes on",
         "bttlab: stopped by Ctrl-C",
     ]
