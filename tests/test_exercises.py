@@ -34,6 +34,7 @@ MODES = (12, 8, 8), (8, 8, 12)
 CONFIG = ModelConfig()
 TWO_MERGED = "R5 = G5 G6\nu = x R5\nz = u G4\nv = z G3\nL2 = G1 G2\ny = v L2"
 MIDDLE_FIRST = "a = x G5\nb = a G6\nc = b G4\nd = c G3\ne = d G2\ny = e G1"
+COUPLED = "a = G3 G4\nb = a G5\nc = b G6\nd = c x\ne = G2 d\ny = G1 e"  # no engine computes its first step
 WHOLE = "L2 = G1 G2\nL3 = L2 G3\nR5 = G5 G6\nR4 = G4 R5\nW = L3 R4\ny = x W"
 FEW = 24  # samples of an epoch here
 
@@ -192,7 +193,7 @@ def test_02(objects):
         [TWO_MERGED],
         ["auto", (2, 2), "bidirectional", right_to_left, MIDDLE_FIRST, WHOLE, flows.MY_FLOW, "y = x", 3, None],
     )
-    _try("02.4", (objects.layer,), [MIDDLE_FIRST], [TWO_MERGED, WHOLE, right_to_left, "y = x G1", "", 5, None])
+    _try("02.4", (objects.layer,), [MIDDLE_FIRST, COUPLED], [TWO_MERGED, WHOLE, right_to_left, "y = x G1", "", 5, None])
 
     def inner_end_first(x, cores):
         half = len(cores) // 2

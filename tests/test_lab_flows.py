@@ -6,6 +6,7 @@ import torch
 
 from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.layer import layer_program
+from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.timing import time_program
 from bttlab.lab import (
     FlowExplorer,
@@ -42,6 +43,31 @@ def test_every_cycle_of_a_program_has_one_kind(layer):
         assert kinds[KINDS[0]] > 0 and min(kinds.values()) >= 0
     merged, single = (cycles_by_kind(layer_program(layer, 13, flow)) for flow in ("bidirectional", "right_to_left"))
     assert merged[KINDS[1]] > 4 * single[KINDS[1]] and merged[KINDS[0]] < single[KINDS[0]]
+
+
+def random_order(seed):
+    """A tree of products over x and the cores that share an index with each other."""
+    random, shared = np.random.default_rng(seed), lambda a, b: a[1] & b[1]
+    cores = [(f"G{k}", {f"r{k - 1}", f"r{k}", f"n{k}"} - {"r0", "r6"}) for k in range(1, 7)]
+    tensors, steps = [("x", {"n4", "n5", "n6", "t"}), *cores], []
+    while len(tensors) > 1:
+        pairs = [(a, b) for a in tensors for b in tensors if a is not b and shared(a, b)]
+        a, b = pairs[random.integers(len(pairs))]
+        result = f"a{len(steps)}" if len(tensors) > 2 else "y"
+        steps.append(f"{result} = {a[0]} {b[0]}")
+        tensors = [one for one in tensors if one is not a and one is not b] + [(result, a[1] ^ b[1])]
+    return "\n".join(steps)
+
+
+def test_every_order_runs_or_is_refused_in_one_line(layer):
+    middle = "A = G3 G4\nB = A G5\nC = B G6\nD = C x\nE = G2 D\ny = G1 E"
+    for order in (middle, middle.replace("C x", "x C"), *map(random_order, range(12))):
+        try:
+            assert layer_program(layer, 13, order).forward
+        except ProgramError as error:
+            assert "\n" not in str(error)
+    with pytest.raises(ProgramError, match="'D = C x': no engine can compute it"):
+        layer_program(layer, 13, middle)
 
 
 def test_the_schedule_shows_every_instruction(layer):

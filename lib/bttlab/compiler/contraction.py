@@ -458,7 +458,7 @@ class Contraction:
 
     def _rearrange_cost(self, of: Iterable[Arrangement], to: Arrangement, rows: str = "") -> float:
         """Return the least cost of rearranging a tensor from one of its arrangements."""
-        return min(rearranging_steps(self.costs, one, to, rows) for one in of) + PERMUTE_CYCLES
+        return min((rearranging_steps(self.costs, one, to, rows) for one in of), default=math.inf) + PERMUTE_CYCLES
 
     def _reach_cost(self, one: Arrangement, to: Arrangement, rows: str) -> float:
         return 0.0 if to in one.views(self.costs) else self._rearrange_cost([one], to, rows)
@@ -478,6 +478,8 @@ class Contraction:
     def _suffixes(self, tensor: Tensor, last: frozenset[str]) -> list[tuple[Arrangement, float]]:
         """Return arrangements of a tensor that end in given indices, and the cost of rearranging it to each."""
         arrangements = self._arrangements(tensor)
+        if not arrangements:  # no unit computes it
+            return []
         views = (view for one in arrangements for view in one.views(self.costs))
         cost_of = {view: 0.0 for view in views if _ends_in(view, last)}
         order = arrangements[0].order
