@@ -1,6 +1,7 @@
 """Sweeps on workers: results are those of the trials alone, to the bit, whatever happens to the workers."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -302,12 +303,9 @@ def test_a_worker_that_dies_while_versions_are_compared_ends_the_wait(cluster, m
 
 
 def _die():
-    if "distributed.worker" in sys.modules and os.getppid() != _MAIN:
+    if multiprocessing.parent_process() is not None:  # a worker
         os.kill(os.getpid(), signal.SIGKILL)
     return {}
-
-
-_MAIN = os.getppid()
 
 
 def test_what_is_said_of_a_cluster_without_tls(tmp_path, capsys, monkeypatch):

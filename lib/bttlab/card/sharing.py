@@ -119,9 +119,11 @@ class SharedCard:
                 self.report("hung")
                 raise
             finally:
-                if not is_running(self._card):
-                    self._card.free_bitstream()  # only closes contexts: an open one prevents loading another overlay
-                self.release()
+                try:
+                    if not is_running(self._card):
+                        self._card.free_bitstream()  # closes contexts: an open one prevents loading another overlay
+                finally:
+                    self.release()
 
     def check(self) -> None:
         """Raise CardLostError if the slice is over: it took too long, or the keeper has ended."""

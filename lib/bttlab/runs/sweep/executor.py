@@ -38,6 +38,8 @@ class LocalPool:
     def __init__(self, workers: int):
         self.workers = workers
         context = multiprocessing.get_context("spawn")
+        with safe_path():
+            resource_tracker.ensure_running()  # now: whoever starts it unblocks SIGINT
         self._stop, self._context = context.Event(), context
         self._before = set(multiprocessing.active_children())
         self._executor = self._new()
@@ -48,7 +50,6 @@ class LocalPool:
     def submit(self, *arguments: Any) -> Any:
         """Submit a call, as an executor does. Processes that it starts block SIGINT: Ctrl-C is for this one."""
         with safe_path():  # no module of the folder that we happen to be in
-            resource_tracker.ensure_running()  # now: whoever starts it unblocks SIGINT
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 return self._executor.submit(*arguments)
