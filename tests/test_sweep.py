@@ -366,9 +366,9 @@ def test_a_trial_opens_a_free_card_else_waits_for_the_first(monkeypatch):
     monkeypatch.setattr(task, "cards", lambda: [0, 1, 2])
     monkeypatch.setattr(task, "open_trainer", open_trainer)
     settings = SimpleNamespace(flow="auto", overlay=None)
-    task._open_card(None, settings)
+    task._open_card(None, settings, {5: 1})
     busy.update({1, 2})
-    task._open_card(None, settings)
+    task._open_card(None, settings, {5: 1})
     assert opened == [("1", 0.0), ("0", task.CARD_WAIT_SECONDS)]
 
 

@@ -19,14 +19,14 @@ from bttlab.tensor.order import Order
 
 Ports = dict[str, set[int]]
 
-FLOWS = ("auto", *((near, far) for near in (1, 2, 3) for far in (1, 2, 3)))
+FLOWS = tuple((near, far) for near in (1, 2, 3) for far in (1, 2, 3))
 RANKS = {"encoders.0.query": (3, 5, 7, 9, 11), "encoders.0.second": 16, "slot_pooler": (12, 6, 2, 6, 12)}
 SNIPS = ModelConfig(intents=9, slots=76).with_vocabulary(11_428)
 LARGE = replace(SNIPS, encoders=4).with_vocabulary(16_000)
 MODELS = (
     *((ModelConfig(encoders=2), flow) for flow in FLOWS),
-    *((ModelConfig(encoders=encoders), flow) for encoders in (4, 6) for flow in ("auto", "bidirectional")),
-    *((model, "auto") for model in (SNIPS, LARGE, ModelConfig(encoders=2, ranks=RANKS))),
+    *((ModelConfig(encoders=encoders), flow) for encoders in (4, 6) for flow in ((2, 3), "bidirectional")),
+    *((model, (2, 3)) for model in (SNIPS, LARGE, ModelConfig(encoders=2, ranks=RANKS))),
     (ModelConfig(heads=4, sequence_length=40).with_hidden_size(256), "bidirectional"),
 )
 LAYER = LayerShape((12, 8, 8), (8, 8, 12), (12,) * 5)
@@ -40,7 +40,7 @@ def programs() -> Iterator[list[Instruction]]:
     for config, flow in MODELS:
         model = lower(graph_of_config(config), flow, ORDER_TOKENS)
         yield [*model.emit_updates(), *model.constants, *model.forward, *model.backward]
-    for flow in ("bidirectional", "right_to_left", "auto", OWN):
+    for flow in ("bidirectional", "right_to_left", (2, 3), OWN):
         program = compile_layer(LAYER, 32, flow)
         yield [*program.forward, *program.load, *program.store]
 

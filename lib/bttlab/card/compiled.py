@@ -9,13 +9,11 @@ import numpy as np
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import Program, compile_program
+from bttlab.compiler.program import Flow, Program, compile_program, fastest
 from bttlab.compiler.timing import time_program
 from bttlab.model.choices import PAPER_FLOW
 from bttlab.model.config import ModelConfig
-from bttlab.tensor.order import Order
 
-Flow = str | tuple[int, int] | Order
 PROGRAMS = 32  # size of the cache: a sweep uses its models several times
 
 
@@ -60,11 +58,30 @@ def compiled_program(
     ProgramError
         If the machine cannot run the model.
     """
+    flow = chosen_flow(config, flow, shapes=shapes)
     items = None if shapes is None else tuple((name, tuple(map(int, shape))) for name, shape in shapes.items())
     found = _compiled(config, items, flow)
     if isinstance(found, ProgramError):
         raise found.with_traceback(None)
     return found
+
+
+def chosen_flow(
+    config: ModelConfig,
+    flow: Flow,
+    lengths: Mapping[int, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Flow:
+    """Return the flow that "auto" is for samples of these lengths; any other flow as it is.
+
+    Parameters
+    ----------
+    lengths : mapping of int to int, optional
+        Number of samples of each length; by default one of 13 tokens.
+    """
+    if flow != "auto":
+        return flow
+    return fastest(lambda flow: compiled_program(config, shapes, flow).program, lengths).model.flow
 
 
 @functools.lru_cache(PROGRAMS)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from bttlab.card.compiled import Flow, compiled_program
+from bttlab.card.compiled import Flow, chosen_flow, compiled_program
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.overlay import load_overlay
 from bttlab.card.trainer import TrainerDriver
@@ -22,6 +22,7 @@ def open_trainer(
     wait: float = 0.0,
     overlay: str = OVERLAY,
     require_card: bool = False,
+    lengths: Mapping[int, int] | None = None,
 ) -> TrainerDriver:
     """Load the overlay of the training processor, then the program of a model.
 
@@ -36,6 +37,8 @@ def open_trainer(
         As for `bttlab.card.load_overlay`.
     overlay : str
         Name in the manifest, or path of an .xclbin.
+    lengths : mapping of int to int, optional
+        For flow "auto": the number of samples of each length of the corpus.
 
     Returns
     -------
@@ -51,6 +54,7 @@ def open_trainer(
     bttlab.card.CardBusyError
         If another process has the card.
     """
+    flow = chosen_flow(config, flow, lengths, shapes)
     compiled_program(config, shapes, flow)  # cached for load_program
     loaded = load_overlay(overlay, device, trust, wait, require_card)
     if TRAINER_KERNEL.instance not in loaded.ip_dict:

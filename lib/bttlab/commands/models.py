@@ -56,8 +56,8 @@ def add_flow(parser: argparse.ArgumentParser, default: str | None = PAPER_FLOW) 
         "--flow",
         choices=tuple(FLOWS),
         default=default,
-        help="order of contraction: bidirectional (the paper's), right_to_left, or auto, the order of least modelled "
-        "time (default: bidirectional)",
+        help="order of contraction: bidirectional (the paper's), right_to_left, or auto, the fastest (modelled) "
+        "for the corpus' lengths (default: bidirectional)",
     )
 
 

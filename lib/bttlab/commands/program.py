@@ -33,6 +33,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.compiler.profile import busy_shares, cycles_by, layer_of
     from bttlab.compiler.program import TYPICAL_TOKENS, compile_program
     from bttlab.compiler.timing import time_program
+    from bttlab.data import epoch_lengths, load_corpus
     from bttlab.model.choices import OPTIMIZERS
     from bttlab.model.config import Optimizer
 
@@ -42,7 +43,9 @@ def run(options: argparse.Namespace) -> Outcome:
         raise BttlabError(f"--tokens {tokens}: a sample has 2 to {model.sequence_length} tokens, [CLS] included")
     if options.gantt is not None and options.gantt.suffix != ".png":
         raise BttlabError(f"--gantt {options.gantt}: the picture is a PNG; give a name that ends in .png")
-    program = compile_program(model, flow=options.flow)
+    corpus = None if options.data is None else load_corpus(options.data, "unk")
+    samples = None if corpus is None else epoch_lengths(corpus, model.sequence_length)
+    program = compile_program(model, flow=options.flow, lengths=samples)
     names = list(dict.fromkeys(map(layer_of, program.sample)))
     if options.layer not in (None, *names):
         last = "" if models.is_module(options) else f"; N is 0 to {model.encoders - 1}"
@@ -58,6 +61,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "clock_mhz": M.CLOCK_MHZ,
         **model.identity,
         "flow": options.flow,
+        "contraction": program.model.flow,
         "optimizers": [name for name in OPTIMIZERS if program.has_space_for(Optimizer(name))],
         "sections": dict(zip(SECTION_NAMES, map(len, program.sections), strict=True)),
         "instructions": dict(zip(UNIT_NAMES, units, strict=True)),
@@ -67,8 +71,8 @@ def run(options: argparse.Namespace) -> Outcome:
         "cycles_by_stage": _by_stage(shares),
         "cycles_by_layer": [{"stage": s, "layer": layer, "cycles": count} for (s, layer), count in shares.items()],
     }
-    if options.data is not None:
-        data["epoch"] = _epoch(options.data, model, program)
+    if corpus is not None:
+        data["epoch"] = _epoch(corpus.name, samples, program)
     if options.layer is not None:
         own = {stage: count for (stage, layer), count in shares.items() if layer == options.layer}
         data["layer"] = {"name": options.layer, "cycles_by_stage": own}
@@ -106,17 +110,14 @@ def _by_stage(shares: dict[tuple[str, str], float]) -> dict[str, float]:
     return {name: stages[name] for name in STAGES if name in stages}
 
 
-def _epoch(name: str, model: Any, program: Any) -> dict[str, Any]:
+def _epoch(corpus: str, lengths: dict[int, int], program: Any) -> dict[str, Any]:
     """Cycles and seconds of a corpus' training split, one sample after the other."""
     from bttlab.compiler.machine import M
     from bttlab.compiler.timing import time_program
-    from bttlab.data import epoch_lengths, load_corpus
 
-    corpus = load_corpus(name, "unk")
-    lengths = epoch_lengths(corpus, model.sequence_length)
     cycles = sum(count * time_program(program.sample, length).cycles for length, count in lengths.items())
     return {
-        "corpus": corpus.name,
+        "corpus": corpus,
         "samples": sum(lengths.values()),
         "cycles": cycles,
         "seconds": {"value": cycles / (M.CLOCK_MHZ * 1e6), "unit": "s", "provenance": "modelled"},
@@ -149,7 +150,7 @@ def _text(data: dict[str, Any], name: str) -> str:
     from rich.table import Table
 
     table = Table(
-        title=f"{name}, {data['flow']}; a sample of {data['tokens']} tokens",
+        title=f"{name}, {data['contraction']}; a sample of {data['tokens']} tokens",
         caption="modelled, not measured: " + "; ".join(data["assumptions"][:2]),
     )
     table.add_column("")

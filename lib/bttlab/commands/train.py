@@ -4,6 +4,7 @@ import argparse
 import os
 import secrets
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +84,7 @@ def run(options: argparse.Namespace) -> Outcome:
             "train more with a larger --epochs"
         )
         return _outcome(training, training.trained_on, finished)
+    lengths = Counter(map(int, training.samples["train"].lengths))
     opened = open_trainer(
         training.model,
         settings.device,
@@ -92,8 +94,9 @@ def run(options: argparse.Namespace) -> Outcome:
         settings.overlay,
         settings.optimizer,
         options.require_card,
+        lengths,
     )
-    on_record = u50_callback(training.model, training.samples["train"].lengths, settings.optimizer.rule, settings.flow)
+    on_record = u50_callback(training.model, lengths, settings.optimizer.rule, settings.flow)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     try:
         remember(training.folder)

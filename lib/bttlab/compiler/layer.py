@@ -23,7 +23,8 @@ from bttlab.compiler.layout import Block
 from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
-from bttlab.compiler.program import NO_OFFSETS, Limits, Program, Transfer, transfers
+from bttlab.compiler.program import CANDIDATES, NO_OFFSETS, Limits, Program, Transfer, transfers
+from bttlab.compiler.timing import time_program
 from bttlab.tensor.order import Order
 from bttlab.tensor.shapes import tt_shapes
 
@@ -158,6 +159,9 @@ def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] | Or
 
 def compile_graph(graph: Graph, flow: str | Sequence[int] | Order = "bidirectional") -> LayerProgram:
     """Return the program of a graph of inputs and outputs (`Graph.input`, `Graph.output`) with a number of tokens."""
+    if flow == "auto":
+        programs = [compile_graph(graph, candidate) for candidate in CANDIDATES]
+        return min(programs, key=lambda program: time_program(program.forward, program.tokens, False).cycles)
     try:
         model = Lowering(graph, flow)
         model.builder.instructions = [*model.forward, *model.backward]

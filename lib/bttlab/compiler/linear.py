@@ -20,22 +20,21 @@ from bttlab.compiler.tt_layer import IN, OUT, TTLayer, axes_of, order_of_merges
 from bttlab.tensor.order import Order, Product
 
 # Cores that are merged at the input's end and at the output's, before the tokens are contracted with them.
-FLOWS = {"bidirectional": (3, 3), "right_to_left": (1, 1), "auto": (2, 3)}
+FLOWS = {"bidirectional": (3, 3), "right_to_left": (1, 1)}
 Key = tuple[str, Arrangement]
 BIAS = "the bias"  # two words: no tensor of an order has such a name
-AUTO_SINGLE = (2, 2)  # "auto" for a layer of one token: permuting the token is cheaper than merging L
 
 
-def _merges(flow: str | tuple[int, int] | Order, tokens: Bound) -> tuple[int, int] | None:
+def _merges(flow: str | tuple[int, int] | Order) -> tuple[int, int] | None:
     """Return how many cores a flow merges at the input's end and at the output's; None if it is an `Order`."""
     if isinstance(flow, Order):
         return None
     merged = FLOWS.get(flow, flow)
     if not (isinstance(merged, tuple) and len(merged) == 2 and set(merged) <= {1, 2, 3}):
         raise ProgramError(
-            f"flow is {flow!r}: choose {', '.join(FLOWS)}, or how many cores are merged at each end, (1..3, 1..3)"
+            f"flow is {flow!r}: choose {', '.join(FLOWS)}, auto, or how many cores are merged at each end, (1..3, 1..3)"
         )
-    return AUTO_SINGLE if flow == "auto" and tokens == 1 else merged
+    return merged
 
 
 def _cores(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -103,7 +102,7 @@ class LinearLayers:
         self.layers: list[TTLayer] = []
         for number, (name, tokens) in enumerate(names.items()):
             cores = _cores(name, shapes)
-            merged = _merges(flow, tokens)
+            merged = _merges(flow)
             # Where the two ends take different work, the engines swap ends from layer to layer to balance the load.
             swap = number % 2 if merged and merged[IN] != merged[OUT] else 0
             order = order_of_merges(len(cores), merged) if merged else flow

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from bttlab.card.compiled import PROGRAMS, Flow
+from bttlab.card.compiled import PROGRAMS, Flow, chosen_flow
 from bttlab.card.constants import modelled
 from bttlab.card.telemetry import PowerLevels
 from bttlab.compiler.machine import M
@@ -107,7 +107,8 @@ class Estimate:
 
     def with_optimizer(self, optimizer: str) -> "Estimate":
         """Return the estimate for another optimizer. The cycles stay: with each, the update takes a vector a cycle."""
-        memory = memory_map(self.model, machine_record(), optimizer, self.flow)
+        flow = chosen_flow(self.model, self.flow, self.lengths)
+        memory = memory_map(self.model, machine_record(), optimizer, flow)
         return replace(self, optimizer=Optimizer(optimizer).name, memory=memory)
 
     def at_clock(self, clock_mhz: float) -> "Estimate":
@@ -200,15 +201,15 @@ def estimate(
             )
     if not histogram:
         raise EstimateError("no samples: give at least one length")
-    record = machine_record()
+    record, chosen = machine_record(), chosen_flow(model, flow, histogram)
     at_full_clock = Estimate(
         model,
         flow,
         Optimizer(optimizer).name,
         histogram,
         CLOCK_MHZ,
-        epoch_work(model, histogram, flow),
-        memory_map(model, record, optimizer, flow),
+        epoch_work(model, histogram, chosen),
+        memory_map(model, record, optimizer, chosen),
         resources(record),
     )
     return at_full_clock.at_clock(clock_mhz)

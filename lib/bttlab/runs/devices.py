@@ -1,5 +1,6 @@
 """Open a trainer for a model by the name of a device: a card, the emulated card, or PyTorch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ def open_trainer(
     overlay: str | None = None,
     optimizer: Optimizer | None = None,
     require_card: bool = False,
+    lengths: Mapping[int, int] | None = None,
 ) -> OpenedTrainer:
     """Open a trainer.
 
@@ -56,6 +58,8 @@ def open_trainer(
         Raise `ProgramError` if the card has no room for its state.
     require_card : bool
         Use neither the emulated card nor PyTorch.
+    lengths : mapping of int to int, optional
+        For flow "auto" on a card: the number of samples of each length of the corpus.
 
     Raises
     ------
@@ -85,7 +89,14 @@ def open_trainer(
         ) from None
     overlay = overlay or OVERLAY
     trainer = card.open_trainer(
-        model, device, flow=flow, trust=trust, wait=wait, overlay=overlay, require_card=require_card
+        model,
+        device,
+        flow=flow,
+        trust=trust,
+        wait=wait,
+        overlay=overlay,
+        require_card=require_card,
+        lengths=lengths,
     )
     if optimizer is not None:
         trainer.program.program.check_optimizer(optimizer)

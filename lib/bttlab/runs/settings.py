@@ -58,8 +58,8 @@ class RunSettings:
     unknown_labels : {"error", "unk"}
         As in `bttlab.data.load_corpus`.
     flow : {"bidirectional", "right_to_left", "auto"}
-        Order of contraction in the linear layers: the paper's, the one that contracts token by token, or the one of
-        least modelled time.
+        Order of contraction in the linear layers: the paper's, the one that contracts token by token, or the fastest
+        for the lengths of the corpus (modelled).
     overlay : str, optional
         Of the card: the name of one in the manifest, or the absolute path of an .xclbin. By default trainer.
     keep : {"last", "best"}

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -111,7 +111,7 @@ def _train(task: Task, folder: Path) -> RunRecord:
         record.configuration |= trial.configuration
         figures(record)
 
-    with opened_device(settings, model) as opened:
+    with opened_device(settings, model, lengths) as opened:
         with contextlib.suppress(BttlabError):  # a diverged run: its record says so
             run.train(
                 opened.trainer, opened.device, NoProgress(), on_record, opened.provenance, control=_UntilStopped()
@@ -135,8 +135,15 @@ def _estimate(task: Task) -> RunRecord:
 
 
 @contextlib.contextmanager
-def opened_device(settings: Any, model: "ModelConfig | ModuleModel") -> Iterator[OpenedTrainer]:
+def opened_device(
+    settings: Any, model: "ModelConfig | ModuleModel", lengths: Mapping[int, int] | None = None
+) -> Iterator[OpenedTrainer]:
     """Open the device of a trial on this worker; the context holds a card's lock.
+
+    Parameters
+    ----------
+    lengths : mapping of int to int, optional
+        As for `open_trainer`.
 
     Raises
     ------
@@ -144,14 +151,14 @@ def opened_device(settings: Any, model: "ModelConfig | ModuleModel") -> Iterator
         If another process holds the card all the while.
     """
     if settings.device != CARD:
-        yield open_trainer(model, settings.device, flow=settings.flow, overlay=settings.overlay)
+        yield open_trainer(model, settings.device, flow=settings.flow, overlay=settings.overlay, lengths=lengths)
         return
     import pynq
 
     from bttlab.card import release_card
 
     try:
-        yield _open_card(model, settings)
+        yield _open_card(model, settings, lengths)
     finally:  # also of a card that did not take the overlay
         for number in cards():
             release_card(pynq.Device.devices[number])
@@ -166,16 +173,17 @@ def cards() -> list[int]:
     return [number for number, card in enumerate(pynq.Device.devices) if not isinstance(card, EmulatedU50)]
 
 
-def _open_card(model: "ModelConfig | ModuleModel", settings: Any) -> OpenedTrainer:
+def _open_card(model: "ModelConfig | ModuleModel", settings: Any, lengths: Mapping[int, int] | None) -> OpenedTrainer:
     """Open the first card that is free, or wait for the first."""
     from bttlab.card import CardBusyError
 
     if not (attached := cards()):
         raise BttlabError(f"this worker offers the resource {CARD}, but PYNQ finds no card on its machine")
+    options = {"flow": settings.flow, "overlay": settings.overlay, "lengths": lengths}
     for number in attached:
         with contextlib.suppress(CardBusyError):
-            return open_trainer(model, str(number), flow=settings.flow, overlay=settings.overlay)
-    return open_trainer(model, str(attached[0]), wait=CARD_WAIT_SECONDS, flow=settings.flow, overlay=settings.overlay)
+            return open_trainer(model, str(number), **options)
+    return open_trainer(model, str(attached[0]), wait=CARD_WAIT_SECONDS, **options)
 
 
 def identity() -> dict[str, str]:

@@ -1,0 +1,40 @@
+"""Flow "auto" is the fastest of its candidates for the lengths of a corpus, and never slower than the paper's flow."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bttlab.card.compiled import chosen_flow, compiled_program
+from bttlab.card.opening import open_trainer
+from bttlab.compiler.program import compile_program
+from bttlab.compiler.timing import time_program
+from bttlab.model import ModelConfig
+
+ONE = ModelConfig(encoders=1)
+SMALL = replace(ModelConfig(encoders=1, heads=2).with_hidden_size(128), linear_rank=8)
+LENGTHS = {4: 10, 11: 30, 20: 5}
+
+
+def cycles(program, lengths) -> int:
+    return int(time_program(program.sample, np.array(list(lengths))).cycles @ np.array(list(lengths.values())))
+
+
+@pytest.mark.parametrize(
+    ("config", "flow"), [(SMALL, "bidirectional"), (replace(ONE, linear_rank=24), (2, 2))], ids=["narrow", "rank 24"]
+)
+def test_it_is_the_fastest_in_every_configuration(config, flow):
+    program, paper = compile_program(config, flow="auto", lengths=LENGTHS), compile_program(config)
+    assert program.model.flow == flow
+    if flow == "bidirectional":
+        assert (program.image() == paper.image()).all()
+        assert cycles(program, LENGTHS) < cycles(compile_program(config, flow=(2, 3)), LENGTHS)
+    else:
+        assert cycles(program, LENGTHS) < 0.9 * cycles(paper, LENGTHS)
+
+
+def test_it_depends_on_the_lengths_of_the_corpus():
+    assert chosen_flow(ONE, "auto", {32: 1}) == "bidirectional"
+    assert chosen_flow(ONE, "auto", {2: 1}) == chosen_flow(ONE, "auto", {32: 1, 2: 99}) == (2, 3)
+    trainer = open_trainer(ONE, "emulated", flow="auto", lengths={32: 1})
+    assert trainer.program.sha256 == compiled_program(ONE).sha256
