@@ -252,8 +252,8 @@ def test_a_module_of_the_users_own_is_trained_as_it_is(corpus, tmp_path, monkeyp
 
 BLOCKED = """
 import sys
-BLOCKED = {"pynq", "ipywidgets", "matplotlib", "zeus", "seqeval", "tensorly", "opt_einsum", "platformdirs", "rich",
-           "safetensors", "tqdm", "scipy"}
+BLOCKED = {"pynq", "ipywidgets", "matplotlib", "zeus", "seqeval", "tensorly", "opt_einsum", "platformdirs",
+           "safetensors", "scipy"}
 class Block:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in BLOCKED:

@@ -10,7 +10,7 @@ import torch
 
 from bttlab.baseline import load_records
 from bttlab.baseline.energy import find_meter
-from bttlab.util.records import build
+from bttlab.util.settings import from_json
 from bttlab_cost.others import Project
 
 
@@ -25,7 +25,7 @@ def test_a_dry_run_writes_what_others_read(tmp_path, monkeypatch):
     about = json.loads((tmp_path / "about.json").read_text())
     assert about["left_out"] == [] and about["dry_run"] and about["machine"]["torch"] == torch.__version__
     (path,) = (tmp_path / "cost").iterdir()
-    project = build(Project, json.loads(path.read_text()), path.name)
+    project = from_json(Project, path.read_text())
     (point,) = project.throughputs
     assert 1.2e9 < point.config.parameters < 1.3e9 and not project.fitted
 

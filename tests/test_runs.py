@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 import tiny_runs
 from bttlab.cli import main
@@ -123,12 +124,12 @@ def test_a_run_of_an_older_version_opens_and_goes_on(version, runs, capsys):
     tiny_runs.write_corpus(runs / "corpus")
     run = tiny_runs.resume_run(folder)
     assert run.finished().parameters_sha256 == OLD_SHA256
-    tiny_runs.train(runs / "again", runs / "corpus", epochs=2)
-    old, new = (CheckpointStore(path).load()[0].parameters for path in (folder, runs / "again"))
-    assert old.keys() == new.keys()
-    for name, array in new.items():
-        # PyTorch's last bits depend on the processor and on the number of threads; the old runs had two.
-        np.testing.assert_allclose(array, old[name], rtol=1e-5, atol=2e-6, err_msg=name)
+    torch.set_num_threads(2)  # as the old runs had: PyTorch's order of sums depends on their number
+    try:
+        again = tiny_runs.train(runs / "again", runs / "corpus", epochs=2)
+    finally:
+        torch.set_num_threads(1)
+    assert again.parameters_sha256 == OLD_SHA256  # training has the same bits as then
     tiny_runs.resume(folder, epochs=3)
     assert read_run(folder).id == record.id and len(read_curves(folder).losses) == 72
     assert main(["runs", "show", str(folder)]) == 0

@@ -13,7 +13,7 @@ from bttlab.baseline.gpus import find_gpu
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 from bttlab.util.quantities import to_json
-from bttlab.util.records import RecordError, build
+from bttlab.util.settings import RecordError, from_values
 from bttlab_cost import xia2024
 from bttlab_cost.configuration import CostError, FineTuning
 from bttlab_cost.gpu_step import Coefficients, MemoryCoefficients, largest_batch, step_parts, step_seconds
@@ -158,7 +158,7 @@ def read_calibration(path: Path = RECORDED) -> Calibration:
         If the file is not there, or is not one.
     """
     try:
-        return build(Calibration, json.loads(path.read_text(encoding="utf-8")), "")
+        return from_values(Calibration, json.loads(path.read_text(encoding="utf-8")))
     except (RecordError, OSError, ValueError) as error:
         raise CostError(
             f"{path} is no calibration of the GPU model ({error}); make it with bttlab cost check --record {path}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bttlab.baseline.gpus import Gpu
 from bttlab.util.places import ROOT
-from bttlab.util.records import RecordError, build
+from bttlab.util.settings import RecordError, from_values
 from bttlab_cost import xia2024
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError, FineTuning
@@ -70,7 +70,7 @@ def read_prices(path: Path = PRICES) -> dict[str, Price]:
         If it cannot be read, a row breaks a rule, or rows are of several providers, so that they do not rank GPUs.
     """
     try:
-        rows = build(list[Price], json.loads(path.read_text(encoding="utf-8-sig"))["gpus"], "gpus")
+        rows = from_values(list[Price], json.loads(path.read_text(encoding="utf-8-sig"))["gpus"])
     except CostError as error:
         raise CostError(f"{path}: {error}") from None
     except (RecordError, OSError, ValueError, LookupError, TypeError) as error:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from bttlab.util.places import ROOT
-from bttlab.util.records import build
+from bttlab.util.settings import from_json
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.xia2024 import Throughput
 
@@ -133,5 +133,5 @@ def _models() -> dict[str, dict[str, Any]]:
 def projects() -> list[Project]:
     """Return all projects, those that the model is fitted to first."""
     files = sorted(path for path in FOLDER.glob("*.json") if path.name != "models.json")
-    read = [build(Project, json.loads(path.read_text(encoding="utf-8")), path.name) for path in files]
+    read = [from_json(Project, path.read_text(encoding="utf-8")) for path in files]
     return sorted(read, key=lambda project: not project.fitted)

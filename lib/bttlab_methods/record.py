@@ -10,7 +10,7 @@ from typing import Any
 from bttlab.util.files import write_file
 from bttlab.util.locks import changing
 from bttlab.util.places import ROOT
-from bttlab.util.records import RecordError, build
+from bttlab.util.settings import RecordError, from_json
 from bttlab_methods.run import Result
 from bttlab_methods.setting import Setting
 from bttlab_methods.training import DENSE
@@ -41,7 +41,7 @@ class Results:
         if not path.exists():
             return cls([], path)
         try:
-            return cls(build(list[Result], json.loads(path.read_text(encoding="utf-8-sig")), ""), path)
+            return cls(from_json(list[Result], path.read_text(encoding="utf-8-sig")), path)
         except (ValueError, RecordError) as error:
             raise RecordError(f"{path} is no record of methods ({error}); give another place with --record") from None
 

@@ -7,7 +7,7 @@ from functools import cache
 
 from bttlab.util.errors import BttlabError
 from bttlab.util.places import ROOT
-from bttlab.util.records import RecordError, build
+from bttlab.util.settings import RecordError, from_values
 
 GPUS = ROOT / "data" / "gpus.json"
 
@@ -72,7 +72,7 @@ def read_gpus() -> dict[str, Gpu]:
     """
     try:
         rows = json.loads(GPUS.read_text(encoding="utf-8"))["gpus"]
-        return {row.gpu: row for row in build(list[Gpu], rows, "gpus")}
+        return {row.gpu: row for row in from_values(list[Gpu], rows)}
     except (RecordError, OSError, ValueError, LookupError, TypeError) as error:
         raise GpuError(f"{GPUS} is no table of GPUs ({error}); data/gpus.json shows the form") from None
 

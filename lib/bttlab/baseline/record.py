@@ -14,7 +14,7 @@ from bttlab.model import config_of
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.quantities import Quantity, drop_missing_bands, to_json
-from bttlab.util.records import RecordError, build
+from bttlab.util.settings import RecordError, from_values
 
 VERSION = 1
 
@@ -269,7 +269,7 @@ class Record:
         if version != VERSION:
             raise RecordError(f"{path}: version {version!r}, this bttlab reads {VERSION}; record the baseline again")
         try:
-            return build(cls, values, "")
+            return from_values(cls, values)
         except BttlabError as error:
             raise RecordError(f"{path} is damaged: {error}; record the baseline again") from None
 

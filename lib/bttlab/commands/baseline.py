@@ -1,14 +1,11 @@
 """Train the same model with PyTorch on a GPU or CPU and record time, memory and energy; or model them for a GPU."""
 
 import argparse
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from bttlab.commands import Outcome, models
 from bttlab.util.errors import BttlabError
-from bttlab.util.terminal import say
 
 MOST_THREADS = 1024
 
@@ -106,6 +103,7 @@ def _measured(options: argparse.Namespace) -> Outcome:
 
     from bttlab.baseline import BaselineError, BaselineSetting, Listener, run_baseline
     from bttlab.model import LEARNING_RATES
+    from bttlab.runs import ProgressBar
     from bttlab.util.files import check_output
 
     if options.record is not None:
@@ -125,41 +123,15 @@ def _measured(options: argparse.Namespace) -> Outcome:
         LEARNING_RATES["sgd"] if options.learning_rate is None else options.learning_rate,
         options.modes,
     )
-    with _progress(options.steps) as (on_step, on_mode):
-        record = run_baseline(setting, Listener(on_step, on_mode))
+    progress = ProgressBar()
+    try:
+        on_mode = partial(progress.begin, total=options.steps)
+        record = run_baseline(setting, Listener(lambda step, loss, seconds: progress.advance([loss]), on_mode))
+    finally:
+        progress.end()
     if options.record is not None:
         record.write(options.record)
     return Outcome(record.to_dict(), _text(record))
-
-
-@contextlib.contextmanager
-def _progress(steps: int) -> Iterator[tuple[Callable, Callable]]:
-    """Callbacks that show modes and, where tqdm is installed, steps, on stderr."""
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        tqdm = None
-    bar = None
-
-    def on_mode(name: str) -> None:
-        nonlocal bar
-        if tqdm is None:
-            say(f"bttlab: {name}")
-            return
-        if bar is not None:
-            bar.close()
-        bar = tqdm(total=steps, desc=name, unit=" steps", file=sys.stderr, mininterval=1.0, leave=True)
-
-    def on_step(step: int, loss: float, seconds: float) -> None:
-        if bar is not None:
-            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            bar.update()
-
-    try:
-        yield on_step, on_mode
-    finally:
-        if bar is not None:
-            bar.close()
 
 
 def _text(record) -> str:

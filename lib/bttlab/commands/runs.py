@@ -185,7 +185,7 @@ def _chosen(options: argparse.Namespace, limit: int) -> "pd.DataFrame":
 
     from bttlab.runs import find_run, runs_table
     from bttlab.runs.table import where
-    from bttlab.util.records import nearest
+    from bttlab.util.settings import nearest
 
     table = runs_table()
     if names := getattr(options, "runs", []):

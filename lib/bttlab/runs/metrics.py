@@ -13,8 +13,7 @@ from bttlab.runs.record import Figure
 from bttlab.runs.settings import RunError
 from bttlab.util.files import append_line, sync_folder, write_file
 from bttlab.util.quantities import measured, to_json
-from bttlab.util.records import RecordError
-from bttlab.util.settings import from_json, settings
+from bttlab.util.settings import RecordError, from_json, settings
 
 METRICS = "metrics.jsonl"
 LONGEST_LINE = 1 << 20  # bytes; one of ours has about 4,000

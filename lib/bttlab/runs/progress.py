@@ -29,7 +29,8 @@ class ProgressBar:
         self._is_gone = False
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
-        """Begin a bar of `total` samples, of which `done` are done."""
+        """Begin a bar of `total` samples, of which `done` are done; end the one before."""
+        self.end()
         self._recent.clear()
         self._title, self._total, self._first, self._done = printable(title), total, done, done
         self._since = self._drawn = time.monotonic()

@@ -13,8 +13,7 @@ from typing_extensions import NotRequired, TypedDict
 from bttlab.util.files import write_file
 from bttlab.util.locks import is_held
 from bttlab.util.quantities import to_json
-from bttlab.util.records import RecordError
-from bttlab.util.settings import from_values, settings
+from bttlab.util.settings import RecordError, from_values, settings
 
 RUN_FILE, LATEST = "run.json", "checkpoint.safetensors"
 FORMAT = 1

@@ -13,8 +13,7 @@ from bttlab.data.corpus import SPLIT_NAMES, UNK
 from bttlab.model import PAPER_FLOW, ModelConfig, ModuleConfig, Optimizer, config_of
 from bttlab.runs.schedule import LearningRateSchedule
 from bttlab.util.errors import BttlabError
-from bttlab.util.records import RecordError
-from bttlab.util.settings import from_values, settings
+from bttlab.util.settings import RecordError, from_values, settings
 
 MODEL_KEYS = [one.name for one in fields(ModelConfig)]
 _OPTIONS = {"linear_rank": "rank", "ranks": "rank"}  # the command's, where fields are called otherwise

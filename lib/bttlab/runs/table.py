@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bttlab.runs.record import RUN_FILE, RunRecord, read_run
 from bttlab.util.errors import BttlabError
-from bttlab.util.records import nearest
+from bttlab.util.settings import nearest
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from typing import Any
 from bttlab.util.errors import BttlabError
 
 
-class QuantityError(BttlabError):
+class QuantityError(BttlabError, ValueError):
     """A quantity without provenance, or one that is not finite."""
 
 

@@ -1,22 +1,27 @@
-"""Settings and records that check themselves: pydantic dataclasses whose errors are one line."""
+"""Settings and records that check themselves: dataclasses that pydantic reads, whose errors are one line."""
 
+import difflib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
+from functools import cache
 from numbers import Integral
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from typing_extensions import dataclass_transform
 
 from bttlab.util.errors import BttlabError
-from bttlab.util.records import nearest
 
 # NumPy integers are accepted, and stored as Python's, which JSON can write.
 Count = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, Integral) and not isinstance(n, bool) else n)]
 CONFIG = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 Class = TypeVar("Class")
+
+
+class RecordError(BttlabError):
+    """Raised if a record cannot be read."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field,))
@@ -35,65 +40,91 @@ def settings(error: type[BttlabError], frozen: bool = True) -> Callable[[type[Cl
             try:
                 validate(self, *args, **values)
             except ValidationError as found:
-                raise _one_line(found, cls, error) from None
+                raise _one_line(found, cls) from None
 
-        cls.__init__, cls._adapter, cls._error = __init__, None, error
+        cls.__init__, cls._error = __init__, error
         return cls
 
     return decorate
 
 
-def from_json(cls: type[Class], text: str | bytes) -> Class:
-    """Build settings of a JSON text, whose lists may stand for tuples; errors are those of the class."""
-    if cls.__dict__.get("_adapter") is None:
-        cls._adapter = TypeAdapter(cls)
+def from_json(kind: type[Class], text: str | bytes) -> Class:
+    """Build settings, a dataclass, or a list of them from JSON, whose lists may stand for tuples.
+
+    Raises
+    ------
+    BttlabError
+        Names the first entry that does not fit: the error of the class's `settings`, of other classes `RecordError`.
+    """
+    text = text if isinstance(text, bytes) else text.encode()
     try:
-        return cls._adapter.validate_json(text)
+        return _adapter(kind).validate_json(b"[" + text + b"]")[0]
     except ValidationError as found:
-        raise _one_line(found, cls, cls._error) from None
+        raise _one_line(found, list[kind]) from None
 
 
-def from_values(cls: type[Class], values: Any) -> Class:
-    """Build settings of a table as JSON, TOML or YAML have it; errors are those of the class."""
+@cache
+def _adapter(kind: Any) -> TypeAdapter:
+    return TypeAdapter(list[kind], config=CONFIG)  # pydantic gives classes of their own no configuration
+
+
+def from_values(kind: type[Class], values: Any) -> Class:
+    """Build what `from_json` builds of values as JSON, TOML or YAML have them."""
     try:
-        return from_json(cls, json.dumps(values))
+        return from_json(kind, json.dumps(values))
     except (TypeError, RecursionError) as error:  # such as a date of TOML
-        raise cls._error(f"{error}: write it as text, in quotes") from None
+        raise _error_of(kind)(f"{error}: write it as text, in quotes") from None
 
 
-def _one_line(found: ValidationError, cls: type, error: type[BttlabError]) -> BttlabError:
+def _error_of(kind: Any) -> type[BttlabError]:
+    return getattr(kind, "_error", RecordError)
+
+
+def _one_line(found: ValidationError, kind: Any) -> BttlabError:
     errors = found.errors(include_url=False)
-    first = next((one for one in errors if one["type"] == "unexpected_keyword_argument"), errors[0])
-    own = first.get("ctx", {}).get("error")
-    *parents, name = first["loc"] or ("it",)
+    first = next((one for one in errors if one["type"].startswith("unexpected")), errors[0])
+    own, place = first.get("ctx", {}).get("error"), first["loc"]
+    if get_origin(kind) is list:  # the one around it of `from_json`
+        (kind,), place = get_args(kind), place[1:]
+    error, (*parents, name) = _error_of(kind), place or ("it",)
     if isinstance(own, BttlabError):
-        return error(f"{_at(parents, name)}: {own}") if parents else own
-    holder = _field_type(cls, parents)
+        return error(f"{_at(*parents, name)}: {own}") if parents else own
+    holder = _field_type(kind, parents)
     known = [field.name for field in fields(holder)] if is_dataclass(holder) else []
-    if isinstance(name, int) and not parents:  # the place of a positional argument
+    if isinstance(name, int) and not parents and known:  # the place of a positional argument
         name = known[name]
-    if first["type"] == "unexpected_keyword_argument":
-        return error(f"{_at(parents, name)} is not a setting of {holder.__name__}{nearest(str(name), known)}")
-    if first["type"] in ("missing_argument", "missing", "missing_keyword_only_argument"):
-        return error(f"{_at(parents, name)} is missing")
+    if first["type"].startswith("unexpected"):
+        return error(f"{_at(*parents, name)} is not a setting of {holder.__name__}{nearest(str(name), known)}")
+    if first["type"].startswith("missing"):
+        return error(f"{_at(*parents, name)} is missing")
     title = getattr(holder, "__pydantic_fields__", {}).get(name)
     name = name if parents or title is None else title.title or name
-    return error(f"{_at(parents, name)} is {_brief(first['input'])}: {first['msg'].replace('Input should', 'it must')}")
+    rule = first["msg"].replace("Input should", "it must")
+    return error(f"{_at(*parents, name)} is {_brief(first['input'])}: {rule}")
 
 
-def _at(parents: Iterable[Any], name: Any) -> str:
-    return ".".join(map(str, (*parents, name)))
+def _at(*place: Any) -> str:
+    return ".".join(map(str, place))
 
 
-def _field_type(cls: Any, parents: Iterable[Any]) -> Any:
-    """Return the class of the field that a location leads to."""
+def _field_type(kind: Any, parents: Iterable[Any]) -> Any:
+    """Return the class of the entry that a location leads to."""
     for name in parents:
-        hints = get_type_hints(cls) if is_dataclass(cls) else {}
-        kinds = [hints.get(name), *get_args(hints.get(name))]
-        cls = next((kind for kind in kinds if is_dataclass(kind)), None)
-    return cls
+        hints = get_type_hints(kind) if is_dataclass(kind) else {}
+        kind = hints.get(name) or next(reversed(get_args(kind)), None)  # an entry of a list or dict: its last argument
+        kind = next((one for one in get_args(kind) if is_dataclass(one) and type(None) in get_args(kind)), kind)
+    return kind
 
 
 def _brief(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """Return "; do you mean …?" with the nearest known keys."""
+    candidates = difflib.get_close_matches(key, known, n=2, cutoff=0.5)
+    candidates += sorted(name for name in known if name.split(".")[-1] == key or key in name.split("_"))[:2]
+    if candidates:
+        return f"; do you mean {' or '.join(dict.fromkeys(candidates))}?"
+    return f"; there are: {', '.join(sorted(known))}"

@@ -9,8 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from bttlab.runs.metrics import SCORES
 from bttlab.util.errors import BttlabError
-from bttlab.util.records import nearest
-from bttlab.util.settings import from_values, settings
+from bttlab.util.settings import from_values, nearest, settings
 from bttlab.util.yaml_files import read_yaml
 
 MOST_TRIALS = 10_000

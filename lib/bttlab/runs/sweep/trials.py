@@ -17,7 +17,7 @@ from bttlab.runs.run import check_labels
 from bttlab.runs.settings import MODEL_KEYS, RunSettings, corpus_digest
 from bttlab.runs.sweep.spec import SpecError, SweepSpec
 from bttlab.util.errors import BttlabError
-from bttlab.util.records import nearest
+from bttlab.util.settings import nearest
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
