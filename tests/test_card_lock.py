@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bttlab.card import CardBusyError, load_overlay, release_card
+from bttlab.card import CardBusyError, load_overlay, release_card, shells
 from bttlab.card import card_lock as locks
 from bttlab.card.card_lock import device_node, lock_card
 from two_users import NOBODY, environment, run_as_nobody, shared_folder, start_as_nobody
@@ -57,8 +57,8 @@ def test_waiting_for_a_card_that_becomes_free(card):
     end(hold(device_node(card)))  # it is free
 
 
-def test_a_card_without_a_node_is_used_with_a_warning(card, caplog):
-    card.sysfs_path = None
+def test_a_card_without_a_node_is_used_with_a_warning(card, caplog, monkeypatch, tmp_path):
+    monkeypatch.setattr(shells, "PCI_DEVICES", tmp_path / "absent")
     assert device_node(card) is None
     load_overlay("trainer", card)
     assert "other processes may use it, too" in caplog.text
@@ -69,12 +69,13 @@ def test_a_card_without_a_node_is_used_with_a_warning(card, caplog):
 def test_a_stranger_can_neither_lock_nor_remove_a_card_s_node(two_users, monkeypatch, is_device):
     """A node of mode 660, as udev makes it, in a folder of root's; the lock names a holder in its group."""
     with shared_folder(0o755) as folder:
-        node, system = folder / "renderD128", folder / "0000:3b:00.1"
-        (system / "drm" / "renderD128").mkdir(parents=True)
+        node = folder / "renderD128"
+        (folder / "0000:3b:00.1" / "drm" / "renderD128").mkdir(parents=True)
         os.mknod(node, 0o660 | (stat.S_IFCHR if is_device else stat.S_IFREG), os.makedev(1, 3))
         node.chmod(0o660)
         monkeypatch.setattr(locks, "DEVICES", folder)
-        card = SimpleNamespace(sysfs_path=str(system))
+        monkeypatch.setattr(shells, "PCI_DEVICES", folder)
+        card = SimpleNamespace(_info=SimpleNamespace(mPciSlot=0x3B01))
         for act in ("open(sys.argv[1])", "os.remove(sys.argv[1])"):
             script = f"import os, sys\ntry: {act}\nexcept OSError as error: print(type(error).__name__)"
             assert run_as_nobody(script, node) == "PermissionError"

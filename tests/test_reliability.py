@@ -1,9 +1,13 @@
 """The trials of `make reliability`, an attempt of each."""
 
+import subprocess
+import sys
+
 import pytest
 
 from reliability import __main__ as command
-from reliability import interrupts, training_process
+from reliability import interrupts
+from subprocess_env import environment
 
 pytestmark = pytest.mark.long
 
@@ -13,13 +17,9 @@ def test_an_interrupt_of_each_way_is_saved_and_resumed():
     assert outcome.attempts == len(interrupts.WAYS) and not outcome.failures
 
 
-def test_a_kill_on_a_card(xrt, monkeypatch):
-    for name, value in xrt.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(training_process, "device", "emulated")
-    training_process.unbroken.cache_clear()
-    assert command.main(["crash_resume", "--count", "1", "--device", "0"]) == 0
-    training_process.unbroken.cache_clear()
+def test_a_kill_on_a_card(xrt):
+    command = [sys.executable, "-m", "reliability", "crash_resume", "--count", "1", "--device", "0"]
+    subprocess.run(command, env=environment(**xrt.environment), check=True)
 
 
 def test_a_failed_attempt_fails_the_command(monkeypatch, capsys):

@@ -20,7 +20,7 @@ from fake_trainer import until
 from keepers import keeping
 from two_users import environment, shared_folder, start_as_nobody
 
-CARD = SimpleNamespace(sysfs_path="/sys/devices/0000:3b:00.1")
+CARD = SimpleNamespace(_info=SimpleNamespace(mPciSlot=0x3B01))  # bus 3b, device 00, function 1
 HANGS = (sys.executable, "-c", f"raise SystemExit({keeper.NO_ANSWER})")
 # A client without the lab: it asks for slices, keeps each for some seconds, and says which it has got.
 CLIENT = """

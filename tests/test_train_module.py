@@ -186,6 +186,21 @@ def test_a_run_keeps_the_files_that_its_module_imports(place, call, train, monke
     assert "is not the file that the run was started with" in call("eval", "--run", place / "run")
 
 
+def test_files_that_forward_imports_are_kept_and_found_at_every_call(place, call, train, monkeypatch):
+    (place / "scales.py").write_text("ONE = 1.0\n")
+    (place / "helper.py").write_text("def scale():\n    from scales import ONE\n    return ONE\n")
+    source = SOURCE.read_text()
+    head = "    def forward(self, tokens):\n"
+    assert source.count(head) > 1
+    body = f"{head}        from helper import scale\n        assert scale() == 1.0\n"
+    (place / "net.py").write_text(source.replace(head, body))
+    trained = train("Tagger", "--samples", 4, "--device", "reference")
+    assert {path.name for path in (place / "run" / "model_files").iterdir()} == {"helper.py", "scales.py"}
+    (place / "helper.py").write_text("raise RuntimeError('of another folder')\n")
+    monkeypatch.syspath_prepend(str(place))
+    assert call("eval", "--run", "run")["slot_f1"] == trained["test"]["slot_f1"]
+
+
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(place, train):
     (place / "run").mkdir()
     shutil.copy(SOURCE, place / "run" / "model.py")

@@ -53,11 +53,11 @@ class FakeXrt:
         xrt.libc = xrt.libc or ctypes.CDLL(str(self.root / "lib" / "libxrt_core.so"))  # buffers outlive the test
         monkeypatch.setattr(xrt_device, "_xrt_version", (2, 13, 466))
         card = xrt_device.XrtDevice(0)
-        card.sysfs_path = str(folder / "0000:3b:00.1")
         for path in (folder / "0000:3b:00.1" / "drm" / "renderD128", folder / "renderD128"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         monkeypatch.setattr("bttlab.card.card_lock.DEVICES", folder)
+        monkeypatch.setattr("bttlab.card.shells.PCI_DEVICES", folder)
         monkeypatch.setattr(pynq.Device, "_devices", [card, EmulatedU50()])
         return card
 

@@ -9,30 +9,33 @@ from pathlib import Path
 from bttlab.runs import CheckpointStore
 from bttlab.util.files import is_draft
 from reliability.outcome import Outcome, attempts
-from reliability.training_process import Command, finish, new_run, train, unbroken, wait_for
+from reliability.training_process import Command, Condition, finish, new_run, train, unbroken, wait_for
 from tiny_runs import metrics, write_corpus
 
 EPOCHS = 12  # each with a checkpoint
 
 
 def trial(count: int) -> Outcome:
-    """Kill and resume `count` runs; every second kill waits until a checkpoint is being written."""
+    """Kill and resume `count` runs: every fourth before its first checkpoint, every second inside a later write."""
     draw = random.Random(0)
     failures, in_write, without = [], 0, 0
     with tempfile.TemporaryDirectory() as scratch:
-        corpus = write_corpus(Path(scratch) / "corpus")
-        new = new_run(corpus, EPOCHS)
-        expected, duration, _ = unbroken(EPOCHS)
+        new = new_run(write_corpus(Path(scratch) / "corpus"), EPOCHS)
+        expected, since_folder, since_checkpoint = unbroken(EPOCHS)
         for number in attempts(count):
             folder = Path(scratch) / f"run{number}"
-            while not _killed(train(*new, folder), folder, draw.uniform(0, duration), number % 2 == 0, draw):
-                shutil.rmtree(folder)  # it was faster than the unbroken one
-                duration /= 2
-            in_write += any(map(is_draft, folder.iterdir()))
             store = CheckpointStore(folder)
-            begun = store.latest.exists() or store.previous.exists()
-            without += not begun
-            digest = finish(train("--resume", folder) if begun else train(*new, folder))
+            if number % 4:
+                begun, delay = store.latest.exists, draw.uniform(0, since_checkpoint)
+            else:
+                begun, delay = folder.exists, draw.uniform(0, since_folder - since_checkpoint)
+            while not _killed(train(*new, folder), begun, delay, folder if number % 2 else None, draw):
+                shutil.rmtree(folder)  # it was faster than the unbroken one
+                delay /= 2
+            in_write += any(map(is_draft, folder.iterdir()))
+            has_checkpoint = store.latest.exists() or store.previous.exists()
+            without += not has_checkpoint
+            digest = finish(train("--resume", folder) if has_checkpoint else train(*new, folder))
             if (digest, metrics(folder)) != expected:
                 failures.append(f"kill {number}: parameters or metrics are not those of the unbroken run")
     figures = {
@@ -43,14 +46,14 @@ def trial(count: int) -> Outcome:
     return Outcome(number + 1, failures, figures)
 
 
-def _killed(process: Command, folder: Path, delay: float, in_write: bool, draw: random.Random) -> bool:
-    """Kill a run some time after it made its folder; returns False if it had ended by then."""
-    wait_for(process, folder.exists)
+def _killed(process: Command, begun: Condition, delay: float, folder: Path | None, draw: random.Random) -> bool:
+    """Kill a run some time after a condition holds, inside a write to `folder`; return False if it had ended before."""
+    wait_for(process, begun)
     time.sleep(delay)
-    if in_write:
+    if folder is not None:
         wait_for(process, lambda: any(map(is_draft, folder.iterdir())))
         time.sleep(draw.uniform(0, 0.002))
-    if process.poll() is None:
+    if process.returncode is None:
         process.kill()
     if process.returncode > 0:
         raise RuntimeError(f"training ended with exit code {process.returncode}")

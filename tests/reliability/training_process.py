@@ -1,10 +1,8 @@
 """`bttlab` in processes of their own, and what its runs come to."""
 
-import contextlib
 import json
+import multiprocessing
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,54 +11,53 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bttlab.cli import main
 from bttlab.runs import CheckpointStore
-from subprocess_env import environment
 from tiny_runs import metrics, write_corpus
 
+Condition = Callable[[], bool]
 TIMEOUT = 1200  # seconds, on however busy a machine
 WAIT = "60"  # seconds for a real card, which the process before may still hold
 device = "emulated"  # what `bttlab train` gets
 
 
-class Command:
-    """A command line of `bttlab` in a session of its own; what it prints is kept.
+# A fork of a process that has imported these begins at once; a process of its own takes seconds.
+_fork_server = multiprocessing.get_context("forkserver")
+_fork_server.set_forkserver_preload(["bttlab.commands.train", "bttlab.runs.devices", "pynq", "seqeval.metrics"])
 
-    Attributes
-    ----------
-    returncode : int or None
-        The exit code, or the negative number of the signal that ended it; None before `poll` has seen the end.
-    """
+
+class Command:
+    """A command line of `bttlab` in a process and session of its own; what it prints is kept."""
 
     def __init__(self, *arguments: Any):
-        self._output = tempfile.TemporaryFile("w+")
-        command = [sys.executable, "-m", "bttlab", *map(str, arguments)]
-        self._process = subprocess.Popen(
-            command, stdout=self._output, stderr=subprocess.DEVNULL, env=environment(), start_new_session=True
-        )
+        self._output = tempfile.NamedTemporaryFile("r")
+        self._process = _fork_server.Process(target=_run, args=(list(map(str, arguments)), self._output.name))
+        self._process.start()
         self.pid = self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        return self._process.returncode
-
-    def poll(self) -> int | None:
-        """Return `returncode`."""
-        return self._process.poll()
+        """The exit code, or the negative number of the signal that ended it; None while it runs."""
+        return self._process.exitcode
 
     def kill(self) -> None:
-        """Kill all processes of the session."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        """Kill the process."""
+        self._process.kill()
+        self._process.join()
 
     def output(self) -> str:
         """Wait for the end, and return what was printed; a command that does not end is killed."""
-        try:
-            self._process.wait(TIMEOUT)
-        except subprocess.TimeoutExpired:
+        self._process.join(TIMEOUT)
+        if self.returncode is None:
             self.kill()
-        self._output.seek(0)
         return self._output.read()
+
+
+def _run(arguments: list[str], output: str) -> None:
+    os.setsid()
+    for descriptor, path in ((1, output), (2, os.devnull)):
+        os.dup2(os.open(path, os.O_WRONLY), descriptor)
+    sys.exit(main(arguments))
 
 
 class Unbroken(NamedTuple):
@@ -88,9 +85,9 @@ def finish(process: Command) -> str | None:
     return json.loads(output)["parameters_sha256"] if process.returncode == 0 else None
 
 
-def wait_for(process: Command, condition: Callable[[], bool]) -> None:
+def wait_for(process: Command, condition: Condition) -> None:
     """Return as soon as a condition holds, or the process has ended."""
-    while process.poll() is None and not condition():
+    while process.returncode is None and not condition():
         time.sleep(0.0002)
 
 

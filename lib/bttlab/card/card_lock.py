@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bttlab.card import shells
 from bttlab.util.errors import BttlabError
 from bttlab.util.locks import holders, process_in_words, try_lock
 
@@ -62,13 +63,13 @@ def release_card(card: Any) -> None:
 
 
 def card_name(card: Any) -> str:
-    """Return a card's PCIe address if XRT's driver gives it, otherwise its name and tag."""
-    path = getattr(card, "sysfs_path", None)
-    return Path(path).name if path else f"{card.name}-{card.tag}"
+    """Return a card's PCIe address if XRT's driver reports it, otherwise its name and tag."""
+    return shells.pcie_address(card) or f"{card.name}-{card.tag}"
 
 
 def device_node(card: Any) -> Path | None:
     """Return a card's node, such as /dev/dri/renderD128; None if XRT's driver does not list it."""
-    path = getattr(card, "sysfs_path", None)
-    nodes = sorted(Path(path).glob("drm/renderD*")) if path else []
+    # Not from PYNQ's `sysfs_path`: that is of XRT's driver for management, which has no node.
+    address = shells.pcie_address(card)
+    nodes = sorted(shells.PCI_DEVICES.glob(f"{address}/drm/renderD*")) if address else []
     return DEVICES / nodes[0].name if nodes else None

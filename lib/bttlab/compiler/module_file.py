@@ -1,5 +1,6 @@
 """Load a PyTorch module from a Python file: read the file once, run exactly these bytes, and trace the module."""
 
+import builtins
 import hashlib
 import importlib.abc
 import importlib.util
@@ -96,7 +97,7 @@ def module_of_source(
     where, beside = f"{path}:{name}", _FilesBeside(path.parent, files)
     with _in_one_line(where, path), _one_thread(), torch.random.fork_rng(devices=[]), beside.importable():
         torch.manual_seed(seed)
-        code = _run(source, path)
+        code = _run(source, path, beside)
         made = getattr(code, name, None)
         if not callable(made):
             classes = [key for key, value in vars(code).items() if _is_own_class(value, code)]
@@ -153,8 +154,12 @@ def _line(error: BaseException | None, path: Path) -> str:
 class _Loader(importlib.abc.ExecutionLoader):
     """Loads code from bytes: it reads neither the file, which may have changed, nor a bytecode cache."""
 
-    def __init__(self, source: bytes, path: Path):
-        self._source, self._path = source, path
+    def __init__(self, source: bytes, path: Path, beside: "_FilesBeside"):
+        self._source, self._path, self._beside = source, path, beside
+
+    def exec_module(self, module: Any) -> None:
+        vars(module)["__builtins__"] = vars(builtins) | {"__import__": self._beside.import_module}
+        super().exec_module(module)
 
     def get_filename(self, fullname: str) -> str:
         return str(self._path)
@@ -169,6 +174,14 @@ class _FilesBeside(importlib.abc.MetaPathFinder):
     def __init__(self, folder: Path, files: Mapping[str, bytes] | None):
         self._folder, self._files = folder, files
         self.imported: dict[str, bytes] = {}
+        self._modules: dict[str, Any] = {}  # that were made of these files
+
+    def import_module(self, *arguments: Any, **options: Any) -> Any:
+        """Import as `__import__` does; for import statements of these files, those that run later included."""
+        if self in sys.meta_path:
+            return builtins.__import__(*arguments, **options)
+        with self.importable():
+            return builtins.__import__(*arguments, **options)
 
     @contextmanager
     def importable(self) -> Iterator[None]:
@@ -177,6 +190,7 @@ class _FilesBeside(importlib.abc.MetaPathFinder):
         for name, module in before.items():
             if isinstance(getattr(module, "__loader__", None), _Loader) or self._shadows(name, module):
                 del sys.modules[name]
+        sys.modules.update(self._modules)
         sys.meta_path.insert(0, self)
         try:
             yield
@@ -184,7 +198,7 @@ class _FilesBeside(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
             for name, module in list(sys.modules.items()):
                 if isinstance(getattr(module, "__loader__", None), _Loader) and not name.startswith(PREFIX):
-                    del sys.modules[name]
+                    self._modules[name] = sys.modules.pop(name)
             sys.modules.update({name: module for name, module in before.items() if name not in sys.modules})
 
     def _shadows(self, name: str, module: Any) -> bool:
@@ -207,13 +221,13 @@ class _FilesBeside(importlib.abc.MetaPathFinder):
         if found is None:
             return None
         name, self.imported[found[0]] = found[0], found[1]
-        loader = _Loader(found[1], self._folder / name)
+        loader = _Loader(found[1], self._folder / name, self)
         return importlib.util.spec_from_loader(fullname, loader, is_package=name.endswith("__init__.py"))
 
 
-def _run(source: bytes, path: Path) -> Any:
+def _run(source: bytes, path: Path, beside: _FilesBeside) -> Any:
     name = f"{PREFIX}{hashlib.sha256(source).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_loader(name, _Loader(source, path))
+    spec = importlib.util.spec_from_loader(name, _Loader(source, path, beside))
     code = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look up their module there
     spec.loader.exec_module(code)
     return code
