@@ -26,8 +26,10 @@ from bttlab.teaching.exercises import EXERCISES, NotRight, flows, show_points
 from bttlab.teaching.exercises.check import Verdict
 from bttlab.teaching.exercises.design import _scheduled
 from bttlab.tensor import TTLinear
+from bttlab_cost import exercises as exercises_07
 from bttlab_cost.estimate import Estimator
 from bttlab_cost.models import find_model
+from bttlab_methods import exercises as exercises_06
 from bttlab_methods.record import read_records
 
 MODES = (12, 8, 8), (8, 8, 12)
@@ -438,6 +440,7 @@ def test_a_hint_comes_on_request():
 
 
 def test_every_exercise_is_tried():
+    assert exercises_06.check is exercises_07.check is check
     text = Path(__file__).read_text(encoding="utf-8")
     assert set(re.findall(r'_try\(\s*"(.*?)"', text)) == set(EXERCISES)
 

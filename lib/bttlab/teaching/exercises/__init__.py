@@ -1,6 +1,9 @@
-"""The exercises of the notebooks, by name: their rules, their hints, and what nbgrader counts."""
+"""The exercises of the notebooks, by name: their rules, their hints, and what nbgrader counts.
 
-from bttlab.teaching.exercises import compression, costs, design, flows, memory, methods, own_model, start, training
+Those of notebooks 06 and 07 are in `bttlab_methods.exercises` and `bttlab_cost.exercises`.
+"""
+
+from bttlab.teaching.exercises import compression, design, flows, memory, own_model, start, training
 from bttlab.teaching.exercises.check import EXERCISES, NotRight, check, grade, show_points
 from bttlab.teaching.exercises.design import engine_products
 
@@ -9,13 +12,11 @@ __all__ = [
     "NotRight",
     "check",
     "compression",
-    "costs",
     "design",
     "engine_products",
     "flows",
     "grade",
     "memory",
-    "methods",
     "own_model",
     "show_points",
     "start",

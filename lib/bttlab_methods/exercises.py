@@ -1,4 +1,4 @@
-"""Exercises of notebook 06."""
+"""Exercises of notebook 06, and `check`, which knows them once this is imported."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,9 @@ from typing import Any
 
 from bttlab.model import ModelConfig
 from bttlab.teaching.exercises.answers import require_number
-from bttlab.teaching.exercises.check import exercise, require
+from bttlab.teaching.exercises.check import check, exercise, require
+
+__all__ = ["check"]
 
 
 @exercise("06.1", "peak('dense') / peak('tensor'), to three digits")

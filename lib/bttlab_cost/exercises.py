@@ -1,11 +1,13 @@
-"""Exercises of notebook 07."""
+"""Exercises of notebook 07, and `check`, which knows them once this is imported."""
 
 from dataclasses import replace
 from typing import Any
 
 from bttlab.baseline.gpus import find_gpu
 from bttlab.teaching.exercises.answers import is_whole, require_number
-from bttlab.teaching.exercises.check import exercise, require
+from bttlab.teaching.exercises.check import check, exercise, require
+
+__all__ = ["check"]
 
 
 @exercise("07.1", "print rate(batch) / rate(17) for batch from 1 on.")
