@@ -14,26 +14,15 @@ from bttlab_methods.training import Training
 
 
 def export(training: Training) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-    """Return the trained model as `bttlab.model` and the accelerator's driver take it.
+    """Return a finished training's model as `bttlab.model` and the accelerator's driver take it.
 
-    A configuration has one rank for all TT layers and one for the embedding: trains whose ranks differ are padded with
-    zeros to the largest of their format, which changes no output.
-
-    Parameters
-    ----------
-    training : Training
-        After `Training.finish`.
-
-    Returns
-    -------
-    config : ModelConfig
-    parameters : dict of str to ndarray of float32
-        In the names, shapes and order of `config.parameter_shapes()`.
+    The parameters have the names, shapes and order of `config.parameter_shapes()`. A configuration has one rank for all
+    TT layers and one for the embedding: trains with other ranks are padded with zeros, which changes no output.
 
     Raises
     ------
     MethodError
-        If the model has other parts than its configuration tells of, such as adapters.
+        If the model has other parts than its configuration, such as adapters.
     """
     model, config = training.model, training.setting.config
     every = model.named_modules(remove_duplicate=False)  # encoders may share what they are made of
@@ -63,19 +52,7 @@ def export(training: Training) -> tuple[ModelConfig, dict[str, np.ndarray]]:
 
 
 def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
-    """Write the trained model as a run of no epochs yet: `bttlab eval --run` scores it, `bttlab train` goes on with it.
-
-    Parameters
-    ----------
-    training : Training
-        After `Training.finish`.
-    folder : path
-        Made if it is not there.
-
-    Returns
-    -------
-    ModelConfig
-        Of the model as written.
+    """Write a finished training's model as a run without epochs: `bttlab eval` scores it, `bttlab train` continues it.
 
     Raises
     ------

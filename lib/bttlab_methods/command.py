@@ -1,9 +1,8 @@
 """List the ways to train with less, or train with some of them and compare."""
 
 import argparse
-import sys
 from collections import deque
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ SUMMARY = "list the ways to train with less, or train with some of them and comp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
     for name, summary in (
         ("list", "name every method, what it changes, its parameters and its source"),
@@ -24,9 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         action = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-        action.add_argument(
-            "--plugin", type=Path, action="append", default=[], metavar="FILE", help="Python file with further methods"
-        )
+        further = "Python file with further methods"
+        action.add_argument("--plugin", type=Path, action="append", default=[], metavar="FILE", help=further)
     add = actions.choices["run"].add_argument
     add(
         "names",
@@ -40,24 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_model(actions.choices["run"])
     add("--batch", type=int, default=8, metavar="N", help="utterances of a step (default: 8)")
     add("--seeds", type=int, nargs="+", default=[0], metavar="N", help="a run for each (default: 0)")
-    add(
-        "--split", choices=("dev", "test"), default="dev", help="to score; choose on dev, report on test (default: dev)"
-    )
+    scored = "to score; choose on dev, report on test (default: dev)"
+    add("--split", choices=("dev", "test"), default="dev", help=scored)
     add("--device", default="cpu", metavar="cpu|cuda", help="where to train (default: cpu)")
     add("--threads", type=int, default=1, metavar="N", help="threads of PyTorch on the CPU (default: 1)")
-    add(
-        "--record", type=Path, metavar="FILE", help="add the results to this file; runs that are in it are not repeated"
-    )
-    add(
-        "--checkpoint",
-        type=Path,
-        metavar="DIR",
-        help="of one run: leave the trained model there, for bttlab eval --run DIR and bttlab train --resume DIR",
-    )
+    record = "add the results to this file; runs that are in it are not repeated"
+    add("--record", type=Path, metavar="FILE", help=record)
+    checkpoint = "of one run: leave the trained model there, for bttlab eval --run DIR and bttlab train --resume DIR"
+    add("--checkpoint", type=Path, metavar="DIR", help=checkpoint)
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from bttlab_methods.registry import load_plugin
 
     for path in options.plugin:
@@ -111,10 +101,10 @@ def _model(options: argparse.Namespace) -> "ModelConfig":
 
 def _run(options: argparse.Namespace) -> Outcome:
     import torch
-    from tqdm import tqdm
 
     from bttlab.baseline.machine import open_device
     from bttlab.data import load_corpus
+    from bttlab.runs.progress import ProgressBar
     from bttlab.runs.run import check_free
     from bttlab.util.files import check_output
     from bttlab_methods import MethodError, Setting, describe, parse, run_methods, samples_of, write_checkpoint
@@ -140,25 +130,25 @@ def _run(options: argparse.Namespace) -> Outcome:
         check_free(options.checkpoint)
     if options.record is not None:
         check_output(Path(options.record), "--record")
-    results = Results.read(options.record)
+    results, bar = Results.read(options.record), ProgressBar()
     asked, trainings = [], deque(maxlen=1)
     for setting in settings:
         for combination in combinations:
             result = results.find(describe(combination), setting, options.split)
             if result is None or options.checkpoint:
-                label = f"{describe(combination)}, seed {setting.seed}"
-                with tqdm(total=setting.samples, desc=label, unit=" samples", file=sys.stderr, mininterval=1.0) as bar:
-                    again = run_methods(
-                        setting,
-                        combination,
-                        lambda losses, bar=bar: bar.update(len(losses)),
-                        splits=("dev", "test")[: 1 + (options.split == "test")],
-                        on_training=trainings.append,
-                    )
+                bar.begin(f"{describe(combination)}, seed {setting.seed}", setting.samples)
+                again = run_methods(
+                    setting,
+                    combination,
+                    bar.advance,
+                    splits=("dev", "test")[: 1 + (options.split == "test")],
+                    on_training=trainings.append,
+                )
+                bar.end()
                 if result is None:
                     results.add(again)
                 result = again
             asked.append(result)
     if options.checkpoint is not None:
         write_checkpoint(trainings[0], options.checkpoint)
-    return Outcome({"results": [result.to_dict() for result in asked]}, comparison(asked, options.split))
+    return Outcome({"results": [asdict(result) for result in asked]}, comparison(asked, options.split))

@@ -10,18 +10,8 @@ from torch import Tensor, nn
 class BondGates(nn.Module):
     """A diagonal matrix on each internal bond, initially the identity; a `core_map` for the layers of this package.
 
-    Parameters
-    ----------
-    ranks : sequence of int
-        The internal ranks.
-    speed : float
-        Factor between the steps of a diagonal and those of its parameter: Adam changes every parameter by about the
-        learning rate in a step.
-
-    Attributes
-    ----------
-    gates : nn.ParameterList
-        The diagonals divided by `speed`, shapes (r_k,).
+    The diagonals are `speed` times the parameters `gates`: Adam changes every parameter by about the learning rate in a
+    step.
     """
 
     def __init__(self, ranks: Sequence[int], speed: float = 1.0):
@@ -39,16 +29,9 @@ class BondGates(nn.Module):
 
 
 def bond_weights(cores: Sequence[Tensor]) -> list[Tensor]:
-    """Return the relative weight of each index of each internal bond.
+    """Return the relative weight of each index of each internal bond, shapes (r_k,), for cores (r_(k-1), ..., r_k).
 
-    Parameters
-    ----------
-    cores : sequence of Tensor, shapes (r_(k-1), ..., r_k)
-
-    Returns
-    -------
-    list of Tensor, shapes (r_k,)
-        The squared norm of the left core's slice times that of the right core's, normalised to the sum 1 for each bond.
+    It is the squared norm of the left core's slice times that of the right core's, normalised to the sum 1 per bond.
     """
     weights = []
     for left, right in pairwise(cores):

@@ -36,16 +36,9 @@ OnResult = Callable[[Result], None]
 
 
 class MethodRun(DashboardRun):
-    """Training with methods, in batches.
+    """Training with methods, in batches; `name` is the combination as `bttlab_methods.parse` takes it.
 
-    Parameters
-    ----------
-    *common
-        As for `DashboardRun`: the name as `bttlab_methods.parse` takes it, the workload of the dense model. The
-        learning rate is that of dense AdamW; every method's own rate changes in proportion.
-    device : {"cpu", "cuda"}
-    on_result : callable, optional
-        Gets the result, from the run's thread.
+    The learning rate is that of dense AdamW; every method's own rate changes in proportion.
     """
 
     follows_learning_rate = False
@@ -100,9 +93,8 @@ def method_target(
         As `bttlab_methods.parse` takes it.
     workload : Workload
         Of the dense model.
-    device : {"cpu", "cuda"}, optional
     on_result : callable, optional
-        Gets a `Result` when a run has ended.
+        Gets a `Result`, from the run's thread.
 
     Raises
     ------
@@ -131,9 +123,7 @@ class MethodsLab:
 
     Attributes
     ----------
-    dashboard : Dashboard
     results : list of Result
-        Of the runs that have ended.
     """
 
     def __init__(self, workload: Workload, samples: int = 1000):
@@ -217,7 +207,6 @@ class MethodsLab:
         self.dashboard.wait()
 
     def close(self) -> None:
-        """Stop what is running and take the widgets off the page."""
         self.dashboard.close()
         self.widget.close()
 
@@ -270,18 +259,7 @@ class MethodsLab:
 
 
 def presets(records: Mapping[str, Sequence[Result]]) -> dict[str, str]:
-    """Return combinations of methods by what they are best at, as measured.
-
-    Parameters
-    ----------
-    records : mapping of str to sequence of Result
-        From `bttlab_methods.record.read_records`: each method, and what combines with tensor compression.
-
-    Returns
-    -------
-    dict of str to str
-        Titles to methods.
-    """
+    """Return combinations of methods by what they are best at, as measured; records are `read_records`'."""
     single, tensor = (by_methods(records[name]) for name in RECORDS)
 
     def averages(groups: Mapping[str, Sequence[Result]], value: Callable[[Result], float]) -> dict[str, float]:

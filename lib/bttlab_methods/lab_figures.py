@@ -19,11 +19,7 @@ LONGEST = 34  # characters of a name on the axis
 def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
     """Draw memory by category, time, energy where it was metered, and accuracy: a row for each combination of methods.
 
-    Parameters
-    ----------
-    results : sequence of Result
-        Those of the same methods are averaged.
-    split : {"dev", "test"}
+    Results of the same methods are averaged.
     """
     groups = by_methods(results)
     metered = any(result.joules_per_epoch["value"] is not None for result in results)
@@ -61,7 +57,6 @@ def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
 
 
 def _bar(axes: Axes, row: int, values: Sequence[float | None]) -> None:
-    """Draw the mean of some values, if all are known."""
     if None not in values:
         axes.barh(row, fmean(values), color=PALETTE[0], height=0.6)
         axes.text(fmean(values), row, f" {fmean(values):,.1f}", va="center", fontsize=8)
@@ -72,7 +67,6 @@ def _shortened(name: str) -> str:
 
 
 def _trains_cores(combination: str) -> bool:
-    """Return True if a method of the combination trains cores; a user's own method is not known by name."""
     names = (part.partition(":")[0] for part in combination.split("+"))
     return any(issubclass(methods().get(name, Method), TensorCompression) for name in names)
 

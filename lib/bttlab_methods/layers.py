@@ -8,13 +8,12 @@ Train = TTLinear | TTMEmbedding
 
 
 def linear_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the linear layers, dense or TT, of the encoders and the poolers; not the heads."""
+    """Return the linear layers of the encoders and the poolers; not the heads."""
     parts = (model.encoders, model.intent_pooler, model.slot_pooler)
     return [layer for part in parts for layer in part.modules() if isinstance(layer, nn.Linear | TTLinear)]
 
 
 def trains(model: nn.Module) -> list[Train]:
-    """Return the layers whose weights are trains of cores."""
     return [layer for layer in model.modules() if isinstance(layer, Train)]
 
 
@@ -24,5 +23,4 @@ def weights(layer: nn.Module) -> list[nn.Parameter]:
 
 
 def numbers(layers: list[Train]) -> int:
-    """Return how many numbers all cores have."""
     return sum(core.numel() for layer in layers for core in layer.cores)

@@ -142,12 +142,10 @@ class Method:
 
     @classmethod
     def summary(cls) -> str:
-        """Return what it changes, in a line."""
         return cls.__doc__.split("\n")[0].strip()
 
     @classmethod
     def parameters(cls) -> dict[str, Any]:
-        """Return its parameters and their defaults."""
         return {field.name: field.default for field in fields(cls)}
 
     def describe(self) -> str:

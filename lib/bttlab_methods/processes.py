@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -14,7 +15,7 @@ from bttlab_methods.setting import MethodError
 
 
 def in_processes(count: int, function: Callable[..., Any], arguments: tuple, stop: Event | None) -> list[dict]:
-    """Return what `function(*arguments)` gives in each of `count` processes, as dictionaries, by rank.
+    """Return the dataclasses that `function(*arguments)` gives in `count` processes, as dictionaries by rank.
 
     Raises
     ------
@@ -41,6 +42,6 @@ def _work(rank: int, count: int, folder: str, function: Callable[..., Any], argu
     store = distributed.FileStore(f"{folder}/store", count)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=count)
     try:
-        (Path(folder) / f"{rank}.json").write_text(json.dumps(function(*arguments).to_dict()))
+        (Path(folder) / f"{rank}.json").write_text(json.dumps(asdict(function(*arguments))))
     finally:
         distributed.destroy_process_group()

@@ -9,18 +9,13 @@ from torch import Tensor, nn
 def fake_quantised(core: Tensor, bits: int) -> Tensor:
     """Round a core to multiples -q to q of a step: q = 2^(bits - 1) - 1, and q steps are the largest magnitude.
 
-    The gradient ignores the rounding (the straight-through estimator).
+    The gradient ignores the rounding (the straight-through estimator); `bits` is at least 2.
 
-    Parameters
-    ----------
     core : Tensor
     bits : int
         At least 2.
-
-    References
     ----------
-    Y. Bengio, N. Leonard and A. Courville, "Estimating or propagating gradients through stochastic neurons for
-    conditional computation", arXiv 1308.3432, 2013.
+    Y. Bengio et al., "Estimating or propagating gradients through stochastic neurons", arXiv 1308.3432, 2013.
     """
     most = 2 ** (bits - 1) - 1
     step = (core.detach().abs().amax() / most).clamp_min(torch.finfo(core.dtype).tiny).reshape(1)
@@ -29,17 +24,11 @@ def fake_quantised(core: Tensor, bits: int) -> Tensor:
 
 
 class QuantisedCores(nn.Module):
-    """Quantises the cores of a layer; a `core_map` for the layers of this package.
-
-    Parameters
-    ----------
-    bits : int
-    """
+    """Rounds each core of a layer with its own step; a `core_map` for the layers of this package."""
 
     def __init__(self, bits: int):
         super().__init__()
         self.bits = bits
 
     def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
-        """Return the cores, each rounded with its own step."""
         return [fake_quantised(core, self.bits) for core in cores]

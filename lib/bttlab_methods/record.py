@@ -4,6 +4,7 @@ import json
 import os
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Results:
             with changing(self._path.parent):
                 kept = (one for one in Results.read(self._path).results if _key(one) != _key(result))
                 results = [*kept, result]
-                lines = ",\n".join(json.dumps(each.to_dict()) for each in results)
+                lines = ",\n".join(json.dumps(asdict(each)) for each in results)
                 write_file(self._path, f"[\n{lines}\n]\n", "--record")
 
 
@@ -93,7 +94,6 @@ def comparison(results: Sequence[Result], split: str):
 
 
 def by_methods(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Return results by their methods, in order."""
     by_methods: dict[str, list[Result]] = {}
     for result in results:
         by_methods.setdefault(result.methods, []).append(result)
@@ -107,7 +107,6 @@ def pretraining(group: Sequence[Result]) -> str:
 
 
 def mean(group: Sequence[Result], value: Callable[[Result], Any]) -> float:
-    """Return the mean of a value over some results."""
     return statistics.fmean(map(value, group))
 
 
@@ -119,5 +118,4 @@ def joules(group: Sequence[Result]) -> str:
 
 
 def read_records(folder: Path = FOLDER) -> dict[str, list[Result]]:
-    """Return the results of each record in `RECORDS`."""
     return {name: Results.read(folder / name).results for name in RECORDS}

@@ -31,14 +31,11 @@ ALLOCATOR = "most that torch.cuda's allocator held in the step"
 class Result:
     """Result of a run with some methods.
 
-    Parameters
+    `methods` is the combination as `bttlab_methods.parse` takes it, `trained` the number of parameters that were
+    trained, and `model` has the fields of the model's configuration that are not the paper's.
+
+    Attributes
     ----------
-    methods : str
-        As `bttlab_methods.parse` takes it.
-    corpus, encoders, samples, batch, seed, device
-        The setting, as asked for.
-    parameters, trained : int
-        Numbers of the model, all and those that were trained.
     losses : list of float
         Mean loss of each batch, before its update.
     scores : dict
@@ -46,14 +43,11 @@ class Result:
     memory : dict
         As `measure_memory` returns it.
     seconds_per_epoch, joules_per_epoch : dict
-        Figures; value null where nothing tells the energy.
+        Quantities; the value is null where nothing meters the energy.
     facts : dict
-        What the methods say came out.
+        What the methods report.
     load : list of float or None
         The machine's load averages (1, 5, 15 minutes) when it ended.
-    versions : dict of str to str
-    model : dict
-        Fields of the model's configuration that are not the paper's.
     """
 
     methods: str
@@ -75,10 +69,6 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values."""
-        return asdict(self)
-
 
 def run_methods(
     setting: Setting,
@@ -92,13 +82,10 @@ def run_methods(
 
     Parameters
     ----------
-    setting : Setting
     methods : sequence of Method
         From `bttlab_methods.parse`; none for dense training with AdamW.
     on_batch, stop
         As for `Training.run`.
-    splits : sequence of {"dev", "test"}
-        To score at the end.
     on_training : callable, optional
         Gets the run before its first step.
 
@@ -161,7 +148,6 @@ def run_methods(
 
 
 def score_split(training: Training, split: str) -> dict[str, Any]:
-    """Return the scores of a split, with the model as it is."""
     corpus, config = training.setting.corpus, training.setting.config
     samples = encode(corpus.split(split), training.vocabulary, corpus, config)
     return asdict(score(corpus, corpus.split(split), predict_in_batches(training.model, samples, SCORED_AT_ONCE)))
@@ -170,18 +156,14 @@ def score_split(training: Training, split: str) -> dict[str, Any]:
 def measure_memory(training: Training) -> dict[str, Any]:
     """Train one step on the batch with the most tokens, at a learning rate of 0, and count.
 
-    Parameters
-    ----------
-    training : Training
-        Has trained before, so that its optimizer has its state. Its parameters stay as they are.
+    The training has trained before, so that its optimizer has its state; its parameters stay as they are.
 
     Returns
     -------
     dict
-        "peak", a measured figure in bytes, "categories", of the same kind, when all together were the most:
-        parameters (buffers included), gradients, optimizer_state (with what methods keep), activations (what the
-        forward pass leaves for the backward pass), inputs, temporaries; "most", the same categories, each when it was
-        the most; and "tokens", the batch's. On a GPU also "allocated".
+        "peak", measured, in bytes; "categories" at the peak: parameters (with buffers), gradients, optimizer_state
+        (with what methods keep), activations (what the forward pass leaves for the backward pass), inputs, temporaries;
+        "most", each category at its own maximum; "tokens", the batch's. On a GPU also "allocated".
     """
     samples = training.samples
     batches = equal_length_batches(

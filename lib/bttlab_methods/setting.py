@@ -23,7 +23,7 @@ class Setting:
 
     Parameters
     ----------
-    corpus : Corpus
+    config : ModelConfig
     config : ModelConfig
         Of the dense model, unless a method changes it.
     samples : int
@@ -32,8 +32,6 @@ class Setting:
         Utterances of a step, at most.
     seed : int
         Of initial parameters, order, and whatever a method draws.
-    device : str
-        "cpu" or "cuda".
     rate_factor : float
         Of every learning rate: 1 for the dense model with batches of `BATCH`.
     warmup : float
@@ -66,7 +64,6 @@ class Setting:
         return {name: value for name, value in self.config.to_dict().items() if value != usual.get(name)}
 
     def scaled(self, rate_factor: float) -> "Setting":
-        """Return the setting with every learning rate times a factor."""
         return replace(self, rate_factor=self.rate_factor * rate_factor)
 
     def rate(self, progress: float) -> float:
@@ -76,14 +73,7 @@ class Setting:
 
 
 def samples_of(budget: str | int, epoch: int) -> int:
-    """Return the samples of a budget.
-
-    Parameters
-    ----------
-    budget : str or int
-        A number of samples, or of epochs as "2epochs" or "0.5epoch".
-    epoch : int
-        Samples of an epoch.
+    """Return the samples of a budget: a number of samples, or epochs of `epoch` samples as "2epochs" or "0.5epoch".
 
     Raises
     ------

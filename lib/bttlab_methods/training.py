@@ -28,14 +28,8 @@ OnBatch = Callable[[np.ndarray], None]
 class Batch:
     """Samples of equal length, and how much each of their losses counts.
 
-    Parameters
-    ----------
-    samples : Samples
-        n of them.
-    weights : ndarray of float32, shape (n,), optional
-        The step minimises the mean of weight times loss; by default the mean of the losses.
-    indices : ndarray of int, shape (n,), optional
-        The samples' places in the training split.
+    By default the step minimises the mean of the losses. `weights` (n,), float32, count each loss; `indices` (n,) are
+    the samples' places in the training split.
     """
 
     samples: Samples
@@ -74,13 +68,7 @@ def _listed(names: frozenset[str]) -> str:
 
 
 def changed(setting: Setting, methods: Sequence) -> Setting:
-    """Return the setting as methods change it.
-
-    Raises
-    ------
-    MethodError
-        If the methods do not combine, or one does not run here.
-    """
+    """Return the setting as methods change it; MethodError as `check_combination`."""
     check_combination(methods, setting.device)
     for method in methods:
         setting = method.change_setting(setting)
@@ -90,19 +78,12 @@ def changed(setting: Setting, methods: Sequence) -> Setting:
 class Training:
     """One run: a model, an optimizer, and the methods that change them.
 
-    Parameters
-    ----------
-    setting : Setting
-    methods : sequence of Method
-        They act in this order.
-
     Attributes
     ----------
     setting : Setting
         As the methods have changed it.
     model : torch.nn.Module
         Takes tokens of shape (n, T), as `bttlab.model.Transformer`.
-    optimizer : torch.optim.Optimizer
     samples : Samples
         The whole training split.
     random : numpy.random.Generator
@@ -110,9 +91,7 @@ class Training:
     count, steps : int
         Samples trained on and updates done so far.
     seconds_spent : float
-        On steps and on choosing their samples.
-    clock : str
-        What `seconds_spent` is told by.
+        On steps and on choosing their samples, by `clock`.
     extra : dict
         Where methods keep what they remember, under their names.
     aside : callable
@@ -144,7 +123,6 @@ class Training:
 
     @property
     def device(self) -> torch.device:
-        """The device that trains."""
         return torch.device(self.setting.device)
 
     @property
@@ -154,7 +132,6 @@ class Training:
 
     @property
     def trained(self) -> list[nn.Parameter]:
-        """The parameters that an optimizer is to update."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def restart_optimizer(self) -> None:
@@ -222,13 +199,7 @@ class Training:
             yield Batch(self.samples[indices], indices=indices)
 
     def step(self, batch: Batch) -> np.ndarray:
-        """Learn from a batch.
-
-        Returns
-        -------
-        ndarray of float32, shape (n,)
-            The losses before the update.
-        """
+        """Learn from a batch; return the losses before the update, float32 of shape (n,)."""
         self.set_rate()
         self.optimizer.zero_grad(set_to_none=True)
         value, losses = self.forward(batch)
@@ -241,7 +212,6 @@ class Training:
         return losses
 
     def set_rate(self) -> None:
-        """Give the optimizer the learning rate of now."""
         place = self.progress
         for method in self.methods:
             place = method.schedule(self, place)
@@ -268,20 +238,17 @@ class Training:
         return value, losses.detach().float().cpu().numpy()
 
     def backward(self, value: Tensor) -> None:
-        """Find the gradients."""
         with ExitStack() as stack:
             for method in self.methods:
                 stack.enter_context(method.around_backward(self))
             value.backward()
 
     def update(self) -> None:
-        """Let the methods act on the gradients, and the optimizer on the parameters."""
         for method in self.methods:
             method.before_update(self)
         self.optimizer.step()
 
     def finish(self) -> dict[str, Any]:
-        """Let the methods end their work; returns their facts."""
         facts: dict[str, Any] = {}
         for method in self.methods:
             facts |= method.finish(self)

@@ -41,7 +41,6 @@ class ImportanceSampling(Method):
         raise NotImplementedError
 
     def batches(self, training: Training, samples: Samples, epoch: int) -> Iterator[Batch]:
-        """Yield batches drawn from larger ones of equal length, with the weights that make up for it."""
         setting = training.setting
         order = epoch_order(len(samples), setting.seed, epoch)
         size = self.candidates * setting.batch
@@ -74,7 +73,6 @@ class ImportanceGradient(ImportanceSampling):
     source = "Katharopoulos and Fleuret, arXiv 1803.00942, section 3 and algorithm 1"
 
     def score(self, training: Training, errors: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the norm of the gradient of each loss by what goes into the heads."""
         (intent, slots), model = errors, training.model
         gradients = intent @ model.intent_head.weight, slots @ model.slot_head.weight / slots.shape[1]
         return torch.cat([gradient.flatten(1) for gradient in gradients], 1).norm(dim=1)
@@ -132,7 +130,6 @@ class DataPruning(Method):
         raise NotImplementedError
 
     def batches(self, training: Training, samples: Samples, epoch: int) -> Iterator[Batch]:
-        """Yield batches of all samples until there has been a look at them, then of those that are kept."""
         if self.name not in training.extra:
             for batch in training.epoch_batches(epoch):
                 yield batch
@@ -183,7 +180,6 @@ class DataPruningKMeans(DataPruning):
     clusters: int = 20
 
     def scores(self, training: Training, samples: Samples) -> np.ndarray:
-        """Return the distance of each utterance's features from the nearest centre."""
         from scipy.cluster.vq import kmeans2
         from scipy.spatial.distance import cdist
 
@@ -244,17 +240,15 @@ class TokenDropping(Method):
     share: float = 0.15
 
     def change_model(self, training: Training) -> None:
-        """Give the embedding a place for positions."""
         embedding = training.model.embedding
         embedding.positions = None
         embedding.forward = partial(place_and_embed, embedding, embedding.forward)
 
     def worth(self, training: Training, tokens: np.ndarray) -> np.ndarray:
-        """Return in which order the tokens of utterances stay, the highest first: shape (n, tokens)."""
+        """Return how much each token is worth, shape (n, tokens): those of the highest values stay."""
         return -training.random.random(tokens.shape)
 
     def change_batch(self, training: Training, batch: Batch) -> Batch:
-        """Return the batch with fewer words, the same number of each utterance."""
         samples = batch.samples
         count, words = len(samples), int(samples.lengths[0]) - 1
         staying = max(1, round((1 - self.share) * words))
@@ -283,7 +277,6 @@ class TokenSelection(TokenDropping):
     source = "Hou et al., arXiv 2203.13240, section 3 (importance by a token's mean loss)"
 
     def change_model(self, training: Training) -> None:
-        """Give the embedding a place for positions, and every token a mean loss."""
         super().change_model(training)
         training.extra["losses of tokens"] = np.full(training.setting.config.vocabulary_size, np.inf)
 
@@ -291,7 +284,6 @@ class TokenSelection(TokenDropping):
         return training.extra["losses of tokens"][tokens]
 
     def losses(self, training: Training, batch: Batch) -> Tensor:
-        """Return the samples' losses, and note those of the tokens."""
         intent_logits, slot_logits, intents, slots = batch_logits(training.model, batch.samples)
         of_tokens = F.cross_entropy(slot_logits.transpose(1, 2), slots, reduction="none")
         losses, mean = of_tokens.detach().cpu().numpy(), training.extra["losses of tokens"]

@@ -60,7 +60,6 @@ class Stacking(Method):
     share: float = 0.3
 
     def change_setting(self, setting: Setting) -> Setting:
-        """Check that there is an encoder for the start."""
         depth = setting.config.encoders
         if self.doublings < 1 or depth % 2**self.doublings:
             raise MethodError(
@@ -75,7 +74,6 @@ class Stacking(Method):
         training.extra[self.name] = {"done": 0}
 
     def after_update(self, training: Training) -> None:
-        """Double the depth when its time has come."""
         state = training.extra[self.name]
         while state["done"] < self.doublings and training.progress >= self.share * (state["done"] + 1) / self.doublings:
             state["done"] += 1
@@ -110,14 +108,14 @@ class StochasticDepth(Method):
     speed: float = 10.0
 
     def change_model(self, training: Training) -> None:
-        """Make every encoder droppable; modules and parameters keep their names."""
+        # Modules and parameters keep their names.
         for encoder in training.model.encoders:
             encoder.kept, encoder.keep = True, 1.0
             encoder.forward = partial(keep_or_drop, encoder, encoder.forward)
         training.extra[self.name] = {"kept": 0, "seen": 0}
 
     def change_batch(self, training: Training, batch):
-        """Draw which encoders act in this step; after the budget all do, for then a step only measures."""
+        # After the budget all act, for then a step only measures.
         state, encoders = training.extra[self.name], training.model.encoders
         theta = (1 - self.survival) * math.exp(-self.speed * training.progress) + self.survival
         for i, encoder in enumerate(encoders, 1):
@@ -129,7 +127,6 @@ class StochasticDepth(Method):
         return batch
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return the mean number of encoders in a training step."""
         state = training.extra[self.name]
         return {"encoders_per_step": len(training.model.encoders) * state["kept"] / max(1, state["seen"])}
 
@@ -164,13 +161,6 @@ class Width(Method):
     factor: float = 1.5
 
     def change_setting(self, setting: Setting) -> Setting:
-        """Return the setting with another hidden size.
-
-        Raises
-        ------
-        MethodError
-            If heads or modes are not whole numbers then.
-        """
         config = setting.config
         modes = {
             name: self._greatest_scaled(name, getattr(config, name))
@@ -216,7 +206,6 @@ class SparseAttention(Method):
             encoder.attend = partial(attend, window=self.window)
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return the part of the pairs of tokens that attend, over the training split."""
         lengths = training.samples.lengths.tolist()
         seen = sum(int(pattern(length, self.window).sum()) for length in lengths)
         return {"attended_pairs": seen / sum(length**2 for length in lengths)}

@@ -18,17 +18,8 @@ LEAST = 1000  # numbers of a parameter that is worth Tensor-GaLore's projection
 def tucker_factors(tensor: Tensor, ranks: Sequence[int | None]) -> list[Tensor | None]:
     """Return orthonormal bases of a tensor's modes, by a partial Tucker decomposition.
 
-    Parameters
-    ----------
-    tensor : Tensor, shape (n_1, ..., n_d)
-    ranks : sequence of int or None
-        One for each mode; None leaves the mode whole. With one rank alone, the basis holds the unfolding's first
-        singular vectors; with several, one round of higher-order orthogonal iteration improves on those.
-
-    Returns
-    -------
-    list of Tensor or None
-        Shapes (n_k, r_k).
+    With one rank alone, a basis (n_k, r_k) holds the unfolding's first singular vectors; with several, one round of
+    higher-order orthogonal iteration improves on those. A rank of None leaves its mode as it is, with the basis None.
     """
     import tensorly  # here: only this needs it
     from tensorly.decomposition import partial_tucker
@@ -60,13 +51,10 @@ class ProjectedAdamW(KeptAdamW):
     groups : iterable of dict
         "params", and for those to be projected "shape", that of the tensor to which a gradient is folded, and "ranks",
         as for `tucker_factors`.
-    lr : float
     every : int
         Updates between two choices of the subspace; the moments stay as they are then (GaLore, section 4.1).
     scale : float
         Of the projected updates.
-    **constants
-        As for `KeptAdamW`.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, every: int, scale: float, **constants):
@@ -88,7 +76,7 @@ class ProjectedAdamW(KeptAdamW):
 
     @staticmethod
     def _adam(state: dict[str, Any], gradient: Tensor, group: dict[str, Any]) -> Tensor:
-        """Return Adam's direction for a gradient (arXiv 1412.6980, algorithm 1), and keep the moments."""
+        # Adam's direction (arXiv 1412.6980, algorithm 1)
         if "step" not in state:
             state["step"] = 0
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(gradient), torch.zeros_like(gradient)
@@ -127,7 +115,6 @@ class Projected(Method):
         return ProjectedAdamW(groups, self.learning_rate, self.every, self.scale)
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return how much of a plain AdamW's moments the projected ones, with their bases, take."""
         plain = kept = 0
         for group in training.optimizer.param_groups:
             for parameter in group["params"] if "ranks" in group else ():
@@ -168,7 +155,6 @@ class GaLore(Projected):
     learning_rate: float = LEARNING_RATE
 
     def subspace(self, parameter: nn.Parameter, config: ModelConfig):
-        """Return a matrix as it is, with the rank at its shorter side."""
         if parameter.ndim != 2 or min(parameter.shape) < 2 * self.rank:
             return None
         rows, columns = parameter.shape
@@ -201,7 +187,6 @@ class TensorGaLore(Projected):
     learning_rate: float = LEARNING_RATE
 
     def subspace(self, parameter: nn.Parameter, config: ModelConfig):
-        """Return the tensor that a gradient is, or is folded to, with a part of each mode's size."""
         if parameter.numel() < LEAST:
             return None
         if parameter.ndim > 2:

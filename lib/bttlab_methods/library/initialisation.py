@@ -70,7 +70,7 @@ class WithoutNorms(Method):
             self.change_encoder(encoder, len(training.model.encoders))
 
     def change_encoder(self, encoder: Encoder, depth: int) -> None:
-        """Make up for the norms in one of `depth` encoders."""
+        """Replace the norms in one of `depth` encoders."""
         raise NotImplementedError
 
 
@@ -99,7 +99,6 @@ class Fixup(WithoutNorms):
             clear_weights(head)
 
     def change_encoder(self, encoder: Encoder, depth: int) -> None:
-        """Scale the encoder's weights, clear the last of each branch, and add the scalars."""
         for layer in (encoder.value, encoder.first):
             scale_weights(layer, (2 * depth) ** (-1 / (2 * WEIGHTS_OF_BRANCH - 2)))
         for name in LAST_OF_BRANCH:
@@ -127,7 +126,6 @@ class TFixup(WithoutNorms):
     rate_factor: float = 3.0
 
     def change_setting(self, setting: Setting) -> Setting:
-        """Return the setting with the method's learning rate, in full from the start."""
         return replace(setting, warmup=0.0).scaled(self.rate_factor)
 
     def change_model(self, training: Training) -> None:

@@ -31,7 +31,6 @@ class Int8(Method):
     changes = frozenset({"linear layers", "forward precision"})
 
     def change_model(self, training: Training) -> None:
-        """Change how the linear layers of encoders and poolers multiply."""
         for layer in linear_layers(training.model):
             if isinstance(layer, nn.Linear):
                 layer.forward = partial(multiply, layer)
@@ -70,13 +69,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 def quantise(x: Tensor, axes: int | tuple[int, ...], at_random: bool = False) -> tuple[Tensor, Tensor]:
     """Return x as integers from -127 to 127, int8, and the scales of which they are multiples.
 
-    Parameters
-    ----------
-    x : Tensor, shape (n, m)
-    axes : int or tuple of int
-        Along which values share a scale.
-    at_random : bool
-        Round up with the probability that makes it right on average; else to the nearest.
+    Values along `axes` share a scale. `at_random` rounds up with the probability that makes it right on average.
     """
     scales = x.abs().amax(axes, keepdim=True).div_(127).clamp_(min=torch.finfo(x.dtype).tiny)
     steps = x / scales

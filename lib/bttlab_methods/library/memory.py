@@ -33,7 +33,7 @@ class MixedPrecision(Method):
     changes = frozenset({"forward precision"})
 
     def around_forward(self, training: Training) -> AbstractContextManager:
-        """Return PyTorch's autocast. With bfloat16 no loss needs scaling: its exponent is FP32's."""
+        # With bfloat16 no loss needs scaling: its exponent is FP32's.
         return torch.autocast(training.device.type, torch.bfloat16)
 
 
@@ -46,7 +46,6 @@ class Rematerialisation(Method):
     changes = frozenset({"saved activations"})
 
     def change_model(self, training: Training) -> None:
-        """Checkpoint each encoder; modules and parameters keep their names."""
         for encoder in set(training.model.encoders):  # which may be the same one more than once
             encoder.forward = partial(checkpoint, encoder.forward, use_reentrant=False)
 
@@ -74,7 +73,6 @@ class CompressedActivations(Method):
     block: int = 256
 
     def around_forward(self, training: Training) -> AbstractContextManager:
-        """Return hooks that compress what autograd saves, but for parameters and integers."""
         parameters = {parameter.untyped_storage()._cdata for parameter in training.model.parameters()}
         known: dict[tuple, tuple] = {}  # a tensor that several layers save is compressed once
 
@@ -106,7 +104,6 @@ def compress(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 
 def decompress(codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return the tensor of `compress`'s codes and scales."""
     return (codes * scales).flatten()[: shape.numel()].view(shape).to(dtype)
 
 

@@ -13,22 +13,13 @@ from bttlab_methods.training import LEARNING_RATE, Training
 
 
 class KeptAdamW(torch.optim.Optimizer):
-    """AdamW whose subclass keeps the moments, and finds the update, in a way of its own.
-
-    Parameters
-    ----------
-    groups : iterable of nn.Parameter or dict
-    lr : float
-    betas : (float, float)
-    eps, weight_decay : float
-    """
+    """AdamW whose subclass keeps the moments, and finds the update, in a way of its own."""
 
     def __init__(self, groups: Iterable, lr: float, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
         super().__init__(list(groups), {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
-        """Update the parameters that have a gradient."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -156,7 +147,6 @@ class LinearScaling(LargeBatch):
     warmup: float = 0.25
 
     def change_setting(self, setting: Setting) -> Setting:
-        """Return the setting with the larger batch and rate, and the longer rise."""
         return replace(super().change_setting(setting), warmup=self.warmup).scaled(self.factor)
 
 

@@ -58,7 +58,6 @@ class _Parallel(Method):
     processes = PROCESSES
 
     def change_model(self, training: Training) -> None:
-        """Let this process have its part of the model."""
         if not all(isinstance(encoder.query, nn.Linear) for encoder in training.model.encoders):
             raise MethodError(f"{self.name} is for the dense model")
         training.extra["sent"] = SentBytes()
@@ -68,16 +67,13 @@ class _Parallel(Method):
         """Replace `training.model` by this process's part of the model."""
 
     def make_optimizer(self, training: Training) -> torch.optim.Optimizer:
-        """AdamW without fused kernels, which do not take a mixture of sharded and whole parameters."""
+        # Fused kernels do not take a mixture of sharded and whole parameters.
         return torch.optim.AdamW(training.trained, lr=LEARNING_RATE, foreach=False, fused=False)
 
     def around_forward(self, training: Training) -> AbstractContextManager:
-        """Count what is sent."""
         return training.extra["sent"]
 
-    def around_backward(self, training: Training) -> AbstractContextManager:
-        """Count what is sent."""
-        return training.extra["sent"]
+    around_backward = around_forward
 
     def finish(self, training: Training) -> dict[str, Any]:
         """Put the whole model together, and return what this process held and sent for each step."""
@@ -95,7 +91,6 @@ class _Parallel(Method):
         return facts
 
     def gather(self, training: Training) -> dict[str, Tensor]:
-        """Return all parameters of the model by their names in `Transformer`."""
         state = training.model.state_dict()
         return {
             name.removeprefix("module."): one.full_tensor() if isinstance(one, DTensor) else one
@@ -114,7 +109,6 @@ class DataParallel(_Parallel):
     source = "Li et al. (PyTorch Distributed), arXiv 2006.15704; torch.nn.parallel.DistributedDataParallel"
 
     def share(self, training: Training, model: Transformer) -> None:
-        """Wrap the model: gradients are averaged while the backward pass goes on."""
         training.model = DistributedDataParallel(model, gradient_as_bucket_view=True)
 
     def change_batch(self, training: Training, batch: Batch) -> Batch:
@@ -134,7 +128,6 @@ class Zero(DataParallel):
     offload: OffloadPolicy = OffloadPolicy()
 
     def share(self, training: Training, model: Transformer) -> None:
-        """Shard each encoder, then what is left."""
         mesh = init_device_mesh(training.device.type, (PROCESSES,))
         for part in (*model.encoders, model):
             fully_shard(part, mesh=mesh, offload_policy=self.offload)
@@ -155,7 +148,7 @@ class TensorParallel(_Parallel):
     source = "Shoeybi et al. (Megatron-LM), arXiv 1909.08053, section 3; parallelize_module"
 
     def share(self, training: Training, model: Transformer) -> None:
-        """Split the first matrices by columns and the second by rows: two sums of activations for each encoder."""
+        # The first matrices by columns and the second by rows: two sums of activations for each encoder.
         if training.setting.config.heads % PROCESSES:
             raise MethodError(f"{self.name}: the number of heads must be a multiple of {PROCESSES}")
         mesh = init_device_mesh(training.device.type, (PROCESSES,))
@@ -194,7 +187,6 @@ class PipelineParallel(_Parallel):
     source = "Huang et al. (GPipe), arXiv 1811.06965; torch.distributed.pipelining"
 
     def share(self, training: Training, model: Transformer) -> None:
-        """Keep this process's stage."""
         if len(model.encoders) < PROCESSES:
             raise MethodError(f"{self.name} needs at least {PROCESSES} encoders")
         training.model = _Stage(model, distributed.get_rank())
@@ -226,7 +218,6 @@ class PipelineParallel(_Parallel):
         return losses.requires_grad_()  # its backward pass is over
 
     def gather(self, training: Training) -> dict[str, Tensor]:
-        """Return the parameters of both stages."""
         parts: list[Any] = [None] * PROCESSES
         distributed.all_gather_object(parts, training.model.state_dict())
         return {name: one for part in parts for name, one in part.items()}

@@ -58,7 +58,6 @@ class FullFinetuning(Method):
         return setting.scaled(self.rate_factor)
 
     def change_model(self, training: Training) -> None:
-        """Load the model, then let the method choose what is trained; the heads are, always."""
         parameters, cost = pretrained(training.setting, training.vocabulary, self.pretraining)
         training.extra["pretraining"] = cost
         training.model.load_state_dict(parameters, strict=False)
@@ -74,17 +73,10 @@ class FullFinetuning(Method):
 
 
 def pretrained(setting: Setting, vocabulary: Vocabulary, samples: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return a model trained first, from the cache or by training it now.
+    """Return a model trained first, without its heads, from the cache or by training it now; and what it cost.
 
-    Setting and vocabulary are those of the run that starts from it.
-
-    Returns
-    -------
-    parameters : dict of str to Tensor
-        Without those of the heads.
-    cost : dict
-        "pretraining_samples" and "pretraining_seconds" (processor time; on a GPU wall time), measured when it
-        was trained.
+    Setting and vocabulary are those of the run that starts from it. The cost is "pretraining_samples" and
+    "pretraining_seconds" (processor time; on a GPU wall time), measured when it was trained.
     """
     import platformdirs
     from safetensors import safe_open
@@ -159,14 +151,14 @@ class LoRA(FullFinetuning):
     rate_factor: float = 4.0
 
     def choose_trained(self, training: Training) -> None:
-        """Let peft put its layers in place of the encoders' and poolers'; it freezes all else."""
+        # peft freezes all else.
         from peft import LoraConfig, inject_adapter_in_model
 
         layers = [*LINEARS, "intent_pooler", "slot_pooler"]
         inject_adapter_in_model(LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=layers), training.model)
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Add the products to the matrices: the model is scored as one without LoRA."""
+        # The products are added to the matrices: the model is scored as one without LoRA.
         from peft.tuners.tuners_utils import BaseTunerLayer
 
         for module in training.model.modules():
@@ -195,7 +187,6 @@ class Adapters(FullFinetuning):
     rate_factor: float = 4.0
 
     def choose_trained(self, training: Training) -> None:
-        """Put an adapter behind the last layer of each block, before the residual is added."""
         training.model.requires_grad_(False)
         for encoder in training.model.encoders:
             for name in ("output", "second"):
@@ -218,7 +209,6 @@ class Adapted(nn.Module):
         nn.init.zeros_(self.up.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x of shape (..., in) to (..., out)."""
         y = self.layer(x)
         return y + self.up(F.gelu(self.down(y)))
 
@@ -245,7 +235,6 @@ class PromptTuning(FullFinetuning):
     rate_factor: float = 10.0
 
     def choose_trained(self, training: Training) -> None:
-        """Put the vectors in behind the embedding, and take them out behind the last encoder."""
         model = training.model
         model.requires_grad_(False)
         words = torch.from_numpy(training.random.integers(0, model.config.vocabulary_size, self.length))

@@ -133,7 +133,6 @@ class RankPruning(TensorCompression):
         training.extra[self.name] |= {"settled": True, "felt": []}
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return the ranks that were chosen."""
         if not training.extra[self.name]["settled"]:
             self._settle(training)
         return chosen_ranks(training, training.extra[self.name]["numbers"])
@@ -215,7 +214,6 @@ class CoMERA(TensorCompression):
         training.extra[self.name] = {"numbers": numbers(put_gates(training, SPEED)), "loss": None, "loss_target": None}
 
     def objective(self, training: Training, loss: Tensor) -> Tensor:
-        """Return the weighted sum of loss, relaxed size and squares of the cores."""
         state, layers = training.extra[self.name], trains(training.model)
         now = loss.item()
         state["loss"] = now if state["loss"] is None else MEMORY * state["loss"] + (1 - MEMORY) * now

@@ -42,7 +42,6 @@ class SparseTwoFour(Method):
     shrinking: float = 2e-4
 
     def change_model(self, training: Training) -> None:
-        """Let the linear layers of encoders and poolers use two of four weights."""
         for layer in linear_layers(training.model):
             if isinstance(layer, nn.Linear):
                 layer.forward = partial(self._multiply, layer)
@@ -124,7 +123,6 @@ class LotteryTicket(Method):
     rewind: float = 0.1
 
     def change_model(self, training: Training) -> None:
-        """Remember what may be pruned: nothing is yet."""
         pruned = [weight for layer in linear_layers(training.model) for weight in weights(layer)]
         training.extra[self.name] = {"round": 0, "early": None, "pruned": pruned, "masks": []}
 
@@ -146,7 +144,6 @@ class LotteryTicket(Method):
                 weight.mul_(mask)
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return the rounds done, and the parts of weights that are 0."""
         state = training.extra[self.name]
         left = sum(int(mask.sum()) for mask in state["masks"])
         total = sum(mask.numel() for mask in state["masks"])

@@ -42,7 +42,6 @@ class LowRankLinear(nn.Module):
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (..., in) to (..., out)."""
         return nn.functional.linear(nn.functional.linear(x, self.right), self.left, self.bias)
 
 
@@ -75,11 +74,7 @@ def keep_input_in_subspace(layer: nn.Module, features: int, rank: int) -> None:
 def followed(rows: Tensor, basis: Tensor) -> Tensor:
     """Return an orthonormal basis, (features, rank), that is nearer to the first singular vectors of rows.
 
-    One step of subspace iteration [1]_: the span of rows^T rows basis.
-
-    References
-    ----------
-    .. [1] G. H. Golub and C. F. Van Loan, "Matrix Computations", 4th edition, section 8.2.4.
+    One step of subspace iteration: the span of rows^T rows basis (Golub and Van Loan, "Matrix Computations", 8.2.4).
     """
     return torch.linalg.qr(rows.t() @ (rows @ basis))[0]
 
@@ -153,7 +148,6 @@ class Subspace(Method):
         return setting.scaled(self.rate_factor) if self.weights else setting
 
     def change_model(self, training: Training) -> None:
-        """Replace the linear layers of the encoders and the poolers, or their forward passes."""
         hidden = training.setting.config.hidden_size
         for parent in list(training.model.modules()):
             for name, layer in list(parent.named_children()):

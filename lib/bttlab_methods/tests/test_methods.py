@@ -148,7 +148,7 @@ def test_results_are_kept_and_found_again(tmp_path, setting):
     other.add(replace(result, methods="other"))
     again = Results.read(path)
     assert [each.methods for each in again.results] == ["dense", "one", "other"]
-    assert again.find("dense", setting, "test").to_dict() == result.to_dict()
+    assert again.find("dense", setting, "test") == result
     assert again.find("lion", setting, "dev") is None and again.find("dense", replace(setting, seed=1), "dev") is None
     again.add(replace(result, methods="one", scores={"dev": result.scores["dev"]}))
     kept = Results.read(path)
