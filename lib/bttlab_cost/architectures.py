@@ -26,18 +26,10 @@ _VISION_SHAPES = ("hidden_size", "num_hidden_layers", "intermediate_size")
 
 
 def count(path: Path, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> FineTuning:
-    """Return the model of a configuration, with exactly counted parameters.
+    """Return the model of a config.json's content, with exactly counted parameters, and fields of `FineTuning`.
 
-    A vision tower counts if its own fields give its shape; the tokens of text do not pass through it.
-
-    Parameters
-    ----------
-    path : Path
-        For messages.
-    given : mapping
-        The content of a config.json.
-    tuning : mapping
-        How it is fine-tuned: fields of `FineTuning`.
+    A vision tower counts if its own fields give its shape; the tokens of text do not pass through it. The path is for
+    messages.
 
     Raises
     ------

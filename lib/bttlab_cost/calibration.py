@@ -31,9 +31,10 @@ class Errors:
 
     Attributes
     ----------
-    points : int
-    median, nine_of_ten, bias : float
-        Their median, what nine of ten stay under, and the median with its sign (above 0: predicted too fast).
+    nine_of_ten : float
+        What nine of ten points stay under.
+    bias : float
+        The median with its sign; above 0: predicted too fast.
     """
 
     points: int
@@ -89,15 +90,12 @@ class Calibration:
     errors: dict[str, Errors]
 
     def time_of(self, config: FineTuning) -> Coefficients:
-        """Return the coefficients for the kernels of a run."""
         return self.flash if config.kernels == "flash" else self.time
 
     def memory_of(self, config: FineTuning) -> MemoryCoefficients:
-        """Return the multiples of the activations for the kernels of a run."""
         return self.flash_memory if config.kernels == "flash" else self.memory
 
     def write(self, path: Path) -> None:
-        """Write the file whole, or leave what is there; errors as for `write_file`."""
         write_file(path, to_json(_rounded(asdict(self)), indent=1) + "\n", "--record")
 
 
@@ -113,7 +111,6 @@ def predict(point: Throughput, coefficients: Coefficients) -> float:
 
 
 def stage_seconds(point: Stages, coefficients: Coefficients) -> dict[str, float]:
-    """Return the modelled seconds of each stage of a measured step."""
     seconds = dict.fromkeys(point.seconds, 0.0)
     for (stage, _, _), value in step_parts(point.config, find_gpu(STAGES_ON), point.batch, coefficients).items():
         seconds[stage] += value
@@ -121,7 +118,6 @@ def stage_seconds(point: Stages, coefficients: Coefficients) -> dict[str, float]
 
 
 def errors_of(predictions: Iterable[Prediction]) -> Errors:
-    """Return the errors of the throughputs that coefficients predict for points."""
     return errors_of_ratios([predict(point, fit) / point.sequences_per_second for point, fit in predictions])
 
 
@@ -150,13 +146,6 @@ def modelled_largest_batches(coefficients: MemoryCoefficients) -> list[tuple[Lar
 
 @cache
 def read_calibration(path: Path = RECORDED) -> Calibration:
-    """Return the recorded calibration.
-
-    Raises
-    ------
-    CostError
-        If the file is not there, or is not one.
-    """
     try:
         return from_values(Calibration, json.loads(path.read_text(encoding="utf-8")))
     except (RecordError, OSError, ValueError) as error:

@@ -19,7 +19,6 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.epilog, parser.formatter_class = EXAMPLES, argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add(
@@ -55,18 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     return {"estimate": _estimate, "check": _check}[options.action](options)
 
 
 def parse_count(text: str) -> int:
-    """Return the number that 1500000, 1.5M, 200k or 2B means.
-
-    Raises
-    ------
-    BttlabError
-        If it is none.
-    """
+    """Return the number that 1500000, 1.5M, 200k or 2B means."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMB]?)", text)
     if match is None:
         raise BttlabError(f"--tokens {text}: give a number, as 1500000, 200k, 1.5M or 2B")
@@ -109,8 +101,6 @@ def _estimate(options: argparse.Namespace) -> Outcome:
 
 
 def _as_data(estimate) -> dict:
-    """An estimate, ready for JSON."""
-
     def band(values: tuple[float, float, float] | None, unit: str) -> dict | None:
         if values is None:
             return None

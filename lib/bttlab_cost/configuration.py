@@ -32,7 +32,7 @@ Linear = tuple[int, int, int, str]
 
 
 class CostError(BttlabError):
-    """A fine-tuning run that cannot be estimated as asked."""
+    """A fine-tuning run cannot be estimated as asked."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,6 @@ class FineTuning:
         Tokens of a sequence; with `padding` "longest" the median of the data set.
     method : {"full", "lora", "qlora"}
         Train every parameter, or low-rank adapters, over weights as they are or in four bits (NF4).
-    lora_rank : int
-    vocabulary : int
     mixer : {"attention", "mamba"}
         What mixes the tokens of a sequence. With "mamba" embedding and output are one matrix.
     key_value_heads : int
@@ -150,16 +148,10 @@ class FineTuning:
     def padded_length(self, batch: int, tail: float | np.ndarray) -> float | np.ndarray:
         """Return the expected tokens of each sequence of a batch with its padding; it has the shape of `tail`.
 
-        Beyond their shortest, lengths are taken to be exponential: the longest of B sequences is expected to lie
-        tail (H_B - ln 2) tokens above the median, H_B = 1 + 1/2 + … + 1/B. One tail serves both data sets of Xia et
-        al., whose medians are 79 and 174 tokens.
-
-        Parameters
-        ----------
-        batch : int
-            Sequences.
-        tail : float or ndarray
-            Mean excess of the lengths over their shortest, tokens; a fitted coefficient (`bttlab_cost.calibration`).
+        `tail` is the mean excess of the lengths over their shortest, tokens: a fitted coefficient. Beyond their
+        shortest, lengths are taken to be exponential: the longest of B sequences is expected to lie tail (H_B - ln 2)
+        tokens above the median, H_B = 1 + 1/2 + … + 1/B. One tail serves both data sets of Xia et al., whose medians
+        are 79 and 174 tokens.
         """
         longest = self.longest_length
         if longest == self.sequence_length:  # no padding, or none is longer
@@ -175,7 +167,6 @@ class FineTuning:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of a value of the model's precision."""
         return VALUE_BYTES[self.precision]
 
     @property

@@ -40,8 +40,8 @@ class Price:
         A name of data/gpus.json.
     usd_per_hour : float
         Of one GPU, on demand.
-    provider, source, read_in, date : str
-        The provider, its page, the collection that lists the price, and its date (ISO 8601).
+    source, read_in, date : str
+        The provider's page, the collection that lists the price, and its date (ISO 8601).
 
     Raises
     ------
@@ -87,8 +87,6 @@ class Estimate:
 
     Attributes
     ----------
-    config : FineTuning
-    gpu : Gpu
     price : Price or None
         None if the table has none for this GPU.
     tokens : int
@@ -149,18 +147,7 @@ class Estimate:
 
 
 class Estimator:
-    """The calibrated model of a GPU step together with a table of prices.
-
-    Parameters
-    ----------
-    prices : mapping of str to Price, optional
-        The committed table by default.
-
-    Attributes
-    ----------
-    calibration : Calibration
-        The recorded one.
-    """
+    """The recorded calibration of the model of a GPU step, with a table of prices: the committed one by default."""
 
     def __init__(self, prices: Mapping[str, Price] | None = None):
         self.calibration = read_calibration()

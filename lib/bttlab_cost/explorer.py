@@ -22,17 +22,7 @@ class CostExplorer(Explorer):
 
     Without a price they show hours.
 
-    Parameters
-    ----------
-    estimator : Estimator
-    gpus : mapping of str to Gpu
-    config : FineTuning
-        Where the sliders stand at first; its other fields stay.
-
-    Attributes
-    ----------
-    estimate : Estimate
-        With the largest batch that always fits.
+    The sliders begin at `config`, whose other fields stay; `estimate` has the largest batch that always fits.
     """
 
     def __init__(self, estimator: Estimator, gpus: Mapping[str, Gpu], config: FineTuning):

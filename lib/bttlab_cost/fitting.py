@@ -70,14 +70,8 @@ def fit_time(
 ) -> Coefficients:
     """Return the most likely coefficients: least squares of the logarithms of times, with a prior.
 
-    Parameters
-    ----------
-    throughputs : sequence of Throughput
-    stages : sequence of Stages
-    starts : sequence of Coefficients, optional
-        Where to begin; the best of the optima is returned. By default the prior and points around it.
-    flash : bool
-        Whether to fit `falloff`, which is 0 else, with a heavier prior: a project has few points, many with one error.
+    The fit begins at each of `starts`, by default the prior and points around it, and the best optimum is returned.
+    `flash` fits `falloff`, which is 0 else, with a heavier prior: a project has few points, many with one error.
 
     Raises
     ------

@@ -78,10 +78,8 @@ def operator_seconds(operator: Operator, gpu: Gpu, precision: str, fitted: Coeff
 
 
 def _seconds(operator: Operator, peak, relative, bandwidth, fitted: Coefficients) -> tuple[np.ndarray, ...]:
-    """Return an operator's seconds, and their derivatives as `stage_derivatives`, all but the one by the tail.
-
-    `relative` is the GPU's peak over the A100's.
-    """
+    # The seconds, and their derivatives as in `stage_derivatives`, all but the one by the tail. `relative` is the GPU's
+    # peak over the A100's.
     arithmetic = operator.flops / (fitted.arithmetic * peak) * relative**fitted.falloff
     passes = fitted.passes * operator.elementwise / (fitted.bandwidth * bandwidth)
     memory = operator.traffic / (fitted.bandwidth * bandwidth) + passes
@@ -125,21 +123,10 @@ def host_share(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -
 def stage_derivatives(
     config: FineTuning, gpus: Sequence[Gpu], batches: Sequence[int], fitted: Coefficients
 ) -> dict[str, np.ndarray]:
-    """Return the seconds of each stage of several steps with their derivatives.
+    """Return the seconds of each stage of several steps with their derivatives, shape (8, steps).
 
-    Parameters
-    ----------
-    config : FineTuning
-    gpus : sequence of Gpu
-    batches : sequence of int
-        Sequences of each step.
-    fitted : Coefficients
-
-    Returns
-    -------
-    dict of str to ndarray, shape (8, steps)
-        Of each stage: seconds, then derivatives by the logarithm of each of the `Coefficients`, in their order, but
-        by `falloff` itself. The one by the tail is a central difference, the others are exact.
+    Rows are seconds, then derivatives by the logarithm of each of the `Coefficients`, in their order, but by `falloff`
+    itself. The one by the tail is a central difference, the others are exact.
     """
     nudge = 1e-4
     tails = fitted.tail * np.array([1 - nudge, 1, 1 + nudge])

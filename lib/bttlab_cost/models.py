@@ -34,7 +34,7 @@ def find_model(text: str) -> FineTuning:
     """Return the model that a word means: a name, then changes of it, as "small,top_k=8,method=lora".
 
     The path of a `config.json` of Hugging Face, of a folder with one, and the name of a model in its local cache mean
-    that model (`bttlab_cost.hub`), fine-tuned with LoRA in BF16 with FlashAttention.
+    that model, fine-tuned with LoRA in BF16 with FlashAttention.
 
     Raises
     ------

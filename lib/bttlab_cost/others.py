@@ -21,10 +21,8 @@ class Run:
     ----------
     model : str
         A key of models.json.
-    method, gpu : str
     batch, sequence : int
         Of a micro-batch.
-    checkpointing : bool
     sequences, seconds : float, optional
         How many sequences it trained in how long.
     accumulation : int, optional
@@ -71,12 +69,10 @@ class Project:
 
     Attributes
     ----------
-    project, source, how : str
     fitted : bool
         Whether the model is fitted to it, or it is held out.
     options : dict
         Fields of `FineTuning` that all its runs share.
-    runs : list of Run
     """
 
     project: str
@@ -87,7 +83,6 @@ class Project:
     options: dict[str, Any] = field(default_factory=dict)
 
     def configuration(self, run: Run) -> FineTuning:
-        """Return how a run was trained."""
         given = _models()[run.model] | self.options
         if run.accumulation:
             given["accumulation"] = run.accumulation

@@ -49,19 +49,7 @@ def read_links() -> dict[str, Link]:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Several GPUs and how they share the work.
-
-    Parameters
-    ----------
-    gpus : int
-    strategy : {"ddp", "zero1", "zero2", "zero3", "fsdp", "tensor"}
-    link : Link
-
-    Raises
-    ------
-    CostError
-        If there are fewer than two GPUs, or the strategy is unknown.
-    """
+    """Several GPUs, one of `STRATEGIES` in which they share the work, and their link."""
 
     gpus: int
     strategy: str
@@ -95,7 +83,6 @@ class Parallel:
             raise CostError("--parallel tensor: weights in four bits are not split; take fsdp, lora or full")
 
     def fixed_bytes(self, config: FineTuning) -> float:
-        """Return what a GPU holds whatever its batch."""
         weights = config.state_bytes - self._optimizer_bytes(config)
         gradients, optimizer = gradient_bytes(config), self._optimizer_bytes(config)
         unpacked = config.value_bytes * config.hidden * config.expert_hidden if config.method == "qlora" else 0

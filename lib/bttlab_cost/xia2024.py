@@ -126,13 +126,7 @@ def series(points: Sequence[Throughput]) -> dict[tuple[str, str, str], list[Thro
 
 
 def equation_2(points: Sequence[Throughput]) -> Callable:
-    """Fit equation 2 to points of one model, data set and GPU.
-
-    Returns
-    -------
-    callable
-        Batch size and sparsity to sequences a second.
-    """
+    """Fit equation 2 to points of one model, data set and GPU; it maps batch and sparsity to sequences a second."""
     c3 = C3[points[0].model]
     batch, sparsity, rate = np.array(
         [(point.batch, point.config.sparsity, point.sequences_per_second) for point in points]

@@ -91,7 +91,7 @@ def _warn(plugin: str, error: Exception) -> None:
 def parse(text: str) -> tuple[Method, ...]:
     """Return the methods of a combination.
 
-    Its text joins names by "+", each with parameters if wanted: "tensor+lion", "galore:rank=16,every=50", or is "dense".
+    Its text joins names by "+", each with parameters if wanted, as "tensor+galore:rank=16,every=50"; "dense" is none.
 
     Raises
     ------

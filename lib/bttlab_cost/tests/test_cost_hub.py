@@ -1,25 +1,19 @@
-"""Models of Hugging Face: parameters as published, odd files refused in one line, with transformers and without."""
+"""Models of Hugging Face: parameters as published, odd files refused in one line."""
 
 import json
 import os
+import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from bttlab.cli import main
-from bttlab_cost import hub
 from bttlab_cost.configuration import CostError
 from bttlab_cost.models import find_model
 
 PUBLIC = json.loads((Path(__file__).parent / "public_models.json").read_text())["models"]
 LLAMA = PUBLIC["llama-3-8b"][1]
-
-
-@pytest.fixture(params=["with transformers", "without"])
-def library(request, monkeypatch):
-    if request.param == "without":
-        monkeypatch.setattr(hub, "find_spec", lambda name: None)
-    return request.param
 
 
 @pytest.fixture
@@ -33,20 +27,22 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_parameters_are_the_published_ones_or_the_model_is_refused(write, library, name):
+def test_parameters_are_the_published_ones(write, name):
     billions, values = PUBLIC[name]
-    try:
-        found = find_model(write(values))
-    except CostError as error:
-        assert library == "without" and f"model_type is {values['model_type']!r}" in str(error)
-        return
+    found = find_model(write(values))
     assert found.parameters == pytest.approx(1e9 * billions, rel=0.01)
-    if library == "with transformers":
-        repeated = 12 if name == "albert-base-v2" else 1  # one layer, twelve times
-        # The matrices that the step multiplies with are all of the model's but the tables, norms and vision towers.
-        assert 0.55 * found.parameters / repeated < found.linear_elements() / repeated < 1.001 * found.parameters or (
-            billions < 0.5 or name == "gemma-3-4b"
-        )
+    repeated = 12 if name == "albert-base-v2" else 1  # one layer, twelve times
+    # The matrices that the step multiplies with are all of the model's but the tables, norms and vision towers.
+    assert 0.55 * found.parameters / repeated < found.linear_elements() / repeated < 1.001 * found.parameters or (
+        billions < 0.5 or name == "gemma-3-4b"
+    )
+
+
+def test_without_transformers_a_config_json_is_refused_in_one_line(write, monkeypatch):
+    monkeypatch.delitem(sys.modules, "bttlab_cost.architectures", raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(CostError, match=r"needs transformers, which is not installed: pip install 'transformers"):
+        find_model(write(LLAMA))
 
 
 def test_a_vision_tower_without_its_shape_is_not_counted(write):
@@ -75,14 +71,14 @@ ODD = {
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in ODD.items() for value in values])
-def test_odd_values_are_one_line_that_names_the_field(write, library, capsys, field, value):
+def test_odd_values_are_one_line_that_names_the_field(write, capsys, field, value):
     code = main(["cost", "--model", write(LLAMA | {field: value}), "--gpu", "H100", "--tokens", "1M"])
     captured = capsys.readouterr()
     assert code == 2 and captured.err.count("\n") == 1 and field in captured.err
 
 
 @pytest.mark.parametrize("field", ["num_hidden_layers", "hidden_size"])
-def test_a_missing_shape_is_not_taken_from_defaults(write, library, field):
+def test_a_missing_shape_is_not_taken_from_defaults(write, field):
     with pytest.raises(CostError, match=field):
         find_model(write({name: value for name, value in LLAMA.items() if name != field}))
 
@@ -98,14 +94,11 @@ def test_files_that_are_no_configuration(tmp_path, write, capsys):
         find_model(str(tmp_path / "none.json"))
 
 
-def test_a_folder_a_byte_order_mark_and_a_name_in_the_local_cache(tmp_path, write, library, monkeypatch):
+def test_a_folder_a_byte_order_mark_and_a_name_in_the_local_cache(tmp_path, write, monkeypatch):
     path = Path(write("\ufeff" + json.dumps(LLAMA)))
     assert find_model(str(path)).parameters == find_model(f"{tmp_path},method=qlora").parameters == 8_030_261_248
-    if library == "with transformers":
-        import huggingface_hub
-
-        monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda name, file: str(path.parent / file))
-        assert find_model("meta-llama/Meta-Llama-3-8B,lora_rank=4").parameters == 8_030_261_248
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda name, file: str(path.parent / file))
+    assert find_model("meta-llama/Meta-Llama-3-8B,lora_rank=4").parameters == 8_030_261_248
     with pytest.raises(CostError, match="name in the local cache"):
         monkeypatch.undo()
         find_model("nobody/nothing")
