@@ -55,15 +55,7 @@ _LIBRARIES = {b"libc.so.6", b"libm.so.6"}
 
 @dataclass(frozen=True)
 class OverlayDefinition:
-    """Definition of an overlay: its source and kernels.
-
-    Attributes
-    ----------
-    source : str
-        File with the kernels' top functions, relative to the folder of HLS sources.
-    emulation_flags : tuple of str
-        Compiler flags for the emulated card only.
-    """
+    """Definition of an overlay: its kernels, and the file with their top functions in the folder of HLS sources."""
 
     name: str
     source: str
@@ -71,7 +63,7 @@ class OverlayDefinition:
     emulation_flags: tuple[str, ...] = ()
 
     def machine(self, hls_src: Path) -> dict[str, Any] | None:
-        """Return the processor that the source describes, as a manifest entry; None if the source has no isa.h."""
+        """Return the processor that the source describes; None if the source has no isa.h."""
         folder = (hls_src / self.source).parent
         return read_machine(folder).to_dict() if (folder / "isa.h").is_file() else None
 
@@ -120,13 +112,7 @@ def hardware_digest(definition: OverlayDefinition, hls_src: Path, clock_mhz: int
 
 
 def check_prototypes(definition: OverlayDefinition, hls_src: Path) -> None:
-    """Check that the kernels' descriptions match the functions in the source.
-
-    Raises
-    ------
-    OverlayError
-        If names, order or types of the arguments differ: registers would then pass wrong arguments.
-    """
+    """Raise OverlayError unless names, order and types of the kernels' arguments match the functions in the source."""
     path = hls_src / definition.source
     source = read_file(path).decode()
     for kernel in definition.kernels:
@@ -150,10 +136,7 @@ def check_prototypes(definition: OverlayDefinition, hls_src: Path) -> None:
 def compile_image(definition: OverlayDefinition, image: Image, hls_src: Path) -> bytes:
     """Return the compiled kernels for a level of vector instructions, cached in hls_src/build.
 
-    Raises
-    ------
-    OverlayError
-        If there is no compiler, the source does not compile, or the result would not load on an old system.
+    An image that would not load on an old system is an OverlayError, as is a source that does not compile.
     """
     compiler = os.environ.get("CXX") or "g++"
     key = digest(f"{sources_digest(definition, hls_src)} {_run([compiler, '--version']).stdout}".encode())[:16]
@@ -189,13 +172,7 @@ def portability_faults(image: bytes) -> list[str]:
 
 
 def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Path) -> list[OverlayEntry]:
-    """Build overlays, write them and their manifest entries, and return the entries.
-
-    Raises
-    ------
-    OverlayError
-        As `check_prototypes` and `compile_image`; nothing is written then.
-    """
+    """Build overlays, write them and their manifest entries; after an OverlayError nothing is written."""
     definitions = list(definitions)
     for definition in definitions:
         check_prototypes(definition, hls_src)
@@ -229,17 +206,8 @@ def install(
 ) -> OverlayEntry:
     """Copy an overlay that Vitis linked for a card to overlays/hw/, list it in the manifest and return its entry.
 
-    Parameters
-    ----------
-    clock_mhz : int
-        The clock that it was built for.
-    sources : str, optional
-        `hardware_digest` when the build began; by default the current one.
-
-    Raises
-    ------
-    OverlayError
-        If the file is not an .xclbin for hardware, or not for a U50; nothing is written then.
+    `sources` is the `hardware_digest` when the build began, by default the current one. A file that is not an .xclbin
+    for a U50 is an OverlayError; nothing is written then.
     """
     data = read_file(xclbin)
     try:
@@ -309,7 +277,6 @@ def stale_hardware(hls_src: Path, overlays: Path) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, OverlayDefinition] = DEFINITIONS) -> int:
-    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bttlab.card.build", description="Build the emulation overlays.")
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"default: all of {', '.join(definitions)}")
     action = parser.add_mutually_exclusive_group()

@@ -19,12 +19,7 @@ PROGRAMS = 32  # size of the cache: a sweep uses its models several times
 
 @dataclass(frozen=True, eq=False)
 class CompiledProgram:
-    """A program and its image in HBM.
-
-    Attributes
-    ----------
-    image : ndarray of int32, shape (vectors, 16)
-    """
+    """A program and its image in HBM, int32 of shape (vectors, 16)."""
 
     program: Program
     image: np.ndarray
@@ -46,17 +41,8 @@ def compiled_program(
 ) -> CompiledProgram:
     """Return the program of a model, from a cache of the last ones.
 
-    Parameters
-    ----------
-    shapes : mapping of str to sequence of int, optional
-        Of the parameters, if linear layers have different ranks.
-    flow : str or tuple of int
-        As for `bttlab.compiler.program.compile_program`.
-
-    Raises
-    ------
-    ProgramError
-        If the machine cannot run the model.
+    `shapes` are those of the parameters, if linear layers have different ranks; `flow` and the ProgramError are as for
+    `bttlab.compiler.program.compile_program`.
     """
     flow = chosen_flow(config, flow, shapes=shapes)
     items = None if shapes is None else tuple((name, tuple(map(int, shape))) for name, shape in shapes.items())
@@ -96,16 +82,7 @@ def _compiled(
 
 
 def check_image(image: np.ndarray) -> None:
-    """Check that an image is undamaged and made for this package's machine.
-
-    Parameters
-    ----------
-    image : ndarray of int32, shape (vectors, 16)
-
-    Raises
-    ------
-    ProgramError
-    """
+    """Raise ProgramError unless an image is undamaged and made for this package's machine."""
     if image.dtype != np.int32 or image.ndim != 2 or image.shape[1] != M.LANES or len(image) < 2:
         raise ProgramError(
             f"the program is {image.dtype} of shape {image.shape}, not int32 vectors of {M.LANES} integers; "

@@ -32,18 +32,9 @@ class CardError(BttlabError):
 class ComputeUnit:
     """A kernel of the loaded overlay: its AXI-Lite registers, and its function in the compiled image.
 
-    Parameters
-    ----------
-    code : bytes
-        The shared library with the compiled kernel.
-    memory : CardMemory
-        The device memory that its pointers refer to.
-    thread_name : str
-        Of the thread that runs the kernel.
-    note : callable, optional
-        Called with True when the kernel starts and with False when it has ended.
-    threads : int
-        Host threads that execute the kernel, 1 or 2. A call goes on with one if there is no processor for the second.
+    `memory` is what its pointers refer to. `note` is called with True when the kernel starts and with False when it has
+    ended. `threads` are the host threads that execute it, 1 or 2; a call goes on with one if there is no processor for
+    the second.
     """
 
     def __init__(
@@ -96,15 +87,8 @@ class ComputeUnit:
     def write(self, offset: int, data: bytes, here: bool = False) -> None:
         """Write registers; the start bit in AP_CTRL starts the kernel, after the other registers are written.
 
-        Parameters
-        ----------
-        here : bool
-            Run the kernel on the caller's thread and return when it has ended, instead of starting a thread for it.
-
-        Raises
-        ------
-        CardError
-            If the kernel is running, or an argument is invalid; the kernel is not started then.
+        With `here` the kernel runs on the caller's thread, and this returns when it has ended. If the kernel is
+        running, or an argument is invalid, a CardError is raised and the kernel is not started.
         """
         for begin in range(0, len(data), 4):
             if offset + begin in self._writable:
@@ -204,13 +188,7 @@ class ComputeUnit:
                 thread.join()
 
     def _arguments(self) -> list[int | float]:
-        """Return the values of the argument registers, pointers as addresses in this process.
-
-        Raises
-        ------
-        CardError
-            If a pointer is invalid.
-        """
+        """Return the values of the argument registers, pointers as addresses in this process; CardError if invalid."""
         values = [
             argument.decode(self._registers[offset : offset + argument.size])
             for argument, offset in zip(self.kernel.arguments, self.kernel.offsets, strict=True)

@@ -86,17 +86,9 @@ class EmulatedU50(pynq.Device):
 
     @classmethod
     def trust(cls, overlay: str | Path) -> str:
-        """Allow an overlay that the manifest does not list. It contains native code, which runs with your rights.
+        """Allow an overlay that the manifest does not list, by its .xclbin or its SHA-256; return the SHA-256.
 
-        Parameters
-        ----------
-        overlay : path or str
-            The .xclbin with its current content, or its SHA-256 in hexadecimal digits.
-
-        Returns
-        -------
-        str
-            The SHA-256.
+        It contains native code, which runs with your rights.
         """
         value = str(overlay)
         sha256 = value if _DIGEST.fullmatch(value) else digest(read_file(overlay))
@@ -106,13 +98,7 @@ class EmulatedU50(pynq.Device):
     # --- overlays
 
     def set_bitfile_name(self, bitfile_name: str) -> None:
-        """Set the card's description from an overlay, which PYNQ does before it loads one.
-
-        Raises
-        ------
-        OverlayError
-            As `get_bitfile_metadata`; the description does not change then.
-        """
+        """Set the card's description from an overlay, which PYNQ does before it loads one."""
         try:
             super().set_bitfile_name(bitfile_name)
         except OverlayError:
@@ -120,13 +106,7 @@ class EmulatedU50(pynq.Device):
             raise
 
     def get_bitfile_metadata(self, bitfile_name: str) -> XclBin:
-        """Check an overlay's file and return PYNQ's description of it.
-
-        Raises
-        ------
-        OverlayError
-            If the file cannot be read, is damaged, or is not an emulation overlay.
-        """
+        """Return PYNQ's description of an overlay; OverlayError if its file is damaged or not an emulation overlay."""
         data = read_file(bitfile_name)
         try:
             overlay = read_xclbin(data)
@@ -137,14 +117,10 @@ class EmulatedU50(pynq.Device):
         return parser
 
     def download(self, bitstream: pynq.Bitstream, parser: XclBin | None = None) -> None:
-        """Replace the loaded overlay; if that fails, it stays loaded.
+        """Replace the loaded overlay.
 
-        Raises
-        ------
-        CardError
-            If a kernel is running.
-        OverlayError
-            As `get_bitfile_metadata`; if the overlay is not trusted; or if the processor cannot run it.
+        It stays loaded after a CardError, because a kernel is running, or an OverlayError: the new one is invalid, is
+        not trusted, or the processor cannot run it.
         """
         try:
             self._check_idle("load an overlay")
@@ -181,7 +157,6 @@ class EmulatedU50(pynq.Device):
         return self.contexts.setdefault(description["cu_name"], description["cu_index"])
 
     def close_context(self, cu_name: str) -> None:
-        """Close the context that `open_context` opened."""
         if self.contexts.pop(cu_name, None) is None:
             raise CardError(f"the context of {cu_name} is not open")
 
@@ -189,13 +164,7 @@ class EmulatedU50(pynq.Device):
 
     @property
     def default_memory(self) -> HbmBank:
-        """The only memory bank that the overlay uses.
-
-        Raises
-        ------
-        CardError
-            If it uses several banks, or no overlay is loaded.
-        """
+        """The only memory bank that the overlay uses; CardError if there is not exactly one."""
         used = [bank for bank in self.mem_dict.values() if bank["used"]]
         if not used:
             raise CardError(f"{self.name} has no overlay, so no memory bank is in use; load one first")
@@ -207,11 +176,9 @@ class EmulatedU50(pynq.Device):
         return self.get_memory(used[0])
 
     def get_memory(self, desc: dict[str, Any]) -> HbmBank:
-        """Return the bank that an entry of `mem_dict` describes."""
         return HbmBank(self, desc)
 
     def get_memory_by_idx(self, idx: int) -> HbmBank:
-        """Return the bank with an index."""
         return self._find_memory("idx", idx)
 
     def get_memory_by_name(self, name: str) -> HbmBank:
@@ -293,13 +260,7 @@ class EmulatedU50(pynq.Device):
 
     @classmethod
     def check_trusted(cls, path: Path, sha256: str, content: str = "contains native code") -> None:
-        """Check that an overlay's file is listed in the manifest or trusted, for any card.
-
-        Raises
-        ------
-        OverlayError
-            If it is neither, or other users can write to the manifest.
-        """
+        """Raise OverlayError unless an overlay's file is trusted, or listed in a manifest that others cannot write."""
         if sha256 in cls._trusted | set(re.findall(r"[0-9a-f]{64}", os.environ.get("BTTLAB_TRUST", ""))):
             return
         folder = overlays_folder()

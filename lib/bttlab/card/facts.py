@@ -8,22 +8,10 @@ from bttlab.util.places import ROOT
 
 @dataclass(frozen=True)
 class CardFacts:
-    """A card's resources, from its data sheet.
+    """A card's resources, from its data sheet, which rounds lookup tables and flip-flops to thousands.
 
-    Attributes
-    ----------
-    name, platform, part : str
-        The card's name, the shell that overlays are linked for, and the FPGA.
-    lookup_tables, flip_flops, dsps, bram36, uram : int
-        Resources of the FPGA; the data sheet rounds the first two to thousands.
-    hbm_bytes, hbm_banks : int
-        Device memory, and the pseudo-channels (banks of equal size) it is split into.
-    board_watts : float
-        Limit of the board's power.
-    clock_mhz : int
-        Clock that the shell gives to kernels unless the overlay requests another.
-    source : str
-        Where the figures were published.
+    `platform` is the shell that overlays are linked for, `hbm_banks` the pseudo-channels of equal size, `board_watts`
+    the limit of the board's power, `clock_mhz` what the shell gives unless the overlay requests another clock.
     """
 
     name: str
@@ -42,7 +30,6 @@ class CardFacts:
 
     @property
     def hbm_bank_bytes(self) -> int:
-        """Size of one HBM bank in bytes."""
         return self.hbm_bytes // self.hbm_banks
 
 

@@ -53,10 +53,7 @@ class CardMemory:
     def allocate(self, bank: int, size: int) -> tuple[int, int]:
         """Allocate `size` bytes in a bank, all zero, and return their handle and device address.
 
-        Raises
-        ------
-        CardMemoryError
-            If the bank has no contiguous free space of that size, or the host refuses the mapping.
+        CardMemoryError if the bank has no contiguous free space of that size, or the host refuses the mapping.
         """
         if size < 1:
             raise CardMemoryError(f"a buffer of {size} bytes: it needs at least one")
@@ -95,13 +92,7 @@ class CardMemory:
             return self._used(bank), len(self._banks[bank])
 
     def span(self, handle: int, offset: int, size: int) -> int:
-        """Return the host address of `size` bytes of a buffer.
-
-        Raises
-        ------
-        CardMemoryError
-            If the buffer was freed, or the bytes are not in it: the array is then not a view of the buffer.
-        """
+        """Return the host address of `size` bytes of a buffer; CardMemoryError if they are not in it or it is freed."""
         begin, end = self._spans.get(handle, (0, 0))
         if begin == end:
             raise CardMemoryError("the buffer was freed; allocate a new one")
@@ -176,16 +167,7 @@ class HbmBank:
     def allocate(self, shape: int | tuple[int, ...], dtype: Any = "u4", cacheable: int = 0) -> "CardBuffer":
         """Allocate a buffer in this bank: a host array of zeros and as many bytes on the card.
 
-        Parameters
-        ----------
-        shape : int or tuple of int
-        cacheable : int
-            Has no effect, as on a real card.
-
-        Raises
-        ------
-        CardMemoryError
-            As `CardMemory.allocate`.
+        `cacheable` has no effect, as on a real card. Errors are those of `CardMemory.allocate`.
         """
         del cacheable
         dtype = np.dtype(dtype)
@@ -204,7 +186,6 @@ class HbmBank:
 
     @property
     def num_buffers(self) -> int:
-        """Number of buffers in the bank."""
         return self.device.memory.usage(self.idx)[1]
 
     def __eq__(self, other: object) -> bool:
@@ -227,12 +208,10 @@ class CardBuffer(PynqBuffer):
             self.device.memory.release(self.bo)
 
     def flush(self) -> None:
-        """Copy this buffer, or view of one, from the host to the card."""
         self._check_contiguous()
         super().flush()
 
     def invalidate(self) -> None:
-        """Copy this buffer, or view of one, from the card to the host."""
         self._check_contiguous()
         super().invalidate()
 

@@ -18,14 +18,7 @@ CPUINFO = Path("/proc/cpuinfo")
 class Image:
     """A level of vector instructions that kernels are compiled for.
 
-    Attributes
-    ----------
-    name : str
-        Name of the image in the overlay.
-    features : frozenset of str
-        Features that the processor must have, under their names in /proc/cpuinfo.
-    flags : tuple of str
-        Compiler flags. All have -mno-fma: a fused multiply-add would change the bits.
+    `features` has the names of /proc/cpuinfo. All flags have -mno-fma: a fused multiply-add would change the bits.
     """
 
     name: str
@@ -59,10 +52,7 @@ def cpu_features() -> frozenset[str]:
 def choose_image(available: Collection[str]) -> str:
     """Return the best of an overlay's images for this processor, or the one that $BTTLAB_IMAGE names.
 
-    Raises
-    ------
-    OverlayError
-        If the processor can run none of the images, or $BTTLAB_IMAGE names one that does not exist or cannot run.
+    OverlayError if the processor can run none of the images, or $BTTLAB_IMAGE names one that cannot be used.
     """
     features = cpu_features()
     required = os.environ.get("BTTLAB_IMAGE")
@@ -81,17 +71,9 @@ def choose_image(available: Collection[str]) -> str:
 
 
 class NativeImage:
-    """A loaded image of kernels, with static memory of its own, initially zero. Garbage collection unloads it.
+    """A loaded shared library of kernels, with static memory of its own, initially zero.
 
-    Parameters
-    ----------
-    image : bytes
-        A shared library.
-
-    Raises
-    ------
-    OverlayError
-        If it cannot be loaded.
+    Garbage collection unloads it. OverlayError if it cannot be loaded.
     """
 
     def __init__(self, image: bytes) -> None:
@@ -108,13 +90,6 @@ class NativeImage:
         weakref.finalize(self, _unload, self._library._handle, file).atexit = False
 
     def function(self, kernel: Kernel) -> Callable[..., Any]:
-        """Return a kernel's compiled function.
-
-        Raises
-        ------
-        OverlayError
-            If the image has no such kernel.
-        """
         try:
             return kernel.prototype((kernel.name, self._library))
         except AttributeError:

@@ -23,18 +23,10 @@ class OverlayError(BttlabError):
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a kernel.
+    """One argument of a kernel, named as in the C++ source.
 
-    Parameters
-    ----------
-    name : str
-        As in the C++ source.
-    ctype : str
-        "int", "unsigned int", "float", or a pointer: "int*", "float*", "void*" (to any other type).
-    bank : int, optional
-        HBM bank that a pointer's port is connected to; scalars have none.
-    width : int
-        Data width of a pointer's port in bits; buffers must be aligned to it.
+    Its type is in `CTYPES`; "void*" points to any other type. A pointer has the HBM bank and the width in bits of its
+    port, to which buffers must be aligned.
     """
 
     name: str
@@ -56,7 +48,6 @@ class Argument:
 
     @property
     def is_pointer(self) -> bool:
-        """True if it is an address in device memory."""
         return self.ctype.endswith("*")
 
     @property
@@ -71,15 +62,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel with the AP_CTRL_HS protocol and its arguments in AXI-Lite registers.
-
-    Parameters
-    ----------
-    name : str
-        Name of its top function.
-    arguments : sequence of Argument
-        In the order of the function's parameters.
-    """
+    """A kernel with the AP_CTRL_HS protocol and its arguments, in the function's order, in AXI-Lite registers."""
 
     name: str
     arguments: Sequence[Argument]

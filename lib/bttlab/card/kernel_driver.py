@@ -24,14 +24,8 @@ from bttlab.model import Optimizer
 class ChipState:
     """State of the chip between two calls. A call that changes the state replaces the object in one assignment.
 
-    Attributes
-    ----------
-    memory : PynqBuffer, optional
-        Buffer for parameters and moments, once they are loaded. On a shared card it has a copy of them.
-    step : int
-        Number of samples trained on.
-    moments : tuple of str, optional
-        Names of the moments of the optimizer used in that training.
+    `memory` is the buffer for parameters and moments, once they are loaded; on a shared card it has a copy of them.
+    `step` is the number of samples trained on, and `moments` are those of that training's optimizer.
     """
 
     program: CompiledProgram | None = None
@@ -67,14 +61,9 @@ class KernelDriver(DefaultIP):
     def _on_card(self, work: Callable[[], None], publish: Callable[[], None] = lambda: None) -> None:
         """Run kernel calls, then make their results the driver's state.
 
-        Parameters
-        ----------
-        work : callable
-            Calls the kernel. On a shared card it runs again if the card was lost meanwhile, so it may change only
-            scratch buffers, and must copy the chip's state to host memory.
-        publish : callable
-            Makes the scratch buffers the driver's state. It runs once, after the last check that this process has the
-            card; nothing is repeated after it.
+        On a shared card `work` runs again if the card was lost meanwhile, so it may change only scratch buffers, and
+        must copy the chip's state to host memory. `publish` makes the scratch buffers the driver's state. It runs once,
+        after the last check that this process has the card; nothing is repeated after it.
         """
         if self._share is None:
             work()
@@ -101,12 +90,10 @@ class KernelDriver(DefaultIP):
         return self._memories[number]
 
     def _load(self, memory: Any) -> None:
-        """Copy a parameter buffer to the chip."""
         memory.sync_to_device()
         self._run(M.LOAD, memory=memory)
 
     def _store(self, memory: Any) -> None:
-        """Copy parameters and moments from the chip to a parameter buffer."""
         self._run(M.STORE, memory=memory)
         memory.sync_from_device()
 
@@ -162,7 +149,6 @@ class KernelDriver(DefaultIP):
                 results[:] = np.array(answers).view(self._result_record)
 
     def _run(self, command: int, samples: int = 0, optimizer: Optimizer | None = None, memory: Any = None) -> None:
-        """Run the kernel to its end."""
         memory = self._memories[0] if memory is None else memory
         buffers = (self._records, self._results, memory, self._image)
         if self._share is not None:
@@ -188,7 +174,6 @@ class KernelDriver(DefaultIP):
             raise
 
     def _allocate(self, argument: str, size: int) -> Any:
-        """Allocate a buffer of `size` bytes in an argument's bank."""
         return self._banks[argument].allocate((size // 4,), np.int32)
 
     def _at_least(self, argument: str, buffer: Any, size: int) -> Any:

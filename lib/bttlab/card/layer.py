@@ -19,17 +19,9 @@ PROGRAMS = 64  # size of the cache
 
 @dataclass(frozen=True)
 class LayerRun:
-    """Results and cycles of a layer's program.
+    """Results and cycles of a layer's program: y and dx (tokens, features), the six cores' gradients, the bias's.
 
-    Attributes
-    ----------
-    y, dx : ndarray of float32, shape (tokens, features)
-    gradients : list of ndarray
-        Of the six cores, in their shapes.
-    bias_gradient : ndarray, shape (features,)
-    timing : Timing
-        When each instruction runs, and the exact cycles of the machine's loop for both passes (modelled from the
-        program).
+    The timing has the modelled, exact cycles of the machine's loop for both passes.
     """
 
     program: LayerProgram
@@ -41,7 +33,6 @@ class LayerRun:
 
 
 def shape_of(layer: Any) -> LayerShape:
-    """Return the shape of a `bttlab.tensor.TTLinear`."""
     ranks = tuple(int(core.shape[2]) for core in layer.used_cores())[:-1]
     return LayerShape(tuple(layer.out_modes), tuple(layer.in_modes), ranks)
 
@@ -61,14 +52,10 @@ def _compiled(shape: LayerShape, tokens: int, flow: Any) -> CompiledProgram:
 
 
 def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> LayerProgram:
-    """Return a layer's program.
+    """Return the program of a `bttlab.tensor.TTLinear` or its shape.
 
-    Parameters
-    ----------
-    layer : bttlab.tensor.TTLinear or LayerShape
-    flow : str, tuple of int, or Order
-        "bidirectional", "right_to_left", "auto", or the number of cores merged at each end, as in a model's program.
-        Or a custom contraction path: a `bttlab.tensor.Order`, or its steps, such as "z = x R4", one a line.
+    The flow is "bidirectional", "right_to_left", "auto", or the number of cores merged at each end, as in a model's
+    program; or a custom contraction path: a `bttlab.tensor.Order`, or its steps, such as "z = x R4", one per line.
 
     Raises
     ------
@@ -84,21 +71,10 @@ def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> Layer
 def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
     """Run a layer's forward and backward pass on the card.
 
-    Parameters
-    ----------
-    trainer : TrainerDriver or pynq.Overlay
-        Of the overlay `trainer`. This replaces its program and parameters.
-    layer : bttlab.tensor.TTLinear
-        Its cores and bias are converted to float32.
-    flow
-        As for `layer_program`.
-    x, dy : array of shape (tokens, features)
-        Input, and the gradient of a loss with respect to y; arrays or PyTorch tensors, converted to float32.
-
-    Raises
-    ------
-    bttlab.tensor.ShapeError, ProgramError
-        As for `layer_program`, or if the shape of x or dy does not fit the layer; nothing runs then.
+    The trainer is the driver, or its overlay; this replaces its program and parameters. Cores and bias of the
+    `bttlab.tensor.TTLinear` are converted to float32, as are x and dy (tokens, features), arrays or PyTorch tensors:
+    the input, and the gradient of a loss with respect to y. Errors are those of `layer_program`; a ProgramError if
+    shapes do not fit the layer.
     """
     trainer = trainer if isinstance(trainer, TrainerDriver) else trainer.trainer_1
     shape = shape_of(layer)
@@ -125,12 +101,9 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
 
 
 def autograd_errors(run: LayerRun, layer: Any, x: Any, dy: Any) -> dict[str, float]:
-    """Compare a run with PyTorch's autograd in double precision, on the weight W reassembled from the cores.
+    """Return the largest errors of y, dx, dG1 to dG6 and db, relative to the largest element of each.
 
-    Returns
-    -------
-    dict of str to float
-        For y, dx, dG1 to dG6 and db: the largest error, relative to the largest element.
+    A run is compared with PyTorch's autograd in double precision, on the weight W reassembled from the cores.
     """
     cores = [torch.tensor(_array(core), dtype=torch.double, requires_grad=True) for core in layer.used_cores()]
     double_x = torch.tensor(_array(x), dtype=torch.double, requires_grad=True)
@@ -146,5 +119,4 @@ def autograd_errors(run: LayerRun, layer: Any, x: Any, dy: Any) -> dict[str, flo
 
 
 def _array(values: Any) -> np.ndarray:
-    """Return an array or a tensor as a float32 array."""
     return np.asarray(values.detach() if hasattr(values, "detach") else values, np.float32)

@@ -23,34 +23,24 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class OverlayEntry:
-    """An overlay of the manifest.
+    """An overlay of the manifest; OverlayError if a field is invalid.
 
-    Parameters
+    Attributes
     ----------
     name : str
         Name for `load_overlay`; an hw and an emulation overlay may have the same name.
     file : str
         Path of the .xclbin, relative to the manifest's folder.
-    kind : {"hw", "emulation"}
     platform : str
         The shell it is linked for.
-    sha256 : str
-        Digest of the file.
-    sources : str
-        Digest of the sources and flags it was built from.
+    sha256, sources : str
+        Digests of the file, and of the sources and flags it was built from.
     clock_mhz : int, optional
         Kernel clock that an hw overlay was built for.
     interfaces : sequence of str
         UUIDs of the shell interface that an hw overlay needs.
-    kernels, images : sequence of str
-        Names of its kernels and of its compiled images (none in an hw overlay).
     machine : mapping, optional
         Version and widths of the training processor, from `Machine.to_dict`.
-
-    Raises
-    ------
-    OverlayError
-        If a field is invalid.
     """
 
     name: str
@@ -95,13 +85,7 @@ def overlays_folder() -> Path:
 
 
 def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
-    """Return the overlays that a folder's manifest lists; none if it has no manifest.
-
-    Raises
-    ------
-    OverlayError
-        If the manifest cannot be read or is invalid.
-    """
+    """Return the overlays that a folder's manifest lists; none without a manifest, OverlayError if it is invalid."""
     path = Path(folder) / MANIFEST
     try:
         values = json.loads(read_regular(path, MOST_MANIFEST))
@@ -119,7 +103,6 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
 
 
 def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
-    """Write a folder's manifest atomically, sorted by name."""
     rows = [asdict(entry) for entry in sorted(entries, key=lambda entry: (entry.name, entry.kind))]
     for row in rows:
         if row["kind"] == "emulation":
@@ -132,10 +115,7 @@ def add_entries(
 ) -> None:
     """Add overlays to a folder's manifest; safe while other processes add overlays.
 
-    Parameters
-    ----------
-    replaces : callable
-        Returns whether a new entry (first argument) replaces an existing one (second argument).
+    `replaces(new, old)` decides which entries are replaced.
     """
     entries = list(entries)
     with changing(folder):
@@ -144,18 +124,11 @@ def add_entries(
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 of `data` in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def read_file(path: str | Path) -> bytes:
-    """Return an overlay's bytes.
-
-    Raises
-    ------
-    OverlayError
-        If it is not a regular file, too large for an overlay, or cannot be read.
-    """
+    """Return an overlay's bytes; OverlayError if it is not a regular file, too large, or cannot be read."""
     try:
         return read_regular(path, MOST_OVERLAY)
     except OSError as error:

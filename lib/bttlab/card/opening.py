@@ -24,26 +24,11 @@ def open_trainer(
     require_card: bool = False,
     lengths: Mapping[int, int] | None = None,
 ) -> TrainerDriver:
-    """Load the overlay of the training processor, then the program of a model.
+    """Load the overlay of the training processor, by its name in the manifest or its path, then the program of a model.
 
-    Parameters
-    ----------
-    config : ModelConfig, or ModuleModel of bttlab.compiler.module
-    shapes : mapping of str to sequence of int, optional
-        Of the parameters, if linear layers have different ranks.
-    flow : str or tuple of int
-        As for `bttlab.compiler.program.compile_program`.
-    device, trust, wait, require_card
-        As for `bttlab.card.load_overlay`.
-    overlay : str
-        Name in the manifest, or path of an .xclbin.
-    lengths : mapping of int to int, optional
-        For flow "auto": the number of samples of each length of the corpus.
-
-    Returns
-    -------
-    TrainerDriver
-        Without parameters: call `load_parameters` next.
+    Parameters are loaded next, by `load_parameters`. `device`, `trust`, `wait` and `require_card` are as for
+    `bttlab.card.load_overlay`, `shapes` and `flow` as for `bttlab.card.compiled.compiled_program`; `lengths` is the
+    number of samples of each length of the corpus, for flow "auto".
 
     Raises
     ------

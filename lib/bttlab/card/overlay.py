@@ -22,14 +22,7 @@ logger = logging.getLogger("bttlab.card")
 
 @dataclass(frozen=True)
 class OverlayFile:
-    """An overlay's file, with the kind of card and the shell that it is for.
-
-    Attributes
-    ----------
-    kind : {"hw", "hw_emu", "emulation"}
-    interfaces : tuple of str
-        UUIDs of the shell's interface.
-    """
+    """An overlay's file, with the kind of card that it is for, and its shell by platform and UUIDs of the interface."""
 
     kind: str
     platform: str
@@ -37,7 +30,6 @@ class OverlayFile:
     path: Path
 
     def suits(self, card: pynq.Device) -> bool:
-        """Return whether the file can be loaded on a card."""
         return self.kind == kind_for(card) and suits(card, self.platform, self.interfaces)
 
 

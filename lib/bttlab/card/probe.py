@@ -16,7 +16,6 @@ from bttlab.card.waiting import CardHungError
 
 
 def main(address: str) -> int:
-    """Run the command line and return its exit code."""
     cards = [card for card in pynq.Device.devices if not isinstance(card, EmulatedU50) and card_name(card) == address]
     try:
         getattr(load_overlay("trainer", cards[0]), TRAINER_KERNEL.instance)  # the driver asks for the machine's version

@@ -17,7 +17,6 @@ OPTIMIZERS = {"sgd": 0, "momentum": 1, "adamw": 2}
 
 
 def sample_dtype() -> np.dtype:
-    """Return the data type of a sample record (docs/processor.md)."""
     return np.dtype(
         [
             ("tokens", "<i4"),
@@ -30,7 +29,6 @@ def sample_dtype() -> np.dtype:
 
 
 def result_dtype() -> np.dtype:
-    """Return the data type of a sample's result record (docs/processor.md)."""
     return np.dtype(
         [
             ("status", "<i4"),
@@ -47,16 +45,7 @@ def result_dtype() -> np.dtype:
 
 
 def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer: Optimizer, smoothing=0.0, step=0):
-    """Return the kernel's records of samples.
-
-    Parameters
-    ----------
-    rates : ndarray of float, shape (n,)
-    smoothing : float
-        Label smoothing.
-    step : int
-        Number of samples trained on before these.
-    """
+    """Return the kernel's records of samples, `step` samples after the first; `rates` are of shape (n,)."""
     config = program.model.config
     records = np.zeros(len(samples), sample_dtype())
     lengths = np.asarray(samples.lengths)
@@ -107,13 +96,7 @@ class NativeProcessor:
         self._library.trainer(*numbers, *(ctypes.c_float(c) for c in constants), *pointers)
 
     def load_program(self, program: Program) -> None:
-        """Load a program.
-
-        Raises
-        ------
-        ProgramError
-            If the machine refuses it because it was made for another machine.
-        """
+        """Load a program; ProgramError if the machine refuses it because it was made for another machine."""
         image = _aligned(program.image())
         result = _aligned(np.zeros(1, result_dtype()))
         self._call(M.LOAD_PROGRAM, len(image), results=result, image=image)
@@ -139,7 +122,6 @@ class NativeProcessor:
         return [layout.unpack(memory[n * layout.vectors : (n + 1) * layout.vectors]) for n in range(3)]
 
     def train(self, records: np.ndarray, optimizer: Optimizer) -> np.ndarray:
-        """Train on sample records and return their results."""
         results = _aligned(np.zeros(len(records), result_dtype()))
         self._call(M.TRAIN, len(records), optimizer, _aligned(records), results)
         return results

@@ -14,17 +14,10 @@ Table = Counter[tuple[str, str]]
 
 
 def cycles_by_layer(instructions: Sequence[Instruction], lengths: Sequence[int], updates: bool = True) -> list[Table]:
-    """Return the cycles of one run of the loop by stage and layer, for each sample length.
+    """Return the cycles of one run of the loop by stage and layer, for each sample length in tokens.
 
-    A cycle counts for the first instruction of the list that needs it. An instruction that overlaps completely with
-    earlier ones therefore counts no cycles.
-
-    Parameters
-    ----------
-    lengths : sequence of int
-        Sample lengths in tokens.
-    updates : bool
-        Whether an update is pending.
+    A cycle counts for the first instruction of the list that needs it: an instruction that overlaps completely with
+    earlier ones counts no cycles. `updates` says whether an update is pending.
     """
     timing = time_program(instructions, np.array(lengths), updates)
     reached = np.maximum.accumulate([np.zeros(len(lengths), int), *timing.end])

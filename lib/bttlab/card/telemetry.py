@@ -67,11 +67,6 @@ class Telemetry:
 
     Each approaches the current level exponentially, with one time constant. The values are computed exactly at each
     reading, so nothing runs in between, and the same levels at the same times give the same values.
-
-    Parameters
-    ----------
-    clock : callable
-        Returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -103,7 +98,6 @@ class Telemetry:
 
     @property
     def info(self) -> DeviceInfo:
-        """The current readings."""
         with self._lock:
             self._end_period()
             self._advance()
@@ -146,12 +140,7 @@ def modelled_rails(device: Any) -> dict[str, XrtRail]:
 
 
 class BoardSensor:
-    """A sensor for PYNQ's DataRecorder.
-
-    Attributes
-    ----------
-    provenance : {"measured", "modelled"}
-    """
+    """A sensor for PYNQ's DataRecorder."""
 
     def __init__(self, name: str, unit: str, provenance: str, parents: tuple, combine: Callable[..., float]) -> None:
         self.name, self.unit, self.provenance, self.parents = name, unit, provenance, parents
@@ -163,7 +152,6 @@ class BoardSensor:
 
     @property
     def value(self) -> float:
-        """The current value."""
         return self.get_value()
 
     def __repr__(self) -> str:
@@ -183,18 +171,10 @@ class _Info:
 
 
 def board_sensors(device: Any) -> dict[str, BoardSensor]:
-    """Return sensors of a card's power in watts and its FPGA's temperature in degrees Celsius.
+    """Return sensors of an Alveo card's power in watts and its FPGA's temperature in degrees Celsius.
 
-    Parameters
-    ----------
-    device : pynq.Device
-        An Alveo card, real or emulated.
-
-    Returns
-    -------
-    dict
-        "power" (12 V of the slot, and of AUX if there is one; the slot's 3.3 V, under a watt, has no current sensor)
-        and "temperature".
+    The power is that of the slot's 12 V, and of AUX if there is one; the slot's 3.3 V, under a watt, has no current
+    sensor.
     """
     provenance = getattr(device, "provenance", "measured")
     info = (_Info(device),)

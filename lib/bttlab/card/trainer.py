@@ -69,14 +69,8 @@ class TrainerDriver(KernelDriver):
     ) -> CompiledProgram:
         """Load the program that trains a model, without parameters.
 
-        Parameters
-        ----------
-        program : Program, ModelConfig or ModuleModel
-            A model is compiled, unless its program is in the cache.
-        shapes : mapping of str to sequence of int, optional
-            Of the model's parameters, if linear layers have different ranks.
-        flow : str, tuple of int or Order
-            The model's order of contraction, as for `bttlab.compiler.program.compile_program`.
+        A model is compiled, unless its program is in the cache; `shapes` and `flow` are as for
+        `bttlab.card.compiled.compiled_program`.
 
         Raises
         ------
@@ -100,13 +94,7 @@ class TrainerDriver(KernelDriver):
 
     @property
     def program(self) -> CompiledProgram:
-        """The program that is loaded.
-
-        Raises
-        ------
-        StateError
-            If there is none.
-        """
+        """The program that is loaded; StateError if there is none."""
         if self._chip.program is None:
             raise StateError("no program is on the card: call load_program first")
         return self._chip.program
@@ -117,12 +105,10 @@ class TrainerDriver(KernelDriver):
 
     @property
     def config(self) -> ModelConfig:
-        """The model that is trained."""
         return self.program.program.model.config
 
     @property
     def overlay_sha256(self) -> str:
-        """SHA-256 of the file of the overlay that is on the card."""
         return digest(read_file(self.device.bitfile_name))
 
     def profile(self) -> dict[tuple[str, str], int]:
@@ -139,28 +125,10 @@ class TrainerDriver(KernelDriver):
     def execute(
         self, vectors: np.ndarray, tokens: int, optimizer: Optimizer | None = None, learning_rate: float = 0.0
     ) -> np.ndarray:
-        """Run the FORWARD section of a program that does not train a model once.
+        """Run the FORWARD section of a program that does not train a model once, on a sample of `tokens` tokens.
 
-        Parameters
-        ----------
-        vectors : ndarray of float32, shape (n, 16)
-            Memory that is loaded on chip first.
-        tokens : int
-            The sample's length.
-        optimizer : Optimizer, optional
-            If given, the FLUSH section runs too, with this optimizer.
-        learning_rate : float
-            For the FLUSH section.
-
-        Returns
-        -------
-        ndarray of float32
-            The same memory after the run, shape (n, 16).
-
-        Raises
-        ------
-        OverlayError
-            If the program did not run to its end.
+        The vectors, float32 of shape (n, 16), are loaded on chip first; the same memory after the run is returned. With
+        an optimizer the FLUSH section runs, too. OverlayError if the program did not run to its end.
         """
         record = np.zeros(1, sample_dtype())
         record["tokens"] = tokens
@@ -186,20 +154,11 @@ class TrainerDriver(KernelDriver):
     def load_parameters(
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """Load parameters and optimizer state on chip.
+        """Load parameters, with the names and shapes of `ModelConfig.parameter_shapes`, and optimizer state on chip.
 
-        Parameters
-        ----------
-        parameters : mapping of str to ndarray
-            With the names and shapes of `ModelConfig.parameter_shapes`; may be PyTorch tensors.
-        optimizer_state : mapping of str to ndarray, optional
-            From `store_optimizer_state` of this driver or of `bttlab.model.ReferenceTrainer`. By default training
-            starts without a state.
-
-        Raises
-        ------
-        StateError
-            If they belong to another model or are not finite; the card does not change then.
+        The state is from `store_optimizer_state` of this driver or of `bttlab.model.ReferenceTrainer`; by default
+        training starts without one. StateError if they belong to another model or are not finite; the card does not
+        change then.
         """
         blocks = [self._checked("parameters", parameters)]
         step, moments = 0, None
@@ -242,18 +201,9 @@ class TrainerDriver(KernelDriver):
     ) -> np.ndarray:
         """Train on samples, in order.
 
-        Parameters
-        ----------
-        optimizer : Optimizer
-            The one that made the state on chip; any if there is no state yet.
-        learning_rate : float or ndarray of shape (n,)
-        label_smoothing : float
-            As in `bttlab.model.Trainer`.
-
-        Returns
-        -------
-        ndarray of float32, shape (n,)
-            Each sample's loss before its update, without label smoothing.
+        `learning_rate` is a number or has shape (n,). The optimizer is the one that made the state on chip; any if
+        there is no state yet. Each sample's loss is returned, before its update and without label smoothing: float32,
+        shape (n,).
 
         Raises
         ------
@@ -275,13 +225,7 @@ class TrainerDriver(KernelDriver):
             return self._train(samples, rates, optimizer, label_smoothing)
 
     def predict(self, samples) -> Predictions:
-        """Return losses and labels of samples without training.
-
-        Raises
-        ------
-        bttlab.util.errors.BttlabError
-            If ids are not allowed.
-        """
+        """Return losses and labels of samples without training."""
         self._check_ready(samples)
         with self._alone():
             results = self._call(M.PREDICT, samples, np.zeros(len(samples)), Optimizer("sgd"))

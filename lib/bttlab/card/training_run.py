@@ -17,14 +17,8 @@ STOP_SECONDS = 1.0
 class TrainingRun:
     """Training in a background thread, chunk by chunk.
 
-    Parameters
-    ----------
-    total : int
-        Number of samples.
-    train : callable
-        Trains on a range of the samples and returns their losses, float32 of shape (n,).
-    lock : threading.Lock
-        Locked until the training ends.
+    `train` trains on a range of the `total` samples and returns their losses, float32 of shape (n,). The lock is locked
+    until the training ends.
     """
 
     def __init__(self, total: int, train: Callable[[slice], np.ndarray], lock: threading.Lock):
@@ -84,17 +78,9 @@ class TrainingRun:
         self._thread.join()
 
     def wait(self, timeout: float | None = None) -> np.ndarray:
-        """Wait for the end and return the losses; Ctrl-C stops the training first.
+        """Wait for the end, at most `timeout` seconds, and return the losses; Ctrl-C stops the training first.
 
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait at most; `done` is False if the training has not ended then.
-
-        Raises
-        ------
-        NumericalFault
-            As `bttlab.card.TrainerDriver.train`.
+        Errors are those of `bttlab.card.TrainerDriver.train`.
         """
         try:
             self._thread.join(timeout)

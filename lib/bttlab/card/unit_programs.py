@@ -23,17 +23,7 @@ RATE = 0.01
 
 @dataclass(frozen=True, eq=False)
 class UnitProgram:
-    """A program that uses one unit.
-
-    Attributes
-    ----------
-    unit : str
-        One of UNITS.
-    banks : tuple of int
-        Banks that the unit reads and writes.
-    optimizer : Optimizer, optional
-        For the update unit.
-    """
+    """A program that uses one unit of `UNITS`, the banks that it reads and writes, and the update's optimizer."""
 
     unit: str
     banks: tuple[int, ...]
@@ -81,7 +71,6 @@ def unit_programs() -> Iterator[UnitProgram]:
 
 
 def _common(banks: tuple[int, ...], others: list[int]) -> list[int]:
-    """Return the banks that are in both sequences."""
     return [bank for bank in banks if bank in others]
 
 

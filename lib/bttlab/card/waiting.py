@@ -42,7 +42,6 @@ class CardFailedError(OverlayError):
 
 
 def reset_hint(card: pynq.Device) -> str:
-    """Return instructions to reset a card."""
     return f"reset the card with: xbutil reset --device {pcie_address(card) or 'ADDRESS'} (xbutil examine lists them)"
 
 
@@ -52,12 +51,7 @@ class CardHungError(CardFailedError):
 
 @contextmanager
 def card_errors(card: pynq.Device) -> Iterator[None]:
-    """Turn the errors that pynq raises for a real card into a CardFailedError that names the likely cause.
-
-    Raises
-    ------
-    CardFailedError
-    """
+    """Turn the errors that pynq raises for a real card into a CardFailedError that names the likely cause."""
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -82,21 +76,13 @@ def run_kernel(card: pynq.Device, start: Callable[[], Any], buffers: Any, second
     """Start a kernel of a real card and wait for its end.
 
     Handlers of SIGINT (Ctrl-C) and SIGTERM are called when the kernel has ended. If it does not end within
-    `GRACE_SECONDS` after the signal, it is left running. Until it ends, calls for that card raise CardFailedError.
-
-    Parameters
-    ----------
-    start : callable
-        Starts the kernel and returns pynq's handle.
-    buffers : object
-        The buffers that the kernel accesses; they are referenced until it ends.
-    seconds : float
-        Time limit.
+    `GRACE_SECONDS` after the signal, it is left running. Until it ends, calls for that card raise CardFailedError. The
+    buffers are referenced until the kernel ends.
 
     Raises
     ------
     CardHungError
-        If the kernel does not end within its time limit.
+        If the kernel does not end within the time limit, `seconds`.
     CardFailedError
         If it does not end after Ctrl-C, ends with an error, or a previous kernel is still running.
     """

@@ -51,18 +51,8 @@ _CLOCK = re.compile(r"([1-9][0-9]{0,2})MHz")
 class Container:
     """The header and raw sections of a container with any kind of overlay.
 
-    Attributes
-    ----------
-    mode : str
-        "hw", "hw_emu" or "sw_emu".
-    platform : str
-        The shell it was linked for.
-    uuid : str
-        32 hexadecimal digits.
-    interfaces : tuple of str
-        UUIDs of the shell's interface; none in an emulation overlay.
-    sections : mapping of int to bytes
-        By kind; the kinds in `SECTIONS` occur at most once.
+    The mode is "hw", "hw_emu" or "sw_emu", the UUID has 32 hexadecimal digits, `interfaces` has UUIDs of the shell's
+    interface. Sections of the kinds in `SECTIONS` occur at most once.
     """
 
     mode: str
@@ -83,15 +73,7 @@ class Container:
 
 @dataclass(frozen=True)
 class EmulationOverlay:
-    """Content of an emulation overlay.
-
-    Attributes
-    ----------
-    images : mapping of str to bytes
-        Shared libraries with the kernels, by level of vector instructions ("avx2", "avx512").
-    clock_mhz : int
-        The kernels' clock on the card.
-    """
+    """Content of an emulation overlay: kernels, shared libraries by level of vector instructions, clock on the card."""
 
     kernels: Sequence[Kernel]
     images: Mapping[str, bytes] = field(repr=False)
@@ -100,18 +82,11 @@ class EmulationOverlay:
 
 
 def control_address(index: int) -> int:
-    """Return the base address of the registers of the `index`-th kernel."""
     return CONTROL_BASE + CONTROL_STRIDE * index
 
 
 def pack_xclbin(overlay: EmulationOverlay) -> bytes:
-    """Return the container of an emulation overlay; equal overlays give equal bytes.
-
-    Raises
-    ------
-    OverlayError
-        If there are no kernels or no images, or a kernel occurs twice, or an image has an invalid name.
-    """
+    """Return the container of an emulation overlay; equal overlays give equal bytes."""
     _check_overlay(overlay)
     sections = _described_sections(overlay)
     sections[EMULATION_DATA] = _archive(overlay.images)
@@ -142,13 +117,7 @@ def pack_xclbin(overlay: EmulationOverlay) -> bytes:
 
 
 def read_container(data: bytes) -> Container:
-    """Return the header and sections of any .xclbin after a check of all offsets and sizes.
-
-    Raises
-    ------
-    OverlayError
-        If it is not an .xclbin, is truncated, or its section table points outside the file.
-    """
+    """Return the header and sections of any .xclbin after a check of all offsets and sizes."""
     size = len(data)
     if not data.startswith(MAGIC + b"\0"):
         raise OverlayError(f"not an .xclbin: it starts with {bytes(data[:8])!r}, not {MAGIC + bytes(1)!r}")
@@ -184,14 +153,7 @@ def read_container(data: bytes) -> Container:
 
 
 def read_xclbin(data: bytes) -> EmulationOverlay:
-    """Return the content of an emulation overlay after a check that its sections match its kernels.
-
-    Raises
-    ------
-    OverlayError
-        As `read_container`, or if the overlay is not for emulation, lacks a section, or its sections contradict each
-        other.
-    """
+    """Return the content of an emulation overlay after a check that its sections match its kernels."""
     container = read_container(data)
     if container.mode != "sw_emu":
         raise OverlayError(

@@ -11,13 +11,7 @@ WAY_OUT = "set it with: source /opt/xilinx/xrt/setup.sh; or unset it to use the 
 
 
 def check_xrt() -> None:
-    """Check that $XILINX_XRT, if it is set, names an installation that pynq can use.
-
-    Raises
-    ------
-    BttlabError
-        In one line, with a way out.
-    """
+    """Raise BttlabError in one line if $XILINX_XRT, where it is set, names no installation that pynq can use."""
     folder = os.environ.get(VARIABLE)
     if folder is None:
         return
