@@ -121,6 +121,7 @@ SHAPES = {
     "sums of tokens in parts": {"sequence_length": 50},
     "d_V of tokens in parts": WIDER | {"heads": 4, "sequence_length": 64, "embedding_rank": 30},
     "a context beside p": {"sequence_length": 43, **MANY_HEADS},
+    "scores that no bank has space for beside p": {"encoders": 1, "sequence_length": 64, **MANY_HEADS},
     "sums of heads in parts": {"encoders": 1, "sequence_length": 32, **MORE_HEADS},
 }
 IN_SHORT = ("a wide embedding rank", "many labels", "far modes of 4")
@@ -142,7 +143,7 @@ def test_small_models(fast, shape):
         (ModelConfig(encoders=1, linear_rank=99), "choose ranks up to"),
         (ModelConfig(format="dense"), "choose format tensor"),
         (replace(SMALL, heads=8), "heads of a multiple of 16 features"),
-        (replace(SMALL, encoders=1, sequence_length=64, **MANY_HEADS), "d_scores takes 6144 vectors of bank"),
+        (replace(SMALL, encoders=1, sequence_length=64, **MORE_HEADS), "needs 2569 rows of statistics"),
     ],
 )
 def test_what_the_machine_does_not_hold(config, message):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.compiler.banks import GRADIENT_OF, MOMENTS
+from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
 from bttlab.compiler.builder import Builder, Level
 from bttlab.compiler.dependencies import set_waits
 from bttlab.compiler.instruction import At, at

@@ -12,75 +12,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bttlab.compiler.buffers import Buffer
-from bttlab.compiler.errors import DoesNotFit, ProgramError
-from bttlab.compiler.instruction import (
-    UPDATE,
-    VECTOR,
-    At,
-    Instruction,
-    Level,
-    max_of,
-)
+from bttlab.compiler.buffers import GRADIENT_OF, Buffer
+from bttlab.compiler.copies import uses_of, with_copies
+from bttlab.compiler.errors import DoesNotFit
+from bttlab.compiler.instruction import Instruction
 from bttlab.compiler.machine import M
 
-# Bank of a parameter -> bank of its gradient, which has the same address there: the update unit reads both in one step.
-GRADIENT_OF = dict(zip(M.reach(UPDATE, 0, False).banks, M.reach(UPDATE, 1, False).banks, strict=True))
-MOMENTS = tuple(M.reach(UPDATE, number, False).banks[0] for number in (2, 3))
 # Times of instructions are estimates: BUSY_UNITS units work on average, and scheduling moves an instruction by up to
 # WINDOW cycles. Two uses within the window but not at the same time cost WINDOW_SHARE of a conflict.
 BUSY_UNITS, WINDOW, WINDOW_SHARE = 2, 8000, 0.25
 PORT_COST = 40.0  # cycles, for each port that reaches a bank: well-connected banks are left for buffers that need them
 ATTEMPTS, SWEEPS = 6, 2
+MOST_COPIES = 20  # times that copies are added for instructions whose operands would be in one bank
 PARAMETER_BANK_COST = 400.0  # cycles, for an activation in a bank of parameters or gradients
-
-
-INNER = frozenset(range(M.BANKS)) - {M.IN_BANK, M.OUT_BANK, *MOMENTS}  # banks for buffers
-
-
-def with_copies(made: list[Buffer], instructions: list[Instruction]) -> list[Instruction]:
-    """Insert copies, by the vector unit, of buffers for which no bank is reached by all readers and writers."""
-    reached: dict[str, set[int]] = {}
-    readers: dict[str, list[tuple[int, int, set[int]]]] = defaultdict(list)
-    written: dict[str, int] = {}
-    for i, instruction in enumerate(instructions):
-        matrices = {n for n, operand in instruction.operands.items() if operand.memory.startswith("matrix")}
-        for number in matrices.intersection(instruction.writes()):
-            name, banks = instruction.operands[number].memory, set(M.reach(instruction.unit, number, True).banks)
-            reached[name] = reached.get(name, set(INNER)) & banks
-            written.setdefault(name, i)
-        for number in sorted(matrices.intersection(instruction.reads())):
-            banks = set(M.reach(instruction.unit, number, False).banks)
-            readers[instruction.operands[number].memory].append((i, number, banks))
-    after: dict[int, list[Instruction]] = defaultdict(list)
-    for name, first in written.items():
-        if not reached[name]:
-            continue
-        banks, unreached = set(reached[name]), []
-        for i, number, reach in readers[name]:
-            if banks & reach:
-                banks &= reach
-            else:
-                unreached.append((i, number))
-        if not unreached:
-            continue
-        buffer = made[int(name.split()[1])]
-        width = buffer.vectors // max_of(buffer.rows)
-        copy = Buffer(f"{buffer.name}, copied", buffer.vectors, len(made), rows=buffer.rows)
-        made.append(copy)
-        last = max(i for i in range(first, unreached[0][0]) if name in _written_by(instructions[i]))
-        strides, label = {"t": width, "w": 1}, instructions[last].label
-        loops = (Level("t", buffer.rows), Level("w", width))
-        operands = {0: At(name, 0, strides), 3: At(f"matrix {copy.number}", 0, strides)}
-        after[last].append(Instruction(VECTOR, M.COPY, loops, operands, (*label[:2], f"copy of {buffer.name}")))
-        for i, number in unreached:
-            operand = instructions[i].operands[number]
-            instructions[i].operands[number] = replace(operand, memory=f"matrix {copy.number}")
-    return [one for i, instruction in enumerate(instructions) for one in (instruction, *after[i])]
-
-
-def _written_by(instruction: Instruction) -> set[str]:
-    return {instruction.operands[number].memory for number in instruction.writes()}
 
 
 @dataclass
@@ -137,29 +81,49 @@ class Assignment:
     instructions : sequence of Instruction
         Instructions of a sample, in the order of the mathematics.
     transferred : collection of str
-        Buffers other than parameters that LOAD and STORE transfer, and parameters whose gradients STORE transfers.
+        As for `Buffer.allowed_banks`.
     """
 
     def __init__(
         self, buffers: Sequence[Buffer], instructions: Sequence[Instruction], transferred: Collection[str] = ()
     ):
         self.instructions, self.all, self.last = instructions, buffers, len(instructions)
-        self.uses, self.conflicts = _uses(buffers, instructions, transferred)
+        self.conflicts, self.uses = _conflicts(instructions), {}
+        for number, uses in uses_of(instructions).items():
+            banks = buffers[number].allowed_banks(transferred).intersection(*(use.banks for use in uses))
+            self.uses[number] = _Use(set(banks), sorted({use.instruction for use in uses}))
+        for buffer in buffers:
+            if buffer.is_parameter:  # also if no instruction uses it
+                self.uses.setdefault(buffer.number, _Use(set(buffer.allowed_banks(transferred)), [0]))
         self.buffers = [buffer for buffer in buffers if buffer.number in self.uses]
         self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(M.BANKS)]
         self.times, self.contention = None, {}
 
-    def fit(self) -> None:
+    def fit(self) -> set[tuple[str, str]]:
         """Find a bank and an address for every buffer.
+
+        Returns
+        -------
+        set of (str, str)
+            Pairs of memories that need a copy (`copies.with_copies`): no two banks suit both. Empty if all are placed.
 
         Raises
         ------
-        ProgramError
-            If the search finds none.
+        DoesNotFit
+            If the banks have no space.
         """
         unplaced = self._attempt()
-        if unplaced is not None:
+        if unplaced is None:
+            return set()
+        span, apart = self._span(unplaced), []
+        for bank in sorted(self.uses[unplaced.number].banks):
+            names = _names(unplaced, bank)
+            pairs = {(name, other) for name, at in names for other in self.conflicts[name] & self.names_in[at]}
+            if pairs and self.spaces[bank].place(unplaced.vectors, *span):
+                apart.append(pairs)
+        if not apart:
             self._raise_unplaced(unplaced)
+        return min(apart, key=len)
 
     def balance(self, tokens: int) -> None:
         """Move buffers to banks that let units work at the same time, and write the result into the operands.
@@ -261,8 +225,6 @@ class Assignment:
     def _raise_unplaced(self, buffer: Buffer) -> None:
         """Raise the error for a buffer for which no space was found."""
         use = self.uses[buffer.number]
-        if not use.banks:
-            raise ProgramError(f"{buffer.name}: no bank is reached by all units that read and write it")
         number, span = max(use.banks, key=lambda bank: self.spaces[bank].depth), use.span
         space = self.spaces[number]
         taken = sum(high - low for begin, end, low, high in space.taken if begin <= span[1] and span[0] <= end)
@@ -281,8 +243,6 @@ def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
             buffer = buffers[int(of)]
             bank = buffer.bank if kind == "matrix" else GRADIENT_OF[buffer.bank]
             instruction.operands[number] = replace(operand, memory=f"bank {bank}", base=buffer.base + operand.base)
-    for _, text in instruction.unreached():
-        raise ProgramError(f"{' / '.join(instruction.label)}: {text}")
 
 
 def _names(buffer: Buffer, bank: int) -> Iterable[tuple[str, int]]:
@@ -292,42 +252,35 @@ def _names(buffer: Buffer, bank: int) -> Iterable[tuple[str, int]]:
         yield f"gradient {buffer.number}", GRADIENT_OF[bank]
 
 
-def _uses(buffers: Sequence[Buffer], instructions: Sequence[Instruction], transferred: Collection[str]):
-    """Return each buffer's possible banks and users, and the pairs of memories that need different banks."""
-    reached: dict[str, set[int]] = {}
-    used: dict[str, list[int]] = defaultdict(list)
+def fitted(
+    made: list[Buffer], sections: Sequence[list[Instruction]], transferred: Collection[str] = ()
+) -> tuple[list[list[Instruction]], Assignment]:
+    """Return the sections of a sample with the copies that they need, and banks and addresses for all buffers.
+
+    Raises
+    ------
+    DoesNotFit
+        If the banks have no space.
+    """
+    apart: set[tuple[str, str]] = set()
+    for _ in range(MOST_COPIES):
+        sections = with_copies(made, sections, transferred, apart)
+        assignment = Assignment(made, [i for section in sections for i in section], transferred)
+        apart = assignment.fit()
+        if not apart:
+            return sections, assignment
+    raise DoesNotFit("the operands of an instruction have to be in one bank", "a smaller model")
+
+
+def _conflicts(instructions: Sequence[Instruction]) -> dict[str, set[str]]:
+    """Return, for each memory, those that need other banks: an instruction reads both, or writes both."""
     conflicts: dict[str, set[str]] = defaultdict(set)
-    for i, instruction in enumerate(instructions):
-        for stores, numbers in ((False, instruction.reads()), (True, instruction.writes())):
-            names = []
-            for number in numbers:
-                memory = instruction.operands[number].memory
-                names.append(memory)
-                if memory.startswith(("matrix", "gradient")):
-                    reached[memory] = reached.get(memory, INNER) & set(M.reach(instruction.unit, number, stores).banks)
-                    used[memory].append(i)
+    for instruction in instructions:
+        for numbers in (instruction.reads(), instruction.writes()):
+            names = [instruction.operands[number].memory for number in numbers]
             for name in names:
                 conflicts[name].update(other for other in names if other != name)
-    for name, others in list(conflicts.items()):  # a conflict with a fixed bank excludes this bank
-        for bank in [other for other in others if other.startswith("bank")]:
-            if name in reached:
-                reached[name].discard(int(bank.split()[1]))
-    uses = {}
-    loads, stores = set(M.reach(VECTOR, 3, True).banks), set(M.reach(VECTOR, 0, False).banks)
-    for buffer in buffers:
-        name, gradient = f"matrix {buffer.number}", f"gradient {buffer.number}"
-        if not (buffer.is_parameter or name in reached):
-            continue
-        banks = set(reached.get(name, INNER))
-        if buffer.is_parameter:
-            writers = set(M.reach(UPDATE, 1, True).banks) & loads if buffer.is_accumulated else INNER
-            fits = reached.get(gradient, INNER) & writers & (stores if buffer.name in transferred else INNER)
-            banks = {bank for bank in banks & set(GRADIENT_OF) & loads & stores if GRADIENT_OF[bank] in fits}
-        if buffer.name in transferred:
-            banks &= loads & stores
-        banks = {bank for bank in banks if M.banks[bank].depth >= buffer.vectors} or banks
-        uses[buffer.number] = _Use(banks, sorted(used[name] + used[gradient]) or [0])
-    return uses, conflicts
+    return conflicts
 
 
 def _times(instructions: Sequence[Instruction], tokens: int) -> np.ndarray:

@@ -1,8 +1,16 @@
-"""Buffers: vectors of a bank that a program allocates by name and size."""
+"""Buffers: vectors of a bank that a program allocates by name and size; the banks that they may be in."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from bttlab.compiler.instruction import Bound
+from bttlab.compiler.instruction import UPDATE, VECTOR
+from bttlab.compiler.machine import M
+
+# Bank of a parameter -> bank of its gradient, which has the same address there: the update unit reads both in one step.
+GRADIENT_OF = dict(zip(M.reach(UPDATE, 0, False).banks, M.reach(UPDATE, 1, False).banks, strict=True))
+MOMENTS = tuple(M.reach(UPDATE, number, False).banks[0] for number in (2, 3))
+INNER = frozenset(range(M.BANKS)) - {M.IN_BANK, M.OUT_BANK, *MOMENTS}  # banks for buffers
+LOADS, STORES = frozenset(M.reach(VECTOR, 3, True).banks), frozenset(M.reach(VECTOR, 0, False).banks)  # of COPY
 
 
 @dataclass(eq=False)
@@ -20,8 +28,6 @@ class Buffer:
         Whether instructions add to its gradient; the update clears it.
     is_persistent : bool
         Whether it keeps its vectors for the whole program.
-    rows : int or Register
-        Number of rows that are in use; its vectors are divided evenly among the largest number of rows.
     bank, base : int, optional
         Bank and first vector; known after the assignment.
     """
@@ -32,6 +38,18 @@ class Buffer:
     is_parameter: bool = False
     is_accumulated: bool = False
     is_persistent: bool = False
-    rows: Bound = 1
     bank: int | None = None
     base: int = 0
+
+    def allowed_banks(self, transferred: Collection[str]) -> frozenset[int]:
+        """Return the banks that it may be in: LOAD, STORE and the update unit reach them, and they are large enough.
+
+        `transferred` names buffers that LOAD and STORE transfer, and parameters whose gradients STORE transfers.
+        """
+        banks = INNER & LOADS & STORES if self.is_parameter or self.name in transferred else INNER
+        if self.is_parameter:
+            gradients = LOADS.intersection(M.reach(UPDATE, 1, True).banks) if self.is_accumulated else INNER
+            if self.name in transferred:
+                gradients &= STORES
+            banks = frozenset(bank for bank in banks.intersection(GRADIENT_OF) if GRADIENT_OF[bank] in gradients)
+        return frozenset(bank for bank in banks if M.banks[bank].depth >= self.vectors) or banks

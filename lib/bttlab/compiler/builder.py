@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
@@ -148,18 +148,11 @@ class Builder:
 
         Raises
         ------
-        ProgramError
-            If an operand is in a bank that its port does not reach, or the instruction needs too many accumulators.
-        ValueError
-            If two operands that are both read, or both written, are in one memory.
+        DoesNotFit
+            If the instruction needs too many accumulators.
         """
         label = (self.stage, self.layer, what)
-        operands = self._without_repeated_reads(unit, operation, loops, operands)
         instruction = Instruction(unit, operation, tuple(loops), operands, label, **more)
-        for numbers in (instruction.reads(), instruction.writes()):
-            memories = [operands[n].memory for n in numbers]
-            if len(set(memories)) < len(memories):
-                raise ValueError(f"{label} uses a port twice: its operands are in {', '.join(memories)}")
         used, count = (
             instruction.most_accumulators if instruction.depth and instruction.accumulator_loop else 0,
             M.ACCUMULATORS if unit <= ENGINE_1 else M.ROW_ACCUMULATORS,
@@ -170,29 +163,7 @@ class Builder:
                 f"{' / '.join(label)} needs {used} accumulators, {owner} has {count}",
                 "a smaller hidden size or a shorter sequence",
             )
-        for _, text in instruction.unreached():
-            raise ProgramError(f"{' / '.join(label)}: {text}: choose another bank for it")
         self.instructions.append(instruction)
-
-    def _without_repeated_reads(
-        self, unit: int, operation: int, loops: Sequence[Level], operands: dict[int, At]
-    ) -> dict[int, At]:
-        """Copy what an operand reads from a buffer that another operand of the instruction reads, too: as in x + x."""
-        if unit != VECTOR and (unit > ENGINE_1 or operation != EXPAND):
-            return operands
-        result, memories = dict(operands), set()
-        for number in [n for n in operands if n < (3 if unit == VECTOR else 4)]:
-            operand = operands[number]
-            if operand.memory in memories and operand.memory.startswith("matrix"):
-                nest = [loop for loop in loops if operand.strides.get(loop.name)]
-                span = 1 + sum((max_of(loop.active_bound) - 1) * operand.strides[loop.name] for loop in nest)
-                result[number] = replace(self.allocate("read twice", span), strides=operand.strides)
-                nest = [Level(loop.name, loop.active_bound) for loop in nest]
-                copied = replace(result[number], strides={loop.name: operand.strides[loop.name] for loop in nest})
-                source = replace(operand, strides=copied.strides)
-                self.vector(M.COPY, "read twice", nest or [Level("one", 1)], source, r0=copied)
-            memories.add(operand.memory)
-        return result
 
     def expand(
         self, engine, what, loops, buffer, scalars, result=None, buffered_result=None, addend=None, count=ROWS, **more

@@ -104,7 +104,7 @@ class Context:
 
     def new(self, matrix: Matrix, what: str = "") -> At:
         """Allocate a buffer of a matrix's size."""
-        return self.builder.allocate(what or matrix.name, max_of(matrix.tokens) * matrix.vectors, rows=matrix.tokens)
+        return self.builder.allocate(what or matrix.name, max_of(matrix.tokens) * matrix.vectors)
 
     def output(self, matrix: Matrix) -> At:
         """Return the place for the output of an operation of the forward pass."""

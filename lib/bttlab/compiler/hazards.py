@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bttlab.compiler.access import accesses, has_sums
-from bttlab.compiler.banks import GRADIENT_OF
+from bttlab.compiler.buffers import GRADIENT_OF
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import (
     DRAIN_0,

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bttlab.compiler.banks import GRADIENT_OF
-from bttlab.compiler.buffers import Buffer
+from bttlab.compiler.buffers import GRADIENT_OF, Buffer
 from bttlab.compiler.builder import LANES, Builder, vectors_for
 from bttlab.compiler.dependencies import set_waits
 from bttlab.compiler.errors import DoesNotFit, ProgramError
@@ -164,8 +163,8 @@ def compile_graph(graph: Graph, flow: str | Sequence[int] | Order = "bidirection
         return min(programs, key=lambda program: time_program(program.forward, program.tokens, False).cycles)
     try:
         model = Lowering(graph, flow)
-        model.builder.instructions = [*model.forward, *model.backward]
         model.fit()
+        model.builder.instructions = [*model.forward, *model.backward]
     except DoesNotFit as error:
         raise DoesNotFit(error.what, SMALLER) from None
     model.assign(max_of(graph.tokens))

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bttlab.compiler.banks import GRADIENT_OF
-from bttlab.compiler.buffers import Buffer
+from bttlab.compiler.buffers import GRADIENT_OF, Buffer
 from bttlab.compiler.builder import Builder, vectors_for
 from bttlab.compiler.instruction import At, at
 from bttlab.compiler.machine import M

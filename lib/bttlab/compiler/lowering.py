@@ -7,12 +7,13 @@ many are kept as the banks have space for.
 from bisect import bisect_left
 from copy import copy
 
-from bttlab.compiler.banks import GRADIENT_OF, MOMENTS, Assignment, with_copies
+from bttlab.compiler.banks import fitted
+from bttlab.compiler.buffers import MOMENTS
 from bttlab.compiler.builder import LANES
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import VECTOR, Instruction, Level, at
+from bttlab.compiler.instruction import Instruction, Level, at
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix
@@ -74,11 +75,7 @@ class Lowering(Context):
         self.kept = {*always_kept, *self.keepable[:kept]}
         if linears:
             linears.divide_buffers(self.kept)
-        self.forward = with_copies(self.builder.made, self.section("FP", self._forward))
-        self.backward = with_copies(self.builder.made, self.section("BP", self._backward))
-        used = [{o.memory for i in run for o in i.operands.values()} for run in (self.forward, self.backward)]
-        made = self.builder.made
-        self.kept_buffers = {buffer for buffer in made if {f"matrix {buffer.number}"} <= used[0] & used[1]}
+        self.forward, self.backward = self.section("FP", self._forward), self.section("BP", self._backward)
 
     @property
     def has_moments(self) -> bool:
@@ -87,10 +84,12 @@ class Lowering(Context):
 
     def fit(self) -> None:
         """Find a bank and an address for every buffer; raise `DoesNotFit` if the search finds none."""
-        instructions = [*self.constants, *self.forward, *self.backward]
         transferred = {name for op in self.transfers for name in (*op.names, *self.shapes)}
-        self._assignment = Assignment(self.builder.made, instructions, transferred)
-        self._assignment.fit()
+        sections = self.constants, self.forward, self.backward
+        sections, self._assignment = fitted(self.builder.made, sections, transferred)
+        self.constants, self.forward, self.backward = sections
+        used = [{o.memory for i in run for o in i.operands.values()} for run in (self.forward, self.backward)]
+        self.kept_buffers = {buffer for buffer in self.builder.made if {f"matrix {buffer.number}"} <= used[0] & used[1]}
 
     def assign(self, tokens: int) -> None:
         """Assign all buffers banks that suit samples of about `tokens` tokens, and write them into the instructions."""
@@ -143,34 +142,13 @@ class Lowering(Context):
         blocks = (parameter, *others)
         if any((block.vectors, block.axes, block.rows) != (total.vectors, total.axes, total.rows) for block in blocks):
             raise ProgramError(f"{parameter.name} has uses of different kinds: use a parameter for each")
-        operand = next((n for n in (0, 1) if all(self._is_reached(block, n) for block in blocks)), None)
-        if operand is None:
-            raise ProgramError(f"the card cannot add the gradients of the uses of {parameter.name}: use two layers")
-        total = None
-        for block in blocks:
+        total = parameter.gradient(w=1)
+        for block in others:
             place = b.allocate("sum of uses", parameter.vectors).part(w=1)
-            a, c = (total, block.gradient(w=1))[:: 1 if operand else -1]
-            # A sum with a missing second operand is the first operand twice.
-            b.vector(M.COPY if c is None else M.ADD, "sum of uses", loops, a, c, r0=place)
+            b.vector(M.ADD, "sum of uses", loops, total, block.gradient(w=1), r0=place)
             total = place
         for block in blocks:
             b.vector(M.COPY, "sum of uses", loops, total, r0=block.gradient(w=1), flags=M.CHECK)
-
-    def _is_reached(self, block: Block, operand: int) -> bool:
-        """Return True if the vector unit can read a block's gradient as this operand and write it, in some bank."""
-        of = {
-            f"matrix {block.buffer.number}": set(range(M.BANKS)),
-            f"gradient {block.buffer.number}": set(range(M.BANKS)),
-        }
-        for i in (*self.forward, *self.builder.instructions):
-            for stores, numbers in ((False, i.reads()), (True, i.writes())):
-                for number in numbers:
-                    memory = i.operands[number].memory
-                    if memory in of:
-                        of[memory] &= set(M.reach(i.unit, number, stores).banks)
-        banks, gradients = of.values()
-        gradients &= set(M.reach(VECTOR, operand, False).banks) & set(M.reach(VECTOR, 3, True).banks)
-        return any(bank in banks and of_bank in gradients for bank, of_bank in GRADIENT_OF.items())
 
     def emit_updates(self) -> list[Instruction]:
         """Return the updates of all parameters; they clear gradients that are accumulated or not always written."""

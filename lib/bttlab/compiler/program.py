@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bttlab.compiler.banks import MOMENTS
+from bttlab.compiler.buffers import MOMENTS
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.dependencies import set_waits
 from bttlab.compiler.errors import DoesNotFit, ProgramError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, elements
-from bttlab.compiler.banks import INNER
+from bttlab.compiler.buffers import INNER
 from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of

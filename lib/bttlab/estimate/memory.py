@@ -10,7 +10,7 @@ import numpy as np
 from bttlab.card.compiled import Flow, compiled_program
 from bttlab.card.constants import modelled
 from bttlab.compiler.access import accesses
-from bttlab.compiler.banks import GRADIENT_OF, MOMENTS
+from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.estimate.geometry import Blocks

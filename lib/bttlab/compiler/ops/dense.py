@@ -150,7 +150,7 @@ class Dense(Operation):
         b, w, tokens, row = context.builder, self.inputs[0].vectors, self.output.tokens, self.output.vectors
         products = [(y, row)]  # place of each share's outputs, without the bias, and vectors from token to token
         for share in self.shares[1:]:
-            place = b.allocate(f"{what} of {self.name}", max_of(tokens) * share.vectors, rows=tokens)
+            place = b.allocate(f"{what} of {self.name}", max_of(tokens) * share.vectors)
             products.append((place, share.vectors))
         for share, stream, (result, stride) in zip(self.shares, streams, products, strict=True):
             depth, buffer = Level("w", w + 1), share.buffer.part(c=w, w=1)
@@ -178,7 +178,7 @@ class Dense(Operation):
         b.layer = self.name
         scalars = [(d_y, row)]  # d_y for each share, and vectors from token to token
         for share in self.shares[1:]:
-            copy = b.allocate("d_y, twice", most * share.vectors, rows=x.tokens)
+            copy = b.allocate("d_y, twice", most * share.vectors)
             nest = [Level("w", share.vectors), Level("t", x.tokens)]
             b.vector(M.COPY, "d_y", nest, d_y.part(share.first, t=row, w=1), r0=copy.part(t=share.vectors, w=1))
             scalars.append((copy, share.vectors))
@@ -203,7 +203,7 @@ class Dense(Operation):
         x, w = self.inputs[0], self.inputs[0].vectors
         terms, loops = [d_x], [Level("w", w), Level("t", x.tokens)]
         if len(self.shares) > 1:
-            terms = [b.allocate("share of d_x", max_of(x.tokens) * w, rows=x.tokens) for _ in self.shares]
+            terms = [b.allocate("share of d_x", max_of(x.tokens) * w) for _ in self.shares]
         for share, term, (d_share, stride) in zip(self.shares, terms, scalars, strict=True):
             result = rows_of(x, term)
             before = rows_of(x, addend) if addend and share is self.shares[0] else None

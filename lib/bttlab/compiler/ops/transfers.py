@@ -29,7 +29,7 @@ class Transfer(Operation):
     def allocate(self, context: Context, name: str) -> At:
         """Allocate a buffer of the matrix's size that keeps its vectors for the whole program."""
         vectors = max_of(self.output.tokens) * self.output.vectors
-        return context.builder.allocate(name, vectors, rows=self.output.tokens, is_persistent=True)
+        return context.builder.allocate(name, vectors, is_persistent=True)
 
     def copy(self, context: Context, source: At) -> None:
         """Copy a matrix to the one that is stored, unless it is there."""

@@ -1,0 +1,140 @@
+"""Copies of what an instruction reads or writes where its port does not reach the bank of the buffer.
+
+No bank is reached by all ports. The bank that leaves the fewest steps without a port is found for each buffer. What the
+others read is copied to a buffer of its own before the instruction; what they write is copied from one after it. Two
+operands that one instruction reads from one buffer, or has to read from one bank, get a copy, too.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from bttlab.compiler.access import Access, accesses
+from bttlab.compiler.buffers import GRADIENT_OF, INNER, LOADS, STORES, Buffer
+from bttlab.compiler.instruction import VECTOR, Instruction, Level, Register
+from bttlab.compiler.machine import M
+
+Apart = Collection[tuple[str, str]]  # pairs of memories that have no two banks: the first is copied where both are used
+
+
+class Use(NamedTuple):
+    """An access of an instruction to a buffer, and the banks of the buffer in which its port reaches it."""
+
+    instruction: int
+    access: Access
+    banks: frozenset[int]
+
+
+def uses_of(instructions: Sequence[Instruction]) -> dict[int, list[Use]]:
+    """Return the accesses to each buffer, by its number, in the order of the instructions."""
+    uses: dict[int, list[Use]] = defaultdict(list)
+    for i, instruction in enumerate(instructions):
+        for access in accesses(instruction, is_buffer):
+            banks = frozenset(M.reach(instruction.unit, access.operand, access.writes).banks)
+            kind, _, number = access.memory.partition(" ")
+            if kind == "gradient":
+                banks = frozenset(bank for bank, of_gradient in GRADIENT_OF.items() if of_gradient in banks)
+            uses[int(number)].append(Use(i, access, banks))
+    return uses
+
+
+def is_buffer(memory: str) -> bool:
+    """Return True for a buffer that has no bank yet, and for the gradient of one."""
+    return memory.startswith(("matrix", "gradient"))
+
+
+def with_copies(
+    made: list[Buffer], sections: Sequence[list[Instruction]], transferred: Collection[str], apart: Apart = ()
+) -> list[list[Instruction]]:
+    """Return the sections of a sample with copies, whose buffers are appended to `made`."""
+    instructions = [instruction for section in sections for instruction in section]
+    before: dict[int, list[Instruction]] = defaultdict(list)
+    after: dict[int, list[Instruction]] = defaultdict(list)
+    for number, uses in uses_of(instructions).items():
+        _Copies(made, instructions, before, after).add(uses, _unreached(made[number], instructions, uses, transferred))
+    for i, instruction in enumerate(instructions):
+        for access in _together(instruction, apart):
+            _Copies(made, instructions, before, after).add((), [Use(i, access, INNER)])
+    result, i = [], 0
+    for section in sections:
+        numbers = range(i, i := i + len(section))
+        result.append([one for n in numbers for one in (*before[n], instructions[n], *after[n])])
+    return result
+
+
+def _unreached(
+    buffer: Buffer, instructions: Sequence[Instruction], uses: Sequence[Use], transferred: Collection[str]
+) -> list[Use]:
+    """Return the accesses for which a buffer is copied: those of the fewest steps."""
+    allowed = buffer.allowed_banks(transferred)
+    if allowed.intersection(*(use.banks for use in uses)):
+        return []
+    choices = []
+    for bank in sorted(allowed):
+        unreached = [use for use in uses if bank not in use.banks]
+        if all(_is_copied(use.access, bank) for use in unreached):
+            steps = sum(instructions[use.instruction].steps(M.SEQUENCE) for use in unreached)
+            in_place = any(use.access.token_offset and use.access.writes for use in unreached)
+            choices.append((in_place, steps, bank, unreached))
+    return min(choices)[-1]
+
+
+def _is_copied(access: Access, bank: int) -> bool:
+    """Return True if COPY reaches a buffer, or the gradient of a parameter, in this bank of the buffer."""
+    return (GRADIENT_OF[bank] if access.memory.startswith("gradient") else bank) in (LOADS if access.writes else STORES)
+
+
+def _together(instruction: Instruction, apart: Apart) -> Iterator[Access]:
+    """Yield the accesses of an instruction that need a copy because another of them is to the same bank."""
+    of = list(accesses(instruction, is_buffer))
+    for n, access in enumerate(of):
+        others = [one for one in of if one.writes == access.writes and one is not access]
+        repeats = any(one.memory == access.memory for one in of[:n] if one.writes == access.writes)
+        if repeats or any((access.memory, one.memory) in apart for one in others):
+            yield access
+
+
+class _Copies:
+    """Copies of one buffer; readers of the same vectors share a copy until the buffer is written again."""
+
+    def __init__(self, made: list[Buffer], instructions: Sequence[Instruction], before: dict, after: dict):
+        self._made, self._instructions, self._before, self._after = made, instructions, before, after
+        self._shared: dict[tuple, str] = {}
+
+    def add(self, uses: Iterable[Use], unreached: Iterable[Use]) -> None:
+        """Emit copies for some of a buffer's uses, and let the instructions use them."""
+        writes = [use.instruction for use in uses if use.access.writes]
+        for i, access, _ in unreached:
+            instruction, (low, high) = self._instructions[i], access.interval((0,) * M.OFFSET_TABLES)
+            operand = instruction.operands[access.operand]
+            nest, strides, first_vector = _nest(instruction, access)
+            if access.token_offset:  # any vector may be read
+                low, high = 0, self._made[int(access.memory.split()[1])].vectors
+                nest, strides, first_vector = [Level("w", high)], {"w": 1}, -operand.base
+            version = sum(write < i for write in writes)
+            key = (version, access.memory, low, high, tuple(nest), tuple(strides.items()))
+            if access.writes or key not in self._shared:
+                name = f"{self._made[int(access.memory.split()[1])].name}, copied"
+                self._made.append(Buffer(name, high - low, len(self._made)))
+                memory = self._shared[key] = f"matrix {self._made[-1].number}"
+                places = [replace(operand, base=operand.base + first_vector, strides=strides, token_offset=None)]
+                places.append(replace(places[0], memory=memory, base=places[0].base - low))
+                source, result = reversed(places) if access.writes else places
+                label = (*instruction.label[:2], f"copy of {name.removesuffix(', copied')}")
+                copy = Instruction(VECTOR, M.COPY, tuple(nest), {0: source, 3: result}, label)
+                (self._after if access.writes else self._before)[i].append(copy)
+            instruction.operands[access.operand] = replace(operand, memory=self._shared[key], base=operand.base - low)
+
+
+def _nest(instruction: Instruction, access: Access) -> tuple[list[Level], dict[str, int], int]:
+    """Return the loops and strides that make an access once to each vector, and the first vector from the operand's."""
+    nest, strides, first_vector = [], {}, 0
+    for loop, (first, end, _), stride in zip(instruction.loops, access.steps, access.strides, strict=True):
+        if stride and end != 1:
+            nest.append(Level(loop.name, end - first))
+            strides[loop.name] = stride
+            first_vector += first * stride
+        elif isinstance(end, Register) and not end.low:  # without such tokens there is nothing to copy
+            nest.append(Level(loop.name, end.clipped(0, 1)))
+    return nest or [Level("one", 1)], strides, first_vector
