@@ -3,10 +3,11 @@
 y = x W^T with W = L R (see `bttlab.tensor.tt`), x of shape (tokens, in), y of shape (tokens, out). Each flow is a pair
 
     forward(x, out_cores, in_cores, bias=None) -> (y, saved)
-    backward(dy, x, out_cores, in_cores, saved) -> (dx, gradients of out_cores then in_cores)
+    backward(dy, x, out_cores, in_cores, saved, frozen=False) -> (dx, gradients of out_cores then in_cores)
 
-`saved` are the intermediates that the backward pass needs. The caller computes the gradient of the bias, dy summed over
-the tokens. These functions check nothing; modules check shapes when they are created.
+`saved` are the intermediates that the backward pass needs. Frozen cores get no gradients, and no work for them. The
+caller computes the gradient of the bias, dy summed over the tokens. These functions check
+nothing; modules check shapes when they are created.
 
 References
 ----------
@@ -39,12 +40,14 @@ def bidirectional(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | N
 
 
 def bidirectional_backward(
-    dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
+    dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved, frozen: bool = False
 ) -> tuple[Tensor, list[Tensor]]:
     """Compute dx with L and R, then the cores' gradients from dL and dR."""
     z, left, right = saved[0], saved[1 : 1 + len(out_cores)], saved[1 + len(out_cores) :]
     dz = dy.mm(left[-1])  # (tokens, r)
     dx = dz.mm(right[0])
+    if frozen:
+        return dx, []
     grads = merge_left_backward(dy.t().mm(z), out_cores, left)
     grads += merge_right_backward(dz.t().mm(x), in_cores, right)
     return dx, grads
@@ -58,11 +61,13 @@ def reconstruct(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | Non
 
 
 def reconstruct_backward(
-    dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
+    dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved, frozen: bool = False
 ) -> tuple[Tensor, list[Tensor]]:
     """Compute dx and dW, then the cores' gradients from dL = dW R^T and dR = L^T dW."""
     weight, left, right = saved[0], saved[1 : 1 + len(out_cores)], saved[1 + len(out_cores) :]
     dx = dy.mm(weight)
+    if frozen:
+        return dx, []
     dweight = dy.t().mm(x)  # (out, in)
     dleft = dweight.mm(right[0].t())
     dright = left[-1].t().mm(dweight)
@@ -92,7 +97,7 @@ def right_to_left(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | N
 
 
 def right_to_left_backward(
-    dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
+    dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved, frozen: bool = False
 ) -> tuple[Tensor, list[Tensor]]:
     """Reverse the steps of the forward pass. Each gives its core's gradient and the gradient of the step's input."""
     tokens = x.shape[0]
@@ -103,13 +108,15 @@ def right_to_left_backward(
     for core, a in zip(out_cores, reversed(inputs[len(in_cores) :]), strict=True):
         matrix = core.reshape(-1, core.shape[2])
         grad = grad.reshape(matrix.shape[0], -1)
-        grads.append(grad.mm(a.reshape(matrix.shape[1], -1).t()).view(core.shape))
+        if not frozen:
+            grads.append(grad.mm(a.reshape(matrix.shape[1], -1).t()).view(core.shape))
         grad = matrix.t().mm(grad)
     grad = grad.view(out_cores[-1].shape[2], tokens).t()  # (tokens, r)
     for core, a in zip(in_cores, reversed(inputs[: len(in_cores)]), strict=True):
         matrix = core.reshape(core.shape[0], -1)
         grad = grad.reshape(-1, matrix.shape[0])
-        grads.append(grad.t().mm(a.reshape(-1, matrix.shape[1])).view(core.shape))
+        if not frozen:
+            grads.append(grad.t().mm(a.reshape(-1, matrix.shape[1])).view(core.shape))
         grad = grad.mm(matrix)
     return grad.view(x.shape), grads
 
@@ -151,14 +158,16 @@ def _grouped(
 
 
 def _grouped_backward(
-    groups: Grouping, dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
+    groups: Grouping, dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved, frozen: bool = False
 ) -> tuple[Tensor, list[Tensor]]:
     outs, cores = len(out_cores), len(out_cores) + len(in_cores)
     out_groups, in_groups = _split(out_cores, groups[0]), _split(in_cores, groups[1])
     lefts, rights = _split(saved[:outs], groups[0]), _split(saved[outs:cores], groups[1])
     merged = _as_cores(lefts, out_groups, -1), _as_cores(rights, in_groups, 0)
-    dx, dmerged = right_to_left_backward(dy, x, *merged, saved[cores:])
-    grads = []
+    dx, dmerged = right_to_left_backward(dy, x, *merged, saved[cores:], frozen)
+    grads: list[Tensor] = []
+    if frozen:
+        return dx, grads
     for grad, group, left in zip(dmerged[: len(lefts)], out_groups, lefts, strict=True):
         grads += merge_left_backward(grad, group, left)
     for grad, group, right in zip(dmerged[len(lefts) :], in_groups, rights, strict=True):

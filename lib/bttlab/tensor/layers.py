@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +54,10 @@ class _Train(nn.Module):
         """Return the shapes of a train with the layer's modes and the ranks of `cores`."""
         raise NotImplementedError
 
+    def __prepare_scriptable__(self) -> NoReturn:
+        name = type(self).__name__
+        raise ShapeError(f"torch.jit.script does not take {name}: use torch.jit.trace, torch.export or torch.compile")
+
     def set_cores(self, cores: Sequence[Tensor]) -> None:
         """Replace the parameters by other cores with the same modes and any ranks that form a train."""
         trained = [core.requires_grad for core in self.cores]
@@ -82,7 +87,7 @@ class TTLinear(_Train):
         Every internal rank, or all of them in order.
     flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
         Order of contraction, forward and backward; the results are equal except for rounding. "auto" uses in each call
-        the order with the fewest multiply-accumulates for its tokens (`cheapest_order`); under torch.compile it is
+        the order of the least time for its tokens (`auto_flow`); under torch.compile it is
         "bidirectional". May be changed at any time.
     bias : bool
     device, dtype
@@ -184,8 +189,10 @@ class TTLinear(_Train):
             self.in_features, self.out_features, self.bias is not None, device=core.device, dtype=core.dtype
         )
         layer.weight.copy_(self.to_dense())
+        layer.weight.requires_grad_(any(core.requires_grad for core in self.cores))
         if self.bias is not None:
             layer.bias.copy_(self.bias)
+            layer.bias.requires_grad_(self.bias.requires_grad)
         return layer.train(self.training)
 
     @property
@@ -364,18 +371,20 @@ class _TTLinearFunction(torch.autograd.Function):
         ctx.autocast = _autocast(x)
         y, saved = flow.forward(x, cores[:outputs], cores[outputs:], bias)
         ctx.save_for_backward(x, *cores, *saved)
-        ctx.flow, ctx.outputs, ctx.count, ctx.has_bias = flow, outputs, len(cores), bias is not None
+        ctx.flow, ctx.outputs, ctx.count = flow, outputs, len(cores)
         return y if y._base is None else y.clone()  # a view could not be changed in place afterwards
 
     @staticmethod
     def backward(ctx, dy):
-        rows, *tensors = ctx.saved_tensors
+        rows, *tensors = (tensor.conj() for tensor in ctx.saved_tensors)  # real tensors are their own conjugates
         cores, saved = tensors[: ctx.count], tensors[ctx.count :]
+        frozen = not any(ctx.needs_input_grad[4:])
         with ctx.autocast:
             if torch.is_grad_enabled():  # second derivative: the saved tensors depend on the inputs, so recompute them
                 _, saved = ctx.flow.forward(rows, cores[: ctx.outputs], cores[ctx.outputs :])
-            dx, grads = ctx.flow.backward(dy, rows, cores[: ctx.outputs], cores[ctx.outputs :], saved)
-        return None, None, dx, dy.sum(0) if ctx.has_bias else None, *grads
+            dx, grads = ctx.flow.backward(dy, rows, cores[: ctx.outputs], cores[ctx.outputs :], saved, frozen)
+        dbias = dy.sum(0) if ctx.needs_input_grad[3] else None
+        return None, None, dx, dbias, *(grads or (None,) * ctx.count)
 
 
 class _TTMEmbeddingFunction(torch.autograd.Function):
@@ -392,8 +401,8 @@ class _TTMEmbeddingFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, drows):
-        tensors = ctx.saved_tensors
-        digits, cores, saved = tensors[: ctx.count], tensors[ctx.count : 2 * ctx.count], tensors[2 * ctx.count :]
+        digits, tensors = ctx.saved_tensors[: ctx.count], [t.conj() for t in ctx.saved_tensors[ctx.count :]]
+        cores, saved = tensors[: ctx.count], tuple(tensors[ctx.count :])
         with ctx.autocast:
             if torch.is_grad_enabled():
                 _, saved = lookup(digits, cores)
@@ -402,8 +411,8 @@ class _TTMEmbeddingFunction(torch.autograd.Function):
 
 
 def _plain() -> bool:
-    """Return True under torch.func and torch.compile, where PyTorch must differentiate the forward pass itself."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    """Return True where PyTorch must see the products: under torch.func, torch.compile and torch.jit.trace."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or torch.jit.is_tracing()
 
 
 def _autocast(x: Tensor) -> AbstractContextManager:

@@ -124,8 +124,8 @@ def matrix_to_tt(
     rank : int or sequence of int, optional
         Largest internal ranks. A rank larger than the unfolding at its bond allows is reduced.
     error : float, optional
-        Largest relative error in the Frobenius norm; the ranks are the smallest that satisfy it. Give either `rank` or
-        `error`.
+        Largest relative error in the Frobenius norm; ranks are chosen that satisfy it with few numbers. Give either
+        `rank` or `error`.
 
     Returns
     -------
@@ -149,19 +149,51 @@ def tt_svd(tensor: Tensor, rank: int | Sequence[int] | None = None, error: float
         raise ShapeError(f"error is {error}: it must be at least 0 and below 1")
     import torch  # here, because costs are computed without torch
 
-    bonds = tensor.ndim - 1
-    most = full_ranks(rank, tensor.ndim)[1:-1] if rank is not None else (max(tensor.shape) ** tensor.ndim,) * bonds
     rest = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-    allowed = 0.0 if error is None else float(rest.norm()) * error / math.sqrt(max(1, bonds))  # at each bond
+    if not bool(torch.isfinite(rest).all()):
+        raise ShapeError("the weight has NaN or infinite values: load or initialize it first")
+    if error is None:
+        most, losses, allowed = full_ranks(rank, tensor.ndim)[1:-1], (), 0.0
+    else:
+        most, losses, allowed = _planned(rest, error)
     cores, before = [], 1
-    for mode, limit in zip(tensor.shape[:-1], most, strict=True):
+    for k, (mode, limit) in enumerate(zip(tensor.shape[:-1], most, strict=True)):
         u, values, v = torch.linalg.svd(rest.reshape(before * mode, -1), full_matrices=False)
-        cut_off = values.flip(0).square().cumsum(0).sqrt()  # norm of the smallest k + 1 singular values
-        after = min(limit, len(values), max(1, len(values) - int((cut_off <= allowed).sum())))
+        after = min(limit, len(values))
+        if error is not None:  # spend what earlier bonds left of their share
+            lost = values.double().square().flip(0).cumsum(0)  # by leaving out the smallest, the two smallest, ...
+            spare = int((lost <= allowed - sum(losses[k + 1 :])).sum())
+            after = max(1, min(after, len(values) - spare))
+            allowed -= float(lost[len(values) - after - 1]) if after < len(values) else 0.0
         cores.append(u[:, :after].reshape(before, mode, after))
         rest, before = values[:after, None] * v[:after], after
     cores.append(rest.reshape(before, tensor.shape[-1], 1))
     return [core.to(tensor.dtype).contiguous() for core in cores]
+
+
+def _planned(tensor: Tensor, error: float) -> tuple[list[int], list[float], float]:
+    """Return ranks of few numbers within an error, the squared error of each bond, and the squared error allowed.
+
+    Singular values are left out one at a time, of the bond where that saves the most numbers for its error. TT-SVD
+    loses at most as much at a bond, since its earlier projections reduce the singular values.
+    """
+    import torch
+
+    modes, bonds = tensor.shape, range(tensor.ndim - 1)
+    unfoldings = [tensor.reshape(math.prod(modes[: k + 1]), -1) for k in bonds]
+    values = [torch.linalg.svdvals(matrix).double().square().tolist() for matrix in unfoldings]
+    allowed = rest = error**2 * float(tensor.abs().double().square().sum())
+    ranks, losses = [1, *map(len, values), 1], [0.0] * len(values)
+
+    def price(k: int) -> float:
+        return values[k][ranks[k + 1] - 1] / (modes[k] * ranks[k] + modes[k + 1] * ranks[k + 2])
+
+    while affordable := [k for k in bonds if ranks[k + 1] > 1 and values[k][ranks[k + 1] - 1] <= rest]:
+        k = min(affordable, key=price)
+        ranks[k + 1] -= 1
+        rest -= values[k][ranks[k + 1]]
+        losses[k] += values[k][ranks[k + 1]]
+    return ranks[1:-1], losses, allowed
 
 
 def check_matrix(
