@@ -59,7 +59,10 @@ def test_a_bad_class_list(tmp_path, text, said):
 
 
 def test_settings(tmp_path):
-    settings = read_settings(settings_file(tmp_path, 'memory = "512M"\nlecturers = ["smith"]\ndata = "corpora"\n'))
+    path = settings_file(tmp_path, 'memory = "512M"\nlecturers = ["smith"]\ndata = "corpora"\n')
+    for file in (path, tmp_path / "students.txt"):  # with a byte order mark, as editors of Windows write it
+        file.write_text(file.read_text(), encoding="utf-8-sig")
+    settings = read_settings(path)
     assert settings.names() == ["ada", "bob"] and settings.lecturers == ("smith",)
     assert settings.data == tmp_path / "corpora" and settings.memory == "512M" and settings.is_local
     example = read_settings(ROOT / "classroom" / "class.toml")

@@ -10,10 +10,11 @@ from bttlab.card.manifest import read_manifest
 from bttlab.cli import main
 from bttlab.data import CorpusError, read_corpus
 from bttlab.data.store import store_corpus
-from bttlab.runs import runs_table
+from bttlab.runs import remember, runs_table
 from bttlab.runs.checkpoint import LATEST, DamagedCheckpoint, read_checkpoint
 from bttlab.runs.export import to_csv
 from bttlab.runs.metrics import METRICS, MetricsLog
+from bttlab.runs.table import FOLDERS
 from bttlab.util.errors import LONGEST, BttlabError
 from bttlab.util.files import draft_folder, write_file, write_folder
 from tiny_runs import write_corpus
@@ -96,12 +97,16 @@ def test_a_device_is_not_replaced(tmp_path):
     assert (tmp_path / "null").is_symlink()
 
 
-def test_metrics_are_not_appended_through_a_link(tmp_path):
+def test_nothing_is_appended_through_a_link(tmp_path, monkeypatch):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
     for target in ("profile", "absent"):
         (tmp_path / METRICS).symlink_to(tmp_path / target)
         with pytest.raises(BttlabError, match="cannot be written"):
             MetricsLog(tmp_path).append({"event": "epoch", "epoch": 1})
-        (tmp_path / METRICS).unlink()
+        (tmp_path / METRICS).rename(tmp_path / FOLDERS)
+        with pytest.raises(OSError, match="symbolic links"):
+            remember(tmp_path)
+        (tmp_path / FOLDERS).unlink()
         (tmp_path / "profile").touch()
     assert (tmp_path / "profile").read_text() == "" and not (tmp_path / "absent").exists()
 

@@ -276,6 +276,17 @@ def test_export_to_tensorboard(corpus, runs, capsys):
     ]
 
 
+@pytest.mark.parametrize("target", ["victim", "absent"])
+def test_tensorboard_writes_through_no_link(target, corpus, runs, capsys):
+    tiny_runs.train(runs / "run", corpus)
+    (runs / "victim").mkdir()
+    (runs / "board").mkdir()
+    (runs / "board" / f"run-{read_run(runs / 'run').id}").symlink_to(runs / target)
+    assert main(["runs", "export", str(runs / "run"), "--tensorboard", str(runs / "board")]) == 2
+    assert "cannot be written (File exists); export into another folder" in capsys.readouterr().err
+    assert list((runs / "victim").iterdir()) == [] and not (runs / "absent").exists()
+
+
 def test_weights_and_the_browser_say_that_the_last_checkpoint_is_damaged(corpus, runs, capsys):
     tiny_runs.train(runs / "runs" / "run", corpus)
     browser = RunBrowser()

@@ -92,17 +92,10 @@ class SharedCard:
             time.sleep(RETRY_SECONDS)
 
     def run(self, description: dict[str, Any], work: Callable[[bool], object], publish: Callable[[], None]) -> None:
-        """Do work in a time slice; again if the slice was lost meanwhile.
+        """Do work in a time slice; again if the slice was lost meanwhile. `description` is PYNQ's of the kernel.
 
-        Parameters
-        ----------
-        description : dict
-            PYNQ's description of the driver's kernel.
-        work : callable
-            Its argument is True if this driver's state is still on chip. It may change only scratch buffers.
-        publish : callable
-            Makes the scratch buffers the driver's state. It runs once, after the last check that this process has the
-            card; nothing is repeated after it.
+        The argument of `work` is True if this driver's state is still on chip. It may change only scratch buffers.
+        `publish` makes these the driver's state. It runs once, after the last check that this process has the card.
         """
         is_done = False
         while not is_done:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bttlab.runs.record import RUN_FILE, RunRecord, read_run
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import append_line
 from bttlab.util.settings import nearest
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ def remember(*folders: Path) -> None:
     if new := [line for line in dict.fromkeys(new) if Path(line) not in known]:
         path = runs_folder() / FOLDERS
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8", errors="surrogateescape") as file:  # one write: no lock is needed
-            file.write("".join(f"{line}\n" for line in new))
+        append_line(path, "".join(f"{line}\n" for line in new))  # one write: no lock is needed
 
 
 def _remembered() -> list[Path]:

@@ -182,7 +182,7 @@ def append_line(path: Path, line: str) -> None:
     with open(os.open(path, flags, 0o666), "ab") as file:
         size = os.fstat(file.fileno()).st_size
         try:
-            file.write(line.encode())
+            file.write(line.encode(errors="surrogateescape"))
             file.flush()
             os.fsync(file.fileno())
         except OSError:

@@ -160,7 +160,7 @@ def test_prices_that_do_not_rank(capsys, tmp_path):
         ([row | {"usd_per_hour": 0}], "usd_per_hour of A40-48GB is 0: it must be above 0"),
         ([row, row | {"provider": "Another"}], "prices of Another and RunPod, secure cloud: one table ranks one"),
     ):
-        table.write_text(json.dumps({"gpus": rows}))
+        table.write_text(json.dumps({"gpus": rows}), encoding="utf-8-sig")  # a byte order mark is no part of it
         code, out, err = cost(capsys, *words, "--prices", str(table))
         assert code == 2 and not out and err.count("\n") == 1 and message in err
 

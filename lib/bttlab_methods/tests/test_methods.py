@@ -143,6 +143,7 @@ def test_results_are_kept_and_found_again(tmp_path, setting):
     path = tmp_path / "results.json"
     result = run_methods(setting, parse("dense"))
     Results.read(path).add(result)
+    path.write_text(path.read_text(), encoding="utf-8-sig")  # an editor of Windows adds a byte order mark
     one, other = Results.read(path), Results.read(path)  # two processes
     one.add(replace(result, methods="one"))
     other.add(replace(result, methods="other"))
