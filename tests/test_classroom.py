@@ -263,13 +263,14 @@ def test_limits_of_a_process_hold_for_its_children(config, student, monkeypatch)
     code = (
         "import os, resource, subprocess, sys\n"
         "print(resource.getrlimit(resource.RLIMIT_DATA), resource.getrlimit(resource.RLIMIT_NPROC)[1],\n"
-        "      resource.getrlimit(resource.RLIMIT_CORE)[1], len(os.sched_getaffinity(0)), flush=True)\n"
+        "      resource.getrlimit(resource.RLIMIT_CORE)[1], len(os.sched_getaffinity(0)),\n"
+        "      resource.getrlimit(resource.RLIMIT_FSIZE)[0], flush=True)\n"
         "subprocess.run([sys.executable, '-c', 'bytearray(1 << 31)'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], preexec_fn=server.make_preexec_fn("ada"), capture_output=True, text=True
     )
-    assert done.stdout.split("\n")[0] == f"({1 << 30}, {1 << 30}) 300 0 1" and "MemoryError" in done.stderr
+    assert done.stdout.split("\n")[0] == f"({1 << 30}, {1 << 30}) 300 0 1 -1" and "MemoryError" in done.stderr
     assert resource.getrlimit(resource.RLIMIT_NPROC)[1] != 300  # ours are as they were
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from jupyter_client.manager import KernelManager
 
 from fake_trainer import until
 from two_users import run_as_nobody
@@ -106,3 +107,40 @@ def test_neither_token_nor_sockets_of_kernels_are_for_others(lab, two_users):
         assert all(address.ip == "127.0.0.1" for address in listening)
         # A kernel keeps one, for what its own children print: it takes nothing without a word that it gives them.
         assert process == server or len(listening) <= 1
+
+
+ASK = """
+import json, socket, sys
+request = {"seq": 1, "type": "request", "command": "initialize", "arguments": {"adapterID": ""}}
+body = json.dumps(request).encode()
+for port in sys.argv[1:]:
+    connection = socket.create_connection(("127.0.0.1", port), 10)
+    connection.sendall(b"Content-Length: %d\\r\\n\\r\\n%s" % (len(body), body))
+    print(connection.recv(1 << 16).decode())
+"""
+
+
+def test_what_is_open_in_a_notebook(two_users, tmp_path):
+    """A kernel imports what is beside its notebook; its debugger, once it is on, answers every user."""
+
+    def listening():
+        return {one.laddr.port for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+
+    (tmp_path / "seqeval.py").write_text("open('ran', 'w')")
+    with tempfile.TemporaryDirectory() as runtime:
+        manager = KernelManager(transport="ipc", connection_file=f"{runtime}/kernel.json")
+        manager.start_kernel(cwd=str(tmp_path))
+        client = manager.blocking_client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=120)
+            client.execute("import seqeval", reply=True, timeout=120)
+            assert (tmp_path / "ran").exists()
+            before = listening()
+            request = {"type": "request", "seq": 1, "command": "initialize", "arguments": {}}
+            client.control_channel.send(client.session.msg("debug_request", request))
+            client.control_channel.get_msg(timeout=120)
+            assert "Content-Length: " in run_as_nobody(ASK, *(listening() - before))
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
