@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import gpu_record
 import pytest
 import torch
+from card_pages import measured
 
 from bttlab.baseline import load_records
 from bttlab.baseline.energy import find_meter
@@ -19,7 +20,7 @@ def test_a_dry_run_writes_what_others_read(tmp_path, monkeypatch):
     assert gpu_record.main(["--out", str(tmp_path), "--dry-run"]) == 0
     records = load_records(tmp_path / "baselines")
     assert [record.format for record in records] == ["btt", "dense", "tt"]
-    rows = json.loads((tmp_path / "batches.json").read_text())
+    rows = json.loads((tmp_path / "baselines" / "batches" / "cpu.json").read_text())
     assert {row["format"] for row in rows} == {"dense", "tt", "btt"} and all(row["batch"] == 16 for row in rows)
     assert all(row["seconds"]["provenance"] == "measured" and row["seconds"]["value"] > 0 for row in rows)
     about = json.loads((tmp_path / "about.json").read_text())
@@ -27,6 +28,11 @@ def test_a_dry_run_writes_what_others_read(tmp_path, monkeypatch):
     (path,) = (tmp_path / "cost").iterdir()
     project = from_json(Project, path.read_text())
     (point,) = project.throughputs
+    lines = measured(tmp_path / "baselines", "cpu").splitlines()[2:]
+    assert len(lines) == len(records) + len(rows) and measured(tmp_path / "baselines").startswith("No GPU")
+    milliseconds = f"{1e3 * rows[0]['seconds']['value'] / 16:.3f}"
+    (line,) = (line for line in lines if f"| 1-ENC, {rows[0]['format']} | 16 | FP32 | eager |" in line)
+    assert f"| {milliseconds} |" in line
     assert 1.2e9 < point.config.parameters < 1.3e9 and not project.fitted
 
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 from pages import BENCHMARKS, filled
 
+from bttlab.baseline import load_records
 from bttlab.baseline.gpus import find_gpu
 from bttlab.card.constants import read_data
 from bttlab.data import Samples
@@ -30,9 +32,10 @@ ENCODERS = (2, 4, 6)
 PAGES = {
     "README.md": ("results",),
     "docs/accelerator.md": ("epochs", "stages", "memory", "resources", "synthesis", "latencies"),
-    "docs/energy.md": ("power", "energy", "ratios", "quality"),
+    "docs/energy.md": ("power", "energy", "measured", "ratios", "quality"),
 }
 GPU = "RTX-3090"
+BASELINES = ROOT / "data" / "baselines"
 WIDTH = 130  # of a line of prose
 BATCH = 16  # the largest in the records
 SHOWN_LUTS = 5000  # modules with fewer are only in data/u50/synthesis.json
@@ -64,6 +67,7 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
         "latencies": _latencies(),
         "power": _power(paper),
         "energy": _energy(paper, core_seconds),
+        "measured": measured(BASELINES),
         "ratios": _ratios(alike[:1]),
         "quality": quality,
     }
@@ -198,6 +202,30 @@ def _energy(estimates: Sequence[Estimate], core_seconds: float) -> str:
     low, mid, high = (watts * seconds for watts in CORE_WATTS)
     rows.append(["a CPU core", f"{mid:.0f} ({low:.0f} to {high:.0f})", "", ""])
     return _markdown(_columns("J per epoch"), rows)
+
+
+def measured(folder: Path, kind: str = "cuda") -> str:
+    """Return the table of training on GPUs that was recorded, as tools/gpu_record.py writes it: of batches, too."""
+    rows = [row for path in (folder / "batches").glob(f"{kind}*.json") for row in json.loads(path.read_text("utf-8"))]
+    for record in load_records(folder):
+        if record.machine.kind == kind:
+            row = {"machine": record.machine.name, "encoders": record.config["encoders"], "format": record.format}
+            row |= {"batch": 1, "precision": record.machine.precision}
+            for mode, found in record.to_dict()["modes"].items():
+                figures = {"seconds": found["median"], "joules_over_idle": found["energy"]["per_step_over_idle"]}
+                rows.append(row | {"mode": mode, "device": found["device"]} | figures)
+    if not rows:
+        return "No GPU has been measured here. `tools/gpu_record.py` records one in eight minutes.\n"
+    headers = ["GPU", "model", "batch", "precision", "mode", "ms per sample", "J per sample over idle", "MB in use"]
+    return _markdown(headers, sorted(_measured(row) for row in rows))
+
+
+def _measured(row: Mapping[str, Any]) -> list[str]:
+    precision = "FP32" if row["precision"] in ("highest", "fp32") else "TF32"
+    names = [row["machine"], f"{row['encoders']}-ENC, {row['format']}", str(row["batch"]), precision, row["mode"]]
+    scales = {"seconds": 1e3 / row["batch"], "joules_over_idle": 1 / row["batch"], "device": 1e-6}
+    figures = [(row[name]["value"], scale) for name, scale in scales.items()]
+    return names + ["" if value is None else f"{value * scale:,.3f}" for value, scale in figures]
 
 
 def _ratios(sample: Samples) -> str:

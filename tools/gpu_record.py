@@ -4,9 +4,12 @@ It takes at most `--minutes` on a machine with this checkout, torch, a CUDA driv
 a network and without zeus. The folder that it writes has
 
     baselines/  files for data/baselines (batch 1, eager and CUDA graphs; FP32, and TF32 in files of their own)
-    batches.json  the same models in batches of 16
+    baselines/batches/  the same models in batches of 16
     cost/  a file for data/cost/others: the LoRA step, for the held-out table of docs/cost.md
     about.json  when, on what, what was left out
+
+Copy them there. Then `python tools/card_pages.py` writes the table of docs/energy.md, and `bttlab cost --check --record
+data/cost/gpu_model.json` the errors of docs/cost.md.
 """
 
 import argparse
@@ -210,7 +213,7 @@ def _works(options: argparse.Namespace, device: torch.device) -> Iterator[tuple[
     shape, batch, sequence = (LARGE, 4, 512) if kind == "cuda" else (TINY, 2, 16)
     model = ModelConfig() if kind == "cuda" else SMALL
     idle = idle_power(*find_meter(device), seconds=0.1 if options.dry_run else 3.0)
-    for folder in ("baselines", "cost"):
+    for folder in ("baselines/batches", "cost"):
         (options.out / folder).mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     models = [(precision, count, format) for precision in PRECISIONS for count in encoders for format in FORMATS]
@@ -230,8 +233,8 @@ def _works(options: argparse.Namespace, device: torch.device) -> Iterator[tuple[
         for mode in ("eager", "graphs") if kind == "cuda" else ("eager",):
             taken = measured(captured(step) if mode == "graphs" else step, device, steps, idle)
             row = {"format": format, "encoders": count, "batch": BATCH, "mode": mode, "precision": precision}
-            rows.append(row | {"corpus": corpus.name} | taken)
-        write_file(options.out / "batches.json", to_json(rows, indent=1) + "\n")
+            rows.append(row | {"corpus": corpus.name, "machine": describe(device, []).name} | taken)
+        write_file(options.out / "baselines" / "batches" / f"{kind}.json", to_json(rows, indent=1) + "\n")
 
     def lora() -> None:
         taken = measured(lora_step(shape, device, batch, sequence), device, min(steps, 20), idle)
