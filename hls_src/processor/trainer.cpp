@@ -8,7 +8,7 @@
 //
 // All state stays on chip between calls.
 #if defined(BTTLAB_FAST)
-#include "emulation/execute.h"
+#include "emulation/run.h"
 #else
 #include "machine.h"
 #endif
@@ -230,14 +230,9 @@ extern "C" __attribute__((visibility("default"))) void trainer(int command, int 
 extern "C" __attribute__((visibility("default"))) int trainer_second(int action) {
     enum { OPEN, SERVE, CLOSE };
     const FlushSubnormals flush;
-    if (action == SERVE) {
-        serve();
-        return true;
-    }
-    const bool was_open = is_open.get();
-    if (action == OPEN) lost = 0;
-    is_open.set(action == OPEN);
-    return was_open;
+    if (action == CLOSE) return close_second();
+    action == OPEN ? open_second() : serve();
+    return true;
 }
 #endif
 

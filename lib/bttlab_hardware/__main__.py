@@ -33,7 +33,6 @@ def schedule(options: argparse.Namespace) -> int:
 
 
 def rtl(options: argparse.Namespace) -> int:
-    """Write the Verilog into a folder."""
     if options.folder.exists() and not options.folder.is_dir():
         raise BttlabError(f"{options.folder} is a file; give a folder for the Verilog")
     found = analyse(SOURCE / UNIT)
@@ -44,13 +43,11 @@ def rtl(options: argparse.Namespace) -> int:
 
 
 def synth(options: argparse.Namespace) -> int:
-    """Count the modules with Yosys and record the counts."""
     count_modules()
     return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bttlab_hardware", description=__doc__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     one = commands.add_parser("schedule", help="ports, recurrences, interval, depth, operators, resources")

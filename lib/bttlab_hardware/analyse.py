@@ -37,14 +37,9 @@ GUARANTEED_DISTANCES = {
 
 @dataclass(frozen=True)
 class Span:
-    """Latency from an iteration's first load of a memory to its last store there.
+    """Latency from an iteration's first load of a memory to its last store there, which begin in these cycles.
 
-    Attributes
-    ----------
-    load, store : int
-        Cycles of the iteration in which they begin.
-    depth : int
-        Cycles from the load to the first load that sees the stored value.
+    `depth` are the cycles from the load to the first load that sees the stored value.
     """
 
     memory: Memory
@@ -59,12 +54,8 @@ class Schedule:
 
     Attributes
     ----------
-    place : str
-        File and line at which the loop begins.
-    interval : int
-        Cycles between iterations.
-    stages : int
-        Cycles from an iteration's first operator to its last.
+    interval, stages : int
+        Cycles between iterations, and from an iteration's first operator to its last.
     depth : int
         Cycles from a load to the first load that sees a result computed from it: the largest `Span.depth` of memories
         with a DEPENDENCE distance of LATENCY.
@@ -92,17 +83,7 @@ class Schedule:
 def analyse(unit: Path, guaranteed: dict[str, tuple[str, ...]] = GUARANTEED_DISTANCES) -> Schedule:
     """Analyse the loop of a source: the largest of its function `run`.
 
-    Parameters
-    ----------
-    unit : Path
-        The translation unit.
-    guaranteed : dict of str to tuple of str
-        Guaranteed dependence distances: names of constants of config.h, and prefixes of the memories' names.
-
-    Raises
-    ------
-    BttlabError
-        If a tool is missing, the source does not compile, or it has no loop.
+    `guaranteed` has prefixes of the memories' names by the constants of config.h that are their guaranteed distances.
     """
     source = compile_source(unit)
     module = read_module(source.module)
@@ -241,7 +222,6 @@ def _mark_delays(function: Function, delays: dict[str, tuple[int, Pragma]]) -> i
 
 
 def _loop_number(loop: Loop, function: Function) -> int | None:
-    """Return the number of a loop's metadata."""
     return next((i.loop for latch in loop.latches for i in function.blocks[latch] if i.loop is not None), None)
 
 

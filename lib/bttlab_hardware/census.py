@@ -26,35 +26,21 @@ def unit_of(chain: tuple[Place, ...]) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Census:
-    """Operators of an iteration.
-
-    Attributes
-    ----------
-    units : dict of str to Counter
-        Operators of each unit by kind. A function with several calls is a unit for each call.
-    """
+    """Operators of an iteration, by unit and kind; a function with several calls is a unit for each call."""
 
     units: dict[str, Counter]
 
     @property
     def total(self) -> Counter:
-        """Operators of each kind."""
         return sum(self.units.values(), Counter())
 
     def engines(self, rows: int, lanes: int) -> float:
-        """Return the number of contraction engines: multipliers of functions called `engine…` per rows x lanes.
-
-        Parameters
-        ----------
-        rows, lanes : int
-            Rows and lanes of one engine, which has one multiplier for each row and lane.
-        """
+        """Return the number of contraction engines: multipliers of functions called `engine…` per rows x lanes."""
         multipliers = sum(counts["fmul"] for name, counts in self.units.items() if name.startswith("engine"))
         return multipliers / (rows * lanes)
 
 
 def census(nodes: list[Node], places: Places) -> Census:
-    """Count the operators of a loop's body."""
     calls: dict[str, list[int]] = {}
     by_unit: dict[tuple[str, int], Counter] = {}
     for node in nodes:

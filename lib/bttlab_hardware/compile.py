@@ -42,14 +42,7 @@ UNROLL_PASSES = 2  # unrolling an outer loop can make the bounds of inner loops 
 class CompiledSource:
     """A compiled source: its IR, inlined and unrolled, and the preprocessed text with line markers.
 
-    Attributes
-    ----------
-    root : str
-        The function `run`, which has the machine's loop, as the module names it.
-    constants : dict of str to int
-        Its constants that are a number, or another constant less a number.
-    call_paths : int
-        Number of call paths to `run`.
+    `root` is the name in the module of the function `run`, which has the machine's loop.
     """
 
     module: object
@@ -60,13 +53,6 @@ class CompiledSource:
 
 
 def compile_source(unit: Path) -> CompiledSource:
-    """Compile one translation unit.
-
-    Raises
-    ------
-    BttlabError
-        If clang or llvmlite is missing, or the source does not compile or has no function `run`.
-    """
     preprocessed = _clang("-E", "-o", "-", str(unit))
     module = _llvm().parse_assembly(_clang("-S", "-emit-llvm", "-o", "-", str(unit)))
     root = next((f.name for f in module.functions if re.fullmatch(r"run|_ZL?3run\w*", f.name)), None)
@@ -98,7 +84,6 @@ def _constants(preprocessed: str) -> dict[str, int]:
 
 
 def _call_paths(module, name: str) -> int:
-    """Return the number of call paths to a function from functions that are not called."""
     calls = ((f.name, i) for f in module.functions for block in f.blocks for i in block.instructions)
     callers = [caller for caller, i in calls if i.opcode == "call" and [*i.operands][-1].name == name]
     return sum(_call_paths(module, caller) for caller in callers) or 1

@@ -13,13 +13,7 @@ from bttlab_hardware.verilog import TOP
 
 
 def write_loop(schedule: Schedule, folder: Path) -> dict[str, str]:
-    """Write machine_loop.v, machine_loop.h and the cores into a folder; return the text of each file.
-
-    Raises
-    ------
-    BttlabError
-        If the loop has violations, or an operation for which there is no Verilog.
-    """
+    """Write machine_loop.v, machine_loop.h and the cores into a folder; return the text of each file."""
     loop = emit(schedule)
     files = {f"{TOP}.v": loop.text, f"{TOP}.h": _interface(loop)}
     files |= {core.name: core.read_text(encoding="utf-8") for core in sorted(CORE_FOLDER.glob("*.v"))}
@@ -32,10 +26,7 @@ def write_loop(schedule: Schedule, folder: Path) -> dict[str, str]:
 def module_digests(files: dict[str, str]) -> dict[str, str]:
     """Return the SHA-256, without comments, of each module that Yosys counts and of the modules that it instantiates.
 
-    Parameters
-    ----------
-    files : dict of str to str
-        Result of `write_loop`.
+    `files` is the result of `write_loop`.
     """
     below = files["delay.v"] + files["memory.v"]
     used = sorted(set(re.findall(r"^  (fp32_\w+) #", files[f"{TOP}.v"], re.MULTILINE)))

@@ -36,10 +36,8 @@ class Node:
         load, store; wire, phi; call; unknown.
     inputs : list of Node
         Data, addresses and conditions.
-    lanes : int
-        Number of parallel operators.
-    bits : int
-        Width of each; for a comparison, the width of its operands.
+    lanes, bits : int
+        Number of parallel operators, and width of each; for a comparison, the width of its operands.
     choices : int
         Number of inputs that a selection chooses from.
     gates : int
@@ -122,11 +120,6 @@ def callee(instruction: Instruction) -> str:
 class Graph:
     """Nodes of a loop's body, in topological order.
 
-    Parameters
-    ----------
-    accesses : dict of Instruction to Access
-        Resolved loads and stores.
-
     Attributes
     ----------
     back : list of (Node, Node)
@@ -167,7 +160,6 @@ class Graph:
         return self._by_value.get(value)
 
     def condition(self, block: str) -> Node | None:
-        """Return the node of the condition of a block's branch."""
         last = self.function.blocks[block][-1]
         return self._by_value.get(last)
 

@@ -16,15 +16,10 @@ _GLOBAL = re.compile(
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """A constant, an argument, a global variable or a function.
+    """A constant, an argument, a global variable or a function; its type is in LLVM's syntax.
 
-    Attributes
-    ----------
-    kind : {"constant", "argument", "global", "instruction", "block"}
-    type : str
-        In LLVM's syntax.
-    text : str
-        Value of a constant, else the name.
+    `kind` is "constant", "argument", "global", "instruction" or "block"; `text` is the value of a constant, else the
+    name.
     """
 
     kind: str
@@ -38,12 +33,8 @@ class Instruction(Value):
 
     Attributes
     ----------
-    operands : list of Value
-        Operands without blocks.
     blocks : list of str
         Targets of a branch; for a phi, the predecessor of each operand.
-    block : str
-        Block of the instruction.
     line : int or None
         Number of its !DILocation.
     loop : int or None
@@ -68,29 +59,18 @@ class Instruction(Value):
 
 @dataclass(eq=False)
 class Function:
-    """A function with a body: its blocks in order, each a list of instructions."""
-
     name: str
     blocks: dict[str, list[Instruction]]
     arguments: list[Value] = field(default_factory=list)
 
     def successors(self, block: str) -> list[str]:
-        """Return the successors of a block."""
         last = self.blocks[block][-1]
         return list(dict.fromkeys(last.blocks)) if last.opcode in ("br", "switch") else []
 
 
 @dataclass(eq=False)
 class Module:
-    """Functions, types of global variables, and lines of the source.
-
-    Attributes
-    ----------
-    globals : dict of str to str
-        Type of each global variable, in LLVM's syntax, and its initializer.
-    types : dict of str to str
-        Bodies of named structs.
-    """
+    """Functions, global variables (types and initializers as text), bodies of named structs, lines of the source."""
 
     functions: list[Function]
     globals: dict[str, str]
@@ -99,7 +79,6 @@ class Module:
 
 
 def read_module(module) -> Module:
-    """Read an llvmlite module."""
     text = str(module)
     metadata = {int(n): body for n, body in re.findall(r"^!(\d+) = (.*)$", text, re.MULTILINE)}
     variables = {name.strip('"'): body for name, body in _GLOBAL.findall(text)}
@@ -135,7 +114,6 @@ def _labels(name: str, text: str) -> list[str]:
 
 
 def _type(ref, known: dict[int, str]) -> str:
-    """Return a type in LLVM's syntax, from a cache."""
     address = _address(ref.type)
     if address not in known:
         known[address] = str(ref.type)

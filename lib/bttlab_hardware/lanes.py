@@ -31,10 +31,7 @@ def shuffle_mask(text: str) -> list[int | None]:
 def used_lanes(order: list[Instruction]) -> tuple[dict[Instruction, int], set[Instruction]]:
     """Return a bit mask of the lanes of each vector that are read, and the set of vectors whose lanes are all equal.
 
-    Parameters
-    ----------
-    order : list of Instruction
-        A loop's body in topological order, loop-carried values excepted.
+    `order` is a loop's body in topological order, loop-carried values excepted.
     """
     masks: dict[Instruction, int] = {}
     changed = True

@@ -68,14 +68,7 @@ def write_cycles() -> int:
 def delay(kind: str, bits: int = 1, inputs: int = 2) -> float:
     """Return the delay of integer logic in nanoseconds; 0 for wires and for operators with registers inside.
 
-    Parameters
-    ----------
-    kind : str
-        add, compare, logic, select, shift, multiply, or another.
-    bits : int
-        Width; for a shift, bits of the amount.
-    inputs : int
-        Inputs of a selection or a gate; the number of levels grows with the logarithm.
+    `bits` is the width; for a shift, that of the amount. `inputs` are those of a selection or a gate.
     """
     entry = read_latencies()["delays"].get(kind)
     if entry is None:

@@ -8,13 +8,7 @@ from bttlab_hardware.ir import Function
 
 @dataclass(frozen=True)
 class Loop:
-    """A natural loop.
-
-    Attributes
-    ----------
-    latches : tuple of str
-        Blocks with an edge back to the header.
-    """
+    """A natural loop; its latches are the blocks with an edge back to the header."""
 
     header: str
     blocks: frozenset[str]
@@ -36,7 +30,6 @@ def reverse_post_order(entry: str, successors: dict[str, list[str]]) -> list[str
 
 
 def reversed_edges(edges: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the graph with all edges reversed."""
     backward: dict[str, list[str]] = {block: [] for block in edges}
     for block, others in edges.items():
         for other in others:
@@ -77,13 +70,7 @@ def _dominates(a: str, b: str, above: dict[str, str]) -> bool:
 
 
 class Body:
-    """The body of a loop as an acyclic graph: without the back edges to its header.
-
-    Parameters
-    ----------
-    inner : iterable of str
-        Headers of inner loops, whose back edges are removed, too.
-    """
+    """The body of a loop as an acyclic graph: without the back edges to its header, nor to those of inner loops."""
 
     def __init__(self, function: Function, loop: Loop, inner: Iterable[str] = ()) -> None:
         self.header = loop.header
@@ -112,7 +99,6 @@ class Body:
         self._below = dominators(end, reversed_edges(with_end))
 
     def above(self, block: str) -> str:
-        """Return the immediate dominator of a block."""
         return self._above[block]
 
     def region(self, block: str) -> list[str]:

@@ -24,7 +24,7 @@ class Memory:
     words, width : int
         Number of words, and bits of each.
     register : bool
-        Whether it is a register: partitioned in every dimension, or without dimensions.
+        Whether it is partitioned in every dimension, or without dimensions.
     implementation : str
         uram, bram, lutram or register: from BIND_STORAGE, or HLS's default. "argument" for memory behind a pointer.
     latency : int or None
@@ -41,7 +41,6 @@ class Memory:
 
     @property
     def name(self) -> str:
-        """Name with indices, for reports."""
         return self.variable + "".join("[]" if place is None else f"[{place}]" for place in self.places)
 
 
@@ -89,13 +88,7 @@ def source_name(symbol: str) -> str:
 
 
 class Memories:
-    """Resolves pointers of a module.
-
-    Parameters
-    ----------
-    pragmas : list of Pragma
-        Of these ARRAY_PARTITION and BIND_STORAGE are used.
-    """
+    """Resolves pointers of a module, with its pragmas ARRAY_PARTITION and BIND_STORAGE."""
 
     def __init__(self, module: Module, pragmas: list[Pragma]) -> None:
         self._module = module
@@ -111,24 +104,12 @@ class Memories:
                 self._storage[pragma.variable] = pragma
 
     def access(self, instruction: Instruction) -> Access:
-        """Return the access of a load or store.
-
-        Raises
-        ------
-        Unresolved
-            If the pointer does not resolve to one variable.
-        """
+        """Return the access of a load or store; Unresolved if its pointer does not resolve to one variable."""
         pointer = self._resolve(instruction.operands[-1])
         return self._place(pointer)
 
     def field(self, load: Instruction) -> tuple[str, int]:
-        """Return the argument whose field a load reads or a store writes, and the field's offset in bytes.
-
-        Raises
-        ------
-        Unresolved
-            If it accesses anything but a field of an argument.
-        """
+        """Return the argument whose field a load reads or a store writes, and the field's offset in bytes, or raise."""
         pointer = self._resolve(load.operands[-1])
         if pointer.type or pointer.terms or not pointer.base.startswith("%"):
             raise Unresolved(f"no field of an argument: {load.text}")
@@ -284,13 +265,7 @@ class Memories:
 
 @dataclass(frozen=True)
 class Port:
-    """Number of accesses of an iteration to a memory.
-
-    Attributes
-    ----------
-    loads, stores : int
-        Loads and stores after unrolling.
-    """
+    """Number of loads and stores of an iteration at a memory, after unrolling."""
 
     memory: Memory
     loads: int
@@ -298,7 +273,6 @@ class Port:
 
     @property
     def interval(self) -> int:
-        """Initiation interval that one load port and one store port allow."""
         return 1 if self.memory.register else max(1, self.loads, self.stores)
 
 

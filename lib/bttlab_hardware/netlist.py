@@ -11,13 +11,7 @@ PORT_LEVELS = {("CARRY4", "CI"): 0, ("CARRY8", "CI"): 0, **{(f"MUXF{n}", "S"): 1
 
 
 class Depth:
-    """Levels of logic before each signal; ports with the same name connect modules.
-
-    Parameters
-    ----------
-    modules : dict of str to dict
-        By name, as in Yosys' JSON.
-    """
+    """Levels of logic before each signal of Yosys' modules; ports with the same name connect modules."""
 
     def __init__(self, modules: dict[str, dict]) -> None:
         self._modules, self._sources, self._levels = modules, {}, {}
@@ -79,12 +73,7 @@ def packed_tables(cells: dict[str, dict]) -> int:
 def stage_of(place: str, text: str) -> int | None:
     """Return the pipeline stage of a line of the loop's Verilog; None if it belongs to all stages.
 
-    Parameters
-    ----------
-    place : str
-        Position in Yosys' format: FILE:LINE.COLUMN-LINE.COLUMN.
-    text : str
-        Content of the file.
+    The place is in Yosys' format: FILE:LINE.COLUMN-LINE.COLUMN.
     """
     lines = text.splitlines()[: int(re.match(r"\w+\.v:(\d+)", place)[1])]
     heads = (re.fullmatch(r"  // (?:stage (\d+)|for the whole run)", line) for line in reversed(lines))

@@ -10,15 +10,7 @@ _FIELD = re.compile(r"(\w+): (?:!(\d+)|(\d+)|\"([^\"]*)\")")
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the source.
-
-    Attributes
-    ----------
-    function : str
-        Name with template arguments.
-    start : int
-        Line at which the function begins.
-    """
+    """A line of the source; the function's name has its template arguments, and `start` is its first line."""
 
     function: str
     file: str
@@ -55,7 +47,6 @@ class Places:
         return tuple(reversed(inner_first))
 
     def text(self, number: int | None) -> str:
-        """Return file and line as text."""
         chain = self._chain(number)
         return str(chain[-1]) if chain else "an unknown line"
 

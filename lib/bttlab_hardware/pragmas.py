@@ -11,17 +11,7 @@ _WORD = re.compile(r"(\w+)\s*=\s*([-+*/()\w.,]+)|(\w+)")
 
 @dataclass(frozen=True)
 class Pragma:
-    """One `#pragma HLS`.
-
-    Attributes
-    ----------
-    name : str
-        In upper case: DEPENDENCE, PIPELINE, ARRAY_PARTITION, …
-    values : dict of str to str
-        Options of the form name=value; names in lower case.
-    words : frozenset of str
-        Options without a value, in lower case.
-    """
+    """One `#pragma HLS`: its name in upper case, options in lower case: values by name, and words without a value."""
 
     name: str
     values: dict[str, str]
@@ -31,7 +21,6 @@ class Pragma:
 
     @property
     def place(self) -> str:
-        """File and line as text."""
         return f"{Path(self.file).name}:{self.line}"
 
     @property
@@ -46,13 +35,7 @@ class Pragma:
 
 @dataclass(frozen=True)
 class Promise:
-    """A DEPENDENCE pragma for iterations of a loop.
-
-    Attributes
-    ----------
-    distance : int
-        Least number of iterations from a store to a load of the same address.
-    """
+    """A DEPENDENCE pragma: the least number of iterations from a store to a load of the same address."""
 
     variable: str
     distance: int
@@ -60,7 +43,6 @@ class Promise:
 
 
 def read_pragmas(preprocessed: str) -> list[Pragma]:
-    """Return every HLS pragma of a preprocessed source."""
     pragmas, file, line = [], "", 0
     for text in preprocessed.splitlines():
         if marker := _MARKER.match(text):
@@ -80,10 +62,7 @@ def read_pragmas(preprocessed: str) -> list[Pragma]:
 
 
 def promises(pragmas: list[Pragma], constants: dict[str, int]) -> dict[str, Promise]:
-    """Return the distance that DEPENDENCE pragmas of a loop promise for each variable.
-
-    `bttlab_hardware.rules` checks the pragmas' other options.
-    """
+    """Return the distance that DEPENDENCE pragmas of a loop promise for each variable."""
     by_variable = {}
     for pragma in pragmas:
         distance = pragma.values.get("distance")

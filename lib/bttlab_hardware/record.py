@@ -14,7 +14,6 @@ ON_CHIP = ("uram", "bram", "lutram")
 
 
 def make_record(schedule: Schedule, census: Census) -> dict[str, Any]:
-    """Return the JSON record of an analysis of the present source."""
     return {
         "about": "What the analysis of hls_src/processor shows: modelled, not synthesised. Made by: make schedule "
         "SCHEDULE=--record",

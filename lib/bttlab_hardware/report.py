@@ -12,7 +12,6 @@ SHOWN = 8  # recurrences in a table
 
 
 def to_dict(schedule: Schedule, counted: Census) -> dict[str, Any]:
-    """Return the output of --json."""
     constants = schedule.constants
     engines = {}
     if {"ROWS", "LANES"} <= constants.keys():
@@ -60,7 +59,6 @@ def to_dict(schedule: Schedule, counted: Census) -> dict[str, Any]:
 
 
 def to_text(data: dict[str, Any]):
-    """Return the result of `to_dict` as tables."""
     from rich.console import Group
 
     latency = f" (LATENCY {data['latency']})" if data["latency"] else ""

@@ -47,20 +47,16 @@ class NotEmitted(BttlabError):
 
 @dataclass(frozen=True)
 class LoopVerilog:
-    """A loop as Verilog, and its interface for testbenches in C++.
+    """A loop as Verilog, whose top is `machine_loop`, and its interface for testbenches in C++.
 
     Attributes
     ----------
-    text : str
-        The modules; the top is `machine_loop`.
     memories : dict of Memory to str
         How the loop uses each memory: READ, WRITTEN, or KEPT for both.
     inputs, results : list of (str, str, int, int)
         Ports of the top, and their fields: argument of the loop's function, offset and size in bytes.
     returned : str
         Port of the function's return value.
-    stages : int
-        Stages of the pipeline.
     host_reads : dict of Memory to str
         For each memory that the loop only writes: the output of the top with its word at `host_address`.
     """
@@ -80,17 +76,9 @@ class LoopVerilog:
 
 
 def emit(schedule: Schedule) -> LoopVerilog:
-    """Return the Verilog of a scheduled loop.
+    """Return the Verilog of a scheduled loop, without violations and with initiation interval 1.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        Without violations, initiation interval 1.
-
-    Raises
-    ------
-    BttlabError
-        If the loop has violations, or an operation for which there is no Verilog.
+    BttlabError if it has an operation for which there is no Verilog.
     """
     if schedule.violations or schedule.interval != 1:
         raise BttlabError("the loop has violations, so there is no Verilog of it; make schedule lists them")
@@ -435,12 +423,7 @@ class _Emitter:
     ) -> str:
         """Return the selection that the branches from a block's dominator to the block make.
 
-        Parameters
-        ----------
-        text_of : callable
-            From a predecessor of the block to the expression for paths through it.
-        otherwise : str or None
-            Expression for paths that miss the block.
+        `text_of` gives the expression for paths through a predecessor, `otherwise` that for paths that miss the block.
         """
         texts: dict[str, str | None] = {}
         for block in body.region(target):

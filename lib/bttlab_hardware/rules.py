@@ -32,12 +32,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 def of_pragmas(pragmas: Iterable[Pragma], preprocessed: str) -> list[Violation]:
     """Return a violation for each unknown pragma, option, value or variable, and for each missing option.
 
-    Parameters
-    ----------
-    pragmas : iterable of Pragma
-        All pragmas of the source.
-    preprocessed : str
-        The source; a variable is known if it occurs outside of pragmas.
+    A variable is known if it occurs in the source outside of pragmas.
     """
     code = "\n".join(line for line in preprocessed.splitlines() if not line.lstrip().startswith("#"))
     names = set(_IDENTIFIER.findall(code))
@@ -65,14 +60,7 @@ def _faults(pragma: Pragma) -> list[str]:
 def of_loop(inside: list[Pragma], outside: list[Pragma], delays: int, constants: dict[str, int]) -> list[Violation]:
     """Return violations of the loop's pragmas: an II other than 1, and delay blocks that are no separate blocks.
 
-    Parameters
-    ----------
-    inside : list of Pragma
-        Pragmas within the loop's lines.
-    outside : list of Pragma
-        All others.
-    delays : int
-        Delay blocks that the loop calls.
+    `delays` is the number of delay blocks that the loop calls.
     """
     wrong = []
     for pragma in inside:

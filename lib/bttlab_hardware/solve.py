@@ -14,15 +14,7 @@ MAX_INTERVAL = 512
 
 @dataclass(frozen=True)
 class Edge:
-    """A loop-carried dependence: from an iteration to a later one.
-
-    Attributes
-    ----------
-    source, target : Node
-        A value and the phi that receives it, or a store and a load of one memory.
-    distance : int
-        Iterations between them.
-    """
+    """A loop-carried dependence: from a value to its phi, or from a store to a load, so many iterations later."""
 
     source: Node
     target: Node
@@ -36,14 +28,10 @@ class Recurrence:
 
     Attributes
     ----------
-    name : str
-        The memory, or the value.
     kind : {"memory", "value", "cycle", "exit"}
         "memory" and "value" have one loop-carried dependence, "cycle" has several; "exit" is the loop's condition.
-    latency : int
-        Cycles from a load or phi to the load or phi of a later iteration that receives the result.
-    distance : int
-        Iterations between the two.
+    latency, distance : int
+        Cycles, and iterations, from a load or phi to that of a later iteration that receives the result.
     promised : bool
         Whether the distance comes from a pragma.
     place : int or None
@@ -59,22 +47,18 @@ class Recurrence:
 
     @property
     def interval(self) -> int:
-        """Least initiation interval that the recurrence allows."""
         return max(1, ceil(self.latency / self.distance))
 
 
 def is_load(node: Node) -> bool:
-    """Return True if a node reads a memory or a register."""
     return node.access is not None and node.instruction.opcode == "load"
 
 
 def is_store(node: Node) -> bool:
-    """Return True if a node writes a memory or a register."""
     return node.access is not None and node.instruction.opcode == "store"
 
 
 def edges(graph: Graph, promises: dict[str, Promise]) -> list[Edge]:
-    """Return the loop-carried dependences."""
     carried = [Edge(source, phi, 1, phi.instruction.name.lstrip("%")) for source, phi in graph.back]
     loads: dict[object, list[Node]] = {}
     for node in graph.nodes:
@@ -205,10 +189,7 @@ def _span(ready: float, part: float, cycles: int | None, kind: str) -> tuple[flo
 def recurrences(graph: Graph, carried: list[Edge], clock: latencies.Clock, promised: Iterable[str]) -> list[Recurrence]:
     """Return the recurrences with one loop-carried dependence, and the slowest of those with several.
 
-    Parameters
-    ----------
-    promised : iterable of str
-        Variables whose distance a pragma promises.
+    The distances of the variables in `promised` come from pragmas.
     """
     promised = set(promised)
     links = _links(graph, carried, clock)

@@ -74,7 +74,6 @@ class Counts:
         return made
 
     def of(self, module: dict) -> Counter:
-        """Return the resources of a module, and its number of cores of each kind."""
         return self._sum({}, module["cells"])
 
     def _sum(self, modules: dict[str, dict], cells: dict[str, dict]) -> Counter:
@@ -113,7 +112,6 @@ class Counts:
 
 
 def top_of(modules: dict[str, dict]) -> dict:
-    """Return the top of mapped modules."""
     return next(module for module in modules.values() if int(module["attributes"].get("top", "0"), 2))
 
 
@@ -126,7 +124,6 @@ def box_of(cell: dict) -> str:
 
 
 def count_modules() -> None:
-    """Count all modules and write the record."""
     folder = Path(tempfile.mkdtemp(prefix="synth-"))
     files = write_loop(analyse(SOURCE / UNIT), folder)
     digests, counts = module_digests(files), Counts(folder)

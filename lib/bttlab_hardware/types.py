@@ -24,23 +24,12 @@ def lanes_of(kind: str) -> tuple[int, str]:
 
 
 def is_float(kind: str) -> bool:
-    """Return True if a scalar, or an element of a vector, is a floating point number."""
     return lanes_of(kind)[1] in ("float", "double", "half")
 
 
 @dataclass(frozen=True)
 class Array:
-    """A nested array type.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Dimensions, outermost first.
-    element : str
-        Type of an element: a scalar, a vector or a struct.
-    strides : tuple of int
-        Bytes between neighbours of each dimension.
-    """
+    """A nested array type: its shape, outermost first, and a scalar, vector or struct as element."""
 
     shape: tuple[int, ...]
     element: str
@@ -53,13 +42,7 @@ class Array:
 
 
 class Types:
-    """Sizes of types, with the module's named structs.
-
-    Parameters
-    ----------
-    structs : dict of str to str
-        Bodies of named structs.
-    """
+    """Sizes of types, with the bodies of the module's named structs."""
 
     def __init__(self, structs: dict[str, str]) -> None:
         self._structs = structs

@@ -15,8 +15,6 @@ class Signal:
 
     Attributes
     ----------
-    name : str
-        Unique in the design.
     module : str
         The unit that computes it.
     stage : int or None
@@ -25,12 +23,8 @@ class Signal:
         Lanes of a vector that are built, in the order of its bits; (0,) for a scalar.
     width : int
         Bits of a lane.
-    signed : bool
-        Whether it is extended by its sign, not by zeros.
     alike : bool
         Whether all lanes of the vector are equal; only one is built.
-    place : str
-        File and line of the source.
     uses : dict of int to set of str
         Modules that use it in each stage.
     """
@@ -47,7 +41,6 @@ class Signal:
 
     @property
     def bits(self) -> int:
-        """Bits of all lanes."""
         return self.width * len(self.lanes)
 
     def at(self, stage: int | None, module: str) -> str:
@@ -62,17 +55,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Bits:
-    """A range of bits of a signal or of a constant: an operand of expressions.
-
-    Attributes
-    ----------
-    name : str
-        Name of the signal; empty for a constant.
-    low, width, of : int
-        First bit, number of bits, and bits of the whole signal.
-    number : int
-        Value of a constant.
-    """
+    """A range of bits of a signal of `of` bits, or of a constant without a name: an operand of expressions."""
 
     name: str
     low: int
@@ -89,7 +72,6 @@ class Bits:
         return f"{self.name}[{self.low}]" if self.width == 1 else f"{self.name}[{self.low + self.width - 1}:{self.low}]"
 
     def part(self, low: int, width: int) -> "Bits":
-        """Return a range of these bits."""
         return Bits(self.name, self.low + low, width, self.of, self.signed, self.number >> low)
 
     def fit(self, width: int) -> str:
@@ -101,7 +83,6 @@ class Bits:
 
 
 def number(value: int, width: int) -> Bits:
-    """Return a constant."""
     return Bits("", 0, width, width, value < 0, value)
 
 
@@ -127,13 +108,7 @@ def identifier(text: str) -> str:
 
 
 class Design:
-    """Signals and statements of a design.
-
-    Attributes
-    ----------
-    ports : dict of str to Signal
-        Inputs of the top, by name; their module is "".
-    """
+    """Signals and statements of a design; `ports` are the inputs of the top, whose module is ""."""
 
     def __init__(self) -> None:
         self.signals: list[Signal] = []
@@ -149,7 +124,6 @@ class Design:
         return made
 
     def unique(self, name: str) -> str:
-        """Return a unique name."""
         name = identifier(name)
         while True:
             self._names[name] = count = self._names.get(name, 0) + 1
@@ -165,7 +139,6 @@ class Design:
         return self.ports[name]
 
     def assign(self, signal: Signal, text: str) -> None:
-        """Assign an expression to a signal."""
         self.statement(signal.module, signal.stage, f"assign {signal.name} = {text};", signal.place)
 
     def register(self, signal: Signal, text: str) -> None:
@@ -175,7 +148,6 @@ class Design:
         self.statement(signal.module, signal.stage, text, signal.place)
 
     def statement(self, module: str, stage: int | None, text: str, place: str = "") -> None:
-        """Add a line to a module."""
         line = f"  {text}{f'  // {place}' if place else ''}"
         self._statements.setdefault(module, []).append((-1 if stage is None else stage, line))
 

@@ -12,11 +12,8 @@ from bttlab_hardware.places import Places
 class Violation:
     """A violation of a rule of synthesis.
 
-    Attributes
-    ----------
-    kind : str
-        pointer, null, port, call, division, product, operation, loop, recurrence, promise, pragma, block, exit, copies,
-        budget.
+    Its kind is pointer, null, port, call, division, product, operation, loop, recurrence, promise, pragma, block, exit,
+    copies or budget.
     """
 
     kind: str

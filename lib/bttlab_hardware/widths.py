@@ -36,10 +36,7 @@ def full_range(kind: str) -> Range:
 class Widths:
     """Bit widths of the integers of a loop's body, by range analysis forward and demanded bits backward.
 
-    Parameters
-    ----------
-    order : iterable of Instruction
-        The body in topological order, loop-carried values excepted.
+    The body is in topological order, loop-carried values excepted.
     """
 
     def __init__(self, order: Iterable[Instruction], header_phis: set[Instruction]) -> None:

@@ -9,6 +9,8 @@
 
 #include <sched.h>
 
+#include "instructions.h"
+
 enum Thread { FIRST, SECOND, THREADS };
 
 static inline Thread thread_of(int unit) { return unit == ENGINE_1 || unit == DRAIN_1 || unit == SHUFFLE ? SECOND : FIRST; }
@@ -70,6 +72,10 @@ static void find_waits(const Sample &sample) {
         wait_for[sample.tokens][i] = latest[thread];
     }
     waits_known[sample.tokens] = true;
+}
+
+static void forget_waits() {
+    for (bool &are_known : waits_known) are_known = false;
 }
 
 // ---- the two threads -------------------------------------------------------------------------------------------------
@@ -209,5 +215,13 @@ static void serve() {
     }
     is_serving.set(false);
 }
+
+static void open_second() {
+    lost = 0;
+    is_open.set(true);
+}
+
+// Returns false if there was no processor for the second thread.
+static bool close_second() { return is_open.exchange(false); }
 
 #endif

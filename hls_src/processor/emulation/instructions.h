@@ -1,7 +1,6 @@
-// Functional model of the machine of docs/processor.md: executes instructions one after the other, in program order.
-// Results equal those of the cycle-accurate loop (machine.h) bit for bit; time is not modelled.
-#ifndef BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
-#define BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
+// Executes one instruction of the functional model.
+#ifndef BTTLAB_PROCESSOR_EMULATION_INSTRUCTIONS_H
+#define BTTLAB_PROCESSOR_EMULATION_INSTRUCTIONS_H
 
 #include "engine.h"
 #include "shuffle.h"
@@ -50,24 +49,11 @@ static void execute(int i, Run &run, const Sample &sample) {
     }
 }
 
-#include "threads.h"
-
 // Must be called when the program has changed.
-static void invalidate() {
+static void forget_instructions() {
     for (int i = 0; i < PROGRAM_DEPTH; i++) is_decoded[i] = false;
-    for (bool &are_known : waits_known) are_known = false;
     forget_maps();
     take_functions();
-}
-
-// Executes instructions [run.first, run.first + run.count); returns 0 cycles.
-static int run(Run &run, const Sample &sample) {
-    if (has_second_thread() && run.first == program.section[FORWARD].first) {
-        run_on_two_threads(run, sample);
-    } else {
-        for (int i = run.first; i < run.first + run.count; i++) execute(i, run, sample);
-    }
-    return 0;
 }
 
 #endif

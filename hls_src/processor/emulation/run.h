@@ -1,0 +1,24 @@
+// Functional model of the machine of docs/processor.md: executes instructions in program order. Results equal those of the
+// cycle-accurate loop (machine.h) bit for bit; time is not modelled.
+#ifndef BTTLAB_PROCESSOR_EMULATION_RUN_H
+#define BTTLAB_PROCESSOR_EMULATION_RUN_H
+
+#include "threads.h"
+
+// Must be called when the program has changed.
+static void invalidate() {
+    forget_instructions();
+    forget_waits();
+}
+
+// Executes instructions [run.first, run.first + run.count); returns 0 cycles.
+static int run(Run &run, const Sample &sample) {
+    if (has_second_thread() && run.first == program.section[FORWARD].first) {
+        run_on_two_threads(run, sample);
+    } else {
+        for (int i = run.first; i < run.first + run.count; i++) execute(i, run, sample);
+    }
+    return 0;
+}
+
+#endif
