@@ -50,6 +50,7 @@ PORT ?= 8888
 COURSE ?= classroom/course
 OVERLAYS ?= build/overlays
 RTL ?= build/rtl
+CHOSEN ?= long
 # Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -103,7 +104,7 @@ test: environment
 
 test-all: environment
 	@tools/test_needs --long --install >/dev/null
-	$(BIN)/pytest -m long
+	$(BIN)/pytest -m "$(CHOSEN)"
 
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 # The last three were wrong with one of them alone.

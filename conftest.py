@@ -47,7 +47,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the longest tests come first."""
+    """Mark the tests that need real corpora, and let the longest tests come first."""
+    for item in items:
+        if {"atis", "snips"} & set(item.fixturenames):
+            item.add_marker("corpora")
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
