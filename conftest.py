@@ -125,7 +125,7 @@ def tiny_airline(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def atis_lengths() -> dict[int, int]:
     """Number of utterances of ATIS's training split by tokens."""
-    from bttlab.card.constants import read_data
+    from bttlab.estimate.constants import read_data
 
     return {int(length): count for length, count in read_data("atis_lengths")["utterances_by_tokens"].items()}
 

@@ -16,8 +16,8 @@ from systemdspawner import SystemdSpawner
 from traitlets import Int, Unicode
 from traitlets.config import Configurable
 
-from bttlab.card.facts import U50
 from bttlab.card.hbm import GUARD
+from bttlab.estimate.facts import U50
 
 SYSTEMD = Path("/run/systemd/system")  # exists if systemd started the machine
 CARD_BYTES = U50.hbm_bytes + GUARD  # reserved addresses of an emulated card, which count for the limit

@@ -14,10 +14,10 @@ import pytest
 
 from bttlab.card import EmulatedU50, build, load_overlay, manifest
 from bttlab.card.build import OverlayDefinition
-from bttlab.card.facts import ROOT
 from bttlab.card.image import IMAGES
 from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.card.xclbin import read_xclbin
+from bttlab.estimate.facts import ROOT
 from bttlab.util import locks
 from bttlab.util.errors import BttlabError
 

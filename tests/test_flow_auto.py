@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bttlab.card.compiled import chosen_flow, compiled_program
 from bttlab.card.opening import open_trainer
+from bttlab.compiler.compiled import chosen_flow, compiled_program
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bttlab.card.constants import constant, read_data
-from bttlab.card.facts import U50
+from bttlab.estimate.constants import constant, read_data
+from bttlab.estimate.facts import U50
 from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
 from bttlab.util.places import ROOT
 

@@ -127,7 +127,7 @@ def test_a_design_that_the_machine_does_not_hold_is_a_sentence(explorer, monkeyp
     assert explorer.programs.wait(WAIT)
     assert "choose up to 6 encoders" in explorer.message and explorer.estimate is None
     with monkeypatch.context() as patch, pytest.raises(ProgramError, match="choose up to 6 encoders"):
-        patch.setattr("bttlab.card.compiled.compile_program", None)  # what would fit is not searched again
+        patch.setattr("bttlab.compiler.compiled.compile_program", None)  # what would fit is not searched again
         Design(8, 12).estimate(LENGTHS)
     explorer.choose(Design())
     assert explorer.design == Design() and explorer.estimate is not None and explorer.message == ""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bttlab.card.constants import read_data
 from bttlab.card.processor import sample_dtype
 from bttlab.data.epoch import EPOCH_SAMPLES
+from bttlab.estimate.constants import read_data
 from bttlab.model import ModelConfig
 from bttlab.tensor.shapes import tt_shapes
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from bttlab.card import open_trainer
-from bttlab.card.constants import read_data
-from bttlab.card.facts import U50
-from bttlab.card.telemetry import PowerLevels, board_sensors
+from bttlab.card.telemetry import board_sensors
 from bttlab.compiler.instruction import UNIT_NAMES
 from bttlab.compiler.machine import M
 from bttlab.estimate.card import CLOCK_MHZ, estimate, power_levels
-from bttlab.estimate.power import power
+from bttlab.estimate.constants import read_data
+from bttlab.estimate.facts import U50
+from bttlab.estimate.power import PowerLevels, power
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.work import Work
 from bttlab.model import ModelConfig, Optimizer

@@ -5,8 +5,8 @@ import subprocess
 import pytest
 
 from bttlab.card.build import HLS_SOURCE
-from bttlab.card.compiled import compiled_program
 from bttlab.card.image import IMAGES
+from bttlab.compiler.compiled import compiled_program
 
 from build_library import COMPILER
 from training_processor import SMALL

@@ -7,11 +7,11 @@ import pytest
 
 import tiny_baseline
 from bttlab.card import EmulatedU50, open_trainer
-from bttlab.card.compiled import compiled_program
 from bttlab.card.compute_unit import CardError
 from bttlab.card.image import IMAGES
 from bttlab.card.processor import NativeProcessor
 from bttlab.compiler.access import accesses
+from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.dependencies import _conflicts
 from bttlab.compiler.instruction import DRAIN_0, ENGINE_1, SHUFFLE
 from bttlab.model import ModelConfig, Optimizer, initial_parameters

@@ -10,7 +10,8 @@ import pytest
 from pynq.pmbus import DataRecorder
 
 from bttlab.card import EmulatedU50
-from bttlab.card.telemetry import PowerLevels, Telemetry, board_sensors
+from bttlab.card.telemetry import Telemetry, board_sensors
+from bttlab.estimate.power import PowerLevels
 
 from emulated_kernels import container
 

@@ -9,9 +9,10 @@ import pytest
 
 import tiny_baseline
 from bttlab import cli
-from bttlab.card import EmulatedU50, OverlayError, TrainerDriver, compiled, load_overlay, open_trainer
+from bttlab.card import EmulatedU50, OverlayError, TrainerDriver, load_overlay, open_trainer
 from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.card.trainer import MAX_SAMPLES
+from bttlab.compiler import compiled
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import SOURCE, M
 from bttlab.compiler.program import Program, checksum

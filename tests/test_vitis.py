@@ -10,9 +10,9 @@ import pytest
 
 from bttlab.card import build
 from bttlab.card.build import DEFINITIONS
-from bttlab.card.constants import read_data
-from bttlab.card.facts import U50
 from bttlab.card.manifest import overlays_folder, read_manifest
+from bttlab.estimate.constants import read_data
+from bttlab.estimate.facts import U50
 from bttlab.util.places import ROOT
 
 from build_library import COMPILER

@@ -13,10 +13,10 @@ from pages import BENCHMARKS, filled
 
 from bttlab.baseline import load_records
 from bttlab.baseline.gpus import find_gpu
-from bttlab.card.constants import read_data
 from bttlab.data import Samples
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
+from bttlab.estimate.constants import read_data
 from bttlab.estimate.gpu import model_step
 from bttlab.estimate.memory import GROUPS
 from bttlab.estimate.recorded import RECORD, RESOURCES

@@ -17,12 +17,12 @@ with warnings.catch_warnings(), later("pynqutils.build_utils", "pynqutils.setup_
 
 from bttlab.card.card_lock import CardBusyError, release_card
 from bttlab.card.emulation import EmulatedU50, register
-from bttlab.card.facts import U50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.opening import open_trainer
 from bttlab.card.overlay import choose_active_device, load_overlay
 from bttlab.card.trainer import TrainerDriver
 from bttlab.card.training_run import TrainingRun
+from bttlab.estimate.facts import U50
 
 register()
 choose_active_device()

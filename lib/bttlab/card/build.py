@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bttlab.card.facts import U50
 from bttlab.card.image import IMAGES, Image
 from bttlab.card.kernel import TRAINER_KERNEL, Kernel, OverlayError
 from bttlab.card.manifest import (
@@ -30,6 +29,7 @@ from bttlab.card.manifest import (
 )
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
 from bttlab.compiler.machine import M, read_machine
+from bttlab.estimate.facts import U50
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT

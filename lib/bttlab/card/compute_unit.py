@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from bttlab.card.facts import U50
 from bttlab.card.hbm import CardMemory
 from bttlab.card.image import NativeImage
 from bttlab.card.kernel import CONTROL_RANGE, Kernel
+from bttlab.estimate.facts import U50
 from bttlab.util.errors import BttlabError
 
 # Bits of the AP_CTRL register.

@@ -21,16 +21,16 @@ from pynq.pl_server.xclbin_parser import XclBin
 from pynq.pmbus import XrtRail
 
 from bttlab.card.compute_unit import CardError, ComputeUnit
-from bttlab.card.facts import U50
 from bttlab.card.hbm import CardMemory, HbmBank
 from bttlab.card.image import choose_image
 from bttlab.card.kernel import CONTROL_RANGE, OverlayError
 from bttlab.card.manifest import MANIFEST, digest, overlays_folder, read_file, read_manifest
 from bttlab.card.telemetry import DeviceInfo, Telemetry, modelled_rails
 from bttlab.card.xclbin import control_address, read_xclbin
+from bttlab.estimate.card import power_levels
+from bttlab.estimate.facts import U50
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import writable_by_others
-from bttlab.util.plugins import plugins
 from bttlab.util.processes import usable_processors
 
 logger = logging.getLogger("bttlab.card")
@@ -284,7 +284,7 @@ class EmulatedU50(pynq.Device):
 
     def program_loaded(self, program: Any) -> None:
         """Set the program whose power the modelled sensors show."""
-        self._telemetry.load(lambda: plugins("power")["u50"].load()(program))
+        self._telemetry.load(lambda: power_levels(program))
 
     def _forget(self) -> None:
         """Set the description of a card without an overlay."""

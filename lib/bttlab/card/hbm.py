@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pynq.buffer import PynqBuffer
 
-from bttlab.card.facts import U50
+from bttlab.estimate.facts import U50
 from bttlab.util.errors import BttlabError
 
 PAGE = mmap.PAGESIZE

@@ -9,12 +9,12 @@ import numpy as np
 from pynq import DefaultIP
 
 from bttlab.card import waiting
-from bttlab.card.compiled import CompiledProgram
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.processor import optimizer_arguments, result_dtype
 from bttlab.card.sharing import shared
 from bttlab.card.training_run import wait_to_the_end
+from bttlab.compiler.compiled import CompiledProgram
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
 from bttlab.model import Optimizer

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bttlab.card.compiled import CompiledProgram
 from bttlab.card.trainer import TrainerDriver
+from bttlab.compiler.compiled import CompiledProgram
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.layer import CORES, LayerProgram, LayerShape, compile_layer
 from bttlab.compiler.timing import Timing, time_program

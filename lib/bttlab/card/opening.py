@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from bttlab.card.compiled import Flow, chosen_flow, compiled_program
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.overlay import load_overlay
 from bttlab.card.trainer import TrainerDriver
 from bttlab.card.waiting import card_errors
+from bttlab.compiler.compiled import Flow, chosen_flow, compiled_program
 from bttlab.model.choices import PAPER_FLOW
 from bttlab.model.config import ModelConfig
 

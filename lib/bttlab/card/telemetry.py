@@ -15,27 +15,12 @@ from typing import Any
 
 from pynq.pmbus import XrtRail, get_xrt_sysfs_rails
 
-from bttlab.card.constants import constant, read_data
+from bttlab.estimate.constants import constant, read_data
+from bttlab.estimate.power import PowerLevels
 
 MILLI = 1000
 MOST_PERIODS = 256  # that are recorded before the model advances
 PEX_VOLTS, PEX_3V3_VOLTS, VCCINT_VOLTS = 12.2, 3.3, 0.85
-
-
-@dataclass(frozen=True)
-class PowerLevels:
-    """Power of the board in watts, and of its VCCINT rail, between kernel calls and within one."""
-
-    idle: float
-    running: float
-    idle_vccint: float
-    running_vccint: float
-
-    @classmethod
-    def without_overlay(cls) -> "PowerLevels":
-        """Return the levels of a card with only its shell, which were measured on a card (data/u50/power.json)."""
-        idle, vccint = (constant(read_data("power")["constants"][name]).value for name in ("idle_board", "idle_vccint"))
-        return cls(idle, idle, vccint, vccint)
 
 
 @dataclass(frozen=True)

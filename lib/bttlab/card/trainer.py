@@ -8,19 +8,19 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bttlab.card.compiled import CompiledProgram, Flow, check_image, compiled_program
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.keeper import SLICE_SECONDS
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.kernel_driver import ChipState, KernelDriver
 from bttlab.card.manifest import digest, read_file
 from bttlab.card.processor import sample_dtype, sample_records, set_rates
-from bttlab.card.profile import Profile
 from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
+from bttlab.compiler.compiled import CompiledProgram, Flow, check_image, compiled_program
 from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
+from bttlab.estimate.profile import Profile
 from bttlab.model import (
     PAPER_FLOW,
     ModelConfig,

@@ -18,8 +18,8 @@ from xml.etree import ElementTree
 
 from pynq._3rdparty import xclbin as axlf
 
-from bttlab.card.facts import U50
 from bttlab.card.kernel import CONTROL_RANGE, Argument, Kernel, OverlayError
+from bttlab.estimate.facts import U50
 
 MAGIC = b"xclbin2"
 # PYNQ's tables of modes and sections lack these values of XRT's xclbin.h.

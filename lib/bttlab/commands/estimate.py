@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    from bttlab.card.constants import MODEL_VERSION, read_data
     from bttlab.estimate.card import CLOCKS, estimate
+    from bttlab.estimate.constants import MODEL_VERSION, read_data
     from bttlab.estimate.recorded import machine_record
 
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
@@ -112,7 +112,7 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
     from rich.console import Group
     from rich.table import Table
 
-    from bttlab.card.constants import MODEL_VERSION
+    from bttlab.estimate.constants import MODEL_VERSION
     from bttlab.estimate.memory import GROUPS
     from bttlab.estimate.recorded import RESOURCES, TARGET, machine_record
     from bttlab.estimate.work import SHOWN_UNITS, STAGES

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from bttlab.card.compiled import PROGRAMS, Flow, chosen_flow
-from bttlab.card.constants import modelled
-from bttlab.card.telemetry import PowerLevels
+from bttlab.compiler.compiled import PROGRAMS, Flow, chosen_flow
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
+from bttlab.estimate.constants import modelled
 from bttlab.estimate.memory import MemoryMap, memory_map
-from bttlab.estimate.power import Power, power
+from bttlab.estimate.power import Power, PowerLevels, power
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.resources import Resources, resources
 from bttlab.estimate.work import STAGES, Work, epoch_work, program_works

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.card.compiled import Flow, compiled_program
-from bttlab.card.constants import modelled
 from bttlab.compiler.access import accesses
 from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
+from bttlab.compiler.compiled import Flow, compiled_program
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
+from bttlab.estimate.constants import modelled
 from bttlab.estimate.geometry import Blocks
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
 from bttlab.model.config import ModelConfig, Optimizer

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bttlab.card.constants import band, constant, read_data
-from bttlab.card.telemetry import PowerLevels
 from bttlab.compiler.machine import M
+from bttlab.estimate.constants import band, constant, read_data
 from bttlab.estimate.geometry import URAM_BITS, URAM_WORDS
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
 from bttlab.estimate.resources import Resources
@@ -27,6 +26,22 @@ RECORD_BYTES = 4 * ((M.OFFSET_TABLES + 1) * M.SEQUENCE + M.LANES)  # of a sample
 RESULT_BYTES = 4 * (M.SEQUENCE + M.LANES)
 # Units of the memories that are neither banks nor operand buffers. They are read in the cycles in which the unit acts.
 OWNERS = {"statistic": "vector", "lane_table": "vector", "shuffle_fields": "shuffle"}
+
+
+@dataclass(frozen=True)
+class PowerLevels:
+    """Power of the board in watts, and of its VCCINT rail, between kernel calls and within one."""
+
+    idle: float
+    running: float
+    idle_vccint: float
+    running_vccint: float
+
+    @classmethod
+    def without_overlay(cls) -> "PowerLevels":
+        """Return the levels of a card with only its shell, which were measured on a card (data/u50/power.json)."""
+        idle, vccint = (constant(read_data("power")["constants"][name]).value for name in ("idle_board", "idle_vccint"))
+        return cls(idle, idle, vccint, vccint)
 
 
 @dataclass(frozen=True)

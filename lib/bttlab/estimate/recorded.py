@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bttlab.card.constants import read_data
-from bttlab.card.facts import ROOT
+from bttlab.estimate.constants import read_data
 from bttlab.estimate.geometry import Blocks, blocks
 from bttlab.util.errors import BttlabError
+from bttlab.util.places import ROOT
 
 SOURCE = ROOT / "hls_src" / "processor"
 RECORD = ROOT / "data" / "u50" / "machine.json"

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bttlab.card.constants import band, constant, read_data
-from bttlab.card.facts import U50
-from bttlab.card.kernel import TRAINER_KERNEL
+from bttlab.estimate.constants import band, constant, read_data
+from bttlab.estimate.facts import U50
 from bttlab.estimate.geometry import Blocks
 from bttlab.estimate.recorded import COSTS, RESOURCES, MachineRecord, OnChipMemory
 from bttlab.estimate.synthesis import synthesised, without_cores
 from bttlab.util.quantities import Quantity
 
+HBM_PORTS = 4  # of the kernel (`bttlab.card.kernel.TRAINER_KERNEL`)
 _PUBLISHED = {"provenance": "published", "source": "data/u50/platform.json, facts.json"}
 # Entries of data/u50/operators.json for each 512-bit port, and for the port of the registers.
 _OF_A_PORT = {"lookup_tables": "port_lookup_tables", "flip_flops": "port_flip_flops", "bram36": "port_bram36"}
@@ -69,7 +69,6 @@ class Resources:
 def resources(record: MachineRecord) -> Resources:
     """Return the resources of the kernel."""
     overheads, counted = read_data("operators")["overheads"], without_cores(synthesised())
-    hbm = sum(argument.bank is not None for argument in TRAINER_KERNEL.arguments)
     operators = operator_use(sum((Counter(counts) for counts in record.units.values()), Counter()))
     memories = memory_use(record.memories)
     yosys = constant(read_data("operators")["yosys"])
@@ -79,7 +78,7 @@ def resources(record: MachineRecord) -> Resources:
         for part, count in counted.get(resource, {}).items():
             taken[part] = yosys.scaled(count, unit)
         if resource in _OF_A_PORT:
-            taken["ports"] = constant(overheads[_OF_A_PORT[resource]]).scaled(hbm, unit)
+            taken["ports"] = constant(overheads[_OF_A_PORT[resource]]).scaled(HBM_PORTS, unit)
         if resource in _OF_CONTROL:
             taken["ports"] += _in(constant(overheads[_OF_CONTROL[resource]]), resource)
         parts[resource] = {part: _in(quantity, resource) for part, quantity in taken.items() if quantity}

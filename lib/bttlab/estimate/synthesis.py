@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 
-from bttlab.card.constants import read_data
+from bttlab.estimate.constants import read_data
 from bttlab.util.places import ROOT
 
 FILE = ROOT / "data" / "u50" / "synthesis.json"

@@ -12,12 +12,12 @@ from math import prod
 
 import numpy as np
 
-from bttlab.card.compiled import PROGRAMS, Flow, compiled_program
-from bttlab.card.constants import read_data
-from bttlab.card.profile import Table, cycles_by_layer
+from bttlab.compiler.compiled import PROGRAMS, Flow, compiled_program
 from bttlab.compiler.instruction import ENGINE_1, UNIT_NAMES, Instruction, value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
+from bttlab.estimate.constants import read_data
+from bttlab.estimate.profile import Table, cycles_by_layer
 from bttlab.model.config import ModelConfig
 
 OUTSIDE_LOOP = ("IO", "record, result, loss")

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
 
 from bttlab.baseline.gpus import Gpu, find_gpu
-from bttlab.card.constants import MODEL_VERSION, read_data
 from bttlab.data import Samples
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import Estimate, estimate
+from bttlab.estimate.constants import MODEL_VERSION, read_data
 from bttlab.estimate.geometry import capacity_bits
 from bttlab.estimate.gpu import joules_per_sample, model_step
 from bttlab.lab.charts import (

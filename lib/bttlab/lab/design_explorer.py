@@ -11,8 +11,8 @@ from dataclasses import replace
 import ipywidgets as widgets
 import numpy as np
 
-from bttlab.card.constants import MODEL_VERSION
 from bttlab.estimate.card import CLOCK_MHZ, LEAST_CLOCK, Estimate
+from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.estimate.work import SHOWN_UNITS
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.design import Design

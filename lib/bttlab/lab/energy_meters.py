@@ -9,10 +9,10 @@ import torch
 
 from bttlab.baseline.energy import find_meter
 from bttlab.card import EmulatedU50
-from bttlab.card.constants import MODEL_VERSION
 from bttlab.card.telemetry import board_sensors
 from bttlab.data import Samples
 from bttlab.estimate.card import estimate
+from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.model import ModelConfig, Trainer
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from bttlab.estimate.card import estimate
+from bttlab.estimate.constants import modelled
 from bttlab.model import PAPER_FLOW
 from bttlab.runs.record import RunRecord
 from bttlab.util.errors import BttlabError
@@ -13,7 +15,7 @@ OnRecord = Callable[[RunRecord], None]  # called before run.json is written; may
 def u50_callback(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnRecord:
     """Return a callback for `Run.train` that adds what the model of the U50 says of a training to its record.
 
-    It adds nothing if pynq is not installed, or the card does not hold the model.
+    It adds nothing if the card does not hold the model.
 
     Parameters
     ----------
@@ -23,11 +25,8 @@ def u50_callback(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnR
         Update rule, and order of contraction.
     """
     try:
-        from bttlab.card.constants import modelled
-        from bttlab.estimate.card import estimate
-
         estimated = estimate(config, lengths, optimizer, flow)
-    except (ModuleNotFoundError, BttlabError):
+    except BttlabError:
         return lambda record: None
 
     def on_record(record: RunRecord) -> None:
@@ -40,14 +39,12 @@ def u50_callback(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnR
     return on_record
 
 
-def card_figures(estimate) -> dict[str, dict[str, Any]]:
+def card_figures(estimated) -> dict[str, dict[str, Any]]:
     """Return the time, energy and memory of an `Estimate` as figures of a run."""
-    from bttlab.card.constants import modelled
-
-    energy = estimate.energy_per_epoch
+    energy = estimated.energy_per_epoch
     return {
-        "u50.seconds_per_epoch": {"value": estimate.seconds_per_epoch} | modelled("s"),
+        "u50.seconds_per_epoch": {"value": estimated.seconds_per_epoch} | modelled("s"),
         "u50.joules_per_epoch": {"value": energy.value, "low": energy.low, "high": energy.high} | modelled("J"),
-        "u50.memory_bytes": {"value": estimate.memory.bytes} | modelled("bytes"),
-        "u50.lane_utilisation": {"value": estimate.lane_utilisation} | modelled("1"),
+        "u50.memory_bytes": {"value": estimated.memory.bytes} | modelled("bytes"),
+        "u50.lane_utilisation": {"value": estimated.lane_utilisation} | modelled("1"),
     }

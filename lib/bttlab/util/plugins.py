@@ -1,7 +1,6 @@
 """Find plugins, which installed packages add to the lab through entry points; name the extra of a missing package.
 
-The groups are `bttlab.commands` (a module for `bttlab NAME`), `bttlab.views` (a name in `bttlab.lab`) and
-`bttlab.power` (a function that models a card's power).
+The groups are `bttlab.commands` (a module for `bttlab NAME`) and `bttlab.views` (a name in `bttlab.lab`).
 """
 
 import functools

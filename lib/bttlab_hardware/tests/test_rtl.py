@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from bttlab.card.constants import read_data
 from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.trace import trace
+from bttlab.estimate.constants import read_data
 from bttlab.estimate.synthesis import FILE, UNITS, with_amd_cores, with_own_cores
 from bttlab.model import ModelConfig, Optimizer
 from bttlab_hardware import SOURCE, UNIT, analyse

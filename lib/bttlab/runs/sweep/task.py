@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import bttlab
 from bttlab.data import epoch_lengths
+from bttlab.estimate.card import estimate
+from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.runs.checkpoint import CheckpointError, CheckpointStore
 from bttlab.runs.devices import OpenedTrainer, open_trainer
 from bttlab.runs.module import model_of_run, write_module
@@ -121,9 +123,6 @@ def _train(task: Task, folder: Path) -> RunRecord:
 
 def _estimate(task: Task) -> RunRecord:
     """Estimate a configuration on the U50; an epoch is the corpus's training split."""
-    from bttlab.card.constants import MODEL_VERSION
-    from bttlab.estimate.card import estimate
-
     trial = task.trial
     model, values = estimated_model(trial.configuration)
     lengths = epoch_lengths(trial.corpus, model.sequence_length)

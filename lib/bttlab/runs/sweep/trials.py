@@ -8,8 +8,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bttlab.compiler.compiled import compiled_program
 from bttlab.data import Corpus, Vocabulary, encode, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
+from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer
 from bttlab.runs.evaluation import score_names
 from bttlab.runs.recipe import OPTIMIZER_KEYS, TABLES, flat, settings_of
@@ -104,7 +106,7 @@ class TrialMaker:
             if tokens > settings.config.vocabulary_size:
                 settings = replace(settings, config=settings.config.with_vocabulary(tokens))
         if settings.device != REFERENCE:
-            check_fits(settings, module)
+            compiled_program(module or settings.config, flow=settings.flow)  # whether the card holds it
         words = Vocabulary.from_sentences(corpus.train.words[:1], settings.config.vocabulary_size)
         encode(corpus.train[:1], words, corpus, settings.config)  # whether its labels fit the model
         configuration = flat(settings)
@@ -161,8 +163,6 @@ def estimated_model(values: Mapping[str, Any]) -> tuple[ModelConfig, dict[str, A
     bttlab.util.errors.BttlabError
         If a value is outside its range, or the machine does not hold the model.
     """
-    from bttlab.estimate.card import CLOCK_MHZ, estimate
-
     values = dict(values)
     completed = {
         "optimizer": Optimizer(values.pop("optimizer", "sgd")).name,
@@ -184,12 +184,3 @@ def _brief(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "x".join(map(str, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def check_fits(settings: RunSettings, module: "ModuleModel | None" = None) -> None:
-    """Raise an error if the card cannot hold the model."""
-    try:
-        from bttlab.card.compiled import compiled_program
-    except ModuleNotFoundError:  # PYNQ is the workers' then
-        return
-    compiled_program(module or settings.config, flow=settings.flow)
