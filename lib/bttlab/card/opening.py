@@ -27,7 +27,7 @@ def open_trainer(
     """Load the overlay of the training processor, by its name in the manifest or its path, then the program of a model.
 
     Parameters are loaded next, by `load_parameters`. `device`, `trust`, `wait` and `require_card` are as for
-    `bttlab.card.load_overlay`, `shapes` and `flow` as for `bttlab.card.compiled.compiled_program`; `lengths` is the
+    `bttlab.card.load_overlay`, `shapes` and `flow` as for `bttlab.compiler.compiled.compiled_program`; `lengths` is the
     number of samples of each length of the corpus, for flow "auto".
 
     Raises

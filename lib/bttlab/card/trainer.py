@@ -70,7 +70,7 @@ class TrainerDriver(KernelDriver):
         """Load the program that trains a model, without parameters.
 
         A model is compiled, unless its program is in the cache; `shapes` and `flow` are as for
-        `bttlab.card.compiled.compiled_program`.
+        `bttlab.compiler.compiled.compiled_program`.
 
         Raises
         ------
