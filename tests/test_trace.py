@@ -3,17 +3,21 @@
 import importlib.util
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bttlab.card.opening import open_trainer
 from bttlab.compiler import trace as trace_module
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
+from bttlab.model import Optimizer, ReferenceTrainer
 
 from conftest import ROOT
-from training_processor import check_gradients
+from training_processor import check_gradients, some_samples
 
 WORDS, WIDTH, TAGS, LENGTH = 20, 32, 5, 12
 
@@ -234,7 +238,9 @@ class Causal(Base):
 
 
 def test_the_task_is_said_where_it_cannot_be_known():
-    assert trace(Causal(WORDS), LENGTH).tasks == ["language model"]
+    model = trace(Causal(WORDS), LENGTH)
+    assert model.tasks == ["language model"]
+    assert str(model) == "Causal: language model (the next token); up to 12 of 20 tokens; 2,356 parameters"
     assert trace(Causal(TAGS), LENGTH).tasks == ["tagging"]
     assert trace(Causal(WORDS), LENGTH, task="tagging").tasks == ["tagging"]
     with pytest.raises(ProgramError, match="returns logits for tagging, not for classification"):
@@ -294,6 +300,34 @@ PEOPLES = {
 def test_models_of_other_people_train_as_in_pytorch(fast, make):
     torch.manual_seed(0)
     check_gradients(fast, trace(make(), 16), (2, 16), tolerance=2e-4, least=1 / 10)
+
+
+class Narrow(Base):
+    """Adapters whose widths fill no whole vectors: LoRA as layers and as products, and a bottleneck."""
+
+    activation = F.gelu
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.up = nn.Linear(WIDTH, 20), nn.Linear(20, WIDTH)
+        self.a, self.b = nn.Parameter(torch.randn(WIDTH, 4) / 8), nn.Parameter(torch.randn(4, WIDTH) / 8)
+
+    def encode(self, x, tokens):
+        x = self.q(x) + (x @ self.a) @ self.b * 2
+        return x + self.up(type(self).activation(self.down(x)))
+
+
+def test_layers_between_may_have_any_width(fast, monkeypatch):
+    model = trace(Narrow(), LENGTH)
+    check_gradients(fast, model, (2, 7, LENGTH), tolerance=2e-4, least=1 / 10)
+    card, reference = open_trainer(model, "emulated"), ReferenceTrainer(model)
+    card.load_parameters(model.parameters())
+    samples = some_samples(model, [5, 12, 7] * 20)
+    losses = [trainer.train(samples, Optimizer("adamw"), 1e-2) for trainer in (card, reference)]
+    assert np.abs(losses[0] - losses[1]).max() < 1e-3 and losses[0][-20:].mean() < losses[0][:20].mean()
+    monkeypatch.setattr(Narrow, "activation", torch.sigmoid)
+    with pytest.raises(ProgramError, match="sigmoid has 20 features: the card takes multiples of 16, and others betw"):
+        compile_program(trace(Narrow(), LENGTH))
 
 
 def test_dropout_of_an_encoder_in_training_mode_is_refused():

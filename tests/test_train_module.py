@@ -231,8 +231,11 @@ def test_what_goes_wrong_is_one_line(place, call, train, corpus):
     assert wanted in call("train", "--model", "net.py:Tagger", "--data", plain)
 
 
-def test_sizes_of_a_module(call):
-    (size,) = call("size", "--model", "net.py:Net")["sizes"]
+def test_sizes_of_a_module_and_its_task(capsys):
+    assert main(["size", "--model", "net.py:Net", "--json"]) == 0
+    printed = capsys.readouterr()
+    (size,) = json.loads(printed.out)["sizes"]
+    assert printed.err.startswith("Net: classification (a label for each sample); up to ")
     dense = torch.nn.TransformerEncoderLayer(64, 2, 256)
     count = 2 * sum(p.numel() for p in dense.parameters()) + 100 * 64 + 65 * 22
     assert (size["module"], size["dense_parameters"]) == ("Net", count)

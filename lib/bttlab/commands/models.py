@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bttlab.model.choices import ACTIVATIONS, FLOWS, PAPER_FLOW, TASKS
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import read_toml
+from bttlab.util.terminal import say
 
 if TYPE_CHECKING:
     from bttlab.compiler.trace import ModuleModel
@@ -44,7 +45,7 @@ def add_model(parser: argparse.ArgumentParser, several: Sequence[int] = ()) -> N
         metavar="N[,LAYER=N…]",
         help="rank of the linear layers, and of layers that have their own: 12,encoders.0.query=6 (default: 12)",
     )
-    add("--task", choices=TASKS, help="of a module's output for each token, if it could be either")
+    add("--task", choices=tuple(TASKS), help="of a module's output for each token, if it could be either")
     add("--activation", choices=ACTIVATIONS, help="of the feed-forward blocks (default: gelu)")
     for name, help_text in SIZES.items():
         add(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help_text)
@@ -99,9 +100,11 @@ def module_of(options: argparse.Namespace, seed: int = 0) -> "ModuleModel":
             option = f"--{other.replace('_', '-')}"
             raise BttlabError(f"--model {options.model} {option}: a module has sizes of its own; leave {option} out")
     try:
-        return load_module(options.model, options.sequence_length, seed, options.task)
+        model = load_module(options.model, options.sequence_length, seed, options.task)
     except BttlabError as error:
         raise BttlabError(f"--model {error}") from None
+    say(model)
+    return model
 
 
 def model_or_module(options: argparse.Namespace, seed: int = 0) -> "ModelConfig | ModuleModel":

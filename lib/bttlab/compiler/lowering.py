@@ -175,8 +175,8 @@ def _check_sizes(graph: Graph) -> None:
         raise ProgramError(f"sequences of {graph.sequence_length}: the card takes up to {M.SEQUENCE} tokens")
     for op in graph.operations:
         for matrix in (*op.inputs, op.output):
-            if matrix.features % LANES and not isinstance(op, Classifier):
-                rule = f"the card takes multiples of {LANES}"
+            if matrix.features % LANES and not op.keeps_zeros:
+                rule = f"the card takes multiples of {LANES}, and others between dense layers, ReLU, GELU and SiLU"
                 raise ProgramError(f"{op.name} has {matrix.features} features: {rule}")
 
 

@@ -1,5 +1,6 @@
 """The model of a PyTorch module."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from bttlab.compiler.graph import Graph
+from bttlab.model.choices import TASKS
 from bttlab.model.config import ConfigError
 from bttlab.model.module import ModuleConfig
 from bttlab.tensor import TTLinear, TTMEmbedding
@@ -32,6 +34,12 @@ class ModuleModel(ModuleConfig):
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # models of equal sizes may have different graphs
+
+    def __str__(self) -> str:
+        tasks = " and ".join(f"{task} ({TASKS[task]})" for task in self.tasks)
+        frozen = sum(math.prod(self.shapes[name]) for name in self.frozen)
+        counted = f"{self.parameters_count:,} parameters" + (f", {frozen:,} of them frozen" if frozen else "")
+        return f"{self.title}: {tasks}; up to {self.sequence_length} of {self.vocabulary_size:,} tokens; {counted}"
 
     @property
     def config(self) -> ModuleConfig:

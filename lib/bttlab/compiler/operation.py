@@ -77,6 +77,11 @@ class Operation:
         return {f"{name}#{number}": name for name in names}
 
     @property
+    def keeps_zeros(self) -> bool:
+        """True if lanes beyond the features stay 0 in both passes, so features need not fill whole vectors."""
+        return False
+
+    @property
     def is_in_bank(self) -> bool:
         """False if the output is written into operand buffers alone."""
         return True

@@ -25,8 +25,7 @@ from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.trace_check import call_of, check, outputs_of
 from bttlab.compiler.trace_record import Recorder
 from bttlab.compiler.trace_values import Elements, Formula, Refusal, Refused
-from bttlab.model.choices import TASKS
-from bttlab.model.module import LANGUAGE_MODEL
+from bttlab.model.choices import LANGUAGE_MODEL, TASKS
 
 
 def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> ModuleModel:

@@ -3,6 +3,7 @@ from .batches import batch_losses as batch_losses
 from .batches import equal_length_batches as equal_length_batches
 from .batches import predict_in_batches as predict_in_batches
 from .choices import FLOWS as FLOWS
+from .choices import LANGUAGE_MODEL as LANGUAGE_MODEL
 from .choices import LEARNING_RATES as LEARNING_RATES
 from .choices import OPTIMIZERS as OPTIMIZERS
 from .choices import PAPER_FLOW as PAPER_FLOW
@@ -10,7 +11,6 @@ from .config import ConfigError as ConfigError
 from .config import ModelConfig as ModelConfig
 from .config import Optimizer as Optimizer
 from .initial import initial_parameters as initial_parameters
-from .module import LANGUAGE_MODEL as LANGUAGE_MODEL
 from .module import ModuleConfig as ModuleConfig
 from .module import config_of as config_of
 from .network import network_of as network_of

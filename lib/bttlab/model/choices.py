@@ -6,5 +6,10 @@ FLOWS = {PAPER_FLOW: "bi-directional", "auto": "auto", "right_to_left": "right t
 # from a tenth.
 LEARNING_RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
 OPTIMIZERS = tuple(LEARNING_RATES)
-TASKS = ("classification", "tagging", "language model")  # of a module's output
+LANGUAGE_MODEL = "language model"
+TASKS = {  # of a module's output
+    "classification": "a label for each sample",
+    "tagging": "a label for each token",
+    LANGUAGE_MODEL: "the next token",
+}
 ACTIVATIONS = ("gelu", "relu", "silu", "tanh")

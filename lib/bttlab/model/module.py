@@ -7,11 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bttlab.model.choices import TASKS
 from bttlab.model.config import BYTES_PER_PARAMETER, ConfigError, ModelConfig
 from bttlab.util.settings import Count, settings
 
-LANGUAGE_MODEL = TASKS[-1]
 MOST = 1 << 24  # largest value of a size
 Size = Annotated[Count, Field(ge=1, le=MOST)]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bttlab.model.module import LANGUAGE_MODEL, ModuleConfig
+from bttlab.model.choices import LANGUAGE_MODEL
+from bttlab.model.module import ModuleConfig
 from bttlab.model.transformer import Transformer
 from bttlab.tensor import TTLinear
 

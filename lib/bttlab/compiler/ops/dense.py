@@ -75,6 +75,10 @@ class Dense(Operation):
     first: int = 0
     transposed: bool = False
 
+    @property
+    def keeps_zeros(self) -> bool:
+        return self.first % LANES == 0
+
     def parameters(self, shapes: Shapes) -> list[str]:
         return [name for name in (self.weight, self.bias) if name]
 

@@ -48,6 +48,7 @@ class Add(Sum):
     """a + b."""
 
     kind = "add"
+    keeps_zeros = True
 
     def terms(self, context: Context) -> tuple[At, At]:
         """Return the places of a and b, the second first in a fused sum."""
@@ -94,6 +95,10 @@ class Function(Operation):
     kind, keep = "function", NEVER
 
     function: str
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return ACTIVATIONS[self.function].times_x
 
     def forward(self, context: Context) -> None:
         self._emit(context, context.value(self.inputs[0]), context.output(self.output))
@@ -174,6 +179,7 @@ class Scale(Operation):
     """factor * x."""
 
     kind, keep = "scale", NEVER
+    keeps_zeros = True
 
     factor: float
 
