@@ -27,7 +27,6 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours: one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise BttlabError."""
         raise BttlabError(f"{message}; see {self.prog} --help")
 
 

@@ -35,11 +35,9 @@ class NvmlMeter:
         self.watts()  # raises if there is no such GPU
 
     def begin(self) -> None:
-        """Wait for the device and open a window."""
         self._monitor.begin_window("baseline")
 
     def end(self) -> float:
-        """Wait for the device, close the window and return its joules."""
         return sum(self._monitor.end_window("baseline").gpu_energy.values())
 
     def watts(self) -> float:
@@ -173,7 +171,6 @@ def metered(
 
     Parameters
     ----------
-    meter : Meter or None
     reason : str
         Why there is no meter.
     idle : Quantity

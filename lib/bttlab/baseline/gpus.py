@@ -22,7 +22,6 @@ class Gpu:
 
     Attributes
     ----------
-    gpu : str
     aliases : list of str
         Other names it goes by.
     bf16_tflops : float
@@ -35,7 +34,6 @@ class Gpu:
         Memory that programs see, 2^20 bytes.
     idle_w, board_w : float
         Power without work, a typical reading of nvidia-smi, and the board's limit, W.
-    source : str
     awake_w : list of float, optional
         Power with clocks up and nothing running: low, middle and high of published readings, W.
     """
@@ -53,7 +51,6 @@ class Gpu:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that programs see."""
         return self.memory_mib * 2**20
 
     def peak(self, precision: str) -> float:

@@ -102,7 +102,6 @@ def replay(events: list[tuple[int, int]], kinds: dict[int, str]) -> tuple[dict[s
 
     Parameters
     ----------
-    events : list of (int, int)
     kinds : dict of int to str
         The category of each storage; "temporaries" of those that are not in it.
 

@@ -79,8 +79,6 @@ def capture(step: Callable[[], None], stream, pool) -> Callable[[], None]:
     ----------
     step : callable
         Has run before, on `stream`: autograd keeps to the stream on which it first saw a parameter.
-    stream : torch.cuda.Stream
-    pool : handle of torch.cuda.graph_pool_handle
 
     Returns
     -------

@@ -25,12 +25,10 @@ class NvmlCounter:
         self._joules()  # raises if the board has no counter
 
     def begin(self) -> None:
-        """Wait for the device and open a window."""
         torch.cuda.synchronize()
         self._start = self._joules()
 
     def end(self) -> float:
-        """Wait for the device, close the window and return its joules."""
         torch.cuda.synchronize()
         return self._joules() - self._start
 

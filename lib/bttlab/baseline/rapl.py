@@ -52,11 +52,9 @@ class RaplMeter:
         self._looked = (time.perf_counter(), 0.0)  # when watts() was last called, and the joules then
 
     def begin(self) -> None:
-        """Open a window."""
         self._start = self.joules()
 
     def end(self) -> float:
-        """Close it and return its joules."""
         return self.joules() - self._start
 
     def watts(self) -> float:

@@ -32,7 +32,6 @@ class Machine:
         Of the GPU.
     driver, cuda, cudnn : str or None
         Versions: of the NVIDIA driver, of the CUDA and cuDNN that PyTorch was built with.
-    torch, python, system : str
     precision : str
         PyTorch's precision of float32 matrix products: "highest" is FP32 throughout.
     cpu : str
@@ -96,7 +95,6 @@ class Memory:
     categories : dict of str to Share
         "parameters", "gradients", "optimizer_state", "activations" (kept for the backward pass), "inputs" and
         "temporaries" (every other tensor); at the peak they add up to it.
-    peak : Quantity
     stages : dict of str to Stage
         "forward", "backward", "update"; empty where the allocator keeps no statistics.
     workspace : Quantity
@@ -148,7 +146,6 @@ class Measurement:
     allocated, reserved, device : Quantity
         Bytes: the most that tensors held, the most that PyTorch held for them, and what the whole device held in the
         end, the CUDA context and other processes included.
-    energy : Energy
     """
 
     losses: list[float]
@@ -177,21 +174,15 @@ class Record:
         When it ended, UTC.
     bttlab, command : str
         Version, and the command line that repeats it, places left out.
-    machine : Machine
     format : {"dense", "tt", "btt", "module"}
     flow : str or None
         Order of contraction; None for dense.
     config : dict
         `ModelConfig.to_dict`, or `ModuleConfig.to_dict`.
-    corpus : CorpusUsed
-    optimizer : str
-    learning_rate : float
     seed, steps, warmup : int
         As asked for; a stopped baseline has shorter traces.
     idle_power : Quantity
         Watts before training, the device open and with nothing to do.
-    memory : Memory
-    modes : dict of str to Measurement
     skipped : dict of str to str
         Modes that gave no measurement, and why.
     best : str
@@ -231,20 +222,16 @@ class Record:
 
     @property
     def model(self) -> str:
-        """What to call the model."""
         return config_of(self.config).short_name
 
     @property
     def measurement(self) -> Measurement:
-        """Measurement of the fastest mode."""
         return self.modes[self.best]
 
     def label_of(self, mode: str | None = None) -> str:
-        """Return what to call a mode (by default the fastest) in a legend."""
         return f"{self.format}, {self.model}, {self.machine.name}, {mode or self.best}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON-ready values."""
         return asdict(self, dict_factory=drop_missing_bands)
 
     def write(self, path: str | os.PathLike) -> None:

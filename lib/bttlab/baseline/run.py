@@ -59,7 +59,6 @@ class BaselineSetting:
         Steps to measure, and steps before them that train on the same samples and are then undone.
     seed : int
         Of the initial parameters and of the order of samples, as on the U50.
-    learning_rate : float
     modes : sequence of str, optional
         Some of `modes_of(device)`; by default all.
 
@@ -123,7 +122,6 @@ class Listener:
     evaluate : callable, optional
         Gets the number of steps taken and the model, as soon as one of the ascending counts in `evaluate_at` is
         reached, in every mode; on a GPU after some 25 steps at most. It is in no step's time and energy.
-    evaluate_at : sequence of int
     """
 
     on_step: OnStep | None = None
@@ -135,8 +133,6 @@ class Listener:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Shared part of the modes."""
-
     device: torch.device
     build: Callable[[Samples], Task]
     samples: Samples  # one for each step

@@ -17,15 +17,12 @@ class Task:
 
     Parameters
     ----------
-    config : ModelConfig or bttlab.compiler.module.ModuleModel
     flow : {"bidirectional", "right_to_left"}
         Order of contraction in the TT layers; nothing in a dense model.
     samples : bttlab.data.Samples
         One for each step, in order.
-    learning_rate : float
     seed : int
         Of the initial parameters; a module has its own.
-    device : str or torch.device
 
     Attributes
     ----------
@@ -75,7 +72,6 @@ class Task:
         self.rewind()
 
     def rewind(self) -> None:
-        """Let captured steps begin again at the first sample."""
         self.cursor.zero_()
 
     def loss(self, tokens: Tensor, intent: Tensor, slots: Tensor) -> Tensor:
@@ -88,7 +84,6 @@ class Task:
         return row[:length], row[width], row[width + 2 : width + 1 + length]
 
     def gradients(self, value: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradient of a loss for every parameter."""
         return torch.autograd.grad(value, self.parameters)
 
     @torch.no_grad()

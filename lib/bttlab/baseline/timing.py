@@ -23,11 +23,9 @@ class HostClock:
     how = "time.perf_counter around each step"
 
     def begin(self) -> None:
-        """Start the first step of a chunk."""
         self._marks = [time.perf_counter()]
 
     def mark(self) -> None:
-        """End a step."""
         self._marks.append(time.perf_counter())
 
     def read(self) -> list[float]:
@@ -47,7 +45,6 @@ class CudaClock:
         self.mark()
 
     def mark(self) -> None:
-        """End a step."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         self._events.append(event)
@@ -60,7 +57,6 @@ class CudaClock:
 
 
 def clock_of(device: torch.device) -> HostClock | CudaClock:
-    """Return the clock for a device."""
     return CudaClock() if device.type == "cuda" else HostClock()
 
 
@@ -76,10 +72,8 @@ def timed_steps(
 
     Parameters
     ----------
-    task : Task
     step : callable
         From `prepare`.
-    clock : HostClock or CudaClock
     on_step : callable, optional
         Gets step, loss and seconds; what it takes is in no step's time.
     stop : threading.Event

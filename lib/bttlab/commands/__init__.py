@@ -35,7 +35,6 @@ class Outcome:
         For --json.
     text : str or rich renderable
         For people.
-    exit_code : int
     """
 
     data: dict[str, Any]
@@ -52,10 +51,8 @@ class Check:
 
     Attributes
     ----------
-    name : str
     status : {"ok", "note", "problem"}
         A note is something that is not here and that one may miss; a problem is broken and needed.
-    detail : str
     way_out : str
         What to do about it.
     data : dict

@@ -11,7 +11,6 @@ MOST_THREADS = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add = parser.add_argument
     formats = "dense; tt: tensor, contracted right to left; btt: tensor, bi-directional"
     add(
@@ -34,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     if options.modelled or options.gpu is not None:
         return _modelled(options)
     for name in ("device",) if models.is_module(options) else ("format", "device"):

@@ -22,7 +22,6 @@ SAMPLES = 1_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "--device", default="auto", metavar="N", help="number of the card (default: the first real one)"
     )
@@ -41,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from bttlab.commands.bringup_steps import Bringup
 
     if options.samples < 1:

@@ -26,8 +26,6 @@ class Bringup:
     ----------
     device : str
         "auto", "emulated" or a number of `pynq.Device.devices`.
-    overlay : str
-    model : bttlab.model.ModelConfig or bttlab.compiler.module.ModuleModel
     samples : bttlab.data.Samples
         Of the long run.
     trust : bool

@@ -7,12 +7,10 @@ from bttlab.commands import Outcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="is made if it is not there")
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from bttlab.teaching.course import make_course
 
     names = make_course(options.folder)

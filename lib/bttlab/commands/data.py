@@ -11,7 +11,6 @@ SHOWN = 5  # labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, dest="action")
     summary = "write a corpus that --data takes, from a file or a folder of texts"
     action = actions.add_parser("import", help=summary, description=summary, allow_abbrev=False)
@@ -29,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from bttlab.data import read_corpus
     from bttlab.data.importing import corpus_files, divided, read_utterances
     from bttlab.data.store import store_corpus

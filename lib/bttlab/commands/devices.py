@@ -22,7 +22,6 @@ def device_name(text: str) -> str:
 
 
 def add_overlay(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add --overlay."""
     parser.add_argument(
         "--overlay", type=overlay_name, metavar="NAME|FILE", help=f"{OVERLAY_HELP} (default: {default})"
     )
@@ -35,7 +34,6 @@ def overlay_name(text: str) -> str:
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add --trust."""
     parser.add_argument(
         "--trust",
         action="store_true",
@@ -45,7 +43,6 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def add_best(parser: argparse.ArgumentParser) -> None:
-    """Add --best."""
     parser.add_argument(
         "--best", action="store_true", help="take the epoch with the best dev scores, of a run with --keep best"
     )

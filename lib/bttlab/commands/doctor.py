@@ -25,14 +25,12 @@ NO_GPU = "none; baselines run on the CPU, or from recorded files"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "--self-check", action="store_true", help="train an epoch on overlay trainer, too, ten seconds of it at most"
     )
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     checks = examine(options.self_check)
     problems = sum(check.status == PROBLEM for check in checks)
     lines = []

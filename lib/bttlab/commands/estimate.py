@@ -17,7 +17,6 @@ LENGTHS_HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add = parser.add_argument
     models.add_model(parser, models.SEVERAL)
     models.add_flow(parser)
@@ -29,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from bttlab.estimate.card import CLOCKS, estimate
     from bttlab.estimate.constants import MODEL_VERSION, read_data
     from bttlab.estimate.recorded import machine_record

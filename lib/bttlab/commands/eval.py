@@ -9,7 +9,6 @@ from bttlab.util.files import check_output, write_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add = parser.add_argument
     add("--run", type=Path, required=True, metavar="DIR", dest="folder", help="the run's folder")
     add("--split", choices=("test", "dev", "train"), default="test", help="(default: test)")
@@ -33,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
     from bttlab.model import ModelConfig
     from bttlab.runs import CheckpointStore, ProgressBar, tensors_digest

@@ -52,7 +52,6 @@ def add_model(parser: argparse.ArgumentParser, several: Sequence[int] = ()) -> N
 
 
 def add_flow(parser: argparse.ArgumentParser, default: str | None = PAPER_FLOW) -> None:
-    """Add --flow."""
     parser.add_argument(
         "--flow",
         choices=tuple(FLOWS),

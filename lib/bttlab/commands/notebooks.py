@@ -7,7 +7,6 @@ from bttlab.commands import Outcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="is made if it is not there")
     parser.add_argument(
         "--reset",
@@ -18,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from bttlab.teaching.notebooks import copy_notebooks
 
     names = copy_notebooks(options.folder, options.reset)

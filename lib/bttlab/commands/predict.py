@@ -13,7 +13,6 @@ MOST_BYTES = 1 << 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add = parser.add_argument
     add("text", nargs="*", metavar="TEXT", help='a sentence in quotes, such as "show me flights to boston"; or several')
     add("--file", type=Path, metavar="FILE", help="a sentence in each line of a text file, such as test/seq.in")
@@ -23,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from bttlab.data import Corpus, CorpusError, Split, Vocabulary, encode, load_corpus
     from bttlab.data.tags import TagDecoder
     from bttlab.model.loop import chunks

@@ -13,7 +13,6 @@ TOLD = 20  # hazards
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add = parser.add_argument
     models.add_model(parser)
     models.add_flow(parser)
@@ -26,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from bttlab.compiler.instruction import UNIT_NAMES
     from bttlab.compiler.listing import SECTION_NAMES, describe
     from bttlab.compiler.machine import M

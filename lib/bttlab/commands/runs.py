@@ -22,7 +22,6 @@ CONDITION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, dest="action")
 
     def action(name: str, summary: str, chooses: bool = True) -> argparse.ArgumentParser:
@@ -60,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     return {"list": _list, "show": _show, "compare": _compare, "export": _export, "index": _index}[options.action](
         options
     )
@@ -211,7 +209,6 @@ def _sortable(column: "pd.Series") -> "pd.Series":
 
 
 def _limit(options: argparse.Namespace) -> int:
-    """Return how many runs to show, 0 for all."""
     if options.limit is not None and options.limit < 0:
         raise BttlabError(f"--limit {options.limit}: give how many runs at most, or 0 for all")
     return SHOWN if options.limit is None else options.limit

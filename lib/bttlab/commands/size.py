@@ -6,12 +6,10 @@ from bttlab.commands import Outcome, models
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     models.add_model(parser, models.SEVERAL)
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from rich.table import Table
 
     from bttlab.model.size import ModelSize, model_sizes

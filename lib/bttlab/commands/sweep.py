@@ -14,7 +14,6 @@ from bttlab.util.terminal import printable, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     add = parser.add_argument
     add("spec", type=Path, metavar="SPEC.yaml", help="what to vary; docs/experiments.md explains the file")
     add(
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from bttlab.runs import remember
     from bttlab.runs.sweep import Sweep, open_executor, read_spec
     from bttlab.runs.sweep.executor import open_to_all
@@ -63,7 +61,6 @@ class _Line:
         self._objective, self._last, self._state = objective, "", None
 
     def show(self, progress: Any) -> None:
-        """Show the progress."""
         text = printable(progress.describe(self._objective))
         if text == self._last:
             return
@@ -75,7 +72,6 @@ class _Line:
         self._last = text
 
     def end(self) -> None:
-        """Leave the line."""
         if self._last and sys.stderr.isatty():
             print(file=sys.stderr)  # noqa: T201
         self._last = ""

@@ -65,7 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the command."""
     from bttlab.runs import ProgressBar
     from bttlab.runs.devices import open_trainer
     from bttlab.runs.evaluation import counted

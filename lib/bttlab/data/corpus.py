@@ -58,7 +58,6 @@ class Corpus:
         return any(map(_is_chunk_tag, self.slot_labels))
 
     def split(self, name: str) -> Split:
-        """Return the split "train", "dev" or "test"."""
         if name not in SPLIT_NAMES:
             raise CorpusError(f"split {name!r} is none of {', '.join(SPLIT_NAMES)}")
         return getattr(self, name)

@@ -51,7 +51,6 @@ class Report:
     intent_accuracy_any: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready values."""
         return asdict(self)
 
     def mistakes(self) -> list[tuple[str, str, int]]:

@@ -31,7 +31,6 @@ class Labelled:
 
     Parameters
     ----------
-    words : list of str
     intent : str, optional
         None of a model that labels no intents.
     tags : list of str
@@ -53,12 +52,10 @@ class Labelled:
 
     @property
     def intent_probability(self) -> float | None:
-        """Probability of the intent."""
         return self.intent_chances.get(self.intent)
 
     @property
     def tag_probabilities(self) -> list[float]:
-        """Probabilities of the tags."""
         return [chances[tag] for tag, chances in zip(self.tags, self.tag_chances, strict=bool(self.tag_chances))]
 
     @property
@@ -68,7 +65,6 @@ class Labelled:
         return [Span(first, end, slot, prod(known[first:end]) if known else None) for first, end, slot in found]
 
     def text(self, span: Span) -> str:
-        """Return a span's words."""
         return " ".join(self.words[span.first : span.end])
 
     def __str__(self) -> str:

@@ -23,7 +23,6 @@ class TagDecoder:
 
     Parameters
     ----------
-    slot_labels, intent_labels : sequence of str
     train : Split, optional
         Training split; without it all valid sequences are equally likely.
     """

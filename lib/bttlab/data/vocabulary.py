@@ -77,7 +77,6 @@ class Vocabulary:
         return cls(words)
 
     def to_list(self) -> list[str]:
-        """Return all tokens in the order of their ids."""
         return list(self._tokens)
 
     def __len__(self) -> int:

@@ -59,7 +59,6 @@ class Estimate:
 
     @property
     def samples(self) -> int:
-        """Number of samples of an epoch."""
         return sum(self.lengths.values())
 
     @property
@@ -79,7 +78,6 @@ class Estimate:
 
     @cached_property
     def power(self) -> Power:
-        """Power of the board."""
         return power(machine_record(), self.resources, self.work, self.samples, self.clock_mhz)
 
     @property

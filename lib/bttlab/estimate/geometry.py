@@ -35,7 +35,6 @@ class Blocks:
         )
 
     def times(self, count: int) -> "Blocks":
-        """Return the blocks of `count` such memories."""
         return Blocks(self.bram36 * count, self.uram * count, self.lookup_tables * count, self.flip_flops * count)
 
 

@@ -95,7 +95,6 @@ class Modelled:
 
     @property
     def label(self) -> str:
-        """Label in a legend."""
         return f"{self.format}, {self.model.short_name}, {self.gpu}, {self.mode} (modelled)"
 
     def to_dict(self) -> dict:
@@ -216,7 +215,6 @@ class BatchTask(Task):
         self._rule = torch.optim.AdamW(self.parameters, fused=True) if optimizer == "adamw" else None
 
     def step(self, index: int, function: LossFunction) -> None:
-        """Train on the batch."""
         gradients = self.gradients(batch_losses(self.model, self._batch).mean())
         if self._rule is None:
             return self.update(gradients)

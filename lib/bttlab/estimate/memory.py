@@ -54,12 +54,10 @@ class BankUse:
 
     @property
     def words(self) -> int:
-        """Number of words that the program uses."""
         return sum(self.groups.values())
 
     @property
     def bytes(self) -> int:
-        """Size of these words in bytes."""
         return self.words * self.word_vectors * VECTOR_BYTES
 
 
@@ -82,7 +80,6 @@ class MemoryMap:
         return sum(self.by_group().values())
 
     def by_group(self) -> dict[str, int]:
-        """Return the bytes of each of `GROUPS`."""
         sizes = dict.fromkeys(GROUPS, 0)
         for bank in self.banks:
             for group, words in bank.groups.items():
@@ -97,7 +94,6 @@ class MemoryMap:
         return sum(blocks, Blocks())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the output of --json."""
         return {
             "bytes": {"value": self.bytes} | modelled("bytes"),
             "by_group": self.by_group() | modelled("bytes"),

@@ -59,7 +59,6 @@ class Power:
 
     @property
     def running(self) -> Quantity:
-        """Power while the kernel runs."""
         return sum(self.components.values(), NOTHING)
 
     @property
@@ -77,7 +76,6 @@ class Power:
         return PowerLevels(idle, running, *rails)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the output of --json."""
         return {
             "running": self.running.to_dict(),
             "between_calls": self.loaded.to_dict(),

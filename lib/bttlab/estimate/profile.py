@@ -41,7 +41,6 @@ class Profile:
         self._tables: dict[tuple[int, bool], Table] = {}
 
     def add(self, lengths: Sequence[int]) -> None:
-        """Count a kernel call that trained on samples of these lengths."""
         self._runs.update((int(tokens), number > 0) for number, tokens in enumerate(lengths))
         self._flushes += 1
 

@@ -63,12 +63,10 @@ class OnChipMemory:
 
     @property
     def bytes(self) -> int:
-        """Size of all of them in bytes."""
         return self.count * self.words * self.bits // 8
 
     @property
     def blocks(self) -> Blocks:
-        """FPGA memory blocks of all of them."""
         return blocks(self.kind, self.bits, self.words).times(self.count)
 
 

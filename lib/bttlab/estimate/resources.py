@@ -36,7 +36,6 @@ class Resources:
     parts: dict[str, dict[str, Quantity]]
 
     def total(self, resource: str) -> Quantity:
-        """Return the use of a resource by all parts."""
         return sum(self.parts[resource].values(), band(0, RESOURCES[resource]))
 
     def utilisation(self, resource: str) -> float:
@@ -50,7 +49,6 @@ class Resources:
         return {resource: value for resource, value in totals.items() if value > 0}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the output of --json."""
         return {
             "platform": read_data("platform")["name"],
             "kernel": {
@@ -67,7 +65,6 @@ class Resources:
 
 
 def resources(record: MachineRecord) -> Resources:
-    """Return the resources of the kernel."""
     overheads, counted = read_data("operators")["overheads"], without_cores(synthesised())
     operators = operator_use(sum((Counter(counts) for counts in record.units.values()), Counter()))
     memories = memory_use(record.memories)

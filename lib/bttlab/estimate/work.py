@@ -71,7 +71,6 @@ class Work:
 
     @property
     def total(self) -> int:
-        """All cycles."""
         return self.cycles.total()
 
     @property
@@ -85,7 +84,6 @@ class Work:
         return {unit: self.acting[unit] / self.total for unit in UNIT_NAMES}
 
     def by_stage(self) -> dict[str, int]:
-        """Return the cycles of each stage."""
         cycles = dict.fromkeys(STAGES, 0)
         for (stage, _), count in self.cycles.items():
             cycles[stage] += count

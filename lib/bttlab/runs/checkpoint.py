@@ -201,8 +201,6 @@ class CheckpointStore:
 
 @settings(CheckpointError)
 class _Header:
-    """The JSON of a checkpoint file."""
-
     format: int
     settings: dict[str, Any]
     corpus: CorpusRecord
@@ -258,7 +256,6 @@ def _read(path: Path) -> tuple[Checkpoint, tuple[int, ...]]:
 
 
 def _pack(checkpoint: Checkpoint) -> bytes:
-    """Return a checkpoint file's content."""
     header = _Header(
         format=FORMAT,
         settings=_of_any_host(checkpoint.settings).to_dict(),

@@ -20,8 +20,6 @@ class DeviceError(BttlabError):
 
 @dataclass(frozen=True)
 class OpenedTrainer:
-    """A trainer on its device."""
-
     trainer: Trainer
     device: str  # description of the device
     announcement: str  # description of the device and why it was chosen
@@ -45,7 +43,6 @@ def open_trainer(
 
     Parameters
     ----------
-    model : ModelConfig or ModuleModel
     device : str
         auto, emulated, reference, or the number of one of `pynq.Device.devices`.
     trust, wait

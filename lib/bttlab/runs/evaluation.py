@@ -82,10 +82,6 @@ def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def scores_of(predictions: Predictions, corpus: Corpus, split: str, model, most: int | None = None) -> dict[str, Any]:
     """Score a model's predictions of a split's first `most` utterances (default: all).
 
-    Parameters
-    ----------
-    model : ModelConfig or ModuleConfig
-
     Returns
     -------
     dict
@@ -143,7 +139,6 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
 
 
 def describe(scores: dict[str, Any]) -> str:
-    """Return scores as a phrase."""
     words = {"intent_accuracy": "intent accuracy", "slot_f1": "slot F1", "frame_accuracy": "frame accuracy"}
     parts = [f"{word} {100 * scores[name]:.1f} %" for name, word in words.items() if name in scores]
     parts += [f"perplexity {scores['perplexity']:.2f}"] if "perplexity" in scores else []

@@ -59,10 +59,8 @@ def label(
 
     Parameters
     ----------
-    trainer : Trainer
     corpus : Corpus
         Its label lists name the labels.
-    vocabulary : Vocabulary
     sentences : sequence of sequence of str
         Words, as `split_words` returns them.
     predictions : Predictions, optional

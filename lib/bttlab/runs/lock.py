@@ -52,5 +52,4 @@ def run_lock(folder: Path) -> Iterator[RunLock]:
 
 
 def resume_command(folder: Path) -> str:
-    """Return the command that continues a run."""
     return f"bttlab train --resume {shlex.quote(str(folder))}"

@@ -22,8 +22,6 @@ SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "perplexity", "mean_lo
 
 @settings(RecordError)
 class Line:
-    """A line of metrics.jsonl."""
-
     event: Literal["epoch", "stretch", "test"]
     epoch: int | None = None
     epochs: int | None = None
@@ -128,7 +126,6 @@ class MetricsLog:
         self.lines.append(_brief(values))
 
     def figures(self, device: str) -> dict[str, dict[str, Any]]:
-        """Return the last scores, the loss and the training time as figures."""
         return figures_of(self.lines, device)
 
     def _fault(self, error: OSError) -> RunError:

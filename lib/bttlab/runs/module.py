@@ -116,6 +116,5 @@ def is_copy(path: Path, model: "ModelConfig | ModuleModel | None") -> bool:
 
 
 def remove_module(folder: Path) -> None:
-    """Remove the copies."""
     (folder / MODULE_FILE).unlink(missing_ok=True)
     shutil.rmtree(folder / MODULE_FILES, ignore_errors=True)

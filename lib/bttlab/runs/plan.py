@@ -48,15 +48,12 @@ class EvaluationsAt(EvaluationPlan):
         self.counts, self.utterances = tuple(counts), utterances
 
     def next_stop(self, count: int, epoch_end: int) -> int:
-        """Return the end of the epoch, or the next evaluation before it."""
         return min([epoch_end, *(later for later in self.counts if later > count)])
 
     def scores_dev(self, count: int) -> bool:
-        """Return whether `count` is one of the numbers."""
         return count in self.counts
 
     def is_over(self, count: int) -> bool:
-        """Return whether `count` is the last number."""
         return count >= self.counts[-1]
 
 

@@ -46,7 +46,6 @@ class ProgressBar:
                 self._bar.add_task(self._title, total=total, completed=done, state="")
 
     def advance(self, losses: Iterable[float]) -> None:
-        """Add the losses of further samples."""
         losses = np.asarray(losses)
         self._recent.extend(losses.tolist())
         self._done += len(losses)
@@ -63,14 +62,12 @@ class ProgressBar:
                 self._bar.update(self._bar.task_ids[0], completed=self._done, state=state, refresh=True)
 
     def end(self) -> None:
-        """Close the bar."""
         bar, self._bar = self._bar, None
         if bar is not None:
             with self._writing():
                 bar.stop()
 
     def note(self, text: str) -> None:
-        """Write a note on a line of its own."""
         line = printable(f"bttlab: {text}")
         with self._writing():
             if self._is_gone:
@@ -89,8 +86,6 @@ class ProgressBar:
 
 
 class NoProgress(ProgressBar):
-    """Shows nothing."""
-
     def begin(self, title: str, total: int, done: int = 0) -> None: ...
 
     def advance(self, losses: Iterable[float]) -> None: ...

@@ -65,7 +65,6 @@ def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the recipes that come with the package."""
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 

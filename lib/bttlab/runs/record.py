@@ -93,7 +93,6 @@ class RunRecord:
     sweep: str = ""
 
     def end(self, status: str, error: str = "") -> None:
-        """Set the status and the time of the end."""
         self.status, self.error, self.ended = status, error, now()
 
     def value(self, key: str) -> Any:
@@ -101,7 +100,6 @@ class RunRecord:
         return self.figures[key]["value"] if key in self.figures else self.configuration.get(key)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as run.json has them."""
         return asdict(self)
 
     def write(self, folder: Path) -> None:

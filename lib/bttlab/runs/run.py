@@ -247,7 +247,6 @@ class Run:
                 return result
 
     def _train_epochs(self, session: _Session) -> RunResult:
-        """Train the remaining epochs, then test."""
         plan, epoch, test = session.plan, None, None
         for line in self._log.lines:
             epoch = line if line["event"] == plan.event else epoch

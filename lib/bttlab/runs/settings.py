@@ -90,7 +90,6 @@ class RunSettings:
     keep: Literal["last", "best"] = "last"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values."""
         return asdict(self) | {"config": self.config.to_dict()}
 
     @classmethod
@@ -132,7 +131,6 @@ class RunSettings:
 
 
 def _brief(value: Any) -> str:
-    """Return a setting for an error message."""
     if isinstance(value, tuple):
         value = ",".join(f"{name}={rank}" for name, rank in value)
     return "none" if value in (None, "") else str(value)
@@ -158,7 +156,6 @@ class CorpusRecord:
 
     @classmethod
     def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, word_classes: bool = False) -> "CorpusRecord":
-        """Describe a corpus, with the vocabulary of its training split."""
         vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size, word_classes)
         return cls(
             name=corpus.name,
@@ -169,7 +166,6 @@ class CorpusRecord:
         )
 
     def is_of(self, corpus: Corpus) -> bool:
-        """Return whether this is that corpus."""
         return self.sha256 == corpus_digest(corpus)
 
     def relabelled(self, corpus: Corpus) -> Corpus:

@@ -102,7 +102,6 @@ def write_file(path: Path, data: bytes | str, option: str = "") -> None:
 
     Parameters
     ----------
-    data : bytes or str
     option : str
         The option of the command line that names the file, such as "--csv".
 

@@ -19,7 +19,6 @@ class Quantity:
 
     Attributes
     ----------
-    value : float or None
     provenance : str or None
         "measured", "modelled" or "published"; None where there is no value.
     how : str
@@ -63,7 +62,6 @@ class Quantity:
         return replace(self, **dict(zip(("value", "low", "high"), bounds, strict=True)), unit=unit or self.unit)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it; without a band where there is none."""
         return drop_missing_bands(asdict(self).items())
 
     @classmethod

@@ -24,7 +24,6 @@ class Thread(threading.Thread):
         self._running.acquire()
 
     def run(self) -> None:
-        """Run the target."""
         try:
             super().run()
         finally:

@@ -57,7 +57,6 @@ class LocalPool:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def restart(self) -> None:
-        """Replace the processes, after one of them has died."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = self._new()
 
@@ -69,7 +68,6 @@ class LocalPool:
         self._stop.set()
 
     def close(self) -> None:
-        """End all processes."""
         self._stop.set()
         self._executor.shutdown(wait=False, cancel_futures=True)
         end = time.monotonic() + END_SECONDS
@@ -88,7 +86,6 @@ class Cluster:
         self.workers = len(client.scheduler_info(n_workers=-1)["workers"])
 
     def submit(self, *arguments: Any) -> Any:
-        """Submit a call, as an executor does."""
         return self._executor.submit(*arguments)
 
     def restart(self) -> None:
@@ -105,11 +102,9 @@ class Cluster:
         self.workers = len(self._client.scheduler_info(n_workers=-1)["workers"])
 
     def stop(self) -> None:
-        """Cancel the trials."""
         self._executor.shutdown(wait=False)
 
     def close(self) -> None:
-        """Leave the cluster."""
         with contextlib.suppress(TimeoutError, OSError):
             self._executor.shutdown(wait=False)
             self._client.close(END_SECONDS)
@@ -260,7 +255,6 @@ def check_cluster(client: "Client", resources: Mapping[str, float]) -> None:
 
 @contextlib.contextmanager
 def no_interrupt() -> Iterator[None]:
-    """Ignore Ctrl-C within this context."""
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     except ValueError:  # not in the main thread, which gets the signals

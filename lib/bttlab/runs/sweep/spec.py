@@ -44,7 +44,6 @@ class Range:
 
     @property
     def integer(self) -> bool:
-        """True if whole numbers are drawn."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 

@@ -60,7 +60,6 @@ class Progress:
 
     @property
     def failed(self) -> int:
-        """Trials that failed."""
         return sum(record.status == FAILED for record in self.records.values())
 
     def describe(self, objective: str) -> str:
@@ -329,7 +328,6 @@ class _Dispatcher:
         self._executor.restart()
 
     def _stop(self) -> None:
-        """Let running trials save their state."""
         self._executor.stop()
         wait(self._running, timeout=STOP_SECONDS)
         self._sweep.progress.running.clear()

@@ -36,15 +36,12 @@ _stop: Any = None  # an event of `multiprocessing` that ends this process's tria
 
 
 def take_stop_event(event: Any) -> None:
-    """Begin a process of the pool."""
     global _stop
     _stop = event
 
 
 @dataclass(frozen=True)
 class Task:
-    """A trial to run."""
-
     trial: Trial  # without its module
     sweep: str
     folder: Path  # of the trial's run
@@ -55,8 +52,6 @@ class Task:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """The end of a trial."""
-
     record: RunRecord
     files: dict[str, bytes] = field(default_factory=dict)  # of the run's folder, if that is not shared
 
@@ -72,7 +67,6 @@ class _UntilStopped(Control):
                 self._key = self._worker.get_current_task()
 
     def before(self, count: int) -> None:
-        """End the run in time."""
         tasks = self._worker.state.tasks if self._worker else {}
         is_cancelled = tasks and (self._key not in tasks or tasks[self._key].state == "cancelled")
         if is_cancelled or (_stop is not None and _stop.is_set()):

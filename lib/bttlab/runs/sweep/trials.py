@@ -37,8 +37,6 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration of a sweep."""
-
     id: str  # equal configurations and corpora have equal ids
     varied: dict[str, Any]  # the values of the keys that the sweep varies
     configuration: dict[str, Any]  # all of it, as a run's record has it
@@ -48,7 +46,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Name of the trial: its varied values."""
         return " ".join(f"{key}={_brief(value)}" for key, value in self.varied.items())
 
 
