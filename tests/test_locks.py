@@ -3,13 +3,14 @@
 import os
 import stat
 
+import filelock
 import pytest
 
 import tiny_runs
 from bttlab.data import load_corpus
 from bttlab.runs import start_run
 from bttlab.runs.settings import RunError
-from bttlab.util.locks import LOCK_FILE, FolderBusyError, held, is_held
+from bttlab.util.locks import LOCK_FILE, folder_lock, is_held
 from two_users import NOBODY, run_as_nobody, shared_folder
 
 IS_HELD = """
@@ -21,9 +22,9 @@ print(is_held(sys.argv[1]))
 
 def test_two_parts_of_a_process_and_who_only_asks(tmp_path):
     assert not is_held(tmp_path) and not list(tmp_path.iterdir())
-    with held(tmp_path):
+    with folder_lock(tmp_path):
         assert is_held(tmp_path)
-        with pytest.raises(FolderBusyError), held(tmp_path):
+        with pytest.raises(filelock.Timeout), folder_lock(tmp_path):
             pass
         assert is_held(tmp_path)
     assert not is_held(tmp_path)
@@ -32,7 +33,7 @@ def test_two_parts_of_a_process_and_who_only_asks(tmp_path):
 def test_a_lock_whatever_the_umask(tmp_path):
     before = os.umask(0)
     try:
-        with held(tmp_path):
+        with folder_lock(tmp_path):
             assert stat.S_IMODE((tmp_path / LOCK_FILE).stat().st_mode) == 0o600
     finally:
         os.umask(before)
@@ -42,7 +43,7 @@ def test_a_lock_whatever_the_umask(tmp_path):
 def test_another_user_sees_that_a_run_goes_on(two_users):
     with shared_folder(0o755) as folder:
         assert run_as_nobody(IS_HELD, folder) == "False"
-        with held(folder):
+        with folder_lock(folder):
             assert run_as_nobody(IS_HELD, folder) == "True"
         assert run_as_nobody(IS_HELD, folder) == "False"
 
@@ -51,10 +52,12 @@ def test_another_user_sees_that_a_run_goes_on(two_users):
 def test_a_lock_of_another_user(two_users, monkeypatch):
     """Root may open every file, so it is told apart by what another user would be told."""
     with shared_folder(0o777) as folder:
-        run_as_nobody("import sys\nfrom bttlab.util.locks import held\nwith held(sys.argv[1]): pass", folder)
+        run_as_nobody(
+            "import sys\nfrom bttlab.util.locks import folder_lock\nwith folder_lock(sys.argv[1]): pass", folder
+        )
         assert (folder / LOCK_FILE).stat().st_uid == NOBODY
         (folder / LOCK_FILE).unlink()
-        with held(folder):
+        with folder_lock(folder):
             pass
         said = run_as_nobody(
             "import sys\nfrom pathlib import Path\nfrom bttlab.runs.lock import run_lock\n"

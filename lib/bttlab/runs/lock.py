@@ -6,21 +6,23 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import filelock
+
 from bttlab.runs.settings import RunError
-from bttlab.util import locks
+from bttlab.util.locks import LOCK_FILE, folder_lock
 
 
 class RunLock:
     """The lock that this process holds on a run's folder."""
 
-    def __init__(self, folder: Path, descriptor: int):
-        self._path, self._descriptor = folder / locks.LOCK_FILE, descriptor
+    def __init__(self, folder: Path):
+        self._path = folder / LOCK_FILE
+        self._locked = os.stat(self._path)
 
     def check(self) -> None:
         """Raise RunError if the folder is no longer the one that was locked: another process may train in its place."""
         with contextlib.suppress(OSError):
-            there, locked = self._path.stat(), os.fstat(self._descriptor)
-            if (there.st_dev, there.st_ino) == (locked.st_dev, locked.st_ino):
+            if os.path.samestat(os.stat(self._path), self._locked):
                 return
         raise RunError(
             f"{self._path.parent} was removed or replaced while this process trained in it: nothing more is written "
@@ -39,15 +41,15 @@ def run_lock(folder: Path) -> Iterator[RunLock]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            lock = RunLock(folder, stack.enter_context(locks.held(folder)))
-        except locks.FolderBusyError:
+            stack.enter_context(folder_lock(folder))
+            lock = RunLock(folder)
+        except filelock.Timeout:
             raise RunError(f"another process trains in {folder}; wait for it, or choose another --out") from None
         except OSError as error:
             raise RunError(
-                f"{folder / locks.LOCK_FILE} cannot be locked ({error.strerror}); choose another --out, or copy "
-                "the run to a folder of yours"
+                f"{folder / LOCK_FILE} cannot be locked ({error.strerror}); choose another --out, or copy the run to a "
+                "folder of yours"
             ) from None
-        lock.check()
         yield lock
 
 

@@ -1,54 +1,25 @@
 """Locks of files and folders. A folder is locked by a file in it of mode 0600: readers could lock the folder itself."""
 
-import errno
 import fcntl
 import os
 import pwd
-import stat
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import filelock
+
 from bttlab.util.errors import BttlabError
 
 CHANGE_SECONDS = 60.0
 LOCK_FILE = ".lock"
-_FIELDS = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, process
-_WHOLE_FILE = struct.pack(_FIELDS, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+ASKED_SECONDS = 0.5  # that `is_held` of other processes may keep a lock from one that wants it
 
 
-class FolderBusyError(Exception):
-    """Another process holds the folder."""
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[int]:
-    """Hold a folder, until the process ends at the latest; gives the descriptor of its lock file.
-
-    Raises
-    ------
-    FolderBusyError
-        If another process, or another part of this one, holds it.
-    OSError
-        If the folder has no lock file that is this user's to open, nor can get one.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    path = Path(folder) / LOCK_FILE
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no lock file", str(path))
-        try:
-            # Of this open file, not of the process: it holds between two parts of one process as well.
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):  # others: a file system without locks
-                raise FolderBusyError(str(folder)) from None
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def folder_lock(folder: Path) -> filelock.FileLock:
+    """Return the lock of a folder, a context; filelock.Timeout if another process, or part of this one, has it."""
+    return filelock.FileLock(Path(folder) / LOCK_FILE, ASKED_SECONDS, mode=0o600, poll_interval=0.02)
 
 
 @contextmanager
@@ -73,19 +44,16 @@ def changing(folder: Path) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Return whether a process holds a folder; asking takes no lock."""
+    """Return whether a process holds a folder."""
     path = Path(folder) / LOCK_FILE
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except PermissionError:
-        return _is_listed(path)
+        return holders(path.lstat()) != []
     except OSError:
         return False
     try:
-        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
-        return struct.unpack(_FIELDS, answer)[0] != fcntl.F_UNLCK
-    except OSError:  # a file system without locks: who knows
-        return True
+        return not try_lock(descriptor)
     finally:
         os.close(descriptor)
 
@@ -129,11 +97,3 @@ def holders(status: os.stat_result) -> list[int] | None:
     except OSError:
         return None
     return [int(line[4]) for line in lines if line[5:6] == [place]]  # those that wait have "->" before
-
-
-def _is_listed(path: Path) -> bool:
-    try:
-        listed = holders(path.lstat())
-    except OSError:
-        return False
-    return listed is None or bool(listed)
