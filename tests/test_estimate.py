@@ -195,7 +195,12 @@ def test_the_json_is_complete_and_says_that_it_is_modelled(found):
         (MODEL, {"clock_mhz": 20}, "a clock of 20 MHz: .* use 50"),
         (MODEL, {"clock_mhz": 300}, "a clock of 300 MHz: .* use 200"),
         (MODEL, {"flow": "left"}, "flow is 'left'"),
-        (replace(MODEL, encoders=30), {}, "the machine has 2048: choose up to 6 encoders, everything else unchanged"),
+        pytest.param(
+            replace(MODEL, encoders=30),
+            {},
+            "the machine has 2048: choose up to 6 encoders, everything else unchanged",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_what_has_no_answer(model, options, message):
@@ -204,7 +209,7 @@ def test_what_has_no_answer(model, options, message):
     assert not isinstance(caught.value, EstimateError) or "lengths" in options or "clock_mhz" in options
 
 
-@pytest.mark.parametrize(("encoders", "limit"), [(2, 3.5), (4, 5.8), (6, 8.2)])
+@pytest.mark.parametrize(("encoders", "limit"), [(2, 3.5), (4, 5.8), pytest.param(6, 8.2, marks=pytest.mark.long)])
 def test_an_epoch_of_atis_is_as_fast_as_asked(atis_lengths, encoders, limit):
     assert estimate(ModelConfig(encoders=encoders), atis_lengths, clock_mhz=200).seconds_per_epoch <= limit
 

@@ -141,13 +141,14 @@ def test_the_savings_are_the_ratios_of_equal_utterances(sample):
     assert f">{row.blocks[1]:.0f} x<" in tiles and f">{row.energy['graphs'][1]:.2g} x<" in tiles and memory in note
 
 
-def test_a_kernel_takes_the_longest_of_arithmetic_bytes_and_launches(monkeypatch):
+def test_arithmetic_bytes_and_launches_of_a_kernel_overlap(monkeypatch):
     monkeypatch.setattr(gpu_model, "_fitted", lambda: {"arithmetic": 0.5, "bandwidth": 0.5})
     gpu = find_gpu("RTX-3090")
     flops, moved = gpu.peak("fp32"), gpu.bandwidth_gb_s * 1e9  # two seconds each, at half the peak
-    assert gpu_model._seconds(Kernel(1, flops, 0.0), 1.0, gpu) == pytest.approx(2)
-    assert gpu_model._seconds(Kernel(1, flops, moved), 1.0, gpu) == pytest.approx(2)
-    assert gpu_model._seconds(Kernel(1, flops, moved), 3.0, gpu) == 3
+    assert gpu_model._seconds(Kernel(1, flops, 0.0), 1.0, gpu) == pytest.approx((2**4 + 1) ** 0.25)
+    assert gpu_model._seconds(Kernel(1, flops, moved), 1.0, gpu) == pytest.approx((2 * 2**4 + 1) ** 0.25)
+    assert gpu_model._seconds(Kernel(1, flops, moved), 3.0, gpu) == pytest.approx((2 * 2**4 + 3**4) ** 0.25)
+    assert gpu_model._seconds(Kernel(1, flops, moved), 300.0, gpu) == pytest.approx(300)
 
 
 def test_an_edited_class_of_a_notebook_is_counted_again():

@@ -79,6 +79,7 @@ def test_a_program_is_made_once_for_all_clocks_and_optimizers():
         assert found.seconds_per_epoch == direct.seconds_per_epoch
 
 
+@pytest.mark.long
 def test_the_explorer_says_what_the_model_says(explorer, monkeypatch):
     explorer.choose(Design(2, 8))
     found = Design(2, 8).estimate(LENGTHS)
@@ -107,6 +108,7 @@ def test_feed_forward_layers_have_a_rank_of_their_own(explorer):
     assert mixed.memory.by_group()["parameters"] < one.memory.by_group()["parameters"]
 
 
+@pytest.mark.long
 def test_a_click_chooses_the_nearest_design(explorer):
     explorer.choose(Design())
     design, found = list(explorer._shown.items())[-1]

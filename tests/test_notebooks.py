@@ -14,7 +14,6 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 SECONDS = 600  # for a cell, on a busy machine
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|Users|root|tmp|work|opt|mnt)/|[A-Z]:\\")
 
-SHORT = ("03",)  # executed in the short suite, too
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -22,10 +21,8 @@ def _code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=() if path.name[:2] in SHORT else pytest.mark.long, id=path.stem) for path in NOTEBOOKS],
-)
+@pytest.mark.long
+@every_notebook
 def test_runs_in_quick_mode(path, tiny_airline, monkeypatch):
     monkeypatch.setenv("BTTLAB_QUICK", "1")
     monkeypatch.setenv("BTTLAB_DATA", str(tiny_airline.parent))

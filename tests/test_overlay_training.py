@@ -79,7 +79,11 @@ def test_one_step_gives_the_parameters_of_the_reference(trainer, reference, samp
     assert len(moved) == len(want)
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [(SGD, 4e-3), (MOMENTUM, 1e-3), (ADAMW, 3e-4)], ids=lambda o: str(o))
+@pytest.mark.parametrize(
+    ("optimizer", "rate"),
+    [(SGD, 4e-3), pytest.param(MOMENTUM, 1e-3, marks=pytest.mark.long), (ADAMW, 3e-4)],
+    ids=lambda o: str(o),
+)
 def test_the_first_200_losses_are_those_of_the_reference(trainer, reference, samples, optimizer, rate):
     got, want = trainer.train(samples[:200], optimizer, rate), reference.train(samples[:200], optimizer, rate)
     assert np.abs(got / want - 1).max() <= 1e-3

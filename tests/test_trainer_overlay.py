@@ -137,7 +137,7 @@ def test_an_update_of_several_samples_is_the_references(trainer, samples, optimi
 
 @pytest.mark.parametrize(
     "config",
-    [SMALL_RANK, ModelConfig(encoders=4), ModelConfig(encoders=6), SNIPS],
+    [SMALL_RANK, ModelConfig(encoders=4), pytest.param(ModelConfig(encoders=6), marks=pytest.mark.long), SNIPS],
     ids=("rank 8", "4 encoders", "6 encoders", "vocabulary of SNIPS"),
 )
 def test_other_models_run_on_the_same_overlay(trainer, samples, config):

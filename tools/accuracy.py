@@ -31,21 +31,10 @@ class AccuracyError(BttlabError):
 
 
 def collect(sources: Iterable[Path], record: dict[str, Any] | None = None, held_out: bool = False) -> dict[str, Any]:
-    """Return a record of finished runs.
+    """Return a record of finished runs: folders of `bttlab train`, and records of `python tools/batches.py`.
 
-    Parameters
-    ----------
-    sources : iterable of path
-        Folders of `bttlab train`, and records of `python tools/batches.py`.
-    record : dict, optional
-        Record to add the runs to; a run replaces one of the same model, recipe and seed.
-    held_out : bool
-        Whether to leave out test: for runs on folds (tools/folds.py), and for runs used to choose settings.
-
-    Raises
-    ------
-    AccuracyError, bttlab.runs.CheckpointError
-        If one is not a finished run.
+    A run replaces one of the same model, recipe and seed in `record`. `held_out` leaves out test: for runs on folds
+    (tools/folds.py), and for runs used to choose settings.
     """
     runs = {_key(run): run for run in record["runs"]} if record else {}
     for path in sources:
@@ -99,7 +88,6 @@ def _from_folder(folder: Path) -> dict[str, Any]:
 
 
 def groups(record: dict[str, Any]) -> dict[tuple[str, int, str], list[dict[str, Any]]]:
-    """Group a record's runs by format, encoders and recipe."""
     runs: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
     for run in record["runs"]:
         runs.setdefault((run["format"], run["encoders"], run["recipe"]), []).append(run)
@@ -136,7 +124,6 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description="Scores of runs.")
     commands = parser.add_subparsers(dest="command", required=True)
     collecting = commands.add_parser("collect", help="add finished runs to a record, or begin one")

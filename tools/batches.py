@@ -28,13 +28,7 @@ from bttlab.util.terminal import say
 def train_in_batches(
     config: ModelConfig, recipe: Recipe, corpus: Corpus, seed: int, size: int
 ) -> Iterator[tuple[float, ReferenceTrainer, Vocabulary]]:
-    """Train, and yield after each epoch its mean loss, a trainer with the parameters, and the vocabulary.
-
-    Raises
-    ------
-    ConfigError
-        If the recipe's optimizer is not AdamW.
-    """
+    """Train, and yield after each epoch its mean loss, a trainer with the parameters, and the vocabulary."""
     if recipe.optimizer.name != "adamw":
         raise ConfigError(f"optimizer is {recipe.optimizer.name}: batches are trained with adamw")
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size, recipe.word_classes)
@@ -74,7 +68,6 @@ def train_in_batches(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--encoders", type=int, default=2, metavar="N")
     parser.add_argument("--format", choices=("dense", "tensor"), default="dense")

@@ -45,14 +45,9 @@ CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
 def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> dict[str, str]:
     """Return all tables.
 
-    Parameters
-    ----------
-    lengths : mapping of int to int
-        Number of samples of an epoch by length.
-    alike : Samples
-        A batch of samples of equal length, for the comparison of a GPU with the card.
-    core_seconds : float
-        Time of a sample with 2 encoders on the emulated card with one processor thread.
+    `lengths` is the number of samples of an epoch by length, `alike` a batch of samples of equal length for the
+    comparison of a GPU with the card, and `core_seconds` the time of a sample with 2 encoders on the emulated card with
+    one thread.
     """
     flows = {flow: [estimate(ModelConfig(encoders=n), lengths, flow=flow) for n in ENCODERS] for flow in FLOWS}
     paper = flows["bidirectional"]
@@ -74,7 +69,6 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
 
 
 def write(folder: Path) -> None:
-    """Write the tables into the pages of a checkout."""
     lengths = {int(tokens): count for tokens, count in read_data("atis_lengths")["utterances_by_tokens"].items()}
     mean = sum(tokens * count for tokens, count in lengths.items()) / sum(lengths.values())
     alike = _samples_of(min(lengths, key=lambda tokens: abs(tokens - mean)))

@@ -124,7 +124,6 @@ def measure(entry: dict[str, Any], corpus: Corpus) -> Iterator[None]:
 
 
 def main() -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("record", type=Path, nargs="?", default=RECORD)
     parser.add_argument("--only", nargs=2, metavar=("FORMAT", "BATCH"), help="one format and batch size")

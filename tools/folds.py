@@ -49,7 +49,6 @@ def _taken(split: Split, indices: list[int]) -> Split:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("corpus", metavar="NAME|PATH")
     parser.add_argument("out", type=Path, metavar="FOLDER")

@@ -60,13 +60,7 @@ def _family(name: str) -> str:
 
 
 def fill(text: str, records: Mapping[str, Sequence[Result]]) -> str:
-    """Return the page with the records' tables between its markers.
-
-    Raises
-    ------
-    BttlabError
-        If a marker is missing.
-    """
+    """Return the page with the records' tables between its markers."""
     return filled(text, {name: table(results, RECORDS[name]) for name, results in records.items()}, PAGE.name)
 
 
@@ -97,7 +91,6 @@ def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> lis
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rewrite the page and its figures, and return the exit code."""
     argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(arguments)
     try:
         from bttlab.lab.charts import to_png

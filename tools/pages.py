@@ -10,27 +10,11 @@ END = "<!-- end -->"
 
 
 def begin_of(name: str) -> str:
-    """Return the marker before a table; `END` is the marker after it."""
     return f"<!-- {name} -->"
 
 
 def filled(text: str, tables: Mapping[str, str], page: str) -> str:
-    """Return a page with tables between their markers.
-
-    Parameters
-    ----------
-    text : str
-        The present page.
-    tables : mapping of str to str
-        Tables by the name in the marker.
-    page : str
-        The page's name, for the error message.
-
-    Raises
-    ------
-    BttlabError
-        If a marker is missing.
-    """
+    """Return a page with tables between the markers of their names."""
     for name, table in tables.items():
         begin = begin_of(name)
         head, opened, rest = text.partition(begin)

@@ -182,7 +182,6 @@ class FineTuning:
 
     @property
     def expert_matrices(self) -> tuple[tuple[int, int], ...]:
-        """Matrices of an expert: inputs and outputs of each."""
         hidden, inner = self.hidden, self.expert_hidden
         return ((hidden, inner),) * (2 if self.mlp == "gated" else 1) + ((inner, hidden),)
 

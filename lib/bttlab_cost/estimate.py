@@ -22,7 +22,7 @@ UNCHECKED = 1.0  # of a precision that nothing was measured in: twice or half; a
 ASSUMPTIONS = (
     "AdamW, kernels as the published runs used them; experts get equal shares of the tokens",
     "full fine-tuning in BF16 is mixed precision: FP32 weights and moments beside BF16 weights (state=bf16: not)",
-    "each kind of work takes the longest of its arithmetic, its bytes and its launches; kinds do not overlap",
+    "arithmetic, bytes and launches of a kind of work overlap; kinds do not",
     f"{RESERVED / 2**30:.0f} GiB of a GPU are taken before the first tensor",
     "the host that launches kernels is as fast as the one of the published runs",
     f"several GPUs: collectives reach {REACHED[1]:.0%} of a link ({REACHED[0]:.0%} to {REACHED[2]:.0%})",
@@ -135,7 +135,6 @@ class Estimate:
 
     @property
     def hours(self) -> tuple[float, float, float]:
-        """Low, middle and high."""
         low, middle, high = self.tokens_per_second
         return tuple(self.tokens / rate / 3600 for rate in (high, middle, low))
 

@@ -175,13 +175,11 @@ def fit_flash_memory() -> MemoryCoefficients:
 
 
 def _least_squares(logarithms: Callable[[MemoryCoefficients], list[float]], start: list[float]) -> MemoryCoefficients:
-    """Return the coefficients with the least squares of logarithms, from a start."""
     found = optimize.least_squares(lambda values: logarithms(MemoryCoefficients(*np.exp(values))), np.log(start)).x
     return MemoryCoefficients(*np.exp(found).tolist())
 
 
 def _peak_ratios(project: others.Project, coefficients: MemoryCoefficients) -> list[float]:
-    """Return the modelled over the published peaks of a project."""
     return [
         peak_bytes(config, batch * config.sequence_length, coefficients) / measured
         for config, batch, measured in project.peaks
@@ -189,7 +187,6 @@ def _peak_ratios(project: others.Project, coefficients: MemoryCoefficients) -> l
 
 
 def memory_errors(coefficients: MemoryCoefficients) -> dict[str, Errors]:
-    """Return the errors of the modelled peaks of each project that published any."""
     ratios = {project.project: _peak_ratios(project, coefficients) for project in others.projects()}
     return {name: errors_of_ratios(values) for name, values in ratios.items() if values}
 

@@ -1,7 +1,7 @@
 """Time and memory of a training step on a GPU: counted operators, published facts of the GPU, a few fitted numbers.
 
 Each operator has three times: its arithmetic at the peak of its precision, its bytes at the bandwidth of the memory,
-and its launches by the host. They overlap: the operator takes their 4-norm, the longest of them unless two are close.
+and its launches by the host. They overlap (`bttlab.baseline.gpus.overlapped`).
 A step is the sum of its operators. Fitted are the shares of peak and bandwidth that kernels reach, the cost of a launch
 in eager PyTorch, the passes of elementwise work over its tensors, and the spread of the lengths.
 """
@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bttlab.baseline.gpus import Gpu
+from bttlab.baseline.gpus import OVERLAP, Gpu, overlapped
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.operators import Operator, operators
 
 STAGES = ("forward", "backward", "optimizer")
-OVERLAP = 4  # exponent of the norm of an operator's three times
 
 
 @dataclass(frozen=True)
@@ -85,12 +84,12 @@ def _seconds(operator: Operator, peak, relative, bandwidth, fitted: Coefficients
     memory = operator.traffic / (fitted.bandwidth * bandwidth) + passes
     launch, wrapper = operator.kernels * fitted.launch, operator.wrapped * fitted.wrapper
     host = launch + wrapper
-    longest = np.maximum(np.maximum(arithmetic, memory), host)
-    weights = [(part / longest) ** (OVERLAP - 1) for part in (arithmetic, memory, host)]
-    norm = sum(weight * part / longest for weight, part in zip(weights, (arithmetic, memory, host), strict=True))
-    by_arithmetic, by_memory, by_host = (operator.times * weight * norm ** (1 / OVERLAP - 1) for weight in weights)
+    seconds = overlapped(arithmetic, memory, host)
+    by_arithmetic, by_memory, by_host = (
+        operator.times * (part / seconds) ** (OVERLAP - 1) for part in (arithmetic, memory, host)
+    )
     return (
-        operator.times * longest * norm ** (1 / OVERLAP),
+        operator.times * seconds,
         -by_arithmetic * arithmetic,
         -by_memory * memory,
         by_host * launch,
@@ -101,7 +100,6 @@ def _seconds(operator: Operator, peak, relative, bandwidth, fitted: Coefficients
 
 
 def step_parts(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -> dict[tuple[str, str, str], float]:
-    """Return the seconds of a step by stage, kind of work and layer."""
     parts: dict[tuple[str, str, str], float] = {}
     for operator in operators(config, batch * config.padded_length(batch, fitted.tail)):
         key = (operator.stage, operator.kind, operator.layer)
@@ -110,7 +108,6 @@ def step_parts(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -
 
 
 def step_seconds(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -> float:
-    """Return the modelled seconds of a step of `batch` sequences."""
     return sum(step_parts(config, gpu, batch, fitted).values())
 
 
@@ -161,7 +158,6 @@ def token_bytes(config: FineTuning, fitted: MemoryCoefficients) -> float:
 
 
 def gradient_bytes(config: FineTuning) -> float:
-    """Return the bytes of the gradients."""
     return (config.value_bytes if config.mixed else config.trainable_bytes) * config.trainable
 
 

@@ -8,13 +8,12 @@ import json
 from dataclasses import dataclass, replace
 from functools import cache
 
-from bttlab.baseline.gpus import Gpu
+from bttlab.baseline.gpus import Gpu, overlapped
 from bttlab.util.places import ROOT
 from bttlab_cost.configuration import CostError, FineTuning
 from bttlab_cost.gpu_step import (
     LOGIT_BYTES,
     MIXER_VALUES,
-    OVERLAP,
     RESERVED,
     Coefficients,
     MemoryCoefficients,
@@ -43,7 +42,6 @@ class Link:
 
 @cache
 def read_links() -> dict[str, Link]:
-    """Return the table of links by name."""
     return {row["link"]: Link(**row) for row in json.loads(LINKS.read_text(encoding="utf-8"))["links"]}
 
 
@@ -76,7 +74,6 @@ class Parallel:
         return 1 if self.strategy == "tensor" else self.gpus
 
     def check(self, config: FineTuning) -> None:
-        """Raise CostError if a model cannot be shared in this way."""
         if self.strategy == "tensor" and config.heads % self.gpus:
             raise CostError(f"--gpus is {self.gpus}: with tensor parallelism it must divide the {config.heads} heads")
         if self.strategy == "tensor" and config.method == "qlora":
@@ -133,7 +130,6 @@ class Parallel:
         return parts
 
     def sent_bytes(self, config: FineTuning, tokens: float) -> float:
-        """Return the bytes that a GPU sends in a step."""
         ring = (self.gpus - 1) / self.gpus
         gradients, updates = gradient_bytes(config), 1 / config.accumulation
         if self.strategy == "tensor":  # after the mixer and the feed-forward layer, forward and backward
@@ -159,4 +155,4 @@ class Parallel:
         slow, middle, fast = (sent / reached for reached in REACHED)
         if self.strategy == "tensor":
             return compute + fast, compute + middle, compute + slow
-        return max(compute, fast), (compute**OVERLAP + middle**OVERLAP) ** (1 / OVERLAP), compute + slow
+        return max(compute, fast), float(overlapped(compute, middle)), compute + slow

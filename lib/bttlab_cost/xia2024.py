@@ -27,8 +27,6 @@ C0, C1, MODEL_GB = 62.0, 0.89, 23.35
 
 @dataclass(frozen=True)
 class Throughput:
-    """One measured throughput."""
-
     model: str
     data_set: str
     gpu: str
@@ -61,13 +59,11 @@ class LargestBatch:
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    """Return the rows of one of the files."""
     with (FOLDER / name).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def configuration(model: str, length: int, sparsity: float, padding: str) -> FineTuning:
-    """Return how the authors fine-tuned a model."""
     top_k = round(8 * sparsity)
     return find_model(f"{NAMES[model]},sequence_length={length},top_k={top_k},padding={padding}")
 
@@ -90,7 +86,6 @@ def throughputs(name: str = "throughput.csv") -> list[Throughput]:
 
 @cache
 def stages() -> list[Stages]:
-    """Return the stages of a step."""
     return [
         Stages(
             row["model"],
@@ -104,7 +99,6 @@ def stages() -> list[Stages]:
 
 @cache
 def largest_batches() -> list[LargestBatch]:
-    """Return the largest batches that the authors found."""
     by_memory = {"40": "A100-40GB", "48": "A40-48GB", "80": "A100-80GB"}
     return [
         LargestBatch(
@@ -118,7 +112,6 @@ def largest_batches() -> list[LargestBatch]:
 
 
 def series(points: Sequence[Throughput]) -> dict[tuple[str, str, str], list[Throughput]]:
-    """Return points by model, data set and GPU."""
     groups: dict[tuple[str, str, str], list[Throughput]] = {}
     for point in points:
         groups.setdefault((point.model, point.data_set, point.gpu), []).append(point)

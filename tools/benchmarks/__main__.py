@@ -23,12 +23,10 @@ NAMES = ("layer", "step", "order", "memory", "start")
 
 
 def module_of(name: str) -> ModuleType:
-    """Return the module of a benchmark, with its functions `measure` and `tables`."""
     return import_module(f"benchmarks.{name}")
 
 
 def main(arguments: Sequence[str] | None = None, docs: Path = ROOT / "docs") -> int:
-    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--strict", action="store_true", help="exit code 1 if a ratio has fallen")

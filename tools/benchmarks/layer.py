@@ -31,14 +31,10 @@ def measure(
     rounds: int = 9,
     compiled: Sequence[int] = COMPILED_TOKENS,
 ) -> Result:
-    """Measure forward and backward pass of one layer.
+    """Measure forward and backward pass of one layer, over `rounds` turns.
 
-    Parameters
-    ----------
-    rounds : int
-        Turns that count.
-    compiled : sequence of int
-        Numbers of tokens at which what torch.compile makes of some takes turns as well, on the first number of threads.
+    At the numbers of tokens in `compiled`, what torch.compile makes of some takes turns as well, on the first number of
+    threads.
     """
     config = ModelConfig()
     layers = _layers(config)

@@ -22,15 +22,7 @@ NO_GPU = "No run on a GPU is recorded yet in data/baselines; bttlab baseline --d
 
 
 def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: Path = RECORDS) -> Result:
-    """Compare peak memory of a training step.
-
-    Parameters
-    ----------
-    corpus : str
-        Name or path; its longest utterance is trained on.
-    records : Path
-        Folder of records of `bttlab baseline`.
-    """
+    """Compare peak memory of a training step on the longest utterance; `records` has records of `bttlab baseline`."""
     rows, ratios = [], {}
     for count in encoders:
         chip, with_moments = (_on_chip(count, optimizer) for optimizer in ("sgd", "adamw"))
@@ -61,7 +53,6 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
 
 
 def _on_chip(encoders: int, optimizer: str) -> int:
-    """Bytes that training needs on the chip."""
     from bttlab.estimate.card import estimate
 
     return estimate(ModelConfig(encoders=encoders), optimizer=optimizer).memory.bytes

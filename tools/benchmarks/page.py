@@ -18,13 +18,7 @@ PAGE, RECORD = "benchmarks.md", BENCHMARKS
 
 
 def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> str:
-    """Return a page with the record's machine and tables between its markers.
-
-    Raises
-    ------
-    BttlabError
-        If a marker is missing.
-    """
+    """Return a page with the record's machine and tables between its markers."""
     parts = {"machine": _machine(record)}
     for name, result in _shown(record).items():
         notes = "".join(f"- {note}\n" for note in dict.fromkeys(result["notes"]))

@@ -17,22 +17,8 @@ IMPLEMENTATIONS = ("factorized", "reconstructed")
 def peer_linear(out_modes: Sequence[int], in_modes: Sequence[int], rank: int, implementation: str) -> nn.Module:
     """Return tensorly-torch's linear layer in its format "blocktt".
 
-    Parameters
-    ----------
-    out_modes, in_modes : sequence of int
-        Of equal number: a core has a mode of each, (r_prev, out mode, in mode, r_next), unlike those of `TTLinear`.
-    rank : int
-        Every internal rank.
-    implementation : {"factorized", "reconstructed"}
-
-    Notes
-    -----
-    Its cores start as ours do: W's entries have Xavier's standard deviation, the bias is zero.
-
-    Raises
-    ------
-    BttlabError
-        If tensorly-torch is not installed.
+    There are as many output as input modes: a core has a mode of each, (r_prev, out mode, in mode, r_next), unlike
+    those of `TTLinear`. Its cores start as ours do: W's entries have Xavier's standard deviation, the bias is zero.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

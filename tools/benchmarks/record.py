@@ -21,7 +21,7 @@ PACKAGES = ("torch", "numpy", "tensorly-torch", "tensorly", "opt_einsum")
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine, without its name, and the versions."""
+    """Return the machine, without its name, and the versions."""
     import torch
 
     from bttlab.baseline.machine import describe
@@ -65,13 +65,7 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return a record, or None if there is none.
-
-    Raises
-    ------
-    BttlabError
-        If the file is not a record of this version.
-    """
+    """Return a record, or None if there is none."""
     if not path.exists():
         return None
     try:
@@ -87,18 +81,10 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def regressions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Say which ratios of a record have fallen below those of another by more than their spread.
+    """Return a line for each ratio of a record that has fallen below that of another by more than the spread.
 
-    Parameters
-    ----------
-    before, now : mapping
-        Records. Ratios are a contender's figure over ours: large is good. The spread is the wider of both interquartile
-        ranges, so that figures that do not vary may not fall at all.
-
-    Returns
-    -------
-    list of str
-        A line each; cases that only one record has are left out.
+    Ratios are a contender's figure over ours: large is good. The spread is the wider of both interquartile ranges, so
+    that figures that do not vary may not fall at all.
     """
     worse = []
     for name, benchmark in now["benchmarks"].items():

@@ -39,15 +39,7 @@ def measure(
     rounds: int = 3,
     notebook: Path | None = NOTEBOOK_FILE,
 ) -> Result:
-    """Measure fresh processes.
-
-    Parameters
-    ----------
-    corpus : str
-        Name or path.
-    notebook : Path, optional
-        Also run this notebook, in quick mode, up to its first point on the curve.
-    """
+    """Measure fresh processes, and a notebook in quick mode up to its first point on the curve."""
     stages: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
 
     def process(name: str) -> None:

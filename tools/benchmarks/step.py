@@ -15,18 +15,9 @@ LEARNING_RATE = 1e-3
 def measure(
     corpus: str = "atis", encoders: int = 2, samples: int = 16, threads: Sequence[int] = (1, 2), rounds: int = 9
 ) -> Result:
-    """Measure training steps.
+    """Measure training steps by SGD, the same `samples` of the shuffled training split in each turn.
 
-    Parameters
-    ----------
-    corpus : str
-        Name or path.
-    samples : int
-        A turn, of the shuffled training split, the same for all; SGD.
-    threads : sequence of int
-        Of PyTorch, and of the emulated card, which uses two at most.
-    rounds : int
-        Turns that count.
+    `threads` are those of PyTorch, and of the emulated card, which uses two at most.
     """
     from bttlab.card import EmulatedU50
 

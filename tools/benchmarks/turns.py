@@ -23,20 +23,10 @@ class Spread:
 def interleave(
     contenders: Mapping[str, Callable[[], float | None]], rounds: int, pieces: int = 1
 ) -> dict[str, np.ndarray]:
-    """Let contenders take turns and measure each turn.
+    """Let contenders take turns and return the seconds per piece of each turn, shape (rounds,).
 
-    Parameters
-    ----------
-    contenders : mapping of str to callable
-        Each does `pieces` pieces of work a turn; the first turn of each is not counted. One that also does other things
-        returns the seconds that the work took.
-    rounds : int
-        Turns that count.
-
-    Returns
-    -------
-    dict of str to ndarray, shape (rounds,)
-        Seconds per piece, measured by time.perf_counter.
+    Each contender does `pieces` pieces of work a turn; the first turn of each is not counted. One that also does other
+    things returns the seconds that the work took.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds + 1):
@@ -77,7 +67,6 @@ def spread(values: np.ndarray) -> Spread:
 
 @contextmanager
 def threads_of_torch(count: int) -> Iterator[None]:
-    """Let PyTorch use a number of threads meanwhile."""
     import torch
 
     before = torch.get_num_threads()

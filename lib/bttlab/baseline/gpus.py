@@ -3,13 +3,17 @@
 import difflib
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from bttlab.util.errors import BttlabError
 from bttlab.util.places import ROOT
 from bttlab.util.settings import RecordError, from_values
 
 GPUS = ROOT / "data" / "gpus.json"
+OVERLAP = 4  # exponent of the norm of times that overlap
 
 
 class GpuError(BttlabError):
@@ -90,3 +94,9 @@ def find_gpu(name: str) -> Gpu:
         f"GPU {name!r} is not in the table of GPUs: the nearest is {by_name[nearest].gpu}; take it, or add a row to "
         "data/gpus.json"
     )
+
+
+def overlapped(*times: ArrayLike) -> ArrayLike:
+    """Return the time of work that overlaps on a GPU, of any shape: the 4-norm, the longest unless two are close."""
+    longest = reduce(np.maximum, times)
+    return longest * sum((time / longest) ** OVERLAP for time in times) ** (1 / OVERLAP)

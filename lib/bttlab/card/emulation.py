@@ -143,7 +143,6 @@ class EmulatedU50(pynq.Device):
         self._loaded = parser, self.bitfile_name
 
     def free_bitstream(self) -> None:
-        """Remove the overlay from the card; buffers stay."""
         self._check_idle("free the overlay")
         self._forget()
 
@@ -186,22 +185,18 @@ class EmulatedU50(pynq.Device):
         return self._find_memory("tag", name)
 
     def flush(self, bo: int, offset: int, ptr: int, size: int) -> None:
-        """Copy `size` bytes at `ptr` to a buffer on the card."""
         ctypes.memmove(self.memory.span(bo, offset, size), ptr, size)
 
     def invalidate(self, bo: int, offset: int, ptr: int, size: int) -> None:
-        """Copy `size` bytes of a buffer on the card to `ptr`."""
         ctypes.memmove(ptr, self.memory.span(bo, offset, size), size)
 
     # --- registers
 
     def read_registers(self, address: int, length: int) -> bytes:
-        """Read `length` bytes of registers at an address of the control bus."""
         unit, offset = self._unit(address, length)
         return unit.read(offset, length)
 
     def write_registers(self, address: int, data: bytes) -> None:
-        """Write registers at an address of the control bus."""
         unit, offset = self._unit(address, len(data))
         unit.write(offset, bytes(data), here=getattr(self._caller, "waits", False))
 

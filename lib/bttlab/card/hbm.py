@@ -47,7 +47,6 @@ class CardMemory:
         self._released: deque[int] = deque()
 
     def host_address(self, address: int) -> int:
-        """Return the host address of a device address."""
         return self._base + address
 
     def allocate(self, bank: int, size: int) -> tuple[int, int]:
@@ -181,7 +180,6 @@ class HbmBank:
 
     @property
     def mem_used(self) -> int:
-        """Bytes in use, in whole pages."""
         return self.device.memory.usage(self.idx)[0]
 
     @property

@@ -52,7 +52,6 @@ class Argument:
 
     @property
     def size(self) -> int:
-        """Size of its register in bytes."""
         return 8 if self.is_pointer else 4
 
     def decode(self, data: bytes) -> int | float:

@@ -131,7 +131,6 @@ class KernelDriver(DefaultIP):
             )
 
     def _exchange(self, command: int, rows: np.ndarray, optimizer: Optimizer, results: np.ndarray) -> None:
-        """Run the kernel once on records of samples and write their results to `results`."""
         self._records = self._at_least("records", self._records, rows.nbytes)
         self._results = self._at_least("results", self._results, results.nbytes)
         on_card, answers = (self._records.view(np.uint8)[: rows.nbytes], self._results.view(np.uint8)[: results.nbytes])

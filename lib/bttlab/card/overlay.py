@@ -208,7 +208,6 @@ def _choose_device(device: str | int | pynq.Device) -> pynq.Device:
 
 
 def kind_for(card: pynq.Device) -> str:
-    """Return the kind of overlay for a card."""
     if isinstance(card, EmulatedU50):
         return "emulation"
     return "hw_emu" if os.environ.get("XCL_EMULATION_MODE") == "hw_emu" else "hw"

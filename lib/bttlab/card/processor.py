@@ -77,7 +77,6 @@ def set_rates(scalars: np.ndarray, rates: np.ndarray, optimizer: Optimizer, step
 
 
 def optimizer_arguments(optimizer: Optimizer) -> tuple[int, float, float, float]:
-    """Return the kernel's arguments optimizer, beta1, beta2 and epsilon."""
     return OPTIMIZERS[optimizer.rule], optimizer.decay, optimizer.beta2, optimizer.epsilon
 
 
@@ -127,14 +126,12 @@ class NativeProcessor:
         return results
 
     def predict(self, records: np.ndarray) -> np.ndarray:
-        """Return the results of sample records without training."""
         results = _aligned(np.zeros(len(records), result_dtype()))
         self._call(M.PREDICT, len(records), None, _aligned(records), results)
         return results
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """Return a copy aligned to 64 bytes."""
     buffer = np.zeros(array.nbytes + 64, np.uint8)
     first = -buffer.ctypes.data % 64
     copy = buffer[first : first + array.nbytes].view(array.dtype).reshape(array.shape)

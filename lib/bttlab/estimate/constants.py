@@ -24,7 +24,6 @@ def band(value: float, unit: str, low: float | None = None, high: float | None =
 
 
 def constant(entry: Mapping[str, Any]) -> Quantity:
-    """Return an entry of the JSON files as a quantity."""
     return band(entry["value"], entry.get("unit", ""), entry["low"], entry["high"])
 
 

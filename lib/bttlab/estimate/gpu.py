@@ -1,8 +1,8 @@
 """Model training on a GPU that is not here: modelled, with a band, never measured.
 
 The kernels of a step are counted by running it once on the CPU: every operator that makes something new is a kernel or
-a few, with its operations and bytes. Each takes the longest of its arithmetic, its bytes and its launch, with the
-shares of the published peaks that `bttlab_cost.fitting` fitted to published runs. At batch 1 nearly all of them
+a few, with its operations and bytes. Its arithmetic, its bytes and its launch overlap, with the shares of the published
+peaks that `bttlab_cost.fitting` fitted to published runs. At batch 1 nearly all of them
 wait for launches, so what a launch costs, with and without CUDA graphs, makes the band. Measured records take the place
 of these figures wherever there are any.
 """
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from bttlab.baseline.gpus import Gpu
+from bttlab.baseline.gpus import Gpu, overlapped
 from bttlab.baseline.memory import measure_memory
 from bttlab.baseline.run import variant
 from bttlab.baseline.step import LossFunction, Task
@@ -26,7 +26,7 @@ from bttlab.data import Corpus, Samples, Vocabulary, encode
 from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, batch_losses
 from bttlab.util.places import ROOT
 
-MODEL_VERSION = "gpu-2"
+MODEL_VERSION = "gpu-3"
 CALIBRATION = ROOT / "data" / "cost" / "gpu_model.json"
 MODES = ("eager", "graphs")
 BOUNDS = ("low", "value", "high")
@@ -238,10 +238,10 @@ def joules_per_sample(
 
 
 def _seconds(kernel: Kernel, floor: float, gpu: Gpu) -> float:
-    """Return the longest of a kernel's arithmetic, its bytes and its launches, of which each takes at least `floor`."""
+    """Return the seconds of a kernel, of whose launches each takes at least `floor`."""
     arithmetic = kernel.flops / (_fitted()["arithmetic"] * gpu.peak("fp32"))
     memory = kernel.moved / (_fitted()["bandwidth"] * 1e9 * gpu.bandwidth_gb_s)
-    return max(arithmetic, memory, kernel.launches * floor)
+    return float(overlapped(arithmetic, memory, kernel.launches * floor))
 
 
 _COUNTED: dict[tuple, tuple[list[Kernel], float]] = {}

@@ -129,6 +129,7 @@ def test_tensor_galore_updates_have_the_multilinear_rank_of_the_subspace(setting
 # --- ranks
 
 
+@pytest.mark.long
 def test_rank_pruning_cuts_ranks_to_the_size_target_and_scores_as_high(setting):
     setting = replace(setting, samples=500)
     training = Training(setting, parse("rank-pruning:rank=6,embedding_rank=6,target=0.6"))
@@ -276,6 +277,7 @@ def test_comeras_gates_get_the_gradient_of_loss_and_size_early_and_of_what_is_ab
     torch.testing.assert_close(gradient(), 0.5 * of_loss + 1.5 * of_size)
 
 
+@pytest.mark.long
 def test_comera_trains_gates_cuts_what_they_leave_and_puts_them_into_the_cores(setting):
     text = "comera:rank=5,embedding_rank=5,size_weight=0.5,target=0.5,rate_factor=8"
     training = Training(replace(setting, samples=1200), parse(text))

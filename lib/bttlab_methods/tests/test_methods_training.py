@@ -53,6 +53,7 @@ ALONE += ["importance-gradient", "importance-error", "data-pruning-early", "data
 ALONE += ["shared-encoders", "token-selection"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALONE)
 def test_each_trains_a_tensor_model_to_the_end_of_the_budget(setting, name):
     result = run_methods(setting, parse(f"{TENSOR}+{name}"), splits=("dev",))
