@@ -177,6 +177,23 @@ def test_spans_of_annotation_tools_become_tags(tmp_path, capsys, suffix, row, co
     assert rows_of(tmp_path / "made") == {"fly/O to/O new/B-to_city york/I-to_city please/O": intent}
 
 
+@pytest.mark.parametrize(
+    ("row", "options", "expected"),
+    [
+        ({"text": "a b", "label": "x"}, [], {"a/O b/O": "x"}),
+        ({"text": "a b", "label": ["x", "y"], "tags": "O B-c"}, [], {"a/O b/B-c": "x#y"}),
+        ({"text": "a b", "label": [[2, 3, "c"]]}, [], {"a/O b/B-c": "none"}),
+        ({"text": "a b", "label": "O B-c", "kind": "x"}, ["--tags", "label", "--label", "kind"], {"a/O b/B-c": "x"}),
+        ({"text": "a b", "class": "x"}, [], {"a/O b/O": "none"}),
+    ],
+)
+def test_columns_of_the_usual_names_are_read_and_no_labels_at_all_are_noted(tmp_path, capsys, row, options, expected):
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(row)}\n" * 3)
+    assert main(["data", "import", str(tmp_path / "a.jsonl"), str(tmp_path / "made"), *options]) == 0
+    assert ("neither intents nor tags were read" in capsys.readouterr().out) == ("class" in row)
+    assert rows_of(tmp_path / "made") == expected
+
+
 def test_texts_without_spans_among_others(tmp_path, capsys):
     lines = [DOCCANO, {"text": "hello", "label": []}, DOCCANO]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))

@@ -56,7 +56,8 @@ def read_utterances(path: Path, text: str, label: str | None, tags: str | None) 
         utterance.
     text, label, tags : str
         Columns with the words, the intent, and the tags: one for each word, separated by spaces or as a list, or spans
-        of characters as doccano and Label Studio write them. A `label` column with spans gives tags, too.
+        of characters as doccano and Label Studio write them. A column with spans given as `label` gives tags, too.
+        By default the columns "label" and "tags", if there are such.
 
     Returns
     -------
@@ -211,6 +212,11 @@ _TABLES: dict[str, Callable[[Path], Iterator[_Row]]] = {
 
 
 def _utterances(rows: list[_Row], text: str, label: str | None, tags: str | None) -> list[_Utterance]:
+    there = {name for row in rows for name in row.values}
+    label, tags = (
+        "label" if label is None and tags != "label" and "label" in there else label,
+        "tags" if tags is None and label != "tags" and "tags" in there else tags,
+    )
     spans = next((name for name in (tags, label) if name and any(is_spans(row.values.get(name)) for row in rows)), None)
     for row in rows:
         for option, name in (("--text", text), ("--label", label), ("--tags", tags)):
