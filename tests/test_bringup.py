@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import re
 import socket
 
@@ -131,6 +132,22 @@ def test_a_bad_installation_of_xrt_is_one_line(tmp_path, monkeypatch, files, mes
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
     assert xrt_version() is None
-    problems = [check for check in doctor._examine([doctor._xrt, doctor._cards]) if check.status == "problem"]
-    assert [check.name for check in problems] == ["xrt"]
-    assert re.search(message, problems[0].detail)
+    before = dict(os.environ)
+    checks = doctor.examine()
+    assert dict(os.environ) == before  # the kernel that asked goes on with what it had
+    assert (checks[0].name, checks[0].status) == ("xrt", "problem") and re.search(message, checks[0].detail)
+    assert {"cards", "overlays"} <= {check.name for check in checks if check.status != "problem"}
+
+
+@pytest.mark.parametrize(
+    ("version", "warned"),
+    [("2.14.384", False), ("2.16.204", False), ("2.13.1", True), ("2.17.1", True), ("2.20.0", True)],
+)
+def test_versions_of_xrt_that_pynq_is_not_used_with(tmp_path, monkeypatch, version, warned):
+    monkeypatch.setenv("XILINX_XRT", str(tmp_path))
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libxrt_core.so").touch()
+    (tmp_path / "version.json").write_text(json.dumps({"BUILD_VERSION": version}))
+    checks = list(doctor._xrt())
+    assert [check.status for check in checks] == ["note"] * warned
+    assert all("2.14 to 2.16" in check.detail and version in check.detail for check in checks)

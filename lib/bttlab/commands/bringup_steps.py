@@ -67,7 +67,7 @@ class Bringup:
                 return
 
     def _xrt(self) -> Check:
-        from bttlab.card.xrt import check_xrt, xrt_version
+        from bttlab.card.xrt import check_xrt, xrt_version, xrt_warning
 
         check_xrt()
         version = xrt_version()
@@ -75,6 +75,8 @@ class Bringup:
             return Check(
                 "", PROBLEM, "XILINX_XRT is not set, so pynq looks for no card", "source /opt/xilinx/xrt/setup.sh"
             )
+        if warning := xrt_warning():
+            return Check("", NOTE, warning)
         return Check("", OK, f"version {version}" if version else "none; the emulated card needs none")
 
     def _find_card(self) -> Check:

@@ -1,10 +1,13 @@
 """Say what is here and what is broken: packages, cards, overlays, corpora, GPU, energy meters."""
 
 import argparse
+import json
 import os
 import platform
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from importlib import metadata
@@ -45,7 +48,10 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def examine(self_check: bool = False) -> list[Check]:
     """Examine this machine; with `self_check` train on the overlay, too."""
-    checks = list(_examine([_xrt])) + list(_examine(EXAMINATIONS))
+    checks = list(_examine([_xrt]))
+    if any(check.status == PROBLEM for check in checks):
+        return checks + _examine_without_xrt(self_check)
+    checks += _examine(EXAMINATIONS)
     if self_check:
         from bttlab.commands.self_check import self_check as train
 
@@ -63,16 +69,27 @@ def _examine(examinations: list[Callable[[], Iterator[Check]]]) -> Iterator[Chec
             yield Check(examination.__name__.replace("_", "-").strip("-"), PROBLEM, " ".join(detail.split("\n")))
 
 
+def _examine_without_xrt(self_check: bool) -> list[Check]:
+    """Make the other checks in a process without XRT, because pynq finds cards once: this one stays as it is."""
+    command = [sys.executable, "-m", "bttlab", "doctor", "--json", *["--self-check"] * self_check]
+    environment = {name: value for name, value in os.environ.items() if name != "XILINX_XRT"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    return [Check(**check) for check in json.loads(done.stdout)["checks"]]
+
+
 def _xrt() -> Iterator[Check]:
     try:
-        from bttlab.card.xrt import check_xrt  # the package checks it, too, when it is first imported
+        # The package checks it, too, when it is first imported.
+        from bttlab.card.xrt import NEWEST, OLDEST, check_xrt, xrt_warning
 
         check_xrt()
     except ModuleNotFoundError:  # told under packages
         return
     except BttlabError as error:
-        del os.environ["XILINX_XRT"]  # the other checks are made without it
         yield Check("xrt", PROBLEM, str(error))
+        return
+    if warning := xrt_warning():
+        yield Check("xrt", NOTE, warning, f"install XRT {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}")
 
 
 def _python() -> Iterator[Check]:
