@@ -42,7 +42,16 @@ def _answered(path: Path, answer) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-STUDENTS = {"right": lambda name: None, "half": WRONG.get}
+STUDENTS = {"right": lambda name: None, "half": WRONG.get, "copied": lambda name: None}
+
+
+def _copy_an_answer(path: Path) -> None:
+    """Paste an answer cell below itself, as JupyterLab does: the copy has the metadata, and an id of its own."""
+    content = _notebook(path)
+    cells = content["cells"]
+    place = next(i for i, cell in enumerate(cells) if cell["metadata"].get("nbgrader", {}).get("solution"))
+    cells.insert(place + 1, cells[place] | {"id": "a-copy"})
+    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _nbgrader(course: Path, command: str, lab: str) -> None:
@@ -108,11 +117,13 @@ def test_assignments_are_graded(course):
     for student, answer in STUDENTS.items():
         submitted = shutil.copytree(course / "release" / LAB, course / "submitted" / student / LAB)
         _answered(submitted / f"{LAB}.ipynb", answer)
+    _copy_an_answer(course / "submitted" / "copied" / LAB / f"{LAB}.ipynb")
     _nbgrader(course, "autograde", LAB)
     points = _points(course, LAB)
     assert set(points) == set(STUDENTS)
-    for name, (score, most) in points["right"].items():
-        assert score == most > 0, name
+    for student in ("right", "copied"):
+        for name, (score, most) in points[student].items():
+            assert score == most > 0, (student, name)
     assert WRONG.keys() < points["half"].keys()
     for name, (score, most) in points["half"].items():
         assert score == (0 if name in WRONG else most), name

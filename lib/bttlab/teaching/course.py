@@ -13,6 +13,19 @@ SETTINGS = f'''\
 
 import os
 
+from nbgrader.preprocessors import CheckCellMetadata, ClearOutput, DeduplicateIds, OverwriteCells, OverwriteKernelspec
+
+
+class ForgetCopies(DeduplicateIds):
+    """A copied answer cell becomes an ordinary one: nbgrader leaves metadata there that its own check refuses."""
+
+    def preprocess_cell(self, cell, resources, cell_index):
+        cell, resources = super().preprocess_cell(cell, resources, cell_index)
+        if not cell.metadata.get("nbgrader", True):
+            del cell.metadata["nbgrader"]
+        return cell, resources
+
+
 c = get_config()  # noqa: F821
 here = os.path.dirname(os.path.abspath(__file__))
 
@@ -22,6 +35,9 @@ c.CourseDirectory.course_id = "{COURSE}"
 c.Exchange.root = os.environ.get("BTTLAB_EXCHANGE", os.path.join(here, "exchange"))
 c.ClearSolutions.code_stub = {{"python": "{STUB}"}}
 c.Execute.timeout = {SECONDS}
+c.Autograde.sanitize_preprocessors = [
+    *(ClearOutput, ForgetCopies, OverwriteKernelspec, OverwriteCells, CheckCellMetadata),
+]
 '''
 _LINK = re.compile(r"\]\(((\d\d_\w+)\.ipynb)\)")
 
