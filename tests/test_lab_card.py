@@ -92,6 +92,7 @@ def test_what_is_kept_is_what_was_done(board, workload, monkeypatch, tmp_path):
     assert CheckpointStore(moved).load()[0].settings.learning_rate == 1e-3
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_and_continued_has_the_bits_of_one_call(board, overlay, workload):
     board.start(samples=600)
     (run,) = board.runs
@@ -127,6 +128,7 @@ def test_a_rate_that_moves_before_the_first_sample_is_the_one_kept(board, monkey
     assert read_run(folder).configuration["learning_rate"] == 1e-3
 
 
+@pytest.mark.long
 def test_the_card_and_pytorch_in_one_figure(board, monkeypatch, tmp_path):
     monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
     board.start()

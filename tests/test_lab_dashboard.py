@@ -140,6 +140,7 @@ def _names(board):
     return [text.get_text().replace("\n", " ") for legend in legends for text in legend.get_texts()]
 
 
+@pytest.mark.long
 def test_optimizer_and_seed_are_chosen(board_of):
     """Each optimizer comes with a learning rate that suits it; what the target has no choice of is not shown."""
     board = board_of(PretendTrainer())
@@ -197,6 +198,7 @@ def test_the_memory_panel_has_one_accounting_at_a_time():
         assert len(figure.memory.containers) == sum("MB" in text for text in expected)
 
 
+@pytest.mark.long
 def test_the_mouse_shows_values_in_all_panels_with_the_same_axis(board_of):
     board = board_of(PretendTrainer(), meter=PowerMeter(lambda: 40.0, "a meter"))
     board.start()
@@ -229,6 +231,7 @@ def test_the_mouse_shows_values_in_all_panels_with_the_same_axis(board_of):
     assert shown() == ["", "", ""]
 
 
+@pytest.mark.long
 def test_a_panel_that_the_user_has_zoomed_stays_as_it_is(board_of):
     board = board_of(PretendTrainer())
     board.start()
@@ -242,6 +245,7 @@ def test_a_panel_that_the_user_has_zoomed_stays_as_it_is(board_of):
     assert board._figure.loss.get_xlim()[0] == 0
 
 
+@pytest.mark.long
 def test_a_modelled_energy_is_drawn_with_its_band(board_of):
     meter = EnergyMeter("modelled", "a model")
     meter.advance = lambda samples, seconds: meter.add(*(len(samples) * np.array([1.0, 2.0, 5.0])))
@@ -310,6 +314,7 @@ def test_a_stopped_run_continues_to_its_end(board_of):
     assert run.marks == [(stopped, "stop"), (stopped, "rate")] and run.rates[-1] == (stopped, 1e-3)
 
 
+@pytest.mark.long
 def test_what_the_user_did_is_marked_below_the_loss(board_of):
     board = board_of(PretendTrainer(seconds=1e-3), samples=600)
     board.start()
@@ -379,6 +384,7 @@ def test_a_run_that_fails_says_so_and_the_next_works(board_of):
     assert board.runs[1].state == "finished" and _message(board) == ""
 
 
+@pytest.mark.long
 def test_after_a_numerical_fault_continue_goes_on_with_a_lower_learning_rate(board_of):
     trainer = PretendTrainer(fail=(120, NumericalFault("loss", 0, np.zeros(0, np.float32), 1.0)))
     board = board_of(trainer)
@@ -432,6 +438,7 @@ def test_parameters_with_a_high_loss_are_not_good(board_of):
     assert run.good == 300
 
 
+@pytest.mark.long
 def test_modelled_time_is_the_devices_and_measured_time_this_computers(board_of):
     """By power the same: joules over seconds of the device."""
     meter = EnergyMeter("modelled", "a model")
@@ -456,6 +463,7 @@ def test_modelled_time_is_the_devices_and_measured_time_this_computers(board_of)
     np.testing.assert_allclose(figure.energy.lines[0].get_ydata(), 200)
 
 
+@pytest.mark.long
 def test_a_modelled_gpu_beside_a_run_has_its_losses(board_of, workload):
     def model(sample):
         assert len(sample) == 1

@@ -131,6 +131,7 @@ def test_a_recipe_and_what_is_changed_of_it():
     assert other.learning_rate == LEARNING_RATES["sgd"]
 
 
+@pytest.mark.long
 def test_a_model_that_the_card_does_not_hold_is_refused_at_once():
     fixed = {"data": "airline"}
     assert [trial.settings.device for trial in _trials(vary={"linear_rank": [12, 5]}, fixed=fixed)] == ["emulated"] * 2

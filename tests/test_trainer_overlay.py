@@ -137,7 +137,12 @@ def test_an_update_of_several_samples_is_the_references(trainer, samples, optimi
 
 @pytest.mark.parametrize(
     "config",
-    [SMALL_RANK, ModelConfig(encoders=4), pytest.param(ModelConfig(encoders=6), marks=pytest.mark.long), SNIPS],
+    [
+        SMALL_RANK,
+        pytest.param(ModelConfig(encoders=4), marks=pytest.mark.long),
+        pytest.param(ModelConfig(encoders=6), marks=pytest.mark.long),
+        SNIPS,
+    ],
     ids=("rank 8", "4 encoders", "6 encoders", "vocabulary of SNIPS"),
 )
 def test_other_models_run_on_the_same_overlay(trainer, samples, config):

@@ -118,7 +118,7 @@ def test_a_method_that_does_not_run_here_is_refused_at_once(workload):
 
 def test_the_figure_has_a_row_for_each_combination(lab):
     for _ in range(2):
-        lab.train("dense", samples=100)
+        lab.train("dense", samples=20)
         lab.wait()
     memory = draw_results(lab.results).figure.axes[0]
     assert [label.get_text() for label in memory.get_yticklabels()] == ["dense"]

@@ -7,6 +7,8 @@ from bttlab.data import load_corpus
 from bttlab.model import ModelConfig
 from bttlab_methods import MethodError, Setting, parse, run_methods
 
+pytestmark = pytest.mark.long
+
 MODES = (4, 4, 4)
 SMALL = ModelConfig(
     encoders=2, format="dense", hidden_size=64, heads=4,
@@ -33,34 +35,21 @@ def alone():
     return setting, run_methods(setting, parse("dense"), splits=("dev",))
 
 
-def same(setting, alone, name):
+@pytest.mark.parametrize("name", HELD)
+def test_two_processes_train_as_one(alone, name):
+    setting, single = alone
     result = run_methods(setting, parse(name), splits=("dev",))
-    assert result.losses == pytest.approx(alone.losses, rel=1e-5)
-    assert result.scores["dev"] == pytest.approx(alone.scores["dev"], abs=0.002)
-    assert result.parameters == alone.parameters and result.samples == alone.samples
-    parts = result.facts["processes"]
-    for part, held in zip(parts, HELD[name], strict=True):
+    assert result.losses == pytest.approx(single.losses, rel=1e-5)
+    assert result.scores["dev"] == pytest.approx(single.scores["dev"], abs=0.002)
+    assert result.parameters == single.parameters and result.samples == single.samples
+    for part, held in zip(result.facts["processes"], HELD[name], strict=True):
         assert part["parameter_bytes"] == pytest.approx(held * BYTES, rel=0.02)
         assert part["optimizer_bytes"] == pytest.approx(2 * part["parameter_bytes"], rel=0.01)
         assert part["sent_bytes_per_step"] > 0
         if name in SENT:
             assert part["sent_bytes_per_step"] == pytest.approx(SENT[name] * BYTES, rel=0.02)
-    return result
 
 
-def test_tensor_parallelism_is_the_single_process(alone):
-    setting, single = alone
-    same(setting, single, "tensor-parallel")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in HELD if name != "tensor-parallel"])
-def test_two_processes_train_as_one(alone, name):
-    setting, single = alone
-    same(setting, single, name)
-
-
-@pytest.mark.long
 def test_what_cannot_be_shared_is_one_line(alone):
     setting, _ = alone
     with pytest.raises(MethodError, match="do not combine"):
