@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bttlab.baseline.gpus import find_gpu
-from bttlab.baseline.run import MODULE
+from bttlab.baseline.run import FORMATS, MODULE
 from bttlab.baseline.step import Task
 from bttlab.cli import main
 from bttlab.compiler.trace import trace
@@ -39,6 +39,16 @@ def test_operations_of_a_step_are_those_of_its_shapes(sample):
     assert sum(kernel.moved for kernel in dense) > 3 * 4 * 14 * 768**2
     assert sum(kernel.flops for kernel in tensor) < 0.3 * 3 * 2 * 13 * tokens * 768**2
     assert all(50 < sum(kernel.launches for kernel in kernels) < 1000 for kernels in (dense, tensor))
+
+
+def test_recorded_kernels_are_those_of_a_step(sample, monkeypatch):
+    monkeypatch.setattr(gpu_model, "kernels_and_bytes", lambda *_: pytest.fail("a step was run"))
+    recorded = {format: gpu_model.known_kernels(format, CONFIG, sample) for format in FORMATS}
+    monkeypatch.undo()
+    if json.loads(gpu_model.COUNTED.read_text())["torch"] == torch.__version__.partition("+")[0]:
+        assert recorded == {format: gpu_model.kernels_and_bytes(format, CONFIG, sample) for format in FORMATS}
+    four = gpu_model.known_kernels("dense", ModelConfig(encoders=4), sample)
+    assert len(four[0]) > len(recorded["dense"][0])
 
 
 def test_graphs_spare_launches_and_tensor_training_has_more_of_them(sample):
