@@ -91,7 +91,7 @@ lab: environment $(VENV)/.checked
 	$(BIN)/bttlab notebooks my_notebooks
 	$(RUNTIME) JUPYTER_CONFIG_PATH=$(CURDIR)/tools/jupyter $(BIN)/jupyter lab $(AS_ROOT) --KernelManager.transport=ipc --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb
 
-# The check of the machine trains for ten seconds: again only where packages or overlays have changed since it passed.
+# The check of the machine trains for seconds: again only where packages or overlays have changed since it passed.
 $(VENV)/.checked: $(MARKER) overlays/manifest.json
 	$(BIN)/bttlab doctor --self-check
 	@touch $@

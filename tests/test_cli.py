@@ -320,6 +320,13 @@ def test_doctor_finds_widgets_that_are_not_enabled(capsys, monkeypatch, tmp_path
     assert "ipywidgets is not enabled" in checks(capsys, exit_code=0)["widgets"]["detail"]
 
 
+def test_doctor_says_how_busy_the_machine_is(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "usable_processors", lambda: 2)
+    for load, word in ((0.4, "load 0.4 on 2 cores"), (9.0, "load 9.0 on 2 cores: busy")):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert checks(capsys, exit_code=0)["load"]["detail"].startswith(word)
+
+
 def test_doctor_trains(capsys, monkeypatch):
     opened = []
 
@@ -328,7 +335,7 @@ def test_doctor_trains(capsys, monkeypatch):
         return devices.OpenedTrainer(ReferenceTrainer(config), "a stand-in", "a stand-in")
 
     monkeypatch.setattr(devices, "open_trainer", open_reference)
-    monkeypatch.setattr(self_check, "EPOCH_SAMPLES", 40)
+    monkeypatch.setattr(self_check, "SAMPLES", 40)
     check = checks(capsys, "--self-check", exit_code=0)["self-check"]
     assert opened == [(2, "auto")] and check["data"]["samples"] == 40
     assert check["data"]["last_loss"] < check["data"]["first_loss"]

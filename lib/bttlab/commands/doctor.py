@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 
 from bttlab.commands import NOTE, OK, PROBLEM, Check, Outcome
 from bttlab.util.errors import BttlabError
+from bttlab.util.processes import usable_processors
 
 NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it is for notebooks
 CORPORA = ("airline", "atis", "snips")
@@ -28,9 +29,7 @@ NO_GPU = "none; baselines run on the CPU, or from recorded files"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--self-check", action="store_true", help="train an epoch on overlay trainer, too, ten seconds of it at most"
-    )
+    parser.add_argument("--self-check", action="store_true", help="train some hundred samples on overlay trainer, too")
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -285,7 +284,13 @@ def _disk() -> Iterator[Check]:
     yield Check("disk", status, f"{free / 1e9:.1f} GB free here", way_out, {"free_bytes": free})
 
 
+def _load() -> Iterator[Check]:
+    load, cores = os.getloadavg()[0], usable_processors()
+    busy = f": busy, so training and the notebooks take about {load / cores:.0f} times as long" * (load > 1.5 * cores)
+    yield Check("load", OK, f"load {load:.1f} on {cores} cores{busy}", data={"load": load, "cores": cores})
+
+
 EXAMINATIONS = [
     *(_python, _packages, _widgets, _processor, _cards, _shared_cards),
-    *(_overlays, _corpora, _gpu, _energy_meters, _disk),
+    *(_overlays, _corpora, _gpu, _energy_meters, _disk, _load),
 ]

@@ -8,7 +8,7 @@ from bttlab.commands import NOTE, OK, PROBLEM
 from bttlab.commands.doctor import examine
 
 # Words beside the colours: nobody has to tell two of them apart.
-_MARKS = {OK: ("#009E73", "ok"), NOTE: ("#0072B2", "not here"), PROBLEM: ("#D55E00", "problem")}
+_MARKS = {OK: ("#009E73", "ok"), NOTE: ("#6B6B6B", "not here"), PROBLEM: ("#D55E00", "problem")}
 
 
 def check_machine() -> HTML:
