@@ -232,6 +232,8 @@ def test_a_sweep_in_a_notebook_draws_its_trials(tmp_path):
         drawn = axes.collections[0].get_offsets().tolist()
         known = [[scale * trial.value(name), trial.value("u50.joules_per_epoch")] for trial in view.trials]
         assert sorted(drawn) == [pytest.approx(point) for point in sorted(known)]
+        named = {", ".join(f"{trial.configuration[key]:g}" for key in spec.vary) for trial in view.trials}
+        assert {text.get_text() for text in axes.texts} == named and len(named) == 4
     best = min(trial.value("u50.joules_per_epoch") for trial in view.trials)
     assert f"u50.joules_per_epoch {best:.4g} J (modelled)" in view.widget.children[1].value
 

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
+from bttlab.lab.explorer import row
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.picture import describe as describe_figure
 from bttlab.runs import runs_folder
@@ -27,6 +28,8 @@ PANELS = {
     "estimate": (("u50.seconds_per_epoch", "time of an epoch (s, modelled)", 1.0), MEMORY),
 }
 STOP_SECONDS = 60.0
+NAME_PIXELS = 60, 11  # of a text beside a point
+MOST_NAMED = 20  # trials that are all named; of more only those that none beats
 
 
 class SweepView:
@@ -54,11 +57,11 @@ class SweepView:
         self._panels = [figure.subplots() for figure in self._figures]
         self._live = LiveFigures(self._figures)
         self._status, self._words = widgets.HTML(), widgets.HTML()
-        start = widgets.Button(description="Start", icon="play")
-        stop = widgets.Button(description="Stop", icon="stop")
-        start.on_click(lambda _: self.start())
-        stop.on_click(lambda _: self.sweep.stop())
-        parts = [widgets.HBox([start, stop]), self._status, self._live.widget, self._words]
+        self._start = widgets.Button(description="Start", icon="play")
+        self._stop = widgets.Button(description="Stop", icon="stop", disabled=True)
+        self._start.on_click(lambda _: self.start())
+        self._stop.on_click(lambda _: self.sweep.stop())
+        parts = [row(self._start, self._stop), self._status, self._live.widget, self._words]
         if warning := open_to_all(scheduler):
             parts.append(widgets.HTML(alert(warning)))
         self.widget = widgets.VBox(parts)
@@ -74,6 +77,7 @@ class SweepView:
         """Run the unfinished trials in a thread."""
         if self._thread is None or not self._thread.is_alive():
             self.sweep = Sweep(self.sweep.spec, self.sweep.folder)  # the one before may have been stopped
+            self._start.disabled, self._stop.disabled = True, False
             self._thread = Thread(target=self._run, name="bttlab-sweep", daemon=True)
             self._thread.start()
 
@@ -95,6 +99,8 @@ class SweepView:
             self._status.value = self._progress
         except Exception as error:  # else the view would say for ever that workers start
             self._status.value = alert(str(error) if isinstance(error, BttlabError) else repr(error))
+        finally:
+            self._start.disabled, self._stop.disabled = False, True
         self._live.keep(f"Trials of the sweep {self.sweep.spec.name}. {describe_figure(*self._figures)}")
 
     @property
@@ -127,12 +133,36 @@ class SweepView:
         if progress.best is not None and progress.best.id in points:
             best = points[progress.best.id]
             axes.scatter(*best, s=150, facecolors="none", edgecolors=PALETTE[1], linewidths=2, label="best so far")
-        axes.legend(fontsize=8, framealpha=0.8)
+        axes.margins(0.2, 0.1)
         axes.locator_params("x", nbins=5)
+        names = as_label(", ".join(spec.vary))
+        axes.legend(fontsize=8, framealpha=0.8, title=f"at the points: {names}", title_fontsize=8)
+        named = points if len(points) <= MOST_NAMED else {id: points[id] for id in points if points[id] in front}
+        texts = {
+            id: ", ".join(_value(progress.records[id].configuration.get(key)) for key in spec.vary) for id in named
+        }
+        _name_points(axes, [(*points[id], as_label(text)) for id, text in texts.items()])
 
     def _ipython_display_(self) -> None:
         display(self.widget)
         self._live.display()
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _name_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Write a text beside each point; of points close together the upper texts are moved up."""
+    taken: list[tuple[float, float]] = []  # pixels
+    for cost, objective, text in sorted(points):
+        left, bottom = axes.transData.transform((cost, objective))
+        height = bottom
+        while any(abs(left - x) < NAME_PIXELS[0] and abs(height - y) < NAME_PIXELS[1] for x, y in taken):
+            height += 1
+        taken.append((left, height))
+        place = 6, (height - bottom) * 72 / axes.figure.dpi
+        axes.annotate(text, (cost, objective), place, textcoords="offset points", va="center", fontsize=8)
 
 
 def pareto_front(points: Sequence[tuple[float, float]], maximize: bool) -> list[tuple[float, float]]:

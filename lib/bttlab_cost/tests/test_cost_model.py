@@ -20,6 +20,7 @@ from bttlab_cost.calibration import read_calibration
 from bttlab_cost.estimate import Estimator, read_prices
 from bttlab_cost.gpu_step import RESERVED, fixed_bytes
 from bttlab_cost.models import find_model
+from bttlab_cost.parallel import Parallel
 
 CASE = "mixtral-8x7b,method=qlora,sequence_length=79,top_k=2"
 
@@ -194,12 +195,31 @@ def test_sliders_ask_the_estimator():
     assert "no price" in explorer.results and "none of the GPUs" in explorer.message
 
 
+def test_the_menus_choose_models_and_several_gpus():
+    estimator = Estimator()
+    explorer = CostExplorer(estimator, read_gpus(), find_model("mixtral-8x7b,sequence_length=79"))
+    explorer.gpu.value = "A100-80GB"
+    assert explorer.strategy.disabled and "Over sparsity" in explorer._words.value
+    explorer.model.value = "llama-2-7b"
+    llama = find_model("llama-2-7b")
+    assert explorer.estimate == estimator.estimate(llama, find_gpu("A100-80GB"), 10_000_000)
+    assert explorer.top_k.disabled and "Over the number of GPUs" in explorer._words.value
+    explorer.number.value, explorer.strategy.value = 4, "ddp"
+    four = Parallel.of(4, "ddp", find_gpu("A100-80GB"))
+    wanted = estimator.estimate(llama, find_gpu("A100-80GB"), 10_000_000, parallel=four)
+    assert explorer.estimate == wanted and "on each of 4 GPUs" in explorer.results
+    assert f"{wanted.hours[1]:,.3g} h" in explorer.results and not explorer.strategy.disabled
+    explorer.model.value = "mixtral-8x7b"
+    assert (explorer.top_k.value, explorer.top_k.max) == (2, 8) and not explorer.top_k.disabled
+
+
 def test_a_model_that_does_not_fit_is_said_and_leaves_the_figure():
     explorer = CostExplorer(Estimator(), read_gpus(), find_model("llama-2-7b"))
     explorer.gpu.value = "A100-80GB"
     before = explorer.results
-    explorer._config = find_model("mixtral-8x7b")
     explorer.gpu.value = "RTX-3090"
+    before = explorer.results
+    explorer.model.value = "mixtral-8x7b"
     assert (
         "does not fit RTX-3090 at batch 1" in explorer.message and "qlora" not in explorer.message.split("; take ")[1]
     )
