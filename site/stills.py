@@ -11,7 +11,7 @@ from typing import Any
 VIEW = "application/vnd.jupyter.widget-view+json"
 STATE = "application/vnd.jupyter.widget-state+json"
 FIGURE_CLASS = "bttlab-figure"
-KEPT = re.compile(r'<div class="bttlab-kept-(\w+)">(<img .*?>)</div>', re.DOTALL)
+KEPT = re.compile(r'<div class="bttlab-kept-(\w+)">(.*)</div>', re.DOTALL)
 LIVE = "bttlab-live-"  # begins the class of a box of figures; the name that follows is that of the kept ones
 SKIPPED = {"PlayModel", "LinkModel"}
 
@@ -70,8 +70,8 @@ class _Still:
         if layout.get("display") == "none" or layout.get("visibility") == "hidden" or kind in SKIPPED:
             return ""
         for name in state.get("_dom_classes", ()):
-            if name.removeprefix(LIVE) in self._kept:
-                return f"<div>{self._kept[name.removeprefix(LIVE)]}</div>"
+            if (pictures := self._kept.get(name.removeprefix(LIVE), "")).startswith("<img"):
+                return f"<div>{pictures}</div>"
         if "children" in state:
             parts = [self.draw(child.removeprefix("IPY_MODEL_")) for child in state["children"]]
             return f'<div class="{"column" if kind == "VBoxModel" else "row"}">{"".join(parts)}</div>'

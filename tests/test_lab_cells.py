@@ -33,3 +33,20 @@ def test_a_cell_that_is_run_again_leaves_no_widgets(monkeypatch, backend):
     assert other.widget.comm is not None  # another cell's
     run(1, "b")
     assert other.widget.comm is None and len(_instances) == twice
+
+
+def test_what_a_widget_shows_stays_in_the_notebook(monkeypatch):
+    shown = []
+    monkeypatch.setattr(cells.DisplayHandle, "display", lambda self, content, raw: shown.append(content))
+    monkeypatch.setattr(cells.DisplayHandle, "update", lambda self, content, raw: shown.append(content))
+    monkeypatch.setattr("bttlab.lab.explorer.KEEP_SECONDS", 0.05)
+    explorer = CompressionExplorer(torch.randn(768, 768))
+    assert shown == []  # nothing before it is displayed
+    explorer._ipython_display_()
+    before = shown[-1]["text/html"]
+    explorer.rank_slider.value = 4
+    explorer._timer.join(10)
+    name = explorer._live._kept._name
+    assert "data:image/png" in before and shown[-1]["text/html"] != before
+    assert f"body:has(.bttlab-live-{name}) .bttlab-kept-{name} {{ display: none }}" in shown[-1]["text/html"]
+    assert "Parameters" in shown[-1]["text/plain"]

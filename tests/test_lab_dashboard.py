@@ -542,7 +542,7 @@ def test_the_last_figure_stays(board_of):
         def update(self, data, raw):
             kept.append(data)
 
-    board._live._handle = Handle()
+    board._live._kept._handle = Handle()
     board.start()
     board.wait()
     html = kept[-1]["text/html"]

@@ -122,6 +122,20 @@ def test_a_click_chooses_the_nearest_design(explorer):
     assert (explorer.rank.value, explorer.flow.value) == (design.rank, design.flow)
 
 
+def test_a_refused_design_is_said_and_not_awaited(explorer, monkeypatch):
+    refused = dict.fromkeys([Design(8, 12), grid(8)[0]], ProgramError("bank 3 is full: choose up to 6 encoders"))
+    with monkeypatch.context() as patch:
+        patch.setattr(explorer.programs, "_made", refused)
+        patch.setattr(explorer.programs, "want", lambda _: 4)  # of the programs around it
+        explorer.choose(Design(8, 12))
+        assert "bank 3 is full" in explorer.message and "does not fit; 2 of the 6 programs" in explorer.results
+        assert "the kernel may have stopped" not in explorer.results + explorer.message
+        assert [text.get_text() for text in explorer._space.texts] == ["no program to draw"]
+        assert not len(explorer._space.get_xticks()) and not len(explorer._machine.get_xticks())
+    explorer.choose(Design())
+    assert explorer.message == "" and len(explorer._space.get_xticks())
+
+
 @pytest.mark.long
 def test_a_design_that_the_machine_does_not_hold_is_a_sentence(explorer, monkeypatch):
     monkeypatch.setattr(design_explorer, "RANKS", ())  # what would fit instead is tried for each design

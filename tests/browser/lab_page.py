@@ -277,6 +277,10 @@ class LabPage:
     def close(self) -> None:
         """Close the page and shut the kernel down."""
         self.page.close()
+        self.shut_down()
+
+    def shut_down(self) -> None:
+        """Shut the kernel down."""
         for session in self._sessions():
             self._call("DELETE", f"/api/sessions/{session['id']}")
 

@@ -246,3 +246,17 @@ def test_the_card_is_taught_by_keyboard(open_cells):
     lab.wait_for_text("from before the last training")
     assert lab.python("len(teach.taught)") == "0" and lab.errors == []
     assert lab.boxes_in_the_way("teach = Teach") == []
+
+
+def test_a_reopened_notebook_shows_the_kept_answer(open_cells):
+    """Saved, its kernel shut down, opened again: the widget is gone, what it showed is there, and no error."""
+    lab = open_cells("ask", TEACH, "from bttlab.lab import Ask\nAsk(trainer, corpus, vocabulary, 'fly to denver')")
+    lab.page.wait_for_timeout(500)
+    with lab.page.expect_response(lambda reply: reply.request.method == "PUT" and "/api/contents/" in reply.url):
+        lab.page.keyboard.press("Control+S")
+    lab.shut_down()
+    lab.reopen()
+    expect(lab.page.locator("div[class^='bttlab-kept']")).to_be_visible()
+    lab.page.wait_for_timeout(2000)
+    missing = lab.page.get_by_text("Error displaying widget")
+    assert missing.count() == 1 and not missing.is_visible()  # JupyterLab says it; a rule of CSS hides it

@@ -11,7 +11,7 @@ from IPython.display import display
 from bttlab.data import Corpus, Vocabulary
 from bttlab.data.corpus import OUTSIDE
 from bttlab.data.spans import Labelled, Span, percent
-from bttlab.lab.cells import close_widgets, close_with_cell
+from bttlab.lab.cells import Kept, close_widgets, close_with_cell
 from bttlab.lab.explorer import row
 from bttlab.lab.picture import alert
 from bttlab.model import Trainer
@@ -74,6 +74,7 @@ class Ask:
         self._message, self._unknown = widgets.HTML(), widgets.HTML()
         self._answer = widgets.VBox(layout={"overflow": "visible"})
         self.widget = widgets.VBox([row(self._text, self._button), self._message, self._answer, self._unknown])
+        self._saved = Kept(self.widget)
         self._text.observe(lambda change: change["new"].strip() and self.ask(), "value")
         self._button.on_click(lambda _: self.ask())
         if sentence:
@@ -82,6 +83,12 @@ class Ask:
     def _ipython_display_(self) -> None:
         close_with_cell(lambda: close_widgets(self.widget))
         display(self.widget)
+        self._saved.display()
+        self._keep()
+
+    def _keep(self) -> None:
+        if self.answer is not None:
+            self._saved.update(self._html(self.answer), " ".join(self.answer.words))
 
     @guarded
     def ask(self, sentence: str | None = None) -> None:
@@ -108,7 +115,8 @@ class Ask:
             if unknown
             else ""
         )
-        self._unknown.value = f"<div role='status' style='line-height:1.35'>{note if unknown else ''}</div>"
+        self._unknown.value = f"<div role='status' style='line-height:1.35'>{note}</div>"
+        self._keep()
 
     def _views(self, answer: Labelled) -> list[widgets.Widget]:
         return [widgets.HTML(self._html(answer))]

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 
 import ipywidgets
 import matplotlib
-from IPython.display import DisplayHandle
 from matplotlib.backend_bases import LocationEvent
 from matplotlib.figure import Figure
 from PIL import Image
 
-from bttlab.lab.cells import close_widgets
+from bttlab.lab.cells import Kept, close_widgets
 from bttlab.lab.charts import to_png
 from bttlab.lab.hover import Hover
 from bttlab.lab.picture import DARK, FIGURE_CLASS, css_width, image_tag
@@ -121,8 +120,7 @@ def live_canvas(figure: Figure, lock: threading.RLock) -> ImageCanvas | ZoomCanv
 class LiveFigures:
     """Figures side by side, or one below the other in a narrow window; the mouse shows values.
 
-    The last pictures are kept as plain HTML, which stays in the saved notebook when the widgets are gone. As long as
-    the live widget is on the page, a rule of CSS hides them: nobody sees them twice.
+    The last pictures are kept in the saved notebook.
 
     Attributes
     ----------
@@ -139,9 +137,7 @@ class LiveFigures:
                 figure.canvas.mpl_connect(event, lambda moved: self._point(moved))
         layout = {"flex_flow": "row wrap", "overflow": "auto"}  # a figure that is wider than the window scrolls
         self.widget = ipywidgets.HBox([canvas.widget for canvas in self._canvases], layout=layout)
-        self._name = uuid.uuid4().hex[:8]
-        self.widget.add_class(f"bttlab-live-{self._name}")
-        self._handle: DisplayHandle | None = None
+        self._kept = Kept(self.widget)
 
     def draw(self) -> None:
         """Show the figures as they are now."""
@@ -159,22 +155,16 @@ class LiveFigures:
 
     def display(self) -> None:
         """Make room for the kept pictures in the cell's output."""
-        self._handle = DisplayHandle()
-        self._handle.display({"text/html": "", "text/plain": ""}, raw=True)
+        self._kept.display()
 
     def keep(self, caption: str) -> bytes | None:
         """Keep the pictures, with a caption for screen readers; return them as one PNG if they are displayed."""
-        if self._handle is None:
+        if not self._kept.is_displayed:
             return None
         with self.lock:
             pictures = [to_png(figure, scale=2) for figure in self._figures]
         tags = [image_tag(figure, png, caption) for figure, png in zip(self._figures, pictures, strict=True)]
-        kept = f"bttlab-kept-{self._name}"
-        html = (
-            f"{DARK}<style>body:has(.bttlab-live-{self._name}) .{kept} {{ display: none }}</style>"
-            f'<div class="{kept}">{"".join(tags)}</div>'
-        )
-        self._handle.update({"text/html": html, "text/plain": caption}, raw=True)
+        self._kept.update("".join(tags), caption, DARK)
         return _beside(pictures)
 
     def close(self) -> None:

@@ -1,9 +1,11 @@
-"""Close the widgets of a cell when it is run again: kernel and page keep what is not closed."""
+"""The widgets of a cell: closed when it is run again, since kernel and page keep what is not closed; kept as HTML."""
 
+import uuid
 from collections.abc import Callable
 
 import ipywidgets as widgets
 from IPython import get_ipython
+from IPython.display import DisplayHandle
 
 _closers: dict[str, tuple[str, list[Callable[[], None]]]] = {}  # cell: its last run, and what closes its widgets
 
@@ -30,3 +32,37 @@ def close_with_cell(close: Callable[[], None]) -> None:
             earlier()
         closers = []
     _closers[cell] = run, [*closers, close]
+
+
+class Kept:
+    """What a widget shows, as plain HTML below it, which stays in the saved notebook when the widget is gone.
+
+    As long as the widget is on the page, a rule of CSS hides the HTML; where it is gone, another hides JupyterLab's
+    "Error displaying widget", an output without an element in it.
+    """
+
+    def __init__(self, widget: widgets.Widget):
+        self._name = uuid.uuid4().hex[:8]
+        widget.add_class(f"bttlab-live-{self._name}")
+        self._handle: DisplayHandle | None = None
+
+    @property
+    def is_displayed(self) -> bool:
+        """True after `display`."""
+        return self._handle is not None
+
+    def display(self) -> None:
+        """Make room in the cell's output."""
+        self._handle = DisplayHandle()
+        self._handle.display({"text/html": "", "text/plain": ""}, raw=True)
+
+    def update(self, html: str, words: str, style: str = "") -> None:
+        """Keep HTML with its style, and words for where there is no HTML; nothing before `display`."""
+        kept = f"bttlab-kept-{self._name}"
+        rules = (
+            f"body:has(.bttlab-live-{self._name}) .{kept} {{ display: none }} "
+            f".jp-OutputArea:has(.{kept}) .jupyter-widgets.jp-OutputArea-output:not(:has(*)) {{ display: none }}"
+        )
+        content = {"text/html": f'{style}<style>{rules}</style><div class="{kept}">{html}</div>', "text/plain": words}
+        if self._handle is not None:
+            self._handle.update(content, raw=True)

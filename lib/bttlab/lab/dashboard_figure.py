@@ -33,7 +33,8 @@ _MARK_NAMES = dict(zip(MARKS, ("new rate", "pause", "stop", "back"), strict=True
 _SMALL = {"fontsize": 9}
 _WORDS = {"break_long_words": False, "break_on_hyphens": False}  # of textwrap: lines end between words
 MOST_PERCENT = 120  # of the dev split's axis: the legend stands above 100
-LEGEND_ROWS = 6  # lines of names in full size
+LEGEND_TOP = 0.2  # of the figure's height, below the labels of the axis
+LETTERS = 520  # in a line as wide as the figure, times their size in points
 ACROSS = {  # a panel's horizontal axis
     "samples": "samples trained on",
     "time": "time on the device (s)",
@@ -190,11 +191,27 @@ class DashboardFigure:
     def _name(self, runs: Sequence[DashboardRun]) -> None:
         for legend in self.figure.legends[:]:
             legend.remove()
-        names = [textwrap.fill(as_label(label_of(number, run)), 60, **_WORDS) for number, run in enumerate(runs, 1)]
-        if names:
-            size = 8.0 * min(1.0, LEGEND_ROWS / sum(name.count("\n") + 1 for name in names))
+        labels = [as_label(label_of(number, run)) for number, run in enumerate(runs, 1)]
+        if labels:
+            size, names = _fitted(labels)
             handles = [Line2D([], [], color=colour, linewidth=2) for _, colour in _coloured(runs)]
-            self.figure.legend(handles, names, loc="lower left", fontsize=size, frameon=False)
+            below = {
+                "loc": "upper left",
+                "bbox_to_anchor": (0.0, LEGEND_TOP),
+                "borderaxespad": 0.0,
+                "handlelength": 1.0,
+            }
+            self.figure.legend(handles, names, **below, fontsize=size, labelspacing=0.3, frameon=False)
+
+
+def _fitted(labels: Sequence[str]) -> tuple[float, list[str]]:
+    """Return the largest size of letters in which labels fit below the panels, and the labels in lines."""
+    for size in (10.0, 9.0, 8.0, 7.0, 6.0, 5.0):
+        names = [textwrap.fill(label, int(LETTERS / size), **_WORDS) for label in labels]
+        rows = sum(1.2 * (name.count("\n") + 1) + 0.3 for name in names)
+        if rows * size <= LEGEND_TOP * 72 * SIZE[1]:
+            break
+    return size, names
 
 
 def _watts(history: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

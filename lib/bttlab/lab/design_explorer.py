@@ -230,7 +230,10 @@ class DesignExplorer(Explorer):
             axes.scatter(*_figures(chosen), s=170, **ring, label="chosen")
         axes.margins(0.16, 0.1)
         axes.set_ylim(bottom=0)
-        if shown or chosen:
+        if not shown and not chosen:  # numbers on axes without points say nothing
+            axes.set(xticks=[], yticks=[])
+            axes.text(0.5, 0.5, "no program to draw", transform=axes.transAxes, ha="center", color="0.35")
+        else:
             axes.legend(fontsize=8, loc="lower right", framealpha=0.8, title="rank: time of an epoch", title_fontsize=8)
 
     def _draw_machine(self, chosen: Estimate | None) -> None:
@@ -246,6 +249,8 @@ class DesignExplorer(Explorer):
             for row, (name, part, colour) in enumerate(bars):
                 axes.barh(row, 100 * part, color=colour, height=0.5)
                 axes.text(1, row - 0.31, f"{name}: {part:.0%}", fontsize=9, va="bottom")
+        else:
+            axes.set_xticks([])
         axes.set(yticks=[], ylim=(len(SHOWN_UNITS) + 1.6, -0.9), xlim=(0, 100))
 
 

@@ -1,6 +1,7 @@
 """Base class of the explorers: sliders, figures, a line of results, a message for a bad choice."""
 
 from collections.abc import Sequence
+from threading import Timer
 
 import ipywidgets as widgets
 from IPython.display import display
@@ -10,6 +11,8 @@ from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.cells import close_widgets, close_with_cell
 from bttlab.lab.picture import STALE_CLASS, alert, describe, hidden
 from bttlab.util.errors import BttlabError
+
+KEEP_SECONDS = 2.0  # after the last change
 
 
 class Explorer:
@@ -31,6 +34,7 @@ class Explorer:
     def __init__(self, *figures: Figure, controls: Sequence[widgets.Widget]):
         self._figures, self._live = figures, LiveFigures(figures)
         self._results, self._message, self._words = (widgets.HTML() for _ in range(3))
+        self._timer = Timer(KEEP_SECONDS, self._keep)
         self.widget = widgets.VBox([*controls, self._results, self._message, self._live.widget, self._words])
         for control in _values(controls):
             control.observe(lambda _: self.refresh(), "value")
@@ -62,6 +66,18 @@ class Explorer:
             self._message.value = alert("interrupted: move a slider again")
         for widget in (self._results, self._live.widget):
             (widget.add_class if stale else widget.remove_class)(STALE_CLASS)
+        self._keep_soon()
+
+    def _keep_soon(self) -> None:
+        """Keep the pictures when no control has moved for a while."""
+        self._timer.cancel()
+        self._timer = Timer(KEEP_SECONDS, self._keep)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _keep(self) -> None:
+        with self._live.lock:
+            self._live.keep(describe(*self._figures))
 
     def _update(self) -> tuple[str, str]:
         """Compute and draw; returns results as HTML, and a note or nothing."""
@@ -71,10 +87,11 @@ class Explorer:
         close_with_cell(self.close)
         display(self.widget)
         self._live.display()
-        self._live.keep(describe(*self._figures))
+        self._keep()
 
     def close(self) -> None:
         """Close the widgets; the picture stays in the notebook."""
+        self._timer.cancel()
         close_widgets(self.widget)
 
 

@@ -129,14 +129,15 @@ class SweepView:
         axes.scatter(*zip(*points.values(), strict=True), s=24, color=PALETTE[0], label="trial")
         front = pareto_front(list(points.values()), spec.maximize)
         ring = {"marker": "o", "markersize": 9, "markerfacecolor": "none"}  # a front may be a single point
-        axes.plot(*zip(*front, strict=True), color=PALETTE[0], linewidth=1, **ring, label="none better (Pareto)")
+        axes.plot(*zip(*front, strict=True), color=PALETTE[0], linewidth=1, **ring, label="none better")
         if progress.best is not None and progress.best.id in points:
             best = points[progress.best.id]
-            axes.scatter(*best, s=150, facecolors="none", edgecolors=PALETTE[1], linewidths=2, label="best so far")
-        axes.margins(0.2, 0.1)
+            axes.scatter(*best, s=150, facecolors="none", edgecolors=PALETTE[1], linewidths=2, label="best")
+        axes.margins(0.25, 0.12)
         axes.locator_params("x", nbins=5)
         names = as_label(", ".join(spec.vary))
-        axes.legend(fontsize=8, framealpha=0.8, title=f"at the points: {names}", title_fontsize=8)
+        above = {"loc": "lower center", "bbox_to_anchor": (0.45, 1.0), "ncols": 3, "columnspacing": 1.0}
+        axes.legend(**above, fontsize=8, frameon=False, title=f"at the points: {names}", title_fontsize=8)
         named = points if len(points) <= MOST_NAMED else {id: points[id] for id in points if points[id] in front}
         texts = {
             id: ", ".join(_value(progress.records[id].configuration.get(key)) for key in spec.vary) for id in named
