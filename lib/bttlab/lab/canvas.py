@@ -153,13 +153,18 @@ class LiveFigures:
         if moved:
             self.draw()
 
+    @property
+    def is_displayed(self) -> bool:
+        """True after `display`."""
+        return self._kept.is_displayed
+
     def display(self) -> None:
         """Make room for the kept pictures in the cell's output."""
         self._kept.display()
 
     def keep(self, caption: str) -> bytes | None:
         """Keep the pictures, with a caption for screen readers; return them as one PNG if they are displayed."""
-        if not self._kept.is_displayed:
+        if not self.is_displayed:
             return None
         with self.lock:
             pictures = [to_png(figure, scale=2) for figure in self._figures]

@@ -71,9 +71,10 @@ class Explorer:
     def _keep_soon(self) -> None:
         """Keep the pictures when no control has moved for a while."""
         self._timer.cancel()
-        self._timer = Timer(KEEP_SECONDS, self._keep)
-        self._timer.daemon = True
-        self._timer.start()
+        if self._live.is_displayed:
+            self._timer = Timer(KEEP_SECONDS, self._keep)
+            self._timer.daemon = True
+            self._timer.start()
 
     def _keep(self) -> None:
         with self._live.lock:
