@@ -30,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bttlab.baseline import BaselineSetting, run_baseline
 from bttlab.baseline.energy import EnergyWindow, find_meter, idle_power
-from bttlab.baseline.machine import describe, load_average, open_device
+from bttlab.baseline.machine import load_average, machine_of, open_device
 from bttlab.baseline.memory import device_memory
 from bttlab.baseline.modes import FIRST_STEPS, capture
 from bttlab.baseline.run import FORMATS, variant
@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
         longest = max(longest, time.monotonic() - begin)
     about = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": vars(describe(device, load)),
+        "machine": vars(machine_of(device, load)),
         "dry_run": options.dry_run,
         "minutes": (time.monotonic() - began) / 60,
         "left_out": left_out,
@@ -233,7 +233,7 @@ def _works(options: argparse.Namespace, device: torch.device) -> Iterator[tuple[
         for mode in ("eager", "graphs") if kind == "cuda" else ("eager",):
             taken = measured(captured(step) if mode == "graphs" else step, device, steps, idle)
             row = {"format": format, "encoders": count, "batch": BATCH, "mode": mode, "precision": precision}
-            rows.append(row | {"corpus": corpus.name, "machine": describe(device, []).name} | taken)
+            rows.append(row | {"corpus": corpus.name, "machine": machine_of(device, []).name} | taken)
         write_file(options.out / "baselines" / "batches" / f"{kind}.json", to_json(rows, indent=1) + "\n")
 
     def lora() -> None:

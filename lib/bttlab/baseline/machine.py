@@ -45,7 +45,7 @@ def load_average() -> list[float]:
     return [round(load, 2) for load in os.getloadavg()]
 
 
-def describe(device: torch.device, load_before: list[float]) -> Machine:
+def machine_of(device: torch.device, load_before: list[float]) -> Machine:
     """Describe the machine; call it when training is over."""
     cpu = _found(CPUINFO, r"^model name\s*:\s*(.+)$") or platform.processor() or platform.machine()
     gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None

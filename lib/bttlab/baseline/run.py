@@ -15,7 +15,7 @@ import torch
 
 import bttlab
 from bttlab.baseline.energy import Aside, Meter, find_meter, idle_power, metered
-from bttlab.baseline.machine import describe, load_average, open_device, out_of_memory, plain
+from bttlab.baseline.machine import load_average, machine_of, open_device, out_of_memory, plain
 from bttlab.baseline.memory import device_memory, measure_memory
 from bttlab.baseline.modes import modes_of, prepare
 from bttlab.baseline.record import VERSION, CorpusUsed, Measurement, Record
@@ -187,7 +187,7 @@ def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> 
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         bttlab=bttlab.__version__,
         command=command,
-        machine=describe(where, load_before),
+        machine=machine_of(where, load_before),
         format=setting.format,
         flow=flow,
         config=config.to_dict(),

@@ -45,10 +45,11 @@ def _modelled(options: argparse.Namespace) -> Outcome:
     from rich.table import Table
 
     from bttlab.baseline.gpus import find_gpu
+    from bttlab.baseline.modes import MODES
     from bttlab.baseline.run import FORMATS
     from bttlab.data import load_corpus
     from bttlab.data.epoch import EPOCH_SAMPLES
-    from bttlab.estimate.gpu import MODES, model_step, typical_sample
+    from bttlab.estimate.gpu import model_step, typical_sample
 
     for name, value in (("--modelled", options.modelled), ("--gpu", options.gpu)):
         if not value:

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
     from bttlab.model import ModelConfig
     from bttlab.runs import CheckpointStore, ProgressBar, tensors_digest
-    from bttlab.runs.evaluation import counted, describe, predict_split, scores_of
+    from bttlab.runs.evaluation import counted, predict_split, scores_in_words, scores_of
 
     if options.predictions is not None:
         check_output(options.predictions, "--predictions")  # now rather than after minutes
@@ -93,5 +93,5 @@ def run(options: argparse.Namespace) -> Outcome:
         trained += f" and {counted(data['position'], 'sample')}"
     trained += ", tags decoded" if decode and "slot_f1" in scores else ""
     data |= {"report": details.to_dict()} if details else {}
-    line = f"{corpus.name} {options.split} after {trained}: {describe(scores)}"
+    line = f"{corpus.name} {options.split} after {trained}: {scores_in_words(scores)}"
     return Outcome(data, f"{line}\n\n{words}" if words else line)

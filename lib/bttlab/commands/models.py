@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bttlab.model import ModelConfig
 
 ENCODERS, SEVERAL = 2, (2, 4, 6)
-MODES = {"linear_out_modes", "linear_in_modes", "embedding_column_modes"}  # of the hidden size
+HIDDEN_MODES = {"linear_out_modes", "linear_in_modes", "embedding_column_modes"}  # of the hidden size
 SIZES = {  # option: what it is
     "embedding_rank": "rank of the word embedding (default: 30)",
     "hidden_size": "features of a token (default: 768)",
@@ -139,7 +139,7 @@ def _built(values: dict[str, Any], options: argparse.Namespace) -> "ModelConfig"
     values = dict(values)
     heads = values.pop("heads", ModelConfig.heads) if options.heads is None else options.heads
     hidden, vocabulary = options.hidden_size, options.vocabulary
-    if hidden is None and not values.keys() & MODES:
+    if hidden is None and not values.keys() & HIDDEN_MODES:
         hidden = values.pop("hidden_size", None)
     if vocabulary is None and "embedding_row_modes" not in values:
         vocabulary = values.pop("vocabulary_size", None)

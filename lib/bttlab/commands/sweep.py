@@ -61,7 +61,7 @@ class _Line:
         self._objective, self._last, self._state = objective, "", None
 
     def show(self, progress: Any) -> None:
-        text = printable(progress.describe(self._objective))
+        text = printable(progress.in_words(self._objective))
         if text == self._last:
             return
         if sys.stderr.isatty():

@@ -155,7 +155,7 @@ def _default_folder(name: str) -> Path:
 
 
 def _outcome(training, device: str, result) -> Outcome:
-    from bttlab.runs.evaluation import counted, describe
+    from bttlab.runs.evaluation import counted, scores_in_words
     from bttlab.runs.metrics import METRICS
     from bttlab.runs.record import LATEST
 
@@ -183,5 +183,5 @@ def _outcome(training, device: str, result) -> Outcome:
     }
     lines = [f"parameters SHA-256 {result.parameters_sha256}", f"run folder {training.folder}"]
     if result.test:
-        lines.insert(0, f"test after {counted(result.epochs_done, 'epoch')}: {describe(result.test)}")
+        lines.insert(0, f"test after {counted(result.epochs_done, 'epoch')}: {scores_in_words(result.test)}")
     return Outcome(data, "\n".join(lines), 0 if result.signal is None else 128 + result.signal)

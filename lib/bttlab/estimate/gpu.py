@@ -29,7 +29,6 @@ from bttlab.util.places import ROOT
 MODEL_VERSION = "gpu-3"
 CALIBRATION = ROOT / "data" / "cost" / "gpu_model.json"
 COUNTED = ROOT / "data" / "gpu_kernels.json"  # of the paper's smallest model, written by tools/gpu_kernels.py
-MODES = ("eager", "graphs")
 BOUNDS = ("low", "value", "high")
 # Seconds a kernel takes at least. Eager: the host's launch, as fitted to the runs that other projects published; the
 # ends are the fits without one of them (docs/cost.md). In a CUDA graph some microseconds: a kernel of 2.9 µs was

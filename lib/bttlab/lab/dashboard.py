@@ -25,7 +25,7 @@ from bttlab.lab.explorer import row
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.run_export import curves_csv, describe_runs, download_link, ratios
 from bttlab.model import LEARNING_RATES
-from bttlab.runs.evaluation import describe
+from bttlab.runs.evaluation import scores_in_words
 from bttlab.util.errors import BttlabError
 from bttlab.util.threads import Thread
 
@@ -427,7 +427,7 @@ def _status(run: DashboardRun) -> str:
         parts.append(f"energy: none, {escape(run.meter.how)}")
     if run.scores and run.state in (FINISHED, STOPPED):
         _, last = run.scores[-1]
-        parts.append(f"dev: {describe(last)} (measured)")
+        parts.append(f"dev: {scores_in_words(last)} (measured)")
     text = f"<div style='line-height:1.35'>{' · '.join(parts)}</div>"
     return until_stale(text) if run.active else text
 

@@ -9,7 +9,7 @@ from bttlab.lab.charts import SMOOTHING, smooth, thinned
 from bttlab.lab.comparison import over
 from bttlab.lab.dashboard_figure import SCORES, label_of
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, DashboardRun
-from bttlab.runs.evaluation import describe
+from bttlab.runs.evaluation import scores_in_words
 
 COLUMNS = ("run", "state", "samples", "seconds", "joules", "joules_low", "joules_high", "loss", "mean_of_100")
 
@@ -26,7 +26,7 @@ def describe_runs(runs: Sequence[DashboardRun]) -> str:
             mean = losses[-max(1, SMOOTHING // every) :].mean()
             parts.append(f"mean of the last {SMOOTHING} losses {mean:.2f} (measured)")
         if run.scores:
-            parts.append(f"on the dev split {describe(run.scores[-1][1])} (measured)")
+            parts.append(f"on the dev split {scores_in_words(run.scores[-1][1])} (measured)")
         for name, found in run.memory.items():
             parts.append(f"{found.value / 1e6:,.1f} MB {ACCOUNTINGS[name]} ({found.provenance})")
         if run.meter.provenance:

@@ -105,7 +105,7 @@ class SweepView:
 
     @property
     def _progress(self) -> str:
-        return escape(self.sweep.progress.describe(self.sweep.spec.objective))
+        return escape(self.sweep.progress.in_words(self.sweep.spec.objective))
 
     def _show(self, state: str) -> None:
         with self._live.lock:

@@ -138,7 +138,7 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     return Predictions(*map(np.concatenate, columns))
 
 
-def describe(scores: dict[str, Any]) -> str:
+def scores_in_words(scores: dict[str, Any]) -> str:
     words = {"intent_accuracy": "intent accuracy", "slot_f1": "slot F1", "frame_accuracy": "frame accuracy"}
     parts = [f"{word} {100 * scores[name]:.1f} %" for name, word in words.items() if name in scores]
     parts += [f"perplexity {scores['perplexity']:.2f}"] if "perplexity" in scores else []

@@ -28,7 +28,7 @@ from bttlab.model import FAULTS, ModelConfig, ModuleConfig, NumericalFault, Trai
 from bttlab.model.loop import chunks, train_pieces
 from bttlab.runs.checkpoint import Checkpoint, CheckpointStore, tensors_digest
 from bttlab.runs.curves import stretches
-from bttlab.runs.evaluation import counted, describe, evaluate, score_names
+from bttlab.runs.evaluation import counted, evaluate, score_names, scores_in_words
 from bttlab.runs.lock import RunLock, resume_command, run_lock
 from bttlab.runs.metrics import MetricsLog
 from bttlab.runs.module import is_copy, keep_module, model_of_run, remove_module
@@ -403,7 +403,7 @@ class Run:
             self._epochs_done, self._losses, self._seconds, self._line = number + 1, self._losses[:0], 0.0, (0, 0.0)
         self._save(session, is_best)
         rate = line["samples_per_second"]["value"]
-        dev = f"; dev {describe(scores)}" if scores else ""
+        dev = f"; dev {scores_in_words(scores)}" if scores else ""
         progress.note(f"{title}: mean loss {line['mean_loss']:.3f}, {rate:.1f} samples/s{dev}")
         return line
 

@@ -62,7 +62,7 @@ class Progress:
     def failed(self) -> int:
         return sum(record.status == FAILED for record in self.records.values())
 
-    def describe(self, objective: str) -> str:
+    def in_words(self, objective: str) -> str:
         """Return the progress as a phrase; `objective` is the figure to compare trials by."""
         parts = [f"{len(self.records)} of {self.total} trials done"]
         if self.failed:
