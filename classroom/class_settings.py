@@ -10,10 +10,9 @@ from typing import Annotated
 from pydantic import Field
 
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_regular, read_toml
+from bttlab.util.files import read_toml
 from bttlab.util.settings import settings
 
-MOST_BYTES = 1 << 20  # of a class list
 PAM_SERVICE = "bttlab-class"  # locks an account after wrong passwords, if classroom/pam.d is copied to /etc
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")  # every useradd allows it, and it needs no quoting in shells or paths
 DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
@@ -168,7 +167,7 @@ def read_class_list(path: Path) -> list[str]:
         If it cannot be read, is empty, or has a name that is invalid or occurs twice.
     """
     try:
-        text = read_regular(path, MOST_BYTES).decode("utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, ValueError) as error:
         raise ClassError(f"the class list {path} cannot be read: {error}") from None
     lines: dict[str, int] = {}

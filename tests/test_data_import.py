@@ -216,7 +216,6 @@ def test_texts_without_spans_among_others(tmp_path, capsys):
         ("a.tsv", 'text\tl\n"hello\tx\nbye "\ty\n', ["--label", "l"], "line 2: a quotation mark joins lines 2 to 3"),
         ("a.csv", "text,l\na,UNK\n", ["--label", "l"], "line 2: the label UNK is reserved"),
         ("a.conll", "# intent: PAD\na O\n", [], "line 2: the label PAD is reserved"),
-        ("a.csv", "text\n" + f"{'word ' * 1000}\n" * 4000, [], "train/seq.in would have 15 MiB, more than the 4 MiB"),
         ("a.csv", "text\n", [], "has no utterances"),
         ("a.csv", b"text\n\xff\n", [], "not UTF-8"),
         ("a.csv", "text,l\nhello,\n", ["--label", "l"], "the label is empty"),
@@ -247,8 +246,7 @@ def test_texts_without_spans_among_others(tmp_path, capsys):
         ("a.pdf", "x", [], "its suffix is unknown"),
     ],
 )
-def test_bad_input_leaves_nothing(tmp_path, capsys, monkeypatch, name, content, options, said):
-    monkeypatch.setattr("bttlab.data.importing.MOST_BYTES", 1 << 22)
+def test_bad_input_leaves_nothing(tmp_path, capsys, name, content, options, said):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     assert said in refused(capsys, tmp_path / name, tmp_path / "made", *options)
     assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -7,11 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bttlab.util.files import read_regular
 from bttlab.util.plugins import missing_package
 from bttlab_cost.configuration import CostError, FineTuning
 
-MOST_BYTES = 1 << 24
 MOST_INTEGER = 10**7
 # How a model of a config.json is fine-tuned, unless the user says otherwise.
 TUNING: dict[str, Any] = {
@@ -48,7 +46,7 @@ def read_config(path: Path) -> FineTuning:
         If the file cannot be read or describes no model that can be counted; the message names the field.
     """
     try:
-        given = json.loads(read_regular(path, MOST_BYTES).decode("utf-8-sig"))
+        given = json.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise CostError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:

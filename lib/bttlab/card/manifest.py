@@ -10,12 +10,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bttlab.card.kernel import OverlayError
-from bttlab.util.files import read_regular, write_file
+from bttlab.util.files import write_file
 from bttlab.util.locks import changing
 from bttlab.util.places import ROOT
 
 MANIFEST = "manifest.json"
-MOST_MANIFEST, MOST_OVERLAY = 1 << 20, 1 << 28  # bytes; an hw overlay of the U50 has about 2**26
 KINDS = ("hw", "emulation")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -88,7 +87,7 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
     """Return the overlays that a folder's manifest lists; none without a manifest, OverlayError if it is invalid."""
     path = Path(folder) / MANIFEST
     try:
-        values = json.loads(read_regular(path, MOST_MANIFEST))
+        values = json.loads(path.read_bytes())
         if values.keys() - {"sha256"} != {"overlays"}:  # versions before 0.2 wrote a checksum
             raise OverlayError(f"it has the keys {', '.join(values)}, not overlays alone")
         entries = tuple(OverlayEntry(**row) for row in values["overlays"])
@@ -128,9 +127,9 @@ def digest(data: bytes) -> str:
 
 
 def read_file(path: str | Path) -> bytes:
-    """Return an overlay's bytes; OverlayError if it is not a regular file, too large, or cannot be read."""
+    """Return an overlay's bytes; OverlayError if it cannot be read."""
     try:
-        return read_regular(path, MOST_OVERLAY)
+        return Path(path).read_bytes()
     except OSError as error:
         raise OverlayError(f"cannot read {path}: {error.strerror}") from None
 

@@ -7,12 +7,10 @@ from pathlib import Path
 import pynq
 
 from bttlab.card.emulation import EmulatedU50
-from bttlab.util.files import read_regular
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 _RELEASE = re.compile(r"_[0-9]{6}_[0-9]+$")
 _UUID = re.compile(rb"[0-9a-f]{32}")
-_MOST_BYTES = 1 << 12
 
 
 def shell_of(platform: str) -> str:
@@ -35,7 +33,7 @@ def card_interfaces(card: pynq.Device) -> frozenset[str]:
     address, found = pcie_address(card), set()
     for function in PCI_DEVICES.glob(f"{address[:-1]}*") if address else ():
         try:
-            found.update(_UUID.findall(read_regular(function / "interface_uuids", _MOST_BYTES).lower()))
+            found.update(_UUID.findall((function / "interface_uuids").read_bytes().lower()))
         except OSError:
             continue
     return frozenset(uuid.decode() for uuid in found)

@@ -7,9 +7,6 @@ from typing import Any
 
 from bttlab.commands import Outcome, devices
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_regular
-
-MOST_BYTES = 1 << 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +82,7 @@ def _sentences(options: argparse.Namespace) -> list[str]:
     if options.text:
         raise BttlabError("TEXT and --file FILE go one without the other; leave one out")
     try:
-        text = read_regular(options.file, MOST_BYTES).decode("utf-8-sig")
+        text = options.file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise BttlabError(f"{options.file} is not UTF-8 text; save it as UTF-8") from None
     except OSError as error:

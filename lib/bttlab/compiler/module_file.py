@@ -21,12 +21,10 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.trace import trace
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_regular
 
 SEQUENCE = 32  # sequence length of a module without an attribute `sequence_length`
 MOST_TOKENS = 1 << 12
 PREFIX = "bttlab_module_"  # of the name that a file is imported as
-MOST_BYTES = 1 << 20  # of a file
 
 
 def read_source(path: Path) -> bytes:
@@ -38,7 +36,7 @@ def read_source(path: Path) -> bytes:
         If it cannot be read.
     """
     try:
-        return read_regular(path, MOST_BYTES)
+        return path.read_bytes()
     except FileNotFoundError:
         raise BttlabError(f"there is no {path}; give FILE.py:CLASS") from None
     except OSError as error:

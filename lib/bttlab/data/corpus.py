@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_regular
 
 SPLIT_NAMES = ("train", "dev", "test")
 PAD, UNK, OUTSIDE = "PAD", "UNK", "O"
 PUNCTUATION = '.,;:!?"()'  # removed from the ends of words in plain text
-MOST_BYTES = 1 << 24  # of a file: about twenty times SNIPS
 
 
 class CorpusError(BttlabError):
@@ -97,7 +95,7 @@ def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Cor
 def _read_lines(path: Path) -> list[str]:
     """Return the stripped lines of a UTF-8 file, without blank lines at its end."""
     try:
-        text = read_regular(path, MOST_BYTES).decode("utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise CorpusError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None

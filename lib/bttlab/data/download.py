@@ -11,7 +11,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from .corpus import MOST_BYTES, CorpusError
+from .corpus import CorpusError
 from .store import store_corpus
 
 BASE_URL = "https://raw.githubusercontent.com/monologg/JointBERT/41f1e8422544a422fd7a9dd7d00302294122f52b/data"
@@ -90,8 +90,6 @@ def _fetch(url: str, pinned: str) -> bytes:
                 data += block
                 if time.monotonic() > end:
                     raise DownloadError(f"{url} takes longer than {MOST_SECONDS} s; try again")
-                if len(data) > MOST_BYTES:
-                    raise DownloadError(f"{url} has more than {MOST_BYTES >> 20} MiB, which no file of a corpus has")
     except (OSError, http.client.HTTPException) as error:
         raise DownloadError(f"{url}: {error}") from error
     if (digest := hashlib.sha256(data).hexdigest()) != pinned:

@@ -14,14 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.util.files import read_regular
-
 from .annotations import is_spans, label_studio_row, read_spans, span_tags
-from .corpus import MOST_BYTES, OUTSIDE, PAD, PUNCTUATION, SPLIT_NAMES, UNK, CorpusError, Split
+from .corpus import OUTSIDE, PAD, PUNCTUATION, SPLIT_NAMES, UNK, CorpusError, Split
 from .store import files_of
 from .tag_schemes import to_bio
 
-MOST_IMPORTED = 1 << 28  # bytes of a file
 MOST_FILES = 100_000  # of a folder
 PART = 0.1  # share of the utterances in dev, and in test, if they have no file of their own
 NO_INTENT = "none"  # of utterances that have only tags
@@ -109,22 +106,11 @@ def divided(everything: Split, given: Mapping[str, Split], seed: int) -> dict[st
 
 
 def corpus_files(splits: Mapping[str, Split]) -> dict[str, bytes]:
-    """Return the files of a corpus with these splits, for `store_corpus`. The label lists have all labels in use.
-
-    Raises
-    ------
-    CorpusError
-        If a file would be larger than a corpus's may be.
-    """
+    """Return the files of a corpus with these splits, for `store_corpus`. The label lists have all labels in use."""
     intents = sorted({intent for split in splits.values() for intent in split.intents})
     tags = {tag for split in splits.values() for slots in split.slots for tag in slots} - {OUTSIDE}
     tags |= {f"B-{tag[2:]}" for tag in tags}
-    files = files_of([UNK, *intents], [PAD, UNK, OUTSIDE, *sorted(tags)], splits)
-    for name, content in files.items():
-        if len(content) > MOST_BYTES:
-            size = f"{len(content) / 2**20:.0f} MiB, more than the {MOST_BYTES >> 20} MiB that a corpus's file may have"
-            raise CorpusError(f"{name} would have {size}; import fewer utterances")
-    return files
+    return files_of([UNK, *intents], [PAD, UNK, OUTSIDE, *sorted(tags)], splits)
 
 
 def _chosen(split: Split, places: list[int]) -> Split:
@@ -133,7 +119,7 @@ def _chosen(split: Split, places: list[int]) -> Split:
 
 def _text_of(path: Path) -> str:
     try:
-        return read_regular(path, MOST_IMPORTED).decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise CorpusError(f"{path}: not UTF-8 text; save the file as UTF-8") from None
     except OSError as error:

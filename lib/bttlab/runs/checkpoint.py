@@ -23,12 +23,11 @@ from bttlab.runs.lock import RunLock, resume_command
 from bttlab.runs.record import LATEST
 from bttlab.runs.settings import CorpusRecord, RunSettings
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import draft_file, read_regular, sync_folder, write_file
+from bttlab.util.files import draft_file, sync_folder, write_file
 from bttlab.util.settings import from_values, settings
 
 PREVIOUS, BEST = "checkpoint.previous.safetensors", "checkpoint.best.safetensors"
 FORMAT = 1
-MOST_BYTES = 1 << 31  # of a file
 _STATE = "optimizer."
 _LOSSES = "losses"
 
@@ -232,7 +231,7 @@ def _read(path: Path) -> tuple[Checkpoint, tuple[int, ...]]:
     """Read a checkpoint file; returns the checkpoint and the file's identity."""
     try:
         identity = _identity(os.stat(path))
-        data = read_regular(path, MOST_BYTES)  # a mapped file that another process cuts short would end the interpreter
+        data = Path(path).read_bytes()  # a mapped file that another process cuts short would end the interpreter
         tensors = safetensors.numpy.load(data)
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         text, sha256 = metadata["bttlab"], metadata["sha256"]

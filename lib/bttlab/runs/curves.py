@@ -54,8 +54,8 @@ def read_curves(folder: Path) -> Curves:
         found = list(read_lines(Path(folder) / METRICS))
     except OSError:
         return Curves()
-    curves, done = Curves(faults=[fault for _, _, fault in found if fault]), 0
-    lines = [line for line, _, _ in found if line and line.get("samples")]
+    curves, done = Curves(faults=[fault for _, fault in found if fault]), 0
+    lines = [line for line, _ in found if line and line.get("samples")]
     for line in lines:
         losses = (line.get("losses") if len(lines) <= MOST_LINES else None) or [line.get("mean_loss")]
         ends = np.linspace(0, line["samples"], len(losses) + 1)[1:] + done

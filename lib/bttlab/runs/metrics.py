@@ -1,5 +1,6 @@
 """metrics.jsonl: a line of JSON for every epoch, or stretch of one, and one for the test at the end."""
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import field
@@ -16,7 +17,6 @@ from bttlab.util.quantities import measured, to_json
 from bttlab.util.settings import RecordError, from_json, settings
 
 METRICS = "metrics.jsonl"
-LONGEST_LINE = 1 << 20  # bytes; one of ours has about 4,000
 SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "perplexity", "mean_loss")
 
 
@@ -38,76 +38,50 @@ class Line:
     sha256: str = ""  # of version 0.2
 
 
-def read_lines(path: Path) -> Iterator[tuple[dict[str, Any] | None, bytes, str]]:
-    """Yield each line of a metrics.jsonl: its values or None, its bytes, and what is wrong with it.
-
-    A line that is no line of ours is left out; nothing is read after one of more than `LONGEST_LINE` bytes.
-    """
-    with path.open("rb") as file:
-        number = 0
-        while data := file.readline(LONGEST_LINE):
-            number += 1
-            if len(data) == LONGEST_LINE:
-                yield None, data, f"line {number} of {METRICS} and those after it are left out: it is too long"
-                return
-            if not data.strip():
-                continue
+def read_lines(path: Path) -> Iterator[tuple[dict[str, Any] | None, str]]:
+    """Yield the values of each line of a metrics.jsonl, and what is wrong with it; None for a line that is not ours."""
+    for number, data in enumerate(path.read_bytes().splitlines(), 1):
+        if data.strip():
             try:
                 from_json(Line, data)
                 values = json.loads(data)
                 values.pop("sha256", None)
-                yield values, data, ""
-            except RecordError as error:
-                yield None, data, f"line {number} of {METRICS} is left out: {error}"
+                yield values, ""
+            except (RecordError, RecursionError) as error:
+                yield None, f"line {number} of {METRICS} is left out: {error}"
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the sound lines of a run's metrics.jsonl; none if there is no such file."""
     try:
-        return [line for line, _, _ in read_lines(Path(folder) / METRICS) if line]
+        return [line for line, _ in read_lines(Path(folder) / METRICS) if line]
     except OSError:
         return []
 
 
 class MetricsLog:
-    """The metrics of a run's folder, which are read once.
-
-    Attributes
-    ----------
-    lines : list of dict
-        Those of the file, without the losses of samples.
-    """
+    """The metrics of a run's folder, which are read once, in `lines`."""
 
     def __init__(self, folder: Path):
         self.path = Path(folder) / METRICS
         self.lines: list[dict[str, Any]] = []
-        self._raw: list[bytes] = []
-        try:
-            found = list(read_lines(self.path))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._fault(error) from None
-        self._is_sound = all(line for line, _, _ in found)
-        for line, data, _ in found:
-            if line:
-                self.lines.append(_brief(line))
-                self._raw.append(data)
+        self._is_sound = True
+        with self._writing():
+            found = list(read_lines(self.path)) if self.path.exists() else []
+            self.lines = [line for line, _ in found if line]
+            self._is_sound = len(self.lines) == len(found)
 
     def rewind(self, epochs_done: int) -> None:
         """Keep the lines of the finished epochs, one each; later lines, tests and damaged lines go."""
-        kept: dict[int, int] = {}
-        for number, line in enumerate(self.lines):
+        kept: dict[int, dict[str, Any]] = {}
+        for line in self.lines:
             if line["event"] == "epoch" and line.get("epoch", epochs_done + 1) <= epochs_done:
-                kept.setdefault(line["epoch"], number)
-        chosen = [*kept.values()]
-        try:
-            if self._raw and (len(chosen) < len(self.lines) or not self._is_sound):
-                write_file(self.path, b"".join(self._raw[number].rstrip(b"\n") + b"\n" for number in chosen))
+                kept.setdefault(line["epoch"], line)
+        if len(kept) < len(self.lines) or not self._is_sound:
+            with self._writing():
+                write_file(self.path, "".join(f"{to_json(line)}\n" for line in kept.values()))
                 sync_folder(self.path.parent)
-        except OSError as error:
-            raise self._fault(error) from None
-        self.lines, self._raw = [self.lines[number] for number in chosen], []
+        self.lines, self._is_sound = [*kept.values()], True
 
     def append(self, values: dict[str, Any], lock: RunLock | None = None) -> None:
         """Write a line to disk, whole or not at all.
@@ -119,24 +93,19 @@ class MetricsLog:
         """
         if lock is not None:
             lock.check()
-        try:
+        with self._writing():
             append_line(self.path, to_json(values) + "\n")
+        self.lines.append(values)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise self._fault(error) from None
-        self.lines.append(_brief(values))
-
-    def figures(self, device: str) -> dict[str, dict[str, Any]]:
-        return figures_of(self.lines, device)
-
-    def _fault(self, error: OSError) -> RunError:
-        return RunError(
-            f"{self.path} cannot be written ({error.strerror}): the run stands as at its last checkpoint; make "
-            f"room, or the folder writable, and continue with: {resume_command(self.path.parent)}"
-        )
-
-
-def _brief(line: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in line.items() if key != "losses"}
+            raise RunError(
+                f"{self.path} cannot be written ({error.strerror}): the run stands as at its last checkpoint; make "
+                f"room, or the folder writable, and continue with: {resume_command(self.path.parent)}"
+            ) from None
 
 
 def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, dict[str, Any]]:

@@ -30,7 +30,7 @@ from bttlab.runs.checkpoint import Checkpoint, CheckpointStore, tensors_digest
 from bttlab.runs.curves import stretches
 from bttlab.runs.evaluation import counted, evaluate, score_names, scores_in_words
 from bttlab.runs.lock import RunLock, resume_command, run_lock
-from bttlab.runs.metrics import MetricsLog
+from bttlab.runs.metrics import MetricsLog, figures_of
 from bttlab.runs.module import is_copy, keep_module, model_of_run, remove_module
 from bttlab.runs.plan import Callback, Control, EvaluationPlan
 from bttlab.runs.progress import ProgressBar
@@ -75,7 +75,7 @@ class RunResult:
     position : int
         Samples of the current epoch so far.
     epoch : dict or None
-        The line of metrics.jsonl for the last finished epoch, without the losses of its samples after a restart.
+        The line of metrics.jsonl for the last finished epoch.
     test : dict or None
         Scores on the test split, of a complete run.
     parameters_sha256 : str
@@ -332,7 +332,7 @@ class Run:
 
         def write() -> None:
             record.configuration = flat(self.settings) | dict(provenance)
-            record.figures |= self._log.figures(session.device)
+            record.figures |= figures_of(self._log.lines, session.device)
             on_record(record)
             try:
                 session.lock.check()

@@ -1,4 +1,4 @@
-"""Read a file of a sensible size; write a file or a folder whole, or not at all."""
+"""Write a file or a folder whole, or not at all."""
 
 import errno
 import os
@@ -13,38 +13,16 @@ from typing import Any
 
 from bttlab.util.errors import BttlabError
 
-MOST_SETTINGS = 1 << 16  # bytes
 _DRAFT = re.compile(r"\..+\.[0-9a-f]+\.draft")
 
 
-def read_regular(path: str | Path, most_bytes: int) -> bytes:
-    """Return the content of a file that is one, and not larger than is sensible.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read, is no regular file (opening a pipe would wait for its other end), or is larger.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except ValueError as error:  # a name that no file can have
-        raise OSError(errno.EINVAL, str(error), str(path)) from None
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no file", str(path))
-        if status.st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, more than {most_bytes >> 20} MiB", str(path))
-        return file.read(status.st_size)  # no more, should it grow
-
-
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return a TOML file of settings; ValueError or RecursionError if it is none, else errors of `read_regular`."""
+    """Return a TOML file of settings; ValueError or RecursionError if it is none."""
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
-    return tomllib.loads(read_regular(path, MOST_SETTINGS).decode("utf-8-sig"))
+    return tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
 
 
 def writable_by_others(path: str | Path, owned: bool = False) -> Path | None:
