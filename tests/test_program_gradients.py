@@ -11,7 +11,7 @@ import torch
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.program import compile_program
-from bttlab.compiler.trace_record import IN_TORCH
+from bttlab.compiler.trace_names import IN_TORCH
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.tensor import Order
 from bttlab.tensor.shapes import tt_shapes

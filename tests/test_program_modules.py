@@ -308,7 +308,7 @@ def refused(message: str, forward=Tagger.forward, dropout: float = 0.0) -> None:
 
 def test_what_the_card_does_not_have_is_named_with_its_place_and_what_is_near():
     head, table = (lambda net, x: net.head(x)), (lambda net, tokens: net.layer(net.table(tokens)))
-    refused("^Net: mean is no operation of the card; use x.:, 0.", lambda n, t: head(n, table(n, t).mean(1)))
+    refused(r"^Net: amax is no.* card; use x.mean\(1\), or x.:, 0.", lambda n, t: head(n, table(n, t).amax(1)))
     refused("^Net: cos is no.*; use gelu, relu", lambda n, t: head(n, torch.cos(table(n, t))))
     refused(
         r"^Net: cos is no.* \(test_program_modules.py, line \d+\)$",

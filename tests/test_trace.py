@@ -330,6 +330,39 @@ def test_layers_between_may_have_any_width(fast, monkeypatch):
         compile_program(trace(Narrow(), LENGTH))
 
 
+def padded(x, tokens):
+    shown = (tokens != 0).unsqueeze(-1).expand(x.shape).float()
+    return torch.sum(x * shown, 1) / torch.clamp(shown.sum(1), min=1e-9)
+
+
+MEANS = {
+    "mean": lambda x, t: x.mean(1),
+    "of what is no padding": padded,
+    "sum by length": lambda x, t: x.sum(dim=-2, keepdim=True)[:, 0] / t.shape[1],
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_means_over_the_tokens_are_attention_of_equal_scores(fast, name):
+    model = trace(made(lambda n, x, t: MEANS[name](n.q(x), t)), LENGTH)
+    assert model.tasks == ["classification"]
+    check_gradients(fast, model, (2, 7, LENGTH), tolerance=2e-4, least=1 / 10)
+
+
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [
+        (lambda x: x.sum(1), "output for 7 tokens differs"),
+        (lambda x: x.mean(-1, keepdim=True).expand(x.shape), "mean over other axes is no .*the mean over all tokens"),
+        (lambda x: x[:, 1:].mean(1), "mean over other axes"),
+        (lambda x: x[:, -1], "rows 11 to 11 of the tokens is no"),
+    ],
+)
+def test_other_means_are_refused(pool, message):
+    with pytest.raises(ProgramError, match=message):
+        trace(made(lambda n, x, t: pool(n.q(x))), LENGTH)
+
+
 def test_dropout_of_an_encoder_in_training_mode_is_refused():
     with pytest.raises(ProgramError, match=r"^encoder.layers.0.*: dropout of probability 0.1 .*eval\(\)"):
         trace(Encoder().train(), 16)
@@ -340,4 +373,6 @@ def test_the_page_has_the_table_of_the_code():
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     text = (ROOT / "docs" / "tensor.md").read_text()
-    assert tool.page(text) == text and "`scaled_dot_product_attention`" in text, "run python tools/module_table.py"
+    assert (
+        tool.page(text) == text and "`scaled_dot_product_attention`" in text and "`TransformerEncoderLayer`" in text
+    ), "run python tools/module_table.py"

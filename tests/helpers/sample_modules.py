@@ -26,10 +26,10 @@ class Net(nn.Module):
 
 
 class Pooled(Net):
-    """The card has no mean of the tokens."""
+    """The card has no maximum over the tokens."""
 
     def forward(self, tokens):
-        return self.head(self.layers(self.table(tokens)).mean(1))
+        return self.head(self.layers(self.table(tokens)).amax(1))
 
 
 class Small(nn.Module):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bttlab.compiler import trace_rules  # noqa: F401  (registers the rules)
+from bttlab.compiler import trace_attention, trace_rules  # noqa: F401  (register the rules)
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import Register

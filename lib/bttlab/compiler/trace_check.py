@@ -27,7 +27,7 @@ from bttlab.compiler.ops.elementwise import Add, Function, Position, Scale, Shif
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import Linear
-from bttlab.compiler.trace_record import IN_TORCH
+from bttlab.compiler.trace_names import IN_TORCH
 from bttlab.tensor.ttm import ttm_to_matrix
 
 TOLERANCE = 3e-6  # of the largest value; constants that a module makes in float32 are off by 1e-7

@@ -24,6 +24,18 @@ from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import Register, max_of
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.ops.dense import Dense
+from bttlab.compiler.trace_names import (
+    COMPARISONS,
+    COPIES,
+    IN_TORCH,
+    LIBRARIES,
+    LIST,
+    MOVES,
+    NEAR,
+    OF_SHAPE,
+    QUERIES,
+    name_of,
+)
 from bttlab.compiler.trace_values import (
     Elements,
     Formula,
@@ -34,48 +46,12 @@ from bttlab.compiler.trace_values import (
     Rows,
     Scores,
     Weights,
+    as_number,
     covers,
     rows_in,
+    tensors_in,
 )
 from bttlab.tensor import TTLinear, TTMEmbedding
-
-NEAR = {
-    "cat": "a sum of two layers",
-    "conv1d": "attention",
-    "mean": "x[:, 0], the first token",
-    "dropout": "eval(), or probability 0: the machine has no random numbers",
-    "gradient": "requires_grad_(False) on the parameters before it, not detach(), no_grad() or an autograd.Function",
-}
-LIST = "linear layers (TT or dense), embeddings, LayerNorm, RMSNorm, GELU, ReLU, SiLU, tanh, attention, sums, products"
-LIBRARIES = tuple(str(Path(sys.modules[name].__file__).parent) for name in ("torch", "bttlab"))
-# Functions that only ask about a tensor.
-QUERIES = frozenset(
-    "shape size dim ndim ndimension dtype device layout numel nelement stride storage_offset is_contiguous is_leaf "
-    "is_floating_point is_complex requires_grad grad_fn is_nested is_sparse is_cuda is_cpu is_mkldnn is_meta is_mps "
-    "is_quantized is_xpu is_conj is_neg is_signed is_inference __len__ get_device element_size itemsize nbytes "
-    "data_ptr untyped_storage _version output_nr _is_view names __hash__ __repr__ __format__".split()
-)
-# Its answer only chooses PyTorch's path for inference.
-QUERIES |= {"_nested_tensor_from_mask_left_aligned"}
-# Functions that only move elements: they are applied to the indices, too.
-MOVES = frozenset(
-    "view reshape permute transpose swapaxes swapdims movedim moveaxis flatten unflatten squeeze unsqueeze chunk split "
-    "split_with_sizes tensor_split unbind narrow select __getitem__ T mT H t expand expand_as repeat repeat_interleave "
-    "contiguous clone flip roll index_select to float double type_as ravel view_as reshape_as detach data".split()
-)
-COPIES = frozenset("contiguous clone to float double type_as detach data".split())
-# Functions of which only the shape of an argument counts.
-OF_SHAPE = frozenset(
-    "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_tensor expand_as".split()
-)
-# What these say of token ids and 0 is known: no id of a sample is 0, which is padding.
-COMPARISONS = frozenset("eq ne gt __contains__ bool".split())
-ALIASES = {f"__{kind}{name}__": name for kind in "i " for name in ("add", "sub", "mul", "truediv", "div", "matmul")}
-ALIASES = {key.replace(" ", ""): name for key, name in ALIASES.items()}
-ALIASES |= {"__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv"}
-ALIASES |= {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub"}
-ALIASES |= {"bmm": "matmul", "mm": "matmul", "__eq__": "eq", "__ne__": "ne", "__pow__": "pow", "__neg__": "neg"}
-ALIASES |= {"_softmax": "softmax", "concat": "cat", "get_data": "data"}
 
 Value = Ids | Elements | Weights | Formula | Scores | Refused
 
@@ -149,7 +125,7 @@ class Recorder(TorchFunctionMode):
     # ---- calls ------------------------------------------------------------------------------------------------------
 
     def __torch_function__(self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None) -> Any:
-        name = _name_of(func)
+        name = name_of(func)
         call = Call(func, name, tuple(args), kwargs or {})
         found = self._found(call)
         if not found or name in QUERIES:
@@ -160,7 +136,7 @@ class Recorder(TorchFunctionMode):
         call.result = func(*args, **call.kwargs)
         if name in OF_SHAPE and (name != "expand_as" or self.value(args[0]) is None):
             return call.result
-        if next(_tensors(call.result), None) is not None:
+        if next(tensors_in(call.result), None) is not None:
             self._record(call)
         elif isinstance(call.result, bool | int | float | list) and not self._is_of_padding(call):
             self._stop(call)
@@ -169,7 +145,7 @@ class Recorder(TorchFunctionMode):
         return call.result
 
     def _found(self, call: Call) -> list[Value]:
-        leaves = _tensors((call.args, tuple(call.kwargs.values())))
+        leaves = tensors_in((call.args, tuple(call.kwargs.values())))
         return [value for tensor in leaves if (value := self.value(tensor)) is not None]
 
     def _record(self, call: Call) -> None:
@@ -186,7 +162,7 @@ class Recorder(TorchFunctionMode):
                 return
         except Refusal as refusal:
             value = self._refused(refusal)
-        for tensor in _tensors(call.result):
+        for tensor in tensors_in(call.result):
             self._set(tensor, value)
 
     def _by_rule(self, call: Call) -> Value:
@@ -205,8 +181,8 @@ class Recorder(TorchFunctionMode):
 
     def check_gradient(self, call: Call) -> None:
         """Raise Refusal if PyTorch has no gradient of a result that depends on trained parameters."""
-        tensors = list(_tensors((call.args, tuple(call.kwargs.values()))))
-        is_cut = not any(tensor.requires_grad for tensor in _tensors(call.result) if tensor.is_floating_point())
+        tensors = list(tensors_in((call.args, tuple(call.kwargs.values()))))
+        is_cut = not any(tensor.requires_grad for tensor in tensors_in(call.result) if tensor.is_floating_point())
         if is_cut and any(tensor.requires_grad and self.value(tensor) is not None for tensor in tensors):
             raise Refusal(f"{call.name} without a gradient", NEAR["gradient"])
 
@@ -243,7 +219,7 @@ class Recorder(TorchFunctionMode):
             self._set(call.result, value)
             return
         value = self.value(call.args[0])
-        others = () if call.name == "view_as" else _tensors(call.args[1:])
+        others = () if call.name == "view_as" else tensors_in(call.args[1:])
         if value is None or any(self.value(x) is not None for x in others):
             if isinstance(value, Weights) and call.name == "__getitem__":
                 raise Refusal("rows of a parameter by token ids", "nn.Embedding")
@@ -255,7 +231,7 @@ class Recorder(TorchFunctionMode):
             raise Refusal("view as another type")
         moved = function(value.index, *call.args[1:], **call.kwargs)
         self.check_gradient(call)
-        for tensor, index in zip(_tensors(call.result), _tensors(moved), strict=True):
+        for tensor, index in zip(tensors_in(call.result), tensors_in(moved), strict=True):
             self._set(tensor, replace(value, index=index))
 
     # ---- values of tensors ------------------------------------------------------------------------------------------
@@ -379,7 +355,7 @@ class Recorder(TorchFunctionMode):
         if not is_one or others or first.index.shape != call.result.shape:
             return self._last_step(call)
 
-        constants = [None if self.value(y) is not None else _as_number(y) for y in call.args]
+        constants = [None if self.value(y) is not None else as_number(y) for y in call.args]
 
         def function(x: Tensor) -> Tensor:
             given = list(constants)
@@ -395,7 +371,7 @@ class Recorder(TorchFunctionMode):
         if len(operands) > 1:
             return self.by_operation(call)
         x = self.elements(operands[0], call.name)
-        given = [None if self.value(y) is not None else _as_number(y) for y in call.args]
+        given = [None if self.value(y) is not None else as_number(y) for y in call.args]
         if any(isinstance(y, Tensor) for y in given):
             raise Refusal(f"{call.name} of a constant tensor", "a parameter of a layer")
         n = given.index(None)
@@ -466,42 +442,6 @@ class Recorder(TorchFunctionMode):
     def refuse(self, refusal: Refusal) -> ProgramError:
         """Return the error for a refusal."""
         return ProgramError(self._refused(refusal).message)
-
-
-IN_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "relu": F.relu,
-    "silu": F.silu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-}
-
-
-def _name_of(function: Callable) -> str:
-    """Return a function's name, without what says that it works in place."""
-    name = getattr(function, "__name__", str(function))
-    if name == "__get__":
-        name = function.__self__.__name__
-    name = name if name.endswith("__") else name.removesuffix("_")
-    return ALIASES.get(name, name)
-
-
-def _tensors(x: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested sequences."""
-    if isinstance(x, Tensor):
-        yield x
-    elif isinstance(x, tuple | list):
-        for item in x:
-            yield from _tensors(item)
-
-
-def _as_number(x: Any) -> Any:
-    """Return a constant tensor of equal elements as a number."""
-    if isinstance(x, Tensor) and x.numel() and bool((x == x.reshape(-1)[0]).all()):
-        return x.reshape(-1)[0].item()
-    return x
 
 
 def _kind(value: Value | None) -> str:

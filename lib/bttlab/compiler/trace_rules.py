@@ -1,19 +1,15 @@
 """What the recorder does with each function of torch: a rule for those that are more than moves of elements."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.trace_record import RULES, Call, Recorder, Value
-from bttlab.compiler.trace_values import Elements, Formula, Ids, Refusal, Scores, Weights, heads_in, rows_in
+from bttlab.compiler.trace_values import Elements, Formula, Ids, Refusal, Scores, Weights, rows_in
 
-HIDDEN = -1e4  # a mask of this or less hides a key
-HIDES = -1e9  # what the card adds for it
 ELEMENTWISE = (
     "gelu relu silu tanh sigmoid erf exp pow square neg abs sqrt rsqrt div rdiv rsub sub mul reciprocal softplus elu "
     "leaky_relu hardswish hardsigmoid mish clamp sin cos log log1p expm1 hardtanh relu6 celu selu logsigmoid maximum "
@@ -70,7 +66,7 @@ def _layer_name(recorder: Recorder, layer: Any) -> str:
 @rule("linear")
 def _linear(recorder: Recorder, call: Call) -> Elements:
     x, weight, bias = given(call, "input", "weight", bias=None)
-    return _dense(recorder, call.result, x, weight, True, bias)
+    return dense(recorder, call.result, x, weight, True, bias)
 
 
 @rule("addmm")
@@ -78,10 +74,10 @@ def _addmm(recorder: Recorder, call: Call) -> Elements:
     bias, x, weight, beta, alpha = given(call, "input", "mat1", "mat2", beta=1, alpha=1)
     if (beta, alpha) != (1, 1):
         raise Refusal("addmm with factors", "beta and alpha of 1")
-    return _dense(recorder, call.result, x, weight, False, bias)
+    return dense(recorder, call.result, x, weight, False, bias)
 
 
-def _dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bool, bias: Any = None) -> Elements:
+def dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bool, bias: Any = None) -> Elements:
     """Record y = x W^T + b; the weight is (out, in), or (in, out) if not `is_out_in`."""
     matrix, _ = recorder.operand(recorder.elements(x, "linear"))
     w = recorder.of_parameter(weight, "linear with a weight")
@@ -191,7 +187,7 @@ def _add(recorder: Recorder, call: Call) -> Value:
     ):
         (x, y), values = (y, x), values[::-1]
     if isinstance(values[0], Scores):
-        return _with_mask(recorder, values[0], recorder.constant(y))
+        return values[0].masked(recorder.constant(y))
     if isinstance(values[1], Weights):
         return _with_rows(recorder, call, recorder.elements(x, "add"), values[1])
     constant = recorder.constant(y)
@@ -268,7 +264,7 @@ def _product(recorder: Recorder, call: Call) -> Value:
             what = f"{call.name} after the softmax" if value.is_softmax else f"{call.name} of scores by a tensor"
             raise Refusal(what, "one number for all scores, before the softmax")
         factor = float(factor) if call.name == "mul" else 1 / float(factor)
-        return _scaled(value, factor)
+        return value.scaled(factor)
     if factor is not None and factor.numel() > 1 and bool((factor == 1).all()) and call.result.shape == x.shape:
         return value
     return recorder.elementwise(call)
@@ -279,174 +275,3 @@ def _elementwise(recorder: Recorder, call: Call) -> Value:
 
 
 rule(*(name for name in ELEMENTWISE.split() if name not in RULES))(_elementwise)
-
-
-# ---- attention ------------------------------------------------------------------------------------------------------
-
-
-def _scaled(scores: Scores, factor: float) -> Scores:
-    mask = scores.mask * factor if factor > 0 else scores.mask
-    return Scores(scores.q, scores.k, scores.heads, scores.scale * factor, mask, scores.index)
-
-
-def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:
-    """Return a matrix, its number of heads, and the number by which it is to be multiplied."""
-    value, factor = recorder.value(x), 1.0
-    if isinstance(value, Formula) and value.recorded is None:
-        one = torch.linspace(-3, 3, 7, dtype=torch.float64)
-        factor = float(value.function(one)[-1] / 3)
-        if not torch.allclose(value.function(one), factor * one, 1e-9, 0):
-            factor = 1.0
-        else:
-            value = Elements(value.matrix, value.index)
-    if isinstance(value, Formula):
-        value = recorder.recorded(value)
-    if not isinstance(value, Elements):
-        raise Refusal("matmul of something else than activations", "nn.Linear or TTLinear")
-    found = heads_in(value.index, value.matrix.features)
-    if found is None or found[1] != recorder.sequence_length:
-        raise Refusal("attention over other axes", "axes (batch, heads, tokens, features of a head)")
-    heads, _, column = found
-    size = value.index.shape[-1] * heads
-    return (
-        (value.matrix if size == value.matrix.features else recorder._part(value.matrix, column, size)),
-        heads,
-        factor,
-    )
-
-
-def _scores(recorder: Recorder, result: Tensor, q: Any, k: Any) -> Scores:
-    """Return the scores q k^T of heads; k is not yet transposed."""
-    (a, heads, factor), (b, others, its) = _heads(recorder, q), _heads(recorder, k)
-    if (heads, a.features) != (others, b.features):
-        raise Refusal("attention of heads of other sizes", "as many heads and features of q, k and v")
-    tokens = recorder.sequence_length
-    mask = torch.zeros(heads, tokens, tokens, dtype=torch.float64)
-    return Scores(a, b, heads, factor * its, mask, torch.arange(mask.numel()).view(result.shape))
-
-
-def _with_mask(recorder: Recorder, scores: Scores, mask: Tensor | None) -> Scores:
-    if mask is None or scores.is_softmax:
-        raise Refusal("add to the scores of something that is not constant", "a constant mask")
-    try:
-        total = scores.mask + scores.spread(mask)
-    except RuntimeError:
-        raise Refusal("add of a mask of another shape", "a mask (tokens, tokens)") from None
-    return Scores(scores.q, scores.k, scores.heads, scores.scale, total, scores.index)
-
-
-@rule("masked_fill", "where")
-def _masked_fill(recorder: Recorder, call: Call) -> Value:
-    if call.name == "where":
-        shown, scores, value = given(call, "condition", "input", "other")
-        hidden = None if recorder.constant(shown) is None else recorder.constant(shown) == 0
-    else:
-        scores, hidden, value = given(call, "input", "mask", "value")
-        hidden = None if recorder.constant(hidden) is None else recorder.constant(hidden) != 0
-    held, value = recorder.value(scores), recorder.constant(value)
-    if hidden is not None and not hidden.any():
-        return held
-    if (
-        not isinstance(held, Scores)
-        or held.is_softmax
-        or hidden is None
-        or value is None
-        or value.numel() > 1
-        or value > -1e4
-    ):
-        raise Refusal(call.name, "a constant mask on scores, with -inf")
-    mask = torch.where(held.spread(hidden), float("-inf"), held.mask)
-    return Scores(held.q, held.k, held.heads, held.scale, mask, held.index)
-
-
-@rule("softmax")
-def _softmax(recorder: Recorder, call: Call) -> Value:
-    x, dim = given(call, "input", dim=-1)[:2]
-    scores = recorder.value(x)
-    standard = isinstance(scores, Scores) and torch.equal(scores.index.reshape(-1), torch.arange(scores.mask.numel()))
-    if not standard or scores.is_softmax or dim % call.result.ndim != call.result.ndim - 1:
-        raise Refusal("softmax", "logits as they are: the loss has the softmax; one softmax over the keys of attention")
-    return Scores(scores.q, scores.k, scores.heads, scores.scale, scores.mask, scores.index, True)
-
-
-@rule("matmul")
-def _matmul(recorder: Recorder, call: Call) -> Value:
-    a, b = given(call, "input", "other" if "other" in call.kwargs else "mat2")
-    left, right = recorder.value(a), recorder.value(b)
-    if isinstance(right, Weights):
-        return _dense(recorder, call.result, a, b, False)
-    if isinstance(left, Scores):
-        return _context(recorder, call.result, left, b)
-    if isinstance(left, Elements | Formula) and isinstance(right, Elements | Formula):
-        transposed = b.detach().transpose(-1, -2)
-        value = recorder.recorded(right) if isinstance(right, Formula) else right
-        recorder._set(transposed, Elements(value.matrix, value.index.transpose(-1, -2)))
-        return _scores(recorder, call.result, a, transposed)
-    raise Refusal("matmul", "nn.Linear or TTLinear, or attention of one token sequence")
-
-
-@rule("baddbmm")
-def _baddbmm(recorder: Recorder, call: Call) -> Value:
-    mask, a, b, beta, alpha = given(call, "input", "batch1", "batch2", beta=1, alpha=1)
-    scores = _matmul(recorder, Call(torch.matmul, "matmul", (a, b), {}, call.result))
-    if not isinstance(scores, Scores):
-        raise Refusal("baddbmm", "a product of q and k")
-    scores = scores if alpha == 1 else _scaled(scores, float(alpha))
-    return _with_mask(recorder, scores, recorder.constant(mask) * beta) if beta else scores
-
-
-def _context(recorder: Recorder, result: Tensor, scores: Scores, v: Any) -> Elements:
-    """Record softmax(scale q k^T + mask) v."""
-    values, heads, factor = _heads(recorder, v)
-    if not scores.is_softmax or (heads, values.features) != (scores.heads, scores.q.features) or factor != 1:
-        raise Refusal("attention without a softmax, or of heads of other sizes", "softmax(q k^T) v of as many heads")
-    name = recorder.unique(recorder.name("attention"))
-    mask, usual = scores.mask, 1 / math.sqrt(scores.q.features // heads)
-    hidden = mask <= HIDDEN
-    is_causal = bool((hidden == _above(recorder.sequence_length)).all()) and not mask[~hidden].any()
-    constant, graph = "", recorder.graph
-    if hidden.all(-1).any():
-        raise Refusal("attention with a mask that hides all keys of a token", "a mask that shows a key to each token")
-    if not is_causal and mask.any():
-        if not scores.scale:
-            raise Refusal("attention of scale 0", "a scale that is not 0")
-        mask = torch.where(hidden, HIDES, mask) / scores.scale  # the card multiplies the sum by the scale
-        mask = mask[0] if bool((mask == mask[:1]).all()) else mask.flatten(0, 1)
-        constant = graph.constant(mask.float().numpy(), f"mask of {name}")
-    scale = None if math.isclose(scores.scale, usual, rel_tol=1e-6) else scores.scale
-    context = graph.attention(scores.q, scores.k, values, heads, name, is_causal, scale, constant)
-    tokens, features = recorder.sequence_length, values.features
-    size = features // heads
-    index = torch.arange(tokens)[:, None] * features + torch.arange(size) + size * torch.arange(heads)[:, None, None]
-    return Elements(context, index.view(result.shape))
-
-
-@rule("scaled_dot_product_attention")
-def _sdpa(recorder: Recorder, call: Call) -> Elements:
-    q, k, v, mask, p, causal, scale, grouped = given(
-        call, "query", "key", "value", attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-    )
-    if p:
-        raise Refusal(f"dropout of probability {p:g}")
-    tokens = recorder.sequence_length
-    shape = (*q.shape[:-1], k.shape[-2])
-    if grouped and q.shape != k.shape:
-        raise Refusal("attention of grouped queries", "as many heads of q, k and v")
-    scores = _scaled(
-        _scores(recorder, torch.empty(shape), q, k), 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    )
-    if causal:
-        scores = _with_mask(
-            recorder, scores, torch.zeros(tokens, tokens).masked_fill(_above(tokens), float("-inf")).double()
-        )
-    if mask is not None:
-        constant = recorder.constant(mask)
-        if constant is not None and mask.dtype == torch.bool:
-            constant = torch.zeros_like(constant).masked_fill(constant == 0, float("-inf"))
-        scores = _with_mask(recorder, scores, constant)
-    scores.is_softmax = True
-    return _context(recorder, call.result, scores, v)
-
-
-def _above(tokens: int) -> Tensor:
-    return torch.ones(tokens, tokens, dtype=torch.bool).triu(1)

@@ -5,8 +5,9 @@ feature) or parameter. Operations that only move elements are applied to the ind
 columns or heads a tensor holds is then read from its indices, whatever moves led there.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -104,6 +105,20 @@ class Scores:
     index: Tensor
     is_softmax: bool = False
 
+    def scaled(self, factor: float) -> "Scores":
+        """Return the scores times a factor."""
+        mask = self.mask * factor if factor > 0 else self.mask
+        return replace(self, scale=self.scale * factor, mask=mask)
+
+    def masked(self, mask: Tensor | None) -> "Scores":
+        """Return the scores plus a constant mask; None is something that is not constant."""
+        if mask is None or self.is_softmax:
+            raise Refusal("add to the scores of something that is not constant", "a constant mask")
+        try:
+            return replace(self, mask=self.mask + self.spread(mask))
+        except RuntimeError:
+            raise Refusal("add of a mask of another shape", "a mask (tokens, tokens)") from None
+
     def spread(self, values: Tensor) -> Tensor:
         """Return values of the tensor's shape, or that broadcast to it, in the order of `mask`."""
         flat = torch.empty(self.mask.numel(), dtype=values.dtype)
@@ -167,3 +182,19 @@ def heads_in(index: Tensor, features: int) -> tuple[int, int, int] | None:
 def covers(index: Tensor, size: int) -> bool:
     """Return True if a tensor holds each element of a matrix once."""
     return index.numel() == size and torch.equal(index.reshape(-1).sort().values, torch.arange(size))
+
+
+def tensors_in(x: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested sequences."""
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, tuple | list):
+        for item in x:
+            yield from tensors_in(item)
+
+
+def as_number(x: Any) -> Any:
+    """Return a constant tensor of equal elements as a number."""
+    if isinstance(x, Tensor) and x.numel() and bool((x == x.reshape(-1)[0]).all()):
+        return x.reshape(-1)[0].item()
+    return x

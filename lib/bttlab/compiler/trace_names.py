@@ -1,0 +1,67 @@
+"""Names of PyTorch's functions, by what the recorder does with them, and what to use instead of some."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+NEAR = {
+    "cat": "a sum of two layers",
+    "conv1d": "attention",
+    "max": "x.mean(1), or x[:, 0]",
+    "amax": "x.mean(1), or x[:, 0]",
+    "dropout": "eval(), or probability 0: the machine has no random numbers",
+    "gradient": "requires_grad_(False) on the parameters before it, not detach(), no_grad() or an autograd.Function",
+}
+LIST = "linear layers (TT or dense), embeddings, LayerNorm, RMSNorm, GELU, ReLU, SiLU, tanh, attention, sums, products"
+LIBRARIES = tuple(str(Path(sys.modules[name].__file__).parent) for name in ("torch", "bttlab"))
+# Functions that only ask about a tensor.
+QUERIES = frozenset(
+    "shape size dim ndim ndimension dtype device layout numel nelement stride storage_offset is_contiguous is_leaf "
+    "is_floating_point is_complex requires_grad grad_fn is_nested is_sparse is_cuda is_cpu is_mkldnn is_meta is_mps "
+    "is_quantized is_xpu is_conj is_neg is_signed is_inference __len__ get_device element_size itemsize nbytes "
+    "data_ptr untyped_storage _version output_nr _is_view names __hash__ __repr__ __format__".split()
+)
+# Its answer only chooses PyTorch's path for inference.
+QUERIES |= {"_nested_tensor_from_mask_left_aligned"}
+# Functions that only move elements: they are applied to the indices, too.
+MOVES = frozenset(
+    "view reshape permute transpose swapaxes swapdims movedim moveaxis flatten unflatten squeeze unsqueeze chunk split "
+    "split_with_sizes tensor_split unbind narrow select __getitem__ T mT H t expand expand_as repeat repeat_interleave "
+    "contiguous clone flip roll index_select to float double type_as ravel view_as reshape_as detach data".split()
+)
+COPIES = frozenset("contiguous clone to float double type_as detach data".split())
+# Functions of which only the shape of an argument counts.
+OF_SHAPE = frozenset(
+    "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_tensor expand_as".split()
+)
+# What these say of token ids and 0 is known: no id of a sample is 0, which is padding.
+COMPARISONS = frozenset("eq ne gt __contains__ bool".split())
+ALIASES = {f"__{kind}{name}__": name for kind in "i " for name in ("add", "sub", "mul", "truediv", "div", "matmul")}
+ALIASES = {key.replace(" ", ""): name for key, name in ALIASES.items()}
+ALIASES |= {"__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv"}
+ALIASES |= {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub"}
+ALIASES |= {"bmm": "matmul", "mm": "matmul", "__eq__": "eq", "__ne__": "ne", "__pow__": "pow", "__neg__": "neg"}
+ALIASES |= {"_softmax": "softmax", "concat": "cat", "get_data": "data"}
+
+IN_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+}
+
+
+def name_of(function: Callable) -> str:
+    """Return a function's name, without what says that it works in place."""
+    name = getattr(function, "__name__", str(function))
+    if name == "__get__":
+        name = function.__self__.__name__
+    name = name if name.endswith("__") else name.removesuffix("_")
+    return ALIASES.get(name, name)
