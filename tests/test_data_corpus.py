@@ -204,30 +204,16 @@ def test_download(elsewhere, server):
 
 def test_download_with_another_hash_or_a_missing_file_keeps_nothing(tmp_path, server):
     (server / "test" / "label").write_text("fare\nfare\n")
-    with pytest.raises(CorpusError, match=r"test/label has SHA-256 [0-9a-f]{64}, not the pinned .*nothing was stored"):
+    with pytest.raises(
+        CorpusError, match=r"small/test/label cannot be downloaded: SHA256 hash .*does not match.*nothing was stored"
+    ):
         download_module.download("small", tmp_path / "kept")
     (server / "test" / "label").unlink()
-    with pytest.raises(CorpusError, match=r"small/test/label: HTTP Error 404"):
+    with pytest.raises(CorpusError, match=r"404 .*/small/test/label"):
         download_module.download("small", tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
     with pytest.raises(CorpusError, match="no source is known for corpus 'penn'"):
         download_module.download("penn", tmp_path / "kept")
-
-
-def test_nothing_is_fetched_without_tls_from_elsewhere(tmp_path, server):
-    class Redirecting(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(302)
-            self.send_header("Location", "http://example.org" + self.path)
-            self.end_headers()
-
-        def log_message(self, *arguments):
-            pass
-
-    with pytest.raises(CorpusError, match=r"http://example.org/small/.* is not https"):
-        download_module.download("small", tmp_path / "kept", "http://example.org")
-    with serving(Redirecting) as url, pytest.raises(CorpusError, match=r"http://example.org/small/.* is not https"):
-        download_module.download("small", tmp_path / "kept", url)
 
 
 def test_pinned_hashes_are_those_of_the_real_corpora(atis, snips):
