@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.layer import autograd_errors, layer_program, run_layer, shape_of
@@ -74,6 +75,24 @@ def test_a_wrong_result_is_named(overlay):
     assert [name for name, error in errors.items() if error > TOLERANCE] == ["dG3"]
     other = autograd_errors(run, some_layer(4, seed=1), x, dy)
     assert min(error for name, error in other.items() if name != "db") > 0.1
+
+
+class Doubled(TTLinear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_layer_that_computes_something_else_is_refused(overlay):
+    x, dy = operands(some_layer(4), 5)
+    for change in (
+        lambda layer: layer.register_forward_hook(lambda layer, inputs, y: y + 1),
+        lambda layer: setattr(layer, "__class__", Doubled),
+        lambda layer: setattr(layer, "core_map", nn.Identity()),
+    ):
+        layer = some_layer(4)
+        change(layer)
+        with pytest.raises(ProgramError, match=r"does not compute x W\^T \+ b from its cores"):
+            run_layer(overlay, layer, "bidirectional", x, dy)
 
 
 def run_graph(overlay, graph, function, **tensors):

@@ -215,6 +215,11 @@ def test_the_check_finds_what_no_rule_sees(monkeypatch):
     assert [op.kind for op in trace(net, LENGTH).graph.operations] == ["embedding", "dense", "classifier"]
 
 
+def test_a_parameter_without_values_is_named():
+    with pytest.raises(ProgramError, match=r"^Net: q\.weight has NaN or infinite values: load or initialize it first"):
+        trace(made(lambda n, x, t: n.q(x), lambda n: nn.init.constant_(n.q.weight, float("nan"))), LENGTH)
+
+
 def test_the_check_leaves_the_module_as_it_was():
     net = made(lambda n, x, t: n.more(n.q(x)), lambda n: setattr(n, "more", nn.LayerNorm(WIDTH)))
     net.register_buffer("constant", torch.ones(3))

@@ -83,6 +83,7 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
     for name, array, features in (("x", x, shape.in_features), ("dy", dy, shape.out_features)):
         if array.shape != (tokens, features):
             raise ProgramError(f"{name} has the shape {array.shape}: the layer takes (tokens, {features})")
+    _check(layer, x)
     compiled = _compiled(shape, tokens, _flow(flow))
     program = compiled.program
     cores = [_array(core) for core in layer.used_cores()]
@@ -98,6 +99,18 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
         results["db"],
         time_program(program.forward, tokens, False),
     )
+
+
+@torch.no_grad()
+def _check(layer: Any, x: np.ndarray) -> None:
+    """Raise ProgramError if a layer computes something else than x W^T + b: in a hook, or a `forward` of its own."""
+    given = torch.as_tensor(x).to(layer.cores[0])
+    wanted = given @ layer.to_dense().T + (0 if layer.bias is None else layer.bias)
+    if layer.core_map is not None or not bool((layer(given) - wanted).norm() <= 1e-3 * wanted.norm()):
+        raise ProgramError(
+            f"{type(layer).__name__} does not compute x W^T + b from its cores: it has a core_map, a hook or a forward "
+            "of its own; trace a module that has it"
+        )
 
 
 def autograd_errors(run: LayerRun, layer: Any, x: Any, dy: Any) -> dict[str, float]:

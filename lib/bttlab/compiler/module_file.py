@@ -20,6 +20,7 @@ from torch import nn
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.trace import trace
+from bttlab.compiler.trace_check import one_thread
 from bttlab.util.errors import BttlabError
 
 SEQUENCE = 32  # sequence length of a module without an attribute `sequence_length`
@@ -93,7 +94,7 @@ def module_of_source(
         If the code raises an error, has no such class, or the card has no operation for a part of the module.
     """
     where, beside = f"{path}:{name}", _FilesBeside(path.parent, files)
-    with _in_one_line(where, path), _one_thread(), torch.random.fork_rng(devices=[]), beside.importable():
+    with _in_one_line(where, path), one_thread(), torch.random.fork_rng(devices=[]), beside.importable():
         torch.manual_seed(seed)
         code = _run(source, path, beside)
         made = getattr(code, name, None)
@@ -116,17 +117,6 @@ def module_of_source(
     return replace(
         model, module=f"{path.name}:{name}", module_sha256=digest, source=source, files=dict(beside.imported)
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run PyTorch on one thread: results of decompositions, as in `compress`, depend on the number of threads."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)
 
 
 @contextmanager

@@ -22,12 +22,13 @@ from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
 from bttlab.compiler.ops.embedding import Embedding, Table, TTMTable
 from bttlab.compiler.ops.tt_linear import Linear
-from bttlab.compiler.trace_check import call_of, check, outputs_of
+from bttlab.compiler.trace_check import call_of, check, one_thread, outputs_of
 from bttlab.compiler.trace_record import Recorder
 from bttlab.compiler.trace_values import Elements, Formula, Refusal, Refused
 from bttlab.model.choices import LANGUAGE_MODEL, TASKS
 
 
+@one_thread()
 def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> ModuleModel:
     """Return the model of a module: its graph and the limits of its samples.
 
@@ -52,6 +53,9 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
     name = type(module).__name__
     if task is not None and task not in TASKS:
         raise ProgramError(f"task is {task!r}: choose {', '.join(TASKS)}")
+    for parameter, values in module.named_parameters():
+        if not values.is_meta and not bool(torch.isfinite(values).all()):
+            raise ProgramError(f"{name}: {parameter} has NaN or infinite values: load or initialize it first")
     if any(p.is_meta for p in module.parameters()):
         raise ProgramError(f"{name} has parameters on device meta, without values: use to_empty and initialize them")
     recorder = Recorder(module, sequence_length)

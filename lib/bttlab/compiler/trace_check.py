@@ -154,16 +154,26 @@ def _difference(ours: Tensor, theirs: Tensor, largest: float) -> float:
 
 
 @contextmanager
+def one_thread() -> Iterator[None]:
+    """Run PyTorch on one thread: small products are faster, and results do not depend on the number of threads."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
+
+
+@contextmanager
 def _shaken(module: nn.Module, generator: torch.Generator) -> Iterator[dict[str, Tensor]]:
     """Put parameters and buffers into double precision, and shake parameters; afterwards all are as before."""
     parameters = dict(module.named_parameters())
     tensors = [*parameters.values(), *module.buffers()]
     before = [(tensor, tensor.data) for tensor in tensors]
-    default, threads = torch.get_default_dtype(), torch.get_num_threads()
+    default = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
         try:
             torch.set_default_dtype(torch.float64)
-            torch.set_num_threads(1)  # the products are small, and threads of a busy host wait for each other
             for tensor in tensors:
                 copy = tensor.data.double() if tensor.is_floating_point() else tensor.data
                 tensor.data = copy.clone()
@@ -174,7 +184,6 @@ def _shaken(module: nn.Module, generator: torch.Generator) -> Iterator[dict[str,
             yield parameters
         finally:
             torch.set_default_dtype(default)
-            torch.set_num_threads(threads)
             for tensor, data in before:
                 tensor.data = data
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -405,7 +406,7 @@ class Recorder(TorchFunctionMode):
     def unique(self, name: str) -> str:
         """Return a name that no operation has."""
         names = {op.name for op in self.graph.operations}
-        return next(new for new in (name, *(f"{name}.{n}" for n in range(1, 1 << 12))) if new not in names)
+        return next(new for new in chain([name], (f"{name}.{n}" for n in count(1))) if new not in names)
 
     def at_this_place(self, record: Callable[[], Elements]) -> Callable[[], Elements]:
         """Return a function that records later, with the present place in its refusals."""
