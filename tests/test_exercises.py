@@ -250,6 +250,7 @@ def test_03(objects):
     _try("03.3", (objects.trainer, few, objects.start, sgd), [adamw], wrong)
 
 
+@pytest.mark.long
 def test_03_teach(objects):
     """Three sentences among old ones, without them, too few, one of the train split, and not learned."""
     objects.trainer.load_program(CONFIG)
