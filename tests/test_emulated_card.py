@@ -243,6 +243,7 @@ def run_python(code: str, **environment: str) -> str:
     return result.stdout
 
 
+@pytest.mark.long
 def test_the_import_lists_the_card_without_a_warning():
     code = "import bttlab.card, pynq; print([card.name for card in pynq.Device.devices])"
     assert run_python(code) == "['emulated_u50_0']\n"

@@ -141,6 +141,7 @@ def _try(name, given, right, wrong):
     assert len(found) == 1 or len(set(found)) > 1, found
 
 
+@pytest.mark.long
 def test_00(objects):
     fast, usual = objects.losses(), objects.losses(4e-3)
     given = objects.trainer, objects.samples, CONFIG
@@ -182,6 +183,7 @@ def test_01(objects):
     _try("01.4", (), [cut], [swapped, loose, first_columns, four, lambda m, r: None, lambda m: m, 3, None])
 
 
+@pytest.mark.long
 def test_02(objects):
     found = [t for t in range(1, 40) if not _judge("02.1", t)]
     assert len(found) == 1
@@ -381,6 +383,7 @@ class _Block(torch.nn.Module):
         return x + self.down(torch.nn.functional.silu(self.up(self.norm(x))))
 
 
+@pytest.mark.long
 def test_08():
     class Centred(_Block):
         kind = torch.nn.LayerNorm

@@ -144,10 +144,8 @@ def test_the_card_and_pytorch_in_one_figure(board, monkeypatch, tmp_path):
     assert "RTX 3090 / U50 = 30 to 51 in memory" in board._ratios.value
 
 
-@pytest.mark.parametrize(
-    ("name", "score"),
-    [pytest.param("Net", "dev: intent accuracy", marks=pytest.mark.long), ("Language", "dev: perplexity")],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "score"), [("Net", "dev: intent accuracy"), ("Language", "dev: perplexity")])
 def test_a_module_on_the_card_in_pytorch_and_on_a_modelled_gpu(short_airline, overlay, name, score):
     model = load_module(f"{sample_modules.__file__}:{name}")
     workload = Workload.of(load_corpus(short_airline), model)

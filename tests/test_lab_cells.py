@@ -10,10 +10,10 @@ from ipywidgets.widgets.widget import _instances
 from bttlab.lab import CompressionExplorer, cells
 
 
-@pytest.mark.parametrize("backend", [pytest.param("agg", marks=pytest.mark.long), "module://ipympl.backend_nbagg"])
+@pytest.mark.parametrize("backend", ["agg", "module://ipympl.backend_nbagg"])
 def test_a_cell_that_is_run_again_leaves_no_widgets(monkeypatch, backend):
     monkeypatch.setattr(matplotlib, "get_backend", lambda: backend)
-    matrix = torch.randn(768, 768, generator=torch.Generator().manual_seed(1))
+    matrix = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
 
     def run(number: int, cell: str = "a") -> CompressionExplorer:
         parent = {"metadata": {"cellId": cell}, "header": {"msg_id": f"{cell}{number}"}}

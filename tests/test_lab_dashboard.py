@@ -121,6 +121,7 @@ def test_stop_acts_within_a_second_at_a_sample_boundary(board_of, paused):
     assert not our_threads()
 
 
+@pytest.mark.long
 def test_runs_are_overlaid(board_of):
     board = board_of(PretendTrainer(), PretendTrainer())
     board.start()
@@ -258,6 +259,7 @@ def test_a_modelled_energy_is_drawn_with_its_band(board_of):
     assert path.vertices[:, 1].max() == 1500.0 < board._figure.energy.get_ylim()[1]
 
 
+@pytest.mark.long
 def test_the_curves_as_a_table_and_in_words(board_of):
     board = board_of(PretendTrainer(), meter=PowerMeter(lambda: 40.0, "a meter"))
     board._ipython_display_()
@@ -331,6 +333,7 @@ def test_what_the_user_did_is_marked_below_the_loss(board_of):
     assert board._figure.loss.get_legend() is None
 
 
+@pytest.mark.long
 def test_scoring_is_said(board_of):
     scoring = threading.Event()
 
@@ -411,6 +414,7 @@ def test_after_a_numerical_fault_continue_goes_on_with_a_lower_learning_rate(boa
     assert "nothing to continue" in _message(board)
 
 
+@pytest.mark.long
 def test_continue_after_a_fault_begins_with_the_last_good_parameters(board_of):
     trainer = PretendTrainer(fail=(520, NumericalFault("loss", 0, np.zeros(0, np.float32), 1.0)))
     board = board_of(trainer, samples=600)
@@ -427,6 +431,7 @@ def test_continue_after_a_fault_begins_with_the_last_good_parameters(board_of):
     np.testing.assert_array_equal(run.losses[520:], (1.0 / np.arange(good + 1, good + 81)).astype(np.float32))
 
 
+@pytest.mark.long
 def test_parameters_with_a_high_loss_are_not_good(board_of):
     board = board_of(PretendTrainer(), samples=400)
     board.start()
@@ -522,6 +527,7 @@ def test_an_interrupt_while_the_cell_waits_stops_the_run(board_of, monkeypatch, 
     assert message in _message(board) and (board.runs[0].state == "stopped") == (samples == 20_000)
 
 
+@pytest.mark.long
 def test_running_the_cell_again_closes_the_one_before(board_of):
     first = board_of(PretendTrainer(seconds=1e-3), samples=20_000)
     first.start()
@@ -534,6 +540,7 @@ def test_running_the_cell_again_closes_the_one_before(board_of):
     assert second.runs[0].state == "finished"
 
 
+@pytest.mark.long
 def test_the_last_figure_stays(board_of):
     board = board_of(PretendTrainer())
     kept = []

@@ -59,6 +59,7 @@ def test_the_menus_have_all_factorisations(matrix):
     assert explorer.message == "" and explorer.truncation.shapes[3][1] == 16
 
 
+@pytest.mark.long
 def test_a_rank_beyond_the_maximum(matrix):
     explorer = CompressionExplorer(matrix)
     explorer.rank_slider.value = 100
@@ -94,6 +95,7 @@ def test_stepping_through_a_flow():
     assert explorer.step_shown.step == cost.steps[-1]  # the last step stays the last
 
 
+@pytest.mark.long
 def test_a_shorter_flow_keeps_the_step_in_range():
     explorer = FlowExplorer()
     explorer.part.value = "backward"

@@ -128,6 +128,7 @@ def test_energy_and_time_are_those_of_the_samples_trained_on(teach, corpus, voca
     assert f"<b>{1e3 * meter.seconds:,.0f} ms</b>" in teach._result.value
 
 
+@pytest.mark.long
 def test_mixing_old_sentences_forgets_less(teach):
     lost = {}
     for old in (0, 8):
@@ -153,6 +154,7 @@ def test_a_fault_leaves_the_parameters_of_before(trainer, corpus, vocabulary, pa
     assert all(np.array_equal(trainer.store_parameters()[name], parameters[name]) for name in parameters)
 
 
+@pytest.mark.long
 def test_sentences_are_saved_as_a_corpus_and_taken_up_again(teach, trainer, corpus, vocabulary, tmp_path):
     folder = tmp_path / "mine"
     teach.save(str(folder))

@@ -51,6 +51,7 @@ def test_later_is_over_when_it_is_over():
     assert sys.meta_path == before
 
 
+@pytest.mark.long
 def test_the_tensor_library_needs_neither_pydantic_nor_pandas():
     use = "import sys, bttlab.tensor as t; [getattr(t, name) for name in t.__all__]"
     assert _python(f"{use}; print({{'pydantic', 'pandas'}} & sys.modules.keys())") == "set()\n"

@@ -81,7 +81,11 @@ def test_one_step_gives_the_parameters_of_the_reference(trainer, reference, samp
 
 @pytest.mark.parametrize(
     ("optimizer", "rate"),
-    [(SGD, 4e-3), pytest.param(MOMENTUM, 1e-3, marks=pytest.mark.long), (ADAMW, 3e-4)],
+    [
+        (SGD, 4e-3),
+        pytest.param(MOMENTUM, 1e-3, marks=pytest.mark.long),
+        pytest.param(ADAMW, 3e-4, marks=pytest.mark.long),
+    ],
     ids=lambda o: str(o),
 )
 def test_the_first_200_losses_are_those_of_the_reference(trainer, reference, samples, optimizer, rate):

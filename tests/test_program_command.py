@@ -96,7 +96,6 @@ def test_hazards_are_counted(capsys, monkeypatch, hazards):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--encoders", "1", "--rank", "99"], "choose ranks up to"),
         (["--tokens", "1"], "--tokens 1: a sample has 2 to 32 tokens"),
         (["--tokens", "33"], "--tokens 33: a sample has 2 to 32 tokens"),
         (["--gantt", "who.jpg"], "give a name that ends in .png"),

@@ -28,6 +28,7 @@ def test_a_page_runs_as_printed(page, capsys):
         assert last < 0.9 * first and names["parameters"].keys()
 
 
+@pytest.mark.long
 def test_the_types_of_pages_are_right(tmp_path):
     for page, text in PAGES.items():
         (tmp_path / f"{page}.py").write_text(text)

@@ -303,6 +303,7 @@ def test_weights_and_the_browser_say_that_the_last_checkpoint_is_damaged(corpus,
 # --- the browser
 
 
+@pytest.mark.long
 def test_the_browser_overlays_curves_and_opens_a_run(corpus, runs):
     folder = runs / "runs"
     results = [tiny_runs.train(folder / name, corpus, seed=seed) for seed, name in enumerate(("first", "second"))]

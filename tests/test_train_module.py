@@ -55,6 +55,7 @@ def train(call, corpus):
     return train
 
 
+@pytest.mark.long
 def test_a_run_needs_its_folder_alone(place, call, train):
     trained = train("Net", "--samples", 20, "--seed", 3)
     assert trained["status"] == "complete" and trained["module"] == "Net"

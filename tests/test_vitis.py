@@ -50,6 +50,7 @@ def test_what_is_missing_is_one_line(platforms, arguments, message):
     assert ("U50 platforms there: " + U50.platform in result.stderr) == ("xilinx_u51" in message)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["hw", "hw_emu"])
 def test_the_commands(platforms, target):
     result = make(f"TARGET={target}", "VPP=true", "CLOCK_MHZ=180", PLATFORM_REPO_PATHS=str(platforms))

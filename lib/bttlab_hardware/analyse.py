@@ -6,7 +6,7 @@ from math import ceil, floor
 from pathlib import Path
 
 from bttlab.util.errors import BttlabError
-from bttlab_hardware import latencies, rules, solve
+from bttlab_hardware import latencies, solve, violations
 from bttlab_hardware.compile import CompiledSource, compile_source
 from bttlab_hardware.graph import Graph, callee
 from bttlab_hardware.ir import Function, Module, read_module
@@ -14,13 +14,7 @@ from bttlab_hardware.loops import Body, Loop, natural_loops
 from bttlab_hardware.memories import Memories, Memory, Port, ports
 from bttlab_hardware.places import Place, Places
 from bttlab_hardware.pragmas import Pragma, Promise, promises, read_pragmas
-from bttlab_hardware.violations import (
-    Violation,
-    accesses_of,
-    of_operators,
-    of_pointers,
-    of_ports,
-)
+from bttlab_hardware.violations import Violation
 
 CLOCK_MHZ = 200
 # Distances between a store and a load of one address that are guaranteed, by the constant of config.h that defines them
@@ -113,13 +107,15 @@ def _schedule(
     promised = promises(inside, source.constants)
     inner = [other for other in loops if other.blocks < loop.blocks]
     body = Body(function, loop, [other.header for other in inner])
-    wrong = rules.of_pragmas(pragmas, source.preprocessed)
-    wrong += [v for f in module.functions for v in of_pointers(f, places)]
+    wrong = violations.of_pragmas(pragmas, source.preprocessed)
+    wrong += [v for f in module.functions for v in violations.of_pointers(f, places)]
     wrong += [
         Violation("loop", f"a loop is left inside the body at {_start(other, function, places)}") for other in inner
     ]
     memories = Memories(module, pragmas)
-    accesses, unresolved = accesses_of([i for block in body.order for i in function.blocks[block]], memories, places)
+    accesses, unresolved = violations.accesses_of(
+        [i for block in body.order for i in function.blocks[block]], memories, places
+    )
     wrong += unresolved
     if source.call_paths > 1:
         wrong.append(
@@ -128,13 +124,13 @@ def _schedule(
             )
         )
     used_ports = ports(accesses)
-    wrong += of_ports(used_ports, accesses, places)
-    wrong += rules.of_promises(inside, used_ports)
+    wrong += violations.of_ports(used_ports, accesses, places)
+    wrong += violations.of_promises(inside, used_ports)
     delays = _delays(module, places, pragmas, source.constants)
     marked = _mark_delays(function, delays)
-    wrong += rules.of_loop(inside, [p for p in pragmas if p not in inside], marked, source.constants)
+    wrong += violations.of_loop(inside, [p for p in pragmas if p not in inside], marked, source.constants)
     graph = Graph(function, body, dict(accesses))
-    wrong += of_operators(graph, places)
+    wrong += violations.of_operators(graph, places)
     clock = latencies.Clock(source.constants.get("CLOCK_MHZ", CLOCK_MHZ))
     carried = solve.edges(graph, promised)
     recurrences = solve.recurrences(graph, carried, clock, promised)
@@ -232,13 +228,11 @@ def _start(loop: Loop, function: Function, places: Places) -> str:
 
 def _exits(graph: Graph, times: solve.Times) -> list[solve.Recurrence]:
     """Return a recurrence for each exit condition: the next iteration starts when the condition is known."""
-    recurrences = []
-    for node in graph.exits:
-        latency = max(1, ceil(times.end[node]))
-        recurrences.append(
-            solve.Recurrence("whether there is a next iteration", "exit", latency, 1, False, node.instruction.line)
-        )
-    return recurrences
+    name = "whether there is a next iteration"
+    return [
+        solve.Recurrence(name, "exit", max(1, ceil(times.end[node])), 1, False, node.instruction.line)
+        for node in graph.exits
+    ]
 
 
 def _too_slow(recurrence: solve.Recurrence, places: Places) -> Violation:
@@ -264,7 +258,7 @@ def _spans(graph: Graph, times: solve.Times) -> list[Span]:
         if solve.is_load(node):
             loads.setdefault(node.access.memory, []).append(floor(times.start[node]))
         elif solve.is_store(node):
-            stores.setdefault(node.access.memory, []).append(times.visible(node))
+            stores.setdefault(node.access.memory, []).append(times.available(node))
     both = [memory for memory in loads if memory in stores and not memory.register]
     spans = [
         Span(m, min(loads[m]), max(stores[m]) - latencies.write_cycles(), max(stores[m]) - min(loads[m])) for m in both

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from bttlab_hardware.ir import Function
 
@@ -89,7 +90,7 @@ class Body:
         self.order = reverse_post_order(loop.header, self.successors)
         self._number = {block: i for i, block in enumerate(self.order)}
         self.predecessors = reversed_edges({block: self.successors[block] for block in self.order})
-        self._above = dominators(loop.header, self.successors)
+        self.above = dominators(loop.header, self.successors)
         # All edges that leave the loop or go back to its header lead to a common end, for post-dominators.
         self.exits = [
             b for b in self.order if len(function.successors(b)) != len(self.successors[b]) or not self.successors[b]
@@ -98,12 +99,9 @@ class Body:
         with_end = {b: self.successors[b] + ([end] if b in self.exits else []) for b in self.order} | {end: []}
         self._below = dominators(end, reversed_edges(with_end))
 
-    def above(self, block: str) -> str:
-        return self._above[block]
-
     def region(self, block: str) -> list[str]:
         """Return the blocks on all paths from a block's immediate dominator to it, in reverse order of the body."""
-        top = self._above[block]
+        top = self.above[block]
         region, stack = set(), list(self.predecessors[block])
         while stack:
             one = stack.pop()
@@ -115,20 +113,18 @@ class Body:
 
     def controllers(self, block: str) -> list[str]:
         """Return the blocks that a block is control-dependent on: their branches decide whether it is reached."""
-        return self._controllers().get(block, [])
+        return self._controllers.get(block, [])
 
+    @cached_property
     def _controllers(self) -> dict[str, list[str]]:
-        if not hasattr(self, "_control"):
-            self._control: dict[str, list[str]] = {}
-            for block in self.order:
-                others = self.successors[block]
-                if len(others) + (block in self.exits) < 2:
-                    continue
-                for other in others:
+        found: dict[str, list[str]] = {}
+        for block in self.order:
+            if len(self.successors[block]) + (block in self.exits) >= 2:
+                for other in self.successors[block]:
                     while other and other != self._below[block]:
-                        self._control.setdefault(other, []).append(block)
+                        found.setdefault(other, []).append(block)
                         other = self._below[other]
-        return self._control
+        return found
 
     def deciders(self, block: str) -> list[str]:
         """Return the blocks whose branches decide by which predecessor a block is reached from its dominator."""

@@ -105,8 +105,7 @@ class Memories:
 
     def access(self, instruction: Instruction) -> Access:
         """Return the access of a load or store; Unresolved if its pointer does not resolve to one variable."""
-        pointer = self._resolve(instruction.operands[-1])
-        return self._place(pointer)
+        return self._place(self._resolve(instruction.operands[-1]))
 
     def field(self, load: Instruction) -> tuple[str, int]:
         """Return the argument whose field a load reads or a store writes, and the field's offset in bytes, or raise."""
@@ -237,8 +236,7 @@ class Memories:
     ) -> Access:
         partitioned = [self._is_partitioned(variable, i) for i in range(len(shape))]
         register = all(partitioned)
-        words = 1
-        choices = 1
+        words = choices = 1
         for count, alone, place in zip(shape, partitioned, places, strict=True):
             if not alone:
                 words *= count

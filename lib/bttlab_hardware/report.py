@@ -9,6 +9,7 @@ from bttlab_hardware.census import KINDS, Census
 from bttlab_hardware.latencies import FILE
 
 SHOWN = 8  # recurrences in a table
+RECURRENCE = ("name", "kind", "latency", "distance", "promised", "interval")
 
 
 def to_dict(schedule: Schedule, counted: Census) -> dict[str, Any]:
@@ -39,15 +40,7 @@ def to_dict(schedule: Schedule, counted: Census) -> dict[str, Any]:
         ],
         "operators": {unit: dict(counts) for unit, counts in counted.units.items()},
         "recurrences": [
-            {
-                "name": recurrence.name,
-                "kind": recurrence.kind,
-                "latency": recurrence.latency,
-                "distance": recurrence.distance,
-                "promised": recurrence.promised,
-                "interval": recurrence.interval,
-                "place": schedule.places.text(recurrence.place),
-            }
+            {name: getattr(recurrence, name) for name in RECURRENCE} | {"place": schedule.places.text(recurrence.place)}
             for recurrence in schedule.recurrences
         ],
         "spans": [

@@ -415,7 +415,7 @@ class _Emitter:
             condition = self._selection(self._body, block, lambda _: "1'h1", "1'h0", stage, module)
             if condition != "1'h1":
                 conditions.append(_atom(condition))
-            block = self._body.above(block)
+            block = self._body.above[block]
         return " & ".join(conditions)
 
     def _selection(
@@ -429,7 +429,7 @@ class _Emitter:
         for block in body.region(target):
             ways = {o: text_of(block) if o == target else texts.get(o, otherwise) for o in body.successors[block]}
             texts[block] = self._choice(block, ways, stage, module)
-        return texts[body.above(target)]
+        return texts[body.above[target]]
 
     def _choice(self, block: str, ways: dict[str, str | None], stage: int | None, module: str) -> str | None:
         different = list(dict.fromkeys(text for text in ways.values() if text is not None))

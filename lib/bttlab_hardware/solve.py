@@ -137,23 +137,19 @@ class Times:
                 if end[other] > ready:
                     ready = end[other]
             for other in after.get(node, ()):
-                ready = max(ready, self.visible(other) if is_store(other) and is_load(node) else floor(start[other]))
+                ready = max(ready, self.available(other) if is_store(other) and is_load(node) else floor(start[other]))
             if node.gates > 1:
                 ready = max(ready, _tree([end[other] for other in node.inputs], self._parts[node]))
             start[node], end[node] = _span(ready, self._parts[node], self._cycles[node], node.kind)
 
-    def visible(self, store: Node) -> int:
-        """Return the first cycle in which a load sees the stored value."""
-        if store.access.memory.register:
-            return ceil(self.start[store])
-        return floor(self.start[store]) + latencies.write_cycles()
+    def available(self, source: Node) -> int:
+        return _available(source, self.start, self.end)
 
     def _too_early(self, carried: list[Edge], interval: int) -> dict[Node, float]:
         """Return the nodes that start before the value of an earlier iteration is available, and when it is."""
         later: dict[Node, float] = {}
         for edge in carried:
-            available = self.visible(edge.source) if is_store(edge.source) else ceil(self.end[edge.source])
-            least = available - interval * edge.distance
+            least = self.available(edge.source) - interval * edge.distance
             if floor(self.start[edge.target]) < least:
                 later[edge.target] = max(later.get(edge.target, 0.0), float(least))
         return later
@@ -163,8 +159,7 @@ def _tree(ready: list[float], part: float) -> float:
     """Return the time at which both inputs of the last gate of a tree are available; early inputs are joined first."""
     waiting = sorted(ready)
     while len(waiting) > 2:
-        _, end = _span(waiting[1], part, None, "logic")
-        waiting = sorted([*waiting[2:], end])
+        waiting = sorted([*waiting[2:], _span(waiting[1], part, None, "logic")[1]])
     return waiting[-1]
 
 
@@ -232,7 +227,7 @@ def _links(graph: Graph, carried: list[Edge], clock: latencies.Clock) -> list[tu
 
 
 def _available(source: Node, start: dict[Node, float], end: dict[Node, float]) -> int:
-    """Return the first cycle in which the value of a dependence can be used."""
+    """Return the first cycle in which a node's value can be used, a stored one by a load."""
     if not is_store(source):
         return ceil(end[source])
     if source.access.memory.register:

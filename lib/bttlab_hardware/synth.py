@@ -38,10 +38,7 @@ KINDS = {  # resource of each kind of Yosys cell, and how much of it a cell uses
 # Vivado builds delays of three cycles or more as shift registers (UG901), or from the length in trainer.cfg.
 LINK_SETTINGS = ROOT / "hls_src" / "vitis" / "processor" / "trainer.cfg"
 SHIFT_FROM = 3
-WIRES = {
-    "delay": ".in(in[0])",
-    "memory": ".load_address(in), .store(in[0]), .store_address(in), .stored(in)",
-}
+WIRES = {"delay": ".in(in[0])", "memory": ".load_address(in), .store(in[0]), .store_address(in), .stored(in)"}
 BOXES = tuple(WIRES)
 
 

@@ -47,7 +47,7 @@ class Signal:
         """Return the signal's name in a stage, as a module sees it."""
         if self.stage is None or stage is None:
             stage = self.stage
-        if self.stage is not None and stage < self.stage:
+        elif stage < self.stage:
             raise ValueError(f"{self.name} of stage {self.stage} is used in stage {stage}, before it: {self.place}")
         self.uses.setdefault(stage, set()).add(module)
         return self.name if stage == self.stage else f"{self.name}_at_{stage}"
@@ -153,19 +153,14 @@ class Design:
 
     def text(self, head: str) -> str:
         """Return the text of all modules, the top last."""
-        chains = {signal: self._chain(signal) for signal in self.signals}
+        chains = {signal: _chain(signal) for signal in self.signals}
         modules = sorted({s.module for s in self.signals if s.module})
         parts = [head]
         instances = []
         for module in modules:
             own = [s for s in self.signals if s.module == module]
-            inputs = [
-                (s, stage)
-                for s in self.signals
-                if s.module != module
-                for stage, users in s.uses.items()
-                if module in users
-            ]
+            others = [s for s in self.signals if s.module != module]
+            inputs = [(s, stage) for s in others for stage, users in s.uses.items() if module in users]
             outputs = [(s, stage) for s in own for stage, users in s.uses.items() if users - {module}]
             outputs += [(s, s.stage) for s in own if s in self.outputs and (s, s.stage) not in outputs]
             ports = [("input ", s, n) for s, n in inputs] + [("output", s, n) for s, n in outputs]
@@ -179,7 +174,7 @@ class Design:
                         declared.setdefault(s.bits, []).append(_name(s, n))
             for bits, names in sorted(declared.items()):
                 parts += _declaration(f"wire {bit_range(bits)}", names)
-            statements = list(self._statements.get(module, []))
+            statements = [*self._statements.get(module, [])]
             for s in own:
                 for earlier, later in chains[s]:
                     text = f"  delay #(.WIDTH({s.bits}), .CYCLES({later - earlier})) {_name(s, later)}_delay "
@@ -207,13 +202,12 @@ class Design:
                 lines += _declaration(f"wire {bit_range(s.bits)}", names) if names else []
         return [*lines, *instances, "endmodule"]
 
-    @staticmethod
-    def _chain(signal: Signal) -> list[tuple[int, int]]:
-        """Return pairs of consecutive stages in which a signal is used: each needs a delay."""
-        if signal.stage is None:
-            return []
-        stages = sorted({signal.stage, *(n for n in signal.uses if n is not None)})
-        return list(itertools.pairwise(stages))
+
+def _chain(signal: Signal) -> list[tuple[int, int]]:
+    """Return pairs of consecutive stages in which a signal is used: each needs a delay."""
+    if signal.stage is None:
+        return []
+    return list(itertools.pairwise(sorted({signal.stage, *(n for n in signal.uses if n is not None)})))
 
 
 def _name(signal: Signal, stage: int | None) -> str:

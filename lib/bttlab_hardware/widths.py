@@ -40,7 +40,8 @@ class Widths:
     """
 
     def __init__(self, order: Iterable[Instruction], header_phis: set[Instruction]) -> None:
-        self._order = [i for i in order if i.type not in ("void", "ptr") and not is_float_or_other(i.type)]
+        self._order = [i for i in order if not is_float_or_other(i.type)]
+        self._ranged = set(self._order)
         self._ranges: dict[Instruction, Range] = {}
         wide: set[Instruction] = set()
         for number in range(2 * ROUNDS):
@@ -90,13 +91,8 @@ class Widths:
         if value.kind == "instruction":
             if is_float_or_other(value.type):
                 return None
-            return self._ranges.get(value) or (None if value in self._pending() else full_range(value.type))
+            return self._ranges.get(value) or (None if value in self._ranged else full_range(value.type))
         return full_range(value.type)
-
-    def _pending(self) -> set[Instruction]:
-        if not hasattr(self, "_members"):
-            self._members = set(self._order)
-        return self._members
 
     def _range(self, instruction: Instruction) -> Range | None:
         kind = instruction.type
@@ -114,16 +110,16 @@ class Widths:
     def _demanded_bits(self, order: list[Instruction]) -> dict[Value, int]:
         """Return the number of low bits of each integer that are read."""
         demanded: dict[Value, int] = {}
-        changed = True
-        rounds = 0
-        while changed and rounds < 64:
-            changed, rounds = False, rounds + 1
+        for _ in range(64):
+            changed = False
             for instruction in reversed(order):
                 own = demanded.get(instruction, 0)
                 for value, bits in _demands(instruction, own):
                     if value.kind == "instruction" and demanded.get(value, 0) < bits:
                         demanded[value] = bits
                         changed = True
+            if not changed:
+                break
         return demanded
 
 
@@ -137,11 +133,8 @@ def _transfer(instruction: Instruction, operands: list[Range | None]) -> Range |
     kind = instruction.type
     full = full_range(kind)
     match instruction.opcode:
-        case "phi":
-            known = [r for r in operands if r is not None]
-            return (min(r[0] for r in known), max(r[1] for r in known)) if known else None
-        case "select":
-            known = [r for r in operands[1:] if r is not None]
+        case "phi" | "select":
+            known = [r for r in operands[instruction.opcode == "select" :] if r is not None]
             return (min(r[0] for r in known), max(r[1] for r in known)) if known else None
         case "icmp" | "fcmp":
             return 0, 1
@@ -190,7 +183,7 @@ def _transfer(instruction: Instruction, operands: list[Range | None]) -> Range |
 def _demands(instruction: Instruction, own: int) -> list[tuple[Value, int]]:
     """Return the number of low bits that an instruction reads of each operand, if `own` low bits of it are read."""
     operands = instruction.operands
-    whole = [(o, 0 if is_float_or_other(o.type) else element_bits(o.type)) for o in operands if o.type not in ("void",)]
+    whole = [(o, 0 if is_float_or_other(o.type) else element_bits(o.type)) for o in operands if o.type != "void"]
     match instruction.opcode:
         case "add" | "sub" | "mul" | "or" | "xor":
             return [(o, min(own, element_bits(o.type))) for o in operands]

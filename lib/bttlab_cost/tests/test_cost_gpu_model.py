@@ -168,6 +168,7 @@ def test_the_recorded_calibration_is_the_one_that_the_data_give(recorded):
     assert len(pairs) == 4 and all(one.median <= 0.20 for one in pairs.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("without", ["", "Mixtral-8x7B", "BlackMamba-2.8B", "flash"])
 def test_one_calibration_is_found_from_every_start_order_and_last_bit(without):
     flash = without == "flash"

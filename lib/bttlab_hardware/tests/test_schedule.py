@@ -66,7 +66,7 @@ def test_loop_without_fault(analysed):
     # A load of 3 cycles, an addition of 5; the store is seen a cycle later.
     store = next(node for node in found.graph.nodes if node.kind == "store")
     assert found.times.start[store] == 3 + 5
-    assert found.times.visible(store) == 9
+    assert found.times.available(store) == 9
 
 
 def test_census_counts_lanes_that_are_used(analysed):

@@ -58,6 +58,7 @@ def test_the_search_shows_what_it_is_about(lab):
     assert shown() == everything == set(lab._boxes)
 
 
+@pytest.mark.long
 def test_presets_are_what_the_record_says(lab):
     choices = {title.partition(" (")[0]: name for title, name in lab._preset.options}
     rows = read_records()["atis.json"]
@@ -116,6 +117,7 @@ def test_a_method_that_does_not_run_here_is_refused_at_once(workload):
         MethodRun("lino", 60, 3e-4, EnergyMeter(None, "none"), workload, device="cpu")
 
 
+@pytest.mark.long
 def test_the_figure_has_a_row_for_each_combination(lab):
     for _ in range(2):
         lab.train("dense", samples=20)
