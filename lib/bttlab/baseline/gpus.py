@@ -64,13 +64,7 @@ class Gpu:
 
 @cache
 def read_gpus() -> dict[str, Gpu]:
-    """Return the GPUs of the table by their names.
-
-    Raises
-    ------
-    GpuError
-        If it cannot be read.
-    """
+    """Return the GPUs of the table by their names; GpuError if it cannot be read."""
     try:
         rows = json.loads(GPUS.read_text(encoding="utf-8"))["gpus"]
         return {row.gpu: row for row in from_values(list[Gpu], rows)}

@@ -82,13 +82,7 @@ def _lengths(options: argparse.Namespace, model: Any) -> tuple[str, dict[int, in
 
 
 def parse_lengths(words: list[str]) -> dict[int, int]:
-    """Return the histogram that --lengths means.
-
-    Raises
-    ------
-    BttlabError
-        If it is neither a mean nor a histogram.
-    """
+    """Return the histogram that --lengths means; BttlabError if it is neither a mean nor a histogram."""
     if len(words) == 1 and re.fullmatch(r"\d+(\.\d+)?", words[0]):
         mean = float(words[0])
         longer = round((mean - int(mean)) * EPOCH_SAMPLES)

@@ -16,13 +16,7 @@ def is_spans(value: Any) -> bool:
 
 
 def read_spans(where: str, values: Any) -> list[Span]:
-    """Return spans in order.
-
-    Raises
-    ------
-    CorpusError
-        If a value is not a list of spans, or two overlap.
-    """
+    """Return spans in order; CorpusError if a value is not a list of spans, or two overlap."""
     if not isinstance(values, list):
         raise CorpusError(f"{where}: {str(values)[:40]!r} is not a list of spans, as other lines have")
     spans = []

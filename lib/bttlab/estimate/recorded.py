@@ -121,13 +121,7 @@ def source_digest(folder: Path = SOURCE) -> str:
 
 @cache
 def machine_record() -> MachineRecord:
-    """Return the record of the committed source.
-
-    Raises
-    ------
-    BttlabError
-        If it cannot be read.
-    """
+    """Return the record of the committed source; BttlabError if it cannot be read."""
     try:
         values = json.loads(RECORD.read_text(encoding="utf-8"))
         return MachineRecord(

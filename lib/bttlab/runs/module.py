@@ -84,13 +84,7 @@ def _changeable(folder: Path, files: list[Path]) -> Path | None:
 
 
 def keep_module(folder: Path, model: "ModuleModel") -> None:
-    """Write the copies of a new run's module.
-
-    Raises
-    ------
-    RunError
-        If the module has no file, or a copy cannot be written.
-    """
+    """Write the copies of a new run's module; RunError if the module has no file, or a copy cannot be written."""
     if not model.source:
         raise RunError(f"{model.title} has no file for a run to keep; load it from FILE.py (--model, load_module)")
     try:

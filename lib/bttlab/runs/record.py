@@ -103,13 +103,7 @@ class RunRecord:
         return asdict(self)
 
     def write(self, folder: Path) -> None:
-        """Write run.json: whole, or not at all.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written.
-        """
+        """Write run.json: whole, or not at all; OSError if it cannot be written."""
         write_file(Path(folder) / RUN_FILE, to_json({"format": FORMAT} | self.to_dict(), indent=1) + "\n")
 
 

@@ -36,13 +36,7 @@ def runs_folder() -> Path:
 
 
 def remember(*folders: Path) -> None:
-    """Let `runs_table` look into further folders, from now on.
-
-    Raises
-    ------
-    OSError
-        If that cannot be written.
-    """
+    """Let `runs_table` look into further folders, from now on; OSError if that cannot be written."""
     known, new = _remembered(), [str(folder.absolute()) for folder in folders]
     if new := [line for line in dict.fromkeys(new) if Path(line) not in known]:
         path = runs_folder() / FOLDERS
