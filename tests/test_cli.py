@@ -214,29 +214,6 @@ def test_labels_that_are_not_listed(tmp_path, capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("limit", "value", "code", "message"),
-    [
-        ("NOFILE", 64, 0, ""),
-        ("AS", 400 << 20, 2, "cannot be loaded"),
-        ("AS", 6 << 30, 2, "raise the limit of ulimit -v"),
-    ],
-)
-def test_small_limits_are_enough_or_one_line(tmp_path, corpus, limit, value, code, message):
-    script = (
-        "import resource, sys; from bttlab.cli import main; "
-        f"resource.setrlimit(resource.RLIMIT_{limit}, ({value}, {value})); sys.exit(main(sys.argv[1:]))"
-    )
-    arguments = [
-        {"reference": "emulated"}.get(argument, argument) for argument in train_arguments(corpus, tmp_path / "run")
-    ]
-    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
-    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
-    assert message in done.stderr.splitlines()[-1] and (code == 0 or done.stdout == "")
-    assert (tmp_path / "run").exists() == (code == 0)
-
-
-@pytest.mark.long
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, corpus):
     arguments = train_arguments(corpus, tmp_path / "run", "--epochs", "100000", "--json")
     command = [sys.executable, "-m", "bttlab", *arguments]

@@ -75,10 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return outcome.exit_code
     except BttlabError as error:
         return _fail(str(error), as_json)
-    except ImportError as error:
-        message = missing_package(error, "this command") if isinstance(error, ModuleNotFoundError) else None
-        if message is None and "shared object" in str(error):  # as where ulimit -v leaves too little room
-            message = f"a library cannot be loaded ({error}): raise the limits (ulimit -a), or: bttlab doctor"
+    except ModuleNotFoundError as error:
+        message = missing_package(error, "this command")
         if message is None:
             raise
         return _fail(message, as_json)

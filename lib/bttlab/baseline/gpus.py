@@ -22,35 +22,20 @@ class GpuError(BttlabError):
 
 @dataclass(frozen=True)
 class Gpu:
-    """A row of the table.
-
-    Attributes
-    ----------
-    aliases : list of str
-        Other names it goes by.
-    bf16_tflops : float
-        Peak of matrix products in BF16 on tensor cores, dense, sums in FP32, 10^12 operations a second.
-    fp32_tflops : float
-        Peak of FP32 arithmetic outside tensor cores, 10^12 operations a second.
-    bandwidth_gb_s : float
-        Of the memory, 10^9 bytes a second.
-    memory_mib : int
-        Memory that programs see, 2^20 bytes.
-    idle_w, board_w : float
-        Power without work, a typical reading of nvidia-smi, and the board's limit, W.
-    awake_w : list of float, optional
-        Power with clocks up and nothing running: low, middle and high of published readings, W.
-    """
+    """A row of the table."""
 
     gpu: str
-    aliases: list[str]
+    aliases: list[str]  # other names it goes by
+    # peak of matrix products in BF16 on tensor cores, dense, sums in FP32, 10^12 operations a second
     bf16_tflops: float
-    fp32_tflops: float
-    bandwidth_gb_s: float
-    memory_mib: int
+    fp32_tflops: float  # peak of FP32 arithmetic outside tensor cores, 10^12 operations a second
+    bandwidth_gb_s: float  # of the memory, 10^9 bytes a second
+    memory_mib: int  # memory that programs see, 2^20 bytes
+    # idle_w, board_w: power without work, a typical reading of nvidia-smi, and the board's limit, W
     idle_w: float
     board_w: float
     source: str
+    # power with clocks up and nothing running: low, middle and high of published readings, W
     awake_w: list[float] | None = None
 
     @property

@@ -21,40 +21,24 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Machine:
-    """Machine of a baseline; None where something is missing or unknown.
+    """Machine of a baseline; None where something is missing or unknown."""
 
-    Attributes
-    ----------
-    kind : {"cpu", "cuda"}
-    name : str
-        Of the processor, or of the GPU.
-    memory_bytes : int or None
-        Of the GPU.
-    driver, cuda, cudnn : str or None
-        Versions: of the NVIDIA driver, of the CUDA and cuDNN that PyTorch was built with.
-    precision : str
-        PyTorch's precision of float32 matrix products: "highest" is FP32 throughout.
-    cpu : str
-        Model of the host's processor.
-    cores, threads : int
-        Processors that the process may use, and threads that PyTorch used.
-    load_before, load_after : list of float
-        The system's load averages over 1, 5 and 15 minutes: who else was there.
-    """
-
-    kind: str
-    name: str
-    memory_bytes: int | None
+    kind: str  # "cpu", "cuda"
+    name: str  # of the processor, or of the GPU
+    memory_bytes: int | None  # of the GPU
+    # driver, cuda, cudnn: versions of the NVIDIA driver, of the CUDA and cuDNN that PyTorch was built with
     driver: str | None
     cuda: str | None
     cudnn: str | None
     torch: str
     python: str
     system: str
-    precision: str
-    cpu: str
+    precision: str  # PyTorch's precision of float32 matrix products: "highest" is FP32 throughout
+    cpu: str  # model of the host's processor
+    # cores, threads: processors that the process may use, and threads that PyTorch used
     cores: int
     threads: int
+    # load_before, load_after: the system's load averages over 1, 5 and 15 minutes: who else was there
     load_before: list[float]
     load_after: list[float]
 
@@ -86,76 +70,46 @@ class Stage:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of an eager step by category.
+    """Memory of an eager step by category."""
 
-    Attributes
-    ----------
-    tokens : int
-        Length of the utterance, the longest of the corpus that the model takes.
-    categories : dict of str to Share
-        "parameters", "gradients", "optimizer_state", "activations" (kept for the backward pass), "inputs" and
-        "temporaries" (every other tensor); at the peak they add up to it.
-    stages : dict of str to Stage
-        "forward", "backward", "update"; empty where the allocator keeps no statistics.
-    workspace : Quantity
-        What the allocator's peak holds beyond `peak`: scratch of matrix products, rounding.
-    """
-
-    tokens: int
+    tokens: int  # length of the utterance, the longest of the corpus that the model takes
+    # "parameters", "gradients", "optimizer_state", "activations" (kept for the backward pass), "inputs" and
+    # "temporaries" (every other tensor); at the peak they add up to it
     categories: dict[str, Share]
     peak: Quantity
-    stages: dict[str, Stage]
-    workspace: Quantity
+    stages: dict[str, Stage]  # "forward", "backward", "update"; empty where the allocator keeps no statistics
+    workspace: Quantity  # what the allocator's peak holds beyond `peak`: scratch of matrix products, rounding
 
 
 @dataclass(frozen=True)
 class Energy:
-    """A mode's energy a step, and the power trace it was drawn from.
+    """A mode's energy a step, and the power trace it was drawn from."""
 
-    Attributes
-    ----------
-    steps : int
-        Steps in the window; they go on after the timed ones until the meter has something to measure.
-    per_step, per_step_over_idle : Quantity
-        In joules.
-    trace_seconds, trace_watts : list of float
-        Power since the window began.
-    """
-
-    steps: int
+    steps: int  # steps in the window; they go on after the timed ones until the meter has something to measure
+    # per_step, per_step_over_idle: in joules
     per_step: Quantity
     per_step_over_idle: Quantity
+    # trace_seconds, trace_watts: power since the window began
     trace_seconds: list[float]
     trace_watts: list[float]
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Measurement of one mode.
+    """Measurement of one mode."""
 
-    Attributes
-    ----------
-    losses, step_seconds : list of float
-        Of each step, without warm-up.
-    median, lower_quartile, upper_quartile, mean : Quantity
-        Of `step_seconds`.
-    setup : Quantity
-        Seconds of capture and warm-up, in no step's time.
-    difference : Quantity
-        Largest relative difference of the first losses from eager's.
-    allocated, reserved, device : Quantity
-        Bytes: the most that tensors held, the most that PyTorch held for them, and what the whole device held in the
-        end, the CUDA context and other processes included.
-    """
-
+    # losses, step_seconds: of each step, without warm-up
     losses: list[float]
     step_seconds: list[float]
+    # median, lower_quartile, upper_quartile, mean: of `step_seconds`
     median: Quantity
     lower_quartile: Quantity
     upper_quartile: Quantity
     mean: Quantity
-    setup: Quantity
-    difference: Quantity
+    setup: Quantity  # seconds of capture and warm-up, in no step's time
+    difference: Quantity  # largest relative difference of the first losses from eager's
+    # allocated, reserved, device: bytes: the most that tensors held, the most that PyTorch held for them, and what the
+    # whole device held in the end, the CUDA context and other processes included
     allocated: Quantity
     reserved: Quantity
     device: Quantity
@@ -164,50 +118,29 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Record:
-    """A baseline.
+    """A baseline."""
 
-    Attributes
-    ----------
-    version : int
-        Of this layout.
-    date : str
-        When it ended, UTC.
-    bttlab, command : str
-        Version, and the command line that repeats it, places left out.
-    format : {"dense", "tt", "btt", "module"}
-    flow : str or None
-        Order of contraction; None for dense.
-    config : dict
-        `ModelConfig.to_dict`, or `ModuleConfig.to_dict`.
-    seed, steps, warmup : int
-        As asked for; a stopped baseline has shorter traces.
-    idle_power : Quantity
-        Watts before training, the device open and with nothing to do.
-    skipped : dict of str to str
-        Modes that gave no measurement, and why.
-    best : str
-        The mode with the lowest median.
-    """
-
-    version: int
-    date: str
+    version: int  # of this layout
+    date: str  # when it ended, UTC
+    # bttlab, command: version, and the command line that repeats it, places left out
     bttlab: str
     command: str
     machine: Machine
-    format: str
-    flow: str | None
-    config: dict[str, Any]
+    format: str  # "dense", "tt", "btt", "module"
+    flow: str | None  # order of contraction; None for dense
+    config: dict[str, Any]  # `ModelConfig.to_dict`, or `ModuleConfig.to_dict`
     corpus: CorpusUsed
     optimizer: str
     learning_rate: float
+    # seed, steps, warmup: as asked for; a stopped baseline has shorter traces
     seed: int
     steps: int
     warmup: int
-    idle_power: Quantity
+    idle_power: Quantity  # watts before training, the device open and with nothing to do
     memory: Memory
     modes: dict[str, Measurement]
-    skipped: dict[str, str]
-    best: str
+    skipped: dict[str, str]  # modes that gave no measurement, and why
+    best: str  # the mode with the lowest median
 
     def __post_init__(self) -> None:
         if self.best not in self.modes:

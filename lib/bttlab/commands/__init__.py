@@ -27,18 +27,10 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a command.
+    """Result of a command."""
 
-    Attributes
-    ----------
-    data : dict
-        For --json.
-    text : str or rich renderable
-        For people.
-    """
-
-    data: dict[str, Any]
-    text: Any
+    data: dict[str, Any]  # for --json
+    text: Any  # for people
     exit_code: int = 0
 
 
@@ -47,20 +39,12 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 @dataclass(frozen=True)
 class Check:
-    """Finding of the doctor about one thing.
-
-    Attributes
-    ----------
-    status : {"ok", "note", "problem"}
-        A note is something that is not here and that one may miss; a problem is broken and needed.
-    way_out : str
-        What to do about it.
-    data : dict
-        Details for --json.
-    """
+    """Finding of the doctor about one thing."""
 
     name: str
+    # "ok", "note", "problem": a note is something that is not here and that one may miss; a problem is broken and
+    # needed
     status: str
     detail: str
-    way_out: str = ""
-    data: dict[str, Any] = field(default_factory=dict)
+    way_out: str = ""  # what to do about it
+    data: dict[str, Any] = field(default_factory=dict)  # details for --json

@@ -33,29 +33,16 @@ class EstimateError(BttlabError):
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimate of training a model on the U50.
-
-    Attributes
-    ----------
-    flow : str or tuple of int
-        Order of contraction.
-    optimizer : {"sgd", "momentum", "adamw"}
-    lengths : mapping of int to int
-        Number of samples of an epoch by their number of real tokens.
-    work : Work
-        Of an epoch.
-    resources : Resources
-        Of the machine, the same for all models.
-    """
+    """Estimate of training a model on the U50."""
 
     model: ModelConfig
-    flow: Flow
-    optimizer: str
-    lengths: Mapping[int, int]
+    flow: Flow  # order of contraction
+    optimizer: str  # "sgd", "momentum", "adamw"
+    lengths: Mapping[int, int]  # number of samples of an epoch by their number of real tokens
     clock_mhz: float
-    work: Work
+    work: Work  # of an epoch
     memory: MemoryMap
-    resources: Resources
+    resources: Resources  # of the machine, the same for all models
 
     @property
     def samples(self) -> int:

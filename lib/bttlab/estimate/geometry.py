@@ -13,15 +13,9 @@ LUTRAM_LUTS = 8
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks that memories take.
+    """Blocks that memories take."""
 
-    Attributes
-    ----------
-    bram36 : float
-        A multiple of 0.5: a BRAM36 is two BRAM18.
-    """
-
-    bram36: float = 0
+    bram36: float = 0  # a multiple of 0.5: a BRAM36 is two BRAM18
     uram: int = 0
     lookup_tables: int = 0
     flip_flops: int = 0

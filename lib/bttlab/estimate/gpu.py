@@ -54,32 +54,17 @@ KERNELS = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """An operator of a step.
-
-    Attributes
-    ----------
-    flops, moved : float
-        Operations of matrix products, and bytes read and written.
-    """
+    """An operator of a step."""
 
     launches: int
+    # flops, moved: operations of matrix products, and bytes read and written
     flops: float
     moved: float
 
 
 @dataclass(frozen=True)
 class Modelled:
-    """A training step on a GPU; each figure low, middle and high.
-
-    Attributes
-    ----------
-    seconds, watts, joules : (float, float, float)
-        Of a step; of the board while it runs; of a step.
-    process_bytes : (float, float, float)
-        What the process holds: context, workspace, tensors in whole segments.
-    tensor_bytes : float
-        The most that tensors hold, counted.
-    """
+    """A training step on a GPU; each figure low, middle and high."""
 
     gpu: str
     format: str
@@ -87,11 +72,12 @@ class Modelled:
     model: ModelConfig | ModuleConfig
     tokens: int
     kernels: int
+    # seconds, watts, joules: of a step; of the board while it runs; of a step
     seconds: tuple[float, float, float]
     watts: tuple[float, float, float]
     joules: tuple[float, float, float]
-    process_bytes: tuple[float, float, float]
-    tensor_bytes: float
+    process_bytes: tuple[float, float, float]  # what the process holds: context, workspace, tensors in whole segments
+    tensor_bytes: float  # the most that tensors hold, counted
 
     @property
     def label(self) -> str:

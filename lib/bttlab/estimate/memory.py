@@ -32,24 +32,13 @@ GROUPS = (
 
 @dataclass(frozen=True)
 class BankUse:
-    """A bank or an operand buffer, and the part of it that a program uses.
-
-    Attributes
-    ----------
-    kind : {"uram", "bram"}
-    depth : int
-        Number of words.
-    groups : dict of str to int
-        Number of words that the program uses, by `GROUPS`.
-    word_vectors : int
-        Vectors of LANES values in a word: 1 in a bank; one for each row in an operand buffer.
-    """
+    """A bank or an operand buffer, and the part of it that a program uses."""
 
     name: str
-    kind: str
-    depth: int
-    groups: dict[str, int]
-    word_vectors: int
+    kind: str  # "uram", "bram"
+    depth: int  # number of words
+    groups: dict[str, int]  # number of words that the program uses, by `GROUPS`
+    word_vectors: int  # vectors of LANES values in a word: 1 in a bank; one for each row in an operand buffer
     blocks: Blocks
 
     @property
@@ -63,15 +52,10 @@ class BankUse:
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """Memory map of a model's training.
-
-    Attributes
-    ----------
-    own : tuple of OnChipMemory
-        The machine's memories for program, tables, sums and queues, which do not depend on the model.
-    """
+    """Memory map of a model's training."""
 
     banks: tuple[BankUse, ...]
+    # the machine's memories for program, tables, sums and queues, which do not depend on the model
     own: tuple[OnChipMemory, ...]
 
     @property

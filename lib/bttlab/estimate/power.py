@@ -46,15 +46,10 @@ class PowerLevels:
 
 @dataclass(frozen=True)
 class Power:
-    """Power that the board takes from 12 V, in watts.
+    """Power that the board takes from 12 V, in watts."""
 
-    Attributes
-    ----------
-    components : mapping of str to Quantity
-        "board, idle", "HBM, on" and "clocks" while the overlay is on the card; while the kernel runs also "engines",
-        "other operators", "switches and registers", "memories" and "HBM transfers".
-    """
-
+    # "board, idle", "HBM, on" and "clocks" while the overlay is on the card; while the kernel runs also "engines",
+    # "other operators", "switches and registers", "memories" and "HBM transfers"
     components: Mapping[str, Quantity]
 
     @property

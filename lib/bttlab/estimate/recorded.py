@@ -38,26 +38,15 @@ TARGET = 0.70  # of the shell's user budget: the share up to which routing at 20
 
 @dataclass(frozen=True)
 class OnChipMemory:
-    """Identical memories of the machine.
+    """Identical memories of the machine."""
 
-    Attributes
-    ----------
-    name : str
-        Variable in the source; "bank_7" is one memory, "operand_buffer" are all rows of both engines.
-    count : int
-        Number of memories.
-    words, bits : int
-        Depth and width of each.
-    kind : {"uram", "bram", "lutram"}
-    loads, stores : int
-        Loads and stores of each in a cycle.
-    """
-
-    name: str
-    count: int
+    name: str  # variable in the source; "bank_7" is one memory, "operand_buffer" are all rows of both engines
+    count: int  # number of memories
+    # words, bits: depth and width of each
     words: int
     bits: int
-    kind: str
+    kind: str  # "uram", "bram", "lutram"
+    # loads, stores: loads and stores of each in a cycle
     loads: int
     stores: int
 
@@ -72,27 +61,16 @@ class OnChipMemory:
 
 @dataclass(frozen=True)
 class MachineRecord:
-    """The result of the analysis of the machine's source.
+    """The result of the analysis of the machine's source."""
 
-    Attributes
-    ----------
-    sources : str
-        SHA-256 of the synthesis source.
-    clock_mhz : float
-        Clock of the schedule.
-    interval, stages, depth : int
-        Cycles, as in `bttlab_hardware.Schedule`.
-    units : dict of str to dict of str to int
-        Number of operators of each unit, by kind.
-    """
-
-    sources: str
-    clock_mhz: float
+    sources: str  # SHA-256 of the synthesis source
+    clock_mhz: float  # clock of the schedule
+    # interval, stages, depth: cycles, as in `bttlab_hardware.Schedule`
     interval: int
     stages: int
     depth: int
     violations: int
-    units: dict[str, dict[str, int]]
+    units: dict[str, dict[str, int]]  # number of operators of each unit, by kind
     memories: tuple[OnChipMemory, ...]
 
     @property

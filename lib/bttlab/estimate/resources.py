@@ -25,14 +25,9 @@ _OF_CONTROL = {"lookup_tables": "control_port_lookup_tables", "flip_flops": "con
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of the kernel, and their share of the shell's user budget.
+    """Resources of the kernel, and their share of the shell's user budget."""
 
-    Attributes
-    ----------
-    parts : dict of str to dict of str to Quantity
-        Use of each of `RESOURCES`, by part: operators, logic, registers, memories, ports.
-    """
-
+    # use of each of `RESOURCES`, by part: operators, logic, registers, memories, ports
     parts: dict[str, dict[str, Quantity]]
 
     def total(self, resource: str) -> Quantity:

@@ -29,25 +29,16 @@ STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "IO": "outside the 
 
 @dataclass(frozen=True)
 class Work:
-    """Work of the machine, for a sample or an epoch.
+    """Work of the machine, for a sample or an epoch."""
 
-    Attributes
-    ----------
-    cycles : Counter of (str, str) to int
-        By stage and layer. A cycle counts for the first instruction that needs it, so an instruction that overlaps
-        completely with earlier ones counts none.
-    busy, acting : Counter of str to int
-        Cycles in which each unit does a step, and those of them in which the step is not idle.
-    multiplications : int
-        Multiplications of the engines: rows in use times lanes, over all acting steps.
-    reads, writes : Counter of str to int
-        Reads and writes of each bank ("bank 7") and operand buffer ("buffer 0", all rows together).
-    """
-
+    # by stage and layer. A cycle counts for the first instruction that needs it, so an instruction that overlaps
+    # completely with earlier ones counts none.
     cycles: Table
+    # busy, acting: cycles in which each unit does a step, and those of them in which the step is not idle
     busy: Counter
     acting: Counter
-    multiplications: int
+    multiplications: int  # multiplications of the engines: rows in use times lanes, over all acting steps
+    # reads, writes: reads and writes of each bank ("bank 7") and operand buffer ("buffer 0", all rows together)
     reads: Counter
     writes: Counter
 

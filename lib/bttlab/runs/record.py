@@ -45,52 +45,25 @@ class GitState:
 
 @settings(RecordError, frozen=False)
 class RunRecord:
-    """Record of a run.
+    """Record of a run."""
 
-    Attributes
-    ----------
-    kind : str
-        "training" or "estimate"; of older versions "baseline" and "methods", too.
-    configuration : dict
-        Settings in one level, JSON-ready.
-    device : str
-        Description.
-    id : str
-        Hexadecimal: of trials a digest of the configuration, else random.
-    status : {"running", "complete", "stopped", "failed"}
-    error : str
-        Why it failed, in a sentence.
-    begun, ended : str
-        ISO 8601, UTC; `ended` is empty while it runs.
-    corpus : dict
-        "name" and "sha256".
-    versions : dict
-        Package to version.
-    git : GitState or None
-        Of the checkout that ran; None outside of one.
-    figures : dict
-        Name to value, unit, provenance and how.
-    checkpoint : str
-        File in the run's folder; empty if there is none.
-    sweep : str
-        Name of the sweep that the run is a trial of, or empty.
-    """
-
-    kind: str
+    kind: str  # "training" or "estimate"; of older versions "baseline" and "methods", too
     name: str
-    configuration: dict[str, Any]
-    device: str
+    configuration: dict[str, Any]  # settings in one level, JSON-ready
+    device: str  # description
+    # Hexadecimal: of trials a digest of the configuration, else random
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    status: str = RUNNING
-    error: str = ""
+    status: str = RUNNING  # "running", "complete", "stopped", "failed"
+    error: str = ""  # why it failed, in a sentence
+    # begun, ended: ISO 8601, UTC; `ended` is empty while it runs
     begun: str = field(default_factory=lambda: now())
     ended: str = ""
-    corpus: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    git: GitState | None = None
-    figures: dict[str, Figure] = field(default_factory=dict)
-    checkpoint: str = ""
-    sweep: str = ""
+    corpus: dict[str, str] = field(default_factory=dict)  # "name" and "sha256"
+    versions: dict[str, str] = field(default_factory=dict)  # package to version
+    git: GitState | None = None  # of the checkout that ran; None outside of one
+    figures: dict[str, Figure] = field(default_factory=dict)  # name to value, unit, provenance and how
+    checkpoint: str = ""  # file in the run's folder; empty if there is none
+    sweep: str = ""  # name of the sweep that the run is a trial of, or empty
 
     def end(self, status: str, error: str = "") -> None:
         self.status, self.error, self.ended = status, error, now()

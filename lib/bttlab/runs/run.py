@@ -66,28 +66,14 @@ class DivergedRun(RunError):
 
 @dataclass(frozen=True)
 class RunResult:
-    """Result of `Run.train`.
+    """Result of `Run.train`."""
 
-    Attributes
-    ----------
-    signal : int or None
-        The signal that stopped it, if one did.
-    position : int
-        Samples of the current epoch so far.
-    epoch : dict or None
-        The line of metrics.jsonl for the last finished epoch.
-    test : dict or None
-        Scores on the test split, of a complete run.
-    parameters_sha256 : str
-        `tensors_digest` of the parameters.
-    """
-
-    signal: int | None
+    signal: int | None  # the signal that stopped it, if one did
     epochs_done: int
-    position: int
-    epoch: dict[str, Any] | None
-    test: dict[str, Any] | None
-    parameters_sha256: str
+    position: int  # samples of the current epoch so far
+    epoch: dict[str, Any] | None  # the line of metrics.jsonl for the last finished epoch
+    test: dict[str, Any] | None  # scores on the test split, of a complete run
+    parameters_sha256: str  # `tensors_digest` of the parameters
 
 
 @dataclass(frozen=True)

@@ -25,17 +25,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     return tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
 
 
-def writable_by_others(path: str | Path, owned: bool = False) -> Path | None:
+def writable_by_others(path: str | Path) -> Path | None:
     """Return what lets every user of the machine change a file: it, or a folder on the way to it; None if nothing does.
 
-    A folder in which only owners may remove names, as /tmp, does not count.
-
-    Parameters
-    ----------
-    path : path
-        It need not be there yet.
-    owned : bool
-        Whether what lies on the way must be root's or this user's, too.
+    The file need not be there yet. A folder in which only owners may remove names, as /tmp, does not count.
     """
     ways = [Path(way) for way in (os.path.abspath(path), os.path.realpath(path))]
     for place in dict.fromkeys(place for way in ways for place in (way, *way.parents)):
@@ -45,8 +38,6 @@ def writable_by_others(path: str | Path, owned: bool = False) -> Path | None:
             continue
         sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         if status.st_mode & stat.S_IWOTH and not sticky:
-            return place
-        if owned and status.st_uid not in (0, os.geteuid()):
             return place
     return None
 

@@ -15,22 +15,13 @@ class QuantityError(BttlabError, ValueError):
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number, or None with a reason.
-
-    Attributes
-    ----------
-    provenance : str or None
-        "measured", "modelled" or "published"; None where there is no value.
-    how : str
-        The meter, model or source; where there is no value, the reason.
-    low, high : float, optional
-        The band that the uncertainty of the inputs gives the value.
-    """
+    """A number, or None with a reason."""
 
     value: float | None
     unit: str
-    provenance: str | None
-    how: str
+    provenance: str | None  # "measured", "modelled" or "published"; None where there is no value
+    how: str  # the meter, model or source; where there is no value, the reason
+    # low, high: the band that the uncertainty of the inputs gives the value
     low: float | None = None
     high: float | None = None
 

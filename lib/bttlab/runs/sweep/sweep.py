@@ -34,29 +34,15 @@ class SweepError(BttlabError):
 
 @dataclass
 class Progress:
-    """Progress of a sweep.
+    """Progress of a sweep."""
 
-    Attributes
-    ----------
-    total : int
-        Trials.
-    records : dict of str to RunRecord
-        Trials that have ended or failed, by id.
-    running : set of str
-        Trials that workers have, by id.
-    seconds_left : float or None
-        Estimate; None until a trial has ended.
-    note : str
-        Other activity, such as waiting for workers.
-    """
-
-    total: int
-    records: dict[str, RunRecord] = field(default_factory=dict)
-    running: set[str] = field(default_factory=set)
+    total: int  # trials
+    records: dict[str, RunRecord] = field(default_factory=dict)  # trials that have ended or failed, by id
+    running: set[str] = field(default_factory=set)  # trials that workers have, by id
     best: RunRecord | None = None
     workers: int = 0
-    seconds_left: float | None = None
-    note: str = ""
+    seconds_left: float | None = None  # estimate; None until a trial has ended
+    note: str = ""  # other activity, such as waiting for workers
 
     @property
     def failed(self) -> int:
