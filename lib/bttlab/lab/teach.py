@@ -21,6 +21,7 @@ from bttlab.lab.energy_meters import EnergyMeter, meter_of
 from bttlab.lab.explorer import row, slider
 from bttlab.model import LEARNING_RATES, NumericalFault, Optimizer, Predictions, Trainer
 from bttlab.util.errors import BttlabError
+from bttlab.util.quantities import in_digits
 
 SIMILAR = 3  # sentences of dev that are shown
 STEPS, MOST_STEPS, OLD, MOST_OLD = 5, 40, 2, 16
@@ -339,10 +340,10 @@ def _learned(losses: tuple[float, float], learned: bool, updates: int, old: int)
 def _cost(seconds: float, meter: EnergyMeter) -> str:
     low, joules, high = (1e3 * value for value in meter.joules)
     if meter.seconds:
-        here = f"this computer's emulation: {1e3 * seconds:,.0f} ms, measured"
-        took = f"<b>{1e3 * meter.seconds:,.0f} ms</b> on a U50 (modelled; {here})"
+        here = f"this computer's emulation: {in_digits(1e3 * seconds)} ms, measured"
+        took = f"<b>{in_digits(1e3 * meter.seconds)} ms</b> on a U50 (modelled; {here})"
     else:
-        took = f"<b>{1e3 * seconds:,.0f} ms</b> (measured)"
+        took = f"<b>{in_digits(1e3 * seconds)} ms</b> (measured)"
     if meter.provenance is None:
         return f"<br>Training took {took}; energy: none, {escape(meter.how)}."
     band = f", {low:,.0f} to {high:,.0f}" if high > low else ""
