@@ -217,7 +217,7 @@ def test_a_module_with_frozen_parts_is_taught(tmp_path, corpus, vocabulary):
     (tmp_path / "net.py").write_text(FROZEN)
     module = load_module(f"{tmp_path / 'net.py'}:Net")
     trainer = open_trainer(module, "emulated")
-    trainer.load_parameters(module.initial_parameters(0))
+    trainer.load_parameters(module.parameters())
     teach = Teach(trainer, corpus, vocabulary, "fly to denver")
     teach.correct("denver", SLOT)
     before = trainer.store_parameters()

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 # Not prose: code, formulas, links, tables, numbers of exercises and notebooks, names such as RTX-3090 and G1.
 LEFT_OUT = (
-    r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)|<[^>]*>|\*\*\d\.\*\*|^\|.*\|$|arXiv [\d.]+",
+    r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)|<[^>]*>|\*\*\d\.\*\*|^\|.*\|$|arXiv\s[\d.]+",
     r"[Nn]otebooks? [\d, and to]+|[Ee]xercise \d|\b0\d\b(\.\d)?|[A-Za-z]\w*-\d+\w*|[A-Z]+\d+\w*",
 )
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?<!,)")
