@@ -321,7 +321,10 @@ def test_05(objects):
     (pair,) = [(n, bank) for n in (5, 6, 7) for bank in range(16) if not _judge("05.2", (n, bank))]
     n, bank = pair
     _try(
-        "05.2", (), [pair, list(pair)], [(n + 1, bank), (n - 1, bank), (n, bank + 1), (n, 0.5), n, (n,), (n, None), "6"]
+        "05.2",
+        (),
+        [pair, list(pair), (n, f"bank {bank}")],
+        [(n + 1, bank), (n - 1, bank), (n, bank + 1), (n, 0.5), n, (n,), (n, None), "6"],
     )
     wrong = [Design(2, 4, "auto"), Design(4, 12, "bidirectional"), Design(4, 12, "auto"), 4, "4", None]
     _try("05.3", (lengths,), [Design(4, 4, "auto")], wrong)

@@ -176,7 +176,7 @@ def test_the_ratios_name_numerator_denominator_and_band():
     gpu = _run_with("GPU", (4.0, 12.0, 40.0), {"footprint": 50e6})
     first, paper = ratios([card, gpu], "footprint")
     assert first == (
-        "2: energy a sample: GPU / U50 = 6 x (1 to 40; modelled / modelled); memory: 50.0 MB / 2.0 MB "
+        "2: energy per sample: GPU / U50 = 6 x (1 to 40; modelled / modelled); memory: 50.0 MB / 2.0 MB "
         "= 25 x (modelled / modelled)"
     )
     assert "30 to 51 in memory" in paper and "arXiv 2501.06663" in paper

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpu", metavar="NAME", help="a GPU of data/gpus.json (default: all of them, side by side)")
     add("--tokens", metavar="N", help="tokens of the data set, as 1500000 or 1.5M")
     add("--epochs", type=int, default=1, metavar="N", help="times that the data set is trained on (default: 1)")
-    add("--batch", type=int, metavar="N", help="sequences a step (default: as many as always fit)")
+    add("--batch", type=int, metavar="N", help="sequences per step (default: as many as always fit)")
     add("--gpus", type=int, metavar="N", help="several GPUs of this kind (default: one)")
     add(
         "--parallel",

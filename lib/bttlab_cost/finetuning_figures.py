@@ -69,7 +69,7 @@ def draw_throughput(calibration: Calibration) -> Picture:
 
 
 def _throughput_panel(axes: Axes, members: Sequence[Throughput], calibration: Calibration) -> None:
-    style(axes, "", "sequences a step", "sequences/s")
+    style(axes, "", "sequences per step", "sequences/s")
     equation = xia2024.equation_2(members)
     for name, colour, marker, dense in (("sparse", SPARSE, "o", False), ("dense", DENSE, "s", True)):
         chosen = [point for point in members if (point.config.sparsity == 1) == dense]
@@ -95,7 +95,7 @@ def draw_stages(calibration: Calibration) -> Picture:
     figure = new_figure(9.2, 3.6)
     panels = figure.subplots(1, len(models))
     for axes, model in zip(panels, models, strict=True):
-        style(axes, f"{model}, A40", "batch size", "seconds a step")
+        style(axes, f"{model}, A40", "batch size", "seconds per step")
         chosen = [point for point in xia2024.stages() if point.model == model]
         for place, point in enumerate(chosen):
             for shift, seconds, hatch in (

@@ -48,7 +48,7 @@ def test_first_minute(opened):
     lab = opened("00_start_here")
     run(lab, "import numpy as np")
     cell = lab.run_cell_with("LEARNING_RATE = 4e-3", wait=False)
-    lab.page.wait_for_function("() => /after 9,\\d+ samples/.test(document.body.innerText)", timeout=120_000)
+    lab.page.wait_for_function("() => /of [5-9],\\d+ samples/.test(document.body.innerText)", timeout=300_000)
     lab.interrupt()
     lab.until(lambda: "*" not in cell.locator(".jp-InputPrompt").inner_text())
     lab.page.add_style_tag(content=".jp-OutputArea-child:has([data-mime-type*='stdout']) { display: none }")

@@ -40,22 +40,7 @@ def guarded(action: Callable) -> Callable:
 
 
 class Ask:
-    """A line to type into, and the model's answer below it. Make one the last line of a cell.
-
-    Parameters
-    ----------
-    trainer : Trainer
-        Its parameters are those that the model has when it is asked.
-    corpus : Corpus
-        Its label lists name the labels.
-    sentence : str
-        The first one.
-
-    Attributes
-    ----------
-    answer : Labelled or None
-        The last answer.
-    """
+    """A line to type into, and the model's answer below it. Make one the last line of a cell."""
 
     def __init__(self, trainer: Trainer, corpus: Corpus, vocabulary: Vocabulary, sentence: str = ""):
         self.trainer, self.corpus, self._vocabulary = trainer, corpus, vocabulary

@@ -78,13 +78,7 @@ def spectra(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int]) -
 def draw_truncation(
     matrices: Mapping[str, Tensor], out_modes: Sequence[int], in_modes: Sequence[int], ranks: Sequence[int]
 ) -> Picture:
-    """Draw error and parameters over the rank.
-
-    Parameters
-    ----------
-    matrices : mapping of str to Tensor
-        Of one shape, under the names that the legend gives them.
-    """
+    """Draw error and parameters over the rank."""
     figure = new_figure(8.3, 3.2)
     left, right = figure.subplots(1, 2)
     style(left, "What is lost (measured)", "rank", "error, part of the norm")
@@ -101,17 +95,7 @@ def draw_truncation(
 
 
 class CompressionExplorer(Explorer):
-    """Fold a matrix, cut its ranks, and see what is left.
-
-    Parameters
-    ----------
-    matrix : Tensor, shape (out, in)
-
-    Attributes
-    ----------
-    truncation : Truncation
-        The one that is drawn.
-    """
+    """Fold a matrix, cut its ranks, and see what is left."""
 
     def __init__(self, matrix: Tensor):
         self._matrix = matrix

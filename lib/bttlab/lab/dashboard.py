@@ -162,15 +162,7 @@ class Dashboard:
 
     @_button
     def start(self, target: str | None = None, samples: int | None = None) -> None:
-        """Start a run with the values of the controls.
-
-        Parameters
-        ----------
-        target : str, optional
-            Choose this one first.
-        samples : int, optional
-            Set the slider first.
-        """
+        """Start a run with the values of the controls."""
         active = self._active
         if active is not None:
             raise BttlabError(f"{active.name} is {active.state}: stop it, or let it end, before you start another run")

@@ -406,17 +406,7 @@ def evaluation_ends(total: int) -> list[int]:
 
 
 class BaselineRun(DashboardRun):
-    """PyTorch training as `bttlab baseline` measures it: the samples, order and initial parameters of the U50.
-
-    Parameters
-    ----------
-    *common
-        As for `DashboardRun`.
-    format, device : str
-        As for `bttlab.baseline.BaselineSetting`.
-    mode : str
-        How a step is run: one of `bttlab.baseline.modes_of`.
-    """
+    """PyTorch training as `bttlab baseline` measures it: the samples, order and initial parameters of the U50."""
 
     follows_learning_rate = False
 
@@ -461,15 +451,7 @@ class BaselineRun(DashboardRun):
 
 
 class ModelledRun(BaselineRun):
-    """A run of a GPU that is not here: losses trained on the CPU; time, energy and memory modelled.
-
-    Parameters
-    ----------
-    *common, format
-        As for `BaselineRun`.
-    model : callable
-        Takes one sample, returns the `bttlab.estimate.gpu.Modelled` step on it.
-    """
+    """A run of a GPU that is not here: losses trained on the CPU; time, energy and memory modelled."""
 
     def __init__(self, *common: Any, format: str, model: Callable[[Samples], Modelled]):
         super().__init__(*common, format=format, device="cpu", mode="eager")
@@ -500,15 +482,7 @@ def step_memory(step: Modelled) -> dict[str, Quantity]:
 
 
 class BesideRun(DashboardRun):
-    """A modelled GPU that makes the steps of another run: its losses are that run's, nothing is trained for it.
-
-    Parameters
-    ----------
-    run : DashboardRun
-        On a card, of the same computation.
-    model : callable
-        As for `ModelledRun`.
-    """
+    """A modelled GPU that makes the steps of another run: its losses are that run's, nothing is trained for it."""
 
     def __init__(self, run: DashboardRun, name: str, meter: EnergyMeter, model: Callable[[Samples], Modelled]):
         super().__init__(name, run.total, run.learning_rate, meter)

@@ -28,15 +28,7 @@ STAYS = {"parameters", "gradients", "optimizer state", "activations"}  # in a ba
 
 
 class Programs:
-    """Estimates of designs; a thread compiles each program once.
-
-    Parameters
-    ----------
-    lengths : mapping of int to int
-        How many samples of each length an epoch has.
-    done : callable
-        Is told whenever a program is there; in the thread.
-    """
+    """Estimates of designs; a thread compiles each program once."""
 
     def __init__(self, lengths: Mapping[int, int], done):
         self._lengths, self._done = dict(lengths), done
@@ -100,20 +92,7 @@ def grid(encoders: int) -> list[Design]:
 
 
 class DesignExplorer(Explorer):
-    """Move the sliders or click on a point to choose a design.
-
-    Parameters
-    ----------
-    lengths : mapping of int to int
-        How many samples of each length an epoch has.
-    design : Design
-        Where the controls stand at first.
-
-    Attributes
-    ----------
-    estimate : Estimate or None
-        None while its program is compiled.
-    """
+    """Move the sliders or click on a point to choose a design."""
 
     def __init__(self, lengths: Mapping[int, int], design: Design):
         self.encoders = slider(design.encoders, 1, MOST_ENCODERS, "encoders")

@@ -48,15 +48,7 @@ class EnergyMeter:
 
 
 class PowerMeter(EnergyMeter):
-    """Energy as power times time; power is read after each piece of training.
-
-    Parameters
-    ----------
-    watts : callable
-        Returns the current power.
-    how : str
-        The sensor.
-    """
+    """Energy as power times time; power is read after each piece of training."""
 
     def __init__(self, watts: Callable[[], float], how: str):
         super().__init__("measured", how)
@@ -71,10 +63,6 @@ class ModelledMeter(EnergyMeter):
     """The energy that a card would have needed: modelled power times modelled time of each sample.
 
     The time that an emulated card takes plays no part in it.
-
-    Parameters
-    ----------
-    optimizer : {"sgd", "momentum", "adamw"}
     """
 
     def __init__(self, config: ModelConfig, optimizer: str = "sgd"):

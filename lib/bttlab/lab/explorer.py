@@ -16,20 +16,7 @@ KEEP_SECONDS = 2.0  # after the last change
 
 
 class Explorer:
-    """Redraws its figures whenever one of its controls moves.
-
-    Parameters
-    ----------
-    figures : Figure
-        Side by side, where the window is wide enough.
-    controls : sequence of ipywidgets.Widget
-        Controls inside boxes are found.
-
-    Attributes
-    ----------
-    results, message : str
-        Shown above the figures.
-    """
+    """Redraws its figures whenever one of its controls moves."""
 
     def __init__(self, *figures: Figure, controls: Sequence[widgets.Widget]):
         self._figures, self._live = figures, LiveFigures(figures)

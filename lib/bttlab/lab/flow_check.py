@@ -43,13 +43,7 @@ def show_program(program: LayerProgram, most: int = 8) -> None:
 
 
 def check_flow(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
-    """Run a flow on the card; print the error of each result against autograd in double precision.
-
-    Parameters
-    ----------
-    overlay, layer, flow, x, dy
-        As for `bttlab.card.layer.run_layer`.
-    """
+    """Run a flow on the card; print the error of each result against autograd in double precision."""
     run = run_layer(overlay, layer, flow, x, dy)
     errors = autograd_errors(run, layer, x, dy)
     wrong = wrong_results(errors)

@@ -19,15 +19,7 @@ HEIGHT = 0.8  # of a bar, of 1 from lane to lane
 
 
 def gantt_figure(instructions: Sequence[Instruction], timing: Timing, title: str) -> Figure:
-    """Draw the timeline of the units and of the parts of the model.
-
-    Parameters
-    ----------
-    instructions : sequence of Instruction
-        Of a run of the loop.
-    timing : Timing
-        Of `time_program`.
-    """
+    """Draw the timeline of the units and of the parts of the model."""
     parts = sorted({part_of(i) for i in instructions}, key=_place_of)
     figure = new_figure(13, 2.4 + 0.36 * (len(UNIT_NAMES) + len(parts)))
     units, models = figure.subplots(2, 1, sharex=True, height_ratios=(len(UNIT_NAMES), len(parts)))

@@ -26,13 +26,7 @@ class Hover:
         self._drawn: list[Artist] = []
 
     def point(self, axes: Axes | None, x: float | None) -> bool:
-        """Choose the place that `show` shows; returns whether it is another than before.
-
-        Parameters
-        ----------
-        axes : Axes or None
-            The panel under the mouse.
-        """
+        """Choose the place that `show` shows; returns whether it is another than before."""
         before, self._place = self._place, None
         if axes is not None and x is not None:
             known = np.concatenate([np.zeros(0), *(_points(line)[0] for line in _named(axes))])

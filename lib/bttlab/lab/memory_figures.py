@@ -34,15 +34,7 @@ def torch_bytes(memory: Memory) -> dict[str, int]:
 
 
 def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> Picture:
-    """Draw stacked bars, a row for each name, in megabytes.
-
-    Parameters
-    ----------
-    rows : mapping of str to mapping of str to float
-        Bytes by category.
-    title : str
-        Says where the numbers come from.
-    """
+    """Draw stacked bars, a row for each name, in megabytes."""
     figure = new_figure(8.3, 1.2 + 0.55 * len(rows))
     axes = figure.subplots()
     style(axes, title, "MB ($10^6$ bytes)", "")

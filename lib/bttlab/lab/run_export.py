@@ -36,7 +36,7 @@ def describe_runs(runs: Sequence[DashboardRun]) -> str:
 
 
 def ratios(runs: Sequence[DashboardRun], accounting: str) -> list[str]:
-    """Return the ratios of each GPU run to the last run on a U50: energy a sample, and memory in one accounting."""
+    """Return the ratios of each GPU run to the last run on a U50: energy per sample, and memory in one accounting."""
     card = next((run for run in reversed(runs) if run.published and run.count and run.meter.provenance), None)
     lines = []
     for number, run in enumerate(runs, 1):
@@ -44,7 +44,7 @@ def ratios(runs: Sequence[DashboardRun], accounting: str) -> list[str]:
             continue
         low, middle, high = over(*([joules / one.count for joules in one.meter.joules] for one in (run, card)))
         provenance = " / ".join(one.meter.provenance for one in (run, card))
-        line = f"energy a sample: {run.name} / {card.name} = {middle:.2g} x ({low:.2g} to {high:.2g}; {provenance})"
+        line = f"energy per sample: {run.name} / {card.name} = {middle:.2g} x ({low:.2g} to {high:.2g}; {provenance})"
         if accounting in run.memory and accounting in card.memory:
             there, here = run.memory[accounting], card.memory[accounting]
             line += (

@@ -63,7 +63,8 @@ def most_encoders(answer: Any) -> str:
     require(_full_bank(encoders) is None, f"{encoders} encoders do not fit")
     full = _full_bank(encoders + 1)
     require(full is not None, f"{encoders + 1} encoders fit, too")
-    require(bank == full, f"it is not bank {bank} that has no room for {encoders + 1} encoders")
+    bank = str(bank).removeprefix("bank ")
+    require(bank == str(full), f"it is not bank {bank} that has no room for {encoders + 1} encoders")
     return "Depth is bounded by what the forward pass keeps for the backward pass."
 
 
@@ -75,7 +76,7 @@ def thrifty(answer: Any, lengths: Mapping) -> str:
     limit = 1.5 * Design(2, 12, "auto").estimate(lengths).energy_per_epoch.value
     joules = answer.estimate(lengths).energy_per_epoch.value
     require(answer.encoders == 4, f"your design has {answer.encoders} encoders, 4 are asked for")
-    require(joules < limit, f"your design takes {joules:.0f} J an epoch; fewer than {limit:.0f} J are asked for")
+    require(joules < limit, f"your design takes {joules:.0f} J per epoch; fewer than {limit:.0f} J are asked for")
     return (
         f"{joules:.0f} J are under {limit:.0f} J. Another order of contraction changes no parameter; another rank does."
     )

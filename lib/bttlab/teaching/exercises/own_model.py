@@ -27,7 +27,7 @@ def longer_sentences(answer: Any, model: ModuleModel) -> str:
         time_program(compile_program(model, flow=flow).sample, 20).cycles for flow in ("bidirectional", "right_to_left")
     )
     require_number(answer, second / first, 5e-3)
-    return "What is merged before tokens come is paid once a sample: long sentences pay for it least."
+    return "What is merged before tokens come is paid once per sample: long sentences pay for it least."
 
 
 class _Around(nn.Module):
