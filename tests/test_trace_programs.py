@@ -1,6 +1,7 @@
 """Programs of idioms that people's modules have: the card's gradients are autograd's, or the module is refused."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from bttlab.tensor import TTLinear
 from training_processor import check_gradients, sample_records, some_samples
 
 WORDS, WIDTH, LENGTH = 40, 32, 12
+EXAMPLES = int(os.environ.get("BTTLAB_IDIOM_EXAMPLES", "25"))  # drawn modules; many more offline
 TOLERANCE = {"tolerance": 2e-4, "least": 1 / 10}
 
 
@@ -34,6 +36,8 @@ class Idioms(nn.Module):
         self.train_ = nn.ModuleList(TTLinear(WIDTH, WIDTH, (4, 8), (8, 4), 4) for _ in steps)
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in steps)
         self.fused = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in steps)
+        self.down = nn.ModuleList(nn.Linear(WIDTH, 4) for _ in steps)
+        self.up = nn.ModuleList(nn.Linear(4, WIDTH) for _ in steps)
         self.rows = nn.ParameterList(nn.Parameter(0.3 * torch.randn(WIDTH)) for _ in steps)
         self.register_buffer("waves", torch.randn(LENGTH, WIDTH).sin())
         self.head = nn.Linear(WIDTH, 7)
@@ -48,7 +52,18 @@ class Idioms(nn.Module):
         x = self.table(tokens)
         for n, step in enumerate(self.steps):
             x = step(self, n, x, tokens)
-        return self.head(x[:, 0] if self.labels == "one" else x)
+        return self.head(POOLS[self.labels](x, tokens))
+
+
+POOLS = {
+    "each": lambda x, t: x,
+    "one": lambda x, t: x[:, 0],
+    "mean": lambda x, t: x.mean(1),
+    "mean of words": lambda x, t: (x * (t != 0)[..., None]).sum(1) / (t != 0).sum(1, keepdim=True),
+    # refused
+    "sum": lambda x, t: x.sum(1),
+    "last": lambda x, t: x[:, -1],
+}
 
 
 def prune(net: Idioms) -> Idioms:
@@ -121,7 +136,13 @@ IDIOMS = {
     "one TT layer twice": lambda net, n, x, t: net.train_[0](torch.tanh(net.train_[0](x))),
     "one norm twice": lambda net, n, x, t: net.norms[0](net.dense[n](net.norms[0](x))),
     "fused qkv twice": lambda net, n, x, t: attention(net, 0, x + attention(net, 0, x)),
+    "an adapter": lambda net, n, x, t: x + net.up[n](F.relu(net.down[n](x))),
+    "low rank": lambda net, n, x, t: net.dense[n](x) + 2 * net.up[n](net.down[n](x)),
     # refused, each of its own kind
+    "a narrow sigmoid": lambda net, n, x, t: x + net.up[n](torch.sigmoid(net.down[n](x))),
+    "the mean of all tokens": lambda net, n, x, t: x + net.dense[n](x).mean(1, keepdim=True),
+    "two softmaxes": lambda net, n, x, t: x + merge(split(x).mT.softmax(-1).mT),
+    "a mask of the other meaning": lambda net, n, x, t: attention(net, n, x, (t == 0)[:, None, None, :]),
     "dropout": lambda net, n, x, t: F.dropout(x, 0.1),
     "by the length": lambda net, n, x, t: net.dense[n](x) if t.shape[1] > 3 else x,
     "by the ids": lambda net, n, x, t: x * (t != 5)[..., None],
@@ -131,7 +152,7 @@ IDIOMS = {
     "in place of a view": lambda net, n, x, t: changed(net.dense[n](x)),
     "reversed": lambda net, n, x, t: x + net.dense[n](x).flip(1),
 }
-ON_CARD = list(IDIOMS)[: list(IDIOMS).index("dropout")]
+ON_CARD = list(IDIOMS)[: list(IDIOMS).index("a narrow sigmoid")]
 
 
 def changed(y):
@@ -169,7 +190,7 @@ def modules(draw) -> Idioms:
             if frozen and name.startswith(frozen):
                 parameter.requires_grad_(False)
 
-    return Idioms(steps, draw(st.sampled_from(["each", "one"])), freeze)
+    return Idioms(steps, draw(st.sampled_from(list(POOLS))), freeze)
 
 
 def refused_or_right(processor, net) -> bool:
@@ -183,7 +204,7 @@ def refused_or_right(processor, net) -> bool:
     return False
 
 
-@settings(max_examples=25, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(net=modules())
 def test_random_modules_are_refused_or_right(fast, net):
     refused_or_right(fast, net)
