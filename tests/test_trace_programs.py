@@ -31,7 +31,7 @@ class Idioms(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.steps, self.labels = steps, labels
-        self.table, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.table, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH + 2, WIDTH)
         self.dense = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in steps)
         self.train_ = nn.ModuleList(TTLinear(WIDTH, WIDTH, (4, 8), (8, 4), 4) for _ in steps)
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in steps)
@@ -39,6 +39,7 @@ class Idioms(nn.Module):
         self.down = nn.ModuleList(nn.Linear(WIDTH, 4) for _ in steps)
         self.up = nn.ModuleList(nn.Linear(4, WIDTH) for _ in steps)
         self.rows = nn.ParameterList(nn.Parameter(0.3 * torch.randn(WIDTH)) for _ in steps)
+        self.tokens = nn.Parameter(0.3 * torch.randn(1, LENGTH, WIDTH))
         self.register_buffer("waves", torch.randn(LENGTH, WIDTH).sin())
         self.head = nn.Linear(WIDTH, 7)
         for parameter in self.parameters():
@@ -132,6 +133,14 @@ IDIOMS = {
     "a norm": lambda net, n, x, t: net.norms[n](x),
     "in place": lambda net, n, x, t: net.dense[n](x).relu_(),
     "positions": lambda net, n, x, t: x + net.places(torch.arange(t.shape[1])) if n == 0 else net.norms[n](x),
+    "rows of a longer table": lambda net, n, x, t: (
+        net.norms[n](x + net.places(torch.cumsum((t != 0).int(), 1) + 1)) if n == 0 else net.norms[n](x)
+    ),
+    "positions as a parameter": lambda net, n, x, t: x + net.tokens[:, : t.shape[1]] if n == 0 else net.norms[n](x),
+    "a scaled query": lambda net, n, x, t: merge(
+        F.scaled_dot_product_attention(*(split(y) for y in (net.dense[n](x) * 0.4, x, net.train_[n](x))), scale=1.0)
+    ),
+    "GLU": lambda net, n, x, t: F.glu((y := net.fused[n](x))[..., : 2 * WIDTH]) + y[..., 2 * WIDTH :],
     "one layer twice": lambda net, n, x, t: net.dense[0](torch.tanh(net.dense[0](x))),
     "one TT layer twice": lambda net, n, x, t: net.train_[0](torch.tanh(net.train_[0](x))),
     "one norm twice": lambda net, n, x, t: net.norms[0](net.dense[n](net.norms[0](x))),

@@ -63,9 +63,9 @@ class Graph:
         """Append an output that goes to HBM: its gradient comes from there."""
         self.append(Output(name, (x,), Matrix(name, x.tokens, x.features)))
 
-    def position(self, x: Matrix, parameter: str) -> Matrix:
-        """Append x + the first rows of a table."""
-        return self.append(Position(parameter, (x,), Matrix(parameter, x.tokens, x.features)))
+    def position(self, x: Matrix, parameter: str, first: int = 0) -> Matrix:
+        """Append x + rows of a table, from row `first` on."""
+        return self.append(Position(parameter, (x,), Matrix(parameter, x.tokens, x.features), first))
 
     def add(self, a: Matrix, b: Matrix, name: str = "add") -> Matrix:
         """Append a + b."""

@@ -17,7 +17,7 @@ from bttlab.compiler.instruction import Instruction, Level, at
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix
-from bttlab.compiler.operation import ALWAYS, IF_SPACE, Operation
+from bttlab.compiler.operation import ALWAYS, IF_SPACE, NEVER, Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, Dense, no_loss
 from bttlab.compiler.ops.elementwise import Position
@@ -106,6 +106,9 @@ class Lowering(Context):
         for n, op in enumerate(self.operations):
             if self.is_needed(op.output):
                 needed.update(matrix.base or matrix for matrix in op.reads_in_backward(n > end))
+        for op in reversed(self.operations[: end + 1]):
+            if op.output in needed and op.keep == NEVER:  # it is recomputed from its inputs
+                needed.update(matrix.base or matrix for matrix in op.inputs)
         keepable, always_kept = [], []
         for n, op in enumerate(self.operations):
             if op.output in needed and op.is_in_bank:

@@ -247,7 +247,7 @@ def _value(
     x = inputs[0]
     if isinstance(op, Position):
         table = p(op.name) if op.name in parameters else torch.from_numpy(graph.constants[op.name]).to(x)
-        return x + table[: len(x)]
+        return x + table.reshape(-1, x.shape[1])[op.first : op.first + len(x)]
     if isinstance(op, Shift):
         return x + p(op.parameter).reshape(-1, x.shape[1])[op.row]
     if isinstance(op, Add):

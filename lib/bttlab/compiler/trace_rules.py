@@ -237,7 +237,7 @@ def _with_constant(recorder: Recorder, x: Elements, constant: Tensor) -> Element
 
 
 def _with_rows(recorder: Recorder, call: Call, x: Elements, w: Weights) -> Elements:
-    """Record x + the first rows of a table, or one row of it for all tokens."""
+    """Record x + rows of a table, or one row of it for all tokens."""
     matrix, index = recorder.operand(x)
     flat = w.index.reshape(-1, w.index.shape[-1])
     first = int(flat[0, 0])
@@ -246,11 +246,19 @@ def _with_rows(recorder: Recorder, call: Call, x: Elements, w: Weights) -> Eleme
         return Elements(recorder.graph.shift(matrix, w.name, first // matrix.features, name), index)
     rows = rows_in(w.index, recorder.graph.shapes[w.name][-1])
     tokens = recorder.sequence_length
-    if rows is None or (rows.first, rows.count, rows.column, rows.columns) != (0, tokens, 0, matrix.features):
-        raise Refusal(f"add of these elements of {w.name}", "the first rows of a table of positions")
+    if rows is None or (rows.count, rows.column, rows.columns) != (tokens, 0, matrix.features):
+        raise Refusal(f"add of these elements of {w.name}", "as many rows of a table of positions as there are tokens")
     if matrix.tokens != recorder.graph.tokens or not torch.equal(index.reshape(-1), torch.arange(index.numel())):
         raise Refusal(f"add of {w.name} to some of the tokens", "all tokens")
-    return Elements(recorder.graph.position(matrix, w.name), index)
+    return Elements(recorder.graph.position(matrix, w.name, rows.first), index)
+
+
+@rule("glu")
+def _glu(recorder: Recorder, call: Call) -> Value:
+    x, dim = given(call, "input", dim=-1)
+    with recorder:
+        gated, gate = x.chunk(2, dim)
+        return recorder.value(gated * torch.sigmoid(gate))
 
 
 @rule("mul", "div")

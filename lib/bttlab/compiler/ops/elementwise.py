@@ -63,9 +63,11 @@ class Add(Sum):
 
 @dataclass(eq=False)
 class Position(Sum):
-    """x + the first rows of a table, the parameter `name`."""
+    """x + rows of a table, the parameter `name`, from row `first` on."""
 
     kind, has_prefix = "position", False
+
+    first: int = 0
 
     def parameters(self, shapes: Shapes) -> list[str]:
         return [self.name] if self.name in shapes else []  # else it is a constant
@@ -77,13 +79,17 @@ class Position(Sum):
 
     def terms(self, context: Context) -> tuple[At, At]:
         """Return the places of x and the table."""
-        return context.value(self.inputs[0]), self.table.where()
+        return context.value(self.inputs[0]), self.table.where().part(self.first * self.output.vectors)
+
+    def gradient(self) -> At:
+        """Return the place of the gradient of the rows."""
+        return self.table.gradient().part(self.first * self.output.vectors)
 
     def backward_terms(self, context: Context, d: At) -> None:
         """Copy the gradient to the table's, and pass it on to x."""
         context.builder.layer, y = self.name.rpartition(".")[0], self.output
         if self.name in context.shapes and self.name not in context.frozen:
-            result = rows_of(y, self.table.gradient())
+            result = rows_of(y, self.gradient())
             context.builder.vector(M.COPY, "gradient", row_loops(y), rows_of(y, d), r0=result, flags=M.CHECK)
         context.pass_gradient(self.inputs[0], d)
 

@@ -79,7 +79,7 @@ class Norm(Operation):
         x = self.inputs[0]
         is_table = isinstance(self.sum, Position) and not context.is_frozen(self.sum)
         if is_table and context.gradient(x) is None:
-            where = self.sum.table.gradient()  # the table's gradient is that of the sum
+            where = self.sum.gradient()  # the table's gradient is that of the sum
             self._emit_backward(context, d, where, M.CHECK)
             context.pass_gradient(self.sum.inputs[0], where)
             return
