@@ -35,8 +35,7 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="bttlab",
         description=bttlab.__doc__,
-        epilog="Exit codes: 0 done; 1 a check of doctor, bringup or program failed; 2 bad input, or a run "
-        "that had to stop; 130 stopped by Ctrl-C; 143 stopped by SIGTERM.",
+        epilog="Exit codes: 0 done; 1 a check failed; 2 bad input, or a run that had to stop; 130 Ctrl-C; 143 SIGTERM.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"bttlab {bttlab.__version__}")

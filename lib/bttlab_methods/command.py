@@ -11,7 +11,7 @@ from bttlab.commands import Outcome, models
 if TYPE_CHECKING:
     from bttlab.model import ModelConfig
 
-SUMMARY = "list the ways to train with less, or train with some of them and compare"
+SUMMARY = "list the ways to train with less; train and compare"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 COMMANDS = {
-    "doctor": "say what is here: card or emulated, overlays, corpora, GPU, meters",
-    "bringup": "check a real card step by step against the emulated one and write a record of it",
+    "doctor": "say what is here: cards, overlays, corpora, GPU, meters",
+    "bringup": "check a real card step by step and write a record",
     "notebooks": "copy the notebooks into a folder to work in",
     "course": "make an nbgrader course of the notebooks",
-    "data": "make a corpus of a CSV file, JSON lines, CoNLL, or a folder of texts",
+    "data": "make a corpus of a table, CoNLL, or a folder of texts",
     "size": "compare dense and tensor sizes",
     "train": "train a tensor transformer, or continue a run",
     "eval": "score a trained model",
     "predict": "predict the intent and the slots of a sentence",
-    "baseline": "train with PyTorch on a GPU or CPU and record time, memory and energy",
-    "estimate": "model the on-chip memory, resources, time and energy on the U50",
-    "program": "list the processor's program of a model, look for hazards, draw the unit timeline",
-    "runs": "list, show, compare and export the runs that trainings and sweeps leave",
-    "sweep": "run the trials of a specification, here or on a Dask cluster",
+    "baseline": "measure training with PyTorch on a GPU or CPU",
+    "estimate": "model memory, resources, time and energy on the U50",
+    "program": "list a model's program, its hazards, its timeline",
+    "runs": "list, show, compare and export runs",
+    "sweep": "run the trials of a specification, here or with Dask",
 }
 
 

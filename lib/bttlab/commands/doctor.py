@@ -14,8 +14,6 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from bttlab.commands import NOTE, OK, PROBLEM, Check, Outcome
 from bttlab.util.errors import BttlabError
 from bttlab.util.processes import usable_processors
@@ -96,6 +94,8 @@ def _python() -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
+    from packaging.requirements import Requirement  # slow to import
+
     versions, wrong, missing, needed = {}, [], {}, {}
     for requirement in metadata.requires("bttlab") or ():
         parsed = Requirement(requirement)
