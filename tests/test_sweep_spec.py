@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 import tiny_runs
-from bttlab.model import LEARNING_RATES
+from bttlab.model import LEARNING_RATES, ModelConfig
 from bttlab.runs.recipe import flat, settings_of
 from bttlab.runs.sweep import SpecError, read_spec
 from bttlab.runs.sweep.search import Search
@@ -86,6 +86,12 @@ def test_a_trials_id_is_a_digest_of_all_that_decides_its_course(tmp_path):
     corpora = [tiny_runs.write_corpus(tmp_path / name, seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
     ids = [_trials(vary={"data": [str(corpus)]})[0].id for corpus in corpora]
     assert ids[0] == ids[1] != ids[2]  # the place of a corpus is no matter, what is in it is
+
+
+def test_a_size_finds_its_modes_as_on_the_command_line():
+    trials = _trials(vary={"hidden_size": [256, 768]}, fixed={"heads": 4, "encoders": 1})
+    found = [trial.settings.config.linear_out_modes for trial in trials]
+    assert found == [ModelConfig(heads=4).with_hidden_size(256).linear_out_modes, ModelConfig.linear_out_modes]
 
 
 def test_a_module_is_a_key_as_others_are(tmp_path):

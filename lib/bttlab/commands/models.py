@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from bttlab.model import ModelConfig
 
 ENCODERS, SEVERAL = 2, (2, 4, 6)
-HIDDEN_MODES = {"linear_out_modes", "linear_in_modes", "embedding_column_modes"}  # of the hidden size
 SIZES = {  # option: what it is
     "embedding_rank": "rank of the word embedding (default: 30)",
     "hidden_size": "features of a token (default: 768)",
@@ -120,9 +119,16 @@ def has_vocabulary(options: argparse.Namespace) -> bool:
 
 def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[ModelConfig]":
     """Return a model for each number of encoders: those of --encoders, else of --model, else `several`."""
+    from bttlab.model.config import HIDDEN_MODES, ModelConfig
+
     values = {} if options.model is None else _read(Path(options.model))
+    given = {name: getattr(options, name) for name in SIZES if name != "vocabulary"}
+    given |= {"vocabulary_size": options.vocabulary, "activation": options.activation}
+    given = {name: value for name, value in given.items() if value is not None}
+    modes = {name for name in HIDDEN_MODES if "hidden_size" in given}
+    modes |= {"embedding_row_modes"} if "vocabulary_size" in given else set()
     try:
-        base = _built(values, options)
+        base = ModelConfig.of_sizes({name: values[name] for name in values if name not in modes} | given)
     except (BttlabError, TypeError) as error:
         raise BttlabError(f"--model {options.model}: {error}" if values else str(error)) from None
     counts = options.encoders
@@ -130,26 +136,6 @@ def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[Mode
         counts = [base.encoders] if "encoders" in values else several
     counts = counts if isinstance(counts, Sequence) else [counts]
     return [replace(base, encoders=count, **(options.rank or {})) for count in counts]
-
-
-def _built(values: dict[str, Any], options: argparse.Namespace) -> "ModelConfig":
-    """Build a model of a file's values and the options; sizes without modes have the modes that `ModelConfig` finds."""
-    from bttlab.model import ModelConfig
-
-    values = dict(values)
-    heads = values.pop("heads", ModelConfig.heads) if options.heads is None else options.heads
-    hidden, vocabulary = options.hidden_size, options.vocabulary
-    if hidden is None and not values.keys() & HIDDEN_MODES:
-        hidden = values.pop("hidden_size", None)
-    if vocabulary is None and "embedding_row_modes" not in values:
-        vocabulary = values.pop("vocabulary_size", None)
-    base = ModelConfig.from_dict(values | {"heads": 1})
-    if hidden is not None:
-        base = base.with_hidden_size(hidden)
-    if vocabulary is not None:
-        base = base.with_vocabulary(vocabulary)
-    given = {name: getattr(options, name) for name in ("embedding_rank", "sequence_length", "activation")}
-    return replace(base, heads=heads, **{name: value for name, value in given.items() if value is not None})
 
 
 def _read(path: Path) -> dict[str, Any]:

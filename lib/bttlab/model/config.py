@@ -25,6 +25,9 @@ Decay = Annotated[float, Field(ge=0, le=BELOW_ONE)]
 Positive = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+HIDDEN_MODES = {"linear_out_modes", "linear_in_modes", "embedding_column_modes"}  # of the hidden size
+
+
 class ConfigError(BttlabError, ValueError):
     """A configuration is invalid."""
 
@@ -134,6 +137,18 @@ class ModelConfig:
             If a key is not a field, or a value is invalid.
         """
         return cls(**values)
+
+    @classmethod
+    def of_sizes(cls, values: Mapping[str, Any]) -> "ModelConfig":
+        """Build a configuration of some fields: a size that comes without modes has those that are found for it."""
+        values = dict(values)
+        heads = values.pop("heads", cls.heads)
+        hidden = None if values.keys() & HIDDEN_MODES else values.pop("hidden_size", None)
+        vocabulary = None if "embedding_row_modes" in values else values.pop("vocabulary_size", None)
+        config = cls(**values, heads=1)
+        config = config if hidden is None else config.with_hidden_size(hidden)
+        config = config if vocabulary is None else config.with_vocabulary(vocabulary)
+        return replace(config, heads=heads)
 
     def rank_of(self, layer: str) -> int | tuple[int, ...]:
         """Return the rank of a layer: one for all bonds between its cores, or each internal rank."""

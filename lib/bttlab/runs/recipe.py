@@ -93,7 +93,7 @@ def settings_of(values: Mapping[str, Any], config: ModelConfig | ModuleConfig | 
     optimizer = replace(base, **given) if name == base.name else Optimizer(name, **given)
     if not recipe or name != base.name:
         recipe |= {"learning_rate": LEARNING_RATES.get(name)}
-    config = config or ModelConfig(**{key: values.pop(key) for key in MODEL_KEYS if key in values})
+    config = config or ModelConfig.of_sizes({key: values.pop(key) for key in MODEL_KEYS if key in values})
     built = {"optimizer": optimizer, "config": config}
     for table, kind in TABLES.items():
         parts = {one.name: values.pop(key) for one in fields(kind) if (key := f"{table}.{one.name}") in values}

@@ -167,7 +167,7 @@ def estimated_model(values: Mapping[str, Any]) -> tuple[ModelConfig, dict[str, A
         "clock_mhz": values.pop("clock_mhz", CLOCK_MHZ),
         "data": values.pop("data", "airline"),
     }
-    model = ModelConfig(**values)
+    model = ModelConfig.of_sizes(values)
     estimate(model, flow=completed["flow"], clock_mhz=completed["clock_mhz"])  # is refused if it cannot be
     return model, model.to_dict() | completed
 
