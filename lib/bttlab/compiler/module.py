@@ -21,7 +21,6 @@ class ModuleModel(ModuleConfig):
 
     Attributes
     ----------
-    network : nn.Module
     source : bytes
         Content of its file; empty if it does not come from a file.
     files : mapping of str to bytes

@@ -65,7 +65,6 @@ class Call:
     ----------
     name : str
         Of the function, without the underscore of functions that work in place.
-    result : Any
     """
 
     function: Callable
@@ -85,7 +84,6 @@ class Recorder(TorchFunctionMode):
     ----------
     module : nn.Module
         `forward(tokens)` takes token ids of shape (1, T).
-    sequence_length : int
     """
 
     def __init__(self, module: nn.Module, sequence_length: int):

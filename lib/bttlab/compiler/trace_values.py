@@ -87,14 +87,10 @@ class Scores:
 
     Attributes
     ----------
-    q, k : Matrix
-    heads : int
-    scale : float
     mask : Tensor, shape (heads, tokens, tokens)
         Is added to the scaled scores; -inf hides a key.
     index : Tensor
         Numbers of the elements of (heads, tokens, tokens).
-    is_softmax : bool
     """
 
     q: Matrix

@@ -12,7 +12,6 @@ class TTAttention(nn.Module):
     ----------
     query, key, value, output : nn.Module
         Linear layers, `TTLinear` or dense.
-    num_heads : int
     batch_first : bool
         True if x is (batch, tokens, features), False if it is (tokens, batch, features).
     dropout : float

@@ -29,7 +29,6 @@ def cheapest_order(
 
     Parameters
     ----------
-    tokens : int
     out_modes, in_modes : sequence of int
     rank : int or sequence of int
         Every internal rank, or all of them in order.

@@ -75,7 +75,6 @@ def compress(
 
     Parameters
     ----------
-    model : nn.Module
     rank : int, optional
         Largest internal rank of each layer.
     error : float, optional

@@ -80,7 +80,6 @@ class TTLinear(_Train):
 
     Parameters
     ----------
-    in_features, out_features : int
     out_modes, in_modes : sequence of int
         Factorisations of `out_features` and `in_features`.
     rank : int or sequence of int
@@ -89,7 +88,6 @@ class TTLinear(_Train):
         Order of contraction, forward and backward; the results are equal except for rounding. "auto" uses in each call
         the order of the least time for its tokens (`auto_flow`); under torch.compile it is
         "bidirectional". May be changed at any time.
-    bias : bool
     device, dtype
         As for `torch.nn.Linear`.
 
@@ -148,12 +146,10 @@ class TTLinear(_Train):
 
         Parameters
         ----------
-        layer : nn.Linear
         rank, error
             Largest ranks, or the largest relative error of the weight, as for `matrix_to_tt`.
         modes : (out_modes, in_modes), optional
             By default three factors of each size, as equal as its prime factors allow.
-        flow : str
 
         Raises
         ------

@@ -193,7 +193,6 @@ def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequen
     Parameters
     ----------
     flow : {"bidirectional", "right_to_left", "reconstruct"}
-    tokens : int
     out_modes, in_modes : sequence of int
     rank : int or sequence of int
         Every internal rank, or all of them in order.
