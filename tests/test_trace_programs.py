@@ -122,6 +122,8 @@ IDIOMS = {
         (y := net.fused[n](x))[..., :WIDTH] * y[..., WIDTH:].chunk(2, -1)[0] + y[..., 2 * WIDTH :]
     ),
     "a row for all tokens": lambda net, n, x, t: x + net.rows[n],
+    "a factor for each feature": lambda net, n, x, t: x + net.rows[n] * net.dense[n](x),
+    "the same factors twice": lambda net, n, x, t: net.rows[0] * torch.tanh(x * net.rows[0].view(1, 1, -1)),
     "sinusoids": lambda net, n, x, t: x + net.waves[: t.shape[1]],
     "fused qkv": lambda net, n, x, t: x + attention(net, n, x),
     "ALiBi": lambda net, n, x, t: attention(net, n, x, alibi(t)),

@@ -15,7 +15,7 @@ from bttlab.compiler.matrix import INTENT, SLOTS, Matrix, Shapes, core_names
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, Dense
-from bttlab.compiler.ops.elementwise import Add, Function, Position, Scale, Shift
+from bttlab.compiler.ops.elementwise import Add, Function, Gain, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Input, Output
@@ -127,6 +127,10 @@ class Graph:
     def shift(self, x: Matrix, parameter: str, row: int, name: str) -> Matrix:
         """Append x + a row of a parameter, the same for all tokens."""
         return self.append(Shift(name, (x,), Matrix(name, x.tokens, x.features), parameter, row))
+
+    def gain(self, x: Matrix, parameter: str, row: int, name: str) -> Matrix:
+        """Append x times a row of a parameter, the same for all tokens."""
+        return self.append(Gain(name, (x,), Matrix(name, x.tokens, x.features), parameter, row))
 
     def constant(self, value: np.ndarray, name: str) -> str:
         """Add a constant, unless it is there, and return its name."""

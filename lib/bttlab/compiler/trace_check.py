@@ -23,7 +23,7 @@ from bttlab.compiler.matrix import Matrix, core_names
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.elementwise import Add, Function, Position, Scale, Shift
+from bttlab.compiler.ops.elementwise import Add, Function, Gain, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import Linear
@@ -249,7 +249,8 @@ def _value(
         table = p(op.name) if op.name in parameters else torch.from_numpy(graph.constants[op.name]).to(x)
         return x + table.reshape(-1, x.shape[1])[op.first : op.first + len(x)]
     if isinstance(op, Shift):
-        return x + p(op.parameter).reshape(-1, x.shape[1])[op.row]
+        row = p(op.parameter).reshape(-1, x.shape[1])[op.row]
+        return x * row if isinstance(op, Gain) else x + row
     if isinstance(op, Add):
         return x + inputs[1]
     if isinstance(op, Scale):

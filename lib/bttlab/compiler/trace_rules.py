@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.trace_record import RULES, Call, Recorder, Value
 from bttlab.compiler.trace_values import Elements, Formula, Ids, Refusal, Scores, Weights, rows_in
@@ -239,11 +240,9 @@ def _with_constant(recorder: Recorder, x: Elements, constant: Tensor) -> Element
 def _with_rows(recorder: Recorder, call: Call, x: Elements, w: Weights) -> Elements:
     """Record x + rows of a table, or one row of it for all tokens."""
     matrix, index = recorder.operand(x)
-    flat = w.index.reshape(-1, w.index.shape[-1])
-    first = int(flat[0, 0])
-    if first % matrix.features == 0 and bool((flat == first + torch.arange(matrix.features)).all()):
-        name = recorder.unique(recorder.name("add"))
-        return Elements(recorder.graph.shift(matrix, w.name, first // matrix.features, name), index)
+    row = _row_in(w, matrix)
+    if row is not None:
+        return Elements(recorder.graph.shift(matrix, w.name, row, recorder.unique(recorder.name("add"))), index)
     rows = rows_in(w.index, recorder.graph.shapes[w.name][-1])
     tokens = recorder.sequence_length
     if rows is None or (rows.count, rows.column, rows.columns) != (tokens, 0, matrix.features):
@@ -251,6 +250,14 @@ def _with_rows(recorder: Recorder, call: Call, x: Elements, w: Weights) -> Eleme
     if matrix.tokens != recorder.graph.tokens or not torch.equal(index.reshape(-1), torch.arange(index.numel())):
         raise Refusal(f"add of {w.name} to some of the tokens", "all tokens")
     return Elements(recorder.graph.position(matrix, w.name, rows.first), index)
+
+
+def _row_in(w: Weights, matrix: Matrix) -> int | None:
+    """Return which row of a parameter a tensor holds, once or for each token; None if it holds other elements."""
+    flat, features = w.index.reshape(-1, w.index.shape[-1]), matrix.features
+    first = int(flat[0, 0])
+    is_row = first % features == 0 and flat.shape[1] == features and (flat == first + torch.arange(features)).all()
+    return first // features if is_row else None
 
 
 @rule("glu")
@@ -266,6 +273,10 @@ def _product(recorder: Recorder, call: Call) -> Value:
     x, y = given(call, "input", "other")
     if call.name == "mul" and isinstance(recorder.value(y), Scores):
         x, y = y, x
+    if call.name == "mul" and isinstance(recorder.value(x), Weights):
+        x, y = y, x
+    if call.name == "mul" and isinstance(recorder.value(y), Weights):
+        return _times_row(recorder, recorder.elements(x, "mul"), recorder.value(y))
     value, factor = recorder.value(x), recorder.constant(y)
     if isinstance(value, Scores):
         if factor is None or factor.numel() != 1 or value.is_softmax:
@@ -276,6 +287,15 @@ def _product(recorder: Recorder, call: Call) -> Value:
     if factor is not None and factor.numel() > 1 and bool((factor == 1).all()) and call.result.shape == x.shape:
         return value
     return recorder.elementwise(call)
+
+
+def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
+    """Record x times a row of a parameter for all tokens."""
+    matrix, index = recorder.operand(x)
+    row = _row_in(w, matrix)
+    if row is None:
+        raise Refusal(f"mul by these elements of {w.name}", "a factor for each feature, the same for all tokens")
+    return Elements(recorder.graph.gain(matrix, w.name, row, recorder.unique(recorder.name("mul"))), index)
 
 
 def _elementwise(recorder: Recorder, call: Call) -> Value:

@@ -181,6 +181,33 @@ class Shift(Operation):
 
 
 @dataclass(eq=False)
+class Gain(Shift):
+    """x times a row of a parameter, the same for all tokens, such as a LayerScale."""
+
+    kind = "gain"
+    keeps_zeros = True
+
+    def _emit(self, context: Context, x: At, result: At) -> None:
+        context.builder.layer, y = self.name, self.output
+        row = self.block.where().part(self.row * y.vectors, w=1)
+        context.builder.vector(M.AFFINE, "x row", row_loops(y), rows_of(y, x), row, r0=rows_of(y, result))
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return self.inputs
+
+    def backward(self, context: Context, d: At) -> None:
+        (x,), y = self.inputs, self.output
+        if self.parameter not in context.frozen:
+            context.builder.layer = self.name
+            row = self.block.gradient().part(self.row * y.vectors, w=1)
+            loops = [Level("t", y.tokens), padded("w", y.vectors)]
+            value = rows_of(x, context.backward_value(x))
+            context.builder.columns("d_row", loops, a=rows_of(y, d), b=value, r0=row, check=True)
+        if context.is_needed(x):
+            context.write_gradient(x, lambda place: self._emit(context, d, place))
+
+
+@dataclass(eq=False)
 class Scale(Operation):
     """factor * x."""
 
