@@ -118,8 +118,6 @@ class Access(NamedTuple):
 
 def accesses(instruction: Instruction, wanted: Callable[[str], bool] = lambda memory: True) -> Iterator[Access]:
     """Yield an instruction's accesses to the wanted memories: reads, then writes, then sums and statistics."""
-    if wanted is is_sum and not has_sums(instruction) and instruction.unit not in (DRAIN_0, DRAIN_0 + 1):
-        return
     unit, operation, loops, depth = instruction.unit, instruction.operation, instruction.loops, instruction.depth
     active = tuple(Steps(0, loop.active_bound, loop.bound) for loop in loops)
     reading = writing = adding = active  # steps that read, write, and add to sums

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from bttlab.compiler.access import Access, accesses, is_sum
+from bttlab.compiler.access import Access, accesses, has_sums, is_sum
 from bttlab.compiler.instruction import (
     ACCUMULATE,
     DRAIN_0,
@@ -176,8 +176,12 @@ def set_waits(
         Waits that are the same in every order: all but those for sums.
     """
     order = range(len(instructions)) if order is None else order
-    accessed = (accesses(instructions[i], is_sum if known else lambda memory: True) for i in order)
-    waits = _conflicts(instructions, order, accessed, offset_span, known)
+    if known:
+        summing = [i for i in order if has_sums(instructions[i]) or instructions[i].unit in (DRAIN_0, DRAIN_0 + 1)]
+        accessed = (accesses(instructions[i], is_sum) for i in summing)
+        waits = _conflicts(instructions, summing, accessed, offset_span, known)
+    else:
+        waits = _conflicts(instructions, order, map(accesses, (instructions[i] for i in order)), offset_span)
     place = [0] * len(instructions)  # position of each in its unit's sequence, from 1
     counts = [0] * UNITS
     ports: dict[tuple[str, bool], dict[int, int]] = defaultdict(dict)  # last instruction of each unit that uses a port

@@ -18,9 +18,7 @@ from bttlab.compiler.machine import M
 from bttlab.compiler.timing import time_program
 
 NEVER = 1 << 60
-# Weights to try: of an engine's steps in the urgency, since engines are scarce; and of an instruction's position in the
-# mathematics, since results that are computed far ahead occupy memory for longer, and may not fit.
-WEIGHTS = tuple((engine, place) for place in (0.0, 0.1) for engine in (1.0, 1.5))
+WEIGHTS = (1.0, 1.5)  # to try: of an engine's steps in the urgency, since engines are scarce
 JUSTIFIED, JUSTIFICATIONS = 2, 3  # the schedules that are improved, the shortest ones, and how often each
 TIMED = 3  # number of orders whose cycles are modelled: those that end first
 TIMED_FOR = (-5, -2, 0, 3, 6, 12)  # for samples of the typical length plus so many tokens
@@ -163,7 +161,7 @@ def ordered(instructions: Sequence[Instruction], offset_span: tuple[int, ...], t
         Length of the sample for which the order is optimized; it is valid for every length.
     """
     empty = _Schedule(instructions, data_waits(instructions, offset_span), tokens)
-    schedules = [_scheduled(empty.emptied(), _urgency(empty, *weights)) for weights in WEIGHTS]
+    schedules = [_scheduled(empty.emptied(), _urgency(empty, weight)) for weight in WEIGHTS]
     schedules.sort(key=_length)
     for schedule in schedules[:JUSTIFIED]:
         for _ in range(JUSTIFICATIONS):
@@ -195,15 +193,14 @@ def _length(schedule: _Schedule) -> int:
     return max(schedule.ends, default=0)
 
 
-def _urgency(schedule: _Schedule, engine_weight: float, place_weight: float) -> list[float]:
+def _urgency(schedule: _Schedule, engine_weight: float) -> list[float]:
     """Return the weighted cycles from each instruction's begin to the end of the program: its critical path."""
     instructions, steps, followers = schedule.instructions, schedule.steps, schedule.followers
     urgency = [0.0] * len(instructions)
     for i in reversed(range(len(instructions))):
         weight = engine_weight if instructions[i].unit <= ENGINE_1 else 1
         urgency[i] = weight * steps[i] + max((lag + urgency[j] for j, lag in followers[i]), default=0)
-    share = place_weight * max(urgency, default=0) / max(len(urgency), 1)
-    return [(1 - place_weight) * u + share * (len(urgency) - i) for i, u in enumerate(urgency)]
+    return urgency
 
 
 def _latest(schedule: _Schedule) -> list[float]:
