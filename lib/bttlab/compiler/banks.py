@@ -20,9 +20,9 @@ from bttlab.compiler.machine import M
 
 # Times of instructions are estimates: BUSY_UNITS units work on average, and scheduling moves an instruction by up to
 # WINDOW cycles. Two uses within the window but not at the same time cost WINDOW_SHARE of a conflict.
-BUSY_UNITS, WINDOW, WINDOW_SHARE = 2, 8000, 0.25
+BUSY_UNITS, WINDOW, WINDOW_SHARE = 2, 12000, 0.25
 PORT_COST = 40.0  # cycles, for each port that reaches a bank: well-connected banks are left for buffers that need them
-ATTEMPTS = 6
+ATTEMPTS = 12
 MOST_COPIES = 20  # times that copies are added for instructions whose operands would be in one bank
 PARAMETER_BANK_COST = 400.0  # cycles, for an activation in a bank of parameters or gradients
 
@@ -137,6 +137,7 @@ class Assignment:
             self._reset()
             for buffer, place in places.items():
                 self._allocate(buffer, *place)
+        self._improve()
         for buffer, place in self.placed.items():
             buffer.bank, buffer.base = place
         for instruction in self.instructions:
@@ -169,6 +170,16 @@ class Assignment:
         for name, at in _names(buffer, bank):
             self.names_in[at].add(name)
             self.spaces[at].taken.append((*self._span(buffer), base, base + buffer.vectors))
+
+    def _improve(self) -> None:
+        """Move each buffer to the bank that costs least, given where all others are."""
+        for buffer in self.buffers:
+            if buffer.is_parameter or len(self.uses[buffer.number].banks) == 1:
+                continue
+            bank, base = self.placed.pop(buffer)
+            self.names_in[bank].discard(f"matrix {buffer.number}")
+            self.spaces[bank].taken.remove((*self._span(buffer), base, base + buffer.vectors))
+            self._place(buffer)
 
     def _key(self, buffer: Buffer):
         """Sort key of the order of placement: parameters, long-lived buffers, the rest; few choices first in each."""

@@ -209,7 +209,19 @@ class Builder:
             self.emit(engine, REDUCE, what, nest, operands, count=count, depth=(depth,), accumulator_loop=depth, **more)
 
     def accumulate(
-        self, engine, what, loops, depth, scalars, stream, rows: Level, result, count=None, check=False, bias=None
+        self,
+        engine,
+        what,
+        loops,
+        depth,
+        scalars,
+        stream,
+        rows: Level,
+        result,
+        count=None,
+        check=False,
+        bias=None,
+        first_row=0,
     ) -> None:
         """Append ACCUMULATE, result = sum over the depth of scalars^T stream, and the instructions of its drain.
 
@@ -223,8 +235,8 @@ class Builder:
         rows : Level
             Rows of the result. Its strides are named after this loop, "w" for the sums, and a loop over tokens if the
             sums have one.
-        count : int, optional
-            Rows that are summed, by default those of the result.
+        count, first_row : int, optional
+            Rows that are summed, by default those of the result, and the first one of the result.
         bias : At, optional
             Place of one more row: the gradient of the bias.
         """
@@ -248,7 +260,9 @@ class Builder:
             width = Level("w", each * some)
             accumulators = at("", 0, w=1, **{loop.name: each * some for loop in tokens})
             operands = {0: accumulators, 4: result.at_step("w", each * first)}
-            self.emit(DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, 0), flags=flags)
+            self.emit(
+                DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, first_row), flags=flags
+            )
             if bias is not None:
                 operands, row = (
                     {0: accumulators, 4: at(bias.memory, bias.base + each * first, w=1)},

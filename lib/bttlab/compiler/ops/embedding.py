@@ -8,6 +8,7 @@ Backward: d_V = F1^T d_row, d_F1 = d_row V^T, d_F2 = d_V F3^T, d_F3 = F2^T d_V. 
 are added.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from bttlab.compiler.instruction import (
     bound_of_part,
     max_of,
 )
+from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix, Shapes, core_names
 from bttlab.compiler.operands import identity
@@ -103,6 +105,9 @@ class TTMTable(Embedding):
         (_, self.rows_1, self.n1, self.a), (_, self.rows_2, self.n2, self.b), (_, self.rows_3, self.n3, _) = cores
         self.a_vectors, self.b_vectors = vectors_for(self.a), vectors_for(self.b)
         self.row_vectors = self.n2 * self.n3 // LANES  # of a token's row, for each of n1
+        # Backward, a vector has n3 elements for each of `per` values of n2.
+        self.per = max(n for n in range(1, LANES // min(self.n3, LANES) + 1) if not self.n2 % n)
+        self.width = self.n2 // self.per  # vectors of a token's row, for each of n1, or of d_V, for each of a
         too_long = max(self.n1, min(self.a, ROWS)) * self.n2 > M.SHUFFLE_VECTORS
         if (
             max(self.n1, self.n3) > ROWS
@@ -123,7 +128,10 @@ class TTMTable(Embedding):
         self.f3 = layout.place(f"{name}.cores.2", (1, 3, 2, 0), rows=self.n3, added=True)
         self.slice_2, self.slice_3 = self.a * self.n2 * self.b_vectors, self.n3 * self.b_vectors
         most = max_of(tokens)
-        self.buffer_f3 = [builder.allocate_operand_buffer("F3", e, 4 * self.rows_3) for e in (ENGINE_0, ENGINE_1)]
+        buffered = self.per * self.b_vectors
+        self.buffer_f3 = [
+            builder.allocate_operand_buffer("F3", e, buffered * self.rows_3) for e in (ENGINE_0, ENGINE_1)
+        ]
         self._most = most
         # In use only before the first and after the last linear layer: they share vectors with the linear layers.
         buffer_vectors = GROUP * self.n2  # two buffers: one group of tokens is computed while the other is read
@@ -131,16 +139,13 @@ class TTMTable(Embedding):
             [builder.allocate_shared_operand_buffer("V", ENGINE_1, buffer_vectors) for _ in range(self.a_vectors)]
             for _ in range(2)
         ]
-        self.buffer_d = [
-            builder.allocate_shared_operand_buffer("d_row", e, most * n)
-            for e, n in ((ENGINE_0, self.n2), (ENGINE_1, self.row_vectors))
-        ]
+        self.buffer_d = builder.allocate_shared_operand_buffer("d_row", ENGINE_0, most * self.width)
         # Both engines read d_V at the same time; engine 1 from a copy, of as many tokens as a bank has space for.
         reached = set(M.reach(VECTOR, 3, True).banks) & set(M.reach(ENGINE_1, 2, False).banks)
-        space = max(M.banks[bank].depth for bank in reached) // (self.n2 * self.a)
+        space = max(M.banks[bank].depth for bank in reached) // (self.a * self.width)
         self.copied_tokens = most if most <= space else space // GROUP * GROUP
-        self.v = builder.allocate("V", most * self.a * self.row_vectors)
-        self.slice_vectors = (self.slice_1, self.slice_2, self.slice_3, 4)
+        self.v = builder.allocate("V", most * self.a * self.width)
+        self.slice_vectors = (self.slice_1, self.slice_2, self.slice_3, buffered)
         self.slice_rows = (self.rows_1, self.rows_2, self.rows_3, self.rows_3)
         self.rows, self.stride = self.rows_1 * self.rows_2 * self.rows_3, self.rows_2 * self.rows_3
 
@@ -155,17 +160,10 @@ class TTMTable(Embedding):
         i2, i3 = np.divmod(rest, self.rows_3)
         return np.stack([i * w for i, w in zip((i1, i2, i3, i3), self.slice_vectors, strict=True)])
 
-    def _packing(self, rows: int) -> np.ndarray:
-        """Return the permutation from rows of n2 vectors of n3 elements to rows of full vectors."""
-        element = np.arange(rows * self.n2 * self.n3)
-        vector, lane = divmod(element, self.n3)
-        return (vector * LANES + lane).reshape(-1, LANES)
-
-    def _unpacking(self, rows: int) -> np.ndarray:
-        """Return the inverse of `_packing`."""
-        out = np.full((rows * self.n2, LANES), -1)
-        out[:, : self.n3] = np.arange(rows * self.n2 * self.n3).reshape(-1, self.n3)
-        return out
+    def _packing(self, rows: int, lanes: int = LANES) -> np.ndarray:
+        """Return the permutation from rows of n2 vectors of n3 elements to rows of vectors of `lanes` elements."""
+        vector, lane = divmod(np.arange(rows * self.n2 * self.n3), self.n3)
+        return _in_lanes(vector * LANES + lane, lanes)
 
     def _a_blocks(self):
         """Yield (number, first, rows) of the blocks of ROWS into which the first rank, a, is divided."""
@@ -194,19 +192,24 @@ class TTMTable(Embedding):
             self.rows_3,
             by_b.reshape(-1, LANES),
             _whole(source, self.slice_3, self.b_vectors),
-            buffered_result=self.buffer_f3[ENGINE_0].part(block=4, x=1),
+            buffered_result=self.buffer_f3[ENGINE_0].part(block=self.slice_vectors[F3_BUFFERED], x=1),
             row=("y", 0),
             out=(self.b_vectors, ROWS),
         )
-        b.shuffle(
-            "F3 by n3",
-            self.rows_3,
-            identity(self.slice_3),
-            self.f3.where().part(block=self.slice_3, x=self.b_vectors, y=1),
-            buffered_result=self.buffer_f3[ENGINE_1].part(2, block=4, y=1),
-            row=("x", 0),
-            out=(self.n3, self.b_vectors),
-        )
+        for place in range(self.per):  # in a vector of d_V; the rows of other places are 0
+            by_n3 = np.full((self.per, self.n3, self.b_vectors * LANES), -1)
+            by_n3[place] = identity(self.slice_3).reshape(self.n3, -1)
+            b.shuffle(
+                "F3 by n3",
+                self.rows_3,
+                by_n3.reshape(-1, LANES),
+                _whole(source, self.slice_3, self.per * self.n3),
+                buffered_result=self.buffer_f3[ENGINE_1].part(
+                    place * self.b_vectors, block=self.slice_vectors[F3_BUFFERED], y=1
+                ),
+                row=("x", 0),
+                out=(self.per * self.n3, self.b_vectors),
+            )
 
     def _group(self, group: int) -> Register:
         """Return the number of tokens of a group."""
@@ -215,7 +218,7 @@ class TTMTable(Embedding):
     def emit_rows(self, rows: At) -> None:
         """Emit the rows (tokens, features) of the table for the sample's tokens."""
         b = self.builder
-        an, width = self.a * self.n2, self.row_vectors
+        an = self.a * self.n2
         # Unpacked: n3 elements in a vector of LANES, as the engines leave them; the shuffle unit packs them.
         self.unpacked = b.allocate("V, unpacked", self._most * an)
         self.unpacked_rows, self.copy = (b.allocate("rows, unpacked", self._most * self.n1 * self.n2) for _ in range(2))
@@ -225,10 +228,10 @@ class TTMTable(Embedding):
             b.shuffle(
                 "pack V",
                 self.tokens,
-                self._packing(count),
+                self._packing(count, self.per * self.n3),
                 self.unpacked.part(first * self.n2, block=an, x=self.n2, y=1),
-                self.v.part(first * width, block=self.a * width, x=width, y=1),
-                out=(count, width),
+                self.v.part(first * self.width, block=self.a * self.width, x=self.width, y=1),
+                out=(count, self.width),
             )
 
     def _group_forward(self, group: int, rows: At) -> None:
@@ -279,108 +282,104 @@ class TTMTable(Embedding):
 
     def emit_gradient(self, d_rows: At) -> None:
         """Emit the gradients of the cores from d_rows (tokens, features)."""
-        b, width, an = self.builder, self.row_vectors, self.a * self.n2
-        self.unpacked, self.copy = (
-            b.allocate("d_V, unpacked", self._most * an),
-            b.allocate("d_V, unpacked, copied", self.copied_tokens * an),
+        b, width, an = self.builder, self.width, self.a * self.width
+        d_v, copied = b.allocate("d_V", self._most * an), b.allocate("d_V, copied", self.copied_tokens * an)
+        order = _in_lanes(np.arange(self.n1 * self.n2 * self.n3), self.per * self.n3)
+        row = self.n1 * self.row_vectors
+        b.shuffle(
+            "load d_row",
+            self.tokens,
+            order,
+            _whole(d_rows.part(block=row, y=1), row, self.n1),
+            buffered_result=self.buffer_d.part(block=width, y=1),
+            row=("x", 0),
+            out=(self.n1, width),
         )
-        for engine, order in ((ENGINE_0, self._unpacking(self.n1)), (ENGINE_1, identity(self.n1 * width))):
-            vectors = len(order) // self.n1
-            b.shuffle(
-                "load d_row",
-                self.tokens,
-                order,
-                _whole(d_rows.part(block=self.n1 * width, y=1), self.n1 * width, self.n1),
-                buffered_result=self.buffer_d[engine].part(block=vectors, y=1),
-                row=("x", 0),
-                out=(self.n1, vectors),
-            )
-        steps = -(-M.LATENCY // (width + 1))  # enough that the next token reads the sums that this one has written
-        gradient = self.f1.gradient()
-        where = gradient.part(token_offset=TokenOffset(F1, "t"), a=1)
-        b.reduce(
-            ENGINE_1,
-            "d_F1 = V d_row^T",
-            [Level("t", self.tokens), Level("w", width + 1), Level("a", max(self.a, steps), self.a)],
-            "w",
-            self.buffer_d[ENGINE_1].part(t=width, w=1),
-            self.v.part(t=self.a * width, a=width, w=1),
-            where,
-            addend=where,
-            count=self.n1,
-            flags=M.CHECK,
-        )
-        unpacked, copy = (x.part(t=an, a=self.n2, n=1) for x in (self.unpacked, self.copy))
-        loops = [Level("t", self.tokens), Level("a", self.a), Level("n", self.n2)]
-        b.expand(
-            ENGINE_0,
-            "d_V = F1^T d_row",
-            loops,
-            self.buffer_d[ENGINE_0].part(t=self.n2, n=1),
-            self.f1.where().part(token_offset=TokenOffset(F1, "t"), a=1),
-            unpacked,
-            count=self.n1,
-        )
-        gradient = self.f2.gradient()
-        steps = -(-M.LATENCY // self.b_vectors)
+        loops = [Level("t", self.tokens), Level("a", self.a), Level("w", width)]
+        scalars = self.f1.where().part(token_offset=TokenOffset(F1, "t"), a=1)
+        places = [place.part(t=an, a=width, w=1) for place in (d_v, copied)]
+        d_row = self.buffer_d.part(t=width, w=1)
+        b.expand(ENGINE_0, "d_V = F1^T d_row", loops, d_row, scalars, places[0], count=self.n1)
+        row = self.per * self.b_vectors
+        steps = -(-M.LATENCY // row)  # enough that the next token reads the sums that this one has written
         for first in range(0, self._most, self.copied_tokens):
-            copied_tokens, group = bound_of_part(self.tokens, first, self.copied_tokens), first // GROUP
-            where = gradient.part(token_offset=TokenOffset(F2, "t", group), an=self.b_vectors, w=1)
-            b.vector(M.COPY, "d_V", [Level("t", copied_tokens), *loops[1:]], unpacked.at_step("t", first), r0=copy)
+            tokens, group = bound_of_part(self.tokens, first, self.copied_tokens), first // GROUP
+            where = self.f2.gradient().part(token_offset=TokenOffset(F2, "t", group), aw=row, b=1)
+            b.vector(M.COPY, "d_V", [Level("t", tokens), *loops[1:]], places[0].at_step("t", first), r0=places[1])
             b.expand(
                 ENGINE_1,
                 "d_F2 = d_V F3^T",
-                [Level("t", copied_tokens), Level("an", max(an, steps), an), Level("w", self.b_vectors)],
-                self.buffer_f3[ENGINE_1].part(2, token_offset=TokenOffset(F3_BUFFERED, "t", group), w=1),
-                self.copy.part(t=an, an=1),
+                [Level("t", tokens), Level("aw", max(an, steps), an), Level("b", row)],
+                self.buffer_f3[ENGINE_1].part(token_offset=TokenOffset(F3_BUFFERED, "t", group), b=1),
+                copied.part(t=an, aw=1),
                 where,
                 addend=where,
-                count=self.n3,
+                count=self.per * self.n3,
                 flags=M.CHECK,
             )
-        self._backward_far(an)
+        self._backward_far(d_v)
+        d_f1 = b.allocate("d_F1 of tokens", self._most * self.a)
+        b.reduce(
+            ENGINE_0,
+            "d_F1 = V d_row^T",
+            [Level("t", self.tokens), Level("w", width + 1), padded("a", self.a)],
+            "w",
+            d_row,
+            self.v.part(t=self.a * width, a=width, w=1),
+            d_f1.part(t=self.a, a=1),
+            count=self.n1,
+        )
+        self._add_slices("d_F1", F1, d_f1, self.a, self.f1)
 
-    def _backward_far(self, an: int) -> None:
+    def _backward_far(self, d_v: At) -> None:
         """Emit d_F3 = F2^T d_V: partial sums by group of tokens, then their sum for each token, added to its slice."""
-        b = self.builder
-        pieces = GROUP // self.b_vectors  # partial sums for each vector
+        b, an = self.builder, self.a * self.width
+        pieces = max(GROUP // self.b_vectors // self.per, 1)  # partial sums for each place in a vector of d_V
         while an % pieces:
             pieces -= 1
-        each = pieces * self.b_vectors
-        self.parts = b.allocate("d_F3, in parts", self._most * self.n3 * each)
-        self.d_f3 = b.allocate("d_F3 of tokens", self._most * self.slice_3)
-        for group in range(-(-max_of(self.tokens) // GROUP)):
-            tokens = self._group(group)
-            gate = Level("gate", tokens.clipped(0, 1) if group else 1)
-            f2, parts = self.f2.where(), self.parts.part(GROUP * group * self.n3 * each)
-            for vector in range(self.b_vectors):
+        size = max(M.ACCUMULATORS // pieces // GROUP, 1) * GROUP  # tokens of a group
+        each = pieces * self.per * self.b_vectors
+        parts, d_f3 = (
+            b.allocate("d_F3, in parts", self._most * self.n3 * each),
+            b.allocate("d_F3 of tokens", self._most * self.slice_3),
+        )
+        for first in range(0, max_of(self.tokens), size):
+            tokens = bound_of_part(self.tokens, first, size)
+            gate = Level("gate", tokens.clipped(0, 1) if first else 1)
+            for place, vector in itertools.product(range(self.per), range(self.b_vectors)):
+                offset = place * self.b_vectors + vector
                 b.accumulate(
                     ENGINE_0,
                     "d_F3 = F2^T d_V, in parts",
                     [gate, Level("q", an // pieces), padded("t", tokens, pieces), Level("p", pieces)],
                     ("q",),
-                    self.unpacked.part(GROUP * group * an, t=an, q=pieces, p=1),
-                    f2.part(vector, token_offset=TokenOffset(F2, "t", group), q=each, p=self.b_vectors),
+                    d_v.part(first * an, t=an, q=pieces, p=1),
+                    self.f2.where().part(
+                        offset, TokenOffset(F2, "t", first // GROUP), q=each, p=self.per * self.b_vectors
+                    ),
                     Level("n", self.n3),
-                    parts.part(vector, t=self.n3 * each, n=each, w=self.b_vectors),
+                    parts.part(first * self.n3 * each + offset, t=self.n3 * each, n=each, w=self.per * self.b_vectors),
+                    count=(place + 1) * self.n3,
+                    first_row=place * self.n3,
                 )
             b.columns(
                 "d_F3 of tokens",
-                [Level("p", pieces), Level("t", tokens), Level("n", self.n3), padded("w", self.b_vectors, self.n3)],
-                self.parts.part(GROUP * group * self.n3 * each, p=self.b_vectors, t=self.n3 * each, n=each, w=1),
-                r1=self.d_f3.part(GROUP * group * self.slice_3, t=self.slice_3, n=self.b_vectors, w=1),
+                [
+                    Level("p", pieces * self.per),
+                    Level("t", tokens),
+                    Level("n", self.n3),
+                    padded("w", self.b_vectors, self.n3),
+                ],
+                parts.part(first * self.n3 * each, p=self.b_vectors, t=self.n3 * each, n=each, w=1),
+                r1=d_f3.part(first * self.slice_3, t=self.slice_3, n=self.b_vectors, w=1),
             )
-        gradient = self.f3.gradient()
-        where = gradient.part(token_offset=TokenOffset(F3, "t"), x=1)
-        b.vector(
-            M.ADD,
-            "d_F3",
-            [Level("t", self.tokens), Level("x", max(self.slice_3, M.LATENCY), self.slice_3)],
-            self.d_f3.part(t=self.slice_3, x=1),
-            where,
-            r0=where,
-            flags=M.CHECK,
-        )
+        self._add_slices("d_F3", F3, d_f3, self.slice_3, self.f3)
+
+    def _add_slices(self, what: str, table: int, slices: At, vectors: int, core: Block) -> None:
+        """Add the gradients of the tokens' slices to a core's; each is written before the next token can add to it."""
+        where = core.gradient().part(token_offset=TokenOffset(table, "t"), x=1)
+        loops = [Level("t", self.tokens), Level("x", max(vectors, M.LATENCY), vectors)]
+        self.builder.vector(M.ADD, what, loops, slices.part(t=vectors, x=1), where, r0=where, flags=M.CHECK)
 
 
 @dataclass(eq=False)
@@ -414,6 +413,13 @@ class Table(Embedding):
         loops = [Level("t", self.tokens), Level("w", max(self.row_vectors, M.LATENCY), self.row_vectors)]
         d = d_rows.part(t=self.row_vectors, w=1)
         self.builder.vector(M.ADD, "d_rows", loops, d, where, r0=where, flags=M.CHECK)
+
+
+def _in_lanes(elements: np.ndarray, lanes: int) -> np.ndarray:
+    """Return a permutation to vectors of `lanes` elements."""
+    out = np.full((len(elements) // lanes, LANES), -1)
+    out[:, :lanes] = elements.reshape(-1, lanes)
+    return out
 
 
 def _whole(source: At, vectors: int, columns: int) -> At:
