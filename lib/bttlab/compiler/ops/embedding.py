@@ -337,7 +337,9 @@ class TTMTable(Embedding):
         pieces = max(GROUP // self.b_vectors // self.per, 1)  # partial sums for each place in a vector of d_V
         while an % pieces:
             pieces -= 1
-        size = max(M.ACCUMULATORS // pieces // GROUP, 1) * GROUP  # tokens of a group
+        sums = padded("w", self.b_vectors, self.n3)
+        most = min(M.ACCUMULATORS // pieces, M.ROW_ACCUMULATORS // (self.n3 * max_of(sums.bound)))
+        size = max(most // GROUP, 1) * GROUP  # tokens of a group
         each = pieces * self.per * self.b_vectors
         parts, d_f3 = (
             b.allocate("d_F3, in parts", self._most * self.n3 * each),
@@ -368,7 +370,7 @@ class TTMTable(Embedding):
                     Level("p", pieces * self.per),
                     Level("t", tokens),
                     Level("n", self.n3),
-                    padded("w", self.b_vectors, self.n3),
+                    sums,
                 ],
                 parts.part(first * self.n3 * each, p=self.b_vectors, t=self.n3 * each, n=each, w=1),
                 r1=d_f3.part(first * self.slice_3, t=self.slice_3, n=self.b_vectors, w=1),
