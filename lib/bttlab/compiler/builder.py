@@ -148,8 +148,8 @@ class Builder:
 
         Raises
         ------
-        DoesNotFit
-            If the instruction needs too many accumulators.
+        ProgramError
+            If the instruction needs too many accumulators, or an operand that has a bank already is out of reach.
         """
         label = (self.stage, self.layer, what)
         instruction = Instruction(unit, operation, tuple(loops), operands, label, **more)
@@ -163,6 +163,8 @@ class Builder:
                 f"{' / '.join(label)} needs {used} accumulators, {owner} has {count}",
                 "a smaller hidden size or a shorter sequence",
             )
+        for _, text in instruction.unreached():
+            raise ProgramError(f"{' / '.join(label)}: {text}")
         self.instructions.append(instruction)
 
     def expand(
