@@ -44,6 +44,18 @@ def test_the_lab_has_names_of_its_own_of_bttlabs_plugins_and_of_other_packages()
     assert {"Dashboard", "check", "CostExplorer"} <= {*dir(bttlab.lab)}
 
 
+@pytest.mark.parametrize(("asked", "threads"), [({}, 1), ({"OMP_NUM_THREADS": "2"}, 2)])
+def test_a_notebook_has_one_thread_of_pytorch_unless_asked(asked, threads):
+    code = (
+        "from IPython.core.interactiveshell import InteractiveShell; InteractiveShell.instance(); import torch; "
+        "('OMP_NUM_THREADS' in __import__('os').environ) or torch.set_num_threads(2); "
+        "import bttlab.lab; print(torch.get_num_threads())"
+    )
+    variables = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"} | asked
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == threads
+
+
 def test_later_is_over_when_it_is_over():
     before = list(sys.meta_path)
     with pytest.raises(ModuleNotFoundError), later("bttlab.nowhere"):
