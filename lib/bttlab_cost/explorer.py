@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from bttlab.baseline.gpus import Gpu
 from bttlab.lab.charts import PALETTE, draw_band, new_figure, style
-from bttlab.lab.explorer import Explorer, row, slider
+from bttlab.lab.explorer import Explorer, control, row, slider
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.estimate import MODEL_VERSION, Estimate, Estimator
 from bttlab_cost.models import MODELS
@@ -33,14 +33,14 @@ class CostExplorer(Explorer):
         self._estimator, self._gpus = estimator, gpus
         self._models = {GIVEN: config, **MODELS}
         names = sorted(gpus, key=lambda name: (name not in estimator.prices, name))  # those with a price first
-        self.model = _menu("model", list(self._models))
-        self.gpu, self.strategy = _menu("GPU", names), _menu("shared by", list(STRATEGIES), "fsdp")
-        self.number = widgets.SelectionSlider(options=NUMBERS_OF_GPUS, description="GPUs", layout={"width": "250px"})
+        self.model = control(widgets.Dropdown, "model", options=list(self._models))
+        self.gpu = control(widgets.Dropdown, "GPU", options=names)
+        self.strategy = control(widgets.Dropdown, "shared by", options=list(STRATEGIES), value="fsdp")
+        self.number = control(widgets.SelectionSlider, "GPUs", options=NUMBERS_OF_GPUS)
         self.top_k = slider(config.top_k, 1, config.experts, "top k")
         self.length = slider(config.sequence_length, 16, 1024, "sequence")
         self.tokens = slider(10, 1, 1000, "10⁶ tokens")
         self.estimate: Estimate | None = None
-        self._holding = False
         self.model.observe(lambda _: self._begin_with(self._models[self.model.value]), "value")
         figures = [new_figure(4.15, 3.9) for _ in range(2)]
         self._over_batch, self._beside = (figure.subplots() for figure in figures)
@@ -49,15 +49,9 @@ class CostExplorer(Explorer):
 
     def _begin_with(self, config: FineTuning) -> None:
         """Set the sliders to a model's routing and length."""
-        self._holding = True
-        self.top_k.value, self.top_k.max = 1, config.experts
-        self.top_k.value, self.length.value = config.top_k, config.sequence_length
-        self._holding = False
-
-    def refresh(self) -> None:
-        """Redraw, unless the sliders are being set to another model."""
-        if not self._holding:
-            super().refresh()
+        with self.held():
+            self.top_k.value, self.top_k.max = 1, config.experts
+            self.top_k.value, self.length.value = config.top_k, config.sequence_length
 
     def _update(self) -> tuple[str, str]:
         gpu, tokens, number = self._gpus[self.gpu.value], 10**6 * self.tokens.value, self.number.value
@@ -148,10 +142,3 @@ class CostExplorer(Explorer):
         here = self._costs(estimate, estimate.config, estimate.batch, estimate.parallel)[1]
         look = {"facecolors": "none", "edgecolors": PALETTE[1], "linewidths": 2, "zorder": 3}
         self._beside.scatter([x], [here], s=120, **look)
-
-
-def _menu(name: str, options: list[str], value: str | None = None) -> widgets.Dropdown:
-    style = {"description_width": "85px"}
-    return widgets.Dropdown(
-        options=options, value=value or options[0], description=name, style=style, layout={"width": "250px"}
-    )

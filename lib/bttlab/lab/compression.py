@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from bttlab.lab.charts import PALETTE, new_figure, style
-from bttlab.lab.explorer import Explorer, row, slider
+from bttlab.lab.explorer import Explorer, control, row, slider
 from bttlab.lab.picture import Picture
 from bttlab.model import ModelConfig
 from bttlab.tensor import matrix_to_tt, tt_to_matrix
@@ -168,8 +168,7 @@ def factorisations(number: int, count: int = 3, most: int = MOST_MODE) -> list[t
 def _menu(name: str, number: int, modes: Sequence[int]) -> widgets.Dropdown:
     offered = dict.fromkeys([tuple(modes), *factorisations(number, len(modes))])
     options = [(" x ".join(map(str, found)), found) for found in offered]
-    style, layout = {"description_width": "100px"}, {"width": "254px"}
-    return widgets.Dropdown(options=options, value=tuple(modes), description=name, style=style, layout=layout)
+    return control(widgets.Dropdown, name, "254px", 100, options=options, value=tuple(modes))
 
 
 def _draw_train(axes: Axes, shapes: Sequence[tuple[int, int, int]], outputs: int) -> None:

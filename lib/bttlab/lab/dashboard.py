@@ -10,7 +10,6 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import Any
 
 import ipywidgets as widgets
 from IPython.display import display
@@ -21,7 +20,7 @@ from bttlab.lab.charts import SMOOTHING
 from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, BesideRun, DashboardRun
 from bttlab.lab.dashboard_targets import Target
-from bttlab.lab.explorer import row
+from bttlab.lab.explorer import control, row
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.run_export import curves_csv, describe_runs, download_link, ratios
 from bttlab.model import LEARNING_RATES
@@ -103,15 +102,15 @@ class Dashboard:
         _open[name] = self
 
     def _build(self, samples: int, learning_rate: float, most_samples: int, accounting: str) -> None:
-        self._choice = _control(widgets.Dropdown, "train on", "480px", 90, options=list(self._targets))
+        self._choice = control(widgets.Dropdown, "train on", "480px", 90, options=list(self._targets))
         log = {"min": -5, "max": 0, "step": 0.02}  # of the logarithm: 3e-4, 4e-4 and 4e-3 are read as such
-        self._rate = _control(
+        self._rate = control(
             widgets.FloatLogSlider, "learning rate", "380px", 90, value=learning_rate, readout_format=".1e", **log
         )
         counts = {"value": min(samples, most_samples), "min": min(samples, 100), "max": most_samples, "step": 100}
-        self._samples = _control(widgets.IntSlider, "samples", "380px", 90, readout_format=",d", **counts)
-        self._optimizer = _control(widgets.Dropdown, "optimizer", "220px", 90)
-        self._seed = _control(widgets.BoundedIntText, "seed", "115px", 40, min=0, max=2**31 - 1)
+        self._samples = control(widgets.IntSlider, "samples", "380px", 90, readout_format=",d", **counts)
+        self._optimizer = control(widgets.Dropdown, "optimizer", "220px", 90)
+        self._seed = control(widgets.BoundedIntText, "seed", "115px", 40, min=0, max=2**31 - 1)
         self._offer_choices()
         self._choice.observe(lambda _: self._offer_choices(), "value")
         self._optimizer.observe(lambda _: self._suit_rate(), "value")
@@ -130,14 +129,14 @@ class Dashboard:
         kinds = [(words.partition(" (")[0], name) for name, words in ACCOUNTINGS.items()]
         axes = [(words.partition(" (")[0], name) for name, words in ACROSS.items()]
         self._view = {
-            "across": _control(widgets.Dropdown, "across", "230px", 50, options=axes),
-            "smoothing": _control(widgets.Dropdown, "mean of", "190px", 60, options=SMOOTHINGS, value=SMOOTHING),
+            "across": control(widgets.Dropdown, "across", "230px", 50, options=axes),
+            "smoothing": control(widgets.Dropdown, "mean of", "190px", 60, options=SMOOTHINGS, value=SMOOTHING),
             "logarithmic": widgets.Checkbox(description="logarithmic loss", indent=False, layout={"width": "150px"}),
-            "memory": _control(widgets.Dropdown, "memory", "200px", 60, options=kinds, value=accounting),
-            "draw": _control(widgets.Dropdown, "draw", "150px", 40, options=["energy", "power"]),
+            "memory": control(widgets.Dropdown, "memory", "200px", 60, options=kinds, value=accounting),
+            "draw": control(widgets.Dropdown, "draw", "150px", 40, options=["energy", "power"]),
         }
-        for control in self._view.values():
-            control.observe(lambda _: self._draw(), "value")
+        for one in self._view.values():
+            one.observe(lambda _: self._draw(), "value")
         self._status, self._message, self._ratios, self._files = (widgets.HTML() for _ in range(4))
         self._words = widgets.HTML(hidden(describe_runs([])))
         parts = [
@@ -239,8 +238,8 @@ class Dashboard:
         chosen = self._optimizer.value if self._optimizer.value in offered else next(iter(offered), None)
         self._optimizer.options = offered
         self._optimizer.value = chosen
-        for control in (self._optimizer, self._seed):
-            control.layout.display = None if offered else "none"
+        for one in (self._optimizer, self._seed):
+            one.layout.display = None if offered else "none"
 
     def _suit_rate(self) -> None:
         """Set the optimizer's default learning rate for the next run."""
@@ -317,7 +316,7 @@ class Dashboard:
 
     def _draw(self) -> None:
         with self._lock:
-            view = View(**{name: control.value for name, control in self._view.items()})
+            view = View(**{name: one.value for name, one in self._view.items()})
             self._figure.update(self.runs, view)
             self._status.value = _status(self._last) if self._last else "Choose what to train on, and start."
             if self._state() != self._said_in:  # what was said of another state may no longer be true
@@ -397,11 +396,6 @@ class Dashboard:
     def _say(self, message: str) -> None:
         self._said_in = self._state()
         self._message.value = alert(message)
-
-
-def _control(kind: type, name: str, width: str, name_width: int, **keywords: Any) -> widgets.Widget:
-    style = {"description_width": f"{name_width}px"}
-    return kind(description=name, style=style, layout={"width": width}, **keywords)
 
 
 def _status(run: DashboardRun) -> str:

@@ -16,9 +16,9 @@ from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.estimate.work import SHOWN_UNITS
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.design import Design
-from bttlab.lab.explorer import Explorer, row, slider
+from bttlab.lab.explorer import Explorer, control, row, slider
 from bttlab.lab.notebook_inputs import budget
-from bttlab.model import FLOWS
+from bttlab.model import FLOWS, OPTIMIZERS
 from bttlab.util.errors import BttlabError
 
 RANKS = budget((4, 8, 12, 16), (8, 12))
@@ -100,13 +100,8 @@ class DesignExplorer(Explorer):
         self.feed_forward = slider(design.feed_forward, 1, max(RANKS), "feed-forward")
         self.clock = slider(design.clock_mhz, LEAST_CLOCK, CLOCK_MHZ, "clock (MHz)")
         options = [(words, name) for name, words in FLOWS.items()]
-        self.flow = widgets.Dropdown(options=options, value=design.flow, description="flow", layout={"width": "250px"})
-        self.optimizer = widgets.Dropdown(
-            options=("sgd", "momentum", "adamw"),
-            value=design.optimizer,
-            description="optimizer",
-            layout={"width": "250px"},
-        )
+        self.flow = control(widgets.Dropdown, "flow", options=options, value=design.flow)
+        self.optimizer = control(widgets.Dropdown, "optimizer", options=OPTIMIZERS, value=design.optimizer)
         self.design, self.estimate = design, None
         self.programs = Programs(lengths, self.refresh)
         self._controls = (self.encoders, self.rank, self.flow, self.optimizer, self.clock, self.feed_forward)
@@ -121,25 +116,16 @@ class DesignExplorer(Explorer):
         """Set the controls to a design."""
         first = (design.encoders, design.rank, design.flow)
         chosen = (*first, design.optimizer, design.clock_mhz, design.feed_forward)
-        self._holding = True
-        for control, value in zip(self._controls, chosen, strict=True):
-            control.value = value
-        self._holding = False
+        with self.held():
+            for one, value in zip(self._controls, chosen, strict=True):
+                one.value = value
         self.refresh()
-
-    _holding = False
 
     def _follow(self, change) -> None:
         """Move the rank of the feed-forward layers along, unless they have their own."""
-        if not self._holding and self.feed_forward.value == change["old"]:
-            self._holding = True
-            self.feed_forward.value = change["new"]
-            self._holding = False
-
-    def refresh(self) -> None:
-        """Redraw, unless several controls are being set at once."""
-        if not self._holding:
-            super().refresh()
+        if not self._is_held and self.feed_forward.value == change["old"]:
+            with self.held():
+                self.feed_forward.value = change["new"]
 
     def _click(self, event) -> None:
         shown = self._shown
@@ -163,7 +149,7 @@ class DesignExplorer(Explorer):
         return estimates
 
     def _update(self) -> tuple[str, str]:
-        design = Design(*(control.value for control in self._controls))
+        design = Design(*(one.value for one in self._controls))
         self.design, self.estimate = design, None
         missing = self.programs.want([design, *grid(design.encoders)])
         shown = self._shown

@@ -1,7 +1,9 @@
 """Base class of the explorers: sliders, figures, a line of results, a message for a bad choice."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from threading import Timer
+from typing import Any
 
 import ipywidgets as widgets
 from IPython.display import display
@@ -17,6 +19,8 @@ KEEP_SECONDS = 2.0  # after the last change
 
 class Explorer:
     """Redraws its figures whenever one of its controls moves."""
+
+    _is_held = False
 
     def __init__(self, *figures: Figure, controls: Sequence[widgets.Widget]):
         self._figures, self._live = figures, LiveFigures(figures)
@@ -37,8 +41,19 @@ class Explorer:
         """Message about a bad choice, or empty."""
         return self._message.value
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Set several controls without a drawing of each."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+
     def refresh(self) -> None:
         """Redraw with the controls' values; a bad choice greys the results and the figures and shows a message."""
+        if self._is_held:
+            return
         stale = True
         try:
             with self._live.lock:  # widgets may be handled in a thread of their own
@@ -83,10 +98,15 @@ class Explorer:
         close_widgets(self.widget)
 
 
+def control(kind: type, name: str, width: str = "250px", name_width: int = 85, **keywords: Any) -> widgets.Widget:
+    """Return a control with its name on the left, of a width of its own."""
+    style = {"description_width": f"{name_width}px"}
+    return kind(description=name, style=style, layout={"width": width}, **keywords)
+
+
 def slider(value: int, least: int, most: int, name: str, width: str = "250px") -> widgets.IntSlider:
     """Return a slider of whole numbers."""
-    style = {"description_width": "85px"}
-    return widgets.IntSlider(value, min=least, max=most, description=name, style=style, layout={"width": width})
+    return control(widgets.IntSlider, name, width, value=value, min=least, max=most)
 
 
 def row(*controls: widgets.Widget) -> widgets.HBox:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from bttlab.lab.charts import PALETTE, new_figure, style
-from bttlab.lab.explorer import Explorer, row, slider
+from bttlab.lab.explorer import Explorer, control, row, slider
 from bttlab.lab.flow_trace import PASSES, FlowTrace, TraceStep, trace_flow
 from bttlab.model import ModelConfig
 from bttlab.tensor import FLOWS, Order
@@ -50,7 +50,7 @@ class FlowExplorer(Explorer):
         flows = [] if own is None else [("my own", Order.of(own, len(out_modes), len(in_modes)))]
         flows += [(FLOW_NAMES[name], name) for name in FLOWS]
         self._modes = out_modes, in_modes
-        self.flow = widgets.Dropdown(options=flows, description="flow", layout={"width": "250px"})
+        self.flow = control(widgets.Dropdown, "flow", options=flows)
         self.part = widgets.ToggleButtons(options=PASSES, style={"button_width": "90px"})
         self.tokens = slider(tokens, 1, MOST_TOKENS, "tokens")
         self.rank = slider(rank, 1, MOST_RANK, "rank")

@@ -7,7 +7,7 @@ import ipywidgets as widgets
 import pandas as pd
 
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
-from bttlab.lab.explorer import Explorer, row
+from bttlab.lab.explorer import Explorer, control, row
 from bttlab.runs import Checkpoint, CheckpointStore, runs_table
 from bttlab.runs.curves import read_curves
 from bttlab.runs.table import where
@@ -35,14 +35,10 @@ class RunBrowser(Explorer):
 
     def __init__(self, condition: str = "kind == 'training'"):
         self._found: dict[str, Any] = {}
-        wide = {"description_width": "70px"}
-        self.condition = widgets.Text(
-            condition, description="where", continuous_update=False, style=wide, layout={"width": "430px"}
-        )
-        self.runs = widgets.SelectMultiple(
-            description="runs", rows=7, style=wide, layout={"width": "780px", "max_width": "100%"}
-        )  # of names, as long as the filter finds
-        self.curve = widgets.Dropdown(options=list(CURVES), description="curve", style=wide, layout={"width": "240px"})
+        self.condition = control(widgets.Text, "where", "430px", 70, value=condition, continuous_update=False)
+        self.runs = control(widgets.SelectMultiple, "runs", "780px", 70, rows=7)  # of names that the filter finds
+        self.runs.layout.max_width = "100%"
+        self.curve = control(widgets.Dropdown, "curve", "240px", 70, options=list(CURVES))
         self._applied: str | None = None
         self._note = ""
         figure = new_figure(4.6, 3.6)
