@@ -1,5 +1,6 @@
 """A cell that is run again closes the widgets of its run before."""
 
+import gc
 from types import SimpleNamespace
 
 import matplotlib
@@ -33,6 +34,10 @@ def test_a_cell_that_is_run_again_leaves_no_widgets(monkeypatch, backend):
     assert other.widget.comm is not None  # another cell's
     run(1, "b")
     assert other.widget.comm is None and len(_instances) == twice
+    # `Out` still has the explorers of before, with neither pictures nor canvases.
+    assert not other._figures[0].axes and not other._live._canvases
+    canvases = [one for one in gc.get_objects() if type(one).__name__ == "WholePictures"]
+    assert len(canvases) == (4 if "ipympl" in backend else 0)  # two of each cell
 
 
 def test_what_a_widget_shows_stays_in_the_notebook(monkeypatch):

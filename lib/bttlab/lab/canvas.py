@@ -4,6 +4,7 @@ ipympl, and no library of charts in JavaScript: one drawing serves notebook, sav
 Any thread may draw, one at a time: `draw` holds the figure's lock, and so does ipympl while it answers the mouse.
 """
 
+import functools
 import io
 import threading
 import time
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 import ipywidgets
 import matplotlib
-from matplotlib.backend_bases import LocationEvent
+from matplotlib.backend_bases import FigureCanvasBase, LocationEvent
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -41,6 +42,30 @@ class ImageCanvas:
         self.widget.value = picture
 
 
+@functools.cache  # matplotlib keeps every class of canvas, and what it holds, for ever
+def _whole_pictures() -> type:
+    from ipympl.backend_nbagg import Canvas
+
+    class WholePictures(Canvas):
+        owner: "ZoomCanvas"
+
+        def _handle_message(self, widget, content, buffers):
+            with self.owner._lock:
+                super()._handle_message(widget, content, buffers)
+                if content["type"] == "initialized":
+                    self.owner._begin()
+
+        def handle_draw(self, event):
+            """The browser has taken the last picture."""
+            self.owner._show()
+
+        def get_diff_image(self):
+            self._force_full = True
+            return super().get_diff_image()
+
+    return WholePictures
+
+
 class ZoomCanvas:
     """A figure on ipympl's canvas, with its tools for zooming; parameters and attributes as for `ImageCanvas`.
 
@@ -54,30 +79,14 @@ class ZoomCanvas:
     """
 
     def __init__(self, figure: Figure, lock: threading.RLock):
-        from ipympl.backend_nbagg import Canvas, FigureManager
-
-        outer = self
-
-        class WholePictures(Canvas):
-            def _handle_message(self, widget, content, buffers):
-                with lock:
-                    super()._handle_message(widget, content, buffers)
-                    if content["type"] == "initialized":
-                        outer._begin()
-
-            def handle_draw(self, event):
-                """The browser has taken the last picture."""
-                outer._show()
-
-            def get_diff_image(self):
-                self._force_full = True
-                return super().get_diff_image()
+        from ipympl.backend_nbagg import FigureManager
 
         self._lock = lock
         self._asked: float | None = None  # since when the browser has been asked
         self._begun = False
         self._first = ImageCanvas(figure, lock)
-        self._canvas = WholePictures(figure)
+        self._canvas = _whole_pictures()(figure)
+        self._canvas.owner = self
         self._canvas.syncing_data_url = False  # true, it would send pixels for a PNG to who asks before "initialized"
         FigureManager(self._canvas, uuid.uuid4().int % 2**31)  # the canvas keeps it
         self._canvas.header_visible = self._canvas.footer_visible = self._canvas.resizable = False
@@ -173,8 +182,13 @@ class LiveFigures:
         return _beside(pictures)
 
     def close(self) -> None:
-        """Close the canvases."""
+        """Close the canvases; who still has this object, as a notebook's `Out` has, keeps no pictures by it."""
         close_widgets(self.widget)
+        with self.lock:
+            self._canvases = []
+            for figure in self._figures:
+                figure.clear()
+                FigureCanvasBase(figure)  # in place of the one with the pictures
 
 
 def _beside(pictures: Sequence[bytes]) -> bytes:

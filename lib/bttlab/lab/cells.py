@@ -1,5 +1,6 @@
 """The widgets of a cell: closed when it is run again, since kernel and page keep what is not closed; kept as HTML."""
 
+import gc
 import uuid
 from collections.abc import Callable
 
@@ -18,6 +19,8 @@ def close_widgets(*closed: widgets.Widget) -> None:
             if widget.has_trait(name) and (part := getattr(widget, name)) is not None:
                 close_widgets(part)
         widget.close()
+        if widget.has_trait("children"):
+            widget.children = ()
 
 
 def close_with_cell(close: Callable[[], None]) -> None:
@@ -30,6 +33,7 @@ def close_with_cell(close: Callable[[], None]) -> None:
     if before != run:
         for earlier in closers:
             earlier()
+        gc.collect()  # figures, canvases and widgets refer to each other
         closers = []
     _closers[cell] = run, [*closers, close]
 

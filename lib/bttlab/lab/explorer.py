@@ -96,6 +96,7 @@ class Explorer:
         """Close the widgets; the picture stays in the notebook."""
         self._timer.cancel()
         close_widgets(self.widget)
+        self._live.close()
 
 
 def control(kind: type, name: str, width: str = "250px", name_width: int = 85, **keywords: Any) -> widgets.Widget:
