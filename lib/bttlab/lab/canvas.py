@@ -173,7 +173,7 @@ class LiveFigures:
 
     def keep(self, caption: str) -> bytes | None:
         """Keep the pictures, with a caption for screen readers; return them as one PNG if they are displayed."""
-        if not self.is_displayed:
+        if not (self.is_displayed and self._canvases):  # not yet, or closed
             return None
         with self.lock:
             pictures = [to_png(figure, scale=2) for figure in self._figures]
