@@ -189,6 +189,7 @@ REFUSED = {
         lambda n: setattr(n, "more", nn.Linear(WIDTH, WIDTH)),
         "does not use more.weight: remove",
     ),
+    "a step in place": (lambda n, x, t: n.q(x.add_(1.0)), None, "add is no operation of the card"),
     "changed in place": (lambda n, x, t: n.q(x).index_fill_(1, torch.tensor([0]), 0.0), None, "index_fill is no"),
     "assignment": (lambda n, x, t: assigned(n.q(x)), None, "assignment to elements"),
 }
@@ -219,6 +220,33 @@ def test_the_check_finds_what_no_rule_sees(monkeypatch):
 def test_a_parameter_without_values_is_named():
     with pytest.raises(ProgramError, match=r"^Net: q\.weight has NaN or infinite values: load or initialize it first"):
         trace(made(lambda n, x, t: n.q(x), lambda n: nn.init.constant_(n.q.weight, float("nan"))), LENGTH)
+
+
+def hooked_gradient(net):
+    net.q.weight.register_hook(lambda gradient: 2 * gradient)
+
+
+UNSEEN = {
+    "a hook of a parameter": (hooked_gradient, r"^Net: q\.weight has a hook, which the card does not call"),
+    "meta": (lambda n: n.q.to_empty(device="meta"), r"^Net: q\.weight is on device meta, without values"),
+    "lazy": (
+        lambda n: setattr(n, "q", nn.LazyLinear(WIDTH)),
+        r"^Net: q\.weight has no shape yet: call the module once",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_parameters_hide_is_refused(name):
+    prepare, message = UNSEEN[name]
+    with pytest.raises(ProgramError, match=message):
+        trace(made(lambda n, x, t: n.q(x), prepare), LENGTH)
+
+
+def test_a_module_of_torch_jit_is_refused():
+    net = torch.jit.script(nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, TAGS)))
+    with pytest.raises(ProgramError, match=r"is of torch\.jit, whose functions are not seen"):
+        trace(net, LENGTH)
 
 
 def test_the_check_leaves_the_module_as_it_was():

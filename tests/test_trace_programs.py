@@ -143,6 +143,7 @@ IDIOMS = {
         F.scaled_dot_product_attention(*(split(y) for y in (net.dense[n](x) * 0.4, x, net.train_[n](x))), scale=1.0)
     ),
     "GLU": lambda net, n, x, t: F.glu((y := net.fused[n](x))[..., : 2 * WIDTH]) + y[..., 2 * WIDTH :],
+    "the rows of the table again": lambda net, n, x, t: net.dense[n](x) + net.table(t),
     "one layer twice": lambda net, n, x, t: net.dense[0](torch.tanh(net.dense[0](x))),
     "one TT layer twice": lambda net, n, x, t: net.train_[0](torch.tanh(net.train_[0](x))),
     "one norm twice": lambda net, n, x, t: net.norms[0](net.dense[n](net.norms[0](x))),

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from bttlab.compiler import trace_attention, trace_rules  # noqa: F401  (register the rules)
 from bttlab.compiler.errors import ProgramError
@@ -53,11 +54,7 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
     name = type(module).__name__
     if task is not None and task not in TASKS:
         raise ProgramError(f"task is {task!r}: choose {', '.join(TASKS)}")
-    for parameter, values in module.named_parameters():
-        if not values.is_meta and not bool(torch.isfinite(values).all()):
-            raise ProgramError(f"{name}: {parameter} has NaN or infinite values: load or initialize it first")
-    if any(p.is_meta for p in module.parameters()):
-        raise ProgramError(f"{name} has parameters on device meta, without values: use to_empty and initialize them")
+    _check_values(module, name)
     recorder = Recorder(module, sequence_length)
     recorded = _run(recorder, module, sequence_length)
     outputs = [_logits(recorder, output) for output in outputs_of(recorded)]
@@ -69,6 +66,21 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
     _copy_shared(graph)
     check(graph, outputs, module, recorder.vocabulary, call_of(module))
     return _model(module, recorder, outputs, task)
+
+
+def _check_values(module: nn.Module, name: str) -> None:
+    """Raise ProgramError for parameters without values, and for what would change their gradients unseen."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ProgramError(f"{name} is of torch.jit, whose functions are not seen: give the module before torch.jit")
+    for parameter, values in module.named_parameters():
+        if is_lazy(values):
+            raise ProgramError(f"{name}: {parameter} has no shape yet: call the module once")
+        if values.is_meta:
+            raise ProgramError(f"{name}: {parameter} is on device meta, without values: to_empty, then initialize it")
+        if not bool(torch.isfinite(values).all()):
+            raise ProgramError(f"{name}: {parameter} has NaN or infinite values: load or initialize it first")
+        if values._backward_hooks or getattr(values, "_post_accumulate_grad_hooks", None):
+            raise ProgramError(f"{name}: {parameter} has a hook, which the card does not call: remove it")
 
 
 def _run(recorder: Recorder, module: nn.Module, length: int) -> Any:

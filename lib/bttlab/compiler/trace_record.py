@@ -49,6 +49,7 @@ from bttlab.compiler.trace_values import (
     Weights,
     as_number,
     covers,
+    kind_of,
     rows_in,
     tensors_in,
 )
@@ -266,7 +267,7 @@ class Recorder(TorchFunctionMode):
         value = self.value(x)
         value = self.recorded(value) if isinstance(value, Formula) else value
         if not isinstance(value, Elements):
-            raise Refusal(f"{what} of {_kind(value)}", "an activation")
+            raise Refusal(f"{what} of {kind_of(value)}", "an activation")
         return value
 
     def operand(self, x: Elements) -> tuple[Matrix, Tensor]:
@@ -315,7 +316,7 @@ class Recorder(TorchFunctionMode):
         value = self.value(x)
         if not isinstance(value, Weights):
             near = "a parameter" if value is None else "a layer"
-            raise Refusal(f"{what} that is {_kind(value)}", near)
+            raise Refusal(f"{what} that is {kind_of(value)}", near)
         return value
 
     # ---- elementwise functions --------------------------------------------------------------------------------------
@@ -346,7 +347,7 @@ class Recorder(TorchFunctionMode):
         operands = [(n, self.value(x)) for n, x in enumerate(call.args) if self.value(x) is not None]
         values = [value for _, value in operands]
         if any(not isinstance(value, Elements | Formula) for value in values):
-            raise Refusal(f"{call.name} of {_kind(next(v for v in values if not isinstance(v, Elements | Formula)))}")
+            raise Refusal(f"{call.name} of {kind_of(next(v for v in values if not isinstance(v, Elements | Formula)))}")
         first = values[0]
         is_one = all(v.matrix is first.matrix and torch.equal(v.index, first.index) for v in values)
         others = [self.constant(x) for x in call.args if isinstance(x, Tensor) and self.value(x) is None]
@@ -362,8 +363,19 @@ class Recorder(TorchFunctionMode):
                 given[n] = value.function(x) if isinstance(value, Formula) else x.clone()
             return call.function(*given, **call.kwargs)
 
+        # Functions in place give their operand another value, which the last step must not see.
+        step = replace(call, args=tuple(map(self._alias, call.args)))
         name = self.name(call.name)
-        return Formula(first.matrix, first.index, function, self.at_this_place(lambda: self._last_step(call)), name)
+        return Formula(first.matrix, first.index, function, self.at_this_place(lambda: self._last_step(step)), name)
+
+    def _alias(self, x: Any) -> Any:
+        """Return a tensor that keeps the value that another has now."""
+        value = self.value(x)
+        if value is None:
+            return x
+        alias = x.detach()
+        self._set(alias, value)
+        return alias
 
     def _last_step(self, call: Call) -> Elements:
         operands = [x for x in call.args if self.value(x) is not None]
@@ -441,8 +453,3 @@ class Recorder(TorchFunctionMode):
     def refuse(self, refusal: Refusal) -> ProgramError:
         """Return the error for a refusal."""
         return ProgramError(self._refused(refusal).message)
-
-
-def _kind(value: Value | None) -> str:
-    names = {Ids: "token ids", Weights: "a parameter", Scores: "attention scores", Elements: "an activation"}
-    return names.get(type(value), "a constant" if value is None else "an activation")

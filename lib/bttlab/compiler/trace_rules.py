@@ -123,7 +123,10 @@ def _embedding(recorder: Recorder, call: Call) -> Value:
 def _table(recorder: Recorder, call: Call, ids: Value, name: str, rows: int) -> Elements:
     if not isinstance(ids, Ids) or not torch.equal(ids.index.reshape(-1), torch.arange(recorder.sequence_length)):
         raise Refusal("embedding of other ids than the sample's", "the token ids as they are")
-    if any(isinstance(op, Embedding) for op in recorder.graph.operations):
+    made = next((op for op in recorder.graph.operations if isinstance(op, Embedding)), None)
+    if made is not None and made.name == name:  # the same rows again
+        return recorder.like(call.result, made.output)
+    if made is not None:
         raise Refusal("embedding of the tokens for the second time", "one table")
     recorder.vocabulary = rows
     return recorder.like(call.result, recorder.graph.embedding(name))

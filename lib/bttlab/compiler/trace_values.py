@@ -194,3 +194,9 @@ def as_number(x: Any) -> Any:
     if isinstance(x, Tensor) and x.numel() and bool((x == x.reshape(-1)[0]).all()):
         return x.reshape(-1)[0].item()
     return x
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value of a tensor is, for messages."""
+    names = {Ids: "token ids", Weights: "a parameter", Scores: "attention scores", Elements: "an activation"}
+    return names.get(type(value), "a constant" if value is None else "an activation")
