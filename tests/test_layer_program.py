@@ -241,6 +241,9 @@ def test_a_model_is_loaded_anew_afterwards(overlay):
     check_run(trainer, layer, "bidirectional", 3)
     with pytest.raises(StateError, match="call load_parameters first"):
         trainer.predict(None)
+    for asked in (lambda: trainer.config, lambda: trainer.load_parameters({})):
+        with pytest.raises(StateError, match="is a layer's alone: call load_program with a model first"):
+            asked()
     check_run(overlay, layer, CUSTOM, 3)
 
 

@@ -35,8 +35,8 @@ def test_its_figures_agree(capsys):
     cycles = data["cycles"]["13"]
     assert code == 0 and data["provenance"] == "modelled" and "200 MHz" in data["assumptions"][0]
     assert sum(data["sections"].values()) == sum(data["instructions"].values())
-    assert sum(data["cycles_by_stage"].values()) == pytest.approx(cycles)
-    assert sum(one["cycles"] for one in data["cycles_by_layer"]) == pytest.approx(cycles)
+    assert sum(data["cycles_by_stage"].values()) == cycles
+    assert sum(one["cycles"] for one in data["cycles_by_layer"]) == cycles
     assert all(0 < share < 1 for share in data["busy"].values())
     assert list(data["cycles"].values()) == sorted(data["cycles"].values())
     assert data["epoch"]["seconds"]["value"] == pytest.approx(data["epoch"]["cycles"] / 200e6)
@@ -61,7 +61,7 @@ def test_one_layer_alone(capsys):
     code, out, _ = run(capsys, "--encoders", "1", "--layer", name, "--json")
     data = json.loads(out)
     by_stage = {one["stage"]: one["cycles"] for one in data["cycles_by_layer"] if one["layer"] == name}
-    assert data["layer"] == {"name": name, "cycles_by_stage": by_stage} and set(by_stage) == {"FP", "BP", "PU"}
+    assert data["layer"] == {"name": name, "cycles_by_stage": by_stage} and {"FP", "BP"} <= set(by_stage)
     found = [line for lines in data["list"].values() for line in lines]
     assert found == listed and any("z = x R4" in line for line in found)
     assert 0 < len(found) < sum(data["sections"].values())

@@ -18,8 +18,9 @@ from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
 from bttlab.compiler.compiled import CompiledProgram, Flow, check_image, compiled_program
 from bttlab.compiler.layout import Layout
+from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import Program
+from bttlab.compiler.program import ModelProgram, Program
 from bttlab.estimate.profile import Profile
 from bttlab.model import (
     PAPER_FLOW,
@@ -105,7 +106,7 @@ class TrainerDriver(KernelDriver):
 
     @property
     def config(self) -> ModelConfig:
-        return self.program.program.model.config
+        return self._model.config
 
     @property
     def overlay_sha256(self) -> str:
@@ -252,8 +253,16 @@ class TrainerDriver(KernelDriver):
     # --- helpers
 
     @property
+    def _model(self) -> Lowering:
+        """The model of the program; StateError if none is loaded, or a layer's alone."""
+        program = self.program.program
+        if not isinstance(program, ModelProgram):
+            raise StateError("the program on the card is a layer's alone: call load_program with a model first")
+        return program.model
+
+    @property
     def _layout(self) -> Layout:
-        return self.program.program.model.layout
+        return self._model.layout
 
     def _check(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> np.ndarray:
         self._check_ready(samples)
@@ -371,7 +380,7 @@ class TrainerDriver(KernelDriver):
 
     def _checked(self, what: str, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return tensors as float32 arrays; raise StateError unless they are finite and fit the program's model."""
-        expected = {name: tuple(shape) for name, shape in self.program.program.model.shapes.items()}
+        expected = {name: tuple(shape) for name, shape in self._model.shapes.items()}
         arrays = {name: np.asarray(tensor, np.float32) for name, tensor in tensors.items()}
         check_finite(what, arrays)
         shapes = {name: array.shape for name, array in arrays.items()}

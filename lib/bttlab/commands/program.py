@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.compiler.instruction import UNIT_NAMES
     from bttlab.compiler.listing import SECTION_NAMES, describe
     from bttlab.compiler.machine import M
-    from bttlab.compiler.profile import busy_shares, cycles_by, layer_of
+    from bttlab.compiler.profile import busy_shares, layer_of
     from bttlab.compiler.program import TYPICAL_TOKENS, compile_program
     from bttlab.compiler.timing import time_program
     from bttlab.data import epoch_lengths, load_corpus
+    from bttlab.estimate.profile import cycles_by_layer
     from bttlab.model.choices import OPTIMIZERS
     from bttlab.model.config import Optimizer
 
@@ -51,7 +53,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     timing = time_program(program.sample, tokens)
     lengths = sorted({*(n for n in (2, 8, 16, 24, 32, 48, 64) if n <= model.sequence_length), tokens})
-    shares = cycles_by(program.sample, timing)
+    (shares,) = cycles_by_layer(program.sample, [tokens])
     units = [sum(i.unit == unit for section in program.sections for i in section) for unit in range(len(UNIT_NAMES))]
     data: dict[str, Any] = {
         "provenance": "modelled",
@@ -101,11 +103,9 @@ def _told(names: list[str]) -> str:
     return ", ".join(dict.fromkeys(re.sub(r"^encoders\.\d+\.", "encoders.N.", name) for name in sorted(names)))
 
 
-def _by_stage(shares: dict[tuple[str, str], float]) -> dict[str, float]:
-    stages: dict[str, float] = {}
-    for (stage, layer), count in shares.items():
-        stages[stage or layer] = stages.get(stage or layer, 0) + count
-    return {name: stages[name] for name in STAGES if name in stages}
+def _by_stage(shares: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    stages = {stage: sum(n for (of, _), n in shares.items() if of == stage) for stage in STAGES}
+    return {stage: cycles for stage, cycles in stages.items() if cycles}
 
 
 def _epoch(corpus: str, lengths: dict[int, int], program: Any) -> dict[str, Any]:
@@ -172,15 +172,15 @@ def _text(data: dict[str, Any], name: str) -> str:
     )
     rows(
         "cycles by stage",
-        [(STAGES.get(name, name), f"{count:,.0f}") for name, count in data["cycles_by_stage"].items()],
+        [(STAGES[name], f"{count:,}") for name, count in data["cycles_by_stage"].items()],
     )
     if "layer" in data:
         own = data["layer"]["cycles_by_stage"].items()
-        rows(f"{data['layer']['name']}: cycles by stage", [(STAGES[stage], f"{count:,.0f}") for stage, count in own])
+        rows(f"{data['layer']['name']}: cycles by stage", [(STAGES[stage], f"{count:,}") for stage, count in own])
     layers = sorted(data["cycles_by_layer"], key=lambda one: -one["cycles"])[:12]
     rows(
         "the 12 largest by layer",
-        [(f"{STAGES.get(one['stage'], '')} {one['layer']}".strip(), f"{one['cycles']:,.0f}") for one in layers],
+        [(f"{STAGES[one['stage']]} {one['layer']}", f"{one['cycles']:,}") for one in layers],
     )
     if "epoch" in data:
         epoch = data["epoch"]
@@ -205,4 +205,4 @@ def _text(data: dict[str, Any], name: str) -> str:
     return "\n".join(lines)
 
 
-STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "waiting": "no unit works"}
+STAGES = {"FP": "forward", "BP": "backward", "PU": "update"}

@@ -1,4 +1,4 @@
-"""Cycles of a program by unit, by stage and by layer."""
+"""Layers of instructions, busy units, and the intervals of a run in which the same instructions work."""
 
 import re
 from collections import Counter, defaultdict
@@ -6,8 +6,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from bttlab.compiler.instruction import UNITS, Instruction
 from bttlab.compiler.timing import Timing
-
-WAITING = ("", "waiting")  # cycles in which no unit works
 
 
 def layer_of(instruction: Instruction) -> str:
@@ -55,21 +53,3 @@ def intervals_of(
         for change, label in edges[cycle]:
             working[label] += change
         before = cycle
-
-
-def cycles_by(
-    instructions: Sequence[Instruction], timing: Timing, layer: Callable[[Instruction], str] = layer_of
-) -> dict[tuple[str, str], float]:
-    """Return cycles by (stage, layer): a cycle in which several units work is divided among their layers.
-
-    Returns
-    -------
-    dict of (str, str) to float
-        The values add up to all cycles; the key `WAITING` has the cycles in which no unit works.
-    """
-    shares: dict[tuple[str, str], float] = defaultdict(float)
-    for cycles, working in intervals_of(instructions, timing, lambda i: (i.label[0], layer(i))):
-        units = working.total()
-        for label, count in working.items() if units else [(WAITING, 1)]:
-            shares[label] += count * cycles / (units or 1)
-    return {label: count for label, count in shares.items() if count}
