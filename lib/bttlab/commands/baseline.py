@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from bttlab.commands import Outcome, models
+from bttlab.model.choices import LEARNING_RATES
 from bttlab.util.errors import BttlabError
 
 MOST_THREADS = 1024
@@ -26,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, default=500, metavar="N", help="steps to measure, a sample each (default: 500)")
     add("--warmup", type=int, default=20, metavar="N", help="steps before them, undone afterwards (default: 20)")
     add("--seed", type=int, default=0, metavar="N", help="of initial parameters and sample order (default: 0)")
-    add("--lr", type=float, metavar="X", dest="learning_rate", help="learning rate of SGD (default: 4e-3)")
+    rate = LEARNING_RATES["sgd"]
+    add("--lr", type=float, default=rate, metavar="X", dest="learning_rate", help=f"of SGD (default: {rate:g})")
     add("--threads", type=int, default=1, metavar="N", help="threads of PyTorch on the CPU (default: 1)")
     add("--modes", nargs="+", metavar="MODE", help="eager and, on a GPU, graphs (default: all)")
     add("--record", type=Path, metavar="FILE", help="write the record to this file")
@@ -101,7 +103,6 @@ def _measured(options: argparse.Namespace) -> Outcome:
     import torch
 
     from bttlab.baseline import BaselineError, BaselineSetting, Listener, run_baseline
-    from bttlab.model import LEARNING_RATES
     from bttlab.runs import ProgressBar
     from bttlab.util.files import check_output
 
@@ -111,17 +112,8 @@ def _measured(options: argparse.Namespace) -> Outcome:
         raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads again")
     torch.set_num_threads(options.threads)
     config, format = _model(options)
-    setting = BaselineSetting(
-        format,
-        options.device,
-        config,
-        options.data,
-        options.steps,
-        options.warmup,
-        options.seed,
-        LEARNING_RATES["sgd"] if options.learning_rate is None else options.learning_rate,
-        options.modes,
-    )
+    names = ("device", "data", "steps", "warmup", "seed", "learning_rate", "modes")
+    setting = BaselineSetting(format, config=config, **{name: getattr(options, name) for name in names})
     progress = ProgressBar()
     try:
         on_mode = partial(progress.begin, total=options.steps)
