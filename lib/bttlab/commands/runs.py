@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bttlab.commands import Outcome
 from bttlab.util.errors import BttlabError
-from bttlab.util.terminal import printable, say
+from bttlab.util.terminal import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +111,7 @@ def _show(options: argparse.Namespace) -> Outcome:
     }
     for fault in read_curves(folder).faults:
         say(f"bttlab: note: {fault}")
-    lines = [printable(f"{name:11} {value}") for name, value in facts.items()]
+    lines = [f"{name:11} {value}" for name, value in facts.items()]
     lines += ["", _table(("configuration", ""), [(key, _cell(value)) for key, value in record.configuration.items()])]
     rows = [
         (name, _cell(one["value"]), one["unit"], str(one["provenance"]), one.get("how") or one.get("model", ""))
@@ -237,7 +237,6 @@ def _cell(value: Any) -> str:
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns with two blanks between them: thousands of lines come at once, and cut and grep can read them."""
-    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (titles, *rows)]
     return "\n".join(line.rstrip() for line in lines)

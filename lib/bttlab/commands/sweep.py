@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome
-from bttlab.util.terminal import printable, say
+from bttlab.util.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ class _Line:
         self._objective, self._last, self._state = objective, "", None
 
     def show(self, progress: Any) -> None:
-        text = printable(progress.in_words(self._objective))
+        text = progress.in_words(self._objective)
         if text == self._last:
             return
         if sys.stderr.isatty():
@@ -86,7 +86,7 @@ def _outcome(sweep: Any) -> Outcome:
         key=lambda record: (record.value(spec.objective) is None, record.value(spec.objective) or 0),
         reverse=spec.maximize,
     )
-    lines = [printable(f"{record.id}  {record.name}  {result_of(record, spec.objective)}") for record in records]
+    lines = [f"{record.id}  {record.name}  {result_of(record, spec.objective)}" for record in records]
     lines.append(f"{len(records)} of {progress.total} trials, {progress.failed} failed, in {sweep.folder}")
     order = spec.objective if spec.maximize else f"{spec.objective} --ascending"
     lines.append(f"bttlab runs compare --where 'sweep == \"{spec.name}\"' --sort {order}")

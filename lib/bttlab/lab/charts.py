@@ -12,8 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bttlab.util.terminal import printable
-
 # Okabe and Ito's colours, which colour-blind readers can tell apart; yellow is left out, white paper swallows it.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 SMOOTHING = 100  # samples in the moving mean of a loss curve
@@ -52,7 +50,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def as_label(name: str) -> str:
     """Return a user's name as a matplotlib label: no formula, not hidden from legends."""
-    shown = printable(name).replace("$", r"\$")
+    shown = name.replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
 
 

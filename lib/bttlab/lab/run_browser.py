@@ -12,7 +12,6 @@ from bttlab.runs import Checkpoint, CheckpointStore, runs_table
 from bttlab.runs.curves import read_curves
 from bttlab.runs.table import where
 from bttlab.util.errors import BttlabError
-from bttlab.util.terminal import printable
 
 MOST_CURVES = len(PALETTE)  # that can be told apart
 SHOWN = 200  # runs in the list
@@ -109,11 +108,11 @@ class RunBrowser(Explorer):
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8, framealpha=0.8)
         notes = ([f"no such curve: {', '.join(empty)}"] if empty else []) + faults
-        return printable("; ".join(notes[:3] + ["…"] * (len(notes) > 3)))
+        return "; ".join(notes[:3] + ["…"] * (len(notes) > 3))
 
 
 def _label(run: Any) -> str:
     accuracy = run.get("dev.frame_accuracy")
     score = "" if accuracy is None or pd.isna(accuracy) else f", dev frame accuracy {accuracy:.1%}"
     begun = run["begun"][:16].replace("T", " ")
-    return printable(f"{run['id'][:6]}  {begun}  {run['status']:9}  {run['name']}{score}")
+    return f"{run['id'][:6]}  {begun}  {run['status']:9}  {run['name']}{score}"

@@ -86,14 +86,7 @@ def open_trainer(
         ) from None
     overlay = overlay or OVERLAY
     trainer = card.open_trainer(
-        model,
-        device,
-        flow=flow,
-        trust=trust,
-        wait=wait,
-        overlay=overlay,
-        require_card=require_card,
-        lengths=lengths,
+        model, device, flow=flow, trust=trust, wait=wait, overlay=overlay, require_card=require_card, lengths=lengths
     )
     if optimizer is not None:
         trainer.program.program.check_optimizer(optimizer)

@@ -54,6 +54,8 @@ def is_held(folder: Path) -> bool:
         return False
     try:
         return not try_lock(descriptor)
+    except OSError:  # a file system without locks: nobody knows
+        return True
     finally:
         os.close(descriptor)
 
