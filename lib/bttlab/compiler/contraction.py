@@ -164,7 +164,7 @@ class Contraction:
     def _nearest(self, stored: Iterable[Stored], target: Stored) -> Stored:
         """Return the copy that takes the fewest steps to rearrange into the target."""
         to = target.arrangement, target.rows
-        return min(stored, key=lambda one: rearranging_steps(self.costs, one.arrangement, *to))
+        return min(stored, key=lambda copy: rearranging_steps(self.costs, copy.arrangement, *to))
 
     def buffered(self, tensor: Tensor, arrangement: Arrangement) -> Stored:
         """Return a tensor in the operand buffer, loaded if necessary; its outermost index counts rows."""
@@ -183,9 +183,9 @@ class Contraction:
                 _, copy = self._load_cost(tensor, arrangement)
                 if is_cut or copy is not None:
                     self.arranged(tensor, arrangement if is_cut else copy)
-                stored = [one for one in tensor.stored if not is_cut or one.arrangement.order[0] == place.rows]
-                for sizes, own, there in self._passes(self._nearest(stored, place), place):
-                    rearrange(self.b, sizes, own, there)
+                stored = [s for s in tensor.stored if not is_cut or s.arrangement.order[0] == place.rows]
+                for sizes, source, destination in self._passes(self._nearest(stored, place), place):
+                    rearrange(self.b, sizes, source, destination)
             self.loaded[key] = place
         return self.loaded[key]
 
@@ -205,10 +205,10 @@ class Contraction:
 
     # ---- products ------------------------------------------------------------------------------------------------
 
-    def product(self, product: Product, *options, **more) -> Stored:
+    def product(self, product: Product, *options, **arguments) -> Stored:
         """Emit the cheapest candidate of a product and return its stored result. Options are those of `_emit`."""
         tensor = self.tensors[product[0]] = Tensor(product[0], self.indices_of(product[0]), product=product)
-        return self._emit(tensor, *options, **more)
+        return self._emit(tensor, *options, **arguments)
 
     def defer(self, product: Product) -> None:
         """Register a product of cores; it is emitted when it is first read."""
@@ -235,25 +235,25 @@ class Contraction:
         """
         rows = arrangement.order[0]
         pairs = () if tensor.stored or tensor.product is None else itertools.permutations(tensor.product[1:])
-        for one, other in ([self.tensors[name] for name in pair] for pair in pairs):
-            k = one.indices & other.indices
-            n = other.indices - k
+        for a, b in ([self.tensors[name] for name in pair] for pair in pairs):
+            k = a.indices & b.indices
+            n = b.indices - k
             view = next((v for v in arrangement.views(self.sizes) if set(v.packed) == n), None)
-            if len(k) != 1 or view is None or rows not in one.indices:
+            if len(k) != 1 or view is None or rows not in a.indices:
                 continue
             in_buffer = Arrangement((*k, *view.packed), view.lanes)
-            choices = [(cost, of) for of, cost in self._suffixes(one, k) if of.lanes == 1]
+            choices = [(cost, of) for of, cost in self._suffixes(a, k) if of.lanes == 1]
             if self.sizes[rows] > ROWS:
                 choices = [choice for choice in choices if choice[1].order[0] == rows]
-            if choices and self._buffer_cost(other, in_buffer) < math.inf:
-                yield (one, min(choices, key=lambda choice: choice[0])[1]), (other, in_buffer), tuple(k), view
+            if choices and self._buffer_cost(b, in_buffer) < math.inf:
+                yield (a, min(choices, key=lambda choice: choice[0])[1]), (b, in_buffer), tuple(k), view
 
     def _emit_into_buffer(self, tensor: Tensor, place: Stored) -> bool:
         """Emit a product of cores directly into the operand buffer; return False if no arrangement allows it."""
         for a, b, k, view in self._direct_operands(tensor, place.arrangement):
             a, b = self.arranged(*a), self.buffered(*b)
-            for sizes, own, there in self._passes(a, replace(place, arrangement=view)):
-                expand(self.b, self.engine, _text(tensor.product), sizes, own, k, b, there)
+            for sizes, source, destination in self._passes(a, replace(place, arrangement=view)):
+                expand(self.b, self.engine, _text(tensor.product), sizes, source, k, b, destination)
             return True
         return False
 
@@ -273,7 +273,7 @@ class Contraction:
         accept: Callable[[Candidate], bool] = lambda _: True,
         addend: Callable[[Arrangement], Stored] | None = None,
         result_cost: Callable[[Candidate], float] | None = None,
-        **more,
+        **arguments,
     ) -> Stored:
         """Emit a tensor's product by the cheapest accepted candidate whose instructions the machine can encode.
 
@@ -285,7 +285,7 @@ class Contraction:
             From the arrangement of the result to the tensor that is added to it.
         result_cost : callable, optional
             From a candidate to the cost of its result's arrangement; by default `_permute_cost`.
-        more : dict
+        arguments : dict
             Further arguments of the candidate's function.
 
         Raises
@@ -296,7 +296,7 @@ class Contraction:
         first_error = None
         for candidate in filter(accept, self._sorted_candidates(tensor, result_cost)):
             emitted, loaded = len(self.b.instructions), dict(self.loaded)
-            stored = {name: list(one.stored) for name, one in self.tensors.items()}
+            stored = {name: list(tensor.stored) for name, tensor in self.tensors.items()}
             try:
                 b = self.arranged(*candidate.b) if candidate.function is accumulate else self.buffered(*candidate.b)
                 a = self.arranged(*candidate.a)
@@ -304,7 +304,7 @@ class Contraction:
                     c = replace(self.targets[tensor.name], arrangement=candidate.result)
                 else:
                     c = self.allocate(tensor.name, candidate.result)
-                options, is_gradient = dict(more), tensor.name.startswith("dG")
+                options, is_gradient = dict(arguments), tensor.name.startswith("dG")
                 if addend:
                     options["addend"] = addend(candidate.result)
                 if candidate.function is reduce and is_gradient:
@@ -341,8 +341,8 @@ class Contraction:
         t = a.strides(self.sizes)["t"]
         for bound, first, place in self.blocks:
             sizes = Sizes(self.sizes, {"t": bound})
-            own = replace(a, place=a.place.offset_by(first * t))
-            candidate.function(*arguments, sizes, own, candidate.contracted, b, replace(c, place=place), **options)
+            block = replace(a, place=a.place.offset_by(first * t))
+            candidate.function(*arguments, sizes, block, candidate.contracted, b, replace(c, place=place), **options)
 
     def _sorted_candidates(
         self, tensor: Tensor, result_cost: Callable[[Candidate], float] | None = None
@@ -354,56 +354,59 @@ class Contraction:
             pairs = (left, right), (right, left)
             self._cache[key] = [candidate for a, b in pairs for candidate in self._candidates(result, a, b)]
         candidates = [
-            one._replace(a=(self.tensors[one.a[0].name], one.a[1]), b=(self.tensors[one.b[0].name], one.b[1]))
-            for one in self._cache[key]
+            candidate._replace(
+                a=(self.tensors[candidate.a[0].name], candidate.a[1]),
+                b=(self.tensors[candidate.b[0].name], candidate.b[1]),
+            )
+            for candidate in self._cache[key]
         ]
         result_cost = result_cost or (lambda candidate: self._permute_cost(result, candidate.result))
         costs = [(candidate.steps + candidate.delay + result_cost(candidate), candidate) for candidate in candidates]
-        return [candidate for cost, candidate in sorted(costs, key=lambda one: one[0]) if cost < math.inf]
+        return [candidate for cost, candidate in sorted(costs, key=lambda pair: pair[0]) if cost < math.inf]
 
     def _state(self, name: str) -> tuple:
         """Return what candidates depend on of an operand: its arrangements, or the state of its own operands."""
         tensor = self.tensors[name]
         return name, tuple(tensor.arrangements) or tuple(map(self._state, tensor.product[1:]))
 
-    def _candidates(self, result: str, a: str, b: str) -> Iterator[Candidate]:
+    def _candidates(self, result: str, a_name: str, b_name: str) -> Iterator[Candidate]:
         """Yield candidates in which A gives the scalars or the stream.
 
         B is in the operand buffer; if both tensors have tokens, or neither has, it may be streamed from a bank too.
         """
-        one, other = self.tensors[a], self.tensors[b]
-        k = one.indices & other.indices
-        m, n = one.indices - k, other.indices - k
-        if not other.has_tokens:
-            yield from self._buffered_candidates(result, one, other, k, m, n)
-        if one.has_tokens == other.has_tokens and not other.is_parameter:
-            yield from self._streamed_candidates(one, other, k, m, n)
+        a, b = self.tensors[a_name], self.tensors[b_name]
+        k = a.indices & b.indices
+        m, n = a.indices - k, b.indices - k
+        if not b.has_tokens:
+            yield from self._buffered_candidates(result, a, b, k, m, n)
+        if a.has_tokens == b.has_tokens and not b.is_parameter:
+            yield from self._streamed_candidates(a, b, k, m, n)
 
-    def _buffered_candidates(self, result: str, one: Tensor, other: Tensor, k, m, n) -> Iterator[Candidate]:
+    def _buffered_candidates(self, result: str, a: Tensor, b: Tensor, k, m, n) -> Iterator[Candidate]:
         """Yield candidates that read B from the operand buffer: EXPAND and REDUCE."""
         sizes, preferred = self.costs, self.preferred.get(result, frozenset())
-        for arrangement, permute_cost in self._suffixes(one, k):
+        for arrangement, permute_cost in self._suffixes(a, k):
             ks = arrangement.order[-len(k) :]
             ms = tuple(i for i in arrangement.order if i in m)
             # EXPAND: the last of k counts rows
             if arrangement.lanes == 1 and sizes[ks[-1]] <= MAX_RANK and elements(sizes, ks[:-1]) <= MAX_PASSES:
                 order = (*sorted(n - preferred), *sorted(n & preferred))
-                if other.is_parameter:  # parameters are loaded without a permutation
-                    order = tuple(i for i in other.arrangements[0].order if i in n)
+                if b.is_parameter:  # parameters are loaded without a permutation
+                    order = tuple(i for i in b.arrangements[0].order if i in n)
                 for lanes in sorted({1, len(n & preferred) or 1, len(n)}):
                     to = self._outer(result, (*ms, *order[:-lanes]), order[-lanes:], lanes)
                     in_buffer = Arrangement((ks[-1], *ks[:-1], *order), lanes)
-                    steps = expand_steps(sizes, ks, to) + self._buffer_cost(other, in_buffer)
+                    steps = expand_steps(sizes, ks, to) + self._buffer_cost(b, in_buffer)
                     delay = permute_cost + (elements(sizes, ks[:-1]) - 1) * PERMUTE_CYCLES
-                    yield Candidate(expand, steps, delay, (one, arrangement), (other, in_buffer), ks, to)
+                    yield Candidate(expand, steps, delay, (a, arrangement), (b, in_buffer), ks, to)
             # REDUCE: the last of n counts rows
-            for last in sorted(n) if not one.is_parameter else ():
+            for last in sorted(n) if not a.is_parameter else ():
                 fixed = sorted(n - {last})
                 if sizes[last] <= MAX_RANK and elements(sizes, fixed) <= MAX_PASSES:
                     to = self._outer(result, (*ms, *fixed), (last,), 1)
                     in_buffer = Arrangement((last, *fixed, *ks), arrangement.lanes)
-                    steps = reduce_steps(sizes, ms, in_buffer, fixed) + self._buffer_cost(other, in_buffer)
-                    yield Candidate(reduce, steps, permute_cost, (one, arrangement), (other, in_buffer), ks, to)
+                    steps = reduce_steps(sizes, ms, in_buffer, fixed) + self._buffer_cost(b, in_buffer)
+                    yield Candidate(reduce, steps, permute_cost, (a, arrangement), (b, in_buffer), ks, to)
 
     def _outer(self, result: str, outer: Sequence[str], packed: Sequence[str], lanes: int) -> Arrangement:
         """Return an arrangement with the outer indices in the order of the result's target, or of its preference."""
@@ -415,10 +418,10 @@ class Contraction:
         preferred = self.preferred.get(result, frozenset())
         return Arrangement((*sorted(outer, key=preferred.__contains__), *packed), lanes)
 
-    def _streamed_candidates(self, one: Tensor, other: Tensor, k, m, n) -> Iterator[Candidate]:
+    def _streamed_candidates(self, a: Tensor, b: Tensor, k, m, n) -> Iterator[Candidate]:
         """Yield candidates that stream B from a bank: ACCUMULATE."""
         sizes = self.costs
-        for (scalars, cost_a), (stream, cost_b) in itertools.product(self._suffixes(one, m), self._suffixes(other, n)):
+        for (scalars, cost_a), (stream, cost_b) in itertools.product(self._suffixes(a, m), self._suffixes(b, n)):
             ms, ns = scalars.order[-len(m) :], stream.order[-len(n) :]
             vectors = Arrangement(ns, stream.lanes).vectors(sizes)
             runs = elements(sizes, ms[: -scalars.lanes]) * -(-vectors // M.ACCUMULATORS)
@@ -427,7 +430,7 @@ class Contraction:
                 rows = elements(sizes, scalars.packed)
                 steps = accumulate_steps(sizes, k, runs, min(vectors, M.ACCUMULATORS), rows)
                 to = Arrangement((*ms, *ns), stream.lanes)
-                yield Candidate(accumulate, steps, cost_a + cost_b, (one, scalars), (other, stream), ms, to)
+                yield Candidate(accumulate, steps, cost_a + cost_b, (a, scalars), (b, stream), ms, to)
 
     # ---- costs ---------------------------------------------------------------------------------------------------
 
@@ -444,24 +447,25 @@ class Contraction:
         if next(self._direct_operands(tensor, arrangement), None) is not None:  # EXPAND writes it there
             return float(arrangement.vectors(self.costs))
         if tensor.is_parameter:
-            has_it = any(arrangement in one.views(self.sizes) for one in tensor.arrangements)
+            has_it = any(arrangement in stored.views(self.sizes) for stored in tensor.arrangements)
             return float(arrangement.vectors(self.costs)) if has_it else math.inf
         return self._load_cost(tensor, arrangement)[0]
 
     def _load_cost(self, tensor: Tensor, to: Arrangement) -> tuple[float, Arrangement | None]:
         """Return the least cost of loading a tensor, and the arrangement of the temporary copy for it, if any."""
-        of, (rows, *others) = self._arrangements(tensor), to.outer
-        copies = to, Arrangement((*others, rows, *to.packed), to.lanes)
+        of, (rows, *outer) = self._arrangements(tensor), to.outer
+        copies = to, Arrangement((*outer, rows, *to.packed), to.lanes)
         choices = [(self._rearrange_cost(of, to, rows), None)]
         choices += [(self._rearrange_cost(of, copy) + self._rearrange_cost([copy], to, rows), copy) for copy in copies]
         return min(choices, key=lambda choice: choice[0])
 
     def _rearrange_cost(self, of: Iterable[Arrangement], to: Arrangement, rows: str = "") -> float:
         """Return the least cost of rearranging a tensor from one of its arrangements."""
-        return min((rearranging_steps(self.costs, one, to, rows) for one in of), default=math.inf) + PERMUTE_CYCLES
+        steps = (rearranging_steps(self.costs, source, to, rows) for source in of)
+        return min(steps, default=math.inf) + PERMUTE_CYCLES
 
-    def _reach_cost(self, one: Arrangement, to: Arrangement, rows: str) -> float:
-        return 0.0 if to in one.views(self.costs) else self._rearrange_cost([one], to, rows)
+    def _reach_cost(self, source: Arrangement, to: Arrangement, rows: str) -> float:
+        return 0.0 if to in source.views(self.costs) else self._rearrange_cost([source], to, rows)
 
     def _permute_cost(self, result: str, to: Arrangement) -> float:
         """Return the cost of permuting a result for its next use."""
@@ -480,7 +484,7 @@ class Contraction:
         arrangements = self._arrangements(tensor)
         if not arrangements:  # no unit computes it
             return []
-        views = (view for one in arrangements for view in one.views(self.costs))
+        views = (view for arrangement in arrangements for view in arrangement.views(self.costs))
         cost_of = {view: 0.0 for view in views if _ends_in(view, last)}
         order = arrangements[0].order
         if tensor.is_parameter:
