@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, rearrange
 from bttlab.compiler.builder import MAX_RANK, ROWS, Builder, padded, vectors_for
-from bttlab.compiler.contraction import BufferContents, Candidate, Contraction
+from bttlab.compiler.candidates import BufferContents, Candidate
+from bttlab.compiler.contraction import Contraction
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.instruction import At, Bound, Level, max_of
 from bttlab.compiler.layout import Block, Layout
@@ -181,9 +182,8 @@ class LinearLayers:
                 raise ValueError(f"the operand buffer has no space for {key}")
             return region.offset_by(plan[key][0])
 
-        sizes, preferred = (layer.sizes, layer.costs), layer.preferred
-        allocators = self.builder.allocate, allocate_buffer, layer.cache
-        s = Contraction(self.builder, engine, *sizes, layer.indices, preferred, {}, loaded, *allocators)
+        of = layer.sizes, layer.costs, layer.indices, layer.preferred, loaded, layer.cache
+        s = Contraction(self.builder, allocate_buffer, engine, *of)
         for k, (name, arrangement) in enumerate(layer.cores.items()):
             if any(name in step for step in layer.steps[phase]):
                 block = self.layout.of(f"{layer.name}.cores.{k}")
@@ -240,7 +240,6 @@ class LinearLayers:
                     return
                 s.product(step, **({"accept": is_reduce, "flags": M.ONE} if layer.has_one else {}))
             elif self._kept.get(number, step) is None:
-                s.allocators[step[0]] = self.builder.allocate
                 self._kept[number] = s.product(step)
             else:
                 s.product(step)

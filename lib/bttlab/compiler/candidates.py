@@ -1,0 +1,326 @@
+"""Candidates of a product C = A B on an engine: what each operation of the engine takes, with its operands rearranged.
+
+A tensor can have copies in several banks, each in an arrangement of its own, and in operand buffers.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, rearranging_steps
+from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
+from bttlab.compiler.machine import M
+from bttlab.compiler.products import accumulate, accumulate_steps, expand, expand_steps, reduce, reduce_steps
+from bttlab.tensor.order import Product
+
+PERMUTE_CYCLES = M.LATENCY  # cost of a permutation on top of its steps: the next instruction waits for its results
+MAX_PASSES = 16
+
+
+@dataclass
+class Tensor:
+    """A tensor of the network: its indices, and its copies in banks.
+
+    Attributes
+    ----------
+    product : tuple of str, optional
+        The product that computes it.
+    is_parameter : bool
+        Whether it is in a bank of parameters. An engine can read scalars from these banks or copy rows into its operand
+        buffer; its other ports, and those of the shuffle unit, do not reach them.
+    """
+
+    name: str
+    indices: frozenset[str]
+    stored: list[Stored] = field(default_factory=list)
+    product: Product | None = None
+    is_parameter: bool = False
+
+    @property
+    def arrangements(self) -> list[Arrangement]:
+        """Arrangements of its copies in banks."""
+        return [stored.arrangement for stored in self.stored]
+
+    @property
+    def has_tokens(self) -> bool:
+        """True if its size depends on the tokens."""
+        return "t" in self.indices
+
+
+class Candidate(NamedTuple):
+    """A way to compute a product C = A B on an engine.
+
+    Attributes
+    ----------
+    function : callable
+        `expand`, `reduce` or `accumulate` of `products`.
+    steps : float
+        Steps of the engine, and of loading B.
+    delay : float
+        Cycles for which the product waits for permutations of its operands.
+    a, b : tuple of (Tensor, Arrangement)
+        Operands. `accumulate` streams B from a bank; the others read it from the operand buffer.
+    contracted : sequence of str
+        The function's argument `k`; for `accumulate`, its argument `m`.
+    result : Arrangement
+        Arrangement of C.
+    """
+
+    function: Callable
+    steps: float
+    delay: float
+    a: tuple[Tensor, Arrangement]
+    b: tuple[Tensor, Arrangement]
+    contracted: Sequence[str]
+    result: Arrangement
+
+
+BufferContents = dict[tuple[str, Arrangement], Stored]
+
+
+class Candidates:
+    """The tensors of a phase of a layer, and the candidates of their products.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        Largest size of each index, and its bound.
+    costs : Sizes
+        Sizes for which the cheapest candidate is chosen.
+    indices : mapping of str to tuple of str
+        Indices of all tensors and gradients.
+    preferred : mapping of str to frozenset of str
+        For each tensor, the indices that its next use reads along the lanes.
+    loaded : dict
+        Contents of the operand buffer.
+    cache : dict
+        Candidates of products, shared by layers of the same order and shape.
+
+    Attributes
+    ----------
+    targets : dict of str to Stored
+        Required place and arrangement of final results.
+    """
+
+    def __init__(
+        self,
+        engine: int,
+        sizes: Sizes,
+        costs: Sizes,
+        indices: Mapping[str, tuple[str, ...]],
+        preferred: Mapping[str, frozenset[str]],
+        loaded: BufferContents,
+        cache: dict,
+    ):
+        self.engine, self.sizes, self.costs, self.indices = engine, sizes, costs, indices
+        self.preferred, self.loaded, self._cache = preferred, loaded, cache
+        self.targets: dict[str, Stored] = {}
+        self.tensors: dict[str, Tensor] = {}
+
+    def add_copy(self, name: str, stored: Stored, is_parameter: bool = False) -> None:
+        """Record where a tensor is stored."""
+        self.tensors.setdefault(name, Tensor(name, self.indices_of(name), is_parameter=is_parameter)).stored.append(
+            stored
+        )
+
+    def indices_of(self, name: str) -> frozenset[str]:
+        """Return the indices of a tensor."""
+        return frozenset(self.indices[name])
+
+    def cheapest(self, product: Product, accept: Callable[[Candidate], bool]) -> Candidate | None:
+        """Return the cheapest candidate of a product that is accepted, None if none is."""
+        tensor = Tensor(product[0], self.indices_of(product[0]), product=product)
+        return next((candidate for candidate in self._sorted_candidates(tensor) if accept(candidate)), None)
+
+    def matches_target(self, candidate: Candidate, name: str) -> bool:
+        """Return True if a candidate's result has the arrangement that its target requires."""
+        target = self.targets.get(name)
+        return target is not None and target.arrangement in candidate.result.views(self.sizes)
+
+    def _sorted_candidates(
+        self, tensor: Tensor, result_cost: Callable[[Candidate], float] | None = None
+    ) -> list[Candidate]:
+        """Return the candidates of a tensor's product, the cheapest first."""
+        result, left, right = tensor.product
+        key = self.engine, result, self._state(left), self._state(right), frozenset(self.loaded), result in self.targets
+        if key not in self._cache:  # layers of the same shape look up the same keys
+            pairs = (left, right), (right, left)
+            self._cache[key] = [candidate for a, b in pairs for candidate in self._candidates(result, a, b)]
+        candidates = [
+            candidate._replace(
+                a=(self.tensors[candidate.a[0].name], candidate.a[1]),
+                b=(self.tensors[candidate.b[0].name], candidate.b[1]),
+            )
+            for candidate in self._cache[key]
+        ]
+        result_cost = result_cost or (lambda candidate: self._permute_cost(result, candidate.result))
+        costs = [(candidate.steps + candidate.delay + result_cost(candidate), candidate) for candidate in candidates]
+        return [candidate for cost, candidate in sorted(costs, key=lambda pair: pair[0]) if cost < math.inf]
+
+    def _state(self, name: str) -> tuple:
+        """Return what candidates depend on of an operand: its arrangements, or the state of its own operands."""
+        tensor = self.tensors[name]
+        return name, tuple(tensor.arrangements) or tuple(map(self._state, tensor.product[1:]))
+
+    def _candidates(self, result: str, a_name: str, b_name: str) -> Iterator[Candidate]:
+        """Yield candidates in which A gives the scalars or the stream.
+
+        B is in the operand buffer; if both tensors have tokens, or neither has, it may be streamed from a bank too.
+        """
+        a, b = self.tensors[a_name], self.tensors[b_name]
+        k = a.indices & b.indices
+        m, n = a.indices - k, b.indices - k
+        if not b.has_tokens:
+            yield from self._buffered_candidates(result, a, b, k, m, n)
+        if a.has_tokens == b.has_tokens and not b.is_parameter:
+            yield from self._streamed_candidates(a, b, k, m, n)
+
+    def _buffered_candidates(self, result: str, a: Tensor, b: Tensor, k, m, n) -> Iterator[Candidate]:
+        """Yield candidates that read B from the operand buffer: EXPAND and REDUCE."""
+        sizes, preferred = self.costs, self.preferred.get(result, frozenset())
+        for arrangement, permute_cost in self._suffixes(a, k):
+            ks = arrangement.order[-len(k) :]
+            ms = tuple(i for i in arrangement.order if i in m)
+            # EXPAND: the last of k counts rows
+            if arrangement.lanes == 1 and sizes[ks[-1]] <= MAX_RANK and elements(sizes, ks[:-1]) <= MAX_PASSES:
+                order = (*sorted(n - preferred), *sorted(n & preferred))
+                if b.is_parameter:  # parameters are loaded without a permutation
+                    order = tuple(i for i in b.arrangements[0].order if i in n)
+                for lanes in sorted({1, len(n & preferred) or 1, len(n)}):
+                    to = self._outer(result, (*ms, *order[:-lanes]), order[-lanes:], lanes)
+                    in_buffer = Arrangement((ks[-1], *ks[:-1], *order), lanes)
+                    steps = expand_steps(sizes, ks, to) + self._buffer_cost(b, in_buffer)
+                    delay = permute_cost + (elements(sizes, ks[:-1]) - 1) * PERMUTE_CYCLES
+                    yield Candidate(expand, steps, delay, (a, arrangement), (b, in_buffer), ks, to)
+            # REDUCE: the last of n counts rows
+            for last in sorted(n) if not a.is_parameter else ():
+                fixed = sorted(n - {last})
+                if sizes[last] <= MAX_RANK and elements(sizes, fixed) <= MAX_PASSES:
+                    to = self._outer(result, (*ms, *fixed), (last,), 1)
+                    in_buffer = Arrangement((last, *fixed, *ks), arrangement.lanes)
+                    steps = reduce_steps(sizes, ms, in_buffer, fixed) + self._buffer_cost(b, in_buffer)
+                    yield Candidate(reduce, steps, permute_cost, (a, arrangement), (b, in_buffer), ks, to)
+
+    def _outer(self, result: str, outer: Sequence[str], packed: Sequence[str], lanes: int) -> Arrangement:
+        """Return an arrangement with the outer indices in the order of the result's target, or of its preference."""
+        target = self.targets.get(result)
+        if target is not None:
+            for view in target.arrangement.views(self.costs):
+                if view.packed == tuple(packed) and set(view.outer) == set(outer):
+                    return view
+        preferred = self.preferred.get(result, frozenset())
+        return Arrangement((*sorted(outer, key=preferred.__contains__), *packed), lanes)
+
+    def _streamed_candidates(self, a: Tensor, b: Tensor, k, m, n) -> Iterator[Candidate]:
+        """Yield candidates that stream B from a bank: ACCUMULATE."""
+        sizes = self.costs
+        for (scalars, cost_a), (stream, cost_b) in itertools.product(self._suffixes(a, m), self._suffixes(b, n)):
+            ms, ns = scalars.order[-len(m) :], stream.order[-len(n) :]
+            vectors = Arrangement(ns, stream.lanes).vectors(sizes)
+            runs = elements(sizes, ms[: -scalars.lanes]) * -(-vectors // M.ACCUMULATORS)
+            most = LANES if len(scalars.packed) > 1 else MAX_RANK
+            if elements(sizes, scalars.packed) <= most and runs <= MAX_PASSES:
+                rows = elements(sizes, scalars.packed)
+                steps = accumulate_steps(sizes, k, runs, min(vectors, M.ACCUMULATORS), rows)
+                to = Arrangement((*ms, *ns), stream.lanes)
+                yield Candidate(accumulate, steps, cost_a + cost_b, (a, scalars), (b, stream), ms, to)
+
+    def _direct_operands(self, tensor: Tensor, arrangement: Arrangement) -> Iterator[tuple]:
+        """Yield the operands from which EXPAND writes a product of cores directly into the operand buffer.
+
+        Yields
+        ------
+        tuple of (Tensor, Arrangement)
+            A.
+        tuple of (Tensor, Arrangement)
+            B.
+        tuple of str
+            The index that they share.
+        Arrangement
+            A view of `arrangement` in which EXPAND writes the product.
+        """
+        rows = arrangement.order[0]
+        pairs = () if tensor.stored or tensor.product is None else itertools.permutations(tensor.product[1:])
+        for a, b in ([self.tensors[name] for name in pair] for pair in pairs):
+            k = a.indices & b.indices
+            n = b.indices - k
+            view = next((v for v in arrangement.views(self.sizes) if set(v.packed) == n), None)
+            if len(k) != 1 or view is None or rows not in a.indices:
+                continue
+            in_buffer = Arrangement((*k, *view.packed), view.lanes)
+            choices = [(cost, of) for of, cost in self._suffixes(a, k) if of.lanes == 1]
+            if self.sizes[rows] > ROWS:
+                choices = [choice for choice in choices if choice[1].order[0] == rows]
+            if choices and self._buffer_cost(b, in_buffer) < math.inf:
+                yield (a, min(choices, key=lambda choice: choice[0])[1]), (b, in_buffer), tuple(k), view
+
+    # ---- costs ---------------------------------------------------------------------------------------------------
+
+    def _arrangements(self, tensor: Tensor) -> list[Arrangement]:
+        """Return the arrangements that a tensor has, or those of its candidates if it is not computed yet."""
+        if tensor.stored:
+            return tensor.arrangements
+        return list(dict.fromkeys(candidate.result for candidate in self._sorted_candidates(tensor)))
+
+    def _buffer_cost(self, tensor: Tensor, arrangement: Arrangement) -> float:
+        """Return the cost of loading a tensor into the operand buffer, 0 if it is already there."""
+        if (tensor.name, arrangement) in self.loaded:
+            return 0.0
+        if next(self._direct_operands(tensor, arrangement), None) is not None:  # EXPAND writes it there
+            return float(arrangement.vectors(self.costs))
+        if tensor.is_parameter:
+            has_it = any(arrangement in stored.views(self.sizes) for stored in tensor.arrangements)
+            return float(arrangement.vectors(self.costs)) if has_it else math.inf
+        return self._load_cost(tensor, arrangement)[0]
+
+    def _load_cost(self, tensor: Tensor, to: Arrangement) -> tuple[float, Arrangement | None]:
+        """Return the least cost of loading a tensor, and the arrangement of the temporary copy for it, if any."""
+        of, (rows, *outer) = self._arrangements(tensor), to.outer
+        copies = to, Arrangement((*outer, rows, *to.packed), to.lanes)
+        choices = [(self._rearrange_cost(of, to, rows), None)]
+        choices += [(self._rearrange_cost(of, copy) + self._rearrange_cost([copy], to, rows), copy) for copy in copies]
+        return min(choices, key=lambda choice: choice[0])
+
+    def _rearrange_cost(self, of: Iterable[Arrangement], to: Arrangement, rows: str = "") -> float:
+        """Return the least cost of rearranging a tensor from one of its arrangements."""
+        steps = (rearranging_steps(self.costs, source, to, rows) for source in of)
+        return min(steps, default=math.inf) + PERMUTE_CYCLES
+
+    def _reach_cost(self, source: Arrangement, to: Arrangement, rows: str) -> float:
+        return 0.0 if to in source.views(self.costs) else self._rearrange_cost([source], to, rows)
+
+    def _permute_cost(self, result: str, to: Arrangement) -> float:
+        """Return the cost of permuting a result for its next use."""
+        if result in self.targets:
+            target = self.targets[result].arrangement
+            if target in to.views(self.costs):
+                return 0.0
+            return math.inf if result.startswith("dG") else self._rearrange_cost([to], target)
+        preferred = self.preferred.get(result)
+        if not preferred or any(_ends_in(view, preferred) for view in to.views(self.costs)):
+            return 0.0
+        return 4.0 * to.vectors(self.costs) + 2 * PERMUTE_CYCLES
+
+    def _suffixes(self, tensor: Tensor, last: frozenset[str]) -> list[tuple[Arrangement, float]]:
+        """Return arrangements of a tensor that end in given indices, and the cost of rearranging it to each."""
+        arrangements = self._arrangements(tensor)
+        if not arrangements:  # no unit computes it
+            return []
+        views = (view for arrangement in arrangements for view in arrangement.views(self.costs))
+        cost_of = {view: 0.0 for view in views if _ends_in(view, last)}
+        order = arrangements[0].order
+        if tensor.is_parameter:
+            return list(cost_of.items())
+        front, back = [i for i in order if i not in last], [i for i in order if i in last]
+        ends = [Arrangement((*front, *(i for i in back if i != final), final), 1) for final in back]
+        for arrangement in (*ends, Arrangement((*front, *back), len(back))):
+            if arrangement not in cost_of:
+                cost_of[arrangement] = self._rearrange_cost(arrangements, arrangement)
+        return [(arrangement, cost) for arrangement, cost in cost_of.items() if cost < math.inf]
+
+
+def _ends_in(arrangement: Arrangement, last: frozenset[str]) -> bool:
+    """Return True if an arrangement ends in these indices, in any order, and packs no others along the lanes."""
+    return set(arrangement.order[len(arrangement.order) - len(last) :]) == set(last) and arrangement.lanes <= len(last)
