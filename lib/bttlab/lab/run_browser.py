@@ -72,7 +72,8 @@ class RunBrowser(Explorer):
         note = self._draw(self.chosen[:MOST_CURVES])
         if len(self.chosen) > MOST_CURVES:
             note = f"{len(self.chosen)} runs are selected; the first {MOST_CURVES} are drawn"
-        return f"{len(self._found):,} runs, {len(self.chosen)} selected (Ctrl-click for several)", self._note or note
+        count = f"{len(self._found):,} run{'s' * (len(self._found) != 1)}"
+        return f"{count}, {len(self.chosen)} selected (Ctrl-click for several)", self._note or note
 
     def _search(self, condition: str) -> None:
         table = runs_table()
