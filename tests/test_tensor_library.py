@@ -30,8 +30,8 @@ def within(tensor, ranks, error) -> int | None:
     return sum(core.numel() for core in cores) if is_allowed else None
 
 
-@pytest.mark.parametrize("error", [0.6, 0.3, 0.1, 0.02])
-def test_an_error_takes_hardly_more_numbers_than_the_best_of_all_ranks(error):
+@pytest.mark.parametrize(("error", "most"), [(0.9, 1.2), (0.8, 1.2), (0.6, 1.05), (0.3, 1.05), (0.1, 1.0), (0.02, 1.0)])
+def test_an_error_takes_hardly_more_numbers_than_the_best_of_all_ranks(error, most):
     totals = [0, 0]
     for seed in range(4):
         generator = torch.Generator().manual_seed(seed)
@@ -46,7 +46,7 @@ def test_an_error_takes_hardly_more_numbers_than_the_best_of_all_ranks(error):
         every = itertools.product(range(1, 4), range(1, 13), range(1, 4))
         best = min(filter(None, (within(tensor, ranks, error) for ranks in every)))
         totals = [totals[0] + found, totals[1] + best]
-    assert totals[0] <= 1.1 * totals[1], totals
+    assert totals[0] <= most * totals[1], totals
 
 
 def test_a_layer_there_and_back():

@@ -60,16 +60,10 @@ Value = Ids | Elements | Weights | Formula | Scores | Refused
 
 @dataclass
 class Call:
-    """A call of a function of torch.
-
-    Attributes
-    ----------
-    name : str
-        Of the function, without the underscore of functions that work in place.
-    """
+    """A call of a function of torch."""
 
     function: Callable
-    name: str
+    name: str  # without the underscore of functions that work in place
     args: tuple
     kwargs: dict[str, Any]
     result: Any = None
