@@ -1,7 +1,7 @@
 """The record of accuracies: what is collected, and that the page shows what the record holds."""
 
 import json
-from statistics import mean
+from statistics import mean, stdev
 
 import accuracy
 import pytest
@@ -103,3 +103,12 @@ def test_the_page_shows_what_the_record_holds(path):
     else:
         table = accuracy.table(json.loads(path.read_text(encoding="utf-8")))
         assert set(table.splitlines()) <= set(page.splitlines())
+
+
+def test_the_readme_has_the_recorded_scores():
+    runs = json.loads((ROOT / "data" / "accuracy" / "atis.json").read_text())["runs"]
+    tests = [run["test"] for run in runs if (run["encoders"], run["recipe"]) == (2, "atis_long")]
+    (row,) = (line for line in (ROOT / "README.md").read_text().splitlines() if "--recipe atis_long" in line)
+    scores = [[100 * test[name] for test in tests] for name in ("intent_accuracy", "slot_f1")]
+    cells = [f"{mean(values):.1f} ± {stdev(values):.1f} %" for values in scores]
+    assert len(tests) == 10 and "ten seeds" in row and row.endswith(f"| {' | '.join(cells)} |")

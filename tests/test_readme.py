@@ -16,6 +16,7 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     if (blocks := re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE))
 }
+PACKAGES = ("data",)  # of bttlab, without a finding
 TYPES = {"pythonVersion": "3.10", "typeCheckingMode": "basic", "extraPaths": [str(ROOT / "lib")]}
 
 
@@ -35,9 +36,15 @@ def test_the_types_of_pages_are_right(tmp_path):
     assert len(PAGES) > 2 and faults(tmp_path) == []
 
 
-def faults(folder) -> list[str]:
-    """Return what basedpyright finds in the Python files of a folder."""
-    (folder / "pyrightconfig.json").write_text(json.dumps(TYPES))
+@pytest.mark.long
+def test_the_types_of_public_packages_are_right(tmp_path):
+    assert faults(tmp_path, [ROOT / "lib" / "bttlab" / name for name in PACKAGES]) == []
+
+
+def faults(folder, include=()) -> list[str]:
+    """Return what basedpyright finds in the Python files of a folder, or of others that its configuration names."""
+    included = {"include": [str(path) for path in include]} if include else {}
+    (folder / "pyrightconfig.json").write_text(json.dumps(TYPES | included))
     command = [
         sys.executable,
         "-m",

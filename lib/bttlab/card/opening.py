@@ -1,6 +1,7 @@
 """Open a trainer for a model in one call."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.overlay import load_overlay
@@ -10,11 +11,14 @@ from bttlab.compiler.compiled import Flow, chosen_flow, compiled_program
 from bttlab.model.choices import PAPER_FLOW
 from bttlab.model.config import ModelConfig
 
+if TYPE_CHECKING:
+    from bttlab.compiler.module import ModuleModel
+
 OVERLAY = "trainer"
 
 
 def open_trainer(
-    config: ModelConfig,
+    config: "ModelConfig | ModuleModel",
     device="auto",
     shapes: Mapping[str, Sequence[int]] | None = None,
     flow: Flow = PAPER_FLOW,

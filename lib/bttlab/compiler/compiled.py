@@ -4,6 +4,7 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from bttlab.compiler.program import Flow, Program, compile_program, fastest
 from bttlab.compiler.timing import time_program
 from bttlab.model.choices import PAPER_FLOW
 from bttlab.model.config import ModelConfig
+
+if TYPE_CHECKING:
+    from bttlab.compiler.module import ModuleModel
 
 PROGRAMS = 32  # size of the cache: a sweep uses its models several times
 
@@ -37,7 +41,7 @@ class CompiledProgram:
 
 
 def compiled_program(
-    config: ModelConfig, shapes: Mapping[str, Sequence[int]] | None = None, flow: Flow = PAPER_FLOW
+    config: "ModelConfig | ModuleModel", shapes: Mapping[str, Sequence[int]] | None = None, flow: Flow = PAPER_FLOW
 ) -> CompiledProgram:
     """Return the program of a model, from a cache of the last ones.
 
@@ -53,7 +57,7 @@ def compiled_program(
 
 
 def chosen_flow(
-    config: ModelConfig,
+    config: "ModelConfig | ModuleModel",
     flow: Flow,
     lengths: Mapping[int, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -72,7 +76,7 @@ def chosen_flow(
 
 @functools.lru_cache(PROGRAMS)
 def _compiled(
-    config: ModelConfig, shapes: tuple[tuple[str, tuple[int, ...]], ...] | None, flow: Flow
+    config: "ModelConfig | ModuleModel", shapes: tuple[tuple[str, tuple[int, ...]], ...] | None, flow: Flow
 ) -> CompiledProgram | ProgramError:
     try:
         program = compile_program(config, None if shapes is None else dict(shapes), flow)

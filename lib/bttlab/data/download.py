@@ -72,7 +72,8 @@ def download(name: str, folder: str | os.PathLike) -> Path:
         found = {}
         for file in SOURCES[name]:
             try:
-                found[file] = Path(files.fetch(file, downloader=loader)).read_bytes()
+                path = files.fetch(file, downloader=loader)  # pyright: ignore[reportArgumentType] # pooch declares a bool
+                found[file] = Path(path).read_bytes()
             except (OSError, ValueError) as error:  # ValueError: another SHA-256
                 raise DownloadError(f"{name}/{file} cannot be downloaded: {error}; nothing was stored") from None
     try:

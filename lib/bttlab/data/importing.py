@@ -114,7 +114,8 @@ def corpus_files(splits: Mapping[str, Split]) -> dict[str, bytes]:
 
 
 def _chosen(split: Split, places: list[int]) -> Split:
-    return Split(*([column[place] for place in places] for column in (split.words, split.slots, split.intents)))
+    words, slots, intents = split.words, split.slots, split.intents
+    return Split([words[i] for i in places], [slots[i] for i in places], [intents[i] for i in places])
 
 
 def _text_of(path: Path) -> str:

@@ -78,10 +78,11 @@ def score(corpus: Corpus, split: Split, predictions) -> Scores:
     intents, predicted = named(corpus, split, predictions)
     correct = [guess == gold != UNK for guess, gold in zip(intents, split.intents, strict=True)]
     frames = [ok and guess == tags for ok, guess, tags in zip(correct, predicted, split.slots, strict=True)]
+    slots = f1_score(split.slots, predicted, zero_division=0) if corpus.has_slots else math.nan  # pyright: ignore[reportArgumentType]
     return Scores(
         utterances=len(split),
         intent_accuracy=sum(correct) / len(split),
-        slot_f1=float(f1_score(split.slots, predicted, zero_division=0)) if corpus.has_slots else math.nan,
+        slot_f1=float(slots),  # pyright: ignore[reportArgumentType]
         frame_accuracy=sum(frames) / len(split),
     )
 

@@ -77,7 +77,8 @@ def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classifi
         guesses = [guess or UNK for guess in intents]
         counts = {label: split.intents.count(label) for label in {*split.intents, *guesses}}
         labels = sorted(counts, key=lambda label: (-counts[label], label))
-        columns = precision_recall_fscore_support(split.intents, guesses, labels=labels, zero_division=0)
+        # Types that scikit-learn and seqeval do not declare.
+        columns: Any = precision_recall_fscore_support(split.intents, guesses, labels=labels, zero_division=0)  # pyright: ignore[reportArgumentType]
         by_intent = [_row(label, *values) for label, *values in zip(labels, *columns, strict=True)]
         confusion = confusion_matrix(split.intents, guesses, labels=labels)
         if any(SEPARATOR in intent for intent in split.intents):
@@ -85,7 +86,7 @@ def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classifi
             accuracy_any = sum(_any_is_right(gold, guess) for gold, guess in pairs) / len(split)
     by_slot = []
     if "tagging" in task and corpus.has_slots:
-        rows = classification_report(split.slots, tags, output_dict=True, zero_division=0)
+        rows: Any = classification_report(split.slots, tags, output_dict=True, zero_division=0)  # pyright: ignore[reportArgumentType]
         names = ("precision", "recall", "f1-score", "support")
         by_slot = [
             _row(label, *(row[name] for name in names)) for label, row in rows.items() if not label.endswith(" avg")

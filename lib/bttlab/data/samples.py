@@ -59,9 +59,8 @@ class Samples:
         return len(self.tokens)
 
     def __getitem__(self, index: int | slice | np.ndarray) -> "Samples":
-        if isinstance(index, int | np.integer):
-            index = [index]
-        return Samples(self.tokens[index], self.lengths[index], self.intents[index], self.slots[index])
+        rows = [index] if isinstance(index, int | np.integer) else index
+        return Samples(self.tokens[rows], self.lengths[rows], self.intents[rows], self.slots[rows])
 
     def validate(self, config) -> None:
         """Check that these samples fit a model.
@@ -92,9 +91,9 @@ class Samples:
 
     def _refuse(self, bad: np.ndarray, name: str, array: np.ndarray, rule: str) -> None:
         if bad.any():
-            index = tuple(np.argwhere(bad)[0])
-            place = f", position {index[1]}" if len(index) > 1 else ""
-            raise SampleError(f"sample {index[0]}{place}: {name} {array[index]}: {rule}")
+            first, *rest = np.argwhere(bad)[0].tolist()
+            place = f", position {rest[0]}" if rest else ""
+            raise SampleError(f"sample {first}{place}: {name} {array[(first, *rest)]}: {rule}")
 
 
 @dataclass(frozen=True)

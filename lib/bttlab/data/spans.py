@@ -52,7 +52,7 @@ class Labelled:
 
     @property
     def intent_probability(self) -> float | None:
-        return self.intent_chances.get(self.intent)
+        return self.intent_chances.get(self.intent or "")
 
     @property
     def tag_probabilities(self) -> list[float]:

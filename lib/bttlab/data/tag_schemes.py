@@ -62,8 +62,7 @@ def _split_function(distinct: set[str]):
             return "O", ""
         if by_prefix and (match := _PREFIX.fullmatch(tag)):
             return match[1].upper(), match[2]
-        if by_suffix:
-            match = _SUFFIX.fullmatch(tag)
+        if by_suffix and (match := _SUFFIX.fullmatch(tag)):
             return match[2], match[1]
         if by_prefix or not _NAME.fullmatch(tag):
             rule = "other tags have a prefix such as B- or I-" if by_prefix else "a tag begins with a letter"
