@@ -17,7 +17,7 @@ import torch
 from bttlab.data import Augmenter, Corpus, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, batch_losses, equal_length_batches
 from bttlab.model.loop import train_pieces
-from bttlab.runs.evaluation import describe, evaluate
+from bttlab.runs.evaluation import evaluate, scores_in_words
 from bttlab.runs.progress import ProgressBar
 from bttlab.runs.recipe import Recipe, read_recipe
 from bttlab.util.errors import BttlabError
@@ -98,7 +98,7 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
 
     for mean_loss, trainer, vocabulary in train_in_batches(config, recipe, corpus, options.seed, options.batch):
         curve.append({"epoch": len(curve) + 1, "dev": scores("dev", trainer, vocabulary)})
-        progress.note(f"epoch {len(curve)}: mean loss {mean_loss:.3f}; dev {describe(curve[-1]['dev'])}")
+        progress.note(f"epoch {len(curve)}: mean loss {mean_loss:.3f}; dev {scores_in_words(curve[-1]['dev'])}")
     return {
         "format": options.format,
         "encoders": options.encoders,

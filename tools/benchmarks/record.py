@@ -24,9 +24,9 @@ def machine() -> dict[str, Any]:
     """Return the machine, without its name, and the versions."""
     import torch
 
-    from bttlab.baseline.machine import describe
+    from bttlab.baseline.machine import machine_of
 
-    here = describe(torch.device("cpu"), [])
+    here = machine_of(torch.device("cpu"), [])
     return {
         "processor": here.cpu,
         "cores": here.cores,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from pages import in_per_cent
 
-from bttlab.baseline.machine import describe
+from bttlab.baseline.machine import machine_of
 from bttlab.runs.record import read_run
 
 CARD = "the emulated U50"
@@ -26,7 +26,7 @@ def provenance(folder: Path) -> dict[str, Any]:
         **{name: run.configuration[name] for name in settings},
         "corpus_sha256": run.corpus["sha256"],
         "date": run.ended[:10],
-        "processor": describe(torch.device("cpu"), []).cpu,
+        "processor": machine_of(torch.device("cpu"), []).cpu,
         "versions": {name: run.versions[name] for name in ("bttlab", "python", "torch", "numpy")},
     }
 
