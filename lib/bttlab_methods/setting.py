@@ -24,7 +24,6 @@ class Setting:
     Parameters
     ----------
     config : ModelConfig
-    config : ModelConfig
         Of the dense model, unless a method changes it.
     samples : int
         The budget: samples to train on, epoch after epoch.
