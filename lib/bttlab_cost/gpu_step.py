@@ -6,7 +6,7 @@ A step is the sum of its operators. Fitted are the shares of peak and bandwidth 
 in eager PyTorch, the passes of elementwise work over its tensors, and the spread of the lengths.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from bttlab_cost.configuration import FineTuning
 from bttlab_cost.operators import Operator, operators
 
 STAGES = ("forward", "backward", "optimizer")
+Parts = dict[tuple[str, str, str], float]
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,18 @@ def _seconds(operator: Operator, peak, relative, bandwidth, fitted: Coefficients
     )
 
 
-def step_parts(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -> dict[tuple[str, str, str], float]:
-    parts: dict[tuple[str, str, str], float] = {}
-    for operator in operators(config, batch * config.padded_length(batch, fitted.tail)):
+def parts_of(counted: Iterable[Operator], gpu: Gpu, precision: str, fitted: Coefficients) -> Parts:
+    """Return the seconds of operators by stage, kind of work and layer."""
+    parts: Parts = {}
+    for operator in counted:
         key = (operator.stage, operator.kind, operator.layer)
-        parts[key] = parts.get(key, 0.0) + operator_seconds(operator, gpu, config.precision, fitted)
+        parts[key] = parts.get(key, 0.0) + operator_seconds(operator, gpu, precision, fitted)
     return parts
+
+
+def step_parts(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -> Parts:
+    tokens = batch * config.padded_length(batch, fitted.tail)
+    return parts_of(operators(config, tokens), gpu, config.precision, fitted)
 
 
 def step_seconds(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -> float:
@@ -162,9 +169,13 @@ def gradient_bytes(config: FineTuning) -> float:
 
 
 def fixed_bytes(config: FineTuning) -> float:
-    """Return what a step takes whatever its batch: state, gradients, context, one dequantised matrix."""
-    unpacked = config.value_bytes * config.hidden * config.expert_hidden if config.method == "qlora" else 0
-    return RESERVED + config.state_bytes + gradient_bytes(config) + unpacked
+    """Return what a step takes whatever its batch: state, gradients, and what no strategy shares."""
+    return config.state_bytes + gradient_bytes(config) + own_bytes(config)
+
+
+def own_bytes(config: FineTuning) -> float:
+    """Return the bytes of the context and of one dequantised matrix."""
+    return RESERVED + (config.value_bytes * config.hidden * config.expert_hidden if config.method == "qlora" else 0)
 
 
 def peak_bytes(config: FineTuning, tokens: float, fitted: MemoryCoefficients) -> float:

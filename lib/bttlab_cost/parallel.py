@@ -14,13 +14,14 @@ from bttlab_cost.configuration import CostError, FineTuning
 from bttlab_cost.gpu_step import (
     LOGIT_BYTES,
     MIXER_VALUES,
-    RESERVED,
     Coefficients,
     MemoryCoefficients,
+    Parts,
     gradient_bytes,
-    operator_seconds,
+    own_bytes,
+    parts_of,
 )
-from bttlab_cost.operators import operators
+from bttlab_cost.operators import Operator, operators
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "tensor")
 LINKS = ROOT / "data" / "links.json"
@@ -82,7 +83,6 @@ class Parallel:
     def fixed_bytes(self, config: FineTuning) -> float:
         weights = config.state_bytes - self._optimizer_bytes(config)
         gradients, optimizer = gradient_bytes(config), self._optimizer_bytes(config)
-        unpacked = config.value_bytes * config.hidden * config.expert_hidden if config.method == "qlora" else 0
         n, gathered = self.gpus, 0.0
         if self.strategy == "ddp":
             gradients *= 2  # PyTorch keeps a copy in the buckets that it sends
@@ -94,7 +94,7 @@ class Parallel:
             if self.strategy in ("zero3", "fsdp"):
                 gathered = GATHERED_BLOCKS * weights / config.layers
                 weights /= n
-        return RESERVED + weights + gathered + gradients + optimizer + unpacked
+        return own_bytes(config) + weights + gathered + gradients + optimizer
 
     @staticmethod
     def _optimizer_bytes(config: FineTuning) -> float:
@@ -111,23 +111,16 @@ class Parallel:
         split = kept * config.value_bytes * shared + config.vocabulary * (config.value_bytes + LOGIT_BYTES)
         return whole - split * (1 - 1 / self.gpus)
 
-    def compute_parts(
-        self, config: FineTuning, gpu: Gpu, tokens: float, fitted: Coefficients
-    ) -> dict[tuple[str, str, str], float]:
+    def compute_parts(self, config: FineTuning, gpu: Gpu, tokens: float, fitted: Coefficients) -> Parts:
         """Return the seconds that a GPU computes in a step, by stage, kind of work and layer."""
-        n, parts = self.gpus, {}
-        for operator in operators(config, tokens):
-            shared = operator.layer != "block" if self.strategy == "tensor" else operator.stage == "optimizer"
-            if shared and self.strategy != "ddp":
-                operator = replace(
-                    operator,
-                    flops=operator.flops / n,
-                    traffic=operator.traffic / n,
-                    elementwise=operator.elementwise / n,
-                )
-            key = (operator.stage, operator.kind, operator.layer)
-            parts[key] = parts.get(key, 0.0) + operator_seconds(operator, gpu, config.precision, fitted)
-        return parts
+        return parts_of(map(self._share, operators(config, tokens)), gpu, config.precision, fitted)
+
+    def _share(self, operator: Operator) -> Operator:
+        shared = operator.layer != "block" if self.strategy == "tensor" else operator.stage == "optimizer"
+        if self.strategy == "ddp" or not shared:
+            return operator
+        counts = ("flops", "traffic", "elementwise")
+        return replace(operator, **{name: getattr(operator, name) / self.gpus for name in counts})
 
     def sent_bytes(self, config: FineTuning, tokens: float) -> float:
         ring = (self.gpus - 1) / self.gpus
