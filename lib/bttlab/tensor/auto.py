@@ -75,7 +75,7 @@ def auto_flow(tokens: int, out_modes: tuple[int, ...], in_modes: tuple[int, ...]
     }
     if groups is not None:
         times[grouped(groups)] = cost.macs + MORE["grouped"]
-    return min(times, key=times.get)
+    return min(times, key=lambda flow: times[flow])
 
 
 def _groupings(cores: int) -> Iterator[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -113,7 +114,7 @@ def compress(
             layers.append(CompressedLayer(name, size, size, note="skipped"))
         elif reason:
             layers.append(CompressedLayer(name, size, size, note=reason))
-        elif not _is_attention(layer) and users[layer.weight] > 1:
+        elif not _is_attention(layer) and users[layer.weight] > 1:  # pyright: ignore[reportArgumentType]
             layers.append(CompressedLayer(name, size, size, note="shares its weight with another layer"))
         else:
             smaller, lines = _replaced(name, layer, rank, error, flow)
@@ -150,7 +151,7 @@ def _is_attention(layer: nn.Module) -> bool:
     return layer._qkv_same_embed_dim and layer.bias_k is None and not layer.add_zero_attn
 
 
-def _replaced(name: str, layer: nn.Module, rank, error, flow: str) -> tuple[nn.Module | None, list[CompressedLayer]]:
+def _replaced(name: str, layer: Any, rank, error, flow: str) -> tuple[nn.Module | None, list[CompressedLayer]]:
     """Return the tensor layer for a dense layer, or None if it would not be smaller, and the lines of the report."""
     if _is_attention(layer):
         return _replaced_attention(name, layer, rank, error, flow)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ class _Train(nn.Module):
     def used_cores(self) -> Sequence[Tensor]:
         """Return the cores that the layer uses: the parameters, or the result of `core_map` for them."""
         # _parameters, because iterating over a ParameterList takes half as long as both products with the tokens
-        cores = list(self.cores._parameters.values())
+        cores: Any = list(self.cores._parameters.values())
         if len(cores) < self._count or any(name.endswith("_orig") for name in self.cores._parameters):
             cores = self._reparametrized()
         return cores if self.core_map is None else self.core_map(cores)
@@ -408,7 +408,9 @@ class _TTMEmbeddingFunction(torch.autograd.Function):
 
 def _plain() -> bool:
     """Return True where PyTorch must see the products: under torch.func, torch.compile and torch.jit.trace."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or torch.jit.is_tracing()
+    return (
+        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+    )
 
 
 def _autocast(x: Tensor) -> AbstractContextManager:

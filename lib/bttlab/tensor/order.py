@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 from bttlab.tensor.cost import Cost, PassCost, PassProducts, Rank, check_tokens, cost_of
 from bttlab.tensor.flows import FLOWS, Grouping
@@ -293,7 +294,8 @@ def optimal_cost(
     terms = {name: "".join(symbols[index] for index in of) for name, of in indices.items()}
     output, names = terms.pop("y"), list(terms)
     shapes = [tuple(sizes[index] for index in indices[name]) for name in names]
-    path, _ = opt_einsum.contract_path(f"{','.join(terms.values())}->{output}", *shapes, shapes=True, optimize=search)
+    equation, named = f"{','.join(terms.values())}->{output}", cast(Any, search)  # a name that opt_einsum knows
+    path, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=named)
     steps = []
     for number, pair in enumerate(path, 1):
         right, left = (names.pop(position) for position in sorted(pair, reverse=True))

@@ -134,7 +134,7 @@ def check_cores(shapes: Sequence[Sequence[int]], order: int) -> None:
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def choose_modes(size: int, count: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bttlab.tensor.shapes import ShapeError, check_cores, check_modes, full_ranks
 
@@ -153,7 +153,7 @@ def tt_svd(tensor: Tensor, rank: int | Sequence[int] | None = None, error: float
     if not bool(torch.isfinite(rest).all()):
         raise ShapeError("the weight has NaN or infinite values: load or initialize it first")
     if error is None:
-        most, losses, allowed = full_ranks(rank, tensor.ndim)[1:-1], (), 0.0
+        most, losses, allowed = full_ranks(cast("int | Sequence[int]", rank), tensor.ndim)[1:-1], (), 0.0
     else:
         most, losses, allowed = _planned(rest, error)
     cores, before = [], 1
