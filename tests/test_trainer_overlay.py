@@ -287,7 +287,11 @@ def test_a_run_that_goes_on_with_another_overlay_program_or_device_says_so(comma
         (["--rank", "12,encoders.5.query=4"], "'encoders.5.query', which is no layer"),
         (["--rank", "12,query"], "give a rank, and after commas layers"),
         (["--hidden-size", "8192", "--heads", "64"], "the first and last mode go up to 16"),
-        (["--encoders", "6", "--rank", "13", "--optimizer", "adamw"], "choose sgd, or ranks up to 12 or up to 5"),
+        pytest.param(
+            ["--encoders", "6", "--rank", "13", "--optimizer", "adamw"],
+            "choose sgd, or ranks up to 12 or up to 5",
+            marks=pytest.mark.long,
+        ),
         (["--overlay", "missing"], "no overlay 'missing'"),
         (["--overlay", "other.xclbin", "--trust"], "not the training processor"),
         (["--device", "reference", "--overlay", "trainer"], "leave it out with --device reference"),

@@ -157,9 +157,9 @@ class SharedCard:
             connection.close()
             raise
 
-    def _receive(self, connection: socket.socket, seconds: float = ANSWER_SECONDS) -> dict[str, Any] | None:
+    def _receive(self, connection: socket.socket, seconds: float | None = None) -> dict[str, Any] | None:
         """Return the keeper's next message, {} if it has closed the connection; None if none comes in time."""
-        if not select.select([connection], [], [], seconds)[0]:
+        if not select.select([connection], [], [], ANSWER_SECONDS if seconds is None else seconds)[0]:
             return None
         try:
             answer = json.loads(connection.recv(MOST_BYTES) or "{}")
