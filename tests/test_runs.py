@@ -286,13 +286,15 @@ def test_tensorboard_writes_through_no_link(target, corpus, runs, capsys):
     assert list((runs / "victim").iterdir()) == [] and not (runs / "absent").exists()
 
 
-def test_weights_and_the_browser_say_that_the_last_checkpoint_is_damaged(corpus, runs, capsys):
+def test_weights_predictions_and_the_browser_say_that_the_last_checkpoint_is_damaged(corpus, runs, capsys):
     tiny_runs.train(runs / "runs" / "run", corpus)
     browser = RunBrowser()
     browser.checkpoint()
     assert browser.message == ""
     (runs / "runs" / "run" / "checkpoint.safetensors").write_bytes(b"torn")
     assert main(["runs", "export", "run", "--weights", str(runs / "dense.safetensors")]) == 0
+    assert "going back to the one before" in capsys.readouterr().err
+    assert main(["predict", "fli please to a x", "--run", str(runs / "runs" / "run")]) == 0
     assert "going back to the one before" in capsys.readouterr().err
     before = CheckpointStore(runs / "runs" / "run").load()[0]
     assert tensors_digest(browser.checkpoint().parameters) == tensors_digest(before.parameters)
