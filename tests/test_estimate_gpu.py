@@ -46,7 +46,9 @@ def test_recorded_kernels_are_those_of_a_step(sample, monkeypatch):
     recorded = {format: gpu_model.known_kernels(format, CONFIG, sample) for format in FORMATS}
     monkeypatch.undo()
     if json.loads(gpu_model.COUNTED.read_text())["torch"] == torch.__version__.partition("+")[0]:
-        assert recorded == {format: gpu_model.kernels_and_bytes(format, CONFIG, sample) for format in FORMATS}
+        for format in FORMATS:
+            kernels, held = gpu_model.kernels_and_bytes(format, CONFIG, sample)
+            assert recorded[format] == (kernels, pytest.approx(held, rel=0.01))  # builds of PyTorch free a bit later
     four = gpu_model.known_kernels("dense", ModelConfig(encoders=4), sample)
     assert len(four[0]) > len(recorded["dense"][0])
 

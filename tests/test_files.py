@@ -1,13 +1,17 @@
 """Files and folders are written whole or not at all; a message is one line."""
 
 import os
+import tracemalloc
 
 import pytest
 
 from bttlab.cli import main
 from bttlab.data.store import store_corpus
-from bttlab.runs import runs_table
+from bttlab.runs import RunError, remember, runs_table
 from bttlab.runs.export import to_csv
+from bttlab.runs.metrics import METRICS, MetricsLog
+from bttlab.runs.recipe import read_recipe
+from bttlab.runs.table import FOLDERS
 from bttlab.util.errors import LONGEST, BttlabError
 from bttlab.util.files import draft_folder, write_file, write_folder
 from two_users import run_as_nobody, shared_folder
@@ -74,3 +78,41 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(FileExistsError):
         write_folder(tmp_path / "new", {"c": b""})
     assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["new", "new/a", "new/a/b"]
+
+
+def test_a_draft_takes_no_name_that_is_there(tmp_path, monkeypatch):
+    """In a folder that others may write to, they can plant a link under each name that they can guess."""
+    monkeypatch.setattr("secrets.token_hex", lambda count: "00")
+    precious = tmp_path / "precious"
+    precious.write_text("as it was")
+    draft = tmp_path / ".record.json.00.draft"
+    for plant in (lambda: draft.symlink_to(precious), lambda: draft.symlink_to(tmp_path / "new"), draft.touch):
+        plant()
+        with pytest.raises(FileExistsError):
+            write_file(tmp_path / "record.json", "content")
+        draft.unlink()
+    assert precious.read_text() == "as it was" and [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_nothing_is_appended_through_a_link(tmp_path, monkeypatch):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
+    for target in ("profile", "absent"):
+        (tmp_path / METRICS).symlink_to(tmp_path / target)
+        with pytest.raises(BttlabError, match="cannot be written"):
+            MetricsLog(tmp_path).append({"event": "epoch", "epoch": 1})
+        (tmp_path / METRICS).rename(tmp_path / FOLDERS)
+        with pytest.raises(OSError, match="symbolic links"):
+            remember(tmp_path)
+        (tmp_path / FOLDERS).unlink()
+        (tmp_path / "profile").touch()
+    assert (tmp_path / "profile").read_text() == "" and not (tmp_path / "absent").exists()
+
+
+def test_a_deep_key_takes_no_memory(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text("a." * 30_000 + "a = 1")
+    tracemalloc.start()
+    with pytest.raises(RunError, match="line 1 has more than 200 points"):
+        read_recipe(path)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()

@@ -276,6 +276,7 @@ def test_a_user_has_a_bounded_number_of_clients(path, monkeypatch):
         clients[2].acquire()
 
 
+@pytest.mark.long
 def test_the_user_with_the_least_card_time_is_next(two_users, slow_machine):
     """Before, two users took turns: one with slices of a minute, in which it 'loads', the other with short ones."""
     with shared_folder() as folder, keeping(folder / "card.shared", mode=0o666) as path:
@@ -303,6 +304,7 @@ def test_a_user_who_may_not_open_the_card_may_not_connect(two_users):
 # --- the service, and what declares a card shared
 
 
+@pytest.mark.long
 def test_the_service_runs_by_its_path_at_a_socket_of_systemd_s_and_not_as_root(two_users):
     """As `systemd-socket-activate` starts it: without pynq, as another user, with the socket as descriptor 3."""
     script = Path(keeper.__file__).read_text()

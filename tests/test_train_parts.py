@@ -1,9 +1,11 @@
 """The small parts of the run loop: chunks, the metrics file, the progress bar, the memory of a corpus."""
 
 import errno
+import json
 import os
 import sys
 import time
+import tracemalloc
 from dataclasses import asdict
 
 import numpy as np
@@ -13,6 +15,7 @@ from bttlab.commands import train
 from bttlab.data import CorpusError, load_corpus
 from bttlab.model.loop import LARGEST_CHUNK, chunks
 from bttlab.runs import CorpusRecord, ProgressBar, RunError, progress
+from bttlab.runs.curves import read_curves
 from bttlab.runs.metrics import MetricsLog, read_metrics
 from tiny_runs import CONFIG, write_corpus
 
@@ -56,6 +59,19 @@ def test_metrics_without_room_keep_whole_lines(tmp_path, monkeypatch):
         MetricsLog(tmp_path).rewind(0)
     assert read_metrics(tmp_path) == [epoch(1)]
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_a_sparse_file_of_gigabytes_takes_no_memory(tmp_path):
+    with (tmp_path / "metrics.jsonl").open("wb") as file:
+        file.write(json.dumps(epoch(1)).encode() + b"\n")
+        file.truncate(2 << 30)
+    tracemalloc.start()
+    curves, log = read_curves(tmp_path), MetricsLog(tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
+    assert "line 2 of metrics.jsonl and those after it are left out" in curves.faults[0]
+    log.rewind(1)
+    assert read_metrics(tmp_path) == [epoch(1)] and log.path.stat().st_size < 100
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -45,6 +45,8 @@ def read_config(path: Path) -> FineTuning:
     CostError
         If the file cannot be read or describes no model that can be counted; the message names the field.
     """
+    if path.exists() and not path.is_file():  # reading a pipe would wait for its other end
+        raise CostError(f"{path} is no file; give a config.json")
     try:
         given = json.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:

@@ -17,6 +17,7 @@ from bttlab.util.quantities import measured, to_json
 from bttlab.util.settings import RecordError, from_json, settings
 
 METRICS = "metrics.jsonl"
+LONGEST_LINE = 1 << 20  # bytes; one of ours has about 4,000
 SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "perplexity", "mean_loss")
 
 
@@ -39,16 +40,23 @@ class Line:
 
 
 def read_lines(path: Path) -> Iterator[tuple[dict[str, Any] | None, str]]:
-    """Yield the values of each line of a metrics.jsonl, and what is wrong with it; None for a line that is not ours."""
-    for number, data in enumerate(path.read_bytes().splitlines(), 1):
-        if data.strip():
-            try:
-                from_json(Line, data)
-                values = json.loads(data)
-                values.pop("sha256", None)
-                yield values, ""
-            except (RecordError, RecursionError) as error:
-                yield None, f"line {number} of {METRICS} is left out: {error}"
+    """Yield the values of each line of a metrics.jsonl, and what is wrong with it; None for a line that is not ours.
+
+    Nothing is read after a line of more than `LONGEST_LINE` bytes.
+    """
+    with path.open("rb") as file:
+        for number, data in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
+            if len(data) == LONGEST_LINE:
+                yield None, f"line {number} of {METRICS} and those after it are left out: it is too long"
+                return
+            if data.strip():
+                try:
+                    from_json(Line, data)
+                    values = json.loads(data)
+                    values.pop("sha256", None)
+                    yield values, ""
+                except (RecordError, RecursionError) as error:
+                    yield None, f"line {number} of {METRICS} is left out: {error}"
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Models of Hugging Face: parameters as published, odd files refused in one line."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -86,6 +87,9 @@ def test_files_that_are_no_configuration(tmp_path, write, capsys):
     for text in ("[1]", "{", '{"hidden_size": 4}', "[" * 100_000, '{"a":' * 100_000):
         with pytest.raises(CostError, match=r"model_type is None|not valid JSON|it has no object"):
             find_model(write(text))
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(CostError, match=r"pipe\.json is no file"):
+        find_model(str(tmp_path / "pipe.json"))
     with pytest.raises(CostError, match=r"none\.json cannot be read"):
         find_model(str(tmp_path / "none.json"))
 
