@@ -178,7 +178,7 @@ LARGE = ModelConfig(encoders=6, linear_rank=16)
     [
         (LARGE, "auto", {"linear_rank": 15, "encoders": 5}),
         (replace(LARGE, linear_rank=20), PAPER, {"linear_rank": 13, "encoders": 1}),
-        (replace(SMALL, sequence_length=64, **MANY_HEADS), "right_to_left", {"sequence_length": 48}),
+        (replace(ModelConfig(encoders=1), heads=48, sequence_length=64), "right_to_left", {"sequence_length": 38}),
         (ModelConfig().with_vocabulary(30_522), "auto", {"embedding_rank": 24, "vocabulary_size": 16_250}),
     ],
 )

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given, reject, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from bttlab.cli import main
 from bttlab.compiler.banks import fitted
 from bttlab.compiler.builder import Builder
-from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.instruction import Level
@@ -257,7 +257,10 @@ def drawn_modules(draw) -> Drawn:
 @settings(max_examples=15, deadline=None, phases=[Phase.generate])
 @given(module=drawn_modules(), flow=st.sampled_from(FLOWS), length=st.integers(2, LENGTH))
 def test_random_modules(fast, module, flow, length):
-    program = check_gradients(fast, made(lambda: module), (length,), flow=flow, **TOLERANCE)
+    try:
+        program = check_gradients(fast, made(lambda: module), (length,), flow=flow, **TOLERANCE)
+    except DoesNotFit:  # eight layers of rank 48 are too large
+        reject()
     assert check_program(program, (length,)) == []
 
 

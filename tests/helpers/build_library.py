@@ -4,13 +4,14 @@ import fcntl
 import hashlib
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 from conftest import ROOT
 
 SOURCES = ROOT / "hls_src"
 COMPILER = os.environ.get("CXX") or "g++"
-folder = Path()  # that all workers share: conftest.py names it
+folder = Path(tempfile.gettempdir())  # conftest.py names one that all workers share
 
 
 def library(source: Path, *flags: str) -> Path:

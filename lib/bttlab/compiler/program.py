@@ -230,14 +230,17 @@ def compile_program(
     ProgramError
         If the model does not fit the machine; the message names the bank and what would fit.
     """
-    if flow == "auto":
-        return fastest(lambda flow: compile_program(model, shapes, flow), lengths)
-    if not isinstance(model, ModelConfig):
-        return _compiled(model, model.graph, flow)
+
+    def compiled(flow: Flow) -> ModelProgram:
+        return _compiled(model, graph_of_config(model, shapes) if isinstance(model, ModelConfig) else model.graph, flow)
+
     try:
-        return _compiled(model, graph_of_config(model, shapes), flow)
+        return fastest(compiled, lengths) if flow == "auto" else compiled(flow)
     except DoesNotFit as error:
-        would_fit = what_fits(model, lambda one, whole: _fits(one, flow, whole), shapes is not None)
+        if not isinstance(model, ModelConfig):
+            raise
+        flows = CANDIDATES if flow == "auto" else (flow,)
+        would_fit = what_fits(model, lambda one, whole: any(_fits(one, f, whole) for f in flows), shapes is not None)
         raise (
             ProgramError(f"{error.what}: choose {would_fit}, everything else unchanged") if would_fit else error
         ) from None
