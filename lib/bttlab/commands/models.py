@@ -105,9 +105,9 @@ def module_of(options: argparse.Namespace, seed: int = 0) -> "ModuleModel":
     return model
 
 
-def model_or_module(options: argparse.Namespace, seed: int = 0) -> "ModelConfig | ModuleModel":
+def model_or_module(options: argparse.Namespace) -> "ModelConfig | ModuleModel":
     """Return the model or the PyTorch module that the options name; errors are those of `model_of` and `module_of`."""
-    return module_of(options, seed) if is_module(options) else model_of(options)
+    return module_of(options) if is_module(options) else model_of(options)
 
 
 def has_vocabulary(options: argparse.Namespace) -> bool:

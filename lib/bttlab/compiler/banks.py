@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bttlab.compiler.buffers import GRADIENT_OF, Buffer
-from bttlab.compiler.copies import uses_of, with_copies
+from bttlab.compiler.copies import is_buffer, uses_of, with_copies
 from bttlab.compiler.errors import DoesNotFit
 from bttlab.compiler.instruction import Instruction
 from bttlab.compiler.machine import M
@@ -296,7 +296,7 @@ def _contention(instructions: Sequence[Instruction], times: np.ndarray) -> dict[
         uses = [
             (i, instruction.operands[n].memory) for i, instruction in enumerate(instructions) for n in of(instruction)
         ]
-        uses = [(i, name) for i, name in uses if name.startswith(("matrix", "gradient"))]
+        uses = [(i, name) for i, name in uses if is_buffer(name)]
         names = [name for _, name in uses]
         begin, end = times[[i for i, _ in uses]].T
         unit = np.array([instructions[i].unit for i, _ in uses])
