@@ -129,6 +129,7 @@ IDIOMS = {
     "ALiBi": lambda net, n, x, t: attention(net, n, x, alibi(t)),
     "a window": lambda net, n, x, t: attention(net, n, x, window(t)),
     "a scale": lambda net, n, x, t: attention(net, n, x, scale=0.5),
+    "a number as a tensor": lambda net, n, x, t: x + torch.tensor(0.5) * net.dense[n](x),
     "scale after the product": lambda net, n, x, t: written(net, n, x, 0.3),
     "padding mask": lambda net, n, x, t: attention(net, n, x, (t != 0)[:, None, None, :]),
     "scaled tokens": lambda net, n, x, t: x * math.sqrt(WIDTH) / 4,

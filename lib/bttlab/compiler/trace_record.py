@@ -47,7 +47,7 @@ from bttlab.compiler.trace_values import (
     Rows,
     Scores,
     Weights,
-    as_number,
+    as_scalar,
     covers,
     kind_of,
     rows_in,
@@ -349,7 +349,7 @@ class Recorder(TorchFunctionMode):
         if not is_one or others or first.index.shape != call.result.shape:
             return self._last_step(call)
 
-        constants = [None if self.value(y) is not None else as_number(y) for y in call.args]
+        constants = [None if self.value(y) is not None else as_scalar(y) for y in call.args]
 
         def function(x: Tensor) -> Tensor:
             given = list(constants)
@@ -376,8 +376,8 @@ class Recorder(TorchFunctionMode):
         if len(operands) > 1:
             return self.by_operation(call)
         x = self.elements(operands[0], call.name)
-        given = [None if self.value(y) is not None else as_number(y) for y in call.args]
-        if any(isinstance(y, Tensor) for y in given):
+        given = [None if self.value(y) is not None else as_scalar(y) for y in call.args]
+        if any(isinstance(y, Tensor) and y.ndim for y in given):
             raise Refusal(f"{call.name} of a constant tensor", "a parameter of a layer")
         n = given.index(None)
         step = lambda t: call.function(*given[:n], t.clone(), *given[n + 1 :], **call.kwargs)  # noqa: E731

@@ -189,10 +189,10 @@ def tensors_in(x: Any) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
-def as_number(x: Any) -> Any:
-    """Return a constant tensor of equal elements as a number."""
+def as_scalar(x: Any) -> Any:
+    """Return a constant tensor of equal elements as one of no axes: the first operand of a method must be a tensor."""
     if isinstance(x, Tensor) and x.numel() and bool((x == x.reshape(-1)[0]).all()):
-        return x.reshape(-1)[0].item()
+        return x.reshape(-1)[0]
     return x
 
 
