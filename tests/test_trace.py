@@ -109,6 +109,11 @@ def test_activations_written_out_are_known_by_their_values(name):
     assert [op.options for op in graph.operations if op.kind == "function"] == [{"function": name}]
 
 
+def test_operands_may_be_given_by_keyword():
+    graph = trace(made(lambda n, x, t: torch.mul(input=F.gelu(input=n.q(x)), other=x.transpose(1, 2).mT)), LENGTH).graph
+    assert [op.kind for op in graph.operations] == ["embedding", "dense", "function", "multiply", "classifier"]
+
+
 def by_length(net, x, tokens):
     return net.q(x) if tokens.shape[1] > 8 else x
 
@@ -191,8 +196,56 @@ REFUSED = {
     ),
     "a step in place": (lambda n, x, t: n.q(x.add_(1.0)), None, "add is no operation of the card"),
     "changed in place": (lambda n, x, t: n.q(x).index_fill_(1, torch.tensor([0]), 0.0), None, "index_fill is no"),
+    "a class token": (
+        lambda n, x, t: n.q(torch.cat([n.table.weight[:1].expand(len(x), 1, -1), x], 1)),
+        None,
+        r"^Net: cat of different tensors is no .* the token that samples begin with, x\[:, 0\] .test_trace.py, line",
+    ),
+    "a norm written out": (
+        lambda n, x, t: x / x.std(-1, keepdim=True),
+        None,
+        "std is no operation of the card; use nn.LayerNorm or nn.RMSNorm for a norm",
+    ),
+    "a condition on each value": (
+        lambda n, x, t: torch.where(x > 0, x, 0.1 * x),
+        None,
+        "gt is no operation of the card; use F.relu or F.leaky_relu",
+    ),
+    "a product of three factors": (
+        lambda n, x, t: torch.einsum("btd,btd,btd->btd", x, x, x),
+        None,
+        "einsum btd,btd,btd->btd is no operation of the card; use two factors",
+    ),
+    "a sum over an axis of one factor": (
+        lambda n, x, t: torch.einsum("btd,be->bte", x, x[:, 0]),
+        None,
+        "einsum btd,be->bte is no operation of the card; use a sum over axes of both",
+    ),
     "assignment": (lambda n, x, t: assigned(n.q(x)), None, "assignment to elements"),
 }
+
+
+def unused_mean(net, x, tokens):
+    y = F.relu(net.q(x))
+    y.mean(-1)  # has no operation: it must not take the operations of what it reads with it
+    return y
+
+
+def test_what_is_refused_and_not_used_changes_nothing():
+    kinds = [op.kind for op in trace(made(unused_mean), LENGTH).graph.operations]
+    assert kinds == ["embedding", "dense", "function", "classifier"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit()])
+def test_a_forward_that_ends_the_process_is_refused(error):
+    def end(net, x, tokens):
+        raise error
+
+    with pytest.raises(ProgramError, match=f"^Net.forward fails in PyTorch on 12 tokens .{type(error).__name__}: "):
+        trace(made(end), LENGTH)
+    later = made(lambda n, x, t: n.q(x) if t.shape[1] == LENGTH else end(n, x, t))
+    with pytest.raises(ProgramError, match=f"^Net.forward fails in PyTorch on 7 tokens .{type(error).__name__}: "):
+        trace(later, LENGTH)
 
 
 def assigned(y):
@@ -400,7 +453,7 @@ def test_means_over_the_tokens_are_attention_of_equal_scores(fast, name):
         (lambda x: x.sum(1), "output for 7 tokens differs"),
         (lambda x: x.mean(-1, keepdim=True).expand(x.shape), "mean over other axes is no .*the mean over all tokens"),
         (lambda x: x[:, 1:].mean(1), "mean over other axes"),
-        (lambda x: x[:, -1], "rows 11 to 11 of the tokens is no"),
+        (lambda x: x[:, 3], r"rows 3 to 3 of the tokens is no operation of the card; use x\[:, 0\], x\[:, -1\], x"),
     ],
 )
 def test_other_means_are_refused(pool, message):

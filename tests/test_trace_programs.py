@@ -61,9 +61,12 @@ POOLS = {
     "one": lambda x, t: x[:, 0],
     "mean": lambda x, t: x.mean(1),
     "mean of words": lambda x, t: (x * (t != 0)[..., None]).sum(1) / (t != 0).sum(1, keepdim=True),
+    "last": lambda x, t: x[:, -1],
+    "last word": lambda x, t: x[torch.arange(len(x)), (t != 0).sum(1) - 1],
+    "last word, gathered": lambda x, t: x.gather(1, ((t != 0).sum(1) - 1).view(-1, 1, 1).expand(-1, 1, WIDTH))[:, 0],
     # refused
     "sum": lambda x, t: x.sum(1),
-    "last": lambda x, t: x[:, -1],
+    "third": lambda x, t: x[:, 2],
 }
 
 
@@ -102,6 +105,11 @@ def alibi(tokens):
 def window(tokens):
     i = torch.arange(tokens.shape[1])
     return (i[:, None] - i).abs() <= 2
+
+
+def by_einsum(q, k, v):
+    p = torch.einsum("bhqd,bhkd->bhqk", q, k).div(4).softmax(-1)
+    return torch.einsum("bhqk,bhkd->bqhd", p, v).flatten(2)
 
 
 def written(net, n, x, factor):
@@ -151,6 +159,13 @@ IDIOMS = {
     "fused qkv twice": lambda net, n, x, t: attention(net, 0, x + attention(net, 0, x)),
     "an adapter": lambda net, n, x, t: x + net.up[n](F.relu(net.down[n](x))),
     "low rank": lambda net, n, x, t: net.dense[n](x) + 2 * net.up[n](net.down[n](x)),
+    "leaky ReLU": lambda net, n, x, t: F.leaky_relu(net.dense[n](x), 0.2),
+    "an activation and its input": lambda net, n, x, t: (y := net.dense[n](x)) + F.relu(y) - torch.tanh(y),
+    "attention by einsum": lambda net, n, x, t: by_einsum(*(split(y) for y in net.fused[n](x).chunk(3, -1))),
+    "a layer by einsum, without its bias": lambda net, n, x, t: torch.einsum("oi,...i->...o", net.dense[n].weight, x),
+    "tokens by tokens": lambda net, n, x, t: torch.einsum(
+        "bqk,bkd->bqd", torch.einsum("bqd,bkd->bqk", x, net.dense[n](x)).mul(0.1).softmax(-1), x
+    ),
     # refused, each of its own kind
     "a narrow sigmoid": lambda net, n, x, t: x + net.up[n](torch.sigmoid(net.down[n](x))),
     "the mean of all tokens": lambda net, n, x, t: x + net.dense[n](x).mean(1, keepdim=True),
@@ -178,6 +193,13 @@ def changed(y):
 def test_an_idiom_trains_as_in_pytorch(fast, name):
     net = prune(Idioms([IDIOMS[name], IDIOMS["a norm"]]))
     check_gradients(fast, trace(net, LENGTH), (2, 7, 12), **TOLERANCE)
+
+
+@pytest.mark.parametrize("pool", ["last", "last word", "last word, gathered"])
+def test_the_last_token_trains_as_in_pytorch(fast, pool):
+    model = trace(prune(Idioms([IDIOMS["fused qkv"], IDIOMS["a norm"]], pool)), LENGTH)
+    assert model.tasks == ["classification"]
+    check_gradients(fast, model, (2, 7, 12), **TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["residual of a dense layer", "fused qkv", "a gate", "residual of a TT layer"])

@@ -124,6 +124,15 @@ class Graph:
         output = Matrix(name, q.tokens, q.features)
         return self.append(Attention(name, (q, k, v), output, heads, causal, scale, mask))
 
+    def pooled(self, x: Matrix, name: str, is_last: bool = False) -> Matrix:
+        """Append the mean of all tokens, or the last one: attention with the same scores for each query."""
+        size = next((size for size in (64, 32, 16) if x.features % size == 0), x.features)
+        scale, mask = 0.0, ""
+        if is_last:  # a score falls by 200 from each token to the one before, so that p is 1 and zeros
+            scale, order = 1e-6, np.arange(self.sequence_length, dtype=np.float32)
+            mask = self.constant(np.tile(order * 200 / 1e-6, (len(order), 1)).astype(np.float32), f"mask of {name}")
+        return self.rows(self.attention(x, x, x, x.features // size, name, scale=scale, mask=mask), 0, 1)
+
     def shift(self, x: Matrix, parameter: str, row: int, name: str) -> Matrix:
         """Append x + a row of a parameter, the same for all tokens."""
         return self.append(Shift(name, (x,), Matrix(name, x.tokens, x.features), parameter, row))

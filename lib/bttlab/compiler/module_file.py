@@ -128,7 +128,9 @@ def _in_one_line(where: str, path: Path) -> Iterator[None]:
         raise ProgramError(f"{where}{_line(error.__cause__, path)}: {error}") from None
     except BttlabError:
         raise
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit in the file must not end the process that loads it
         raise BttlabError(f"{where}{_line(error, path)}: {type(error).__name__}: {error}") from None
 
 

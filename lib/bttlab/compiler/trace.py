@@ -92,7 +92,9 @@ def _run(recorder: Recorder, module: nn.Module, length: int) -> Any:
             return recorder.run(tokens)
     except ProgramError:
         raise
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit in forward must not end the process that traces
         what = f"{type(error).__name__}: {error}"
         raise ProgramError(f"{type(module).__name__}.forward fails in PyTorch on {length} tokens ({what})") from error
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from bttlab.compiler.matrix import Matrix
-from bttlab.compiler.trace_record import Call, Recorder, Value
+from bttlab.compiler.trace_names import Call
+from bttlab.compiler.trace_record import Recorder, Value
 from bttlab.compiler.trace_rules import dense, given, rule
 from bttlab.compiler.trace_values import Elements, Formula, Refusal, Scores, Weights, heads_in
 
@@ -170,11 +171,9 @@ def _pooled(recorder: Recorder, call: Call) -> Value:
     axes = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
     over = index.movedim(tuple(axes), tuple(range(-len(axes), 0))).reshape(call.result.numel(), -1)
     if not torch.equal(over, torch.arange(features)[:, None] + features * torch.arange(tokens)):
-        raise Refusal(f"{call.name} over other axes", "the mean over all tokens, x.mean(1)")
-    size = next((size for size in (64, 32, 16) if features % size == 0), features)
+        raise Refusal(f"{call.name} over other axes", "the mean over all tokens, x.mean(1); nn.LayerNorm or nn.RMSNorm")
     name = recorder.unique(recorder.name("mean"))
-    means = recorder.graph.attention(matrix, matrix, matrix, features // size, name, scale=0.0)
-    mean = recorder.like(call.result, recorder.graph.rows(means, 0, 1))
+    mean = recorder.like(call.result, recorder.graph.pooled(matrix, name))
     if call.name == "mean":
         return mean
     refuse = recorder.at_this_place(lambda: _refuse("sum over the tokens", "their mean"))

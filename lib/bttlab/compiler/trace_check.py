@@ -87,7 +87,9 @@ class _Check:
             torch.manual_seed(0)
             try:
                 wanted = self.call(tokens)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 what = f"on {tokens.shape[1]} tokens ({type(error).__name__}: {error})"
                 raise ProgramError(f"{name}.forward fails in PyTorch {what}") from error
             values = execute(self.graph, used, tokens[0], weights)

@@ -1,16 +1,19 @@
-"""Names of PyTorch's functions, by what the recorder does with them, and what to use instead of some."""
+"""Calls of PyTorch's functions, their names by what the recorder does with them, and what to use instead of some."""
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 NEAR = {
-    "cat": "a sum of two layers",
     "conv1d": "attention",
+    "gt": "F.relu or F.leaky_relu",
+    **dict.fromkeys(("pow", "rsqrt", "var", "std", "var_mean", "normalize"), "nn.LayerNorm or nn.RMSNorm for a norm"),
     "max": "x.mean(1), or x[:, 0]",
     "amax": "x.mean(1), or x[:, 0]",
     "dropout": "eval(), or probability 0: the machine has no random numbers",
@@ -31,7 +34,8 @@ QUERIES |= {"_nested_tensor_from_mask_left_aligned"}
 MOVES = frozenset(
     "view reshape permute transpose swapaxes swapdims movedim moveaxis flatten unflatten squeeze unsqueeze chunk split "
     "split_with_sizes tensor_split unbind narrow select __getitem__ T mT H t expand expand_as repeat repeat_interleave "
-    "contiguous clone flip roll index_select to float double type_as ravel view_as reshape_as detach data".split()
+    "contiguous clone flip roll index_select gather to float double type_as ravel view_as reshape_as detach "
+    "data".split()
 )
 COPIES = frozenset("contiguous clone to float double type_as detach data".split())
 # Functions of which only the shape of an argument counts.
@@ -56,6 +60,23 @@ IN_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
 }
+
+
+@dataclass
+class Call:
+    """A call of a function of torch."""
+
+    function: Callable
+    name: str  # without the underscore of functions that work in place
+    args: tuple
+    kwargs: dict[str, Any]
+    result: Any = None
+
+    def __post_init__(self) -> None:
+        for number, key in enumerate(("input", "other")):  # operands are by position, as rules expect them
+            if len(self.args) == number and key in self.kwargs and (number == 0 or "input" not in self.kwargs):
+                kwargs = dict(self.kwargs)
+                self.args, self.kwargs = (*self.args, kwargs.pop(key)), kwargs
 
 
 def name_of(function: Callable) -> str:

@@ -8,7 +8,7 @@ is `Refused`, which is an error if an output depends on it. The rules are in `tr
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,6 +35,7 @@ from bttlab.compiler.trace_names import (
     NEAR,
     OF_SHAPE,
     QUERIES,
+    Call,
     name_of,
 )
 from bttlab.compiler.trace_values import (
@@ -56,17 +57,6 @@ from bttlab.compiler.trace_values import (
 from bttlab.tensor import TTLinear, TTMEmbedding
 
 Value = Ids | Elements | Weights | Formula | Scores | Refused
-
-
-@dataclass
-class Call:
-    """A call of a function of torch."""
-
-    function: Callable
-    name: str  # without the underscore of functions that work in place
-    args: tuple
-    kwargs: dict[str, Any]
-    result: Any = None
 
 
 RULES: dict[str, Callable[["Recorder", Call], Value | None]] = {}
@@ -91,7 +81,7 @@ class Recorder(TorchFunctionMode):
         self.vocabulary = 0
         self._values: dict[int, Value] = {}
         self._tensors: list[Tensor] = []  # whose ids are in use
-        self._columns: dict[tuple[Matrix, int, int], Matrix] = {}
+        self._parts: dict[tuple[Matrix, int, int], Matrix] = {}
 
     def run(self, tokens: Tensor) -> Any:
         """Call `forward` and return its result."""
@@ -123,19 +113,19 @@ class Recorder(TorchFunctionMode):
         call = Call(func, name, tuple(args), kwargs or {})
         found = self._found(call)
         if not found or name in QUERIES:
-            return func(*args, **call.kwargs)
+            return func(*call.args, **call.kwargs)
         if name == "multi_head_attention_forward":  # a function in Python: what it calls is recorded
             with mock.patch.object(F, "has_torch_function", lambda _: False), self:
-                return func(*args, **call.kwargs)
-        call.result = func(*args, **call.kwargs)
-        if name in OF_SHAPE and (name != "expand_as" or self.value(args[0]) is None):
+                return func(*call.args, **call.kwargs)
+        call.result = func(*call.args, **call.kwargs)
+        if name in OF_SHAPE and (name != "expand_as" or self.value(call.args[0]) is None):
             return call.result
         if next(tensors_in(call.result), None) is not None:
             self._record(call)
         elif isinstance(call.result, bool | int | float | list) and not self._is_of_padding(call):
             self._stop(call)
         elif name == "__setitem__":
-            self._set(args[0], self._refused(Refusal("assignment to elements", "a sum, or torch.where of a mask")))
+            self._set(call.args[0], self._refused(Refusal("assignment to elements", "a sum, or torch.where of a mask")))
         return call.result
 
     def _found(self, call: Call) -> list[Value]:
@@ -164,13 +154,8 @@ class Recorder(TorchFunctionMode):
             names = sorted({value.name for value in self._found(call)})
             raise Refusal(f"{call.name}: a computed parameter, from {', '.join(names[:2])},", "the parameter as it is")
         rule = RULES.get(call.name)
-        operations = len(self.graph.operations)
-        try:
-            value = rule(self, call) if rule is not None else self.by_operation(call)
-            self.check_gradient(call)
-        except Refusal:
-            del self.graph.operations[operations:]
-            raise
+        value = rule(self, call) if rule is not None else self.by_operation(call)
+        self.check_gradient(call)
         return value
 
     def check_gradient(self, call: Call) -> None:
@@ -285,21 +270,25 @@ class Recorder(TorchFunctionMode):
             return self.graph.rows(matrix, 0, 1)
         if length == most and rows.count == most - 1:
             return self.graph.rows(matrix, rows.first, Register(-1, 0, 0, most - 1))
+        if length == most and (rows.first, rows.count) == (most - 1, 1):
+            return self._once((matrix, -1, 1), lambda: self.graph.pooled(matrix, self.name("last token"), True))
         what = f"rows {rows.first} to {rows.first + rows.count - 1} of the tokens"
-        raise Refusal(what, "x[:, 0], x[:, 1:] or x[:, :-1]")
+        raise Refusal(what, "x[:, 0], x[:, -1], x[:, 1:] or x[:, :-1]")
 
     def _part(self, matrix: Matrix, first: int, count: int) -> Matrix:
         """Return columns of a matrix: a dense layer of its own for these outputs of a dense layer."""
-        key = (matrix, first, count)
-        if key not in self._columns:
-            maker = next((op for op in self.graph.operations if op.output is matrix), None)
-            if type(maker) is not Dense:
-                raise Refusal(f"features {first} to {first + count - 1} of {matrix.name}", "a layer for each part")
-            name, row = self.unique(f"{maker.name}.{first // count}"), maker.first + first
-            self._columns[key] = self.graph.dense(
-                maker.inputs[0], name, maker.weight, maker.bias, row, count, maker.transposed
-            )
-        return self._columns[key]
+        maker = next((op for op in self.graph.operations if op.output is matrix), None)
+        if type(maker) is not Dense:
+            raise Refusal(f"features {first} to {first + count - 1} of {matrix.name}", "a layer for each part")
+        layer = (maker.weight, maker.bias, maker.first + first, count, maker.transposed)
+        name = f"{maker.name}.{first // count}"
+        return self._once((matrix, first, count), lambda: self.graph.dense(maker.inputs[0], self.unique(name), *layer))
+
+    def _once(self, key: tuple[Matrix, int, int], record: Callable[[], Matrix]) -> Matrix:
+        """Return a part of a matrix; record it when it is first read."""
+        if key not in self._parts:
+            self._parts[key] = record()
+        return self._parts[key]
 
     def like(self, result: Tensor, matrix: Matrix) -> Elements:
         """Return the elements of a new matrix, row by row in a result's shape."""
@@ -336,8 +325,15 @@ class Recorder(TorchFunctionMode):
             return Elements(self.graph.scale(matrix, float(factor), self.unique(name)), index)
         return Elements(self.graph.function(matrix, found, self.unique(name)), index)
 
-    def elementwise(self, call: Call) -> Value:
-        """Return the formula of an elementwise function of one matrix; record one of two matrices."""
+    def elementwise(self, call: Call, record: Callable[[Call], Elements] | None = None) -> Value:
+        """Return the formula of an elementwise function of one matrix; record one of two matrices.
+
+        Parameters
+        ----------
+        record : callable, optional
+            Records the call alone; by default as an activation, or as the operation of its name.
+        """
+        record = record or self._last_step
         operands = [(n, self.value(x)) for n, x in enumerate(call.args) if self.value(x) is not None]
         values = [value for _, value in operands]
         if any(not isinstance(value, Elements | Formula) for value in values):
@@ -347,7 +343,7 @@ class Recorder(TorchFunctionMode):
         others = [self.constant(x) for x in call.args if isinstance(x, Tensor) and self.value(x) is None]
         others = [x for x in others if x.numel() > 1 and not bool((x == x.reshape(-1)[0]).all())]
         if not is_one or others or first.index.shape != call.result.shape:
-            return self._last_step(call)
+            return record(call)
 
         constants = [None if self.value(y) is not None else as_scalar(y) for y in call.args]
 
@@ -360,7 +356,7 @@ class Recorder(TorchFunctionMode):
         # Functions in place give their operand another value, which the last step must not see.
         step = replace(call, args=tuple(map(self._alias, call.args)))
         name = self.name(call.name)
-        return Formula(first.matrix, first.index, function, self.at_this_place(lambda: self._last_step(step)), name)
+        return Formula(first.matrix, first.index, function, self.at_this_place(lambda: record(step)), name)
 
     def _alias(self, x: Any) -> Any:
         """Return a tensor that keeps the value that another has now."""

@@ -1,5 +1,6 @@
 """What the recorder does with each function of torch: a rule for those that are more than moves of elements."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,12 +9,14 @@ from torch import Tensor
 
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.ops.embedding import Embedding
-from bttlab.compiler.trace_record import RULES, Call, Recorder, Value
+from bttlab.compiler.trace_names import Call
+from bttlab.compiler.trace_record import RULES, Recorder, Value
 from bttlab.compiler.trace_values import Elements, Formula, Ids, Refusal, Scores, Weights, rows_in
 
+LETTERS = "UVWXYZ"  # axes that the three dots of an equation of einsum stand for
 ELEMENTWISE = (
     "gelu relu silu tanh sigmoid erf exp pow square neg abs sqrt rsqrt div rdiv rsub sub mul reciprocal softplus elu "
-    "leaky_relu hardswish hardsigmoid mish clamp sin cos log log1p expm1 hardtanh relu6 celu selu logsigmoid maximum "
+    "hardswish hardsigmoid mish clamp sin cos log log1p expm1 hardtanh relu6 celu selu logsigmoid maximum "
     "minimum clamp_min clamp_max threshold softsign erfc rpow log_sigmoid"
 )
 
@@ -163,7 +166,8 @@ def _cat(recorder: Recorder, call: Call) -> Value:
     if len(values) == 1:
         return first
     if not isinstance(first, Elements) or not all(isinstance(v, Elements) and v.matrix is first.matrix for v in values):
-        raise Refusal("cat")
+        near = "a sum of two layers; for a class token, the token that samples begin with, x[:, 0]"
+        raise Refusal("cat of different tensors", near)
     return Elements(first.matrix, torch.cat([value.index for value in values], dim))
 
 
@@ -193,7 +197,7 @@ def _add(recorder: Recorder, call: Call) -> Value:
     if isinstance(values[0], Scores):
         return values[0].masked(recorder.constant(y))
     if isinstance(values[1], Weights):
-        return _with_rows(recorder, call, recorder.elements(x, "add"), values[1])
+        return _with_rows(recorder, recorder.elements(x, "add"), values[1])
     constant = recorder.constant(y)
     if constant is not None and not constant.any():
         return values[0]
@@ -202,7 +206,9 @@ def _add(recorder: Recorder, call: Call) -> Value:
     if all(isinstance(value, Elements | Formula) for value in values):
         a, b = ((v.matrix, v.index) for v in values)
         if a[0] is not b[0] or not torch.equal(a[1], b[1]):
-            return _sum(recorder, call, x, y)
+            return _sum(recorder, x, y)
+        call = Call(torch.add, "add", (x, y), {}, call.result)
+        return recorder.elementwise(call, lambda step: _sum(recorder, *step.args))
     return recorder.elementwise(call)
 
 
@@ -213,13 +219,15 @@ def _difference(recorder: Recorder, call: Call) -> Value:
     values = [recorder.value(x), recorder.value(y)]
     if alpha == 1 and all(isinstance(value, Elements | Formula) for value in values):
         if values[0].matrix is not values[1].matrix or not torch.equal(values[0].index, values[1].index):
-            return _sum(recorder, call, x, y, -1.0)
+            return _sum(recorder, x, y, -1.0)
+        call = Call(torch.sub, "sub", (x, y), {}, call.result)
+        return recorder.elementwise(call, lambda step: _sum(recorder, *step.args, -1.0))
     if alpha == 1 and isinstance(values[0], Elements | Formula | Scores) and values[1] is None:
         return _add(recorder, Call(torch.add, "add", (x, -y), {}, call.result))
     return recorder.elementwise(call)
 
 
-def _sum(recorder: Recorder, call: Call, x: Any, y: Any, sign: float = 1.0) -> Elements:
+def _sum(recorder: Recorder, x: Any, y: Any, sign: float = 1.0) -> Elements:
     """Record x + y, or x - y."""
     (a, index), (b, other) = (recorder.operand(recorder.elements(z, "add")) for z in (x, y))
     if sign < 0:
@@ -240,7 +248,7 @@ def _with_constant(recorder: Recorder, x: Elements, constant: Tensor) -> Element
     return Elements(recorder.graph.position(matrix, name), index)
 
 
-def _with_rows(recorder: Recorder, call: Call, x: Elements, w: Weights) -> Elements:
+def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     """Record x + rows of a table, or one row of it for all tokens."""
     matrix, index = recorder.operand(x)
     row = _row_in(w, matrix)
@@ -269,6 +277,44 @@ def _glu(recorder: Recorder, call: Call) -> Value:
     with recorder:
         gated, gate = x.chunk(2, dim)
         return recorder.value(gated * torch.sigmoid(gate))
+
+
+@rule("leaky_relu")
+def _leaky_relu(recorder: Recorder, call: Call) -> Value:
+    x, slope, _ = given(call, "input", negative_slope=0.01, inplace=False)
+    with recorder:
+        return recorder.value(slope * x + (1 - slope) * torch.relu(x))
+
+
+@rule("einsum")
+def _einsum(recorder: Recorder, call: Call) -> Value:
+    """Record a product of two factors as matmul: axes of both, then of one, and those that are summed."""
+    equation, *factors = call.args
+    *sides, result = equation.replace(" ", "").replace("->", ",").split(",")
+    factors = factors[0] if isinstance(factors[0], list | tuple) else factors
+    for n, (axes, x) in enumerate(zip(sides, factors, strict=False)):
+        if "..." in axes:
+            letters = LETTERS[3 + len(axes) - x.ndim :]
+            sides[n], result = axes.replace("...", letters), result.replace("...", letters)
+    if len(factors) != 2 or len(sides) != 2 or any(len(set(axes)) < len(axes) for axes in (*sides, result)):
+        raise Refusal(f"einsum {equation}", "two factors and an arrow, each axis once, such as btd,ed->bte")
+    if isinstance(recorder.value(factors[0]), Weights):
+        factors, sides = factors[::-1], sides[::-1]
+    (a, b), (left, right) = factors, sides
+    size = dict(zip(left, a.shape, strict=True)) | dict(zip(right, b.shape, strict=True))
+    both = [axis for axis in left if axis in right and axis in result]
+    summed = [axis for axis in left if axis in right and axis not in result]
+    rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
+    if set(both + rows + columns) != set(result):
+        raise Refusal(f"einsum {equation}", "a sum over axes of both factors")
+    sizes = lambda axes: [size[axis] for axis in axes]  # noqa: E731
+    with recorder:
+        a = a.permute([left.index(c) for c in both + rows + summed])
+        b = b.permute([right.index(c) for c in both + summed + columns])
+        a = a.reshape(*sizes(both), math.prod(sizes(rows)), math.prod(sizes(summed)))
+        y = a @ b.reshape(*sizes(both), a.shape[-1], math.prod(sizes(columns)))
+        y = y.reshape(sizes(both + rows + columns))
+        return recorder.value(y.permute([(both + rows + columns).index(axis) for axis in result]))
 
 
 @rule("mul", "div")
