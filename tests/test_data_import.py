@@ -184,13 +184,15 @@ def test_spans_of_annotation_tools_become_tags(tmp_path, capsys, suffix, row, co
         ({"text": "a b", "label": ["x", "y"], "tags": "O B-c"}, [], {"a/O b/B-c": "x#y"}),
         ({"text": "a b", "label": [[2, 3, "c"]]}, [], {"a/O b/B-c": "none"}),
         ({"text": "a b", "label": "O B-c", "kind": "x"}, ["--tags", "label", "--label", "kind"], {"a/O b/B-c": "x"}),
-        ({"text": "a b", "class": "x"}, [], {"a/O b/O": "none"}),
+        ({"text": "a b", "label": [[2, 3, "c"]], "intent": "x"}, [], {"a/O b/B-c": "x"}),
+        ({"text": "a b", "label": [[2, 3, "c"]], "kind": "x"}, ["--label", "kind"], {"a/O b/B-c": "x"}),
+        ({"text": "a b", "entities": [{"label": "c", "start_offset": 2, "end_offset": 3}]}, [], {"a/O b/B-c": "none"}),
+        ({"text": "a b", "entities": ["b"], "intent": "x"}, [], {"a/O b/O": "x"}),
     ],
 )
-def test_columns_of_the_usual_names_are_read_and_no_labels_at_all_are_noted(tmp_path, capsys, row, options, expected):
+def test_columns_of_the_usual_names_are_read(tmp_path, capsys, row, options, expected):
     (tmp_path / "a.jsonl").write_text(f"{json.dumps(row)}\n" * 3)
-    assert main(["data", "import", str(tmp_path / "a.jsonl"), str(tmp_path / "made"), *options]) == 0
-    assert ("neither intents nor tags were read" in capsys.readouterr().out) == ("class" in row)
+    imported(capsys, tmp_path / "a.jsonl", tmp_path / "made", *options)
     assert rows_of(tmp_path / "made") == expected
 
 
@@ -206,7 +208,10 @@ def test_texts_without_spans_among_others(tmp_path, capsys):
     [
         ("a.csv", "q,l\na,b\n", [], "line 2: no 'text'; there are q, l"),
         ("a.csv", "text,l\nhello,x\n?,y\n", [], "line 3: no words in 'text'"),
-        ("a.csv", "text\nhello\n", [], "1 utterances are too few"),
+        ("a.csv", "text,label\nhello,x\n", [], "1 utterances are too few"),
+        ("a.csv", "text,class\nhello,x\n", [], "line 2: neither a label nor tags; there are text, class;"),
+        ("a.csv", "text;label\nhello;x\n", [], "line 1: ';' separates the columns; save the table with commas"),
+        ("a.csv", "text,label\nhello,NaN\n", [], "line 2: the label NaN is a missing value"),
         ("a.csv", 'text,l\na,b\n"hello,x\n', [], "line 3: not a row of a table"),
         ("a.csv", 'text\n"several\nlines"\n\n?\n', [], "line 2: a quotation mark joins lines 2 to 3"),
         ("a.csv", 'text,l\n"two\nlines",x\n\n?,y\n', [], "line 5: no words"),
@@ -256,3 +261,9 @@ def test_a_folder_that_is_there_stays(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("text\n" + "hello\n" * 5)
     assert "exists" in refused(capsys, tmp_path / "a.csv", tmp_path)
     assert "cannot be read" in refused(capsys, tmp_path / "none.csv", tmp_path / "made")
+
+
+def test_labels_that_differ_in_case_are_named(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("text,label\n" + "a,Flight\nb,flight\nc,fare\n" * 3)
+    assert main(["data", "import", str(tmp_path / "a.csv"), str(tmp_path / "made")]) == 0
+    assert "labels that differ in upper and lower case alone: Flight, flight\n" in capsys.readouterr().out

@@ -1,7 +1,6 @@
 """Make a corpus of utterances in CSV, JSON lines, CoNLL, or a folder of texts."""
 
 import argparse
-import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -21,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("file", type=Path, metavar="FILE", help=formats)
     add("folder", type=Path, metavar="DIR", help="where the corpus goes; it must not be there yet")
     add("--text", default="text", metavar="COLUMN", help="column of a table with the words (default: text)")
-    add("--label", metavar="COLUMN", help="column with the intent or class (default: label, if there is one)")
-    add("--tags", metavar="COLUMN", help="column with a tag for each word, or spans (default: tags, if there is one)")
+    add("--label", metavar="COLUMN", help="column with the intent or class (default: label or intent)")
+    add("--tags", metavar="COLUMN", help="column with a tag for each word, or spans (default: tags)")
     add("--dev", type=Path, metavar="FILE", help="utterances of the dev split (default: a tenth of FILE's)")
     add("--test", type=Path, metavar="FILE", help="utterances of the test split (default: a tenth of FILE's)")
     add("--seed", type=int, default=0, metavar="N", help="of that choice (default: 0)")
@@ -30,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data import read_corpus
-    from bttlab.data.corpus import OUTSIDE
-    from bttlab.data.importing import NO_INTENT, corpus_files, divided, read_utterances
+    from bttlab.data.importing import corpus_files, divided, read_utterances
     from bttlab.data.store import store_corpus
     from bttlab.model import ModelConfig
 
@@ -56,7 +54,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "utterances": {name: len(split) for name, split in splits.items()},
         "intents": [{"name": n, "utterances": count} for n, count in Counter(corpus.train.intents).most_common()],
         "slot_labels": len(corpus.slot_labels),
-        "labelled": {*corpus.train.intents, *itertools.chain(*corpus.train.slots)} != {NO_INTENT, OUTSIDE},
+        "alike": _alike(corpus.intent_labels),
         "words": len(words),
         "mean_length": sum(lengths) / len(lengths),
         "longest": max(lengths),
@@ -65,6 +63,11 @@ def run(options: argparse.Namespace) -> Outcome:
         "model": _needed(corpus, usual),
     }
     return Outcome(data, _text(data, usual.sequence_length))
+
+
+def _alike(labels) -> list[str]:
+    folded = Counter(label.lower() for label in labels)
+    return [label for label in labels if folded[label.lower()] > 1]
 
 
 def _repeated(splits: dict) -> dict[str, int]:
@@ -87,8 +90,8 @@ def _text(data: dict, tokens: int) -> str:
         f"{data['folder']}: {counts}; {data['mean_length']:.1f} words on average, {data['longest']} at most",
         f"in train: {data['words']:,} words, intents {len(shown)} ({common}), slot labels {data['slot_labels']}",
     ]
-    if not data["labelled"]:
-        lines.append("neither intents nor tags were read: name their columns with --label and --tags")
+    if data["alike"]:
+        lines.append(f"labels that differ in upper and lower case alone: {', '.join(data['alike'])}")
     if repeated := {name: count for name, count in data["also_in_train"].items() if count}:
         told = " and ".join(f"{count:,} of {name}" for name, count in repeated.items())
         lines.append(f"also in train, word for word: {told}; scores on them say little")

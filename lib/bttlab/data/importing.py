@@ -54,7 +54,7 @@ def read_utterances(path: Path, text: str, label: str | None, tags: str | None) 
     text, label, tags : str
         Columns with the words, the intent, and the tags: one for each word, separated by spaces or as a list, or spans
         of characters as doccano and Label Studio write them. A column with spans given as `label` gives tags, too.
-        By default the columns "label" and "tags", if there are such.
+        By default "label" or "intent", and "tags", or spans in "entities" or "label", if there are such columns.
 
     Returns
     -------
@@ -142,6 +142,9 @@ def _csv(path: Path) -> Iterator[_Row]:
                 columns = row
                 if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
                     raise CorpusError(f"{where}: two columns are named {twice[0]!r}; rename one")
+                if len(row) == 1 and (other := next((c for c in ";\t|," if c in row[0]), None)):
+                    right = "tabs" if delimiter == "\t" else "commas"
+                    raise CorpusError(f"{where}: {other!r} separates the columns; save the table with {right}")
                 continue
             if len(row) != len(columns):
                 raise CorpusError(
@@ -199,20 +202,26 @@ _TABLES: dict[str, Callable[[Path], Iterator[_Row]]] = {
 
 
 def _utterances(rows: list[_Row], text: str, label: str | None, tags: str | None) -> list[_Utterance]:
-    there = {name for row in rows for name in row.values}
-    label, tags = (
-        "label" if label is None and tags != "label" and "label" in there else label,
-        "tags" if tags is None and label != "tags" and "tags" in there else tags,
-    )
-    spans = next((name for name in (tags, label) if name and any(is_spans(row.values.get(name)) for row in rows)), None)
+    there = [*dict.fromkeys(name for row in rows for name in row.values)]
+    with_spans = [name for name in there if any(is_spans(row.values.get(name)) for row in rows)]
+    if tags is None:
+        usual = [name for name in there if name == "tags" or (name in ("entities", "label") and name in with_spans)]
+        tags = label if label in with_spans else next((name for name in usual if name != label), None)
+    if label is None or label == tags:
+        label = next((name for name in ("label", "intent") if name in there and name != tags), None)
+    spans = next((name for name in (tags, label) if name in with_spans), None)
     for row in rows:
         for option, name in (("--text", text), ("--label", label), ("--tags", tags)):
             if name is not None and name != spans and row.values.get(name) is None:
                 columns = ", ".join(map(str, row.values))
                 raise CorpusError(f"{row.where}: no {name!r}; there are {columns}; name the column with {option}")
-    if spans == label and tags is None:
-        label = None
-    return [_utterance(row, text, label, None if spans == tags else tags, spans) for row in rows]
+    found = [_utterance(row, text, label, None if spans == tags else tags, spans) for row in rows]
+    if found and label is None and tags is None:
+        columns = ", ".join(there)
+        raise CorpusError(
+            f"{found[0].where}: neither a label nor tags; there are {columns}; name a column with --label or --tags"
+        )
+    return found
 
 
 def _utterance(row: _Row, text: str, label: str | None, tags: str | None, spans: str | None) -> _Utterance:
@@ -244,6 +253,8 @@ def _intent(where: str, value: Any) -> str:
     intent = "#".join(map(str, names))
     if not intent.strip():
         raise CorpusError(f"{where}: the label is empty; name the utterance's intent, or leave the line out")
+    if intent.lower() in ("nan", "<na>"):
+        raise CorpusError(f"{where}: the label {intent} is a missing value; name the utterance's intent")
     return intent
 
 
