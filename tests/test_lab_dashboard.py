@@ -1,9 +1,11 @@
 """The dashboard without a browser: what its buttons do, what it says, and what it leaves behind."""
 
 import csv
+import gc
 import io
 import threading
 import time
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -538,6 +540,17 @@ def test_running_the_cell_again_closes_the_one_before(board_of):
     second.start()
     second.wait()
     assert second.runs[0].state == "finished"
+
+
+def test_a_closed_dashboard_holds_no_figure(board_of):
+    """A notebook's `Out` holds every dashboard of a cell that is run again."""
+    board = board_of(PretendTrainer())
+    figures = [weakref.ref(one) for one in (board._figure.figure, board._figure.right)]
+    axes = weakref.ref(board._figure.loss)
+    board.close()
+    board._draw()
+    gc.collect()
+    assert axes() is None and not any(one().axes for one in figures)
 
 
 @pytest.mark.long

@@ -94,7 +94,7 @@ class Dashboard:
         self._drawer: Thread | None = None
         self._drawing = False
         self._said_in = (0, "")
-        self._figure = DashboardFigure()
+        self._figure: DashboardFigure | None = DashboardFigure()  # None: closed
         self._live = LiveFigures([self._figure.figure, self._figure.right])
         self._lock = self._live.lock
         self._build(samples, learning_rate, most_samples, accounting)
@@ -287,6 +287,8 @@ class Dashboard:
         if self._drawer is not None:
             self._drawer.join(STOP_SECONDS)
         close_widgets(self.widget)
+        self._live.close()
+        self._figure = None
         if _open.get(self._name) is self:
             del _open[self._name]
 
@@ -316,6 +318,8 @@ class Dashboard:
 
     def _draw(self) -> None:
         with self._lock:
+            if self._figure is None:
+                return
             view = View(**{name: one.value for name, one in self._view.items()})
             self._figure.update(self.runs, view)
             self._status.value = _status(self._last) if self._last else "Choose what to train on, and start."
