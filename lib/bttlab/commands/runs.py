@@ -53,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.safetensors",
         help="of one run: the state_dict of the dense model with the same matrices, and the model's sizes and labels",
     )
-    target.add_argument("--mlflow", metavar="URI", help="a tracking server or store (needs mlflow)")
     index = action("index", "let list and the others look into further folders of runs", chooses=False)
     index.add_argument("folders", nargs="+", type=Path, metavar="DIR")
 
@@ -155,11 +154,9 @@ def _export(options: argparse.Namespace) -> Outcome:
             )
         if warning := export.to_weights(folders[0], options.weights, options.best):
             say(f"bttlab: note: {warning}")
-    elif options.tensorboard:
-        export.to_tensorboard(folders, options.tensorboard)
     else:
-        export.to_mlflow(folders, options.mlflow)
-    place = str(options.csv or options.weights or options.tensorboard or options.mlflow)
+        export.to_tensorboard(folders, options.tensorboard)
+    place = str(options.csv or options.weights or options.tensorboard)
     return Outcome({"exported": len(folders), "to": place}, f"{len(folders):,} runs written to {place}")
 
 

@@ -10,7 +10,6 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, r
 OWNERS = ("bttlab", "bttlab-methods", "bttlab-cost", "bttlab-hardware")
 DISTRIBUTIONS = {  # of modules that have another name
     "PIL": "pillow",
-    "mlflow": "mlflow-skinny",
     "pkg_resources": "setuptools",
     "tltorch": "tensorly-torch",
     "yaml": "pyyaml",

@@ -1,4 +1,7 @@
-"""Parallelism and offloading: a run on two processes of this machine, by what PyTorch itself has for many GPUs."""
+"""Parallelism and offloading: a run on two processes of this machine, by what PyTorch itself has for many GPUs.
+
+PyTorch's modules for it take seconds to import: methods import them when a run shares its model.
+"""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -7,10 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -91,6 +90,8 @@ class _Parallel(Method):
         return facts
 
     def gather(self, training: Training) -> dict[str, Tensor]:
+        from torch.distributed.tensor import DTensor
+
         state = training.model.state_dict()
         return {
             name.removeprefix("module."): one.full_tensor() if isinstance(one, DTensor) else one
@@ -99,6 +100,8 @@ class _Parallel(Method):
 
 
 def _local(tensor: Any) -> Tensor:
+    from torch.distributed.tensor import DTensor
+
     return tensor.to_local() if isinstance(tensor, DTensor) else torch.as_tensor(tensor)
 
 
@@ -125,12 +128,15 @@ class Zero(DataParallel):
 
     name = "zero"
     source = "Rajbhandari et al. (ZeRO, stage 3), arXiv 1910.02054; Zhao et al., arXiv 2304.11277; fully_shard"
-    offload: OffloadPolicy = OffloadPolicy()
+    offloads = False
 
     def share(self, training: Training, model: Transformer) -> None:
+        from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
         mesh = init_device_mesh(training.device.type, (PROCESSES,))
+        policy = CPUOffloadPolicy(pin_memory=False) if self.offloads else OffloadPolicy()
         for part in (*model.encoders, model):
-            fully_shard(part, mesh=mesh, offload_policy=self.offload)
+            fully_shard(part, mesh=mesh, offload_policy=policy)
 
 
 class ZeroOffload(Zero):
@@ -138,7 +144,7 @@ class ZeroOffload(Zero):
 
     name = "zero-offload"
     source = "Ren et al. (ZeRO-Offload), arXiv 2101.06840; CPUOffloadPolicy of fully_shard"
-    offload = CPUOffloadPolicy(pin_memory=False)
+    offloads = True
 
 
 class TensorParallel(_Parallel):
@@ -148,6 +154,8 @@ class TensorParallel(_Parallel):
     source = "Shoeybi et al. (Megatron-LM), arXiv 1909.08053, section 3; parallelize_module"
 
     def share(self, training: Training, model: Transformer) -> None:
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
         # The first matrices by columns and the second by rows: two sums of activations for each encoder.
         if training.setting.config.heads % PROCESSES:
             raise MethodError(f"{self.name}: the number of heads must be a multiple of {PROCESSES}")
@@ -193,6 +201,8 @@ class PipelineParallel(_Parallel):
 
     def losses(self, training: Training, batch: Batch) -> Tensor:
         """Run the schedule, forward and backward, and return the losses of the batch."""
+        from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
         samples, rank = batch.samples, distributed.get_rank()
         length = int(samples.lengths[0])
         tokens, intents, slots = (
