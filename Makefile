@@ -8,7 +8,7 @@
 # make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
 # make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: no execution)
 # make pictures  what README and docs show of the lab, taken again of the notebooks in a browser
-# make bench     benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails; BENCH=layer: one)
+# make bench     benchmarks, into docs/benchmarks.md (BENCH=layer: one)
 # make lock      requirements.lock again, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     the wheels of bttlab and of the packages beside it, in dist/
@@ -30,6 +30,7 @@ UV_VERSION := 0.13.9
 UV ?= $(or $(shell command -v uv),.venv-uv/bin/uv)
 FROM_HOUSE = $(if $(filter-out wheelhouse,$(MAKECMDGOALS)),$(if $(WHEELHOUSE),--no-index --find-links "$$(realpath "$(WHEELHOUSE)")"))
 INSTALL = $(UV) pip install --quiet --python $(VENV) $(FROM_HOUSE)
+unexport PYTHONDONTWRITEBYTECODE  # without compiled files each process compiles torch and the lab: seconds
 export UV
 export UV_INDEX_STRATEGY := unsafe-best-match
 ifdef PIP_INDEX_URL

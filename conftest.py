@@ -8,20 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
-from hypothesis import settings
 
 from real_corpora import real_corpus
 from two_users import interpreter_of_nobody
 
 ROOT = Path(__file__).resolve().parent
 # One thread here and in what tests start: two of these processes have two cores, and threads that wait spin.
-torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# How often a property is tried: `pytest --hypothesis-profile=long` has more.
-settings.register_profile("short", deadline=None, max_examples=20)
-settings.register_profile("long", deadline=None, max_examples=2000)
-settings.load_profile("short")
 # A shell starts a job in the background with SIGINT ignored, and so would be all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -36,6 +29,16 @@ LONGEST = (
 )
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LONG_ALONE = "\npytestmark = pytest.mark.long\n"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say how often a property is tried: `pytest --hypothesis-profile=long` has more."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses"):  # else workers run the tests
+        from hypothesis import settings
+
+        settings.register_profile("short", deadline=None, max_examples=20)
+        settings.register_profile("long", deadline=None, max_examples=2000)
+        settings.load_profile("short")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -71,9 +74,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    import torch  # not in the process that hands out the tests
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Seed torch, so that a test sees the same random tensors in each run."""
+    import torch
+
     torch.manual_seed(0)
 
 

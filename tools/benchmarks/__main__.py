@@ -1,7 +1,6 @@
 """Run benchmarks, and write docs/benchmarks.md, its record and its figures: PYTHONPATH=tools python -m benchmarks NAME…
 
-Without a name all run. With `--strict` the exit code is 1 if a ratio has fallen by more than its
-spread.
+Without a name all run.
 """
 
 import argparse
@@ -19,17 +18,16 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.places import ROOT
 from bttlab.util.terminal import say
 
-NAMES = ("layer", "step", "order", "memory", "start")
+NAMES = ("layer", "step", "order", "memory")
 
 
 def module_of(name: str) -> ModuleType:
     return import_module(f"benchmarks.{name}")
 
 
-def main(arguments: Sequence[str] | None = None, docs: Path = ROOT / "docs") -> int:
+def main(arguments: Sequence[str] | None = None, docs: Path = ROOT / "docs") -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("--strict", action="store_true", help="exit code 1 if a ratio has fallen")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - {*NAMES}:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
@@ -41,17 +39,14 @@ def main(arguments: Sequence[str] | None = None, docs: Path = ROOT / "docs") -> 
     report = record.build(results)
     for name, result in report["benchmarks"].items():
         Console().print(*map(rich_table, module_of(name).tables(result)), *result["notes"], sep="\n")
-    fallen = record.regressions(before, report) if before else []
-    print(*(f"REGRESSION {line}" for line in fallen), sep="\n")
     report["benchmarks"] = (before or report)["benchmarks"] | report["benchmarks"]  # what has not run now stays
     record.write(docs / page.RECORD, report)
     page.write(docs, report, {name: module_of(name) for name in report["benchmarks"]})
-    return int(bool(fallen and options.strict))
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        main()
     except BttlabError as error:
         say(f"error: {error}")
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""The record of a run of all benchmarks, and what has become worse since another."""
+"""The record of a run of all benchmarks."""
 
 import json
 import os
@@ -78,23 +78,3 @@ def read(path: Path) -> dict[str, Any] | None:
     if not known:
         raise BttlabError(f"{path} is no record of benchmarks (version {VERSION}); move it away and run them again")
     return record
-
-
-def regressions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a line for each ratio of a record that has fallen below that of another by more than the spread.
-
-    Ratios are a contender's figure over ours: large is good. The spread is the wider of both interquartile ranges, so
-    that figures that do not vary may not fall at all.
-    """
-    worse = []
-    for name, benchmark in now["benchmarks"].items():
-        old = before["benchmarks"].get(name, {"ratios": {}})["ratios"]
-        for case, ratio in benchmark["ratios"].items():
-            if case in old:
-                spread = max(r["upper_quartile"] - r["lower_quartile"] for r in (old[case], ratio))
-                if old[case]["median"] - ratio["median"] > spread:
-                    worse.append(
-                        f"{name}, {case}: {ratio['median']:.3g} times ours, it was {old[case]['median']:.3g} "
-                        f"(spread {spread:.2g})"
-                    )
-    return worse
