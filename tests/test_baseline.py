@@ -48,6 +48,20 @@ def test_steps_beyond_an_epoch_take_the_next_epochs_order(corpus):
     assert len(record.measurement.losses) == 30 and record.corpus.samples == 24 and record.corpus.name == "tiny"
 
 
+def test_batches_have_one_length_and_train_on_their_mean_loss(corpus):
+    """The first step's loss is the mean of its samples' losses at the initial parameters."""
+    record = tiny_baseline("btt", "cpu", data="airline", steps=3, batch=4, seed=3)
+    order = samples(64, seed=3)
+    first = next(n for n in range(64) if (order.lengths[: n + 1] == order.lengths[n]).sum() == 4)
+    alike = order[np.flatnonzero(order.lengths[: first + 1] == order.lengths[first])]
+    model = ReferenceTrainer(TINY, seed=3)
+    losses = [model.train(alike[n], Optimizer("sgd"), 1e-30)[0] for n in range(4)]
+    assert record.measurement.losses[0] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert record.batch == 4 and record.command.endswith("--batch 4 --modes eager")
+    few = tiny_baseline("btt", "cpu", data=corpus, steps=5, batch=16)  # more than the corpus has of a length
+    assert len(few.measurement.losses) == 5 and "batch 16" in few.label_of()
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_gradients_have_the_layout_of_their_parameters(format):
     """Else a GPU updates tensor by tensor instead of all in one kernel."""

@@ -1,39 +1,67 @@
 """tools/gpu_record.py, dry on the CPU: what it writes is what the baselines and the cost model read; NVML by a fake."""
 
 import ctypes
+import itertools
 import json
+import shutil
 from types import SimpleNamespace
 
 import gpu_record
+import numpy as np
 import pytest
 import torch
 from card_pages import measured
 
 from bttlab.baseline import load_records
 from bttlab.baseline.energy import find_meter
-from bttlab.util.settings import from_json
-from bttlab_cost.others import Project
+from bttlab.lab import RecordedRun
+from bttlab_cost import others
 
 
-def test_a_dry_run_writes_what_others_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_record, "PRECISIONS", {"fp32": "highest"})
-    assert gpu_record.main(["--out", str(tmp_path), "--dry-run"]) == 0
-    records = load_records(tmp_path / "baselines")
-    assert [record.format for record in records] == ["btt", "dense", "tt"]
-    rows = json.loads((tmp_path / "baselines" / "batches" / "cpu.json").read_text())
-    assert {row["format"] for row in rows} == {"dense", "tt", "btt"} and all(row["batch"] == 16 for row in rows)
-    assert all(row["seconds"]["provenance"] == "measured" and row["seconds"]["value"] > 0 for row in rows)
-    about = json.loads((tmp_path / "about.json").read_text())
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpu_record")
+    precision = torch.get_float32_matmul_precision()
+    assert gpu_record.main(["--out", str(folder), "--dry-run"]) == 0
+    torch.set_float32_matmul_precision(precision)
+    return folder
+
+
+def test_a_dry_run_writes_every_setting(written):
+    records = load_records(written / "baselines")
+    settings = {(record.format, record.batch, record.machine.precision) for record in records}
+    assert settings == set(itertools.product(("btt", "dense", "tt"), (1, 16), ("highest", "high")))
+    about = json.loads((written / "about.json").read_text())
     assert about["left_out"] == [] and about["dry_run"] and about["machine"]["torch"] == torch.__version__
-    (path,) = (tmp_path / "cost").iterdir()
-    project = from_json(Project, path.read_text())
+
+
+def test_the_page_on_energy_takes_the_records(written):
+    records = load_records(written / "baselines")
+    lines = measured(written / "baselines", "cpu").splitlines()[2:]
+    assert len(lines) == len(records) and measured(written / "baselines").startswith("No GPU")
+    (record,) = (one for one in records if (one.batch, one.format, one.machine.precision) == (16, "tt", "highest"))
+    (line,) = (line for line in lines if "| 1-ENC, tt | 16 | FP32 | eager |" in line)
+    assert f"| {1e3 * record.measurement.median.value / 16:.3f} |" in line
+
+
+def test_the_dashboard_takes_the_records(written):
+    for record in load_records(written / "baselines"):
+        run, done = RecordedRun(record), record.measurement
+        assert run.count == record.batch * len(done.losses)
+        assert run.losses[-1] == np.float32(done.losses[-1]) and run.seconds == pytest.approx(sum(done.step_seconds))
+        assert ("batch 16" in run.name) == (record.batch == 16)
+
+
+def test_the_cost_models_held_out_projects_take_the_lora_step(written, tmp_path, monkeypatch):
+    (path,) = (written / "cost").iterdir()
+    for one in (path, others.FOLDER / "models.json"):
+        shutil.copy(one, tmp_path)
+    monkeypatch.setattr(others, "FOLDER", tmp_path)
+    (project,) = others.projects.__wrapped__()
     (point,) = project.throughputs
-    lines = measured(tmp_path / "baselines", "cpu").splitlines()[2:]
-    assert len(lines) == len(records) + len(rows) and measured(tmp_path / "baselines").startswith("No GPU")
-    milliseconds = f"{1e3 * rows[0]['seconds']['value'] / 16:.3f}"
-    (line,) = (line for line in lines if f"| 1-ENC, {rows[0]['format']} | 16 | FP32 | eager |" in line)
-    assert f"| {milliseconds} |" in line
     assert 1.2e9 < point.config.parameters < 1.3e9 and not project.fitted
+    (run,) = project.runs
+    assert point.sequences_per_second == pytest.approx(run.batch / run.seconds)
 
 
 def test_what_does_not_fit_the_minutes_is_named(tmp_path):

@@ -199,12 +199,12 @@ def _energy(estimates: Sequence[Estimate], core_seconds: float) -> str:
 
 
 def measured(folder: Path, kind: str = "cuda") -> str:
-    """Return the table of training on GPUs that was recorded, as tools/gpu_record.py writes it: of batches, too."""
-    rows = [row for path in (folder / "batches").glob(f"{kind}*.json") for row in json.loads(path.read_text("utf-8"))]
+    """Return the table of training on GPUs that was recorded, as tools/gpu_record.py writes it."""
+    rows = []
     for record in load_records(folder):
         if record.machine.kind == kind:
             row = {"machine": record.machine.name, "encoders": record.config["encoders"], "format": record.format}
-            row |= {"batch": 1, "precision": record.machine.precision}
+            row |= {"batch": record.batch, "precision": record.machine.precision}
             for mode, found in record.to_dict()["modes"].items():
                 figures = {"seconds": found["median"], "joules_over_idle": found["energy"]["per_step_over_idle"]}
                 rows.append(row | {"mode": mode, "device": found["device"]} | figures)
@@ -215,7 +215,7 @@ def measured(folder: Path, kind: str = "cuda") -> str:
 
 
 def _measured(row: Mapping[str, Any]) -> list[str]:
-    precision = "FP32" if row["precision"] in ("highest", "fp32") else "TF32"
+    precision = "FP32" if row["precision"] == "highest" else "TF32"
     names = [row["machine"], f"{row['encoders']}-ENC, {row['format']}", str(row["batch"]), precision, row["mode"]]
     scales = {"seconds": 1e3 / row["batch"], "joules_over_idle": 1 / row["batch"], "device": 1e-6}
     figures = [(row[name]["value"], scale) for name, scale in scales.items()]

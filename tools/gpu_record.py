@@ -3,13 +3,12 @@
 It takes at most `--minutes` on a machine with this checkout, torch, a CUDA driver and the packages of `bttlab`, without
 a network and without zeus. The folder that it writes has
 
-    baselines/  files for data/baselines (batch 1, eager and CUDA graphs; FP32, and TF32 in files of their own)
-    baselines/batches/  the same models in batches of 16
+    baselines/  files for data/baselines: batches of 1 and 16, FP32 and TF32, each eager and in CUDA graphs
     cost/  a file for data/cost/others: the LoRA step, for the held-out table of docs/cost.md
     about.json  when, on what, what was left out
 
-Copy them there. Then `python tools/card_pages.py` writes the table of docs/energy.md, and `bttlab cost --check --record
-data/cost/gpu_model.json` the errors of docs/cost.md.
+Copy them there: dashboard, docs/energy.md (`python tools/card_pages.py` writes its table) and the errors of held-out
+projects (`bttlab cost check`) then have them.
 """
 
 import argparse
@@ -18,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
 
@@ -29,20 +27,19 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bttlab.baseline import BaselineSetting, run_baseline
-from bttlab.baseline.energy import EnergyWindow, find_meter, idle_power
 from bttlab.baseline.machine import load_average, machine_of, open_device
 from bttlab.baseline.memory import device_memory
-from bttlab.baseline.modes import FIRST_STEPS, capture
-from bttlab.baseline.run import FORMATS, variant
-from bttlab.data import Vocabulary, encode, load_corpus
-from bttlab.model import ModelConfig, Transformer, sample_losses
+from bttlab.baseline.modes import FIRST_STEPS
+from bttlab.baseline.run import FORMATS
+from bttlab.model import ModelConfig
 from bttlab.util.files import write_file
-from bttlab.util.quantities import Quantity, to_json
+from bttlab.util.quantities import to_json
 from bttlab.util.terminal import say
 
 MODES = ("linear_out_modes", "linear_in_modes", "embedding_column_modes")
 PRECISIONS = {"fp32": "highest", "tf32": "high"}
-BATCH, TIMED, ENERGY_SECONDS = 16, 100, 3.0
+SETTINGS = (("fp32", 1), ("fp32", 16), ("tf32", 16), ("tf32", 1))  # precision, batch: the most wanted first
+TIMED = 100
 # Llama 3.2 1B, as in data/cost/others/models.json, and one that a CPU trains in a moment.
 LARGE = {"layers": 16, "hidden": 2048, "heads": 32, "key_value_heads": 8, "expert_hidden": 8192, "vocabulary": 128_256}
 SMALL = ModelConfig(hidden_size=64, heads=4, **dict.fromkeys(MODES, (4, 4, 4)))
@@ -110,40 +107,9 @@ def lora_step(shape: dict[str, int], device: torch.device, batch: int, sequence:
     return step
 
 
-def batch_step(config: ModelConfig, flow: str, corpus, device: torch.device) -> Callable[[], None]:
-    """Return a function that trains on one batch of `BATCH` utterances of the most frequent length, by SGD."""
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
-    samples = encode(corpus.train, vocabulary, corpus, config)
-    length = int(np.bincount(samples.lengths).argmax())
-    chosen = samples[np.flatnonzero(samples.lengths == length)[:BATCH]]
-    tokens, intents, slots = (
-        torch.from_numpy(np.asarray(array, np.int64)).to(device)
-        for array in (chosen.tokens[:, :length], chosen.intents, chosen.slots[:, 1:length])
-    )
-    model = Transformer(config, flow).to(device)
-    parameters = list(model.parameters())
-
-    def step() -> None:
-        gradients = torch.autograd.grad(sample_losses(*model(tokens), intents, slots).mean(), parameters)
-        with torch.no_grad():
-            torch._foreach_add_(parameters, gradients, alpha=-4e-3)
-
-    return step
-
-
-def captured(step: Callable[[], None]) -> Callable[[], None]:
-    """Return a step as one CUDA graph."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(FIRST_STEPS):
-            step()
-    return capture(step, stream, torch.cuda.graph_pool_handle())
-
-
-def measured(step: Callable[[], None], device: torch.device, steps: int, idle: Quantity) -> dict[str, Any]:
-    """Return seconds, joules and joules over idle of a step, and what the process held."""
+def timed(step: Callable[[], None], device: torch.device, steps: int) -> float:
+    """Return the median seconds of a step, each waited for."""
     synchronise = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    meter, reason = find_meter(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     for _ in range(FIRST_STEPS):
@@ -155,21 +121,7 @@ def measured(step: Callable[[], None], device: torch.device, steps: int, idle: Q
         step()
         synchronise()
         times.append(time.perf_counter() - begin)
-    found = {"seconds": Quantity.measured(float(np.median(times)), "s", f"median of {steps} steps, each waited for")}
-    found["joules"] = found["joules_over_idle"] = Quantity.missing("J", reason)
-    if meter is not None:
-        count = max(1, round(ENERGY_SECONDS / found["seconds"].value))
-        with EnergyWindow(meter) as window:
-            for _ in range(count):
-                step()
-            synchronise()
-        how = f"{meter.how}; {count} steps in {window.elapsed:.1f} s"
-        found["joules"] = window.quantity(lambda joules: joules / count, "J", how)
-        if found["joules"].value is not None and idle.value is not None:
-            over = found["joules"].value - idle.value * window.elapsed / count
-            found["joules_over_idle"] = Quantity.measured(over, "J", f"{how}; less {idle.value:.1f} W idle")
-    found |= dict(zip(("allocated", "reserved", "device"), device_memory(device), strict=True))
-    return {name: one.to_dict() for name, one in found.items()}
+    return float(np.median(times))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -208,57 +160,41 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _works(options: argparse.Namespace, device: torch.device) -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield what is measured, the most wanted first."""
-    corpus, kind = load_corpus(options.data), device.type
+    kind = device.type
     encoders, steps = ((2, 4, 6), TIMED) if kind == "cuda" else ((1,), 2)
     shape, batch, sequence = (LARGE, 4, 512) if kind == "cuda" else (TINY, 2, 16)
     model = ModelConfig() if kind == "cuda" else SMALL
-    idle = idle_power(*find_meter(device), seconds=0.1 if options.dry_run else 3.0)
-    for folder in ("baselines/batches", "cost"):
+    for folder in ("baselines", "cost"):
         (options.out / folder).mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
-    models = [(precision, count, format) for precision in PRECISIONS for count in encoders for format in FORMATS]
 
-    def baseline(precision: str, count: int, format: str) -> None:
+    def baseline(precision: str, samples: int, count: int, format: str) -> None:
         torch.set_float32_matmul_precision(PRECISIONS[precision])
-        setting = BaselineSetting(
-            format, kind, replace(model, encoders=count), options.data, steps, 10 if steps > 10 else 0
-        )
-        suffix = "" if precision == "fp32" else f"-{precision}"
+        config, warmup = replace(model, encoders=count), 10 if steps > 10 else 0
+        setting = BaselineSetting(format, kind, config, options.data, steps, warmup, batch=samples)
+        suffix = f"-batch{samples}" * (samples > 1) + f"-{precision}" * (precision != "fp32")
         run_baseline(setting).write(options.out / "baselines" / f"enc{count}-{format}-{kind}{suffix}.json")
 
-    def batches(precision: str, count: int, format: str) -> None:
-        torch.set_float32_matmul_precision(PRECISIONS[precision])
-        config, flow = variant(replace(model, encoders=count), format)
-        step = batch_step(config, flow or "bidirectional", corpus, device)
-        for mode in ("eager", "graphs") if kind == "cuda" else ("eager",):
-            taken = measured(captured(step) if mode == "graphs" else step, device, steps, idle)
-            row = {"format": format, "encoders": count, "batch": BATCH, "mode": mode, "precision": precision}
-            rows.append(row | {"corpus": corpus.name, "machine": machine_of(device, []).name} | taken)
-        write_file(options.out / "baselines" / "batches" / f"{kind}.json", to_json(rows, indent=1) + "\n")
-
     def lora() -> None:
-        taken = measured(lora_step(shape, device, batch, sequence), device, min(steps, 20), idle)
+        count = min(steps, 20)
+        seconds = timed(lora_step(shape, device, batch, sequence), device, count)
         run = {"model": "llama-3.2-1b", "method": "lora", "gpu": options.gpu or "H100-80GB", "batch": batch}
-        run |= {"sequence": sequence, "checkpointing": True, "sequences": batch, "seconds": taken["seconds"]["value"]}
-        if taken["allocated"]["value"] is not None:
-            run["peak_gb"] = taken["allocated"]["value"] / 1e9
+        run |= {"sequence": sequence, "checkpointing": True, "sequences": batch, "seconds": seconds}
+        peak, _, _ = device_memory(device)
+        if peak.value is not None:
+            run["peak_gb"] = peak.value / 1e9
         name = torch.cuda.get_device_name(device) if kind == "cuda" else "a CPU, a dry run"
-        how = f"measured by tools/gpu_record.py on {name}: median of {min(steps, 20)} steps; LoRA of rank 16, BF16"
+        how = f"measured by tools/gpu_record.py on {name}: median of {count} steps; LoRA of rank 16, BF16"
         project = {"project": f"gpu-record-{kind}", "fitted": False, "source": "tools/gpu_record.py", "how": how}
         text = to_json(project | {"options": {"lora_rank": 16}, "runs": [run]}, indent=1)
         write_file(options.out / "cost" / f"gpu-record-{kind}.json", text + "\n")
 
-    for precision, count, format in models[: len(models) // 2]:
-        yield f"baseline {format}, {count} encoders", lambda p=precision, c=count, f=format: baseline(p, c, f)
-    yield "LoRA step of a model of 1.2 billion parameters", lora
-    for precision, count, format in models:
-        name = f"{format}, {count} encoders, batches of {BATCH}, {precision}"
-        yield name, lambda p=precision, c=count, f=format: batches(p, c, f)
-    for precision, count, format in models[len(models) // 2 :]:
-        yield (
-            f"baseline {format}, {count} encoders, {precision}",
-            lambda p=precision, c=count, f=format: baseline(p, c, f),
-        )
+    for precision, samples in SETTINGS:
+        for count in encoders:
+            for format in FORMATS:
+                name = f"{format}, {count} encoders, batch {samples}, {precision}"
+                yield name, lambda p=precision, n=samples, c=count, f=format: baseline(p, n, c, f)
+        if (precision, samples) == SETTINGS[0]:
+            yield "LoRA step of a model of 1.2 billion parameters", lora
 
 
 if __name__ == "__main__":

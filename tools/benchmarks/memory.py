@@ -70,7 +70,7 @@ def _recorded(folder: Path) -> list[dict[str, Any]]:
     return [
         {
             "encoders": record.config["encoders"],
-            "contender": f"{NAMES[record.format]} on {record.machine.name}",
+            "contender": f"{NAMES[record.format]} on {record.machine.name}{record.setting}",
             "peak": int(record.modes[record.best].allocated.value),
         }
         for record in records

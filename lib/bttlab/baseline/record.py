@@ -141,6 +141,7 @@ class Record:
     modes: dict[str, Measurement]
     skipped: dict[str, str]  # modes that gave no measurement, and why
     best: str  # the mode with the lowest median
+    batch: int = 1  # samples per step, all of one length
 
     def __post_init__(self) -> None:
         if self.best not in self.modes:
@@ -152,6 +153,8 @@ class Record:
                     "have one of each for every step, and a step at least"
                 )
         config_of(self.config)
+        if self.batch < 1:
+            raise RecordError(f"batch is {self.batch}: it must be at least 1")
 
     @property
     def model(self) -> str:
@@ -161,8 +164,14 @@ class Record:
     def measurement(self) -> Measurement:
         return self.modes[self.best]
 
+    @property
+    def setting(self) -> str:
+        """What differs from FP32 and batch 1."""
+        batch = f", batch {self.batch}" if self.batch > 1 else ""
+        return batch + (", TF32" if self.machine.kind == "cuda" and self.machine.precision != "highest" else "")
+
     def label_of(self, mode: str | None = None) -> str:
-        return f"{self.format}, {self.model}, {self.machine.name}, {mode or self.best}"
+        return f"{self.format}, {self.model}{self.setting}, {self.machine.name}, {mode or self.best}"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self, dict_factory=drop_missing_bands)

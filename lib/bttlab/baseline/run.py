@@ -4,10 +4,12 @@ import gc
 import hashlib
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from functools import partial
+from itertools import count
 from threading import Event
 
 import numpy as np
@@ -34,6 +36,7 @@ SIZES = {  # options of a model, and fields of ModelConfig
     **{"sequence-length": "sequence_length", "vocabulary": "vocabulary_size"},
 }
 MOST_STEPS = 10**7
+MOST_SAMPLES = 4096  # in a batch
 COMPARED_STEPS = 50  # of a mode with eager: later on, differences of rounding have grown
 TOLERANCE = 1e-2  # of a loss, relative
 
@@ -59,6 +62,8 @@ class BaselineSetting:
         Steps to measure, and steps before them that train on the same samples and are then undone.
     seed : int
         Of the initial parameters and of the order of samples, as on the U50.
+    batch : int
+        Samples per step, all of one length; the loss is their mean. A module takes 1.
     modes : sequence of str, optional
         Some of `modes_of(device)`; by default all.
 
@@ -77,15 +82,23 @@ class BaselineSetting:
     seed: int = 0
     learning_rate: float = LEARNING_RATES["sgd"]
     modes: Sequence[str] | None = None
+    batch: int = 1
 
     def __post_init__(self) -> None:
         variant(self.config, self.format)
-        for name, least in (("steps", 1), ("warmup", 0), ("seed", 0)):
+        for name, least, most in (
+            ("steps", 1, MOST_STEPS),
+            ("warmup", 0, MOST_STEPS),
+            ("seed", 0, None),
+            ("batch", 1, MOST_SAMPLES),
+        ):
             value = getattr(self, name)
             if value < least:
                 raise BaselineError(f"{name} is {value}: it must be at least {least}; give --{name} again")
-            if name != "seed" and value > MOST_STEPS:
-                raise BaselineError(f"{name} is {value:,}: it must be at most {MOST_STEPS:,}; give --{name} again")
+            if most is not None and value > most:
+                raise BaselineError(f"{name} is {value:,}: it must be at most {most:,}; give --{name} again")
+        if self.batch > 1 and isinstance(self.config, ModuleConfig):
+            raise BaselineError(f"batch is {self.batch}: a module is trained one sample at a time; leave --batch out")
         check_learning_rates(self.learning_rate, 1)
 
 
@@ -135,7 +148,7 @@ class Listener:
 class _Plan:
     device: torch.device
     build: Callable[[Samples], Task]
-    samples: Samples  # one for each step
+    samples: Samples  # of all steps, in order
     warmup: int
     meter: Meter | None
     no_meter: str
@@ -144,7 +157,7 @@ class _Plan:
 
 
 def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> Record:
-    """Train with PyTorch, batch 1, SGD, FP32, and measure time, memory and energy.
+    """Train with PyTorch by SGD in FP32 and measure time, memory and energy.
 
     Raises
     ------
@@ -161,13 +174,13 @@ def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> 
     meter, no_meter = find_meter(where)
     try:
         idle = idle_power(meter, no_meter)
-        order = np.concatenate([epoch_order(len(every), seed, epoch) for epoch in range(-(-steps // len(every)))])
-        build = partial(
-            Task, config, flow or "bidirectional", learning_rate=setting.learning_rate, seed=seed, device=where
-        )
+        longest = np.flatnonzero(every.lengths == every.lengths.max())
+        batches = _batches(every.lengths, setting)
+        options = {"learning_rate": setting.learning_rate, "seed": seed, "device": where, "batch": setting.batch}
+        build = partial(Task, config, flow or "bidirectional", **options)
         _release(where)
-        memory = measure_memory(build(every[int(every.lengths.argmax())]))
-        samples, listener = every[order[:steps]], listener or Listener()
+        memory = measure_memory(build(every[np.resize(longest, setting.batch)]))
+        samples, listener = every[batches.ravel()], listener or Listener()
         plan = _Plan(where, build, samples, setting.warmup, meter, no_meter, idle, listener)
         measured, skipped = _run_modes(plan, names)
     except torch.OutOfMemoryError as error:
@@ -180,6 +193,8 @@ def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> 
         f"--data {corpus.name} --steps {steps} --warmup {setting.warmup} --seed {seed} "
         f"--lr {setting.learning_rate:g} --threads {torch.get_num_threads()}"
     )
+    if setting.batch > 1:
+        command += f" --batch {setting.batch}"
     if setting.modes is not None:
         command += f" --modes {' '.join(names)}"
     return Record(
@@ -202,6 +217,7 @@ def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> 
         modes=measured,
         skipped=skipped,
         best=min(measured, key=lambda name: measured[name].median.value),
+        batch=setting.batch,
     )
 
 
@@ -221,6 +237,21 @@ def _samples(data: str | os.PathLike, config: ModelConfig | ModuleConfig) -> tup
     for each in fields(samples):
         digest.update(np.ascontiguousarray(getattr(samples, each.name), "<i4"))
     return CorpusUsed(corpus.name, len(samples), digest.hexdigest()), samples
+
+
+def _batches(lengths: np.ndarray, setting: BaselineSetting) -> np.ndarray:
+    """Return the indices of each step's samples, (steps, batch): in the order of epochs, each batch of one length."""
+    waiting: defaultdict[int, list[int]] = defaultdict(list)
+    batches: list[list[int]] = []
+    for epoch in count():
+        for index in epoch_order(len(lengths), setting.seed, epoch).tolist():
+            length = int(lengths[index])
+            waiting[length].append(index)
+            if len(waiting[length]) == setting.batch:
+                batches.append(waiting.pop(length))
+            if len(batches) == setting.steps:
+                return np.array(batches)
+    raise AssertionError("epochs have no end")
 
 
 def _run_modes(plan: _Plan, names: list[str]) -> tuple[dict[str, Measurement], dict[str, str]]:

@@ -7,35 +7,35 @@ import torch
 from torch import Tensor
 
 from bttlab.data import Samples
-from bttlab.model import ModelConfig, ModuleConfig, loss, network_of
+from bttlab.model import ModelConfig, ModuleConfig, loss, network_of, sample_losses
 
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Task:
-    """Training by SGD, one sample a step, with everything that a step needs on the device before the first.
+    """Training by SGD, a sample or a batch per step, with everything that a step needs on the device before the first.
 
     Parameters
     ----------
     flow : {"bidirectional", "right_to_left"}
         Order of contraction in the TT layers; nothing in a dense model.
     samples : bttlab.data.Samples
-        One for each step, in order.
+        `batch` for each step, in order; those of a step have one length.
     seed : int
         Of the initial parameters; a module has its own.
 
     Attributes
     ----------
     lengths : list of int
-        Real tokens of each step's sample.
+        Real tokens of each step's samples.
     losses : float32 Tensor, shape (steps,), on the device
         What each step has written: reading one waits for the device, so they are read in chunks.
 
     Notes
     -----
-    Gradients come from `torch.autograd.grad`: at batch 1 it saves filling and adding to one array a parameter. A sample
+    Gradients come from `torch.autograd.grad`: at batch 1 it saves filling and adding to one array a parameter. A step
     is a row of `rows`, so that an eager step takes views, which cost the device nothing, and a captured step finds its
-    sample by the `cursor`, which lies on the device and moves on by itself: a step is then one launch, with no copy
+    samples by the `cursor`, which lies on the device and moves on by itself: a step is then one launch, with no copy
     from the host.
     """
 
@@ -47,16 +47,19 @@ class Task:
         learning_rate: float,
         seed: int,
         device: str | torch.device,
+        batch: int = 1,
     ):
         samples.validate(config)
         self.device = torch.device(device)
         self.learning_rate = learning_rate
-        self.lengths: list[int] = samples.lengths.tolist()
+        self.lengths: list[int] = samples.lengths[::batch].tolist()
         self.model = network_of(config, flow, seed).to(self.device)
         self.parameters = list(self.model.parameters())
         columns = (samples.tokens, samples.intents[:, None], samples.slots)
-        self.rows = torch.from_numpy(np.concatenate(columns, axis=1).astype(np.int64)).to(self.device)
-        self.losses = torch.zeros(len(samples), device=self.device)
+        rows = np.concatenate(columns, axis=1).astype(np.int64)
+        steps = rows if batch == 1 else rows.reshape(-1, batch, rows.shape[1])
+        self.rows = torch.from_numpy(steps).to(self.device)
+        self.losses = torch.zeros(len(self.lengths), device=self.device)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._width = samples.tokens.shape[1]
         self._start = [parameter.detach().cpu().clone() for parameter in self.parameters]
@@ -75,13 +78,14 @@ class Task:
         self.cursor.zero_()
 
     def loss(self, tokens: Tensor, intent: Tensor, slots: Tensor) -> Tensor:
-        """Return the loss of a sample: tokens (T,), intent (), slots (T - 1,), all int64."""
-        return loss(*self.model(tokens), intent, slots)
+        """Return the loss of a sample: tokens (T,), intent (), slots (T - 1,), all int64; of n samples their mean."""
+        logits = self.model(tokens)
+        return loss(*logits, intent, slots) if tokens.ndim == 1 else sample_losses(*logits, intent, slots).mean()
 
     def sample(self, row: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, intent and slots of a row of `rows` as views."""
         width = self._width
-        return row[:length], row[width], row[width + 2 : width + 1 + length]
+        return row[..., :length], row[..., width], row[..., width + 2 : width + 1 + length]
 
     def gradients(self, value: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(value, self.parameters)
@@ -92,7 +96,7 @@ class Task:
         torch._foreach_add_(self.parameters, gradients, alpha=-self.learning_rate)
 
     def step(self, index: int, function: LossFunction) -> None:
-        """Train on one sample, with `function`, such as `loss`."""
+        """Train on one sample or batch, with `function`, such as `loss`."""
         value = function(*self.sample(self.rows[index], self.lengths[index]))
         self.update(self.gradients(value))
         self.losses[index] = value.detach()

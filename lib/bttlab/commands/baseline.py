@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpu", metavar="NAME", help="with --modelled: a GPU of data/gpus.json, as RTX-3090")
     models.add_model(parser)
     add("--data", default="airline", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder")
-    add("--steps", type=int, default=500, metavar="N", help="steps to measure, a sample each (default: 500)")
+    add("--steps", type=int, default=500, metavar="N", help="steps to measure (default: 500)")
+    add("--batch", type=int, default=1, metavar="N", help="samples per step, all of one length (default: 1)")
     add("--warmup", type=int, default=20, metavar="N", help="steps before them, undone afterwards (default: 20)")
     add("--seed", type=int, default=0, metavar="N", help="of initial parameters and sample order (default: 0)")
     rate = LEARNING_RATES["sgd"]
@@ -56,8 +57,8 @@ def _modelled(options: argparse.Namespace) -> Outcome:
     for name, value in (("--modelled", options.modelled), ("--gpu", options.gpu)):
         if not value:
             raise BttlabError(f"{name} is missing: --gpu NAME --modelled go together")
-    for name in ("device", "record", "modes"):
-        if getattr(options, name) is not None:
+    for name, unset in {"device": None, "record": None, "modes": None, "batch": 1}.items():
+        if getattr(options, name) != unset:
             raise BttlabError(f"--{name} belongs to a measured baseline: leave it out with --modelled")
     gpu, config, format = find_gpu(options.gpu), *_model(options)
     sample = typical_sample(load_corpus(options.data), config)
@@ -112,7 +113,7 @@ def _measured(options: argparse.Namespace) -> Outcome:
         raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads again")
     torch.set_num_threads(options.threads)
     config, format = _model(options)
-    names = ("device", "data", "steps", "warmup", "seed", "learning_rate", "modes")
+    names = ("device", "data", "steps", "warmup", "seed", "learning_rate", "modes", "batch")
     setting = BaselineSetting(format, config=config, **{name: getattr(options, name) for name in names})
     progress = ProgressBar()
     try:
@@ -131,17 +132,18 @@ def _text(record) -> str:
 
     machine = record.machine
     lines = [
-        f"{record.format}, {config_of(record.config).title}, {record.steps} steps, all measured on {machine.name} "
-        f"(torch {machine.torch}, {machine.threads} threads)"
+        f"{record.format}, {config_of(record.config).title}{record.setting}, {record.steps} steps, "
+        f"all measured on {machine.name} (torch {machine.torch}, {machine.threads} threads)"
     ]
+    steps = EPOCH_SAMPLES / record.batch
     for name, mode in sorted(record.modes.items(), key=lambda item: item[1].median.value):
         line = (
             f"{name:15} step {1e3 * mode.median.value:.3f} ms (quartiles {1e3 * mode.lower_quartile.value:.3f} to "
-            f"{1e3 * mode.upper_quartile.value:.3f}), epoch {EPOCH_SAMPLES * mode.mean.value:.1f} s"
+            f"{1e3 * mode.upper_quartile.value:.3f}), epoch {steps * mode.mean.value:.1f} s"
         )
         joules, over_idle = mode.energy.per_step.value, mode.energy.per_step_over_idle.value
         if joules is not None:
-            line += f", {EPOCH_SAMPLES * joules:.0f} J, {EPOCH_SAMPLES * over_idle:.0f} J over idle"
+            line += f", {steps * joules:.0f} J, {steps * over_idle:.0f} J over idle"
         lines.append(line + (" <- best" if name == record.best else ""))
     lines += [f"{name:15} skipped: {reason}" for name, reason in record.skipped.items()]
     shares = ", ".join(

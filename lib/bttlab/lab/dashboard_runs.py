@@ -525,10 +525,11 @@ class RecordedRun(DashboardRun):
     def __init__(self, record: Record):
         done, energy = record.measurement, record.measurement.energy.per_step
         meter = EnergyMeter(energy.provenance, energy.how)  # of none, the reason
-        super().__init__(f"recorded: {record.label_of()}", len(done.losses), record.learning_rate, meter)
+        losses = np.repeat(np.array(done.losses, np.float32), record.batch)  # of a batch, their mean
+        super().__init__(f"recorded: {record.label_of()}", len(losses), record.learning_rate, meter)
         if energy.value is not None:
-            meter.add(*[energy.value * self.total] * 3)
-        self._add(np.array(done.losses, np.float32), sum(done.step_seconds))
+            meter.add(*[energy.value * len(done.losses)] * 3)
+        self._add(losses, sum(done.step_seconds))
         self.memory = _memory_of(record)
         self.state = FINISHED
 
