@@ -53,7 +53,7 @@ def _whole_pictures() -> type:
             with self.owner._lock:
                 super()._handle_message(widget, content, buffers)
                 if content["type"] == "initialized":
-                    self.owner._begin()
+                    self.owner._initialized = True
 
         def handle_draw(self, event):
             """The browser has taken the last picture."""
@@ -74,8 +74,9 @@ class ZoomCanvas:
     asked for it, which it does after it has taken the last; or, where nobody reads its answers (a cell computes, and
     the page has no thread for widgets), after `PATIENCE_SECONDS`.
 
-    The browser's first questions wait until the cell that made the canvas, and those sent with it, have run. Until then
-    an `ImageCanvas` stands in. A kernel with subshells may hear later questions before the last of the first ones.
+    The browser's first questions wait until the cell that made the canvas, and those sent with it, have run. Until the
+    canvas has its size and its first picture, an `ImageCanvas` stands in: an empty canvas is blank for as long as another
+    cell computes.
     """
 
     def __init__(self, figure: Figure, lock: threading.RLock):
@@ -83,7 +84,7 @@ class ZoomCanvas:
 
         self._lock = lock
         self._asked: float | None = None  # since when the browser has been asked
-        self._begun = False
+        self._initialized = self._has_picture = False
         self._first = ImageCanvas(figure, lock)
         self._canvas = _whole_pictures()(figure)
         self._canvas.owner = self
@@ -98,7 +99,7 @@ class ZoomCanvas:
     def draw(self) -> None:
         """Have the figure shown as it is when the browser is ready for it."""
         with self._lock:
-            if not self._begun:
+            if not self._has_picture:
                 self._first.draw()
                 return
             if self._asked is not None:
@@ -108,14 +109,12 @@ class ZoomCanvas:
             self._asked = time.monotonic()
             self._canvas.send_event("draw")
 
-    def _begin(self) -> None:
-        """The browser has asked for everything."""
-        self._begun = True
-        self._first.widget.layout.display, self._canvas.layout.display = "none", None
-
     def _show(self) -> None:
         self._asked = None
         self._canvas.draw()
+        if self._initialized and not self._has_picture:
+            self._has_picture = True
+            self._first.widget.layout.display, self._canvas.layout.display = "none", None
 
 
 def live_canvas(figure: Figure, lock: threading.RLock) -> ImageCanvas | ZoomCanvas:
