@@ -28,8 +28,8 @@ from bttlab_methods.record import RECORDS, by_methods, mean, read_records
 from bttlab_methods.training import LEARNING_RATE
 
 _ROW = {"flex_flow": "row wrap"}
-_GRID = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(145px, 1fr))", "flex": "1 1 auto"}
-_SCROLLED = {"max_height": "210px", "overflow": "auto", "flex": "0 0 auto"}  # the dashboard stays in view below
+_GRID = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(100px, auto))", "flex": "1 1 auto"}
+_FAMILIES = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(min(470px, 100%), 1fr))"}
 
 
 OnResult = Callable[[Result], None]
@@ -147,7 +147,7 @@ class MethodsLab:
         for family in FAMILIES:
             boxes = [box for name, box in self._boxes.items() if methods()[name].family == family]
             if boxes:
-                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 145px"})
+                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 125px"})
                 self._groups[family] = widgets.HBox(
                     [heading, widgets.Box(boxes, layout=_GRID)], layout={"flex": "0 0 auto"}
                 )
@@ -181,7 +181,7 @@ class MethodsLab:
         self.widget = widgets.VBox(
             [
                 widgets.HBox([self._search, self._preset], layout=_ROW),
-                widgets.VBox(list(self._groups.values()), layout=_SCROLLED),
+                widgets.Box(list(self._groups.values()), layout=_FAMILIES),
                 widgets.HBox([self._text, self._train], layout=_ROW),
                 self._message,
                 self.dashboard.widget,

@@ -13,7 +13,7 @@ from bttlab.data.corpus import OUTSIDE
 from bttlab.data.spans import Labelled, Span, percent
 from bttlab.lab.cells import Kept, close_widgets, close_with_cell
 from bttlab.lab.explorer import row
-from bttlab.lab.picture import alert
+from bttlab.lab.picture import FULL_WIDTH, alert
 from bttlab.model import Trainer
 from bttlab.runs.labelling import label, split_words
 from bttlab.util.errors import BttlabError
@@ -53,7 +53,7 @@ class Ask:
             placeholder="type a sentence and press Enter",
             continuous_update=False,
             style=style,
-            layout={"width": "560px", "max_width": "100%"},
+            layout={"width": "560px", "max_width": FULL_WIDTH},
         )
         self._button = widgets.Button(description="Ask", icon="question", layout={"width": "90px"})
         self._message, self._unknown = widgets.HTML(), widgets.HTML()

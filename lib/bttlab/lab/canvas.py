@@ -20,7 +20,7 @@ from PIL import Image
 from bttlab.lab.cells import Kept, close_widgets
 from bttlab.lab.charts import to_png
 from bttlab.lab.hover import Hover
-from bttlab.lab.picture import DARK, FIGURE_CLASS, css_width, image_tag
+from bttlab.lab.picture import DARK, FIGURE_CLASS, FULL_WIDTH, css_width, image_tag
 
 NARROW = 4.7  # inches: fits a window of 900 pixels beside JupyterLab's file browser; images shrink, a zoom canvas not
 PATIENCE_SECONDS = 5.0  # that a browser has to take a picture and say so
@@ -31,7 +31,7 @@ class ImageCanvas:
 
     def __init__(self, figure: Figure, lock: threading.RLock):
         self._figure, self._lock = figure, lock
-        layout = {"max_width": "100%", "width": f"{css_width(figure)}px"}
+        layout = {"max_width": FULL_WIDTH, "width": f"{css_width(figure)}px"}
         self.widget = ipywidgets.Image(format="png", layout=layout)
         self.widget.add_class(FIGURE_CLASS)
 
@@ -75,7 +75,7 @@ class ZoomCanvas:
     the page has no thread for widgets), after `PATIENCE_SECONDS`.
 
     The browser's first questions wait until the cell that made the canvas, and those sent with it, have run. Until the
-    canvas has its size and its first picture, an `ImageCanvas` stands in: an empty canvas is blank for as long as another
+    canvas has its size and its first picture, an `ImageCanvas` is shown: an empty canvas stays blank while another
     cell computes.
     """
 

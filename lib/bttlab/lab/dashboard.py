@@ -102,7 +102,7 @@ class Dashboard:
         _open[name] = self
 
     def _build(self, samples: int, learning_rate: float, most_samples: int, accounting: str) -> None:
-        self._choice = control(widgets.Dropdown, "train on", "480px", 90, options=list(self._targets))
+        self._choice = control(widgets.Dropdown, "train on", "530px", 90, options=list(self._targets))
         log = {"min": -5, "max": 0, "step": 0.02}  # of the logarithm: 3e-4, 4e-4 and 4e-3 are read as such
         self._rate = control(
             widgets.FloatLogSlider, "learning rate", "380px", 90, value=learning_rate, readout_format=".1e", **log

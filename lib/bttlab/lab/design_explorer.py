@@ -24,7 +24,6 @@ from bttlab.util.errors import BttlabError
 RANKS = budget((4, 8, 12, 16), (8, 12))
 MARKERS = dict(zip(FLOWS, "osD", strict=True))
 MOST_ENCODERS = 8
-STAYS = {"parameters", "gradients", "optimizer state", "activations"}  # in a bank, for as long as it is needed
 
 
 class Programs:
@@ -206,11 +205,12 @@ class DesignExplorer(Explorer):
         axes.clear()
         style(axes, "The machine (modelled)", "%", "")
         if chosen is not None:
-            of_the_model = (bank for bank in chosen.memory.banks if STAYS & bank.groups.keys())
-            fullest = max(of_the_model, key=lambda bank: bank.words / bank.depth)
+            # Activations move to another bank, parameters do not: they decide how many encoders fit.
+            full = {bank.name: bank.groups.get("parameters", 0) / bank.depth for bank in chosen.memory.banks}
+            fullest = max(full, key=full.get)
             bars = [(f"{unit} busy", chosen.work.shares[unit], PALETTE[2]) for unit in SHOWN_UNITS]
             bars.append(("the engines' multipliers", chosen.lane_utilisation, PALETTE[2]))
-            bars.append((f"{fullest.name}, the fullest", fullest.words / fullest.depth, PALETTE[0]))
+            bars.append((f"{fullest}'s room taken by parameters", full[fullest], PALETTE[0]))
             for row, (name, part, colour) in enumerate(bars):
                 axes.barh(row, 100 * part, color=colour, height=0.5)
                 axes.text(1, row - 0.31, f"{name}: {part:.0%}", fontsize=9, va="bottom")

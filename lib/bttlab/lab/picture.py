@@ -13,6 +13,7 @@ from matplotlib.ticker import FixedLocator
 from bttlab.lab.charts import DOTS_PER_INCH, to_png
 
 FIGURE_CLASS = "bttlab-figure"
+FULL_WIDTH = "calc(100% - 4px)"  # of a widget with its margins: at 100% its box gets a scrollbar
 STALE_CLASS = "bttlab-of-before"  # what is no longer true
 # Figures are drawn on white. In JupyterLab's dark theme light and dark change places, and hues stay what they are.
 DARK = f"""<style>

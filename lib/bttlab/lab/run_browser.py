@@ -8,6 +8,7 @@ import pandas as pd
 
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.lab.explorer import Explorer, control, row
+from bttlab.lab.picture import FULL_WIDTH
 from bttlab.runs import Checkpoint, CheckpointStore, runs_table
 from bttlab.runs.curves import read_curves
 from bttlab.runs.table import where
@@ -36,7 +37,7 @@ class RunBrowser(Explorer):
         self._found: dict[str, Any] = {}
         self.condition = control(widgets.Text, "where", "430px", 70, value=condition, continuous_update=False)
         self.runs = control(widgets.SelectMultiple, "runs", "780px", 70, rows=7)  # of names that the filter finds
-        self.runs.layout.max_width = "100%"
+        self.runs.layout.max_width = FULL_WIDTH
         self.curve = control(widgets.Dropdown, "curve", "240px", 70, options=list(CURVES))
         self._applied: str | None = None
         self._note = ""

@@ -19,6 +19,7 @@ from bttlab.data.store import files_of, store_corpus
 from bttlab.lab.ask import Ask, guarded
 from bttlab.lab.energy_meters import EnergyMeter, meter_of
 from bttlab.lab.explorer import row, slider
+from bttlab.lab.picture import FULL_WIDTH
 from bttlab.model import LEARNING_RATES, NumericalFault, Optimizer, Predictions, Trainer
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import in_digits
@@ -97,7 +98,7 @@ class Teach(Ask):
         self._chosen: int | None = None
         self._mine: set[int] = set()  # places that the user has labelled
         self._choice = widgets.Dropdown(style={"description_width": "initial"}, layout={"display": "none"})
-        self._choice.layout.width, self._choice.layout.max_width = "420px", "100%"
+        self._choice.layout.width, self._choice.layout.max_width = "420px", FULL_WIDTH
         self._choice.observe(lambda change: self._set(change["new"]), "value")
         self.steps, self.old = slider(STEPS, 1, MOST_STEPS, "steps"), slider(OLD, 0, MOST_OLD, "old per step")
         buttons = ("Train", "graduation-cap", self.train), ("Undo", "undo", self.undo), ("Save", "save", self.save)
