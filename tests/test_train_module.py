@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from bttlab.cli import main
-from bttlab.compiler.module_file import module_of_source
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.module_file import load_module, module_of_source
 from bttlab.data import Corpus, Split
 from bttlab.model import ModuleConfig, Predictions
 from bttlab.runs import tensors_digest
@@ -230,6 +231,58 @@ def test_what_goes_wrong_is_one_line(place, call, train, corpus):
         (plain / split / "seq.out").write_text((plain / split / "seq.out").read_text().replace("B-city I-city", "O O"))
     wanted = f"Tagger gives a label for each token, and all of {plain} have the tag O"
     assert wanted in call("train", "--model", "net.py:Tagger", "--data", plain)
+
+
+OTHER = """
+import sys
+from torch import nn
+from sample_modules import Tagger
+
+class Other(Tagger):
+    def encode(self, tokens):  # no rule of the recorder sees the condition
+        return super().encode(tokens) if tokens.shape[1] > 4 else self.table(tokens)
+
+class Exits(Tagger):
+    def forward(self, tokens):
+        sys.exit(0)
+"""
+DOORS = (
+    "train --data {corpus} --out run",
+    "size",
+    "program --data {corpus}",
+    "estimate --data {corpus}",
+    "baseline --device cpu --steps 1 --data {corpus}",
+    "bringup",
+)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_command_refuses_what_would_train_as_something_else(place, call, corpus, door):
+    (place / "other.py").write_text(OTHER)
+    command, *options = door.format(corpus=corpus).split()
+    wanted = {
+        "Other": "other.py:Other: Other: the output for 2 tokens differs from what was traced by ",
+        "Exits": "other.py:Exits, line 12: Exits.forward fails in PyTorch on 8 tokens (SystemExit: 0)",
+    }
+    for name, message in wanted.items():
+        assert message in call(command, "--model", f"other.py:{name}", *options)
+    assert not (place / "run").exists()
+
+
+def test_so_do_a_sweep_and_a_dashboards_module(place, call, corpus):
+    (place / "other.py").write_text(OTHER)
+    message = "other.py:Other: Other: the output for 2 tokens differs from what was traced by "
+    (place / "nets.yaml").write_text(
+        f"fixed: {{data: {corpus}, device: reference}}\nvary: {{model: [other.py:Other]}}\n"
+    )
+    assert message in call("sweep", "nets.yaml", "--out", "sweep")
+    with pytest.raises(ProgramError, match=message):
+        load_module("other.py:Other")
+
+
+def test_a_file_that_exits_is_refused(place, call):
+    (place / "exits.py").write_text("import sys\n\nsys.exit(0)\n")
+    assert "exits.py:Net, line 3: SystemExit: 0" in call("size", "--model", "exits.py:Net")
 
 
 def test_sizes_of_a_module_and_its_task(capsys):
