@@ -183,6 +183,20 @@ def test_device_and_dtype_are_as_of_a_dense_layer():
     assert {p.device.type for p in layer.parameters()} == {"meta"} and layer.bias.dtype == torch.float16
 
 
+def test_layers_on_device_meta_run_and_get_values_later():
+    made = nn.Sequential(TTMEmbedding(12, 6, (3, 4), (3, 2), 2), TTLinear(6, 12, (3, 4), (3, 2), 3))
+    with torch.device("meta"):
+        meta = nn.Sequential(TTMEmbedding(12, 6, (3, 4), (3, 2), 2), TTLinear(6, 12, (3, 4), (3, 2), 3))
+    y = meta(torch.zeros(2, 5, dtype=torch.long, device="meta"))
+    y.sum().backward()
+    assert y.is_meta and y.shape == (2, 5, 12) and all(p.grad.is_meta for p in meta.parameters())
+    filled, ids = meta.to_empty(device="cpu"), torch.arange(12)
+    filled.load_state_dict(made.state_dict())
+    torch.testing.assert_close(filled(ids), made(ids))
+    with pytest.raises(ShapeError, match="the weight has no values, or NaN or infinite ones"):
+        TTLinear.from_linear(nn.Linear(6, 6, device="meta"), 2)
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_pytorchs_encoder_layer_is_compressed_whole(batch_first, norm_first):
@@ -292,6 +306,10 @@ def test_other_formats_take_a_layer_or_name_what_does():
     torch.testing.assert_close(torch.jit.trace(layer, x)(x[:1, :2]), layer(x[:1, :2]))
     torch.testing.assert_close(torch.jit.trace(table, ids)(ids.T), table(ids.T))
     torch.testing.assert_close(torch.export.export(layer, (x,)).module()(x), layer(x))
+    for one, given in ((layer, x), (table, ids)):  # what torch.onnx.export begins with: functions of torch alone
+        kinds = {node.kind() for node in torch.jit.trace(one, given).inlined_graph.nodes()}
+        assert {kind.partition("::")[0] for kind in kinds} <= {"aten", "prim"} and "prim::PythonOp" not in kinds
+        assert "autograd_function" not in torch.export.export(one, (given,)).run_decompositions().graph_module.code
     for one in (layer, nn.Sequential(table)):
         with pytest.raises(ShapeError, match=r"torch.jit.script does not take TT.*: use torch.jit.trace"):
             torch.jit.script(one)
@@ -300,7 +318,9 @@ def test_other_formats_take_a_layer_or_name_what_does():
 def test_a_weight_without_values_is_named_as_such():
     dense = nn.Linear(12, 12)
     nn.init.constant_(dense.weight, float("nan"))
-    with pytest.raises(ShapeError, match="the weight has NaN or infinite values: load or initialize it first"):
+    with pytest.raises(
+        ShapeError, match="the weight has no values, or NaN or infinite ones: load or initialize it first"
+    ):
         TTLinear.from_linear(dense, error=0.1)
 
 

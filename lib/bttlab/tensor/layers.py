@@ -416,7 +416,7 @@ def _plain() -> bool:
 def _autocast(x: Tensor) -> AbstractContextManager:
     """Return a context with the present settings of torch.autocast for the device of x."""
     kind = x.device.type
-    if not torch.is_autocast_enabled(kind):
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return nullcontext()
     return torch.autocast(kind, torch.get_autocast_dtype(kind))
 

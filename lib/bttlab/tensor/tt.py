@@ -150,8 +150,8 @@ def tt_svd(tensor: Tensor, rank: int | Sequence[int] | None = None, error: float
     import torch  # here, because costs are computed without torch
 
     rest = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-    if not bool(torch.isfinite(rest).all()):
-        raise ShapeError("the weight has NaN or infinite values: load or initialize it first")
+    if rest.is_meta or not bool(torch.isfinite(rest).all()):
+        raise ShapeError("the weight has no values, or NaN or infinite ones: load or initialize it first")
     if error is None:
         most, losses, allowed = full_ranks(cast("int | Sequence[int]", rank), tensor.ndim)[1:-1], (), 0.0
     else:
