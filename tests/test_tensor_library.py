@@ -227,6 +227,20 @@ def test_pytorchs_encoder_layer_is_compressed_whole(batch_first, norm_first):
     assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
+@pytest.mark.parametrize("skip", [[], ["layers.0.self_attn", "layers.1.self_attn"], ["layers.0.linear1"]])
+def test_pytorchs_encoder_is_compressed_with_a_padding_mask_in_eval(skip):
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 512, batch_first=True), 2).eval()
+    x, padding = torch.randn(3, 5, 64), torch.arange(5) >= torch.tensor([[5], [3], [4]])
+    compress(model, rank=8, skip=skip)
+    y = model(x, src_key_padding_mask=padding)
+    for context in (torch.no_grad(), torch.inference_mode()):
+        with context:
+            torch.testing.assert_close(model(x, src_key_padding_mask=padding)[~padding], y[~padding])
+    for n, length in enumerate((5, 3, 4)):  # what is hidden is as if it were not there
+        torch.testing.assert_close(y[n, :length], model(x[n : n + 1, :length])[0], atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("flow", FLOW_NAMES)
 @pytest.mark.parametrize("bias", [True, False])
 def test_what_follows_a_layer_may_work_in_place(flow, bias):

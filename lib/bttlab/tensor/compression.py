@@ -125,6 +125,8 @@ def compress(
         for name, child in list(module._modules.items()):  # a module may have two names
             if child in made:
                 setattr(module, name, made[child])
+        if made and isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False  # in eval() it would give nested tensors to kernels of dense layers
     return Compression(layers, before, _count(model))
 
 
