@@ -12,13 +12,13 @@ from bttlab.card.image import IMAGES
 from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.timing import time_program
-from bttlab.estimate import work
+from bttlab.estimate import counts
 from bttlab.estimate.card import CLOCK_MHZ, EstimateError, estimate
+from bttlab.estimate.counts import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, sample_works, works_of
 from bttlab.estimate.memory import GROUPS, memory_map, touched_words
 from bttlab.estimate.recorded import SOURCE, machine_record, source_digest
 from bttlab.estimate.resources import budget
 from bttlab.estimate.synthesis import synthesised, with_amd_cores, without_cores
-from bttlab.estimate.work import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, sample_works, works_of
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.model.loop import LARGEST_CHUNK
 from bttlab.util.errors import BttlabError
@@ -49,8 +49,8 @@ def test_a_sample_is_its_loop_a_share_of_the_last_update_and_what_passes_beside(
 
 def test_what_passes_cycles_outside_loop_is_what_the_source_says():
     text = (SOURCE / "samples.h").read_text() + (SOURCE / "machine.h").read_text()
-    assert f"#pragma HLS PIPELINE II={work.LOSS_INTERVAL}\n        slot_loss" in text
-    assert cycles_outside_loop(14) - cycles_outside_loop(13) == 1 + work.LOSS_INTERVAL  # a token in, a word's loss
+    assert f"#pragma HLS PIPELINE II={counts.LOSS_INTERVAL}\n        slot_loss" in text
+    assert cycles_outside_loop(14) - cycles_outside_loop(13) == 1 + counts.LOSS_INTERVAL  # a token in, a word's loss
     for loop in ("Offset_Lanes:", "Slot_Lanes:", "Check_Tokens:", "Write_Lanes:", "Prepare:"):
         assert "#pragma HLS PIPELINE II=1" in text[text.index(loop) :][:160]
 

@@ -22,7 +22,7 @@ from bttlab.lab import (
 from bttlab.lab.comparison import memory_of
 from bttlab.lab.design_explorer import Programs, grid
 from bttlab.lab.energy_meters import ModelledMeter
-from bttlab.model import FLOWS, ModelConfig
+from bttlab.model import FLOW_TITLES, ModelConfig
 
 LENGTHS = {13: 100}
 RANKS = (8, 12)
@@ -88,7 +88,7 @@ def test_the_explorer_says_what_the_model_says(explorer, monkeypatch):
     explorer.clock.value = CLOCK_MHZ // 2
     assert f"{2 * found.seconds_per_epoch:,.2f} s" in explorer.results
     assert set(explorer._shown) == {Design(d.encoders, d.rank, d.flow, "sgd", CLOCK_MHZ // 2) for d in grid(2)}
-    assert len(explorer._space.get_lines()) == len(FLOWS)
+    assert len(explorer._space.get_lines()) == len(FLOW_TITLES)
     assert "to come" not in explorer.results
     monkeypatch.setattr(explorer.programs, "want", lambda _: 3)
     explorer.refresh()

@@ -12,10 +12,10 @@ from bttlab.compiler.instruction import UNIT_NAMES
 from bttlab.compiler.machine import M
 from bttlab.estimate.card import CLOCK_MHZ, estimate, power_levels
 from bttlab.estimate.constants import read_data
+from bttlab.estimate.counts import Work
 from bttlab.estimate.facts import U50
 from bttlab.estimate.power import PowerLevels, power
 from bttlab.estimate.recorded import machine_record
-from bttlab.estimate.work import Work
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.util.quantities import Quantity, QuantityError
 

@@ -17,11 +17,11 @@ from bttlab.data import Samples
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
 from bttlab.estimate.constants import read_data
+from bttlab.estimate.counts import SHOWN_UNITS, STAGES
 from bttlab.estimate.gpu import model_step
 from bttlab.estimate.memory import GROUPS
 from bttlab.estimate.recorded import RECORD, RESOURCES
 from bttlab.estimate.synthesis import IN_LUTS, LEVEL_NS, synthesised, with_amd_cores, with_own_cores
-from bttlab.estimate.work import SHOWN_UNITS, STAGES
 from bttlab.lab import energy_to_quality, gpu_over_card
 from bttlab.lab.comparison import TARGETS
 from bttlab.model import FLOWS, ModelConfig

@@ -14,7 +14,7 @@ FOLDER = ROOT / "data" / "cost" / "others"
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """A published run on one GPU, or the share of one among several.
 
     Attributes
@@ -79,10 +79,10 @@ class Project:
     fitted: bool
     source: str
     how: str
-    runs: list[Run]
+    runs: list[PublishedRun]
     options: dict[str, Any] = field(default_factory=dict)
 
-    def configuration(self, run: Run) -> FineTuning:
+    def configuration(self, run: PublishedRun) -> FineTuning:
         given = _models()[run.model] | self.options
         if run.accumulation:
             given["accumulation"] = run.accumulation

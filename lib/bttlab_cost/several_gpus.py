@@ -10,7 +10,7 @@ from bttlab_cost.configuration import FineTuning
 from bttlab_cost.parallel import Parallel
 
 
-def held_out(fitted: bool = False) -> Iterator[tuple[others.Run, FineTuning, Parallel]]:
+def held_out(fitted: bool = False) -> Iterator[tuple[others.PublishedRun, FineTuning, Parallel]]:
     """Yield the published runs on several GPUs, of projects that the model of a GPU is not fitted to, or is."""
     for project in others.projects():
         for run in project.runs:

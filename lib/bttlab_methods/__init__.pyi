@@ -14,4 +14,4 @@ from .training import DENSE as DENSE
 from .training import Batch as Batch
 from .training import Training as Training
 from .training import check_combination as check_combination
-from .training import describe as describe
+from .training import combination_name as combination_name

@@ -107,7 +107,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     from bttlab.runs.progress import ProgressBar
     from bttlab.runs.run import check_free
     from bttlab.util.files import check_output
-    from bttlab_methods import MethodError, Setting, describe, parse, run_methods, samples_of, write_checkpoint
+    from bttlab_methods import MethodError, Setting, combination_name, parse, run_methods, samples_of, write_checkpoint
     from bttlab_methods.record import Results, comparison
     from bttlab_methods.training import changed
 
@@ -134,9 +134,9 @@ def _run(options: argparse.Namespace) -> Outcome:
     asked, trainings = [], deque(maxlen=1)
     for setting in settings:
         for combination in combinations:
-            result = results.find(describe(combination), setting, options.split)
+            result = results.find(combination_name(combination), setting, options.split)
             if result is None or options.checkpoint:
-                bar.begin(f"{describe(combination)}, seed {setting.seed}", setting.samples)
+                bar.begin(f"{combination_name(combination)}, seed {setting.seed}", setting.samples)
                 again = run_methods(
                     setting,
                     combination,

@@ -148,7 +148,7 @@ class Method:
     def parameters(cls) -> dict[str, Any]:
         return {field.name: field.default for field in fields(cls)}
 
-    def describe(self) -> str:
+    def full_name(self) -> str:
         """Return its name and those parameters that are not at their defaults, as the command takes them."""
         defaults = self.parameters()
         other = [f"{key}={value}" for key, value in asdict(self).items() if value != defaults[key]]

@@ -22,7 +22,7 @@ from bttlab.util.quantities import measured
 from bttlab_methods.method import Method
 from bttlab_methods.processes import in_processes
 from bttlab_methods.setting import SCORED_AT_ONCE, MethodError, Setting
-from bttlab_methods.training import Batch, OnBatch, Training, check_combination, describe
+from bttlab_methods.training import Batch, OnBatch, Training, check_combination, combination_name
 
 ALLOCATOR = "most that torch.cuda's allocator held in the step"
 
@@ -126,7 +126,7 @@ def run_methods(
     memory = measure_memory(training)
     facts = training.finish()
     return Result(
-        methods=describe(methods),
+        methods=combination_name(methods),
         corpus=setting.corpus.name,
         encoders=setting.config.encoders,
         samples=training.count,

@@ -37,9 +37,9 @@ class Batch:
     indices: np.ndarray | None = None
 
 
-def describe(combination: Sequence) -> str:
+def combination_name(combination: Sequence) -> str:
     """Return a combination as `parse` takes it."""
-    return "+".join(method.describe() for method in combination) or DENSE
+    return "+".join(method.full_name() for method in combination) or DENSE
 
 
 def check_combination(combination: Sequence, device: str | None = None) -> None:
@@ -160,8 +160,8 @@ class Training:
             self.seconds_spent += seconds
             if not np.isfinite(losses).all():
                 raise MethodError(
-                    f"{describe(self.methods)}: the loss after {self.count} samples is not finite; take a lower "
-                    "learning rate"
+                    f"{combination_name(self.methods)}: the loss after {self.count} samples is not finite; take a "
+                    "lower learning rate"
                 )
             if on_batch is not None:
                 on_batch(losses)

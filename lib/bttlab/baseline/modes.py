@@ -14,12 +14,12 @@ from bttlab.baseline.step import Task
 
 Stepper = Callable[[int], None]
 FIRST_STEPS = 3  # of each length: PyTorch and cuBLAS set things up
-MODES = ("eager", "graphs")  # graphs: a CUDA graph of the whole step (sample, passes, update) for each length
+EXECUTION_MODES = ("eager", "graphs")  # graphs: a CUDA graph of the whole step (sample, passes, update) for each length
 
 
 def modes_of(device: str) -> tuple[str, ...]:
     """Return the names of the modes that a kind of device ("cpu", "cuda") has; eager comes first."""
-    return MODES if device == "cuda" else MODES[:1]
+    return EXECUTION_MODES if device == "cuda" else EXECUTION_MODES[:1]
 
 
 def prepare(task: Task, mode: str, stop: Event) -> Stepper:
@@ -30,7 +30,7 @@ def prepare(task: Task, mode: str, stop: Event) -> Stepper:
     task : Task
         Trained on a little meanwhile: restart it afterwards.
     mode : str
-        One of `MODES`.
+        One of `EXECUTION_MODES`.
     stop : threading.Event
         Ends the preparation between two lengths.
 

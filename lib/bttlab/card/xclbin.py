@@ -23,7 +23,7 @@ from bttlab.estimate.facts import U50
 
 MAGIC = b"xclbin2"
 # PYNQ's tables of modes and sections lack these values of XRT's xclbin.h.
-MODES = {0: "hw", 1: "hw", 2: "hw", 3: "hw", 4: "hw_emu", 5: "sw_emu", 6: "hw_emu"}
+TARGETS = {0: "hw", 1: "hw", 2: "hw", 3: "hw", 4: "hw_emu", 5: "sw_emu", 6: "hw_emu"}
 SW_EMU = 5
 PARTITION_METADATA, EMULATION_DATA = 20, 21
 
@@ -142,14 +142,14 @@ def read_container(data: bytes) -> Container:
             raise OverlayError(f"section {_name(row.m_sectionKind)} occurs twice")
         sections[row.m_sectionKind] = bytes(data[begin:end])
     mode = header.m_mode & 0xFFFF  # the upper half is XRT's action mask
-    if mode not in MODES:
+    if mode not in TARGETS:
         raise OverlayError(f"its header has mode {mode}, which XRT does not define")
     try:
         platform = _text(bytes(header.m_platformVBNV))
     except UnicodeDecodeError:
         raise OverlayError("its header's platform is not text") from None
     interfaces = _interfaces(sections.get(PARTITION_METADATA, b""), bytes(header.rom_uuid))
-    return Container(MODES[mode], platform, bytes(header.uuid).hex(), interfaces, sections)
+    return Container(TARGETS[mode], platform, bytes(header.uuid).hex(), interfaces, sections)
 
 
 def read_xclbin(data: bytes) -> EmulationOverlay:

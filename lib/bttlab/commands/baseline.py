@@ -48,7 +48,7 @@ def _modelled(options: argparse.Namespace) -> Outcome:
     from rich.table import Table
 
     from bttlab.baseline.gpus import find_gpu
-    from bttlab.baseline.modes import MODES
+    from bttlab.baseline.modes import EXECUTION_MODES
     from bttlab.baseline.run import FORMATS
     from bttlab.data import load_corpus
     from bttlab.data.epoch import EPOCH_SAMPLES
@@ -63,7 +63,9 @@ def _modelled(options: argparse.Namespace) -> Outcome:
     gpu, config, format = find_gpu(options.gpu), *_model(options)
     sample = typical_sample(load_corpus(options.data), config)
     steps = [
-        model_step(gpu, format, mode, config, sample) for format in ([format] if format else FORMATS) for mode in MODES
+        model_step(gpu, format, mode, config, sample)
+        for format in ([format] if format else FORMATS)
+        for mode in EXECUTION_MODES
     ]
     table = Table(
         title=f"{gpu.gpu}, {config.title}, an utterance of {steps[0].tokens} tokens",

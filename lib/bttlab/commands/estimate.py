@@ -105,9 +105,9 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
     from rich.table import Table
 
     from bttlab.estimate.constants import MODEL_VERSION
+    from bttlab.estimate.counts import SHOWN_UNITS, STAGES
     from bttlab.estimate.memory import GROUPS
     from bttlab.estimate.recorded import RESOURCES, TARGET, machine_record
-    from bttlab.estimate.work import SHOWN_UNITS, STAGES
 
     first, record = estimates[0], machine_record()
     table = Table(

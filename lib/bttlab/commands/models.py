@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bttlab.model.choices import ACTIVATIONS, FLOWS, PAPER_FLOW, TASKS
+from bttlab.model.choices import ACTIVATIONS, FLOW_TITLES, PAPER_FLOW, TASKS
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import read_toml
 from bttlab.util.terminal import say
@@ -53,7 +53,7 @@ def add_model(parser: argparse.ArgumentParser, several: Sequence[int] = ()) -> N
 def add_flow(parser: argparse.ArgumentParser, default: str | None = PAPER_FLOW) -> None:
     parser.add_argument(
         "--flow",
-        choices=tuple(FLOWS),
+        choices=tuple(FLOW_TITLES),
         default=default,
         help="order of contraction: bidirectional (the paper's), right_to_left, or auto, the fastest (modelled) "
         "for the corpus' lengths (default: bidirectional)",

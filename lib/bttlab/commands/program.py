@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.compiler.instruction import UNIT_NAMES
-    from bttlab.compiler.listing import SECTION_NAMES, describe
+    from bttlab.compiler.listing import SECTION_NAMES, instruction_line
     from bttlab.compiler.machine import M
     from bttlab.compiler.profile import busy_shares, layer_of
     from bttlab.compiler.program import TYPICAL_TOKENS, compile_program
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> Outcome:
         data["layer"] = {"name": options.layer, "cycles_by_stage": own}
     if options.list or options.layer is not None:
         data["list"] = {
-            name: [describe(n, i) for n, i in enumerate(section) if options.layer in (None, layer_of(i))]
+            name: [instruction_line(n, i) for n, i in enumerate(section) if options.layer in (None, layer_of(i))]
             for name, section in zip(SECTION_NAMES, program.sections, strict=True)
         }
     if options.check:

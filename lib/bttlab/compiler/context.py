@@ -41,7 +41,7 @@ class Context:
     tokens : Register
         Length of the sample.
     flow : str, tuple of int or Order
-        Order of contraction of the tensor-train layers (`linear.FLOWS`).
+        Order of contraction of the tensor-train layers (`linear.MERGED`).
     """
 
     def __init__(

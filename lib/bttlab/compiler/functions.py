@@ -162,7 +162,7 @@ class Functions:
                 )
         return self.list.index(function)
 
-    def describe(self) -> tuple[np.ndarray, np.ndarray]:
+    def packed(self) -> tuple[np.ndarray, np.ndarray]:
         """Return descriptions, int32 of shape (FUNCTIONS, 8), and tables, float32 of shape (3, FUNCTION_ENTRIES)."""
         vectors = np.zeros((M.FUNCTIONS, 8), np.int32)
         tables = np.zeros((3, M.FUNCTION_ENTRIES), np.float32)

@@ -21,7 +21,7 @@ from bttlab.compiler.tt_layer import IN, OUT, TTLayer, axes_of, order_of_merges
 from bttlab.tensor.order import Order, Product
 
 # Cores that are merged at the input's end and at the output's, before the tokens are contracted with them.
-FLOWS = {"bidirectional": (3, 3), "right_to_left": (1, 1)}
+MERGED = {"bidirectional": (3, 3), "right_to_left": (1, 1)}
 Key = tuple[str, Arrangement]
 BIAS = "the bias"  # two words: no tensor of an order has such a name
 
@@ -30,10 +30,11 @@ def _merges(flow: str | tuple[int, int] | Order) -> tuple[int, int] | None:
     """Return how many cores a flow merges at the input's end and at the output's; None if it is an `Order`."""
     if isinstance(flow, Order):
         return None
-    merged = FLOWS.get(flow, flow)
+    merged = MERGED.get(flow, flow)
     if not (isinstance(merged, tuple) and len(merged) == 2 and set(merged) <= {1, 2, 3}):
         raise ProgramError(
-            f"flow is {flow!r}: choose {', '.join(FLOWS)}, auto, or how many cores are merged at each end, (1..3, 1..3)"
+            f"flow is {flow!r}: choose {', '.join(MERGED)}, auto, or how many cores are merged at each end, (1..3, "
+            "1..3)"
         )
     return merged
 
@@ -95,7 +96,7 @@ class LinearLayers:
     shapes : dict of str to tuple of int
         Shapes of the parameters; layers may have different ranks.
     flow : str, tuple of int or Order
-        A key of FLOWS, the number of cores to merge at the input's and the output's end, or an order of contraction.
+        A key of MERGED, the number of cores to merge at the input's and the output's end, or an order of contraction.
     """
 
     def __init__(self, builder: Builder, layout: Layout, names: Mapping[str, Bound], shapes, flow):

@@ -44,7 +44,7 @@ def operation_name(instruction: Instruction) -> str:
     return _OPERATIONS[instruction.unit, instruction.operation]
 
 
-def describe(number: int, instruction: Instruction) -> str:
+def instruction_line(number: int, instruction: Instruction) -> str:
     """Return an instruction as a line: number, unit, operation, label, loops, operands, waits.
 
     Notes

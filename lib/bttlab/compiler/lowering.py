@@ -38,7 +38,7 @@ class Lowering(Context):
     ----------
     graph : Graph
     flow : str or tuple of int
-        Order of contraction of the linear layers (`linear.FLOWS`).
+        Order of contraction of the linear layers (`linear.MERGED`).
     kept : int
         Number of matrices of `keepable` that are kept for the backward pass, the first ones; the rest are recomputed.
 

@@ -105,7 +105,7 @@ class Program:
         header[0, : 4 + len(sections)] = [M.MAGIC, M.VERSION, M.digest, len(instructions), *sections]
         limits = [span + 1 for span in self.offset_span]
         header[1, : 3 + len(limits)] = [*self.limits, *limits]
-        descriptions, tables = self.builder.functions.describe()
+        descriptions, tables = self.builder.functions.packed()
         shuffles = np.zeros((M.SHUFFLE_ENTRIES, 2, LANES), np.uint16)
         for n, (into, out) in enumerate(zip(self.builder.entry_in, self.builder.entry_out, strict=True)):
             shuffles[n] = into, out

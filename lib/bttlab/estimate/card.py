@@ -10,11 +10,11 @@ from bttlab.compiler.compiled import PROGRAMS, Flow, chosen_flow
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.estimate.constants import modelled
+from bttlab.estimate.counts import STAGES, Work, epoch_work, program_works
 from bttlab.estimate.memory import MemoryMap, memory_map
 from bttlab.estimate.power import Power, PowerLevels, power
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.resources import Resources, resources
-from bttlab.estimate.work import STAGES, Work, epoch_work, program_works
 from bttlab.model.choices import PAPER_FLOW
 from bttlab.model.config import ModelConfig, Optimizer
 from bttlab.util.errors import BttlabError

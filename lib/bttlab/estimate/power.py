@@ -12,10 +12,10 @@ from typing import Any
 
 from bttlab.compiler.machine import M
 from bttlab.estimate.constants import band, constant, read_data
+from bttlab.estimate.counts import Work
 from bttlab.estimate.geometry import URAM_BITS, URAM_WORDS
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
 from bttlab.estimate.resources import Resources
-from bttlab.estimate.work import Work
 from bttlab.util.quantities import Quantity
 
 PICO = 1e-12

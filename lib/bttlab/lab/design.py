@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bttlab.estimate.card import CLOCK_MHZ, Estimate, estimate
-from bttlab.model import FLOWS, PAPER_FLOW, ModelConfig
+from bttlab.model import FLOW_TITLES, PAPER_FLOW, ModelConfig
 
 FEED_FORWARD = ("first", "second")  # of an encoder's layers
 
@@ -18,7 +18,7 @@ class Design:
     encoders, rank : int
         Of the model; the rank is that of its linear layers, unless they have their own.
     flow : str
-        Order of contraction: one of `bttlab.model.FLOWS`.
+        Order of contraction: one of `bttlab.model.FLOW_TITLES`.
     optimizer : {"sgd", "momentum", "adamw"}
     feed_forward : int, optional
         Rank of the two layers between which GELU stands; by default `rank`.
@@ -51,4 +51,4 @@ class Design:
     def __str__(self) -> str:
         rank = f"{self.rank}" if self.feed_forward == self.rank else f"{self.rank} and {self.feed_forward}"
         encoders = f"{self.encoders} encoder{'s' * (self.encoders != 1)}"
-        return f"{encoders}, rank {rank}, {FLOWS[self.flow]}, {self.optimizer}, {self.clock_mhz} MHz"
+        return f"{encoders}, rank {rank}, {FLOW_TITLES[self.flow]}, {self.optimizer}, {self.clock_mhz} MHz"

@@ -13,16 +13,16 @@ import numpy as np
 
 from bttlab.estimate.card import CLOCK_MHZ, LEAST_CLOCK, Estimate
 from bttlab.estimate.constants import MODEL_VERSION
-from bttlab.estimate.work import SHOWN_UNITS
+from bttlab.estimate.counts import SHOWN_UNITS
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.design import Design
 from bttlab.lab.explorer import Explorer, control, row, slider
 from bttlab.lab.notebook_inputs import budget
-from bttlab.model import FLOWS, OPTIMIZERS
+from bttlab.model import FLOW_TITLES, OPTIMIZERS
 from bttlab.util.errors import BttlabError
 
 RANKS = budget((4, 8, 12, 16), (8, 12))
-MARKERS = dict(zip(FLOWS, "osD", strict=True))
+MARKERS = dict(zip(FLOW_TITLES, "osD", strict=True))
 MOST_ENCODERS = 8
 
 
@@ -87,7 +87,7 @@ class Programs:
 
 def grid(encoders: int) -> list[Design]:
     """Return the programs that are drawn beside each other."""
-    return [Design(encoders, rank, flow) for flow in FLOWS for rank in RANKS]
+    return [Design(encoders, rank, flow) for flow in FLOW_TITLES for rank in RANKS]
 
 
 class DesignExplorer(Explorer):
@@ -98,7 +98,7 @@ class DesignExplorer(Explorer):
         self.rank = slider(design.rank, 1, max(RANKS), "rank")
         self.feed_forward = slider(design.feed_forward, 1, max(RANKS), "feed-forward")
         self.clock = slider(design.clock_mhz, LEAST_CLOCK, CLOCK_MHZ, "clock (MHz)")
-        options = [(words, name) for name, words in FLOWS.items()]
+        options = [(words, name) for name, words in FLOW_TITLES.items()]
         self.flow = control(widgets.Dropdown, "flow", options=options, value=design.flow)
         self.optimizer = control(widgets.Dropdown, "optimizer", options=OPTIMIZERS, value=design.optimizer)
         self.design, self.estimate = design, None
@@ -179,7 +179,7 @@ class DesignExplorer(Explorer):
         axes = self._space
         axes.clear()
         style(axes, "Click on a program", "parameters (thousand)", "energy of an epoch (J, modelled)")
-        for colour, (flow, name) in zip(PALETTE, FLOWS.items(), strict=False):
+        for colour, (flow, name) in zip(PALETTE, FLOW_TITLES.items(), strict=False):
             points = {design.rank: _figures(estimate) for design, estimate in shown.items() if design.flow == flow}
             if points:
                 places = zip(*(points[rank] for rank in sorted(points)), strict=True)

@@ -7,9 +7,9 @@ from bttlab.card.layer import LayerRun, autograd_errors, layer_program, run_laye
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import ENGINE_1
 from bttlab.compiler.layer import LayerProgram
-from bttlab.compiler.listing import describe
+from bttlab.compiler.listing import instruction_line
 from bttlab.compiler.timing import time_program
-from bttlab.model import FLOWS
+from bttlab.model import FLOW_TITLES
 from bttlab.tensor import Order, order_cost, order_of
 
 TOLERANCE = 1e-5  # of the largest element of a tensor: FP32 has seven digits
@@ -19,7 +19,7 @@ def compare_flows(layer: Any, tokens: int, own: Mapping[str, Any]) -> None:
     """Print the arithmetic, memory and cycles of custom paths and of the known flows, compiled the same way."""
     shape = layer.out_modes, layer.in_modes, [core.shape[2] for core in layer.used_cores()][:-1]
     orders = {name: Order.of(order) for name, order in own.items()}
-    orders |= {name: order_of(name, tokens, *shape) for name in reversed(FLOWS)}
+    orders |= {name: order_of(name, tokens, *shape) for name in reversed(FLOW_TITLES)}
     print(f"{tokens} tokens{'multiply-accumulates':>32}{'peak elements':>15}{'cycles (modelled)':>19}")
     for name, order in orders.items():
         cost = order_cost(order, tokens, *shape)
@@ -38,7 +38,7 @@ def show_program(program: LayerProgram, most: int = 8) -> None:
     """Print the engines' first instructions and the number of all."""
     shown = [(n, i) for n, i in enumerate(program.forward) if i.unit <= ENGINE_1][:most]
     for number, instruction in shown:
-        print(describe(number, instruction))
+        print(instruction_line(number, instruction))
     print(f"{len(shown)} of {len(program.forward)} instructions; most=100 shows all of the engines")
 
 

@@ -2,7 +2,7 @@ from .batches import batch_logits as batch_logits
 from .batches import batch_losses as batch_losses
 from .batches import equal_length_batches as equal_length_batches
 from .batches import predict_in_batches as predict_in_batches
-from .choices import FLOWS as FLOWS
+from .choices import FLOW_TITLES as FLOW_TITLES
 from .choices import LANGUAGE_MODEL as LANGUAGE_MODEL
 from .choices import LEARNING_RATES as LEARNING_RATES
 from .choices import OPTIMIZERS as OPTIMIZERS

@@ -36,7 +36,7 @@ def test_every_method_says_what_it_is(name):
 def test_names_come_with_parameters_and_join():
     tensor, lion = parse("tensor:rank=4,rate_factor=2+lion")
     assert (tensor.rank, tensor.rate_factor, lion.name) == (4, 2.0, "lion")
-    assert (tensor.describe(), lion.describe()) == ("tensor:rank=4,rate_factor=2.0", "lion")
+    assert (tensor.full_name(), lion.full_name()) == ("tensor:rank=4,rate_factor=2.0", "lion")
     assert parse("dense") == ()
 
 
