@@ -5,7 +5,6 @@ import tracemalloc
 
 import pytest
 
-from bttlab.cli import main
 from bttlab.data.store import store_corpus
 from bttlab.runs import RunError, remember, runs_table
 from bttlab.runs.export import to_csv
@@ -27,11 +26,7 @@ def export_table(path):
     to_csv(runs_table([]), path)
 
 
-def draw_timeline(path):
-    assert main(["program", "--encoders", "1", "--tokens", "4", "--gantt", str(path)]) == 0
-
-
-@pytest.mark.parametrize("write", [lambda path: write_file(path, "content"), export_table, draw_timeline])
+@pytest.mark.parametrize("write", [lambda path: write_file(path, "content"), export_table])
 def test_a_link_is_replaced_and_not_followed(tmp_path, write):
     (tmp_path / "profile").write_text("as it was")
     output = tmp_path / "output.png"
