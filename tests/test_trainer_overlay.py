@@ -29,6 +29,7 @@ MODEL = ModelConfig()
 SMALL_RANK = ModelConfig(linear_rank=8)
 SNIPS = ModelConfig().with_vocabulary(11_428)  # words of its training split, their classes and the special tokens
 OWN_RANKS = ModelConfig(ranks={"encoders.0.query": 6, "slot_pooler": 9})
+LONG = pytest.mark.long
 SMALL = ModelConfig(heads=4, sequence_length=40).with_hidden_size(256)
 
 
@@ -139,8 +140,8 @@ def test_an_update_of_several_samples_is_the_references(trainer, samples, optimi
     "config",
     [
         SMALL_RANK,
-        pytest.param(ModelConfig(encoders=4), marks=pytest.mark.long),
-        pytest.param(ModelConfig(encoders=6), marks=pytest.mark.long),
+        pytest.param(ModelConfig(encoders=4), marks=LONG),
+        pytest.param(ModelConfig(encoders=6), marks=LONG),
         SNIPS,
     ],
     ids=("rank 8", "4 encoders", "6 encoders", "vocabulary of SNIPS"),
@@ -243,8 +244,8 @@ def configuration(run) -> dict:
     ("options", "config", "flow"),
     [
         (["--rank", "8"], SMALL_RANK, "bidirectional"),
-        (["--rank", "12,encoders.0.query=6,slot_pooler=9"], OWN_RANKS, "bidirectional"),
-        (["--flow", "right_to_left"], MODEL, "right_to_left"),
+        pytest.param(["--rank", "12,encoders.0.query=6,slot_pooler=9"], OWN_RANKS, "bidirectional", marks=LONG),
+        pytest.param(["--flow", "right_to_left"], MODEL, "right_to_left", marks=LONG),
         (["--flow", "auto", "--hidden-size", "256", "--heads", "4", "--sequence-length", "40"], SMALL, "auto"),
     ],
     ids=("rank", "ranks", "flow", "sizes"),
@@ -290,7 +291,7 @@ def test_a_run_that_goes_on_with_another_overlay_program_or_device_says_so(comma
         pytest.param(
             ["--encoders", "6", "--rank", "13", "--optimizer", "adamw"],
             "choose sgd, or ranks up to 12 or up to 5",
-            marks=pytest.mark.long,
+            marks=LONG,
         ),
         (["--overlay", "missing"], "no overlay 'missing'"),
         (["--overlay", "other.xclbin", "--trust"], "not the training processor"),
