@@ -13,6 +13,7 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
+@pytest.mark.long
 def test_estimate_of_the_papers_models_on_atis(capsys, atis_lengths):
     lengths = [f"{length}:{count}" for length, count in atis_lengths.items()]
     code, out, _ = run(capsys, "estimate", "--encoders", "2", "4", "6", "--lengths", *lengths, "--json")
@@ -51,7 +52,7 @@ def test_an_optimizer_with_state(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--clock", "200", "20"], "a clock of 20 MHz"),
+        (["--encoders", "1", "--clock", "200", "20"], "a clock of 20 MHz"),
         (["--rank", "0"], "linear_rank is 0"),
         (["--lengths", "x"], "--lengths x: give one mean"),
         (["--lengths", "5:0"], "--lengths 5:0"),

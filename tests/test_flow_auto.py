@@ -13,6 +13,7 @@ from bttlab.model import ModelConfig
 
 ONE = ModelConfig(encoders=1)
 SMALL = replace(ModelConfig(encoders=1, heads=2).with_hidden_size(128), linear_rank=8)
+LONG = pytest.mark.long
 LENGTHS = {4: 10, 11: 30, 20: 5}
 
 
@@ -21,7 +22,8 @@ def cycles(program, lengths) -> int:
 
 
 @pytest.mark.parametrize(
-    ("config", "flow"), [(SMALL, "bidirectional"), (replace(ONE, linear_rank=24), (2, 2))], ids=["narrow", "rank 24"]
+    ("config", "flow"),
+    [(SMALL, "bidirectional"), pytest.param(replace(ONE, linear_rank=24), (2, 2), marks=LONG)],
 )
 def test_it_is_the_fastest_in_every_configuration(config, flow):
     program, paper = compile_program(config, flow="auto", lengths=LENGTHS), compile_program(config)

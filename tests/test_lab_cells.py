@@ -4,16 +4,14 @@ import gc
 from types import SimpleNamespace
 
 import matplotlib
-import pytest
 import torch
 from ipywidgets.widgets.widget import _instances
 
 from bttlab.lab import CompressionExplorer, cells
 
 
-@pytest.mark.parametrize("backend", ["agg", "module://ipympl.backend_nbagg"])
-def test_a_cell_that_is_run_again_leaves_no_widgets(monkeypatch, backend):
-    monkeypatch.setattr(matplotlib, "get_backend", lambda: backend)
+def test_a_cell_that_is_run_again_leaves_no_widgets(monkeypatch):
+    monkeypatch.setattr(matplotlib, "get_backend", lambda: "module://ipympl.backend_nbagg")
     matrix = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
 
     def run(number: int, cell: str = "a") -> CompressionExplorer:
@@ -37,7 +35,7 @@ def test_a_cell_that_is_run_again_leaves_no_widgets(monkeypatch, backend):
     # `Out` still has the explorers of before, with neither pictures nor canvases.
     assert not other._figures[0].axes and not other._live._canvases
     canvases = [one for one in gc.get_objects() if type(one).__name__ == "WholePictures"]
-    assert len(canvases) == (4 if "ipympl" in backend else 0)  # two of each cell
+    assert len(canvases) == 4  # two of each cell
 
 
 def test_what_a_widget_shows_stays_in_the_notebook(monkeypatch):

@@ -12,6 +12,7 @@ from subprocess_env import environment
 
 from conftest import ROOT
 
+LONG = pytest.mark.long
 SLOW = ("torch", "scipy", "setuptools", "pkg_resources", "distutils", "ipywidgets", "pandas", "matplotlib", "dask")
 
 
@@ -20,9 +21,9 @@ def _python(code: str) -> str:
     return subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("name", ["bttlab.card", "bttlab.lab", "bttlab.model", "bttlab.tensor.cost"])
-def test_slow_packages_wait(name):
-    assert _python(f"import {name}, sys; print(*sorted(set({SLOW}) & sys.modules.keys()))") == "\n"
+def test_slow_packages_wait():
+    names = "bttlab.card, bttlab.lab, bttlab.model, bttlab.tensor.cost"
+    assert _python(f"import {names}, sys; print(*sorted(set({SLOW}) & sys.modules.keys()))") == "\n"
 
 
 def test_what_pynq_delivers_notebooks_with_is_there_when_asked_for():
@@ -44,7 +45,7 @@ def test_the_lab_has_names_of_its_own_of_bttlabs_plugins_and_of_other_packages()
     assert {"Dashboard", "check", "CostExplorer"} <= {*dir(bttlab.lab)}
 
 
-@pytest.mark.parametrize(("asked", "threads"), [({}, 1), ({"OMP_NUM_THREADS": "2"}, 2)])
+@pytest.mark.parametrize(("asked", "threads"), [({}, 1), pytest.param({"OMP_NUM_THREADS": "2"}, 2, marks=LONG)])
 def test_a_notebook_has_one_thread_of_pytorch_unless_asked(asked, threads):
     code = (
         "from IPython.core.interactiveshell import InteractiveShell; InteractiveShell.instance(); import torch; "

@@ -26,7 +26,7 @@ SECOND = (ENGINE_1, DRAIN_0 + 1, SHUFFLE)  # units of the second thread
 MODEL = ModelConfig()
 
 
-@pytest.mark.parametrize("flow", ["bidirectional", "auto", "right_to_left"])
+@pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", pytest.param("auto", marks=pytest.mark.long)])
 def test_an_instruction_waits_for_all_that_the_compiler_knows_to_conflict(flow):
     """By the vectors that the compiler takes each to access: for the longest sample, where both know the same ones."""
     program = compiled_program(MODEL, flow=flow).program

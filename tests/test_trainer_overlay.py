@@ -246,7 +246,12 @@ def configuration(run) -> dict:
         (["--rank", "8"], SMALL_RANK, "bidirectional"),
         pytest.param(["--rank", "12,encoders.0.query=6,slot_pooler=9"], OWN_RANKS, "bidirectional", marks=LONG),
         pytest.param(["--flow", "right_to_left"], MODEL, "right_to_left", marks=LONG),
-        (["--flow", "auto", "--hidden-size", "256", "--heads", "4", "--sequence-length", "40"], SMALL, "auto"),
+        pytest.param(
+            ["--flow", "auto", "--hidden-size", "256", "--heads", "4", "--sequence-length", "40"],
+            SMALL,
+            "auto",
+            marks=LONG,
+        ),
     ],
     ids=("rank", "ranks", "flow", "sizes"),
 )
