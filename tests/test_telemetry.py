@@ -12,6 +12,7 @@ from pynq.pmbus import DataRecorder
 from bttlab.card import EmulatedU50
 from bttlab.card.telemetry import Telemetry, board_sensors
 from bttlab.estimate.power import PowerLevels
+from fake_trainer import until
 
 from emulated_kernels import container
 
@@ -96,7 +97,7 @@ def test_the_data_recorder_sees_a_running_kernel(tmp_path):
         recorder.mark()
         overlay.spin_1.call(calls, 500)
         recorder.mark()
-        time.sleep(0.3)
+        until(lambda: recorder.frame["board_power"].iloc[-1] < recorder.frame["board_power"].max() - 3)
     frame = recorder.frame
     means = frame.groupby("Mark")["board_power"].max()
     assert means[1] > means[0] + 5 and means[1] > 26
