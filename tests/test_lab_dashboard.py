@@ -1,6 +1,5 @@
 """The dashboard without a browser: what its buttons do, what it says, and what it leaves behind."""
 
-import csv
 import gc
 import io
 import threading
@@ -21,7 +20,7 @@ from bttlab.lab.dashboard_figure import DashboardFigure, View
 from bttlab.lab.dashboard_runs import MOST_LOSSES, MOST_POINTS, BesideRun, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.energy_meters import EnergyMeter, PowerMeter
-from bttlab.lab.run_export import curves_csv, ratios
+from bttlab.lab.run_words import ratios
 from bttlab.model import ModelConfig, NumericalFault
 from bttlab.model.loop import CHUNK_SECONDS
 from bttlab.util.quantities import Quantity
@@ -77,11 +76,6 @@ def test_a_run_to_its_end_and_its_losses_in_the_figure(board_of):
     size = Image.open(io.BytesIO(board._live.widget.children[0].value)).size
     assert size == (830, 950)  # sharp at a device ratio of 2
     assert mean.get_ydata()[-1] == pytest.approx(run.losses[-100:].mean())
-    board._view["smoothing"].value = 20
-    assert board._figure.loss.lines[1].get_ydata()[-1] == pytest.approx(run.losses[-20:].mean())
-    assert "mean of 20" in board._figure.loss.get_title("left")
-    board._view["logarithmic"].value = True
-    assert board._figure.loss.get_yscale() == "log" and board._figure.loss.get_ylim()[0] < run.losses[-20:].mean()
     board._view["across"].value = "time"
     assert board._figure.loss.lines[1].get_xdata()[-1] == pytest.approx(run.seconds)
     assert board._figure.dev.lines[0].get_xdata()[-1] == pytest.approx(run.seconds)
@@ -262,20 +256,13 @@ def test_a_modelled_energy_is_drawn_with_its_band(board_of):
 
 
 @pytest.mark.long
-def test_the_curves_as_a_table_and_in_words(board_of):
+def test_the_runs_in_words(board_of):
     board = board_of(PretendTrainer(), meter=PowerMeter(lambda: 40.0, "a meter"))
     board._ipython_display_()
     board.start()
     board.wait()
-    rows = list(csv.DictReader(io.StringIO(curves_csv(board.runs))))
-    losses = {int(row["samples"]): float(row["loss"]) for row in rows if row["loss"]}
-    assert losses == {k: pytest.approx(1 / k) for k in range(1, 301)}
-    assert rows[-1]["intent_accuracy"] == "1.0" and float(rows[-1]["joules"]) == pytest.approx(
-        40 * board.runs[0].seconds
-    )
     assert "J so far (measured: a meter)" in board._status.value and "time and energy measured" in _names(board)[0]
     assert "finished after 300 of 300 samples" in board._words.value and "slot F1 100.0 %" in board._words.value
-    assert "download='runs.csv'" in board._files.value and "download='runs.png'" in board._files.value
 
 
 def test_only_buttons_that_do_something_can_be_pressed(board_of):

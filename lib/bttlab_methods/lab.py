@@ -17,6 +17,7 @@ from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.dashboard_runs import EVALUATIONS, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.energy_meters import torch_meter
+from bttlab.lab.explorer import button
 from bttlab.lab.picture import FIGURE_CLASS, describe, hidden
 from bttlab.lab.workload import Workload
 from bttlab.model import predict_in_batches
@@ -172,8 +173,7 @@ class MethodsLab:
         )
         self._text.layout.width = "560px"
         self._text.observe(lambda _: self._check(), "value")
-        self._train = widgets.Button(description="Train", icon="play", layout={"width": "105px"})
-        self._train.on_click(lambda _: self.train())
+        self._train = button("Train", "play", self.train)
         self._message = widgets.HTML()
         self._picture = widgets.Image(format="png", layout={"display": "none"})
         self._picture.add_class(FIGURE_CLASS)

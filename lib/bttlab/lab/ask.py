@@ -12,7 +12,7 @@ from bttlab.data import Corpus, Vocabulary
 from bttlab.data.corpus import OUTSIDE
 from bttlab.data.spans import Labelled, Span, percent
 from bttlab.lab.cells import Kept, close_widgets, close_with_cell
-from bttlab.lab.explorer import row
+from bttlab.lab.explorer import button, row
 from bttlab.lab.picture import FULL_WIDTH, alert
 from bttlab.model import Trainer
 from bttlab.runs.labelling import label, split_words
@@ -55,13 +55,12 @@ class Ask:
             style=style,
             layout={"width": "560px", "max_width": FULL_WIDTH},
         )
-        self._button = widgets.Button(description="Ask", icon="question", layout={"width": "90px"})
         self._message, self._unknown = widgets.HTML(), widgets.HTML()
         self._answer = widgets.VBox(layout={"overflow": "visible"})
-        self.widget = widgets.VBox([row(self._text, self._button), self._message, self._answer, self._unknown])
+        line = row(self._text, button("Ask", "question", self.ask, "90px"))
+        self.widget = widgets.VBox([line, self._message, self._answer, self._unknown])
         self._saved = Kept(self.widget)
         self._text.observe(lambda change: change["new"].strip() and self.ask(), "value")
-        self._button.on_click(lambda _: self.ask())
         if sentence:
             self.ask(sentence)
 

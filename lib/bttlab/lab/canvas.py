@@ -5,7 +5,6 @@ Any thread may draw, one at a time: `draw` holds the figure's lock, and so does 
 """
 
 import functools
-import io
 import threading
 import time
 import uuid
@@ -15,7 +14,6 @@ import ipywidgets
 import matplotlib
 from matplotlib.backend_bases import FigureCanvasBase, LocationEvent
 from matplotlib.figure import Figure
-from PIL import Image
 
 from bttlab.lab.cells import Kept, close_widgets
 from bttlab.lab.charts import to_png
@@ -170,15 +168,13 @@ class LiveFigures:
         """Make room for the kept pictures in the cell's output."""
         self._kept.display()
 
-    def keep(self, caption: str) -> bytes | None:
-        """Keep the pictures, with a caption for screen readers; return them as one PNG if they are displayed."""
+    def keep(self, caption: str) -> None:
+        """Keep the pictures, if they are displayed, with a caption for screen readers."""
         if not (self.is_displayed and self._canvases):  # not yet, or closed
-            return None
+            return
         with self.lock:
-            pictures = [to_png(figure, scale=2) for figure in self._figures]
-        tags = [image_tag(figure, png, caption) for figure, png in zip(self._figures, pictures, strict=True)]
+            tags = [image_tag(figure, to_png(figure, scale=2), caption) for figure in self._figures]
         self._kept.update("".join(tags), caption, DARK)
-        return _beside(pictures)
 
     def close(self) -> None:
         """Close the canvases; who still has this object, as a notebook's `Out` has, keeps no pictures by it."""
@@ -188,16 +184,3 @@ class LiveFigures:
             for figure in self._figures:
                 figure.clear()
                 FigureCanvasBase(figure)  # in place of the one with the pictures
-
-
-def _beside(pictures: Sequence[bytes]) -> bytes:
-    """Return PNGs side by side in one."""
-    images = [Image.open(io.BytesIO(png)) for png in pictures]
-    both = Image.new("RGB", (sum(image.width for image in images), max(image.height for image in images)), "white")
-    left = 0
-    for image in images:
-        both.paste(image, (left, 0))
-        left += image.width
-    buffer = io.BytesIO()
-    both.save(buffer, "png")
-    return buffer.getvalue()

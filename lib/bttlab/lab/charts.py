@@ -126,7 +126,7 @@ def draw_megabytes(axes: Axes, rows: Sequence[tuple[str, str, tuple[float, float
     rows : sequence of (str, str, (float, float, float) or None)
         Label, colour, and bytes (low, middle, high).
     """
-    text, dot, above = (8.5, 7, 7) if len(rows) <= 4 else (7, 4, 3)  # points: what has room between two rows
+    text, dot, above = (8, 7, 7) if len(rows) <= 4 else (7, 4, 3)  # points: what has room between two rows
     for row, (label, colour, band) in enumerate(rows):
         if band is not None:
             low, middle, high = (value / 1e6 for value in band)

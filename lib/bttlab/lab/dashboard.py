@@ -16,13 +16,12 @@ from IPython.display import display
 
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.cells import close_widgets
-from bttlab.lab.charts import SMOOTHING
 from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, BesideRun, DashboardRun
 from bttlab.lab.dashboard_targets import Target
-from bttlab.lab.explorer import control, row
+from bttlab.lab.explorer import button, control, row
 from bttlab.lab.picture import alert, hidden, until_stale
-from bttlab.lab.run_export import curves_csv, describe_runs, download_link, ratios
+from bttlab.lab.run_words import describe_runs, ratios
 from bttlab.model import LEARNING_RATES
 from bttlab.runs.evaluation import scores_in_words
 from bttlab.util.errors import BttlabError
@@ -30,7 +29,6 @@ from bttlab.util.threads import Thread
 
 REDRAW_SECONDS = 1.0  # a drawing takes a tenth of it
 KEEP_SECONDS = 15.0  # between two updates of the figure that stays in the notebook
-SMOOTHINGS = [("1 sample", 1), ("20 samples", 20), ("100 samples", SMOOTHING), ("500 samples", 500)]
 STOP_SECONDS = 10.0  # that closing waits for a run to end and to be saved
 _open: dict[str, "Dashboard"] = {}
 
@@ -123,21 +121,17 @@ class Dashboard:
             ("Stop", "stop", self.stop),
             ("Clear", "trash", self.clear),
         ):
-            button = widgets.Button(description=label, icon=icon, layout={"width": "105px"})
-            button.on_click(lambda _, action=action: action())
-            self._buttons[label] = button
+            self._buttons[label] = button(label, icon, action)
         kinds = [(words.partition(" (")[0], name) for name, words in ACCOUNTINGS.items()]
         axes = [(words.partition(" (")[0], name) for name, words in ACROSS.items()]
         self._view = {
             "across": control(widgets.Dropdown, "across", "230px", 50, options=axes),
-            "smoothing": control(widgets.Dropdown, "mean of", "190px", 60, options=SMOOTHINGS, value=SMOOTHING),
-            "logarithmic": widgets.Checkbox(description="logarithmic loss", indent=False, layout={"width": "150px"}),
             "memory": control(widgets.Dropdown, "memory", "200px", 60, options=kinds, value=accounting),
             "draw": control(widgets.Dropdown, "draw", "150px", 40, options=["energy", "power"]),
         }
         for one in self._view.values():
             one.observe(lambda _: self._draw(), "value")
-        self._status, self._message, self._ratios, self._files = (widgets.HTML() for _ in range(4))
+        self._status, self._message, self._ratios = (widgets.HTML() for _ in range(3))
         self._words = widgets.HTML(hidden(describe_runs([])))
         parts = [
             row(self._choice, self._optimizer, self._seed, self._rate, self._samples),
@@ -145,7 +139,7 @@ class Dashboard:
             self._status,
             self._message,
             self._live.widget,
-            row(*self._view.values(), self._files),
+            row(*self._view.values()),
             self._ratios,
             self._words,
         ]
@@ -334,11 +328,7 @@ class Dashboard:
         with self._lock:
             words = describe_runs(self.runs)
             self._words.value = hidden(words)
-            if png := self._live.keep(words):
-                table = curves_csv(self.runs).encode()
-                self._files.value = download_link("runs.png", "image/png", png) + download_link(
-                    "runs.csv", "text/csv", table
-                )
+            self._live.keep(words)
 
     # --- the rest
 
@@ -352,8 +342,8 @@ class Dashboard:
             "Stop": run is not None,
             "Clear": any(not getattr(run, "of", run).active for run in self.runs),
         }
-        for name, button in self._buttons.items():
-            button.disabled = not may[name]
+        for name, allowed in may.items():
+            self._buttons[name].disabled = not allowed
 
     @property
     def _learning_rate(self) -> float:

@@ -52,10 +52,6 @@ class View:
     ----------
     across : {"samples", "time", "energy", "here"}
         The horizontal axis; the energy panel has samples instead of energy.
-    logarithmic : bool
-        Of the loss axis.
-    smoothing : int
-        Samples in the moving mean of the losses.
     memory : str
         One of `ACCOUNTINGS`: data in use, or the whole footprint.
     draw : {"energy", "power"}
@@ -63,8 +59,6 @@ class View:
     """
 
     across: str = "samples"
-    logarithmic: bool = False
-    smoothing: int = SMOOTHING
     memory: str = "footprint"
     draw: str = "energy"
 
@@ -114,23 +108,21 @@ class DashboardFigure:
         axes.set_xlim(0, max((_extent(run, across) for run in runs), default=100))
 
     def _draw_loss(self, runs: Sequence[DashboardRun]) -> None:
-        axes, view, kinds, lows, tops = self.loss, self._view, set(), [], []
-        self._style(axes, f"Loss, and mean of {view.smoothing} (measured)", "loss", view.across, runs)
+        axes, view, kinds, tops = self.loss, self._view, set(), []
+        self._style(axes, f"Loss, and mean of {SMOOTHING} (measured)", "loss", view.across, runs)
         for number, (run, colour) in enumerate(_coloured(runs), 1):
             counts, losses, every = run.curve
-            means, shown = smooth(losses, max(1, view.smoothing // every)), thinned(losses)
+            means, shown = smooth(losses, max(1, SMOOTHING // every)), thinned(losses)
             x = run.at(counts[shown], view.across)
             axes.plot(x, losses[shown], color=colour, alpha=0.22, linewidth=0.6)
             axes.plot(x, means[shown], color=colour, linewidth=2, label=f"{number}")
             if len(losses):
                 tops.append(max(1.0, 1.1 * float(np.quantile(losses, 0.99))))
-                lows.append(10.0 ** np.floor(np.log10(max(1e-9, means.min()))))
             for count, kind in list(run.marks):
                 at_the_bottom = {"transform": axes.get_xaxis_transform(), "clip_on": False}
                 axes.plot(run.at([count], view.across), [0], _SHAPES[kind], color=colour, gid=kind, **at_the_bottom)
                 kinds.add(kind)
-        axes.set_yscale("log" if view.logarithmic else "linear")
-        axes.set_ylim(min(lows, default=0.01) if view.logarithmic else 0, round_up(max(tops, default=8.0)))
+        axes.set_ylim(0, round_up(max(tops, default=8.0)))
         handles = [
             Line2D([], [], color="0.3", marker=_SHAPES[kind], linestyle="", markersize=5, label=_MARK_NAMES[kind])
             for kind in MARKS

@@ -414,7 +414,6 @@ class BaselineRun(DashboardRun):
         super().__init__(*common)
         self._format, self._device, self._mode = format, device, mode
         self._order = self._workload.order(self.total)
-        self._record_name = ""  # as `keep_baseline` chooses
 
     @property
     def setting(self) -> str:
@@ -455,9 +454,7 @@ class ModelledRun(BaselineRun):
 
     def __init__(self, *common: Any, format: str, model: Callable[[Samples], Modelled]):
         super().__init__(*common, format=format, device="cpu", mode="eager")
-        self._model, work = model, self._workload
-        place = self.name.partition(",")[0].replace(" ", "-")
-        self._record_name = f"{work.corpus.name}-{format}-{work.config.slug}-{place}"
+        self._model = model
 
     def _train(self) -> None:
         super()._train()

@@ -1,6 +1,6 @@
 """Base class of the explorers: sliders, figures, a line of results, a message for a bad choice."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Timer
 from typing import Any
@@ -103,6 +103,13 @@ def control(kind: type, name: str, width: str = "250px", name_width: int = 85, *
     """Return a control with its name on the left, of a width of its own."""
     style = {"description_width": f"{name_width}px"}
     return kind(description=name, style=style, layout={"width": width}, **keywords)
+
+
+def button(name: str, icon: str, action: Callable[[], Any], width: str = "105px", **keywords: Any) -> widgets.Button:
+    """Return a button that does something when it is clicked."""
+    made = widgets.Button(description=name, icon=icon, layout={"width": width}, **keywords)
+    made.on_click(lambda _: action())
+    return made
 
 
 def slider(value: int, least: int, most: int, name: str, width: str = "250px") -> widgets.IntSlider:

@@ -9,14 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from bttlab.lab.charts import PALETTE, new_figure, style
-from bttlab.lab.explorer import Explorer, control, row, slider
+from bttlab.lab.explorer import Explorer, button, control, row, slider
 from bttlab.lab.flow_trace import PASSES, FlowTrace, TraceStep, trace_flow
 from bttlab.model import ModelConfig
 from bttlab.tensor import FLOWS, Order
 
 FLOW_NAMES = {"right_to_left": "right to left", "bidirectional": "bi-directional", "reconstruct": "reconstruct"}
 MOST_TOKENS, MOST_RANK = 128, 64
-_ARROWS = (("step-backward", "one step back"), ("step-forward", "one step on"))
 _SMALL = 8.5
 _KINDS = {"t": "0.3", "i": PALETTE[0], "j": PALETTE[1], "r": PALETTE[2]}  # tokens, output modes, input modes, ranks
 _MEANINGS = {"i": "output modes", "j": "input modes", "r": "ranks", "t": "tokens"}
@@ -55,9 +54,8 @@ class FlowExplorer(Explorer):
         self.tokens = slider(tokens, 1, MOST_TOKENS, "tokens")
         self.rank = slider(rank, 1, MOST_RANK, "rank")
         self.step = slider(1, 1, 12, "step")
-        back, on = (widgets.Button(icon=icon, tooltip=tip, layout={"width": "45px"}) for icon, tip in _ARROWS)
-        back.on_click(lambda _: self._move(-1))
-        on.on_click(lambda _: self._move(1))
+        back = button("", "step-backward", lambda: self._move(-1), "45px", tooltip="one step back")
+        on = button("", "step-forward", lambda: self._move(1), "45px", tooltip="one step on")
         self.trace: FlowTrace | None = None
         self.step_shown: TraceStep | None = None
         figures = [new_figure(width, height) for width, height in ((8.3, 2.5), (4.15, 2.9), (4.15, 2.9))]

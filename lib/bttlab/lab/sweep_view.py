@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
-from bttlab.lab.explorer import row
+from bttlab.lab.explorer import button, row
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.picture import describe as describe_figure
 from bttlab.runs import runs_folder
@@ -57,10 +57,8 @@ class SweepView:
         self._panels = [figure.subplots() for figure in self._figures]
         self._live = LiveFigures(self._figures)
         self._status, self._words = widgets.HTML(), widgets.HTML()
-        self._start = widgets.Button(description="Start", icon="play")
-        self._stop = widgets.Button(description="Stop", icon="stop", disabled=True)
-        self._start.on_click(lambda _: self.start())
-        self._stop.on_click(lambda _: self.sweep.stop())
+        self._start = button("Start", "play", self.start)
+        self._stop = button("Stop", "stop", lambda: self.sweep.stop(), disabled=True)
         parts = [row(self._start, self._stop), self._status, self._live.widget, self._words]
         if warning := open_to_all(scheduler):
             parts.append(widgets.HTML(alert(warning)))

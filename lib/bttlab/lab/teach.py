@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from html import escape
 from math import log
 from pathlib import Path
-from typing import Any
 
 import ipywidgets as widgets
 import numpy as np
@@ -18,7 +17,7 @@ from bttlab.data.spans import Labelled, Span, percent
 from bttlab.data.store import files_of, store_corpus
 from bttlab.lab.ask import Ask, guarded
 from bttlab.lab.energy_meters import EnergyMeter, meter_of
-from bttlab.lab.explorer import row, slider
+from bttlab.lab.explorer import button, row, slider
 from bttlab.lab.picture import FULL_WIDTH
 from bttlab.model import LEARNING_RATES, NumericalFault, Optimizer, Predictions, Trainer
 from bttlab.util.errors import BttlabError
@@ -102,7 +101,7 @@ class Teach(Ask):
         self._choice.observe(lambda change: self._set(change["new"]), "value")
         self.steps, self.old = slider(STEPS, 1, MOST_STEPS, "steps"), slider(OLD, 0, MOST_OLD, "old per step")
         buttons = ("Train", "graduation-cap", self.train), ("Undo", "undo", self.undo), ("Save", "save", self.save)
-        self._buttons = {name: _button(name, icon, action) for name, icon, action in buttons}
+        self._buttons = {name: button(name, icon, action, "90px") for name, icon, action in buttons}
         self._folder = widgets.Text("taught", description="folder", layout={"width": "220px"})
         self._folder.style.description_width = "60px"
         self._result, self._kept = widgets.HTML(), widgets.HTML()
@@ -411,9 +410,3 @@ def _with(taught: Split, new: Split) -> Split:
     kept = [n for n, words in enumerate(taught.words) if words != new.words[0]]
     columns = ([getattr(taught, name)[n] for n in kept] + getattr(new, name) for name in ("words", "slots", "intents"))
     return Split(*columns)
-
-
-def _button(name: str, icon: str, action: Any) -> widgets.Button:
-    button = widgets.Button(description=name, icon=icon, layout={"width": "90px"})
-    button.on_click(lambda _: action())
-    return button

@@ -1,17 +1,12 @@
-"""Export a dashboard's runs: as text for screen readers, as CSV, as download links."""
+"""A dashboard's runs in words: for screen readers, and as ratios to the card."""
 
-import base64
-import csv
-import io
 from collections.abc import Sequence
 
-from bttlab.lab.charts import SMOOTHING, smooth, thinned
+from bttlab.lab.charts import SMOOTHING
 from bttlab.lab.comparison import over
-from bttlab.lab.dashboard_figure import SCORES, label_of
+from bttlab.lab.dashboard_figure import label_of
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, DashboardRun
 from bttlab.runs.evaluation import scores_in_words
-
-COLUMNS = ("run", "state", "samples", "seconds", "joules", "joules_low", "joules_high", "loss", "mean_of_100")
 
 
 def describe_runs(runs: Sequence[DashboardRun]) -> str:
@@ -54,28 +49,3 @@ def ratios(runs: Sequence[DashboardRun], accounting: str) -> list[str]:
             line += f" ({band}{there.provenance} / {here.provenance})"
         lines.append(f"{number}: {line}")
     return [*lines, str(card.published)] if card else []
-
-
-def curves_csv(runs: Sequence[DashboardRun]) -> str:
-    """Return the runs' curves as CSV: a line for each point of a loss curve, and for each scoring of the dev split."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow([*COLUMNS, *(name for name, _, _ in SCORES)])
-    for number, run in enumerate(runs, 1):
-        (ends, losses, every), scores = run.curve, dict(run.scores)
-        means, shown = smooth(losses, max(1, SMOOTHING // every)), thinned(losses)
-        rows = {int(ends[k]): [float(losses[k]), float(means[k])] for k in shown}
-        history = {count: values for count, *values in run.history if run.meter.provenance}
-        counts = sorted({*rows, *scores})
-        for count, seconds in zip(counts, run.at(counts, "time"), strict=True):
-            values = [scores[count].get(name, "") if count in scores else "" for name, _, _ in SCORES]
-            _, low, middle, high, _ = history.get(count, [""] * 5)
-            joules, loss = (middle, low, high), rows.get(count, [""] * 2)
-            writer.writerow([label_of(number, run), run.state, count, f"{seconds:.6g}", *joules, *loss, *values])
-    return text.getvalue()
-
-
-def download_link(name: str, kind: str, content: bytes) -> str:
-    """Return a link that hands out a file."""
-    data = base64.b64encode(content).decode()
-    return f"<a download='{name}' href='data:{kind};base64,{data}' style='margin-left:1em'>{name}</a>"
