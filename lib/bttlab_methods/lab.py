@@ -17,7 +17,7 @@ from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.dashboard_runs import EVALUATIONS, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.energy_meters import torch_meter
-from bttlab.lab.explorer import button
+from bttlab.lab.explorer import button, control, row
 from bttlab.lab.picture import FIGURE_CLASS, describe, hidden
 from bttlab.lab.workload import Workload
 from bttlab.model import predict_in_batches
@@ -28,8 +28,6 @@ from bttlab_methods.lab_figures import draw_results
 from bttlab_methods.record import RECORDS, by_methods, mean, read_records
 from bttlab_methods.training import LEARNING_RATE
 
-_ROW = {"flex_flow": "row wrap"}
-_GRID = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(100px, auto))", "flex": "1 1 auto"}
 _FAMILIES = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(min(470px, 100%), 1fr))"}
 
 
@@ -140,7 +138,7 @@ class MethodsLab:
         )
         self.dashboard.leave_starting_to_others()
         self._boxes = {
-            name: widgets.Checkbox(description=name, indent=False, layout={"width": "auto"})
+            name: widgets.Checkbox(description=name, indent=False, layout={"width": "auto", "margin": "0 14px 0 0"})
             for name, kind in methods().items()
             if kind.processes == 1
         }
@@ -148,30 +146,17 @@ class MethodsLab:
         for family in FAMILIES:
             boxes = [box for name, box in self._boxes.items() if methods()[name].family == family]
             if boxes:
-                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 125px"})
-                self._groups[family] = widgets.HBox(
-                    [heading, widgets.Box(boxes, layout=_GRID)], layout={"flex": "0 0 auto"}
-                )
-        self._search = widgets.Text(
-            description="search",
-            placeholder="a name, a family, or a word of what it changes",
-            continuous_update=True,
-            style={"description_width": "70px"},
-            layout={"width": "400px"},
-        )
+                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 150px"})
+                self._groups[family] = widgets.HBox([heading, row(*boxes)], layout={"flex": "0 0 auto"})
+        about = "a name, a family, or a word of what it changes"
+        self._search = control(widgets.Text, "search", "400px", 70, placeholder=about)
         self._search.observe(lambda _: self._find(), "value")
-        self._preset = widgets.Dropdown(
-            options=[("choose …", ""), *presets(read_records()).items()],
-            description="preset",
-            layout={"width": "420px"},
-        )
+        offered = [("choose …", ""), *presets(read_records()).items()]
+        self._preset = control(widgets.Dropdown, "preset", "420px", 70, options=offered)
         self._preset.observe(lambda _: self._choose(), "value")
         for box in self._boxes.values():
             box.observe(lambda _: self._write(), "value")
-        self._text = widgets.Text(
-            DENSE, description="together", continuous_update=False, style={"description_width": "70px"}
-        )
-        self._text.layout.width = "560px"
+        self._text = control(widgets.Text, "together", "560px", 70, value=DENSE, continuous_update=False)
         self._text.observe(lambda _: self._check(), "value")
         self._train = button("Train", "play", self.train)
         self._message = widgets.HTML()
@@ -180,9 +165,9 @@ class MethodsLab:
         self._words = widgets.HTML()
         self.widget = widgets.VBox(
             [
-                widgets.HBox([self._search, self._preset], layout=_ROW),
+                row(self._search, self._preset),
                 widgets.Box(list(self._groups.values()), layout=_FAMILIES),
-                widgets.HBox([self._text, self._train], layout=_ROW),
+                row(self._text, self._train),
                 self._message,
                 self.dashboard.widget,
                 self._picture,

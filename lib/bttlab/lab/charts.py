@@ -108,8 +108,6 @@ def draw_band(axes: Axes, x: np.ndarray, band: np.ndarray, colour: str, label: s
     x : ndarray, shape (n,)
     band : ndarray, shape (3, n)
         Low, middle and high.
-    **look
-        Further keywords of `Axes.plot`.
     """
     low, middle, high = band
     axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

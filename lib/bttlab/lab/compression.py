@@ -174,13 +174,7 @@ def _menu(name: str, number: int, modes: Sequence[int]) -> widgets.Dropdown:
 def _draw_train(axes: Axes, shapes: Sequence[tuple[int, int, int]], outputs: int) -> None:
     """Draw a TT: a square for each core, its area in proportion to the elements; bonds with their ranks, modes below.
 
-    Parameters
-    ----------
-    axes : Axes
-        Cleared first.
-    shapes : sequence of (r_prev, n, r_next)
-    outputs : int
-        How many of the cores carry output modes.
+    `shapes` are (r_prev, n, r_next); the first `outputs` cores carry output modes.
     """
     axes.clear()
     axes.set_axis_off()

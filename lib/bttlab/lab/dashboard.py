@@ -60,10 +60,6 @@ class Dashboard:
     ----------
     targets : sequence of Target
         From `card_target`, `baseline_targets`, `modelled_targets`.
-    samples, learning_rate : int, float
-        Initial values of the sliders.
-    most_samples : int
-        End of the samples' slider.
     name : str
         A new dashboard closes an older one of the same name, as when its cell is run again.
     accounting : str

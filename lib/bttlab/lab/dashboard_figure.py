@@ -46,21 +46,11 @@ MEMORY = {"tensors": "Memory: data in use", "footprint": "Memory: whole footprin
 
 @dataclass(frozen=True)
 class View:
-    """Settings of the figure.
+    """Settings of the figure."""
 
-    Attributes
-    ----------
-    across : {"samples", "time", "energy", "here"}
-        The horizontal axis; the energy panel has samples instead of energy.
-    memory : str
-        One of `ACCOUNTINGS`: data in use, or the whole footprint.
-    draw : {"energy", "power"}
-        Of the last panel: joules so far, or watts.
-    """
-
-    across: str = "samples"
-    memory: str = "footprint"
-    draw: str = "energy"
+    across: str = "samples"  # one of `ACROSS`; the energy panel has samples instead of energy
+    memory: str = "footprint"  # one of `MEMORY`
+    draw: str = "energy"  # or "power"
 
 
 class DashboardFigure:

@@ -55,10 +55,6 @@ class DashboardRun:
 
     Parameters
     ----------
-    name : str
-        Device and format, for legends.
-    total : int
-        Samples.
     learning_rate : float
         May be changed at any time; takes effect with the next samples if `follows_learning_rate`.
     workload : Workload, optional
@@ -66,19 +62,12 @@ class DashboardRun:
 
     Attributes
     ----------
-    state : {"ready", "running", "paused", "finished", "stopped", "failed"}
-    error : str
-        Reason of a failure.
     fault : NumericalFault or None
         The failure, if the run can resume from before that sample.
-    begun : str
-        First start: ISO 8601, UTC.
     seconds : float
         Training time on this computer, without pauses, set-up and evaluations (measured).
     device_seconds : float
         On the device: the modelled time of an emulated card or a modelled GPU, else `seconds`.
-    count : int
-        Samples trained on.
     scores : list of (int, dict of str to float)
         Samples trained on, and the scores of the dev split that the model has (`bttlab.runs.evaluation.scores_of`).
     history : list of (int, float, float, float, float, float)
@@ -86,12 +75,8 @@ class DashboardRun:
         high; NaN without a meter), seconds on this computer; every second one is dropped at `MOST_POINTS`.
     memory : dict of str to Quantity
         Bytes that training takes, by the `ACCOUNTINGS` that are known.
-    published : Published or None
-        The paper's ratios for such a run.
     marks : list of (int, str)
         Samples trained on, and what the user did then: one of `MARKS`.
-    is_evaluating : bool
-        Whether the dev split is being scored.
     """
 
     follows_learning_rate = True
@@ -245,8 +230,6 @@ class TrainerRun(DashboardRun, Callback, Control):
 
     Parameters
     ----------
-    *common
-        As for `DashboardRun`.
     trainer : Trainer
         Starts from the workload's initial parameters, and keeps the trained ones.
     is_there : callable, optional

@@ -27,15 +27,8 @@ class FlowExplorer(Explorer):
 
     Parameters
     ----------
-    tokens, rank : int
-        Where the sliders stand at first.
     own : Order or str, optional
         A custom contraction path, or its steps; shown first, as "my own".
-
-    Attributes
-    ----------
-    step_shown : TraceStep
-        The step that is drawn.
     """
 
     def __init__(
@@ -109,15 +102,7 @@ class FlowExplorer(Explorer):
 
 
 def _draw_network(axes: Axes, trace: FlowTrace, step: TraceStep) -> None:
-    """Draw the tensors of a step with their indices; its two operands are marked.
-
-    Parameters
-    ----------
-    axes : Axes
-        Cleared first.
-    step : TraceStep
-        One of the trace's.
-    """
+    """Draw the tensors of a step with their indices; its two operands are marked."""
     axes.clear()
     axes.set_axis_off()
     for k, (kind, meaning) in enumerate(_MEANINGS.items()):

@@ -18,10 +18,6 @@ class TraceStep:
 
     Attributes
     ----------
-    step : Step
-        Name, multiply-accumulates, elements of the result.
-    left, right, result : str
-        Names of the tensors.
     alive : dict of str to int
         Elements of the intermediates that are in memory during the step, the result among them if it is one.
     present : tuple of str

@@ -11,7 +11,7 @@ from matplotlib.ticker import StrMethodFormatter
 from bttlab.compiler.instruction import UNIT_NAMES, Instruction
 from bttlab.compiler.profile import busy_shares, part_of
 from bttlab.compiler.timing import Timing
-from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.charts import PALETTE, legend_below, new_figure, style
 
 STAGES = {"FP": "forward", "BP": "backward", "PU": "update of the sample before"}
 COLOURS = dict(zip(STAGES, PALETTE, strict=False))
@@ -33,12 +33,8 @@ def gantt_figure(instructions: Sequence[Instruction], timing: Timing, title: str
     style(models, "the same by part of the model", "cycle (modelled)", "")
     models.set_xlim(0, timing.cycles)
     stages = {i.label[0] for i in instructions}
-    figure.legend(
-        [Patch(color=COLOURS[stage]) for stage in STAGES if stage in stages],
-        [name for stage, name in STAGES.items() if stage in stages],
-        loc="outside lower center",
-        ncols=len(STAGES),
-        frameon=False,
+    legend_below(
+        figure, marks=[Patch(color=COLOURS[stage], label=STAGES[stage]) for stage in STAGES if stage in stages]
     )
     return figure
 
@@ -58,8 +54,6 @@ def draw_lanes(
     ----------
     lanes : sequence of str
         Names, from the top.
-    lane_of : callable
-        Returns an instruction's lane.
     look_of : callable
         Returns an instruction's colour and hatch.
     line_width : float

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from matplotlib.patches import Rectangle
-
 from bttlab.baseline.record import Memory
 from bttlab.estimate.card import Estimate
 from bttlab.estimate.memory import VECTOR_BYTES
@@ -55,7 +53,6 @@ def draw_banks(estimate: Estimate) -> Picture:
     axes = figure.subplots()
     title = f"Bytes of each bank in use, {estimate.model.encoders} encoders, {estimate.optimizer} (modelled)"
     style(axes, title, "MB ($10^6$ bytes)", "")
-    groups = dict.fromkeys(group for bank in banks for group in bank.groups)
     rooms = [bank.depth * bank.word_vectors * VECTOR_BYTES / 1e6 for bank in banks]
     for row, (bank, room) in enumerate(zip(banks, rooms, strict=True)):
         parts = [(group, room * words / bank.depth, COLOURS[group]) for group, words in bank.groups.items()]
@@ -66,8 +63,8 @@ def draw_banks(estimate: Estimate) -> Picture:
     axes.set_yticks(range(len(banks)), [bank.name for bank in banks], fontsize=8)
     axes.set_ylim(len(banks) - 0.4, -0.6)
     axes.set_xlim(0, 1.28 * max(rooms))
-    patches = [Rectangle((0, 0), 1, 1, color=COLOURS[group]) for group in groups]
-    axes.legend(patches, list(groups), loc="lower right", fontsize=8)
+    kinds = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    axes.legend(kinds.values(), kinds, loc="lower right", fontsize=8)
     filled = "; ".join(f"{bank.name} {bank.words / bank.depth:.0%}" for bank in banks)
     return Picture(figure, f"Share of each bank that a program uses: {filled}.")
 

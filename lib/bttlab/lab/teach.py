@@ -56,21 +56,13 @@ class Teach(Ask):
 
     Parameters
     ----------
-    trainer : Trainer
-        With parameters; teaching changes them.
     corpus : Corpus
         Its train split gives the old sentences, its dev split tells what is forgotten.
-    sentence : str
-        The first one.
-    learning_rate : float
-        Of plain SGD.
     taught : Split, optional
         Sentences taught before, such as `read_corpus(folder).train` of a folder that was saved.
 
     Attributes
     ----------
-    taught : Split
-        Sentences taught, with their labels.
     losses : (float, float)
         Of the last sentence, before and after its training.
     before, after : Dev
@@ -224,15 +216,7 @@ class Teach(Ask):
 
     @guarded
     def train(self, steps: int | None = None, old: int | None = None) -> None:
-        """Train on the sentence with the labels that are shown; by default as the sliders say.
-
-        Parameters
-        ----------
-        steps : int
-            Updates with this sentence.
-        old : int
-            Sentences of the train split and of those taught before that come before each of them.
-        """
+        """Train `steps` times on the sentence with the labels shown, each time after `old` sentences known before."""
         answer, trainer, corpus = self._asked(), self.trainer, self.corpus
         steps, old = self.steps.value if steps is None else steps, self.old.value if old is None else old
         split = Split([answer.words], [answer.tags or [OUTSIDE] * len(answer.words)], [answer.intent or UNK])
