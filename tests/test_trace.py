@@ -109,6 +109,19 @@ def test_activations_written_out_are_known_by_their_values(name):
     assert [op.options for op in graph.operations if op.kind == "function"] == [{"function": name}]
 
 
+def test_a_norm_takes_the_factors_and_the_shift_that_follow_it():
+    def written(n, x, tokens):
+        y = (x := n.q(x)) * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return y * n.more[0] + n.more[1]
+
+    def prepare(n):
+        n.more = nn.ParameterList(torch.rand(WIDTH) for _ in range(2))
+
+    (norm,) = (op for op in trace(made(written, prepare), LENGTH).graph.operations if op.kind == "norm")
+    assert (norm.weight, norm.bias, norm.centred) == ("more.0", "more.1", False)
+    assert norm.epsilon == pytest.approx(1e-6)
+
+
 def test_operands_may_be_given_by_keyword():
     graph = trace(made(lambda n, x, t: torch.mul(input=F.gelu(input=n.q(x)), other=x.transpose(1, 2).mT)), LENGTH).graph
     assert [op.kind for op in graph.operations] == ["embedding", "dense", "function", "multiply", "classifier"]
@@ -201,10 +214,20 @@ REFUSED = {
         None,
         r"^Net: cat of different tensors is no .* the token that samples begin with, x\[:, 0\] .test_trace.py, line",
     ),
-    "a norm written out": (
+    "what is almost a norm": (
         lambda n, x, t: x / x.std(-1, keepdim=True),
         None,
-        "std is no operation of the card; use nn.LayerNorm or nn.RMSNorm for a norm",
+        r"^Net: this function of all features is no operation .* epsilon under the root .test_trace.py, line \d+\)$",
+    ),
+    "one parameter as scale and shift": (
+        lambda n, x, t: F.layer_norm(n.q(x), (WIDTH,), n.q.bias, n.q.bias),
+        None,
+        "norm with q.bias as scale and shift is no operation of the card; use two parameters",
+    ),
+    "a norm of heads": (
+        lambda n, x, t: ((y := heads(n.q(x))) / y.square().mean(-1, keepdim=True).sqrt()).transpose(1, 2).flatten(2),
+        None,
+        "mean over a part of the features, or without keepdim=True is no operation of the card; use nn.LayerNorm or",
     ),
     "a condition on each value": (
         lambda n, x, t: torch.where(x > 0, x, 0.1 * x),
@@ -451,7 +474,11 @@ def test_means_over_the_tokens_are_attention_of_equal_scores(fast, name):
     ("pool", "message"),
     [
         (lambda x: x.sum(1), "output for 7 tokens differs"),
-        (lambda x: x.mean(-1, keepdim=True).expand(x.shape), "mean over other axes is no .*the mean over all tokens"),
+        (
+            lambda x: x.mean(-1, keepdim=True).expand(x.shape),
+            "this function of all features is no operation of the card",
+        ),
+        (lambda x: x.mean(-1)[..., None].expand(x.shape), "mean over other axes is no .*the mean over all tokens"),
         (lambda x: x[:, 1:].mean(1), "mean over other axes"),
         (lambda x: x[:, 3], r"rows 3 to 3 of the tokens is no operation of the card; use x\[:, 0\], x\[:, -1\], x"),
     ],

@@ -166,7 +166,22 @@ IDIOMS = {
     "tokens by tokens": lambda net, n, x, t: torch.einsum(
         "bqk,bkd->bqd", torch.einsum("bqd,bkd->bqk", x, net.dense[n](x)).mul(0.1).softmax(-1), x
     ),
+    "RMSNorm of Llama": lambda net, n, x, t: (
+        x + net.rows[n] * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+    ),
+    "LayerNorm written out": lambda net, n, x, t: (
+        (y := x - x.mean(-1, keepdim=True)) / (y * y).mean(2, keepdim=True).add(1e-5).sqrt() * net.rows[n] + net.rows[0]
+    ),
+    "LayerNorm by var": lambda net, n, x, t: (
+        (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5) ** 0.5 + net.rows[n]
+    ),
+    "a norm without parameters": lambda net, n, x, t: F.layer_norm(net.dense[n](x), (WIDTH,)) + x,
+    "a norm with two readers": lambda net, n, x, t: (y := F.rms_norm(x, (WIDTH,))) * net.rows[n] + net.dense[n](y),
     # refused, each of its own kind
+    "a norm with epsilon outside": lambda net, n, x, t: (
+        (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
+    ),
+    "a mean of the features": lambda net, n, x, t: x - x.mean(-1, keepdim=True),
     "a narrow sigmoid": lambda net, n, x, t: x + net.up[n](torch.sigmoid(net.down[n](x))),
     "the mean of all tokens": lambda net, n, x, t: x + net.dense[n](x).mean(1, keepdim=True),
     "two softmaxes": lambda net, n, x, t: x + merge(split(x).mT.softmax(-1).mT),
@@ -180,7 +195,7 @@ IDIOMS = {
     "in place of a view": lambda net, n, x, t: changed(net.dense[n](x)),
     "reversed": lambda net, n, x, t: x + net.dense[n](x).flip(1),
 }
-ON_CARD = list(IDIOMS)[: list(IDIOMS).index("a narrow sigmoid")]
+ON_CARD = list(IDIOMS)[: list(IDIOMS).index("a norm with epsilon outside")]
 
 
 def changed(y):

@@ -71,9 +71,12 @@ class Graph:
         """Append a + b."""
         return self.append(Add(name, (a, b), Matrix(name, a.tokens, a.features)))
 
-    def norm(self, x: Matrix, name: str, epsilon: float = 1e-5, centred: bool = True) -> Matrix:
-        """Append LayerNorm; RMSNorm if not `centred`."""
-        return self.append(Norm(name, (x,), Matrix(name, x.tokens, x.features), epsilon, centred))
+    def norm(
+        self, x: Matrix, name: str, weight: str, bias: str = "", epsilon: float = 1e-5, centred: bool = True
+    ) -> Matrix:
+        """Append LayerNorm; RMSNorm if not `centred`. Without a weight, its scale is 1."""
+        weight = weight or self.constant(np.ones(x.features, np.float32), f"scale of {name}")
+        return self.append(Norm(name, (x,), Matrix(name, x.tokens, x.features), weight, bias, epsilon, centred))
 
     def linear(self, x: Matrix, name: str) -> Matrix:
         """Append x W^T + b, W in TT format or dense."""
@@ -196,14 +199,18 @@ def graph_of_config(config: ModelConfig, shapes: Shapes | None = None) -> Graph:
         raise ProgramError("the model is dense: the card trains tensor-compressed ones; choose format tensor")
     graph = Graph(shapes or config.parameter_shapes(), config.sequence_length)
     x = graph.position(graph.embedding("embedding.word"), "embedding.position.weight")
-    x = graph.norm(x, "embedding.norm")
+
+    def norm(x: Matrix, name: str) -> Matrix:
+        return graph.norm(x, name, f"{name}.weight", f"{name}.bias")
+
+    x = norm(x, "embedding.norm")
     for e in range(config.encoders):
         name = f"encoders.{e}"
         q, k, v = (graph.linear(x, f"{name}.{part}") for part in ("query", "key", "value"))
         context = graph.attention(q, k, v, config.heads, f"{name}.attention")
-        h = graph.norm(graph.add(x, graph.linear(context, f"{name}.output")), f"{name}.attention_norm")
+        h = norm(graph.add(x, graph.linear(context, f"{name}.output")), f"{name}.attention_norm")
         activated = graph.function(graph.linear(h, f"{name}.first"), config.activation, f"{name}.{config.activation}")
-        x = graph.norm(graph.add(h, graph.linear(activated, f"{name}.second")), f"{name}.feed_forward_norm")
+        x = norm(graph.add(h, graph.linear(activated, f"{name}.second")), f"{name}.feed_forward_norm")
     for loss, rows in ((INTENT, graph.rows(x, 0, 1)), (SLOTS, graph.rows(x, 1, graph.tokens - 1))):
         pooled = graph.function(graph.linear(rows, f"{loss}_pooler"), "tanh", f"{loss}_head")
         graph.classifier(pooled, f"{loss}_head", loss)

@@ -24,6 +24,7 @@ from bttlab.compiler.ops.dense import Dense
 from bttlab.compiler.ops.embedding import Embedding, Table, TTMTable
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.trace_check import call_of, check, one_thread, outputs_of
+from bttlab.compiler.trace_norms import join_norms
 from bttlab.compiler.trace_record import Recorder
 from bttlab.compiler.trace_values import Elements, Formula, Refusal, Refused
 from bttlab.model.choices import LANGUAGE_MODEL, TASKS
@@ -62,6 +63,7 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
     if not recorder.vocabulary:
         raise ProgramError(f"{name}.forward does not embed the token ids: use nn.Embedding or TTMEmbedding")
     graph.drop_unused([matrix.base or matrix for matrix in outputs])
+    join_norms(graph)
     _check_parameters(graph, module)
     _copy_shared(graph)
     check(graph, outputs, module, recorder.vocabulary, call_of(module))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.trace_names import Call
+from bttlab.compiler.trace_norms import axes_of, of_rows
 from bttlab.compiler.trace_record import Recorder, Value
 from bttlab.compiler.trace_rules import dense, given, rule
 from bttlab.compiler.trace_values import Elements, Formula, Refusal, Scores, Weights, heads_in
@@ -19,7 +20,7 @@ HIDES = -1e9  # what the card adds for it
 def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:
     """Return a matrix, its number of heads, and the number by which it is to be multiplied."""
     value, factor = recorder.value(x), 1.0
-    if isinstance(value, Formula) and value.recorded is None:
+    if type(value) is Formula and value.recorded is None:
         one = torch.linspace(-3, 3, 7, dtype=torch.float64)
         factor = float(value.function(one)[-1] / 3)
         if not torch.allclose(value.function(one), factor * one, 1e-9, 0):
@@ -165,13 +166,15 @@ def _sdpa(recorder: Recorder, call: Call) -> Elements:
 @rule("mean", "sum")
 def _pooled(recorder: Recorder, call: Call) -> Value:
     """Record the mean over the tokens: attention of equal scores. A sum is to be divided by the length."""
-    x, dim = given(call, "input", dim=None, keepdim=False)[:2]
+    x, dim, is_kept = given(call, "input", dim=None, keepdim=False)[:3]
+    if dim is not None and is_kept and set(axes_of(dim, x.ndim)) == {x.ndim - 1}:
+        return of_rows(recorder, call)
     matrix, index = recorder.operand(recorder.elements(x, call.name))
     features, tokens = matrix.features, recorder.sequence_length
-    axes = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    axes = axes_of(dim, x.ndim)
     over = index.movedim(tuple(axes), tuple(range(-len(axes), 0))).reshape(call.result.numel(), -1)
     if not torch.equal(over, torch.arange(features)[:, None] + features * torch.arange(tokens)):
-        raise Refusal(f"{call.name} over other axes", "the mean over all tokens, x.mean(1); nn.LayerNorm or nn.RMSNorm")
+        raise Refusal(f"{call.name} over other axes", "the mean over all tokens, x.mean(1)")
     name = recorder.unique(recorder.name("mean"))
     mean = recorder.like(call.result, recorder.graph.pooled(matrix, name))
     if call.name == "mean":

@@ -258,9 +258,9 @@ def _value(
     if isinstance(op, Scale):
         return op.factor * x
     if isinstance(op, Norm):
-        return _normalized(x, op) * p(f"{op.name}.weight") + (
-            p(f"{op.name}.bias") if f"{op.name}.bias" in parameters else 0
-        )
+        y = _normalized(x, op)
+        y = y * p(op.weight).reshape(-1) if op.weight in parameters else y
+        return y + p(op.bias).reshape(-1) if op.bias else y
     if isinstance(op, Dense):
         weight, rows = p(op.weight), slice(op.first, op.first + op.output.features)
         return F.linear(x, (weight.T if op.transposed else weight)[rows], p(op.bias)[rows] if op.bias else None)

@@ -13,7 +13,7 @@ from torch import Tensor
 NEAR = {
     "conv1d": "attention",
     "gt": "F.relu or F.leaky_relu",
-    **dict.fromkeys(("pow", "rsqrt", "var", "std", "var_mean", "normalize"), "nn.LayerNorm or nn.RMSNorm for a norm"),
+    **dict.fromkeys(("rsqrt", "var_mean", "normalize"), "nn.LayerNorm or nn.RMSNorm for a norm"),
     "max": "x.mean(1), or x[:, 0]",
     "amax": "x.mean(1), or x[:, 0]",
     "dropout": "eval(), or probability 0: the machine has no random numbers",

@@ -43,6 +43,7 @@ from bttlab.compiler.trace_values import (
     Formula,
     Ids,
     OfIds,
+    OfRows,
     Refusal,
     Refused,
     Rows,
@@ -306,9 +307,11 @@ class Recorder(TorchFunctionMode):
 
     def recorded(self, formula: Formula) -> Elements:
         """Record an elementwise function: a known one, or its last step."""
-        if formula.recorded is None:
-            formula.recorded = self._known(formula.matrix, formula.index, formula.function, formula.name)
-            formula.recorded = formula.recorded or formula.step()
+        if formula.recorded is None and isinstance(formula, OfRows):
+            formula.recorded = formula.record(formula)
+        elif formula.recorded is None:
+            known = self._known(formula.matrix, formula.index, formula.function, formula.name)
+            formula.recorded = known or formula.step()
         return formula.recorded
 
     def _known(self, matrix: Matrix, index: Tensor, function: Callable, name: str) -> Elements | None:
@@ -326,13 +329,7 @@ class Recorder(TorchFunctionMode):
         return Elements(self.graph.function(matrix, found, self.unique(name)), index)
 
     def elementwise(self, call: Call, record: Callable[[Call], Elements] | None = None) -> Value:
-        """Return the formula of an elementwise function of one matrix; record one of two matrices.
-
-        Parameters
-        ----------
-        record : callable, optional
-            Records the call alone; by default as an activation, or as the operation of its name.
-        """
+        """Return the formula of a function of one matrix; record one of two, or what is no formula, by `record`."""
         record = record or self._last_step
         operands = [(n, self.value(x)) for n, x in enumerate(call.args) if self.value(x) is not None]
         values = [value for _, value in operands]
@@ -342,7 +339,9 @@ class Recorder(TorchFunctionMode):
         is_one = all(v.matrix is first.matrix and torch.equal(v.index, first.index) for v in values)
         others = [self.constant(x) for x in call.args if isinstance(x, Tensor) and self.value(x) is None]
         others = [x for x in others if x.numel() > 1 and not bool((x == x.reshape(-1)[0]).all())]
-        if not is_one or others or first.index.shape != call.result.shape:
+        rows = next((value for value in values if isinstance(value, OfRows)), None)
+        shape = first.index.shape if rows is None else (*first.index.shape[:-1], call.result.shape[-1])
+        if not is_one or others or call.result.shape != shape:
             return record(call)
 
         constants = [None if self.value(y) is not None else as_scalar(y) for y in call.args]
@@ -353,6 +352,8 @@ class Recorder(TorchFunctionMode):
                 given[n] = value.function(x) if isinstance(value, Formula) else x.clone()
             return call.function(*given, **call.kwargs)
 
+        if rows is not None:
+            return replace(rows, function=function, shape=call.result.shape, recorded=None)
         # Functions in place give their operand another value, which the last step must not see.
         step = replace(call, args=tuple(map(self._alias, call.args)))
         name = self.name(call.name)
@@ -408,13 +409,13 @@ class Recorder(TorchFunctionMode):
         names = {op.name for op in self.graph.operations}
         return next(new for new in chain([name], (f"{name}.{n}" for n in count(1))) if new not in names)
 
-    def at_this_place(self, record: Callable[[], Elements]) -> Callable[[], Elements]:
+    def at_this_place(self, record: Callable[..., Elements]) -> Callable[..., Elements]:
         """Return a function that records later, with the present place in its refusals."""
         place = self._place()
 
-        def later() -> Elements:
+        def later(*formula: Formula) -> Elements:
             try:
-                return record()
+                return record(*formula)
             except Refusal as refusal:
                 refusal.place = refusal.place or place
                 raise

@@ -135,28 +135,6 @@ def _table(recorder: Recorder, call: Call, ids: Value, name: str, rows: int) -> 
     return recorder.like(call.result, recorder.graph.embedding(name))
 
 
-@rule("layer_norm", "rms_norm")
-def _norm(recorder: Recorder, call: Call) -> Elements:
-    x, shape, weight, bias, epsilon = given(call, "input", "normalized_shape", weight=None, bias=None, eps=None)
-    is_centred = call.name == "layer_norm"
-    if not is_centred:
-        epsilon = call.kwargs.get("eps", call.args[3] if len(call.args) > 3 else None)
-        bias = None
-    epsilon = epsilon if epsilon is not None else 1e-5 if is_centred else torch.finfo(torch.float32).eps
-    matrix, index = recorder.operand(recorder.elements(x, "norm"))
-    if weight is None or tuple(shape) != (matrix.features,):
-        raise Refusal("norm without a scale, or over several axes", "nn.LayerNorm(features)")
-    parameters = [recorder.of_parameter(p, "norm with a scale or shift") for p in (weight, bias) if p is not None]
-    names = [p.name for p in parameters]
-    prefix = names[0].rpartition(".")[0]
-    known = [f"{prefix}.weight", f"{prefix}.bias"][: len(names)]
-    if names != known or any(p.index.numel() != matrix.features for p in parameters):
-        raise Refusal(f"norm with the parameters {', '.join(names)}", "a layer whose parameters are weight and bias")
-    if len(names) < 2 and f"{prefix}.bias" in recorder.graph.shapes:
-        raise Refusal(f"norm that leaves out {prefix}.bias", "bias=False")
-    return Elements(recorder.graph.norm(matrix, prefix, epsilon, is_centred), index)
-
-
 @rule("cat")
 def _cat(recorder: Recorder, call: Call) -> Value:
     tensors, dim = given(call, "tensors", dim=0)

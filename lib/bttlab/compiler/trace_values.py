@@ -82,6 +82,22 @@ class Formula:
 
 
 @dataclass(eq=False)
+class OfRows(Formula):
+    """A function of all features of a token, which a norm may be written with.
+
+    Attributes
+    ----------
+    shape : torch.Size
+        Of the result.
+    record : callable
+        Records the formula, or raises Refusal.
+    """
+
+    shape: torch.Size = field(default_factory=torch.Size)
+    record: Callable[["OfRows"], Elements] | None = None
+
+
+@dataclass(eq=False)
 class Scores:
     """Attention scores scale q k^T + mask, or their softmax.
 

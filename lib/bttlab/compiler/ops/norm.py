@@ -19,23 +19,29 @@ class Norm(Operation):
     """y = n scale + shift with n = (x - mean) / std; n = x / root mean square if not `centred`.
 
     n stays in a bank, and 1 / std in rows of statistics, for the backward pass.
+
+    Attributes
+    ----------
+    weight, bias : str
+        Parameters; `bias` is empty if there is none, and `weight` may be a constant.
     """
 
-    kind, keep = "norm", NEVER
+    kind, keep, has_prefix = "norm", NEVER, False
 
+    weight: str
+    bias: str = ""
     epsilon: float = 1e-5
     centred: bool = True
 
     def parameters(self, shapes: Shapes) -> list[str]:
-        return [name for name in (f"{self.name}.weight", f"{self.name}.bias") if name in shapes]
+        return [name for name in (self.weight, self.bias) if name in shapes]
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:
         for op in operations:
             x = op.inputs[0]
-            op.scale, op.shift = context.layout.place(f"{op.name}.weight"), None
-            if f"{op.name}.bias" in context.shapes:
-                op.shift = context.layout.place(f"{op.name}.bias")
+            op.scale = context.layout.place(op.weight)
+            op.shift = context.layout.place(op.bias) if op.bias else None
             op.normalized = context.builder.allocate(f"normalized by {op.name}", max_of(x.tokens) * x.vectors)
             op.rows = context.statistics(max_of(x.tokens))
             maker = context.maker.get(x)
@@ -100,5 +106,6 @@ class Norm(Operation):
         if context.is_frozen(self):
             return
         loops = [Level("t", x.tokens), padded("w", x.vectors)]
-        results = {"r0": self.scale.gradient(w=1)} | ({} if self.shift is None else {"r1": self.shift.gradient(w=1)})
+        results = {"r0": self.scale.gradient(w=1)} if self.weight in context.shapes else {}
+        results |= {} if self.shift is None else {"r1": self.shift.gradient(w=1)}
         b.columns("d_scale, d_shift", loops, operands["a"], operands["c"], **results, check=True)

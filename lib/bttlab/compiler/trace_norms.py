@@ -1,0 +1,112 @@
+"""What the recorder does with norms: layers, and those that a module writes out by mean, variance and root."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bttlab.compiler.graph import Graph
+from bttlab.compiler.ops.elementwise import Gain, Shift
+from bttlab.compiler.ops.norm import Norm
+from bttlab.compiler.trace_names import Call
+from bttlab.compiler.trace_record import Recorder, Value
+from bttlab.compiler.trace_rules import given, rule
+from bttlab.compiler.trace_values import Elements, Formula, OfRows, Refusal, rows_in
+
+WRITTEN = "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of all features and epsilon under the root"
+
+
+@rule("layer_norm", "rms_norm")
+def _norm(recorder: Recorder, call: Call) -> Elements:
+    x, shape, weight, bias, epsilon = given(call, "input", "normalized_shape", weight=None, bias=None, eps=None)
+    is_centred = call.name == "layer_norm"
+    if not is_centred:
+        epsilon = call.kwargs.get("eps", call.args[3] if len(call.args) > 3 else None)
+        bias = None
+    epsilon = epsilon if epsilon is not None else 1e-5 if is_centred else torch.finfo(torch.float32).eps
+    matrix, index = recorder.operand(recorder.elements(x, "norm"))
+    if tuple(shape) != (matrix.features,):
+        raise Refusal("norm over several axes, or over a part of the features", "nn.LayerNorm(features)")
+    names = []
+    for values in (weight, bias):
+        parameter = None if values is None else recorder.of_parameter(values, "norm with a scale or shift")
+        names.append("" if parameter is None else parameter.name)
+        if parameter is not None and not _is_row(recorder.graph, parameter.name, matrix.features):
+            raise Refusal(f"norm with rows of {parameter.name}", "a parameter of as many elements as features")
+    if names[0] and names[0] == names[1]:
+        raise Refusal(f"norm with {names[0]} as scale and shift", "two parameters")
+    name = recorder.unique((names[0] or names[1]).rpartition(".")[0] or recorder.name("norm"))
+    return Elements(recorder.graph.norm(matrix, name, *names, epsilon, is_centred), index)
+
+
+def axes_of(dim: Any, count: int) -> Sequence[int]:
+    """Return the axes that a reduction sums, from 0 on; all of them if none is given."""
+    dims = range(count) if dim is None else (dim,) if isinstance(dim, int) else dim
+    return [axis % count for axis in dims]
+
+
+@rule("var", "std")
+def _variance(recorder: Recorder, call: Call) -> Value:
+    return of_rows(recorder, call)
+
+
+def of_rows(recorder: Recorder, call: Call) -> OfRows:
+    """Return a mean, sum or variance of the features of each token."""
+    x, *options = call.args
+    value = recorder.value(x)
+    if not isinstance(value, Elements | Formula):
+        value = recorder.elements(x, call.name)
+    rows = rows_in(value.index, value.matrix.features)
+    if call.result.shape != (*x.shape[:-1], 1) or rows is None or rows.columns < value.matrix.features:
+        raise Refusal(f"{call.name} over a part of the features, or without keepdim=True", WRITTEN)
+    before = value.function if isinstance(value, Formula) else lambda y: y
+    name = recorder.name("norm")
+
+    def function(y: Tensor) -> Tensor:
+        return call.function(before(y), *options, **call.kwargs)
+
+    record = recorder.at_this_place(lambda formula: _written(recorder, formula, name))
+    return OfRows(value.matrix, value.index, function, _never, call.name, shape=call.result.shape, record=record)
+
+
+def _never() -> Elements:
+    raise Refusal("this function of all features", WRITTEN)
+
+
+def _written(recorder: Recorder, formula: OfRows, name: str) -> Elements:
+    """Record a formula that is LayerNorm or RMSNorm without parameters, by its values for rows of several sizes."""
+    matrix, index = recorder.operand(Elements(formula.matrix, formula.index))
+    sizes = torch.logspace(-3, 2, 6, dtype=torch.float64)[:, None]
+    x = torch.randn(6, matrix.features, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * sizes
+    x = (x + sizes / 3).reshape(*[1] * (index.ndim - 2), *x.shape)
+    y = formula.function(x)
+    for is_centred in (True, False):
+        centred = x - x.mean(-1, keepdim=True) if is_centred else x
+        variance = centred.square().mean(-1, keepdim=True)
+        factor = (y * centred).sum(-1, keepdim=True) / centred.square().sum(-1, keepdim=True)
+        epsilon = float((factor**-2 - variance).reshape(-1)[0])
+        if epsilon > -1e-12 and torch.allclose(y, centred / (variance + max(epsilon, 0.0)).sqrt(), 1e-7, 1e-9):
+            name = recorder.unique(name)
+            return Elements(recorder.graph.norm(matrix, name, "", "", max(epsilon, 0.0), is_centred), index)
+    raise Refusal("this function of all features", WRITTEN)
+
+
+def _is_row(graph: Graph, parameter: str, features: int) -> bool:
+    shape = graph.shapes[parameter]
+    return shape[-1] == math.prod(shape) == features
+
+
+def join_norms(graph: Graph) -> None:
+    """Give a norm without a scale the factors of the features that alone read it; one without a shift, their shift."""
+    for op in list(graph.operations):
+        norm = next((n for n in graph.operations if n.output in op.inputs), None)
+        if not isinstance(op, Shift) or type(norm) is not Norm or norm.bias or len(graph.users(norm.output)) > 1:
+            continue
+        is_free = not isinstance(op, Gain) or norm.weight not in graph.shapes
+        if not is_free or op.parameter == norm.weight or not _is_row(graph, op.parameter, norm.output.features):
+            continue
+        setattr(norm, "weight" if isinstance(op, Gain) else "bias", op.parameter)
+        norm.output = op.output
+        graph.operations.remove(op)
