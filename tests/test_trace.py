@@ -219,6 +219,11 @@ REFUSED = {
         None,
         r"^Net: this function of all features is no operation .* epsilon under the root .test_trace.py, line \d+\)$",
     ),
+    "rotary positions": (
+        lambda n, x, t: n.q(x) * torch.outer(torch.arange(t.shape[1]), torch.arange(WIDTH)).cos(),
+        None,
+        r"^Net: mul of a constant tensor is no .* positions that are added, not rotary ones .test_trace.py, line",
+    ),
     "one parameter as scale and shift": (
         lambda n, x, t: F.layer_norm(n.q(x), (WIDTH,), n.q.bias, n.q.bias),
         None,

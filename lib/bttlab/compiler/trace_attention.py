@@ -1,6 +1,7 @@
 """What the recorder does with the functions of attention, and with means over the tokens, which are attention, too."""
 
 import math
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -22,11 +23,9 @@ def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:
     value, factor = recorder.value(x), 1.0
     if type(value) is Formula and value.recorded is None:
         one = torch.linspace(-3, 3, 7, dtype=torch.float64)
-        factor = float(value.function(one)[-1] / 3)
-        if not torch.allclose(value.function(one), factor * one, 1e-9, 0):
-            factor = 1.0
-        else:
-            value = Elements(value.matrix, value.index)
+        y = value.function(one)
+        if torch.allclose(y, y[-1] / 3 * one, 1e-9, 0):
+            value, factor = Elements(value.matrix, value.index), float(y[-1] / 3)
     if isinstance(value, Formula):
         value = recorder.recorded(value)
     if not isinstance(value, Elements):
@@ -35,12 +34,8 @@ def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:
     if found is None or found[1] != recorder.sequence_length:
         raise Refusal("attention over other axes", "axes (batch, heads, tokens, features of a head)")
     heads, _, column = found
-    size = value.index.shape[-1] * heads
-    return (
-        (value.matrix if size == value.matrix.features else recorder._part(value.matrix, column, size)),
-        heads,
-        factor,
-    )
+    matrix, size = value.matrix, value.index.shape[-1] * heads
+    return (matrix if size == matrix.features else recorder._part(matrix, column, size)), heads, factor
 
 
 def _scores(recorder: Recorder, result: Tensor, q: Any, k: Any) -> Scores:
@@ -57,24 +52,16 @@ def _scores(recorder: Recorder, result: Tensor, q: Any, k: Any) -> Scores:
 def _masked_fill(recorder: Recorder, call: Call) -> Value:
     if call.name == "where":
         shown, scores, value = given(call, "condition", "input", "other")
-        hidden = None if recorder.constant(shown) is None else recorder.constant(shown) == 0
     else:
-        scores, hidden, value = given(call, "input", "mask", "value")
-        hidden = None if recorder.constant(hidden) is None else recorder.constant(hidden) != 0
-    held, value = recorder.value(scores), recorder.constant(value)
+        scores, shown, value = given(call, "input", "mask", "value")
+    held, shown, value = recorder.value(scores), recorder.constant(shown), recorder.constant(value)
+    hidden = None if shown is None else (shown != 0) ^ (call.name == "where")
     if hidden is not None and not hidden.any():
         return held
-    if (
-        not isinstance(held, Scores)
-        or held.is_softmax
-        or hidden is None
-        or value is None
-        or value.numel() > 1
-        or value > -1e4
-    ):
+    is_mask = hidden is not None and value is not None and value.numel() == 1 and bool(value <= HIDDEN)
+    if not isinstance(held, Scores) or held.is_softmax or not is_mask:
         raise Refusal(call.name, "a constant mask on scores, with -inf")
-    mask = torch.where(held.spread(hidden), float("-inf"), held.mask)
-    return Scores(held.q, held.k, held.heads, held.scale, mask, held.index)
+    return replace(held, mask=torch.where(held.spread(hidden), float("-inf"), held.mask))
 
 
 @rule("softmax")
@@ -84,7 +71,7 @@ def _softmax(recorder: Recorder, call: Call) -> Value:
     standard = isinstance(scores, Scores) and torch.equal(scores.index.reshape(-1), torch.arange(scores.mask.numel()))
     if not standard or scores.is_softmax or dim % call.result.ndim != call.result.ndim - 1:
         raise Refusal("softmax", "logits as they are: the loss has the softmax; one softmax over the keys of attention")
-    return Scores(scores.q, scores.k, scores.heads, scores.scale, scores.mask, scores.index, True)
+    return replace(scores, is_softmax=True)
 
 
 @rule("matmul")

@@ -11,7 +11,7 @@ from bttlab.compiler.graph import Graph
 from bttlab.compiler.ops.elementwise import Gain, Shift
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.trace_names import Call
-from bttlab.compiler.trace_record import Recorder, Value
+from bttlab.compiler.trace_record import Recorder
 from bttlab.compiler.trace_rules import given, rule
 from bttlab.compiler.trace_values import Elements, Formula, OfRows, Refusal, rows_in
 
@@ -20,17 +20,15 @@ WRITTEN = "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of al
 
 @rule("layer_norm", "rms_norm")
 def _norm(recorder: Recorder, call: Call) -> Elements:
-    x, shape, weight, bias, epsilon = given(call, "input", "normalized_shape", weight=None, bias=None, eps=None)
     is_centred = call.name == "layer_norm"
-    if not is_centred:
-        epsilon = call.kwargs.get("eps", call.args[3] if len(call.args) > 3 else None)
-        bias = None
-    epsilon = epsilon if epsilon is not None else 1e-5 if is_centred else torch.finfo(torch.float32).eps
+    options = {"weight": None, "bias": None, "eps": 1e-5} if is_centred else {"weight": None, "eps": None}
+    x, shape, weight, *bias, epsilon = given(call, "input", "normalized_shape", **options)
+    epsilon = torch.finfo(torch.float32).eps if epsilon is None else epsilon
     matrix, index = recorder.operand(recorder.elements(x, "norm"))
     if tuple(shape) != (matrix.features,):
         raise Refusal("norm over several axes, or over a part of the features", "nn.LayerNorm(features)")
     names = []
-    for values in (weight, bias):
+    for values in (weight, *(bias or [None])):
         parameter = None if values is None else recorder.of_parameter(values, "norm with a scale or shift")
         names.append("" if parameter is None else parameter.name)
         if parameter is not None and not _is_row(recorder.graph, parameter.name, matrix.features):
@@ -48,10 +46,6 @@ def axes_of(dim: Any, count: int) -> Sequence[int]:
 
 
 @rule("var", "std")
-def _variance(recorder: Recorder, call: Call) -> Value:
-    return of_rows(recorder, call)
-
-
 def of_rows(recorder: Recorder, call: Call) -> OfRows:
     """Return a mean, sum or variance of the features of each token."""
     x, *options = call.args
@@ -68,11 +62,7 @@ def of_rows(recorder: Recorder, call: Call) -> OfRows:
         return call.function(before(y), *options, **call.kwargs)
 
     record = recorder.at_this_place(lambda formula: _written(recorder, formula, name))
-    return OfRows(value.matrix, value.index, function, _never, call.name, shape=call.result.shape, record=record)
-
-
-def _never() -> Elements:
-    raise Refusal("this function of all features", WRITTEN)
+    return OfRows(value.matrix, value.index, function, record, call.name)
 
 
 def _written(recorder: Recorder, formula: OfRows, name: str) -> Elements:

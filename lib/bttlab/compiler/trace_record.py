@@ -308,7 +308,7 @@ class Recorder(TorchFunctionMode):
     def recorded(self, formula: Formula) -> Elements:
         """Record an elementwise function: a known one, or its last step."""
         if formula.recorded is None and isinstance(formula, OfRows):
-            formula.recorded = formula.record(formula)
+            formula.recorded = formula.step(formula)
         elif formula.recorded is None:
             known = self._known(formula.matrix, formula.index, formula.function, formula.name)
             formula.recorded = known or formula.step()
@@ -353,7 +353,7 @@ class Recorder(TorchFunctionMode):
             return call.function(*given, **call.kwargs)
 
         if rows is not None:
-            return replace(rows, function=function, shape=call.result.shape, recorded=None)
+            return replace(rows, function=function, recorded=None)
         # Functions in place give their operand another value, which the last step must not see.
         step = replace(call, args=tuple(map(self._alias, call.args)))
         name = self.name(call.name)
@@ -375,7 +375,8 @@ class Recorder(TorchFunctionMode):
         x = self.elements(operands[0], call.name)
         given = [None if self.value(y) is not None else as_scalar(y) for y in call.args]
         if any(isinstance(y, Tensor) and y.ndim for y in given):
-            raise Refusal(f"{call.name} of a constant tensor", "a parameter of a layer")
+            near = "a parameter of a layer; positions that are added, not rotary ones"
+            raise Refusal(f"{call.name} of a constant tensor", near)
         n = given.index(None)
         step = lambda t: call.function(*given[:n], t.clone(), *given[n + 1 :], **call.kwargs)  # noqa: E731
         found = self._known(x.matrix, x.index, step, self.name(call.name))

@@ -166,11 +166,8 @@ def _add(recorder: Recorder, call: Call) -> Value:
     if alpha != 1:
         raise Refusal("add with alpha", "a product and a sum")
     values = [recorder.value(x), recorder.value(y)]
-    if (
-        isinstance(values[1], Scores)
-        or isinstance(values[0], Weights)
-        or (values[0] is None and isinstance(values[1], Elements | Formula))
-    ):
+    is_constant = values[0] is None and isinstance(values[1], Elements | Formula)
+    if is_constant or isinstance(values[0], Weights) or isinstance(values[1], Scores):
         (x, y), values = (y, x), values[::-1]
     if isinstance(values[0], Scores):
         return values[0].masked(recorder.constant(y))
@@ -182,9 +179,6 @@ def _add(recorder: Recorder, call: Call) -> Value:
     if constant is not None and constant.numel() > 1:
         return _with_constant(recorder, recorder.elements(x, "add"), constant)
     if all(isinstance(value, Elements | Formula) for value in values):
-        a, b = ((v.matrix, v.index) for v in values)
-        if a[0] is not b[0] or not torch.equal(a[1], b[1]):
-            return _sum(recorder, x, y)
         call = Call(torch.add, "add", (x, y), {}, call.result)
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args))
     return recorder.elementwise(call)
@@ -196,8 +190,6 @@ def _difference(recorder: Recorder, call: Call) -> Value:
     x, y = (y, x) if call.name == "rsub" else (x, y)
     values = [recorder.value(x), recorder.value(y)]
     if alpha == 1 and all(isinstance(value, Elements | Formula) for value in values):
-        if values[0].matrix is not values[1].matrix or not torch.equal(values[0].index, values[1].index):
-            return _sum(recorder, x, y, -1.0)
         call = Call(torch.sub, "sub", (x, y), {}, call.result)
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args, -1.0))
     if alpha == 1 and isinstance(values[0], Elements | Formula | Scores) and values[1] is None:
@@ -298,9 +290,7 @@ def _einsum(recorder: Recorder, call: Call) -> Value:
 @rule("mul", "div")
 def _product(recorder: Recorder, call: Call) -> Value:
     x, y = given(call, "input", "other")
-    if call.name == "mul" and isinstance(recorder.value(y), Scores):
-        x, y = y, x
-    if call.name == "mul" and isinstance(recorder.value(x), Weights):
+    if call.name == "mul" and (isinstance(recorder.value(y), Scores) or isinstance(recorder.value(x), Weights)):
         x, y = y, x
     if call.name == "mul" and isinstance(recorder.value(y), Weights):
         return _times_row(recorder, recorder.elements(x, "mul"), recorder.value(y))
@@ -309,8 +299,7 @@ def _product(recorder: Recorder, call: Call) -> Value:
         if factor is None or factor.numel() != 1 or value.is_softmax:
             what = f"{call.name} after the softmax" if value.is_softmax else f"{call.name} of scores by a tensor"
             raise Refusal(what, "one number for all scores, before the softmax")
-        factor = float(factor) if call.name == "mul" else 1 / float(factor)
-        return value.scaled(factor)
+        return value.scaled(float(factor) if call.name == "mul" else 1 / float(factor))
     if factor is not None and factor.numel() > 1 and bool((factor == 1).all()) and call.result.shape == x.shape:
         return value
     return recorder.elementwise(call)

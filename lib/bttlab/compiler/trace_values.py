@@ -76,25 +76,14 @@ class Formula:
     matrix: Matrix
     index: Tensor
     function: Callable[[Tensor], Tensor]
-    step: Callable[[], Elements]
+    step: Callable[..., Elements]
     name: str
     recorded: Elements | None = None
 
 
 @dataclass(eq=False)
 class OfRows(Formula):
-    """A function of all features of a token, which a norm may be written with.
-
-    Attributes
-    ----------
-    shape : torch.Size
-        Of the result.
-    record : callable
-        Records the formula, or raises Refusal.
-    """
-
-    shape: torch.Size = field(default_factory=torch.Size)
-    record: Callable[["OfRows"], Elements] | None = None
+    """A function of all features of a token, with which a norm may be written; `step` takes and records the formula."""
 
 
 @dataclass(eq=False)
