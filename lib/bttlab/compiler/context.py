@@ -42,6 +42,8 @@ class Context:
         Length of the sample.
     flow : str, tuple of int or Order
         Order of contraction of the tensor-train layers (`linear.MERGED`).
+    sums : bool
+        Whether the tensor-train layers sum gradients over the samples of an update (`linear.LinearLayers`).
     """
 
     def __init__(
@@ -52,8 +54,9 @@ class Context:
         flow,
         constants: Mapping[str, np.ndarray] | None = None,
         copies: Mapping[str, str] | None = None,
+        sums: bool = False,
     ):
-        self.operations, self.shapes, self.tokens, self.flow = operations, shapes, tokens, flow
+        self.operations, self.shapes, self.tokens, self.flow, self.sums = operations, shapes, tokens, flow, sums
         self.builder = Builder()
         self.layout = Layout(self.builder, shapes, constants, copies)
         self._statistics = 0

@@ -59,7 +59,7 @@ def _cores(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _buffer_plans(shapes: tuple, tokens: Bound, order: Order) -> tuple[dict[Key, tuple[int, int]], ...]:
+def _buffer_plans(shapes: tuple, tokens: Bound, order: Order, sums: bool) -> tuple[dict[Key, tuple[int, int]], ...]:
     """Return the contents of the operand buffers before z and after it, found by emitting both passes once.
 
     Returns
@@ -68,11 +68,12 @@ def _buffer_plans(shapes: tuple, tokens: Bound, order: Order) -> tuple[dict[Key,
         For each phase: first vector and number of vectors, by the tensor's name and arrangement.
     """
     b, names = Builder(), {f"l.cores.{k}": shape for k, shape in enumerate(shapes)}
-    trial = LinearLayers(b, Layout(b, names), {"l": tokens}, names, order)
+    trial = LinearLayers(b, Layout(b, names), {"l": tokens}, names, order, sums)
     (layer,) = trial.layers
     x, y, dy, dx = (b.allocate(n, layer.features(n).vectors(layer.sizes)) for n in ("x", "y", "dy", "dx"))
     trial.forward(0, x, y)
     trial.backward(0, dy, x, tokens, dx)
+    trial.collect()
     return tuple(trial.plans[0])
 
 
@@ -97,9 +98,12 @@ class LinearLayers:
         Shapes of the parameters; layers may have different ranks.
     flow : str, tuple of int or Order
         A key of MERGED, the number of cores to merge at the input's and the output's end, or an order of contraction.
+    sums : bool
+        Whether gradients that follow from the tokens (of merged cores, say) are summed over the samples of an update,
+        and those of the cores follow from the sums once per update (`collect`).
     """
 
-    def __init__(self, builder: Builder, layout: Layout, names: Mapping[str, Bound], shapes, flow):
+    def __init__(self, builder: Builder, layout: Layout, names: Mapping[str, Bound], shapes, flow, sums: bool = False):
         self.builder, self.layout, self.names = builder, layout, list(names)
         self.layers: list[TTLayer] = []
         for number, (name, tokens) in enumerate(names.items()):
@@ -122,6 +126,8 @@ class LinearLayers:
         self.plans: list[tuple[dict[Key, tuple[int, int]], ...]] = [({}, {}) for _ in self.layers]
         self._is_trial = True  # until `divide_buffers`: requests for operand buffers are recorded in `plans`
         self._kept: dict[int, Stored | None] = {}  # None until the forward pass computes it
+        self.sums = sums
+        self._sums: list[dict[str, Stored]] = [{} for _ in self.layers]  # by layer and name of the gradient
 
     @property
     def layers_with_intermediate(self) -> list[int]:
@@ -141,7 +147,7 @@ class LinearLayers:
         if not self.layers:
             return
         self._is_trial = False
-        self.plans = [_buffer_plans(layer.shapes, layer.tokens, layer.order) for layer in self.layers]
+        self.plans = [_buffer_plans(layer.shapes, layer.tokens, layer.order, self.sums) for layer in self.layers]
         for engine, regions in enumerate(self._regions):
             sizes = [0, 0]  # of the regions of even and odd layers
             for n, layer in enumerate(self.layers):
@@ -305,7 +311,7 @@ class LinearLayers:
             f"d{z}", b.allocate("d_z", layer.z_arrangement.vectors(layer.sizes)), layer.z_arrangement
         )
         into.targets["dx"] = Stored("dx", d_x, layer.features("x"))
-        is_summed = False
+        has_bias = False
         prepared = [False, False]
         for product in layer.backward:
             result = product[0]
@@ -328,12 +334,15 @@ class LinearLayers:
                 into.add_copy(result, s.targets[result])
             elif result == "dx":
                 self._d_x(number, s, product, addend)
-            elif result in s.targets:
-                s.product(product)
-                self._store_result(s, result)
-            else:
-                is_summed |= self._merged_gradient(number, s, product, bias)
-        if bias is not None and not is_summed:
+            elif not self.sums or "t" in layer.indices[result]:
+                has_bias |= self._core_gradient(number, s, product, bias)
+            elif any("t" in layer.indices[name] for name in product[1:]):
+                if target := s.targets.get(result):
+                    vectors = target.arrangement.vectors(layer.sizes)
+                    s.targets[result] = replace(target, place=b.allocate(f"{result} of the sample", vectors))
+                has_bias |= self._core_gradient(number, s, product, bias)
+                self._add_to_sum(number, s.targets.get(result) or s.tensors[result].stored[0])
+        if bias is not None and not has_bias:
             vectors = vectors_for(elements(layer.sizes, layer.features("y").packed))
             b.columns(
                 "d b",
@@ -343,12 +352,55 @@ class LinearLayers:
                 check=True,
             )
 
-    def _merged_gradient(self, number: int, s: Contraction, product: Product, bias: Block | None) -> bool:
+    def _add_to_sum(self, number: int, gradient: Stored) -> None:
+        """Emit sum = sum + gradient, for a gradient of the sample."""
+        name, vectors = gradient.name, gradient.arrangement.vectors(self.layers[number].sizes)
+        if name not in self._sums[number]:
+            text = f"sum of {name} of {self.names[number]}"
+            place = self.builder.allocate(text, vectors, is_persistent=True)
+            self._sums[number][name] = replace(gradient, place=place)
+        place, terms = self._sums[number][name].place.part(w=1), gradient.place.part(w=1)
+        self.builder.vector(M.ADD, f"sum of {name}", [Level("w", vectors)], place, terms, r0=place, flags=M.CHECK)
+
+    def collect(self) -> None:
+        """Emit the gradients of the cores from the sums over samples."""
+        for number in range(len(self.layers) if self.sums else 0):
+            self._collect(number)
+
+    def sum_buffers(self) -> list[int]:
+        """Return the numbers of the buffers of the sums."""
+        return [int(total.place.memory.split()[1]) for sums in self._sums for total in sums.values()]
+
+    def _collect(self, number: int) -> None:
+        layer, sums = self.layers[number], self._sums[number]
+        self._loaded.clear()
+        sessions = [self._contraction(number, phase) for phase in (IN, OUT)]
+        for product in layer.backward:
+            result = product[0]
+            s = sessions[layer.phase_of(product)]
+            if result in sums:
+                s.add_copy(result, sums[result])
+                self._copy_sum(s, result)
+            elif not any("t" in layer.indices[name] for name in product):
+                self._core_gradient(number, s, product, None)
+
+    def _copy_sum(self, s: Contraction, name: str) -> None:
+        """Copy a sum that is a core's gradient to its place."""
+        if name in s.targets:
+            vectors = s.targets[name].arrangement.vectors(s.sizes)
+            source, result = (stored.place.part(w=1) for stored in (s.tensors[name].stored[0], s.targets[name]))
+            self.builder.vector(M.COPY, f"d{name}", [Level("w", vectors)], source, r0=result, flags=M.CHECK)
+
+    def _core_gradient(self, number: int, s: Contraction, product: Product, bias: Block | None) -> bool:
         """Emit a product of the backward pass; return whether it also computes the gradient of the bias.
 
         Rows of z have an extra element of 1, so the sum over tokens of z^T d_y has one more row: that gradient.
         """
-        layer = self.layers[number]
+        layer, result = self.layers[number], product[0]
+        if result in s.targets:
+            s.product(product)
+            self._store_result(s, result)
+            return False
         whole = s.tensors["dy"].stored[0].arrangement if "dy" in s.tensors else None
 
         def is_direct(candidate: Candidate) -> bool:

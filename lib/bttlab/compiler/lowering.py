@@ -5,6 +5,7 @@ many are kept as the banks have space for.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from copy import copy
 
 from bttlab.compiler.banks import fitted
@@ -17,6 +18,7 @@ from bttlab.compiler.instruction import Instruction, Level, at
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix
+from bttlab.compiler.operands import clear
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, NEVER, Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, Dense, no_loss
@@ -41,11 +43,15 @@ class Lowering(Context):
         Order of contraction of the linear layers (`linear.MERGED`).
     kept : int
         Number of matrices of `keepable` that are kept for the backward pass, the first ones; the rest are recomputed.
+    sums : bool
+        Whether gradients are summed over the samples of an update, if the tensor-train layers merge cores.
 
     Attributes
     ----------
     forward, backward : list of Instruction
         The passes, in the order of the mathematics.
+    collect : list of Instruction
+        The gradients of the cores from the sums, once per update; empty without sums.
     keepable : list
         What the backward pass reads and engines can recompute: numbers of linear layers, for their intermediate
         between x and z, and matrices.
@@ -55,10 +61,10 @@ class Lowering(Context):
 
     operations: list[Operation]
 
-    def __init__(self, graph: Graph, flow="bidirectional", kept: int = 1 << 20):
+    def __init__(self, graph: Graph, flow="bidirectional", kept: int = 1 << 20, sums: bool = False):
         operations = [copy(op) for op in graph.operations]  # with places of their own
         shapes = graph.shapes | {copy: graph.shapes[name] for copy, name in graph.copies.items()}
-        super().__init__(operations, shapes, graph.tokens, flow, graph.constants, graph.copies)
+        super().__init__(operations, shapes, graph.tokens, flow, graph.constants, graph.copies, sums)
         self.freeze(graph.frozen | {copy for copy, name in graph.copies.items() if name in graph.frozen})
         self.transfers = [op for op in operations if isinstance(op, Transfer)]
         self.losses = {op.loss for op in operations if isinstance(op, Classifier)}
@@ -76,6 +82,11 @@ class Lowering(Context):
         if linears:
             linears.divide_buffers(self.kept)
         self.forward, self.backward = self.section("FP", self._forward), self.section("BP", self._backward)
+        self.collect = self.section("BP", linears.collect) if linears else []
+        written = {operand.memory for i in self.collect for operand in i.operands.values()}
+        self.collected = {buffer for buffer in self.builder.made if f"gradient {buffer.number}" in written}
+        self.summed = [self.builder.made[n] for n in (linears.sum_buffers() if linears else ())]
+        self.first_use: dict[str, int] = {}  # of a buffer in the forward pass
 
     @property
     def has_moments(self) -> bool:
@@ -85,9 +96,12 @@ class Lowering(Context):
     def fit(self) -> None:
         """Find a bank and an address for every buffer; raise `DoesNotFit` if the search finds none."""
         transferred = {name for op in self.transfers for name in (*op.names, *self.shapes)}
-        sections = self.constants, self.forward, self.backward
+        sections = self.constants, self.forward, self.backward, self.collect
         sections, self._assignment = fitted(self.builder.made, sections, transferred)
-        self.constants, self.forward, self.backward = sections
+        self.constants, self.forward, self.backward, self.collect = sections
+        for number, instruction in enumerate(self.forward):
+            for operand in instruction.operands.values():
+                self.first_use.setdefault(operand.memory, number)
         used = [{o.memory for i in run for o in i.operands.values()} for run in (self.forward, self.backward)]
         self.kept_buffers = {buffer for buffer in self.builder.made if {f"matrix {buffer.number}"} <= used[0] & used[1]}
 
@@ -153,16 +167,39 @@ class Lowering(Context):
         for block in blocks:
             b.vector(M.COPY, "sum of uses", loops, total, r0=block.gradient(w=1), flags=M.CHECK)
 
-    def emit_updates(self) -> list[Instruction]:
-        """Return the updates of all parameters; they clear gradients that are accumulated or not always written."""
-        return self.section("PU", self._updates)
+    def emit_updates(self, is_early: bool | None = None) -> list[Instruction]:
+        """Return the updates of parameters; they clear gradients that are accumulated or not always written.
 
-    def _updates(self) -> None:
+        Parameters
+        ----------
+        is_early : bool, optional
+            True for parameters that the first half of the forward pass reads, False for the others; by default all.
+        """
+        return self.section("PU", lambda: self._updates(is_early))
+
+    def emit_clears(self) -> list[Instruction]:
+        """Return the instructions that clear the sums, and the gradients that follow from them."""
+        return self.section("PU", self._clears)
+
+    def _clears(self) -> None:
+        steps: Counter[int] = Counter()
+        for instruction in self.collect:
+            steps[instruction.unit] += instruction.steps(1)
+        for buffer in self.summed:
+            clear(self.builder, "clear the sum", at(f"bank {buffer.bank}", buffer.base), buffer.vectors, steps)
+        for block in self.layout.blocks:
+            if block.buffer in self.collected:
+                clear(self.builder, "clear", block.gradient(), block.vectors, steps)
+
+    def _updates(self, is_early: bool | None) -> None:
         b, offsets, offset, has_moments = self.builder, {}, 0, self.has_moments
         for block in self.layout.blocks:
             offsets[block], offset = offset, offset + block.vectors
         for block in sorted(offsets, key=lambda block: block.buffer.number):
             if block.name in self.frozen or block.name in self.layout.constants:
+                continue
+            first_use = self.first_use.get(f"matrix {block.buffer.number}", 0)
+            if is_early is not None and is_early != (first_use < len(self.forward) // 2):
                 continue
             b.layer = block.name
             state = [block.where(), block.gradient()]
@@ -193,7 +230,7 @@ def _families(operations: list[Operation]) -> dict[type[Operation], list[Operati
     return {family: families[family] for family in dict.fromkeys([*known, *families])}
 
 
-def lower(graph: Graph, flow, tokens: int) -> Lowering:
+def lower(graph: Graph, flow, tokens: int, sums: bool = False) -> Lowering:
     """Return the instructions of a model's sample, with as many matrices kept as the banks have space for.
 
     Parameters
@@ -206,12 +243,12 @@ def lower(graph: Graph, flow, tokens: int) -> Lowering:
     DoesNotFit
         If the model does not fit even with everything recomputed that can be.
     """
-    model = lower_to_fit(graph, flow)
+    model = lower_to_fit(graph, flow, sums=sums)
     model.assign(tokens)
     return model
 
 
-def lower_to_fit(graph: Graph, flow, is_quick: bool = False) -> Lowering:
+def lower_to_fit(graph: Graph, flow, is_quick: bool = False, sums: bool = False) -> Lowering:
     """Return the result of `lower` before banks are assigned.
 
     Parameters
@@ -222,7 +259,7 @@ def lower_to_fit(graph: Graph, flow, is_quick: bool = False) -> Lowering:
     fitting: dict[int, Lowering] = {}
 
     def does_not_fit(count: int) -> bool:
-        model = Lowering(graph, flow, count)
+        model = Lowering(graph, flow, count, sums)
         try:
             model.fit()
         except DoesNotFit:
@@ -232,7 +269,7 @@ def lower_to_fit(graph: Graph, flow, is_quick: bool = False) -> Lowering:
         fitting[count] = model
         return False
 
-    whole = Lowering(graph, flow)
+    whole = Lowering(graph, flow, sums=sums)
     try:
         whole.fit()
         return whole

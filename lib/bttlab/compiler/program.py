@@ -130,6 +130,11 @@ class ModelProgram(Program):
     model: Lowering
 
     @property
+    def sums(self) -> bool:
+        """True if gradients are summed over samples: FLUSH then has to follow the last sample of each update."""
+        return bool(self.model.collect)
+
+    @property
     def offset_span(self) -> tuple[int, ...]:
         """Largest token offset of each table, in vectors."""
         return self.model.embedding.offset_span
@@ -210,6 +215,7 @@ def compile_program(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     flow: Flow = "bidirectional",
     lengths: Mapping[int, int] | None = None,
+    sums: bool = False,
 ) -> ModelProgram:
     """Return the program that trains a model.
 
@@ -224,6 +230,9 @@ def compile_program(
         at each end; or the order of contraction of every linear layer.
     lengths : mapping of int to int, optional
         For "auto": the number of samples of each length; by default one of 13 tokens.
+    sums : bool
+        Whether gradients of merged cores are summed over the samples of an update, and the gradients of the cores
+        follow from the sums once per update (`compiled.summed_program`).
 
     Raises
     ------
@@ -232,12 +241,13 @@ def compile_program(
     """
 
     def compiled(flow: Flow) -> ModelProgram:
-        return _compiled(model, graph_of_config(model, shapes) if isinstance(model, ModelConfig) else model.graph, flow)
+        graph = graph_of_config(model, shapes) if isinstance(model, ModelConfig) else model.graph
+        return _compiled(model, graph, flow, sums)
 
     try:
         return fastest(compiled, lengths) if flow == "auto" else compiled(flow)
     except DoesNotFit as error:
-        if not isinstance(model, ModelConfig):
+        if sums or not isinstance(model, ModelConfig):
             raise
         flows = CANDIDATES if flow == "auto" else (flow,)
         would_fit = what_fits(model, lambda one, whole: any(_fits(one, f, whole) for f in flows), shapes is not None)
@@ -271,13 +281,15 @@ def fastest(compiled: Callable[[Flow], ModelProgram], lengths: Mapping[int, int]
     return min(programs, key=lambda program: int(time_program(program.sample, tokens).cycles @ counts))
 
 
-def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow) -> ModelProgram:
-    model = lower(graph, flow, ORDER_TOKENS)
+def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow, sums: bool) -> ModelProgram:
+    model = lower(graph, flow, ORDER_TOKENS, sums)
     model.config = config
     program = _as_emitted(model)
     spans = program.offset_span
     program.forward = ordered(program.forward, spans, ORDER_TOKENS)
     program.backward = ordered(program.backward, spans, ORDER_TOKENS)
+    if program.sums:
+        program.flush = ordered(program.flush, spans, ORDER_TOKENS)
     set_waits(program.sample, spans)
     for section in (program.flush, program.clear):
         set_waits(section, spans)
@@ -286,12 +298,15 @@ def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow) -> ModelP
 
 def _as_emitted(model: Lowering) -> ModelProgram:
     """Return a model's program before scheduling: in the order of the mathematics, without waits."""
-    flush, updates = model.emit_updates(), model.emit_updates()
-    clear = [*_clears(model), *model.constants]
+    flush = [*model.collect, *model.emit_updates(), *model.emit_clears()]
+    forward = [*model.emit_updates(), *model.forward]
+    if model.collect:  # a sample that does not end its update changes no parameter
+        forward = [*model.emit_updates(is_early=False), *model.forward, *model.emit_updates(is_early=True)]
+    clear = [*_clears(model), *model.emit_clears(), *model.constants]
     ranges, config = _ranges(model), model.config
     moved = (transfers(ranges, into=True), transfers(ranges, into=False), clear, sum(r.vectors for r in ranges))
     limits = Limits(config.sequence_length, config.intents, config.slots)
-    sections = [*updates, *model.forward], model.backward, flush
+    sections = forward, model.backward, flush
     program = ModelProgram(model.builder, limits, *sections, *moved, model)
     count, most = sum(map(len, program.sections)), M.PROGRAM_DEPTH
     if count > most:
@@ -355,6 +370,5 @@ def _clears(model: Lowering) -> list[Instruction]:
     b.stage, b.layer = "IO", "clear"
     for block in model.layout.blocks:
         if block.buffer.is_accumulated:
-            gradient = block.gradient(w=1)
-            b.vector(M.COPY, "clear", [Level("w", block.vectors)], r0=gradient)
+            b.vector(M.COPY, "clear", [Level("w", block.vectors)], r0=block.gradient(w=1))
     return b.instructions
