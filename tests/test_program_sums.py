@@ -5,12 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.compiler.compiled import chosen_program, compiled_program, why_no_sums
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram, compile_program
 from bttlab.compiler.timing import time_program
+from bttlab.estimate.card import estimate
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer
+from bttlab.model.loop import chunks
 
 from training_processor import SMALL, equal_bits, some_parameters, some_samples
 
@@ -60,20 +64,6 @@ def test_parameters_are_those_of_pytorch(fast, small, name, ends):
         np.testing.assert_allclose(moments[key], gradient, rtol=0, atol=2e-5 * np.abs(gradient).max() + 1e-7)
 
 
-def test_one_sample_a_call_is_the_plain_program(fast):
-    """With a call for each sample AdamW's second moment is that of the plain program, which squares each gradient."""
-    states = []
-    for program, ends in (
-        (compile_program(SMALL, sums=True), range(1, 1 + len(LENGTHS))),
-        (compile_program(SMALL), (len(LENGTHS),)),
-    ):
-        train(fast, program, tuple(ends), Optimizer("adamw", batch_size=3, epsilon=1e-3))
-        states.append(fast.store())
-    for found, wanted in zip(*states, strict=True):
-        for key, value in wanted.items():
-            np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-5 * np.abs(value).max())
-
-
 def test_the_machines_loop(loop, fast):
     program, optimizer = compile_program(SMALL, sums=True), Optimizer("momentum", batch_size=3)
     found, wanted = (train(processor, program, (3, 6, 7), optimizer) for processor in (loop, fast))
@@ -89,3 +79,83 @@ def test_the_machines_loop(loop, fast):
 @pytest.mark.parametrize("flow", ["bidirectional", (2, 3)], ids=str)
 def test_hazards_of_the_papers_model(flow):
     assert check_program(compile_program(ModelConfig(encoders=2), flow=flow, sums=True), (2, 17)) == []
+
+
+# ---- the driver ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return load_overlay("trainer", EmulatedU50()).trainer_1
+
+
+def state_after(trainer, optimizer: Optimizer, sizes: Sequence[int]) -> dict[str, np.ndarray]:
+    """Train on the samples of LENGTHS, so many in each request; return parameters and moments."""
+    trainer.load_program(SMALL, optimizer=optimizer)
+    trainer.load_parameters(some_parameters(SMALL))
+    samples, first = some_samples(SMALL, LENGTHS), 0
+    for size in sizes:
+        trainer.train(samples[first : first + size], optimizer, 0.05)
+        first += size
+    return trainer.store_parameters() | trainer.store_optimizer_state()
+
+
+def test_the_driver_calls_the_kernel_once_per_update(trainer):
+    """Requests that end with an update leave the same bits, however many updates they have."""
+    optimizer = Optimizer("momentum", batch_size=3)
+    whole, parts = state_after(trainer, optimizer, [7]), state_after(trainer, optimizer, [3, 3, 1])
+    assert trainer.program.program.sums
+    assert equal_bits(whole, parts)
+    assert not np.array_equal(whole["embedding.position.weight"], some_parameters(SMALL)["embedding.position.weight"])
+
+
+def test_adamw_and_single_samples_take_the_plain_program(trainer):
+    for optimizer in (Optimizer("adamw", batch_size=3), Optimizer("sgd")):
+        trainer.load_program(SMALL, optimizer=optimizer)
+        assert not trainer.program.program.sums
+        assert trainer.program.sha256 == compiled_program(SMALL).sha256
+
+
+def test_a_program_with_sums_trains_by_any_optimizer(trainer):
+    samples, sums = some_samples(SMALL, LENGTHS), Optimizer("sgd", batch_size=3)
+    for optimizer in (Optimizer("adamw", epsilon=1e-3, batch_size=2), Optimizer("sgd")):
+        states = []
+        for chosen in (sums, optimizer):
+            trainer.load_program(SMALL, optimizer=chosen)
+            trainer.load_parameters(some_parameters(SMALL))
+            trainer.train(samples, optimizer, 0.02)
+            states.append(trainer.store_parameters())
+        for name, wanted in states[1].items():
+            np.testing.assert_allclose(states[0][name], wanted, rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.long
+def test_sums_that_do_not_fit_are_said_in_one_line():
+    six, optimizer = ModelConfig(encoders=6), Optimizer("sgd", batch_size=8)
+    assert "do not fit" in why_no_sums(six, "bidirectional", optimizer)
+    assert not chosen_program(six, optimizer=optimizer).program.sums
+
+
+def test_why_there_are_no_sums():
+    optimizer = Optimizer("sgd", batch_size=8)
+    assert "AdamW" in why_no_sums(SMALL, "auto", Optimizer("adamw", batch_size=8))
+    assert why_no_sums(SMALL, "auto", optimizer) == why_no_sums(SMALL, "auto", Optimizer("adamw")) == ""
+
+
+@pytest.mark.parametrize(("batch_size", "before"), [(8, 0), (8, 6), (48, 5), (3, 7)])
+def test_chunks_end_with_calls(batch_size, before):
+    parts = list(chunks(2, 203, batch_size, before))
+    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(2, 203))
+    for part in parts[:-1]:
+        place = (before + part.stop) % batch_size
+        assert place == 0 or place == 32
+    assert max(part.stop - part.start for part in parts) <= 32
+
+
+def test_the_estimate_counts_the_programs_cycles():
+    one, eight = (estimate(SMALL, {9: 80}, "momentum", batch_size=n) for n in (1, 8))
+    program = compile_program(SMALL, sums=True)
+    sample, flush = (int(time_program(section, 9).cycles) for section in (program.sample, program.flush))
+    assert eight.work.loop == pytest.approx(80 * sample + 10 * flush, rel=1e-3)
+    assert eight.work.total < one.work.total
+    assert eight.memory.by_group()["gradients"] > one.memory.by_group()["gradients"]

@@ -7,9 +7,9 @@ from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.overlay import load_overlay
 from bttlab.card.trainer import TrainerDriver
 from bttlab.card.waiting import card_errors
-from bttlab.compiler.compiled import Flow, chosen_flow, compiled_program
+from bttlab.compiler.compiled import Flow, chosen_program
 from bttlab.model.choices import PAPER_FLOW
-from bttlab.model.config import ModelConfig
+from bttlab.model.config import ModelConfig, Optimizer
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
@@ -27,12 +27,13 @@ def open_trainer(
     overlay: str = OVERLAY,
     require_card: bool = False,
     lengths: Mapping[int, int] | None = None,
+    optimizer: Optimizer | None = None,
 ) -> TrainerDriver:
     """Load the overlay of the training processor, by its name in the manifest or its path, then the program of a model.
 
     Parameters are loaded next, by `load_parameters`. `device`, `trust`, `wait` and `require_card` are as for
-    `bttlab.card.load_overlay`, `shapes` and `flow` as for `bttlab.compiler.compiled.compiled_program`; `lengths` is the
-    number of samples of each length of the corpus, for flow "auto".
+    `bttlab.card.load_overlay`, `shapes`, `flow`, `lengths` and `optimizer` as for
+    `bttlab.compiler.compiled.chosen_program`.
 
     Raises
     ------
@@ -43,8 +44,7 @@ def open_trainer(
     bttlab.card.CardBusyError
         If another process has the card.
     """
-    flow = chosen_flow(config, flow, lengths, shapes)
-    compiled_program(config, shapes, flow)  # cached for load_program
+    compiled = chosen_program(config, flow, optimizer, lengths, shapes)
     loaded = load_overlay(overlay, device, trust, wait, require_card)
     if TRAINER_KERNEL.instance not in loaded.ip_dict:
         raise OverlayError(
@@ -53,5 +53,5 @@ def open_trainer(
         )
     with card_errors(loaded.device):
         trainer = getattr(loaded, TRAINER_KERNEL.instance)
-    trainer.load_program(config, shapes, flow)
+    trainer.load_program(compiled)
     return trainer

@@ -16,7 +16,7 @@ from bttlab.card.manifest import digest, read_file
 from bttlab.card.processor import sample_dtype, sample_records, set_rates
 from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
-from bttlab.compiler.compiled import CompiledProgram, Flow, check_image, compiled_program
+from bttlab.compiler.compiled import CompiledProgram, Flow, check_image, chosen_program, compiled_program
 from bttlab.compiler.layout import Layout
 from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
@@ -33,6 +33,7 @@ from bttlab.model import (
     check_label_smoothing,
     check_learning_rates,
 )
+from bttlab.model.loop import call_end
 
 STATUS_NAMES = dict(enumerate(M.statuses))
 MOMENTS = ("first_moment", "second_moment")
@@ -64,14 +65,15 @@ class TrainerDriver(KernelDriver):
 
     def load_program(
         self,
-        program: Program | ModelConfig,
+        program: CompiledProgram | Program | ModelConfig,
         shapes: Mapping[str, Sequence[int]] | None = None,
         flow: Flow = PAPER_FLOW,
+        optimizer: Optimizer | None = None,
     ) -> CompiledProgram:
         """Load the program that trains a model, without parameters.
 
-        A model is compiled, unless its program is in the cache; `shapes` and `flow` are as for
-        `bttlab.compiler.compiled.compiled_program`.
+        A model is compiled, unless its program is in the cache; `shapes`, `flow` and `optimizer` are as for
+        `bttlab.compiler.compiled.chosen_program`. The program trains by any other optimizer, too.
 
         Raises
         ------
@@ -79,10 +81,12 @@ class TrainerDriver(KernelDriver):
             If the machine cannot run the model, or the program is damaged or made for another machine. The program and
             parameters on the card do not change then.
         """
-        if isinstance(program, Program):
+        if isinstance(program, CompiledProgram):
+            compiled = program
+        elif isinstance(program, Program):
             compiled = CompiledProgram(program, program.image())
         else:
-            compiled = compiled_program(program, shapes, flow)
+            compiled = chosen_program(program, flow, optimizer, shapes=shapes)
         check_image(compiled.image)
         with self._alone():
             self._on_card(
@@ -240,7 +244,10 @@ class TrainerDriver(KernelDriver):
         """
         rates = self._check(samples, optimizer, learning_rate)
         self._background = TrainingRun(
-            len(samples), lambda part: self._train(samples[part], rates[part], optimizer), self._exclusively()
+            len(samples),
+            lambda part: self._train(samples[part], rates[part], optimizer),
+            self._exclusively(),
+            (optimizer.batch_size, self._chip.step),
         )
         return self._background
 
@@ -304,7 +311,10 @@ class TrainerDriver(KernelDriver):
     ) -> np.ndarray:
         """Train on or predict samples in as many kernel calls as needed, and return their results."""
         done = np.zeros(len(samples), self._result_record)
-        for part in self._parts(len(samples)):
+        parts = self._parts(len(samples))
+        if command == M.TRAIN and self.program.program.sums:
+            parts = self._updates(len(samples), optimizer)
+        for part in parts:
             rows = sample_records(
                 self.program.program, samples[part], rates[part], optimizer, label_smoothing, self._chip.step
             )
@@ -323,6 +333,18 @@ class TrainerDriver(KernelDriver):
         while first < count:
             most = MAX_SAMPLES if self._share is None else int(SLICE_SECONDS * self._samples_per_second)
             part = slice(first, min(count, first + max(1, min(most, MAX_SAMPLES))))
+            yield part
+            first = part.stop
+
+    def _updates(self, count: int, optimizer: Optimizer) -> Iterator[slice]:
+        """Yield ranges of samples for kernel calls that sum gradients: FLUSH, at the end of a call, clears the sums.
+
+        AdamW squares the gradient of each sample, so it takes a call for each.
+        """
+        first, step = 0, self._chip.step
+        size = 1 if optimizer.name == "adamw" else optimizer.batch_size
+        while first < count:
+            part = slice(first, min(count, call_end(step + first, size) - step))
             yield part
             first = part.stop
 

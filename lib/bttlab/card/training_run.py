@@ -18,11 +18,13 @@ class TrainingRun:
     """Training in a background thread, chunk by chunk.
 
     `train` trains on a range of the `total` samples and returns their losses, float32 of shape (n,). The lock is locked
-    until the training ends.
+    until the training ends. `update` has the samples of an update, and those that the training has had.
     """
 
-    def __init__(self, total: int, train: Callable[[slice], np.ndarray], lock: threading.Lock):
-        self.total = total
+    def __init__(
+        self, total: int, train: Callable[[slice], np.ndarray], lock: threading.Lock, update: tuple[int, int] = (1, 0)
+    ):
+        self.total, self._update = total, update
         self._losses: list[np.ndarray] = []
         self._stop = threading.Event()
         self._error: Exception | None = None
@@ -38,7 +40,7 @@ class TrainingRun:
     def _train(self, train: Callable[[slice], np.ndarray], lock: threading.Lock) -> None:
         try:
             train_pieces(
-                chunks(0, self.total),
+                chunks(0, self.total, *self._update),
                 train,
                 self._add,
                 lambda: not self._stop.is_set(),

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_flow(parser)
     add("--clock", type=int, nargs="+", metavar="MHZ", help="clocks of the kernel (default: 200 and 150)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
+    add("--batch-size", type=int, default=1, metavar="N", help="samples of an update (default: 1)")
     data = parser.add_mutually_exclusive_group()
     data.add_argument("--data", metavar="NAME|PATH", help="corpus whose training split is an epoch (default: airline)")
     data.add_argument("--lengths", nargs="+", metavar="MEAN|L:N", help=LENGTHS_HELP)
@@ -38,7 +39,8 @@ def run(options: argparse.Namespace) -> Outcome:
     else:
         configs = models.models_of(options, models.SEVERAL)
     name, lengths = _lengths(options, configs[0])
-    estimates = [estimate(config, lengths, options.optimizer, options.flow, clocks[0]) for config in configs]
+    how = options.optimizer, options.flow, clocks[0], options.batch_size
+    estimates = [estimate(config, lengths, *how) for config in configs]
     if not machine_record().is_current:
         say(
             "bttlab: note: resources and power are of another source than hls_src/processor has now; "
@@ -110,8 +112,9 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
     from bttlab.estimate.recorded import RESOURCES, TARGET, machine_record
 
     first, record = estimates[0], machine_record()
+    updates = f", {first.batch_size} samples per update" if first.batch_size > 1 else ""
     table = Table(
-        title=f"An epoch is {epoch}: {first.samples:,} samples, {first.optimizer}, {first.flow}",
+        title=f"An epoch is {epoch}: {first.samples:,} samples, {first.optimizer}, {first.flow}{updates}",
         caption=f"modelled ({MODEL_VERSION}), not measured; (low to high) from the constants' uncertainty. MB = 10^6 "
         "bytes. Multipliers of the engines: cycles in which a row in use multiplies",
     )

@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> Outcome:
         options.require_card,
         lengths,
     )
-    on_record = u50_callback(training.model, lengths, settings.optimizer.rule, settings.flow)
+    on_record = u50_callback(training.model, lengths, settings.optimizer, settings.flow)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     try:
         remember(training.folder)

@@ -10,10 +10,10 @@ import numpy as np
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import Flow, Program, compile_program, fastest
+from bttlab.compiler.program import CANDIDATES, Flow, Program, compile_program, fastest
 from bttlab.compiler.timing import time_program
 from bttlab.model.choices import PAPER_FLOW
-from bttlab.model.config import ModelConfig
+from bttlab.model.config import ModelConfig, Optimizer
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
@@ -41,16 +41,19 @@ class CompiledProgram:
 
 
 def compiled_program(
-    config: "ModelConfig | ModuleModel", shapes: Mapping[str, Sequence[int]] | None = None, flow: Flow = PAPER_FLOW
+    config: "ModelConfig | ModuleModel",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    flow: Flow = PAPER_FLOW,
+    sums: bool = False,
 ) -> CompiledProgram:
     """Return the program of a model, from a cache of the last ones.
 
-    `shapes` are those of the parameters, if linear layers have different ranks; `flow` and the ProgramError are as for
-    `bttlab.compiler.program.compile_program`.
+    `shapes` are those of the parameters, if linear layers have different ranks; `flow`, `sums` and the ProgramError are
+    as for `bttlab.compiler.program.compile_program`.
     """
     flow = chosen_flow(config, flow, shapes=shapes)
     items = None if shapes is None else tuple((name, tuple(map(int, shape))) for name, shape in shapes.items())
-    found = _compiled(config, items, flow)
+    found = _compiled(config, items, flow, sums)
     if isinstance(found, ProgramError):
         raise found.with_traceback(None)
     return found
@@ -74,12 +77,54 @@ def chosen_flow(
     return fastest(lambda flow: compiled_program(config, shapes, flow).program, lengths).model.flow
 
 
+def chosen_program(
+    config: "ModelConfig | ModuleModel",
+    flow: Flow = PAPER_FLOW,
+    optimizer: Optimizer | None = None,
+    lengths: Mapping[int, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> CompiledProgram:
+    """Return the program that trains a model by an optimizer in the least modelled time.
+
+    An update of several samples takes a program that sums gradients (`compile_program`) if the banks have space for the
+    sums. AdamW takes none, since it squares the gradient of each sample.
+    """
+    samples = optimizer.batch_size if optimizer else 1
+    if samples > 1 and optimizer.name != "adamw":
+
+        def compiled(flow: Flow) -> Program:
+            return compiled_program(config, shapes, flow, sums=True).program
+
+        try:
+            program = fastest(compiled, lengths, samples) if flow == "auto" else compiled(flow)
+            return compiled_program(config, shapes, program.model.flow, program.sums)
+        except ProgramError:
+            pass  # the sums do not fit
+    return compiled_program(config, shapes, chosen_flow(config, flow, lengths, shapes))
+
+
+def why_no_sums(config: "ModelConfig | ModuleModel", flow: Flow, optimizer: Optimizer | None) -> str:
+    """Return why no program sums the gradients of an update of several samples; empty if one does."""
+    if optimizer is None or optimizer.batch_size == 1:
+        return ""
+    if optimizer.name == "adamw":
+        return "AdamW squares the gradient of each sample"
+    reasons = []
+    for candidate in CANDIDATES if flow == "auto" else (flow,):
+        try:
+            compiled_program(config, None, candidate, sums=True)
+            return ""
+        except ProgramError as error:
+            reasons.append(f"the sums of gradients do not fit: {error}")
+    return reasons[0]
+
+
 @functools.lru_cache(PROGRAMS)
 def _compiled(
-    config: "ModelConfig | ModuleModel", shapes: tuple[tuple[str, tuple[int, ...]], ...] | None, flow: Flow
+    config: "ModelConfig | ModuleModel", shapes: tuple[tuple[str, tuple[int, ...]], ...] | None, flow: Flow, sums: bool
 ) -> CompiledProgram | ProgramError:
     try:
-        program = compile_program(config, None if shapes is None else dict(shapes), flow)
+        program = compile_program(config, None if shapes is None else dict(shapes), flow, sums=sums)
     except ProgramError as error:  # cached too: the search for a model that fits takes longer than to compile
         return ProgramError(str(error))
     return CompiledProgram(program, program.image())

@@ -126,7 +126,8 @@ class LinearLayers:
         self.plans: list[tuple[dict[Key, tuple[int, int]], ...]] = [({}, {}) for _ in self.layers]
         self._is_trial = True  # until `divide_buffers`: requests for operand buffers are recorded in `plans`
         self._kept: dict[int, Stored | None] = {}  # None until the forward pass computes it
-        self.sums = sums
+        products = [(layer, product) for layer in self.layers for product in layer.backward]
+        self.sums = sums and any(not layer.has_tokens(product) for layer, product in products)
         self._sums: list[dict[str, Stored]] = [{} for _ in self.layers]  # by layer and name of the gradient
 
     @property
@@ -336,7 +337,7 @@ class LinearLayers:
                 self._d_x(number, s, product, addend)
             elif not self.sums or "t" in layer.indices[result]:
                 has_bias |= self._core_gradient(number, s, product, bias)
-            elif any("t" in layer.indices[name] for name in product[1:]):
+            elif layer.has_tokens(product):
                 if target := s.targets.get(result):
                     vectors = target.arrangement.vectors(layer.sizes)
                     s.targets[result] = replace(target, place=b.allocate(f"{result} of the sample", vectors))
@@ -381,7 +382,7 @@ class LinearLayers:
             if result in sums:
                 s.add_copy(result, sums[result])
                 self._copy_sum(s, result)
-            elif not any("t" in layer.indices[name] for name in product):
+            elif not layer.has_tokens(product):
                 self._core_gradient(number, s, product, None)
 
     def _copy_sum(self, s: Contraction, name: str) -> None:

@@ -243,7 +243,7 @@ def lower(graph: Graph, flow, tokens: int, sums: bool = False) -> Lowering:
     DoesNotFit
         If the model does not fit even with everything recomputed that can be.
     """
-    model = lower_to_fit(graph, flow, sums=sums)
+    model = lower_to_fit(graph, flow, is_quick=sums, sums=sums)  # without the sums there is a program, too
     model.assign(tokens)
     return model
 

@@ -131,7 +131,7 @@ class ModelProgram(Program):
 
     @property
     def sums(self) -> bool:
-        """True if gradients are summed over samples: FLUSH then has to follow the last sample of each update."""
+        """True if gradients are summed over samples: a call then has samples of one update at most."""
         return bool(self.model.collect)
 
     @property
@@ -232,7 +232,7 @@ def compile_program(
         For "auto": the number of samples of each length; by default one of 13 tokens.
     sums : bool
         Whether gradients of merged cores are summed over the samples of an update, and the gradients of the cores
-        follow from the sums once per update (`compiled.summed_program`).
+        follow from the sums once per update, in FLUSH.
 
     Raises
     ------
@@ -256,7 +256,9 @@ def compile_program(
         ) from None
 
 
-def fastest(compiled: Callable[[Flow], ModelProgram], lengths: Mapping[int, int] | None = None) -> ModelProgram:
+def fastest(
+    compiled: Callable[[Flow], ModelProgram], lengths: Mapping[int, int] | None = None, batch_size: int = 1
+) -> ModelProgram:
     """Return the program of least modelled time among those of `CANDIDATES`.
 
     Parameters
@@ -265,6 +267,8 @@ def fastest(compiled: Callable[[Flow], ModelProgram], lengths: Mapping[int, int]
         Returns the program for a flow.
     lengths : mapping of int to int, optional
         Number of samples of each length; by default one of 13 tokens.
+    batch_size : int
+        Samples of an update.
     """
     programs, errors = [], []
     for flow in CANDIDATES:
@@ -278,7 +282,12 @@ def fastest(compiled: Callable[[Flow], ModelProgram], lengths: Mapping[int, int]
         raise errors[0]
     lengths = lengths or {min(TYPICAL_TOKENS, programs[0].limits.sequence_length): 1}
     tokens, counts = np.array(list(lengths)), np.array(list(lengths.values()))
-    return min(programs, key=lambda program: int(time_program(program.sample, tokens).cycles @ counts))
+
+    def cycles(program: ModelProgram) -> float:
+        flush = int(time_program(program.flush, 1).cycles) if program.sums else 0
+        return int(time_program(program.sample, tokens).cycles @ counts) + flush * int(counts.sum()) / batch_size
+
+    return min(programs, key=cycles)
 
 
 def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow, sums: bool) -> ModelProgram:

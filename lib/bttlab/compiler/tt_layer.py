@@ -214,6 +214,10 @@ class TTLayer:
         """Return the phase of a product of the backward pass."""
         return self.phase[product[0].removeprefix("d")]
 
+    def has_tokens(self, product: Product) -> bool:
+        """Return True if an operand of a product depends on the tokens."""
+        return any("t" in self.indices[name] for name in product[1:])
+
     def features(self, name: str) -> Arrangement:
         """Return the arrangement of x or y: row by row, a row for each token."""
         modes = [i for i in self.indices[name.removeprefix("d")] if i != "t"]

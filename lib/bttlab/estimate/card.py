@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from bttlab.compiler.compiled import PROGRAMS, Flow, chosen_flow
+from bttlab.compiler.compiled import PROGRAMS, Flow, chosen_program
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.estimate.constants import modelled
-from bttlab.estimate.counts import STAGES, Work, epoch_work, program_works
+from bttlab.estimate.counts import CALL_SAMPLES, STAGES, Work, epoch_work, program_works
 from bttlab.estimate.memory import MemoryMap, memory_map
 from bttlab.estimate.power import Power, PowerLevels, power
 from bttlab.estimate.recorded import machine_record
@@ -38,6 +38,7 @@ class Estimate:
     model: ModelConfig
     flow: Flow  # order of contraction
     optimizer: str  # "sgd", "momentum", "adamw"
+    batch_size: int  # samples of an update
     lengths: Mapping[int, int]  # number of samples of an epoch by their number of real tokens
     clock_mhz: float
     work: Work  # of an epoch
@@ -90,10 +91,8 @@ class Estimate:
         return not self.resources.excess
 
     def with_optimizer(self, optimizer: str) -> "Estimate":
-        """Return the estimate for another optimizer. The cycles stay: with each, the update takes a vector a cycle."""
-        flow = chosen_flow(self.model, self.flow, self.lengths)
-        memory = memory_map(self.model, machine_record(), optimizer, flow)
-        return replace(self, optimizer=Optimizer(optimizer).name, memory=memory)
+        """Return the estimate for another optimizer."""
+        return estimate(self.model, self.lengths, optimizer, self.flow, self.clock_mhz, self.batch_size)
 
     def at_clock(self, clock_mhz: float) -> "Estimate":
         """Return the estimate for another clock. The cycles stay, because the pipeline keeps its depth.
@@ -116,13 +115,14 @@ class Estimate:
         layers: dict[str, dict[str, int]] = {stage: {} for stage in STAGES}
         for (stage, layer), count in self.work.cycles.items():
             layers[stage][layer] = count
-        record = machine_record()
+        record, rule = machine_record(), Optimizer(self.optimizer, batch_size=self.batch_size)
         return {
             "model": self.model.to_dict(),
             "flow": self.flow,
             "machine": dict(M.constants),
             "clock_mhz": self.clock_mhz,
             "optimizer": self.optimizer,
+            "batch_size": self.batch_size,
             "samples": self.samples,
             "mean_length": sum(tokens * n for tokens, n in self.lengths.items()) / self.samples,
             "fits": self.fits,
@@ -135,7 +135,7 @@ class Estimate:
                 "of_this_source": record.is_current,
             },
             "memory": self.memory.to_dict(),
-            "optimizer_state_bytes": len(Optimizer(self.optimizer).moments) * self.model.parameters_bytes,
+            "optimizer_state_bytes": len(rule.moments) * self.model.parameters_bytes,
             "resources": self.resources.to_dict(),
             "cycles": {
                 "per_epoch": {"value": self.work.total} | modelled("cycles"),
@@ -159,6 +159,7 @@ def estimate(
     optimizer: str = "sgd",
     flow: Flow = PAPER_FLOW,
     clock_mhz: float = CLOCK_MHZ,
+    batch_size: int = 1,
 ) -> Estimate:
     """Estimate cycles, memory, resources, power and energy of training a model.
 
@@ -169,6 +170,8 @@ def estimate(
     optimizer : {"sgd", "momentum", "adamw"}
     flow : str or tuple of int
         As for `bttlab.compiler.program.compile_program`.
+    batch_size : int
+        Samples of an update.
 
     Raises
     ------
@@ -185,15 +188,18 @@ def estimate(
             )
     if not histogram:
         raise EstimateError("no samples: give at least one length")
-    record, chosen = machine_record(), chosen_flow(model, flow, histogram)
+    record, rule = machine_record(), Optimizer(optimizer, batch_size=batch_size)
+    program = chosen_program(model, flow, rule, histogram).program
+    chosen, call_samples = program.model.flow, min(batch_size, CALL_SAMPLES) if program.sums else CALL_SAMPLES
     at_full_clock = Estimate(
         model,
         flow,
-        Optimizer(optimizer).name,
+        rule.name,
+        batch_size,
         histogram,
         CLOCK_MHZ,
-        epoch_work(model, histogram, chosen),
-        memory_map(model, record, optimizer, chosen),
+        epoch_work(model, histogram, chosen, program.sums, call_samples),
+        memory_map(model, record, rule.rule, chosen, program.sums),
         resources(record),
     )
     return at_full_clock.at_clock(clock_mhz)

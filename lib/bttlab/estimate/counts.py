@@ -22,7 +22,8 @@ from bttlab.model.config import ModelConfig
 
 OUTSIDE_LOOP = ("IO", "record, result, loss")
 LOSS_INTERVAL = 8  # cycles for each word of the loss (samples.h)
-CALL_SAMPLES = 32  # samples of a call in training (bttlab.model.loop); the last update runs alone at its end
+# Samples of a call in training (bttlab.model.loop), unless it sums gradients; the last update runs alone at its end.
+CALL_SAMPLES = 32
 SHOWN_UNITS = tuple(name for name in UNIT_NAMES if not name.startswith("drain"))  # drains follow their engines
 STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "IO": "outside the loop"}
 
@@ -121,23 +122,28 @@ def cycles_outside_loop(tokens: int) -> int:
 
 
 @lru_cache(PROGRAMS)
-def sample_works(model: ModelConfig, flow: Flow) -> dict[int, Work]:
+def sample_works(
+    model: ModelConfig, flow: Flow, sums: bool = False, call_samples: int = CALL_SAMPLES
+) -> dict[int, Work]:
     """Return the work of training on a sample for each number of real tokens, with its share of the call's last update.
 
     Parameters
     ----------
     flow : str or tuple of int
         Order of contraction.
+    sums : bool
+        As for `bttlab.compiler.program.compile_program`.
 
     Raises
     ------
     bttlab.compiler.errors.ProgramError
         If the machine cannot run the model.
     """
-    return program_works(compiled_program(model, flow=flow).program, range(1, model.sequence_length + 1))
+    program = compiled_program(model, flow=flow, sums=sums).program
+    return program_works(program, range(1, model.sequence_length + 1), call_samples)
 
 
-def program_works(program: Program, lengths: Sequence[int]) -> dict[int, Work]:
+def program_works(program: Program, lengths: Sequence[int], call_samples: int = CALL_SAMPLES) -> dict[int, Work]:
     """Return the work of `sample_works` for a program and some lengths.
 
     Parameters
@@ -146,7 +152,7 @@ def program_works(program: Program, lengths: Sequence[int]) -> dict[int, Work]:
         Numbers of real tokens, [CLS] included.
     """
     (flush,) = works_of(program.flush, [1])
-    share = flush.times(1 / CALL_SAMPLES)
+    share = flush.times(1 / call_samples)
     works = {}
     for tokens, sample in zip(lengths, works_of(program.sample, lengths), strict=True):
         work = sample + share
@@ -154,7 +160,9 @@ def program_works(program: Program, lengths: Sequence[int]) -> dict[int, Work]:
     return works
 
 
-def epoch_work(model: ModelConfig, lengths: Mapping[int, int], flow: Flow) -> Work:
+def epoch_work(
+    model: ModelConfig, lengths: Mapping[int, int], flow: Flow, sums: bool = False, call_samples: int = CALL_SAMPLES
+) -> Work:
     """Return the work of training for an epoch.
 
     Parameters
@@ -162,5 +170,5 @@ def epoch_work(model: ModelConfig, lengths: Mapping[int, int], flow: Flow) -> Wo
     lengths : mapping of int to int
         Number of samples of each length.
     """
-    works = sample_works(model, flow)
+    works = sample_works(model, flow, sums, call_samples)
     return sum((works[tokens].times(count) for tokens, count in lengths.items()), NOTHING)

@@ -99,7 +99,7 @@ class MemoryMap:
         }
 
 
-def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: Flow) -> MemoryMap:
+def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: Flow, sums: bool = False) -> MemoryMap:
     """Return the memory map of training a model, for samples of any length and any tokens.
 
     Parameters
@@ -112,11 +112,11 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
     bttlab.compiler.errors.ProgramError
         If the machine cannot run the model.
     """
-    compiled_program(model, flow=flow).program.check_optimizer(Optimizer(optimizer))
+    compiled_program(model, flow=flow, sums=sums).program.check_optimizer(Optimizer(optimizer))
     empty = [f"bank {number}" for number in MOMENTS[len(Optimizer(optimizer).moments) :]]
     memories = {memory.name: memory for memory in record.memories}
     uses = []
-    for name, words in _words_by_group(model, flow).items():
+    for name, words in _words_by_group(model, flow, sums).items():
         is_buffer = name.startswith("buffer")
         memory = memories["operand_buffer" if is_buffer else name.replace(" ", "_")]
         engines = M.ENGINES if is_buffer else 1
@@ -135,11 +135,11 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
 
 
 @lru_cache(256)
-def _words_by_group(model: ModelConfig, flow: Flow) -> dict[str, dict[str, int]]:
+def _words_by_group(model: ModelConfig, flow: Flow, sums: bool) -> dict[str, dict[str, int]]:
     """Return the number of words of each bank and operand buffer that a program uses, by `GROUPS`."""
-    owners = _owners(compiled_program(model, flow=flow).program)
+    owners = _owners(compiled_program(model, flow=flow, sums=sums).program)
     counted = {}
-    for name, words in touched_words(model, flow).items():
+    for name, words in touched_words(model, flow, sums).items():
         is_buffer = name.startswith("buffer")
         counts = Counter({"operand buffers": int(words.sum())}) if is_buffer else _count(words, owners[name])
         counted[name] = {group: counts[group] for group in GROUPS if counts[group]}
@@ -156,9 +156,9 @@ def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
 
 
 @lru_cache(2)
-def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
+def touched_words(model: ModelConfig, flow: Flow, sums: bool = False) -> dict[str, np.ndarray]:
     """Return which words of each bank and operand buffer a program uses for any sample, as arrays of bool."""
-    program = compiled_program(model, flow=flow).program
+    program = compiled_program(model, flow=flow, sums=sums).program
     depths = {f"bank {b}": bank.depth for b, bank in enumerate(M.banks)}
     depths |= {f"buffer {e}": M.OPERAND_BUFFER_DEPTH for e in range(M.ENGINES)}
     touched = {name: np.zeros(depth, bool) for name, depth in depths.items()}
@@ -183,6 +183,8 @@ def _owners(program: Program) -> dict[str, list[tuple[int, int, str]]]:
         if buffer.is_parameter:
             owners[f"bank {buffer.bank}"].append((buffer.base, buffer.vectors, "parameters"))
             owners[f"bank {GRADIENT_OF[buffer.bank]}"].append((buffer.base, buffer.vectors, "gradients"))
+        elif buffer in model.summed:
+            owners[f"bank {buffer.bank}"].append((buffer.base, buffer.vectors, "gradients"))
         elif buffer in model.kept_buffers:  # written by the forward pass for the backward pass
             owners[f"bank {buffer.bank}"].append((buffer.base, buffer.vectors, "activations"))
     for bank in MOMENTS if model.has_moments else ():

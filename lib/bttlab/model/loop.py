@@ -60,15 +60,34 @@ def train_pieces(
             raise fault
 
 
-def chunks(start: int, stop: int) -> Iterator[slice]:
+def chunks(start: int, stop: int, batch_size: int = 1, before: int = 0) -> Iterator[slice]:
     """Yield consecutive slices from `start` to `stop`, each for about a quarter second and at most 32 samples.
 
-    The size follows the time between two requests, in which the caller must train on the slice.
+    The size follows the time between two requests, in which the caller must train on the slice. If updates have several
+    samples, slices end where `call_end` says, whatever the time: a card may sum the gradients of a call.
+
+    Parameters
+    ----------
+    before : int
+        Samples of the training before sample 0.
     """
     size = 1
     while start < stop:
         end = min(start + size, stop)
+        if batch_size > 1:
+            end, most = min(call_end(before + start, batch_size) - before, stop), end
+            while (further := min(call_end(before + end, batch_size) - before, stop)) <= most and end < stop:
+                end = further
         begin = time.perf_counter()
         yield slice(start, end)
         pace = (end - start) / max(time.perf_counter() - begin, 1e-9)
         start, size = end, max(1, min(LARGEST_CHUNK, 4 * size, int(pace * CHUNK_SECONDS)))
+
+
+def call_end(sample: int, batch_size: int) -> int:
+    """Return where a call that begins with a sample of the training ends if it has samples of one update alone.
+
+    An update of more than 32 samples is cut after every 32.
+    """
+    place = sample % batch_size
+    return sample + min(batch_size - place, LARGEST_CHUNK - place % LARGEST_CHUNK)

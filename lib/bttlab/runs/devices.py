@@ -80,13 +80,22 @@ def open_trainer(
 
         from bttlab import card
         from bttlab.card.opening import OVERLAY
+        from bttlab.compiler.compiled import why_no_sums
     except ModuleNotFoundError as error:
         raise DeviceError(
             f"{missing_package(error, f'--device {device}') or error}, or use --device reference"
         ) from None
     overlay = overlay or OVERLAY
     trainer = card.open_trainer(
-        model, device, flow=flow, trust=trust, wait=wait, overlay=overlay, require_card=require_card, lengths=lengths
+        model,
+        device,
+        flow=flow,
+        trust=trust,
+        wait=wait,
+        overlay=overlay,
+        require_card=require_card,
+        lengths=lengths,
+        optimizer=optimizer,
     )
     if optimizer is not None:
         trainer.program.program.check_optimizer(optimizer)
@@ -98,7 +107,12 @@ def open_trainer(
     unused = card.overlay.unused_cards(trainer.device) if device == "auto" else []
     if unused:
         provenance["unused_cards"] = ", ".join(unused)
-    return OpenedTrainer(trainer, *_words(trainer.device, device, overlay), provenance)
+    described, announcement = _words(trainer.device, device, overlay)
+    if why := why_no_sums(model, flow, optimizer):
+        announcement += (
+            f" ({why}: an update of {optimizer.batch_size} samples takes the time of {optimizer.batch_size})"
+        )
+    return OpenedTrainer(trainer, described, announcement, provenance)
 
 
 def _words(card, device: str, overlay: str) -> tuple[str, str]:

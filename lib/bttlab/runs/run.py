@@ -369,7 +369,7 @@ class Run:
 
         progress.begin(title, len(order), first)
         try:
-            train_pieces(chunks(first, last), step, trained, may_go_on)
+            train_pieces(chunks(first, last, self.settings.optimizer.batch_size, before), step, trained, may_go_on)
         except NumericalFault as fault:
             self._write_rest(session)
             if len(self._losses) > len(self._checkpoint.losses):  # else it would push out the one before

@@ -5,14 +5,14 @@ from typing import Any
 
 from bttlab.estimate.card import estimate
 from bttlab.estimate.constants import modelled
-from bttlab.model import PAPER_FLOW
+from bttlab.model import PAPER_FLOW, Optimizer
 from bttlab.runs.record import RunRecord
 from bttlab.util.errors import BttlabError
 
 OnRecord = Callable[[RunRecord], None]  # called before run.json is written; may add to the record
 
 
-def u50_callback(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnRecord:
+def u50_callback(config, lengths, optimizer: Optimizer, flow: str = PAPER_FLOW) -> OnRecord:
     """Return a callback for `Run.train` that adds what the model of the U50 says of a training to its record.
 
     It adds nothing if the card does not hold the model.
@@ -21,11 +21,11 @@ def u50_callback(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnR
     ----------
     lengths : ndarray of int, or mapping of int to int
         Real tokens of the training split's samples, or how many there are of each length.
-    optimizer, flow : str
-        Update rule, and order of contraction.
+    flow : str
+        Order of contraction.
     """
     try:
-        estimated = estimate(config, lengths, optimizer, flow)
+        estimated = estimate(config, lengths, optimizer.name, flow, batch_size=optimizer.batch_size)
     except BttlabError:
         return lambda record: None
 

@@ -37,9 +37,7 @@ class Linear(Operation):
             if f"{op.name}.bias" in context.shapes:
                 context.layout.place(f"{op.name}.bias")
         tokens = {op.name: op.inputs[0].tokens for op in operations}
-        layers = LinearLayers(
-            context.builder, context.layout, tokens, context.shapes, context.flow, context.sums
-        )
+        layers = LinearLayers(context.builder, context.layout, tokens, context.shapes, context.flow, context.sums)
         for number, op in enumerate(operations):
             op.layers, op.number = layers, number
 

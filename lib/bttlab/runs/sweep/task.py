@@ -100,7 +100,7 @@ def _train(task: Task, folder: Path) -> RunRecord:
     module = None if model is settings.config else model
     run = Run(folder, settings, trial.corpus, store, checkpoint, module=module)
     lengths = epoch_lengths(trial.corpus, model.sequence_length)
-    figures = u50_callback(model, lengths, settings.optimizer.rule, settings.flow)
+    figures = u50_callback(model, lengths, settings.optimizer, settings.flow)
 
     def on_record(record: RunRecord) -> None:
         record.id, record.name, record.sweep, record.configuration = trial.id, trial.name, task.sweep, {}
@@ -144,7 +144,7 @@ def opened_device(
         If another process holds the card all the while.
     """
     if settings.device != CARD:
-        yield open_trainer(model, settings.device, flow=settings.flow, overlay=settings.overlay, lengths=lengths)
+        yield open_trainer(model, settings.device, **_options(settings, lengths))
         return
     import pynq
 
@@ -155,6 +155,10 @@ def opened_device(
     finally:  # also of a card that did not take the overlay
         for number in cards():
             release_card(pynq.Device.devices[number])
+
+
+def _options(settings: Any, lengths: Mapping[int, int] | None) -> dict[str, Any]:
+    return {"flow": settings.flow, "overlay": settings.overlay, "lengths": lengths, "optimizer": settings.optimizer}
 
 
 def cards() -> list[int]:
@@ -172,7 +176,7 @@ def _open_card(model: "ModelConfig | ModuleModel", settings: Any, lengths: Mappi
 
     if not (attached := cards()):
         raise BttlabError(f"this worker offers the resource {CARD}, but PYNQ finds no card on its machine")
-    options = {"flow": settings.flow, "overlay": settings.overlay, "lengths": lengths}
+    options = _options(settings, lengths)
     for number in attached:
         with contextlib.suppress(CardBusyError):
             return open_trainer(model, str(number), **options)
