@@ -14,7 +14,7 @@ from bttlab.compiler.builder import LANES
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import Instruction, Level, at
+from bttlab.compiler.instruction import ENGINE_0, VECTOR, Instruction, Level, at
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix
@@ -185,6 +185,8 @@ class Lowering(Context):
         steps: Counter[int] = Counter()
         for instruction in self.collect:
             steps[instruction.unit] += instruction.steps(1)
+        # Most sums have been read after two thirds of the engines' steps: until then the vector unit cannot clear them.
+        steps[VECTOR] = max(steps[VECTOR], 2 * steps[ENGINE_0] // 3)
         for buffer in self.summed:
             clear(self.builder, "clear the sum", at(f"bank {buffer.bank}", buffer.base), buffer.vectors, steps)
         for block in self.layout.blocks:

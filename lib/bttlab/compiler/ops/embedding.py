@@ -139,7 +139,9 @@ class TTMTable(Embedding):
             [builder.allocate_shared_operand_buffer("V", ENGINE_1, buffer_vectors) for _ in range(self.a_vectors)]
             for _ in range(2)
         ]
-        self.buffer_d = builder.allocate_shared_operand_buffer("d_row", ENGINE_0, most * self.width)
+        # For d_V, and for d_F1: engine 1 has less to do where gradients of cores do not follow from each sample.
+        engines = (ENGINE_0, ENGINE_1) if context.sums else (ENGINE_0,)
+        self.buffers_d = [builder.allocate_shared_operand_buffer("d_row", e, most * self.width) for e in engines]
         # Both engines read d_V at the same time; engine 1 from a copy, of as many tokens as a bank has space for.
         reached = set(M.reach(VECTOR, 3, True).banks) & set(M.reach(ENGINE_1, 2, False).banks)
         space = max(M.banks[bank].depth for bank in reached) // (self.a * self.width)
@@ -286,19 +288,20 @@ class TTMTable(Embedding):
         d_v, copied = b.allocate("d_V", self._most * an), b.allocate("d_V, copied", self.copied_tokens * an)
         order = _in_lanes(np.arange(self.n1 * self.n2 * self.n3), self.per * self.n3)
         row = self.n1 * self.row_vectors
-        b.shuffle(
-            "load d_row",
-            self.tokens,
-            order,
-            _whole(d_rows.part(block=row, y=1), row, self.n1),
-            buffered_result=self.buffer_d.part(block=width, y=1),
-            row=("x", 0),
-            out=(self.n1, width),
-        )
+        for buffer in self.buffers_d:
+            b.shuffle(
+                "load d_row",
+                self.tokens,
+                order,
+                _whole(d_rows.part(block=row, y=1), row, self.n1),
+                buffered_result=buffer.part(block=width, y=1),
+                row=("x", 0),
+                out=(self.n1, width),
+            )
         loops = [Level("t", self.tokens), Level("a", self.a), Level("w", width)]
         scalars = self.f1.where().part(token_offset=TokenOffset(F1, "t"), a=1)
         places = [place.part(t=an, a=width, w=1) for place in (d_v, copied)]
-        d_row = self.buffer_d.part(t=width, w=1)
+        d_row, d_row_of_last = (self.buffers_d[n].part(t=width, w=1) for n in (0, -1))
         b.expand(ENGINE_0, "d_V = F1^T d_row", loops, d_row, scalars, places[0], count=self.n1)
         row = self.per * self.b_vectors
         steps = -(-M.LATENCY // row)  # enough that the next token reads the sums that this one has written
@@ -318,18 +321,29 @@ class TTMTable(Embedding):
                 flags=M.CHECK,
             )
         self._backward_far(d_v)
-        d_f1 = b.allocate("d_F1 of tokens", self._most * self.a)
-        b.reduce(
-            ENGINE_0,
+        self._backward_near(d_row_of_last)
+
+    def _backward_near(self, d_row: At) -> None:
+        """Emit d_F1 = V d_row^T, added to its slice by engine 1, whose addends reach gradients, or by the vector unit."""
+        width, is_direct = self.width, d_row.number == ENGINE_1
+        d_f1 = self.builder.allocate("d_F1 of tokens", self._most * self.a).part(t=self.a, a=1)
+        if is_direct:
+            d_f1 = self.f1.gradient().part(token_offset=TokenOffset(F1, "t"), a=1)
+        least = -(-M.LATENCY // (width + 1)) if is_direct else 0  # a token's sums are written before the next one's
+        self.builder.reduce(
+            d_row.number,
             "d_F1 = V d_row^T",
-            [Level("t", self.tokens), Level("w", width + 1), padded("a", self.a)],
+            [Level("t", self.tokens), Level("w", width + 1), Level("a", max(self.a, M.SUM_DISTANCE, least), self.a)],
             "w",
             d_row,
             self.v.part(t=self.a * width, a=width, w=1),
-            d_f1.part(t=self.a, a=1),
+            d_f1,
+            addend=d_f1 if is_direct else None,
             count=self.n1,
+            flags=M.CHECK if is_direct else 0,
         )
-        self._add_slices("d_F1", F1, d_f1, self.a, self.f1)
+        if not is_direct:
+            self._add_slices("d_F1", F1, d_f1, self.a, self.f1)
 
     def _backward_far(self, d_v: At) -> None:
         """Emit d_F3 = F2^T d_V: partial sums by group of tokens, then their sum for each token, added to its slice."""
