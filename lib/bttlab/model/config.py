@@ -285,8 +285,8 @@ class Optimizer:
     """An update rule, with the semantics of torch.optim's SGD, SGD with momentum and AdamW.
 
     The learning rate is not part of it: each sample has its own. Training processes one sample at a time; `batch_size`
-    consecutive samples share an update, also across epochs, with the learning rate of the last one. Each sample's gradient
-    is added to the moments; a card may first sum the gradients of tensor-train layers over the samples.
+    consecutive samples share an update, also across epochs, with the learning rate of the last one. Each sample's
+    gradient is added to the moments; a card may first sum the gradients of tensor-train layers over the samples.
 
     Parameters
     ----------
