@@ -324,7 +324,7 @@ class TTMTable(Embedding):
         self._backward_near(d_row_of_last)
 
     def _backward_near(self, d_row: At) -> None:
-        """Emit d_F1 = V d_row^T. Engine 1, whose addends reach gradients, adds it to its slice; else the vector unit does."""
+        """Emit d_F1 = V d_row^T. Engine 1, whose addends reach gradients, adds it to its slice, or the vector unit."""
         width, is_direct = self.width, d_row.number == ENGINE_1
         d_f1 = self.builder.allocate("d_F1 of tokens", self._most * self.a).part(t=self.a, a=1)
         if is_direct:
