@@ -21,6 +21,6 @@ def test_a_program_with_extreme_fields_is_refused_or_stays_within_its_memories(t
     image.write_bytes(compiled_program(SMALL).image.tobytes())
     source = HLS_SOURCE / "testbench" / "port.cpp"
     subprocess.run([COMPILER, *FLAGS, *SANITIZE, *IMAGES[-1].flags, source, "-o", port], check=True)
-    done = subprocess.run([port, "programs", "400", "1", image], capture_output=True, text=True, check=False)
+    done = subprocess.run([port, "400", "1", image], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stderr or done.stdout)[:2000]
     assert "programs taken" in done.stdout

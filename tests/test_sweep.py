@@ -268,14 +268,13 @@ def cluster(monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_a_cluster_trains_in_the_folder_or_sends_files_back(cluster, corpus, alone, tmp_path, monkeypatch, is_shared):
-    if not is_shared:
-        monkeypatch.setattr(Sweep, "_task", _elsewhere(Sweep._task))
+def test_a_cluster_trains_in_the_folder_or_sends_files_back(cluster, corpus, alone, tmp_path, monkeypatch):
     with open_executor(cluster.scheduler_address) as workers:
-        Sweep(_spec(corpus), tmp_path / "sweep").run(workers)
-    assert _digests(tmp_path / "sweep") == alone
-    assert {read_run(tmp_path / "sweep" / id).status for id in alone} == {"complete"}
+        for folder in ("shared", "elsewhere"):
+            Sweep(_spec(corpus), tmp_path / folder).run(workers)
+            assert _digests(tmp_path / folder) == alone
+            assert {read_run(tmp_path / folder / id).status for id in alone} == {"complete"}
+            monkeypatch.setattr(Sweep, "_task", _elsewhere(Sweep._task))
 
 
 def _elsewhere(make):

@@ -1,17 +1,13 @@
-// The kernel's port under sanitizers, with what a host can put there: valid samples (`port train COUNT SEED IMAGE`),
-// arguments, records and programs that are garbage (`port fuzz COUNT SEED IMAGE`), and programs with extreme fields, which
-// run if the kernel takes them (`port programs COUNT SEED IMAGE`), in buffers of exactly the bytes that trainer_reach tells.
-// IMAGE is a file with a program.
+// The kernel under sanitizers, with programs of extreme fields, which run if the kernel takes them (`port COUNT SEED IMAGE`),
+// in buffers of exactly the bytes that trainer_reach tells. IMAGE is a file with a program.
 #include "../processor/trainer.cpp"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -71,7 +67,6 @@ static std::unique_ptr<T, decltype(&std::free)> buffer(long long bytes) {
 }
 
 static std::vector<char> sound_program;
-static int statuses[PROGRAM_STUCK + 1];
 
 // Sets an integer of an image; the image's sum stays 0, so that only what the numbers mean can be refused.
 static void set_number(IntVector *image, int vector, int lane, int value) {
@@ -100,25 +95,15 @@ static void set_extremes(IntVector *image, int instructions) {
     if (draw(4) == 0) set_number(image, 1, 3 + static_cast<int>(draw(OFFSET_TABLES)), any_number(1 << 16));
 }
 
-enum Damage { NO_DAMAGE, GARBAGE, EXTREMES };
-
-// LOAD_PROGRAM with a whole image, or with one that was damaged; returns whether the kernel takes it.
-static bool load_program(Damage damage) {
-    const bool garbage = damage == GARBAGE;
+// LOAD_PROGRAM with the program, or with extreme fields in it; returns whether the kernel takes it.
+static bool load_program(bool extreme) {
     const int vectors = static_cast<int>(sound_program.size() / sizeof(IntVector));
-    const int given = garbage && draw(4) == 0 ? any_number(vectors) : vectors;
-    const int claimed = given < 0 || given > 2 * vectors ? vectors : given;
     long long bytes[4];
-    trainer_reach(LOAD_PROGRAM, claimed, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr, bytes);
+    trainer_reach(LOAD_PROGRAM, vectors, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr, bytes);
     const auto image = buffer<IntVector>(bytes[3]), results = buffer<IntVector>(bytes[1]);
-    const size_t copied = std::min<size_t>(bytes[3], sound_program.size());
-    if (copied > 0) std::memcpy(image.get(), sound_program.data(), copied);
-    for (unsigned n = garbage ? 1 + draw(3) : 0; n > 0 && claimed > 1; n--) {
-        const int vector = draw(2) ? static_cast<int>(draw(claimed)) : static_cast<int>(draw(2));
-        set_number(image.get(), vector, static_cast<int>(draw(LANES)), any_number(vectors));
-    }
-    if (damage == EXTREMES) set_extremes(image.get(), (vectors - INSTRUCTIONS_AT) / 2);
-    trainer(LOAD_PROGRAM, claimed, 0, 0.0f, 0.0f, 0.0f, nullptr, results.get(), nullptr, image.get());
+    std::memcpy(image.get(), sound_program.data(), sound_program.size());
+    if (extreme) set_extremes(image.get(), (vectors - INSTRUCTIONS_AT) / 2);
+    trainer(LOAD_PROGRAM, vectors, 0, 0.0f, 0.0f, 0.0f, nullptr, results.get(), nullptr, image.get());
     return results.get()[0][0] == DONE;
 }
 
@@ -156,7 +141,6 @@ static bool call(int command, int samples, int optimizer, const float *constants
         const IntVector *result = results.get() + s * RESULT_VECTORS;
         const int status = result[0][0];
         if (status < NOT_REACHED || status > PROGRAM_STUCK || stopped != (status == NOT_REACHED)) return false;
-        statuses[status]++;
         stopped = stopped || status != DONE;
         if (status == DONE && (result[0][1] < 0 || result[0][1] >= program.intents)) return false;
         for (int t = 0; status == DONE && t < SEQUENCE; t++) {
@@ -167,64 +151,24 @@ static bool call(int command, int samples, int optimizer, const float *constants
     return true;
 }
 
-// Parameters as a host might load them, small and random.
-static void load_parameters() {
-    const float none[3] = {};
-    call(LOAD, 0, SGD, none, false);
-}
-
-static int fuzz(int count) {
-    for (int i = 0; i < count; i++) {
-        if (i % 100 == 0) {
-            for (int n = 0; n < 10; n++) load_program(GARBAGE);
-            if (!load_program(NO_DAMAGE)) return 2;
-            load_parameters();
-        }
-        const float constants[3] = {draw(3) ? 0.9f : any_float(), draw(3) ? 0.999f : any_float(),
-                                    draw(3) ? 1e-8f : any_float()};
-        int command = draw(8) ? TRAIN + static_cast<int>(draw(2)) : any_number(LOAD_PROGRAM);
-        if (command == LOAD_PROGRAM) command = DESCRIBE;  // above
-        const int samples = draw(4) ? static_cast<int>(draw(4)) : any_number(draw(64) ? 8 : MAX_SAMPLES);
-        const int optimizer = draw(4) ? static_cast<int>(draw(3)) : any_number(ADAMW);
-        if (!call(command, samples, optimizer, constants, true)) {
-            std::printf("call %d: a status or a label out of range\n", i);
-            return 1;
-        }
-    }
-    return 0;
-}
-
 // Programs with extreme fields: each is refused, or runs within its memories.
 static int programs(int count) {
     int taken = 0;
     for (int i = 0; i < count; i++) {
-        if (!load_program(EXTREMES)) continue;
+        if (!load_program(true)) continue;
         taken++;
         const float constants[3] = {0.9f, 0.999f, 1e-8f};
-        for (int command : {LOAD, TRAIN, PREDICT, STORE}) call(command, 2, static_cast<int>(draw(3)), constants, draw(4) == 0);
+        for (int command : {LOAD, TRAIN, PREDICT, STORE}) {
+            if (!call(command, 2, static_cast<int>(draw(3)), constants, draw(4) == 0)) return 1;
+        }
     }
     std::printf("%d programs taken\n", taken);
     return taken > count / 20 ? 0 : 3;
 }
 
-static int train(int count) {
-    const float constants[3] = {0.9f, 0.999f, 1e-8f};
-    for (int optimizer = SGD; optimizer <= ADAMW; optimizer++) {
-        load_parameters();  // and moments of 0: they mean something else to each optimizer
-        for (int i = optimizer; i < count; i += 3) call(TRAIN, 1, optimizer, constants, false);
-    }
-    return statuses[DONE] == count ? 0 : 1;
-}
-
 int main(int, char **arguments) {
-    const int count = std::atoi(arguments[2]);
-    state = static_cast<unsigned long long>(std::atoi(arguments[3]));
-    std::ifstream image(arguments[4], std::ios::binary);
+    state = static_cast<unsigned long long>(std::atoi(arguments[2]));
+    std::ifstream image(arguments[3], std::ios::binary);
     sound_program.assign(std::istreambuf_iterator<char>(image), {});
-    if (!load_program(NO_DAMAGE)) return 2;
-    const std::string mode = arguments[1];
-    const int failed = mode == "fuzz" ? fuzz(count) : mode == "programs" ? programs(count) : train(count);
-    for (const int number : statuses) std::printf("%d ", number);
-    std::printf("\n%d runs by two threads\n", runs.get());
-    return failed;
+    return load_program(false) ? programs(std::atoi(arguments[1])) : 2;
 }
