@@ -1,14 +1,25 @@
 """bttlab program on the command line."""
 
+import functools
 import json
 import struct
 
 import pytest
 
 from bttlab.cli import main
+from bttlab.compiler import program
 from bttlab.compiler.hazards import Hazard
 
 from conftest import ROOT
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once():
+    compile_program = program.compile_program
+    once = functools.cache(lambda model, flow: compile_program(model, flow=flow))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "compile_program", lambda model, flow, lengths: once(model, flow))
+        yield
 
 
 def run(capsys, *arguments):

@@ -89,7 +89,7 @@ def test_a_trials_id_is_a_digest_of_all_that_decides_its_course(tmp_path):
 
 
 def test_a_size_finds_its_modes_as_on_the_command_line():
-    trials = _trials(vary={"hidden_size": [256, 768]}, fixed={"heads": 4, "encoders": 1})
+    trials = _trials(vary={"hidden_size": [256, 768]}, fixed={"heads": 4, "encoders": 1, "device": "reference"})
     found = [trial.settings.config.linear_out_modes for trial in trials]
     assert found == [ModelConfig(heads=4).with_hidden_size(256).linear_out_modes, ModelConfig.linear_out_modes]
 
@@ -148,7 +148,7 @@ def test_a_model_that_the_card_does_not_hold_is_refused_at_once():
 
 
 def test_estimates_vary_flow_and_clock():
-    vary = {"flow": ["bidirectional", "auto"], "clock_mhz": [100, 200], "linear_rank": [8]}
+    vary = {"flow": ["bidirectional", "auto"], "clock_mhz": [100, 200], "encoders": [1]}
     found = _trials(kind="estimate", vary=vary)
     assert [(t.configuration["flow"], t.configuration["clock_mhz"]) for t in found] == [
         ("bidirectional", 100),
