@@ -17,6 +17,7 @@ from bttlab.estimate.geometry import Blocks, capacity_bits
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.runs import read_recipe, tensors_digest
 from bttlab.util.errors import BttlabError
+from bttlab.util.threads import Thread
 
 SGD, MOMENTUM, ADAMW = Optimizer("sgd"), Optimizer("momentum"), Optimizer("adamw")
 
@@ -171,6 +172,19 @@ def test_training_goes_on_beside_the_caller_and_stops(trainer, samples):
     assert lost.done and 0 < lost.seconds
     trainer.stop()
     trainer.train(samples[:1], MOMENTUM, 1e-4)
+
+
+@pytest.mark.parametrize("thread_exists", [False, True])
+def test_an_interrupt_of_start_leaves_no_run(trainer, samples, monkeypatch, thread_exists):
+    def interrupted(self):
+        if thread_exists:
+            threading.Thread.start(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Thread, "start", interrupted)
+        trainer.start(samples, MOMENTUM, 1e-4)
+    assert len(trainer.predict(samples[:1]).losses) == 1
 
 
 @pytest.mark.parametrize(

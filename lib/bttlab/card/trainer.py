@@ -243,13 +243,19 @@ class TrainerDriver(KernelDriver):
         Parameters and errors are those of `train`, but a NumericalFault is raised by the run's `wait`.
         """
         rates = self._check(samples, optimizer, learning_rate)
-        self._background = TrainingRun(
+        run = TrainingRun(
             len(samples),
             lambda part: self._train(samples[part], rates[part], optimizer),
             self._exclusively(),
             (optimizer.batch_size, self._chip.step),
         )
-        return self._background
+        self._background = run
+        try:
+            run.begin()
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        return run
 
     def stop(self) -> None:
         """Stop the run of `start` and wait for its end; nothing happens if there is none."""
@@ -290,8 +296,8 @@ class TrainerDriver(KernelDriver):
         samples.validate(self.config)
 
     def _exclusively(self) -> threading.Lock:
-        """Return the lock of kernel calls; raise OverlayError if it is locked."""
-        if self._busy.locked():
+        """Return the lock of kernel calls; raise OverlayError if it is locked, or a run is about to lock it."""
+        if self._busy.locked() or (self._background is not None and not self._background.done):
             raise OverlayError("the card is training already: wait for that run, or end it with trainer.stop()")
         return self._busy
 

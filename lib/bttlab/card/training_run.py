@@ -18,7 +18,9 @@ class TrainingRun:
     """Training in a background thread, chunk by chunk.
 
     `train` trains on a range of the `total` samples and returns their losses, float32 of shape (n,). The lock is locked
-    until the training ends. `update` has the samples of an update, and those that the training has had.
+    while it trains. `update` has the samples of an update, and those that the training has had.
+
+    `begin` may be interrupted at any moment: `stop` then ends the run, with its thread or without one.
     """
 
     def __init__(
@@ -29,28 +31,31 @@ class TrainingRun:
         self._stop = threading.Event()
         self._error: Exception | None = None
         self.seconds = 0.0  # of training so far
-        lock.acquire()
+        self._is_over = False
+        self._begun = threading.Lock()  # taken by the thread, or by `stop` before the thread
         self._thread = Thread(target=self._train, args=(train, lock), name="bttlab-train")
+
+    def begin(self) -> None:
+        """Start the thread."""
         try:
             self._thread.start()
         except RuntimeError as error:
-            lock.release()
+            self._is_over = True
             raise BttlabError(f"the host has no thread for the training ({error}); raise ulimit -u") from None
 
     def _train(self, train: Callable[[slice], np.ndarray], lock: threading.Lock) -> None:
+        if not self._begun.acquire(blocking=False):
+            return
         try:
-            train_pieces(
-                chunks(0, self.total, *self._update),
-                train,
-                self._add,
-                lambda: not self._stop.is_set(),
-            )
+            with lock:
+                pieces = chunks(0, self.total, *self._update)
+                train_pieces(pieces, train, self._add, lambda: not self._stop.is_set())
         except NumericalFault as fault:
             self._error = fault.at(len(self.losses), self.losses)
         except Exception as error:  # raised where the caller waits
             self._error = error
         finally:
-            lock.release()
+            self._is_over = True
 
     def _add(self, part: slice, losses: np.ndarray, seconds: float) -> None:
         self.seconds += seconds
@@ -64,7 +69,7 @@ class TrainingRun:
     @property
     def done(self) -> bool:
         """True if the training is complete, stopped, or failed."""
-        return not self._thread.is_alive()
+        return self._is_over
 
     @property
     def progress(self) -> float:
@@ -74,10 +79,13 @@ class TrainingRun:
     def stop(self) -> None:
         """Stop at the end of the current chunk, within a quarter second."""
         self._stop.set()
+        if self._begun.acquire(blocking=False):
+            self._is_over = True
 
     def join(self) -> None:
         """Wait for the end, whatever it is."""
-        self._thread.join()
+        if not self.done:
+            self._thread.join()
 
     def wait(self, timeout: float | None = None) -> np.ndarray:
         """Wait for the end, at most `timeout` seconds, and return the losses; Ctrl-C stops the training first.
