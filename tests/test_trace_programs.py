@@ -210,6 +210,20 @@ def test_an_idiom_trains_as_in_pytorch(fast, name):
     check_gradients(fast, trace(net, LENGTH), (2, 7, 12), **TOLERANCE)
 
 
+class LastLogits(Idioms):
+    """The logits of the last token, as in GPT2ForSequenceClassification."""
+
+    def forward(self, tokens):
+        logits = self.head(IDIOMS["fused qkv"](self, 0, self.table(tokens), tokens))
+        return logits[torch.arange(len(tokens)), (torch.arange(tokens.shape[1]) * (tokens != 0)).argmax(-1)]
+
+
+def test_the_logits_of_the_last_token_train_as_in_pytorch(fast):
+    model = trace(prune(LastLogits([IDIOMS["fused qkv"]])), LENGTH)
+    assert model.tasks == ["classification"]
+    check_gradients(fast, model, (2, 7, 12), **TOLERANCE)
+
+
 @pytest.mark.parametrize("pool", ["last", "last word", "last word, gathered"])
 def test_the_last_token_trains_as_in_pytorch(fast, pool):
     model = trace(prune(Idioms([IDIOMS["fused qkv"], IDIOMS["a norm"]], pool)), LENGTH)

@@ -64,13 +64,7 @@ RULES: dict[str, Callable[["Recorder", Call], Value | None]] = {}
 
 
 class Recorder(TorchFunctionMode):
-    """Runs a module's `forward` and records the graph.
-
-    Parameters
-    ----------
-    module : nn.Module
-        `forward(tokens)` takes token ids of shape (1, T).
-    """
+    """Runs a module's `forward`, which takes token ids of shape (1, T), and records the graph."""
 
     def __init__(self, module: nn.Module, sequence_length: int):
         super().__init__()
@@ -193,10 +187,7 @@ class Recorder(TorchFunctionMode):
         """Apply a function that only moves elements to the indices."""
         if call.name in COPIES:
             self.check_gradient(call)
-            (value,) = self._found(call)[:1]
-            if isinstance(value, Weights) and call.result.dtype != call.args[0].dtype:
-                value = Weights(value.name, value.index)
-            self._set(call.result, value)
+            self._set(call.result, self._found(call)[0])
             return
         value = self.value(call.args[0])
         others = () if call.name == "view_as" else tensors_in(call.args[1:])
@@ -272,7 +263,7 @@ class Recorder(TorchFunctionMode):
         if length == most and rows.count == most - 1:
             return self.graph.rows(matrix, rows.first, Register(-1, 0, 0, most - 1))
         if length == most and (rows.first, rows.count) == (most - 1, 1):
-            return self._once((matrix, -1, 1), lambda: self.graph.pooled(matrix, self.name("last token"), True))
+            return self._last(matrix)
         what = f"rows {rows.first} to {rows.first + rows.count - 1} of the tokens"
         raise Refusal(what, "x[:, 0], x[:, -1], x[:, 1:] or x[:, :-1]")
 
@@ -284,6 +275,16 @@ class Recorder(TorchFunctionMode):
         layer = (maker.weight, maker.bias, maker.first + first, count, maker.transposed)
         name = f"{maker.name}.{first // count}"
         return self._once((matrix, first, count), lambda: self.graph.dense(maker.inputs[0], self.unique(name), *layer))
+
+    def _last(self, matrix: Matrix) -> Matrix:
+        """Return the last token's row; of a dense layer, the layer of its input's last token, as for logits."""
+        maker = next((op for op in self.graph.operations if op.output is matrix), None)
+        if type(maker) is not Dense:
+            name = self.name("last token")
+            return self._once((matrix, -1, 1), lambda: self.graph.pooled(matrix, self.unique(name), True))
+        x, layer = self._last(maker.inputs[0]), (maker.weight, maker.bias, maker.first, matrix.features)
+        name = self.unique(maker.name)
+        return self._once((matrix, -1, 1), lambda: self.graph.dense(x, name, *layer, maker.transposed))
 
     def _once(self, key: tuple[Matrix, int, int], record: Callable[[], Matrix]) -> Matrix:
         """Return a part of a matrix; record it when it is first read."""
