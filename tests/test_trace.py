@@ -15,6 +15,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, ReferenceTrainer
+from bttlab.tensor import TTLinear
 from peoples_modules import GPT, ViT
 
 from conftest import ROOT
@@ -218,6 +219,11 @@ REFUSED = {
         lambda n, x, t: x / x.std(-1, keepdim=True),
         None,
         r"^Net: this function of all features is no operation .* epsilon under the root .test_trace.py, line \d+\)$",
+    ),
+    "columns of a TT layer": (
+        lambda n, x, t: torch.add(*n.more(n.q(x)).chunk(2, -1)),
+        lambda n: setattr(n, "more", TTLinear(WIDTH, 2 * WIDTH, (8, 8), (4, 8), 4)),
+        r'features 0 to 31 of more is no .*; use a layer for each part, or compress\(model, ..., skip=\["more"\]\)',
     ),
     "rotary positions": (
         lambda n, x, t: n.q(x) * torch.outer(torch.arange(t.shape[1]), torch.arange(WIDTH)).cos(),

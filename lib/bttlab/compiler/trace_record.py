@@ -25,6 +25,7 @@ from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import Register, max_of
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.ops.dense import Dense
+from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.trace_names import (
     COMPARISONS,
     COPIES,
@@ -271,7 +272,8 @@ class Recorder(TorchFunctionMode):
         """Return columns of a matrix: a dense layer of its own for these outputs of a dense layer."""
         maker = next((op for op in self.graph.operations if op.output is matrix), None)
         if type(maker) is not Dense:
-            raise Refusal(f"features {first} to {first + count - 1} of {matrix.name}", "a layer for each part")
+            skip = f', or compress(model, ..., skip=["{maker.name}"])' if isinstance(maker, Linear) else ""
+            raise Refusal(f"features {first} to {first + count - 1} of {matrix.name}", f"a layer for each part{skip}")
         layer = (maker.weight, maker.bias, maker.first + first, count, maker.transposed)
         name = f"{maker.name}.{first // count}"
         return self._once((matrix, first, count), lambda: self.graph.dense(maker.inputs[0], self.unique(name), *layer))
