@@ -92,9 +92,7 @@ def _run(recorder: Recorder, module: nn.Module, length: int) -> Any:
     try:
         with torch.random.fork_rng(devices=[]):
             return recorder.run(tokens)
-    except ProgramError:
-        raise
-    except KeyboardInterrupt:
+    except (ProgramError, KeyboardInterrupt):
         raise
     except BaseException as error:  # sys.exit in forward must not end the process that traces
         what = f"{type(error).__name__}: {error}"

@@ -210,16 +210,7 @@ def dense_weights(graph: Graph, parameters: Mapping[str, Tensor]) -> dict[str, t
 def execute(
     graph: Graph, parameters: Mapping[str, Tensor], tokens: Tensor, weights: Mapping[str, tuple[Tensor, ...]]
 ) -> dict[Matrix, Tensor]:
-    """Return the value of each matrix of a graph, by PyTorch.
-
-    Parameters
-    ----------
-    parameters : mapping of str to Tensor
-        In double precision.
-    tokens : Tensor, shape (T,)
-    weights : mapping of str to tuple of Tensor
-        From `dense_weights`.
-    """
+    """Return the value of each matrix of a graph for tokens (T,), by PyTorch; `weights` are from `dense_weights`."""
     values: dict[Matrix, Tensor] = {}
     for op in graph.operations:
         inputs = [_view(values, matrix, len(tokens)) for matrix in op.inputs]

@@ -314,8 +314,4 @@ def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     return Elements(recorder.graph.gain(matrix, w.name, row, recorder.unique(recorder.name("mul"))), index)
 
 
-def _elementwise(recorder: Recorder, call: Call) -> Value:
-    return recorder.elementwise(call)
-
-
-rule(*(name for name in ELEMENTWISE.split() if name not in RULES))(_elementwise)
+rule(*(name for name in ELEMENTWISE.split() if name not in RULES))(Recorder.elementwise)

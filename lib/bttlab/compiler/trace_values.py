@@ -16,15 +16,7 @@ from bttlab.compiler.matrix import Matrix
 
 
 class Refusal(Exception):
-    """An operation that the card does not have.
-
-    Parameters
-    ----------
-    what : str
-        The operation.
-    near : str
-        What to use instead.
-    """
+    """An operation that the card does not have, and what to use instead."""
 
     def __init__(self, what: str, near: str = ""):
         super().__init__(what)
@@ -59,24 +51,14 @@ class Weights:
 class Formula:
     """An elementwise function of a matrix, recorded as an operation when something else reads it.
 
-    Attributes
-    ----------
-    matrix, index
-        As of `Elements`: of the elements to which the function is applied.
-    function : callable
-        The composition of all steps since the matrix, on tensors.
-    step : callable
-        Records the last step alone, for a composition that is not a known function.
-    name : str
-        Of the last step, with its place.
-    recorded : Elements, optional
-        The result, once recorded.
+    `matrix` and `index` are of the elements to which it is applied, `function` is the composition of all steps since
+    then, and `name` is of the last step, with its place.
     """
 
     matrix: Matrix
     index: Tensor
     function: Callable[[Tensor], Tensor]
-    step: Callable[..., Elements]
+    step: Callable[..., Elements]  # records the last step alone, for a composition that is not a known function
     name: str
     recorded: Elements | None = None
 
@@ -88,21 +70,13 @@ class OfRows(Formula):
 
 @dataclass(eq=False)
 class Scores:
-    """Attention scores scale q k^T + mask, or their softmax.
-
-    Attributes
-    ----------
-    mask : Tensor, shape (heads, tokens, tokens)
-        Is added to the scaled scores; -inf hides a key.
-    index : Tensor
-        Numbers of the elements of (heads, tokens, tokens).
-    """
+    """Attention scores scale q k^T + mask, or their softmax; the index has numbers of (heads, tokens, tokens)."""
 
     q: Matrix
     k: Matrix
     heads: int
     scale: float
-    mask: Tensor
+    mask: Tensor  # (heads, tokens, tokens), added to the scaled scores; -inf hides a key
     index: Tensor
     is_softmax: bool = False
 
