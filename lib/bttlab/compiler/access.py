@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from bttlab.compiler.instruction import (
-    ACCUMULATE,
     DRAIN_0,
     ENGINE_1,
     EXPAND,
@@ -120,13 +119,13 @@ def accesses(instruction: Instruction, wanted: Callable[[str], bool] = lambda me
     """Yield an instruction's accesses to the wanted memories: reads, then writes, then sums and statistics."""
     unit, operation, loops, depth = instruction.unit, instruction.operation, instruction.loops, instruction.depth
     active = tuple(Steps(0, loop.active_bound, loop.bound) for loop in loops)
-    reading = writing = adding = active  # steps that read, write, and add to sums
+    reading = writing = adding = active  # steps that read, write, and complete the sum of a row
     if unit == SHUFFLE:  # block b is read while block b - 1 is written
         reading = (Steps(0, loops[0].bound - 1, loops[0].bound), *active[1:])
         blocks, *between = (Steps(0, loop.bound, loop.bound) for loop in loops[:-1])
         writing = (blocks._replace(first=1), *between, Steps(0, instruction.count, loops[-1].bound))
     elif unit <= ENGINE_1 and operation == REDUCE:  # the last step of the depth, the fold, reads sums and addend
-        reading = adding = _at_depth(active, instruction, lambda s: s._replace(end=s.bound - 1))
+        reading = _at_depth(active, instruction, lambda s: s._replace(end=s.bound - 1))
         writing = _at_depth(active, instruction, lambda s: s._replace(first=s.bound - 1))
     elif unit == VECTOR and depth:  # statistics, and the sums of COLUMNS, are written when the sum is complete
         adding = _at_depth(active, instruction, lambda s: s._replace(first=s.end - 1))
@@ -146,13 +145,21 @@ def accesses(instruction: Instruction, wanted: Callable[[str], bool] = lambda me
                 if wanted(f"statistic {number}"):
                     rows = instruction.most_accumulators
                     yield Access(f"statistic {number}", base, steps, (), writes, rows=rows)
-    elif unit <= DRAIN_0 + 1 and (unit >= DRAIN_0 or operation in (ACCUMULATE, REDUCE)):
-        memory = f"sums {unit % M.ENGINES} {int(bool(instruction.flags & M.PONG))}"
-        if wanted(memory):
-            strides = (
-                tuple(instruction.operands[0].strides.get(loop.name, 0) for loop in loops) if unit >= DRAIN_0 else ()
-            )
-            yield Access(memory, 0, adding, strides, unit <= ENGINE_1, rows=1)
+    yield from filter(lambda access: wanted(access.memory), sum_accesses(instruction))
+
+
+def sum_accesses(instruction: Instruction) -> Iterator[Access]:
+    """Yield the access of an engine or a drain to sums."""
+    unit, operation, loops = instruction.unit, instruction.operation, instruction.loops
+    if unit > DRAIN_0 + 1 or (unit <= ENGINE_1 and operation == EXPAND):
+        return
+    adding, strides = tuple(Steps(0, loop.active_bound, loop.bound) for loop in loops), ()
+    if unit >= DRAIN_0:
+        strides = tuple(instruction.operands[0].strides.get(loop.name, 0) for loop in loops)
+    elif operation == REDUCE:  # the last step of the depth is the fold
+        adding = _at_depth(adding, instruction, lambda s: s._replace(end=s.bound - 1))
+    memory = f"sums {unit % M.ENGINES} {int(bool(instruction.flags & M.PONG))}"
+    yield Access(memory, 0, adding, strides, unit <= ENGINE_1, rows=1)
 
 
 def _at_depth(steps: tuple[Steps, ...], instruction: Instruction, change: Callable[[Steps], Steps]) -> tuple:

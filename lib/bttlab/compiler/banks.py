@@ -7,7 +7,7 @@ so that both units can work.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -97,7 +97,10 @@ class Assignment:
                 self.uses.setdefault(buffer.number, _Use(set(buffer.allowed_banks(transferred)), [0]))
         self.buffers = [buffer for buffer in buffers if buffer.number in self.uses]
         self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(M.BANKS)]
-        self.times, self.contention = None, {}
+        names = (f"{kind} {number}" for number in self.uses for kind in ("matrix", "gradient"))
+        self._index = {name: row for row, name in enumerate(names)}
+        self.times: np.ndarray | None = None
+        self._contention = np.zeros((0, 0))
 
     def fit(self) -> set[tuple[str, str]]:
         """Find a bank and an address for every buffer.
@@ -132,7 +135,7 @@ class Assignment:
         """
         places = self.placed
         self.times = _times(self.instructions, tokens)
-        self.contention = _contention(self.instructions, self.times)
+        self._contention = _contention(self.instructions, self.times, self._index)
         if self._attempt() is not None:
             self._reset()
             for buffer, place in places.items():
@@ -156,6 +159,7 @@ class Assignment:
     def _reset(self) -> None:
         self.spaces = [_BankSpace(number) for number in range(M.BANKS)]
         self.names_in: list[set[str]] = [set() for _ in self.spaces]
+        self._bank_of = np.full(len(self._index), M.BANKS)  # BANKS: not placed
         self.placed: dict[Buffer, tuple[int, int]] = {}
 
     def _place_all(self, first: Sequence[Buffer]) -> Buffer | None:
@@ -169,6 +173,7 @@ class Assignment:
         self.placed[buffer] = bank, base
         for name, at in _names(buffer, bank):
             self.names_in[at].add(name)
+            self._bank_of[self._index[name]] = at
             self.spaces[at].taken.append((*self._span(buffer), base, base + buffer.vectors))
 
     def _improve(self) -> None:
@@ -178,6 +183,7 @@ class Assignment:
                 continue
             bank, base = self.placed.pop(buffer)
             self.names_in[bank].discard(f"matrix {buffer.number}")
+            self._bank_of[self._index[f"matrix {buffer.number}"]] = M.BANKS
             self.spaces[bank].taken.remove((*self._span(buffer), base, base + buffer.vectors))
             self._place(buffer)
 
@@ -194,6 +200,11 @@ class Assignment:
 
     def _place(self, buffer: Buffer) -> bool:
         span, choices = self._span(buffer), []
+        costs = {}
+        if self.times is not None:
+            names = (f"{kind} {buffer.number}" for kind in ("matrix", "gradient"))
+            rows = ((name, self._contention[self._index[name]]) for name in names)
+            costs = {name: np.bincount(self._bank_of, row, M.BANKS + 1) for name, row in rows}
         for bank in sorted(self.uses[buffer.number].banks):
             memories = list(_names(buffer, bank))
             if any(not self.conflicts[name].isdisjoint(self.names_in[at]) for name, at in memories):
@@ -203,20 +214,17 @@ class Assignment:
                 taken = self.spaces[GRADIENT_OF[bank]].taken
                 found = found if all(found[0] >= high for *_, high in taken) else None
             if found is not None:
-                choices.append((self._cost(buffer, bank, found[1]), bank, found[0]))
+                choices.append((self._cost(buffer, bank, found[1], costs), bank, found[0]))
         if not choices:
             return False
         self._allocate(buffer, *min(choices)[1:])
         return True
 
-    def _cost(self, buffer: Buffer, bank: int, used: int) -> float:
+    def _cost(self, buffer: Buffer, bank: int, used: int, costs: Mapping[str, np.ndarray]) -> float:
         total = self.port_costs[bank]
         if not buffer.is_parameter and bank in {*GRADIENT_OF, *GRADIENT_OF.values()}:
             total += PARAMETER_BANK_COST
-        for name, at in _names(buffer, bank):
-            others = self.contention.get(name)
-            if others:
-                total += sum(cycles for other, cycles in others.items() if other in self.names_in[at])
+        total += sum(float(costs[name][at]) for name, at in _names(buffer, bank) if costs)
         if self.times is not None and used >= 0 and not buffer.is_parameter:
             total += max(self.times[used][1] + WINDOW - self.times[self.uses[buffer.number].span[0]][0], 0)
         return total
@@ -289,26 +297,29 @@ def _times(instructions: Sequence[Instruction], tokens: int) -> np.ndarray:
     return np.stack([begin, begin + steps], 1)
 
 
-def _contention(instructions: Sequence[Instruction], times: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return the cost, in cycles, of two memories in one bank: different units use them at about the same time."""
-    result: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+def _contention(instructions: Sequence[Instruction], times: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
+    """Return the cost, in cycles, of two memories in one bank: different units use them at about the same time.
+
+    Returns
+    -------
+    ndarray of float
+        Symmetric; `index` has the row of each memory.
+    """
+    result = np.zeros((len(index), len(index)))
     for of in (Instruction.reads, Instruction.writes):
         uses = [
             (i, instruction.operands[n].memory) for i, instruction in enumerate(instructions) for n in of(instruction)
         ]
-        uses = [(i, name) for i, name in uses if is_buffer(name)]
-        names = [name for _, name in uses]
+        uses = [(i, index[name]) for i, name in uses if is_buffer(name)]
+        rows = np.array([row for _, row in uses])
         begin, end = times[[i for i, _ in uses]].T
         unit = np.array([instructions[i].unit for i, _ in uses])
         until = np.searchsorted(begin, end + WINDOW)
-        for n, (name, last) in enumerate(zip(names, until, strict=True)):
+        for n, (row, last) in enumerate(zip(rows, until, strict=True)):
             after = slice(n + 1, last)
             cycles = np.minimum(end[n], end[after]) - begin[after]
             near = WINDOW_SHARE * np.minimum(end[n] - begin[n], end[after] - begin[after])
             cycles = np.where(unit[after] == unit[n], 0, np.where(cycles > 0, cycles, near))
-            for k in np.flatnonzero(cycles):
-                other = names[n + 1 + k]
-                if other != name:
-                    result[name][other] += cycles[k]
-                    result[other][name] += cycles[k]
-    return result
+            result[row] += np.bincount(rows[after], cycles, len(index))
+    np.fill_diagonal(result, 0)
+    return result + result.T

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from bttlab.compiler.access import Access, accesses, has_sums, is_sum
+from bttlab.compiler.access import Access, accesses, has_sums, is_sum, sum_accesses
 from bttlab.compiler.instruction import (
     ACCUMULATE,
     DRAIN_0,
@@ -178,7 +178,7 @@ def set_waits(
     order = range(len(instructions)) if order is None else order
     if known:
         summing = [i for i in order if has_sums(instructions[i]) or instructions[i].unit in (DRAIN_0, DRAIN_0 + 1)]
-        accessed = (accesses(instructions[i], is_sum) for i in summing)
+        accessed = (sum_accesses(instructions[i]) for i in summing)
         waits = _conflicts(instructions, summing, accessed, offset_span, known)
     else:
         waits = _conflicts(instructions, order, map(accesses, (instructions[i] for i in order)), offset_span)

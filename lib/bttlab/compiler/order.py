@@ -65,7 +65,15 @@ class _Schedule:
         steps = [i.steps(tokens) for i in instructions]
         self.active = [count > 0 for count in steps]
         self.steps = [max(count, M.FETCH) for count in steps]
-        self.uses = [(i.unit, *sorted(ports_of(i))) for i in instructions]  # unit and ports of each
+        ports, users = [sorted(ports_of(i)) for i in instructions], defaultdict(set)
+        for instruction, of_instruction in zip(instructions, ports, strict=True):
+            for port in of_instruction:
+                users[port].add(instruction.unit)
+        # Unit of each, and its ports; a port that only this unit uses is free when the unit is.
+        self.uses = [
+            (instruction.unit, *(port for port in of_instruction if len(users[port]) > 1))
+            for instruction, of_instruction in zip(instructions, ports, strict=True)
+        ]
         self.drains: dict[int, list[int]] = {}  # of an accumulation
         filled: dict[int, int] = {}
         for i, instruction in enumerate(instructions):
