@@ -160,6 +160,10 @@ TASK = {
 }
 
 
+RELATED = {"data": TASK["data"], "annotations": [{"result": [*TASK["annotations"][0]["result"], {"type": "relation"}]}]}
+SKIPPED = {"data": TASK["data"], "annotations": [{"result": [], "was_cancelled": True}]}
+
+
 @pytest.mark.parametrize(
     ("suffix", "row", "columns", "intent"),
     [
@@ -167,6 +171,7 @@ TASK = {
         (".jsonl", RELATIONS | {"kind": ["trip"]}, ["--tags", "label", "--label", "kind"], "trip"),
         (".json", {"text": DOCCANO["text"], "label": [STUDIO]}, ["--tags", "label"], "none"),
         (".json", TASK, ["--tags", "label", "--label", "kind"], "trip#wish"),
+        (".json", RELATED, ["--tags", "label", "--label", "kind"], "trip#wish"),
     ],
 )
 def test_spans_of_annotation_tools_become_tags(tmp_path, capsys, suffix, row, columns, intent):
@@ -188,6 +193,12 @@ def test_spans_of_annotation_tools_become_tags(tmp_path, capsys, suffix, row, co
         ({"text": "a b", "label": [[2, 3, "c"]], "kind": "x"}, ["--label", "kind"], {"a/O b/B-c": "x"}),
         ({"text": "a b", "entities": [{"label": "c", "start_offset": 2, "end_offset": 3}]}, [], {"a/O b/B-c": "none"}),
         ({"text": "a b", "entities": ["b"], "intent": "x"}, [], {"a/O b/O": "x"}),
+        ({"text": "a b", "cats": ["x", "y"], "entities": [[2, 3, "c"]]}, [], {"a/O b/B-c": "x#y"}),
+        (
+            {"text": "a b", "spans": [{"start": 2, "end": 3, "label": "c"}], "answer": "accept"},
+            [],
+            {"a/O b/B-c": "none"},
+        ),
     ],
 )
 def test_columns_of_the_usual_names_are_read(tmp_path, capsys, row, options, expected):
@@ -246,6 +257,22 @@ def test_texts_without_spans_among_others(tmp_path, capsys):
         ("a.conll", "a O\n10\N{NO-BREAK SPACE}km O\n", [], "line 2: '10\\xa0km' is not one word"),
         ("a.conll", "a O\nb B-x\nc city\n", [], "line 1: tag 'city' is of no known scheme"),
         ("a.conll", "a city\n\nb _\n", [], "line 3: tag '_' is of no known scheme"),
+        ("a.conll", "a O\nb B\nc I\n", [], "line 1: tag 'B' is of no known scheme"),
+        ("a.conll", "a o\nb b\nc i\n", [], "line 1: tag 'b' is of no known scheme"),
+        ("a.conll", "a O\nb B:city\nc I:city\n", [], "line 1: tag 'B:city' is of no known scheme"),
+        ("a.conll", "a O\nb city/B\nc city/I\n", [], "line 1: tag 'city/B' is of no known scheme"),
+        ("a.conll", "a O\nb B-\n", [], "line 1: tag 'B-' is of no known scheme"),
+        ("a.csv", "text,label\na\u200bb,x\n", [], "line 2: 'a\\u200bb' has the invisible character '\\u200b'"),
+        ("a.csv", "text,label\na,x\0\n", [], "line 2: 'x\\x00' has the invisible character"),
+        (
+            "a.csv",
+            "text,label\na,\"[[0, 1, 'C']]\"\n",
+            [],
+            "line 2: the label \"[[0, 1, 'C']]\" is a list or an object",
+        ),
+        ("a.jsonl", '{"text": "a", "label": "x", "answer": "reject"}\n', [], "the annotator's answer is reject"),
+        ("a.jsonl", '{"text": "a lima", "l": [[2, 9, "C"]]}\n', ["--label", "l"], "not within the 6 characters"),
+        ("a.json", json.dumps([SKIPPED]), [], "item 1: the annotator has skipped it"),
         ("a.conll", "a O\n\n#b c\n", [], "line 3: neither a comment nor a word"),
         ("a.conll", "1-2 a O\n1 a O\n2 b O\n", [], "line 1: 1-2 is the id"),
         ("a.pdf", "x", [], "its suffix is unknown"),

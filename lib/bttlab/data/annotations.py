@@ -64,8 +64,10 @@ def span_tags(where: str, text: str, spans: list[Span]) -> tuple[list[str], list
     for start, end, label in spans:
         covered = [i for i, (first, last, _) in enumerate(words) if first < end and last > start]
         cut = [words[i][2] for i in covered if words[i][0] < start or words[i][1] > end]
-        if not 0 <= start < end <= len(text) or not covered or cut:
-            why = f"cuts the word {cut[0]!r}" if cut else "has no word"
+        inside = 0 <= start < end <= len(text)
+        if not inside or not covered or cut:
+            why = f"cuts the word {cut[0]!r}" if inside and cut else "has no word"
+            why = why if inside else f"is not within the {len(text)} characters of the text"
             raise CorpusError(f"{where}: the span {start} to {end} ({text[max(start, 0) : end]!r}) {why}; correct it")
         for i in covered:
             tags[i] = f"{'B' if i == covered[0] else 'I'}-{'_'.join(label.split())}"
@@ -85,14 +87,18 @@ def label_studio_row(where: str, row: dict[str, Any]) -> dict[str, Any]:
     annotations = row["annotations"]
     if len(annotations) != 1:
         raise CorpusError(f"{where}: {len(annotations)} annotations; keep one")
+    if isinstance(annotations[0], dict) and annotations[0].get("was_cancelled"):
+        raise CorpusError(f"{where}: the annotator has skipped it; remove it")
     columns: dict[str, Any] = dict(row["data"])
     try:
         for result in annotations[0]["result"]:
+            if result.get("type") == "relation":
+                continue
             value = result["value"]
             if "choices" in value:
                 columns[result["from_name"]] = value["choices"]
             else:
                 columns.setdefault(result["from_name"], []).append(value)
-    except (LookupError, TypeError):
+    except (AttributeError, LookupError, TypeError):
         raise CorpusError(f"{where}: not an annotation of Label Studio; export JSON or JSON-MIN") from None
     return columns

@@ -24,6 +24,7 @@ PART = 0.1  # share of the utterances in dev, and in test, if they have no file 
 NO_INTENT = "none"  # of utterances that have only tags
 _INTENT = re.compile(r"#\s*(?:intent|label)\s*[:=](.*)")
 _TAG = re.compile(r"[oO0]|[BIESLUMW][-_].+|.+[-_][BIESLUMW]", re.IGNORECASE)
+_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\xad\u200b\u2060\ufeff]")  # joiners are letters' in some scripts
 _ID = re.compile(r"\d+([-.]\d+)?")
 
 
@@ -54,7 +55,8 @@ def read_utterances(path: Path, text: str, label: str | None, tags: str | None) 
     text, label, tags : str
         Columns with the words, the intent, and the tags: one for each word, separated by spaces or as a list, or spans
         of characters as doccano and Label Studio write them. A column with spans given as `label` gives tags, too.
-        By default "label" or "intent", and "tags", or spans in "entities" or "label", if there are such columns.
+        By default "label", "intent" or "cats", and "tags", or spans in "entities", "spans" or "label", if there are
+        such columns.
 
     Returns
     -------
@@ -86,6 +88,9 @@ def read_utterances(path: Path, text: str, label: str | None, tags: str | None) 
         intent = "_".join(one.intent.split())
         if intent in (UNK, PAD):
             raise CorpusError(f"{one.where}: the label {intent} is reserved; give it another name, or leave it out")
+        for part in (intent, *one.words):
+            if hidden := _INVISIBLE.search(part):
+                raise CorpusError(f"{one.where}: {part!r} has the invisible character {hidden[0]!r}; remove it")
         split.words.append([word.lower() for word in one.words])
         split.slots.append([OUTSIDE] * len(one.words) if one.tags is None else next(tagged))
         split.intents.append(intent)
@@ -205,10 +210,12 @@ def _utterances(rows: list[_Row], text: str, label: str | None, tags: str | None
     there = [*dict.fromkeys(name for row in rows for name in row.values)]
     with_spans = [name for name in there if any(is_spans(row.values.get(name)) for row in rows)]
     if tags is None:
-        usual = [name for name in there if name == "tags" or (name in ("entities", "label") and name in with_spans)]
+        usual = [
+            name for name in there if name == "tags" or (name in ("entities", "spans", "label") and name in with_spans)
+        ]
         tags = label if label in with_spans else next((name for name in usual if name != label), None)
     if label is None or label == tags:
-        label = next((name for name in ("label", "intent") if name in there and name != tags), None)
+        label = next((name for name in ("label", "intent", "cats") if name in there and name != tags), None)
     spans = next((name for name in (tags, label) if name in with_spans), None)
     for row in rows:
         for option, name in (("--text", text), ("--label", label), ("--tags", tags)):
@@ -226,6 +233,8 @@ def _utterances(rows: list[_Row], text: str, label: str | None, tags: str | None
 
 def _utterance(row: _Row, text: str, label: str | None, tags: str | None, spans: str | None) -> _Utterance:
     where, value = row.where, row.values[text]
+    if row.values.get("answer") in ("reject", "ignore"):  # Prodigy
+        raise CorpusError(f"{where}: the annotator's answer is {row.values['answer']}; remove the line")
     intent = NO_INTENT if label is None else _intent(where, row.values[label])
     if spans is not None:
         if not isinstance(value, str):
@@ -251,6 +260,8 @@ def _intent(where: str, value: Any) -> str:
         if isinstance(name, bool) or not isinstance(name, str | int):
             raise CorpusError(f"{where}: the label is {str(value)[:40]!r}; it must be a name, or a list of names")
     intent = "#".join(map(str, names))
+    if intent.startswith(("[", "{")):
+        raise CorpusError(f"{where}: the label {intent[:40]!r} is a list or an object as text; save the file as JSON")
     if not intent.strip():
         raise CorpusError(f"{where}: the label is empty; name the utterance's intent, or leave the line out")
     if intent.lower() in ("nan", "<na>"):

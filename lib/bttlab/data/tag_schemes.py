@@ -9,6 +9,7 @@ BEGINNING, SINGLE, ENDING = "BSUW", "SUW", "ELSUW"  # letters that begin a chunk
 _PREFIX = re.compile(r"([BIESLUMW])[-_](.+)", re.IGNORECASE)
 _SUFFIX = re.compile(r"(.+)[-_]([BIESLUMW])")
 _NAME = re.compile(r"[^\W\d_].*")  # begins with a letter
+_OTHER_SCHEME = re.compile(r"[BIbi]|[BI]\W.*|.+\W[BI]")  # no name: a letter alone, or joined by another character
 _OUTSIDE = ("O", "o")
 Place = tuple[str, Sequence[str]]  # where an utterance is, and its tags
 
@@ -64,8 +65,12 @@ def _split_function(distinct: set[str]):
             return match[1].upper(), match[2]
         if by_suffix and (match := _SUFFIX.fullmatch(tag)):
             return match[2], match[1]
-        if by_prefix or not _NAME.fullmatch(tag):
-            rule = "other tags have a prefix such as B- or I-" if by_prefix else "a tag begins with a letter"
+        if by_prefix or not _NAME.fullmatch(tag) or _OTHER_SCHEME.fullmatch(tag):
+            rule = (
+                "other tags have a prefix such as B- or I-"
+                if by_prefix
+                else "a name, or B and I joined to it by - or _"
+            )
             raise CorpusError(f"{place}: tag {tag!r} is of no known scheme ({rule}); write O, B-… or I-…")
         return "I", tag
 
