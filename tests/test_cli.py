@@ -142,6 +142,9 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys, monkeypatch):
     )
     detailed = run_json(capsys, "eval", "--run", str(tmp_path / "run"), "--report")["report"]
     assert sum(map(sum, detailed["confusion"])) == sum(one["support"] for one in detailed["intents"]) > 0
+    with monkeypatch.context() as there:
+        there.chdir(tmp_path)
+        assert "--file asked.txt" in fails(capsys, "predict", "asked.txt", "--run", str(tmp_path / "run"))
     assert main(["predict", "Some flight to Nowhere", "--run", str(tmp_path / "run")]) == 0
     assert "unknown to the vocabulary: some flight nowhere" in capsys.readouterr().out
     assert "has no words" in fails(capsys, "predict", " ", "--run", str(tmp_path / "run"))

@@ -1,6 +1,7 @@
 """Count the parameters of any architecture that transformers knows, on the meta device, without weights."""
 
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ _QUERIES |= {"c_attn", "qkv", "q_b_proj", "kv_b_proj"}
 # Blocks that mix tokens otherwise than by attention: counted, but their step is not modelled.
 _UNMODELLED = re.compile(r"mamba|rwkv|xlstm|recurrent|deltanet|lightning|shortconv|hyena", re.IGNORECASE)
 _TEXT_CONFIGS = ("text_config", "language_config", "llm_config")
+SEARCH_SECONDS = 5.0  # for the field that a refusal names
 _VISION_SHAPES = ("hidden_size", "num_hidden_layers", "intermediate_size")
 
 
@@ -50,11 +52,15 @@ def count(path: Path, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> Fi
             total += output.weight.numel()
     if vision and not _has_vision_shapes(given):
         total -= vision
-    heads = getattr(text, "num_attention_heads", None)
-    if unmodelled or not isinstance(heads, int):
+    lacks = [
+        name
+        for field, name in (("num_attention_heads", "no attention heads"), ("vocab_size", "no vocabulary"))
+        if not isinstance(getattr(text, field, None), int)
+    ]
+    if unmodelled or lacks:
         raise CostError(
             f"{path}: model_type {given['model_type']!r} has {total:,} parameters, but its step is not modelled "
-            f"({', '.join(unmodelled) or 'it has no attention heads'}); blackmamba-2.8b is a model of that kind"
+            f"({', '.join(unmodelled) or f'it has {lacks[0]}'}); blackmamba-2.8b is a model of that kind"
         )
     return FineTuning(**tuning, **_shapes(config, text, model), counted=total)
 
@@ -64,18 +70,42 @@ def _configuration(path: Path, given: Mapping[str, Any]) -> Any:
     kind = given["model_type"]
     fields = {name: value for name, value in given.items() if name not in ("model_type", "quantization_config")}
     try:
-        return transformers.AutoConfig.for_model(kind, **fields)
+        config = transformers.AutoConfig.for_model(kind, **fields)
+        config.get_text_config().to_dict()  # an error if it is none
     except Exception as error:  # of many kinds: a field of a wrong type, an unknown architecture
         if kind not in transformers.models.auto.configuration_auto.CONFIG_MAPPING:
             release = transformers.__version__
             raise CostError(
                 f"{path}: model_type {kind!r} is unknown to transformers {release}; a newer one may know it"
             ) from None
-        raise _refused(path, error) from None
+        raise _refused(path, given, error) from None
+    return config
 
 
-def _refused(path: Path, error: Exception) -> CostError:
-    return CostError(f"{path}: transformers cannot read it: {' '.join(str(error).split())[:300]}")
+def _refused(path: Path, given: Mapping[str, Any], error: Exception) -> CostError:
+    """Return an error that names the field without which transformers would read the file, or that the error names."""
+    message = " ".join(str(error).split())[:300]
+    named = [name for name in given if name in message]
+    end = time.monotonic() + SEARCH_SECONDS
+    for name in () if named else given:
+        if time.monotonic() < end and name != "model_type" and _is_readable(given, name):
+            message = f"{name} is {str(given[name])[:40]}: {message}"
+            break
+    return CostError(f"{path}: transformers cannot read it: {message}")
+
+
+def _is_readable(given: Mapping[str, Any], without: str) -> bool:
+    fields = {
+        name: value for name, value in given.items() if name not in ("model_type", "quantization_config", without)
+    }
+    try:
+        config = transformers.AutoConfig.for_model(given["model_type"], **fields)
+        config.get_text_config().to_dict()  # an error if it is none
+        with torch.device("meta"):
+            transformers.AutoModel.from_config(config)
+    except Exception:  # of many kinds, as above
+        return False
+    return True
 
 
 def _check_fields(path: Path, given: Mapping[str, Any], text: Any) -> None:
@@ -89,6 +119,13 @@ def _check_fields(path: Path, given: Mapping[str, Any], text: Any) -> None:
         if type(value) is int and (value < 1 or (name == "num_hidden_layers" and value > MOST_LAYERS)):
             most = f", and at most {MOST_LAYERS:,}" if value > 1 else ""
             raise CostError(f"{path}: {own} is {value:,}, it must be at least 1{most}")
+    heads, shared = (getattr(text, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
+    if isinstance(heads, int) and isinstance(shared, int) and shared > 0 and heads % shared:
+        raise CostError(f"{path}: num_key_value_heads is {shared}, it must divide num_attention_heads, {heads}")
+    experts = next((value for name in _EXPERTS if (value := _field(text, name))), None)
+    for name in _TOP_K:
+        if experts and name in fields and (value := _field(text, name)) and value > experts:
+            raise CostError(f"{path}: {name} is {value}, but the model has {experts} experts")
     for name in _EXPERTS:
         if fields.get(name) not in (None, 0, 1) and not hasattr(type(text)(), text.attribute_map.get(name, name)):
             value = str(fields[name])[:40]
@@ -103,7 +140,7 @@ def _build(path: Path, given: Mapping[str, Any], config: Any) -> nn.Module:
         masked = kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING
         if config.is_encoder_decoder and kind in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
             named = transformers.AutoModelForSeq2SeqLM
-        elif kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING and not masked:
+        elif kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING and not (masked or config.is_encoder_decoder):
             named = transformers.AutoModelForCausalLM
         else:
             named = transformers.AutoModel
@@ -114,11 +151,11 @@ def _build(path: Path, given: Mapping[str, Any], config: Any) -> nn.Module:
                 return build(config)
         except AttributeError as error:
             if error.name != "rope_theta":  # of DBRX, whose reader forgets the default; it has no parameters
-                raise _refused(path, error) from None
+                raise _refused(path, given, error) from None
             error.obj.rope_theta = 10_000.0
         except Exception as error:  # shapes that do not fit one another
-            raise _refused(path, error) from None
-    raise _refused(path, ValueError("rope_theta"))
+            raise _refused(path, given, error) from None
+    raise _refused(path, given, ValueError("rope_theta"))
 
 
 def _has_vision_shapes(given: Mapping[str, Any]) -> bool:
@@ -165,7 +202,7 @@ def _shapes(config: Any, text: Any, model: nn.Module) -> dict[str, Any]:
     if routed:
         top_k = next((value for name in _TOP_K if (value := _field(text, name))), 1)
         inner = max(1, round(routed / expert_layers / experts / (3 * hidden)))
-        shapes |= {"experts": experts, "top_k": min(top_k, experts), "expert_layers": expert_layers}
+        shapes |= {"experts": experts, "top_k": top_k, "expert_layers": expert_layers}
     else:
         shapes |= {"experts": 1, "top_k": 1}
     return shapes | {"expert_hidden": inner}

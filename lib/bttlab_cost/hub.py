@@ -48,7 +48,7 @@ def read_config(path: Path) -> FineTuning:
     if path.exists() and not path.is_file():  # reading a pipe would wait for its other end
         raise CostError(f"{path} is no file; give a config.json")
     try:
-        given = json.loads(path.read_bytes().decode("utf-8-sig"))
+        given = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=_unique)
     except OSError as error:
         raise CostError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
@@ -63,7 +63,16 @@ def read_config(path: Path) -> FineTuning:
         from bttlab_cost.architectures import count
     except ModuleNotFoundError as error:
         raise CostError(f"{path}: {missing_package(error, 'to count its parameters')}") from None
+    except ImportError as error:  # of a release that does not suit torch
+        raise CostError(f"{path}: transformers, which counts its parameters, does not start ({error})") from None
     return count(path, given, TUNING)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice} occurs twice")
+    return dict(pairs)
 
 
 def _check_numbers(path: Path, given: Mapping[str, Any]) -> None:

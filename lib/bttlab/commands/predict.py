@@ -78,6 +78,9 @@ def _sentences(options: argparse.Namespace) -> list[str]:
     if options.file is None:
         if not options.text:
             raise BttlabError("no sentence; give TEXT, or a file of sentences with --file")
+        for text in options.text:
+            if text == Path(text).name and Path(text).suffix and Path(text).is_file():
+                raise BttlabError(f"{text} is a file: --file {text} predicts its lines")
         return options.text
     if options.text:
         raise BttlabError("TEXT and --file FILE go one without the other; leave one out")

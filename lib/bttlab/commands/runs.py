@@ -157,7 +157,9 @@ def _export(options: argparse.Namespace) -> Outcome:
     else:
         export.to_tensorboard(folders, options.tensorboard)
     place = str(options.csv or options.weights or options.tensorboard)
-    return Outcome({"exported": len(folders), "to": place}, f"{len(folders):,} runs written to {place}")
+    return Outcome(
+        {"exported": len(folders), "to": place}, f"{len(folders):,} run{'s' * (len(folders) != 1)} written to {place}"
+    )
 
 
 def _index(options: argparse.Namespace) -> Outcome:

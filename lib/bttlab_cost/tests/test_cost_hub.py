@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import huggingface_hub
 import pytest
@@ -45,6 +46,27 @@ def test_without_transformers_a_config_json_is_refused_in_one_line(write, monkey
         find_model(write(LLAMA))
 
 
+def test_a_broken_transformers_is_one_line(write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bttlab_cost.architectures", ModuleType("broken"))
+    with pytest.raises(CostError, match=r"transformers, which .* does not start \(cannot import name"):
+        find_model(write(LLAMA))
+
+
+def test_encoder_and_decoder_of_speech_both_count(write):
+    shape = {"model_type": "whisper", "d_model": 768, "vocab_size": 51_865, "num_mel_bins": 80}
+    for part in ("encoder", "decoder"):
+        shape |= {f"{part}_layers": 12, f"{part}_attention_heads": 12, f"{part}_ffn_dim": 3072}
+    assert find_model(write(shape)).parameters == pytest.approx(241.7e6, rel=0.01)  # whisper-small
+
+
+def test_what_a_step_lacks_is_named(write):
+    vit = {"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+    with pytest.raises(CostError, match=r"its step is not modelled \(it has no vocabulary"):
+        find_model(write(vit))
+    with pytest.raises(CostError, match="num_experts_per_tok is 9, but the model has 8 experts"):
+        find_model(write(PUBLIC["mixtral-8x7b"][1] | {"num_experts_per_tok": 9}))
+
+
 def test_a_vision_tower_without_its_shape_is_not_counted(write):
     values = json.loads(json.dumps(PUBLIC["gemma-3-4b"][1]))
     values["vision_config"] = {"hidden_size": 1152}
@@ -61,7 +83,12 @@ def test_shared_and_routed_experts(write):
 ODD = {
     "hidden_size": (None, "4096", 0, 10**9, [4096]),
     "num_hidden_layers": (True, 1.5, 10**6),
-    "num_attention_heads": ({"a": 1},),
+    "num_attention_heads": ({"a": 1}, 0, 33),
+    "num_key_value_heads": (7, 0),
+    "intermediate_size": (-1,),
+    "hidden_act": ("nope",),
+    "rope_scaling": ({"type": "weird"},),
+    "text_config": ([],),
     "tie_word_embeddings": ("false",),
     "num_experts": ([8] * 32,),
     "num_local_experts": ("8",),
@@ -84,8 +111,9 @@ def test_a_missing_shape_is_not_taken_from_defaults(write, field):
 
 
 def test_files_that_are_no_configuration(tmp_path, write, capsys):
-    for text in ("[1]", "{", '{"hidden_size": 4}', "[" * 100_000, '{"a":' * 100_000):
-        with pytest.raises(CostError, match=r"model_type is None|not valid JSON|it has no object"):
+    twice = '{"model_type": "llama", "hidden_size": 4096, "hidden_size": 64}'
+    for text in ("[1]", "{", '{"hidden_size": 4}', "[" * 100_000, '{"a":' * 100_000, twice):
+        with pytest.raises(CostError, match=r"model_type is None|not valid JSON|it has no object|hidden_size .* twice"):
             find_model(write(text))
     os.mkfifo(tmp_path / "pipe.json")
     with pytest.raises(CostError, match=r"pipe\.json is no file"):
