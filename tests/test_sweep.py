@@ -21,6 +21,7 @@ import tiny_runs
 from bttlab.card import CardBusyError
 from bttlab.cli import main
 from bttlab.lab.sweep_view import SweepView, pareto_front
+from bttlab.model import Optimizer
 from bttlab.runs import CheckpointStore, read_run, runs_table, tensors_digest
 from bttlab.runs.lock import run_lock
 from bttlab.runs.recipe import flat
@@ -366,7 +367,7 @@ def test_a_trial_opens_a_free_card_else_waits_for_the_first(monkeypatch):
 
     monkeypatch.setattr(task, "cards", lambda: [0, 1, 2])
     monkeypatch.setattr(task, "open_trainer", open_trainer)
-    settings = SimpleNamespace(flow="auto", overlay=None)
+    settings = SimpleNamespace(flow="auto", overlay=None, optimizer=Optimizer())
     task._open_card(None, settings, {5: 1})
     busy.update({1, 2})
     task._open_card(None, settings, {5: 1})
