@@ -216,7 +216,7 @@ def test_a_trial_that_diverges_fails_and_the_others_go_on(pool, corpus, tmp_path
 
 @pytest.mark.long
 def test_a_sweep_in_a_notebook_draws_its_trials(tmp_path):
-    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200], "linear_rank": [8, 12]}}, "view")
+    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200], "encoders": [1, 2]}}, "view")
     view = SweepView(spec, tmp_path / "sweep", workers=1)
     states = []
     view.widget.children[1].observe(lambda change: states.append(change.new), "value")
