@@ -73,11 +73,12 @@ class Verdict(str):
 
     def _repr_html_(self) -> str:
         found, _, hint = self.partition(" Hint: ")
-        head, _, rest = found.partition(" ")
-        mark, colour = ("✔", "#009E73") if head == "Right." else ("✘", "#D55E00")
+        right = found.startswith("Right.")
+        head, end, rest = found.partition("." if right else ":")
+        mark, colour = ("✔", "#009E73") if right else ("✘", "#D55E00")
         more = f"<details><summary>Show a hint</summary>{escape(hint)}</details>" if hint else ""
-        head = f"<span style='color:{colour};font-weight:600'>{mark} {escape(head)}</span>"
-        return f"<div role='status'>{head} {escape(rest)}{more}</div>"
+        head = f"<span style='color:{colour};font-weight:600'>{mark} {escape(head)}{end}</span>"
+        return f"<div role='status'>{head}{escape(rest)}{more}</div>"
 
     __repr__ = str.__str__
 
