@@ -10,7 +10,9 @@ from bttlab.card.processor import sample_dtype
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.constants import read_data
 from bttlab.model import ModelConfig
+from bttlab.tensor import FLOWS, flow_cost, optimal_cost
 from bttlab.tensor.shapes import tt_shapes
+from bttlab_methods.record import by_methods, mean, read_records
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
@@ -83,3 +85,39 @@ def test_every_number_in_the_prose_is_known(name):
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_no_ratio_in_words_stands_in_the_prose(name):
     assert RATIO.findall(prose(name)) == []
+
+
+def says(name: str, **facts: bool) -> None:
+    """Words of the prose, and whether they hold; `_` is a blank."""
+    text = " ".join(prose(name).split())
+    for words, holds in facts.items():
+        assert words.replace("_", " ") in text and holds, words
+
+
+def test_numbers_in_words_of_notebook_02():
+    costs = {flow: flow_cost(flow, 32, *MODES, CONFIG.linear_rank) for flow in FLOWS}
+    both, left, whole = (costs[flow] for flow in ("bidirectional", "right_to_left", "reconstruct"))
+    best = optimal_cost(32, *MODES, CONFIG.linear_rank)
+    peak, least = (max(cost.forward.peak_elements, cost.backward.peak_elements) for cost in (left, both))
+    says(
+        "02_contraction_flow",
+        factor_of_thirty=round(whole.macs / both.macs, -1) == 30,
+        two_thirds_of_the_arithmetic=round(3 * both.macs / left.macs) == 2,
+        less_than_half_of_its_memory=2 * least < peak,
+        half_a_million_elements=round(CONFIG.hidden_size**2 / 1e6, 1) in (0.5, 0.6),
+        saves_a_sixth_of_the_forward_arithmetic=round(1 / (1 - best.macs / both.forward.macs)) == 6,
+    )
+
+
+def test_numbers_in_words_of_notebook_06():
+    records = read_records()
+    dense = by_methods(records["atis.json"])["dense"]
+    tensor = by_methods(records["atis_tensor.json"])
+    bytes_of, seconds = (lambda one: one.memory["peak"]["value"]), (lambda one: one.seconds_per_epoch["value"])
+    time = mean(dense, seconds) / 2
+    says(
+        "06_efficient_training",
+        In_the_time_of_dense_training=2 * mean(tensor["tensor+stacking"], seconds) <= 1.05 * time,
+        a_quarter_of_the_memory=round(mean(dense, bytes_of) / mean(tensor["tensor+stacking"], bytes_of)) == 4,
+        about_twice_the_time=round(2 * mean(tensor["tensor+rematerialisation"], seconds) / time) == 2,
+    )
