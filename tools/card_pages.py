@@ -24,7 +24,7 @@ from bttlab.estimate.recorded import RECORD, RESOURCES
 from bttlab.estimate.synthesis import IN_LUTS, LEVEL_NS, synthesised, with_amd_cores, with_own_cores
 from bttlab.lab import energy_to_quality, gpu_over_card
 from bttlab.lab.comparison import TARGETS
-from bttlab.model import FLOWS, ModelConfig
+from bttlab.model import FLOW_TITLES, ModelConfig
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 
@@ -49,7 +49,7 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
     comparison of a GPU with the card, and `core_seconds` the time of a sample with 2 encoders on the emulated card with
     one thread.
     """
-    flows = {flow: [estimate(ModelConfig(encoders=n), lengths, flow=flow) for n in ENCODERS] for flow in FLOWS}
+    flows = {flow: [estimate(ModelConfig(encoders=n), lengths, flow=flow) for n in ENCODERS] for flow in FLOW_TITLES}
     paper = flows["bidirectional"]
     quality, sentence = _quality(alike)
     return {
