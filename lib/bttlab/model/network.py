@@ -27,7 +27,7 @@ def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Mod
     """
     if not isinstance(model, ModuleConfig):
         return Transformer(model, flow, seed)
-    network = copy.deepcopy(model.network)
+    network = copy.deepcopy(model.network)  # pyright: ignore[reportAttributeAccessIssue]  # a ModuleModel
     for layer in network.modules():
         if isinstance(layer, TTLinear):
             layer.flow = flow

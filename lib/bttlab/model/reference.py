@@ -100,10 +100,11 @@ class ReferenceTrainer:
         self._shapes = {name: shapes[name] for name in sorted(shapes, key=lambda name: name in frozen)}
         self._all = torch.cat([parameters[name].detach().reshape(-1) for name in self._shapes])
         self._flat = nn.Parameter(self._all[: sum(math.prod(shapes[name]) for name in shapes if name not in frozen)])
-        self._flat.grad = torch.zeros_like(self._flat)
+        self._grad = torch.zeros_like(self._flat)
+        self._flat.grad = self._grad
         for name, data in self._views(self._all):
             parameters[name].data = data
-        for name, grad in self._views(self._flat.grad):
+        for name, grad in self._views(self._grad):
             parameters[name].grad = grad
         self._step = 0
         self._moments: dict[str, Tensor] = {}
@@ -139,16 +140,16 @@ class ReferenceTrainer:
         check_label_smoothing(label_smoothing)
         self._keep_moments(optimizer)
         factors = UpdateFactors.of(optimizer, np.asarray(rates), self._step)
-        grad = self._flat.grad
         losses = np.zeros(len(samples), np.float32)
         for i, (tokens, intent, slots) in enumerate(_utterances(samples, self._flat.device)):
-            grad.zero_()
-            logits = self.model(tokens)
-            value = loss(*logits, intent, slots)
+            self._grad.zero_()
+            intent_logits, slot_logits = self.model(tokens)
+            labelled = intent_logits, slot_logits, intent, slots
+            value = loss(*labelled)
             losses[i] = value.item()
             fault = None if np.isfinite(losses[i]) else "loss"
             if fault is None:
-                (loss(*logits, intent, slots, label_smoothing) if label_smoothing else value).backward()
+                (loss(*labelled, label_smoothing) if label_smoothing else value).backward()
                 fault = self._find_fault(optimizer, factors[i])
             if fault is not None:
                 raise NumericalFault(fault, i, losses[:i].copy(), rates[i])
@@ -167,7 +168,7 @@ class ReferenceTrainer:
             and all(_is_below(flat, limits[moment]) for moment, flat in self._moments.items())
         ):
             return "state"
-        if not _is_below(self._flat.grad, STATE_LIMIT):
+        if not _is_below(self._grad, STATE_LIMIT):
             return "gradient"
         return None if factors.are_bounded(optimizer) else "update"
 
@@ -191,9 +192,9 @@ class ReferenceTrainer:
         """Update parameters and moments from the gradient in step number `self._step`."""
         moments = [[moment] for moment in self._moments.values()]
         if optimizer.name == "adamw":
-            torch._fused_adamw_(
+            torch._fused_adamw_(  # pyright: ignore[reportCallIssue, reportPrivateImportUsage]
                 [self._flat],
-                [self._flat.grad],
+                [self._grad],
                 *moments,
                 [],
                 [self._flat.new_tensor(float(self._step))],
@@ -206,9 +207,9 @@ class ReferenceTrainer:
                 maximize=False,
             )
         else:
-            torch._fused_sgd_(
+            torch._fused_sgd_(  # pyright: ignore[reportCallIssue, reportPrivateImportUsage]
                 [self._flat],
-                [self._flat.grad],
+                [self._grad],
                 *(moments or [[]]),
                 weight_decay=0.0,
                 momentum=optimizer.momentum if moments else 0.0,
@@ -222,7 +223,7 @@ class ReferenceTrainer:
     @torch.no_grad()
     def _accumulate(self, optimizer: Optimizer, factors: UpdateFactors) -> None:
         """Add a sample's gradient to the moments; after the last sample of an update, change the parameters."""
-        grad, first, *second = self._flat.grad, *self._moments.values()
+        grad, first, *second = self._grad, *self._moments.values()
         if not factors.same_update:
             first.mul_(optimizer.decay)
             for moment in second:

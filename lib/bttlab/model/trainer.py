@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from bttlab.model.config import ConfigError, ModelConfig, Optimizer
+from bttlab.model.module import ModuleConfig
 from bttlab.util.errors import BttlabError
 
 # Limits that keep parameters and moments finite, as in the kernel (hls_src/processor).
@@ -86,8 +87,9 @@ class Trainer(Protocol):
     """
 
     @property
-    def config(self) -> ModelConfig:
+    def config(self) -> ModelConfig | ModuleConfig:
         """The model that is trained."""
+        ...
 
     def load_parameters(
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
@@ -96,9 +98,11 @@ class Trainer(Protocol):
 
     def store_parameters(self) -> dict[str, np.ndarray]:
         """Return a copy of the parameters."""
+        ...
 
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
         """Return a copy of the optimizer state."""
+        ...
 
     def train(
         self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
@@ -118,9 +122,11 @@ class Trainer(Protocol):
             At the first sample whose loss, gradient or update is not finite; that sample changes neither parameters nor
             state.
         """
+        ...
 
     def predict(self, samples) -> Predictions:
         """Return losses and labels of samples without training."""
+        ...
 
 
 def check_label_smoothing(label_smoothing: float) -> None:

@@ -116,6 +116,12 @@ class Encoder(nn.Module):
     """
 
     attend = staticmethod(F.scaled_dot_product_attention)
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module
+    output: nn.Module
+    first: nn.Module
+    second: nn.Module
 
     def __init__(self, config: ModelConfig, flow: str, number: int):
         super().__init__()
