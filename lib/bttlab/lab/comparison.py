@@ -58,18 +58,10 @@ def memory_of(config: ModelConfig, optimizer: str = "sgd") -> dict[str, Quantity
 
 @dataclass(frozen=True)
 class Published:
-    """The paper's ratios of an RTX 3090 to the U50: data/u50/published.json.
+    """The paper's ratios of an RTX 3090 to the U50: data/u50/published.json."""
 
-    Attributes
-    ----------
-    memory : (float, float)
-        Bytes of dense training there over those on the U50: least and most.
-    energy : float
-        Joules of tensor training there over those on the U50: at most.
-    """
-
-    memory: tuple[float, float]
-    energy: float
+    memory: tuple[float, float]  # dense training there over the U50, in bytes: least and most
+    energy: float  # tensor training there over the U50, in joules: at most
     source: str
 
     def __str__(self) -> str:
@@ -93,29 +85,16 @@ def published(config) -> Published | None:
 
 @dataclass(frozen=True)
 class GpuRatios:
-    """Ratios GPU / U50 of one model: low, middle and high, all modelled.
-
-    Attributes
-    ----------
-    energy : dict of str to Ratio
-        Joules of an epoch: tensor training on the GPU over the U50, by mode ("eager", "graphs").
-    memory : Ratio
-        Bytes that a process of dense training holds, context and workspaces included, over those that training needs on
-        the chip.
-    blocks : Ratio
-        The same over all block RAM and UltraRAM that the machine occupies, filled or not.
-    tensors : float
-        Bytes of that process's tensors alone over those that training needs on the chip.
-    parameters : float
-        Dense over tensor parameters.
-    """
+    """Ratios GPU / U50 of one model: low, middle and high, all modelled."""
 
     encoders: int
-    energy: dict[str, Ratio]
-    memory: Ratio
-    blocks: Ratio
-    tensors: float
-    parameters: float
+    energy: dict[str, Ratio]  # joules of an epoch of tensor training, by mode ("eager", "graphs")
+    memory: (
+        Ratio  # bytes: a process of dense training, with context and workspaces, over what training needs on the chip
+    )
+    blocks: Ratio  # the same over all block RAM and UltraRAM that the machine occupies, filled or not
+    tensors: float  # bytes of that process's tensors alone over those used on the chip
+    parameters: float  # dense over tensor
 
 
 def gpu_over_card(gpu: Gpu, encoders: int, sample: Samples) -> GpuRatios:
@@ -148,22 +127,12 @@ def over(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to train.
-
-    Attributes
-    ----------
-    footprint : (float, float, float)
-        Bytes that the training occupies on its device: low, middle, high.
-    of_what : str
-        The bytes that `footprint` counts.
-    joules : ndarray, shape (n + 1, 3)
-        Energy after 0 to n samples: low, middle, high.
-    """
+    """One way to train."""
 
     name: str
-    footprint: tuple[float, float, float]
-    of_what: str
-    joules: np.ndarray
+    footprint: Ratio  # bytes that the training occupies on its device: low, middle, high
+    of_what: str  # the bytes that `footprint` counts
+    joules: np.ndarray  # shape (n + 1, 3): after 0 to n samples, low, middle, high
 
 
 class Savings:
@@ -285,29 +254,17 @@ def _memory_ratio(gpu: Contender, card: Contender) -> str:
 
 @dataclass(frozen=True)
 class EnergyToQuality:
-    """Samples and energy of a way to train, up to a slot F1.
-
-    Attributes
-    ----------
-    device, format, mode : str
-        mode: "eager" or "graphs" on a GPU, "" on the card.
-    samples : list of int
-        To the target, for each seed that reached it (measured).
-    seeds : int
-        How many were tried.
-    joules_per_sample : (float, float, float)
-        Low, middle and high (modelled).
-    """
+    """Samples and energy of a way to train, up to a slot F1."""
 
     device: str
     format: str
-    mode: str
+    mode: str  # "eager" or "graphs" on a GPU, "" on the card
     batch: int
     optimizer: str
     learning_rate: float
-    samples: list[int]
-    seeds: int
-    joules_per_sample: tuple[float, float, float]
+    samples: list[int]  # to the target, for each seed that reached it (measured)
+    seeds: int  # tried
+    joules_per_sample: Ratio  # low, middle and high (modelled)
 
     @property
     def label(self) -> str:

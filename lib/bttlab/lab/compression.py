@@ -25,21 +25,11 @@ LINES = ("-", "--", "-.", ":", (0, (5, 1)))  # of the bonds, some of whose spect
 
 @dataclass(frozen=True)
 class Truncation:
-    """A matrix as a tensor train of limited rank.
+    """A matrix as a tensor train of limited rank."""
 
-    Attributes
-    ----------
-    shapes : tuple of (int, int, int)
-        Of the cores, (r_prev, n, r_next), output modes first.
-    parameters : int
-        Elements of all cores.
-    error : float
-        Frobenius norm of what is lost over that of the matrix.
-    """
-
-    shapes: tuple[tuple[int, int, int], ...]
-    parameters: int
-    error: float
+    shapes: tuple[tuple[int, int, int], ...]  # of the cores, (r_prev, n, r_next), output modes first
+    parameters: int  # elements of all cores
+    error: float  # Frobenius norm of what is lost over that of the matrix
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -14,39 +14,23 @@ PASSES = ("forward", "backward")
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One step of a pass.
-
-    Attributes
-    ----------
-    alive : dict of str to int
-        Elements of the intermediates that are in memory during the step, the result among them if it is one.
-    present : tuple of str
-        Forward: all tensors that are still to be contracted, before the step. Backward: the two that meet.
-    """
+    """One step of a pass: the names of its tensors, and what is in memory."""
 
     step: Step
     left: str
     right: str
     result: str
-    alive: dict[str, int]
-    present: tuple[str, ...]
+    alive: dict[str, int]  # elements of the intermediates during the step, the result among them if it is one
+    present: tuple[str, ...]  # forward: all tensors still to be contracted; backward: the two that meet
 
 
 @dataclass(frozen=True)
 class FlowTrace:
-    """Both passes of a flow.
-
-    Attributes
-    ----------
-    sizes : dict of str to int
-        Of each index.
-    indices : dict of str to tuple of str
-        Of each tensor; a gradient d… has those of its tensor.
-    """
+    """Both passes of a flow."""
 
     cost: Cost
-    sizes: dict[str, int]
-    indices: dict[str, tuple[str, ...]]
+    sizes: dict[str, int]  # of each index
+    indices: dict[str, tuple[str, ...]]  # of each tensor; a gradient d… has those of its tensor
     forward: tuple[TraceStep, ...]
     backward: tuple[TraceStep, ...]
 

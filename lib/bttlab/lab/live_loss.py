@@ -24,8 +24,6 @@ def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.nd
     ----------
     run : bttlab.card.TrainingRun
         From `overlay.trainer_1.start(…)`.
-    title : str
-        Stands above the figure, with the time left.
     savings : Savings, optional
         Of the same samples: memory and energy beside a GPU are drawn, too, as soon as they are modelled.
 

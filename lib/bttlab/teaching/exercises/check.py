@@ -36,20 +36,11 @@ def require(condition: object, message: str) -> None:
 
 @dataclass(frozen=True)
 class Exercise:
-    """A rule, and the hint for answers that fail it.
+    """A rule, and the hint for answers that fail it; both callables raise `Wrong` with what they found."""
 
-    Attributes
-    ----------
-    rule : callable
-        Takes the answer and objects of the notebook; returns a comment on a right answer, and raises `Wrong` with what
-        it found for another.
-    hidden : callable, optional
-        Takes a function that has passed the rule; raises `Wrong` if it fails cases that students do not see.
-    """
-
-    rule: Rule
+    rule: Rule  # takes the answer and objects of the notebook; returns a comment on a right answer
     hint: str
-    hidden: Callable[[Any], None] | None = None
+    hidden: Callable[[Any], None] | None = None  # takes a function that has passed; has cases that students do not see
 
 
 EXERCISES: dict[str, Exercise] = {}

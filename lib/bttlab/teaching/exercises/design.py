@@ -65,7 +65,7 @@ def most_encoders(answer: Any) -> str:
     require(full is not None, f"{encoders + 1} encoders fit, too")
     bank = str(bank).removeprefix("bank ")
     require(bank == str(full), f"it is not bank {bank} that has no room for {encoders + 1} encoders")
-    return "Depth is bounded by what the forward pass keeps for the backward pass."
+    return "Depth is bounded by the banks that hold parameters."
 
 
 @exercise(
