@@ -176,7 +176,9 @@ IDIOMS = {
         (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5) ** 0.5 + net.rows[n]
     ),
     "a norm without parameters": lambda net, n, x, t: F.layer_norm(net.dense[n](x), (WIDTH,)) + x,
-    "a norm with two readers": lambda net, n, x, t: (y := F.rms_norm(x, (WIDTH,))) * net.rows[n] + net.dense[n](y),
+    "a norm with two readers": lambda net, n, x, t: (
+        (y := F.rms_norm(x, (WIDTH,), eps=1e-6)) * net.rows[n] + net.dense[n](y)
+    ),
     # refused, each of its own kind
     "a norm with epsilon outside": lambda net, n, x, t: (
         (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
