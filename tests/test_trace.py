@@ -123,6 +123,19 @@ def test_a_norm_takes_the_factors_and_the_shift_that_follow_it():
     assert norm.epsilon == pytest.approx(1e-6)
 
 
+CONVERSIONS = {
+    "float": lambda n, x, t: n.q(x.float()),
+    "to": lambda n, x, t: n.q(x).to(torch.float32) + n.q(x),
+    "softmax": lambda n, x, t: attend(n.q(x), x, lambda s: s.float()),
+    "a constant": lambda n, x, t: n.q(x + torch.linspace(0, 1, WIDTH, dtype=torch.float32)),
+}
+
+
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_conversions_to_single_precision_change_nothing(name):
+    assert trace(made(CONVERSIONS[name]), LENGTH).tasks == ["tagging"]
+
+
 def test_operands_may_be_given_by_keyword():
     graph = trace(made(lambda n, x, t: torch.mul(input=F.gelu(input=n.q(x)), other=x.transpose(1, 2).mT)), LENGTH).graph
     assert [op.kind for op in graph.operations] == ["embedding", "dense", "function", "multiply", "classifier"]
@@ -328,6 +341,12 @@ def test_what_parameters_hide_is_refused(name):
     prepare, message = UNSEEN[name]
     with pytest.raises(ProgramError, match=message):
         trace(made(lambda n, x, t: n.q(x), prepare), LENGTH)
+
+
+def test_a_module_without_a_gradient_in_pytorch_is_refused():
+    net = made(lambda n, x, t: (y := torch.tanh(n.q(x))) * torch.tanh(y).add_(y.mul_(2.0)))
+    with pytest.raises(ProgramError, match=r"^Net: its gradient fails in PyTorch \(one of the variables"):
+        trace(net, LENGTH)
 
 
 def test_a_module_of_torch_jit_is_refused():

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
@@ -110,12 +111,11 @@ class _Check:
     def gradients(self, losses: Sequence[Tensor]) -> tuple[str, float] | None:
         """Compare gradients; return the parameter and the part of its largest value by which it differs the most."""
         trained = {key: p for key, p in self.parameters.items() if p.requires_grad}
-        theirs, ours = (
-            torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-            if loss.requires_grad
-            else [None] * len(trained)
-            for loss in losses
-        )
+        of = lambda loss: torch.autograd.grad(loss, list(trained.values()), allow_unused=True)  # noqa: E731
+        try:
+            theirs, ours = (of(loss) if loss.requires_grad else [None] * len(trained) for loss in losses)
+        except RuntimeError as error:
+            raise ProgramError(f"{type(self.module).__name__}: its gradient fails in PyTorch ({error})") from None
         largest = max((float(g.abs().max()) for g in theirs if g is not None and g.numel()), default=0.0)
         found = []
         for key, a, b in zip(trained, theirs, ours, strict=True):
@@ -283,8 +283,22 @@ def _attention(op: Attention, q: Tensor, k: Tensor, v: Tensor, graph: Graph) -> 
 
 
 def call_of(module: nn.Module) -> Callable[[Tensor], list[Any]]:
-    """Return a function that calls a module and returns its outputs as a list."""
-    return lambda tokens: list(outputs_of(module(tokens)))
+    """Return a function that calls a module in double precision and returns its outputs as a list."""
+
+    def call(tokens: Tensor) -> list[Any]:
+        with _Double():
+            return outputs_of(module(tokens))
+
+    return call
+
+
+class _Double(TorchFunctionMode):
+    """Makes double precision of single precision where a module asks for it: `x.float()`, `dtype=torch.float32`."""
+
+    def __torch_function__(self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None) -> Any:
+        args = [torch.float64 if x is torch.float32 else x for x in args]
+        kwargs = {key: torch.float64 if x is torch.float32 else x for key, x in (kwargs or {}).items()}
+        return (Tensor.double if func is Tensor.float else func)(*args, **kwargs)
 
 
 def outputs_of(outputs: Any) -> list[Any]:
