@@ -33,7 +33,7 @@ LONG_ALONE = "\npytestmark = pytest.mark.long\n"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Say how often a property is tried: `pytest --hypothesis-profile=long` has more."""
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses"):  # else workers run the tests
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", 0):  # else workers run the tests
         from hypothesis import settings
 
         settings.register_profile("short", deadline=None, max_examples=20)
