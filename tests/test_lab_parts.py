@@ -96,13 +96,15 @@ def test_a_browser_gets_png_whenever_it_asks(monkeypatch, place):
 def test_a_canvas_is_not_shown_before_its_picture(monkeypatch):
     figure = new_figure(4, 3)
     canvas = ZoomCanvas(figure, threading.RLock())
-    shown, pictures = [], []
+    shown, pictures, states = [], [], []
     monkeypatch.setattr(type(figure.canvas), "send", lambda self, content, buffers=(): pictures.extend(buffers))
+    monkeypatch.setattr(type(figure.canvas), "send_state", lambda self, key=None: states.append(key))
     for question in ("refresh", "send_image_mode", "initialized", "refresh", "draw"):
         shown.append([part.layout.display for part in canvas.widget.children])
         figure.canvas._handle_message(None, {"type": question}, [])
         assert len(pictures) == (question == "draw")
     assert shown == 5 * [[None, "none"]]
+    assert "resizable" in states  # no handle on a reloaded page
     assert [part.layout.display for part in canvas.widget.children] == ["none", None]
 
 

@@ -52,6 +52,7 @@ def _whole_pictures() -> type:
                 super()._handle_message(widget, content, buffers)
                 if content["type"] == "initialized":
                     self.owner._initialized = True
+                    self.send_state("resizable")  # a page that is reloaded takes it for true
 
         def handle_draw(self, event):
             """The browser has taken the last picture."""
