@@ -11,6 +11,7 @@ from torch import nn
 
 from bttlab.card.opening import open_trainer
 from bttlab.compiler import trace as trace_module
+from bttlab.compiler import trace_record
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
@@ -243,6 +244,11 @@ REFUSED = {
         None,
         r"^Net: mul of a constant tensor is no .* positions that are added, not rotary ones .test_trace.py, line",
     ),
+    "one factor for all features": (
+        lambda n, x, t: n.q(x) * n.q.bias[0],
+        None,
+        "mul by these elements of q.bias is no operation of the card; use a factor for each feature",
+    ),
     "one parameter as scale and shift": (
         lambda n, x, t: F.layer_norm(n.q(x), (WIDTH,), n.q.bias, n.q.bias),
         None,
@@ -341,6 +347,22 @@ def test_what_parameters_hide_is_refused(name):
     prepare, message = UNSEEN[name]
     with pytest.raises(ProgramError, match=message):
         trace(made(lambda n, x, t: n.q(x), prepare), LENGTH)
+
+
+def test_a_module_of_torch_compile_is_refused():
+    net = made(lambda n, x, t: n.q(x), lambda n: setattr(n, "q", torch.compile(n.q, backend="eager")))
+    for one in (net, torch.compile(made(lambda n, x, t: n.q(x)), backend="eager")):
+        with pytest.raises(ProgramError, match=r"has layers of torch\.compile, which change its functions"):
+            trace(one, LENGTH)
+
+
+def test_what_a_rule_does_not_know_is_no_fault_of_pytorch(monkeypatch):
+    def rule(recorder, call):
+        return ()[0]
+
+    monkeypatch.setitem(trace_record.RULES, "tanh", rule)
+    with pytest.raises(ProgramError, match=r"^Net: tanh of these arguments is no operation of the card; use one of"):
+        trace(made(lambda n, x, t: torch.tanh(n.q(x))), LENGTH)
 
 
 def test_a_module_without_a_gradient_in_pytorch_is_refused():

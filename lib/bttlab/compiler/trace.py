@@ -74,6 +74,8 @@ def _check_values(module: nn.Module, name: str) -> None:
     """Raise ProgramError for parameters without values, and for what would change their gradients unseen."""
     if isinstance(module, torch.jit.ScriptModule):
         raise ProgramError(f"{name} is of torch.jit, whose functions are not seen: give the module before torch.jit")
+    if any(hasattr(layer, "_orig_mod") for layer in module.modules()):
+        raise ProgramError(f"{name} has layers of torch.compile, which change its functions: trace it before")
     for parameter, values in module.named_parameters():
         if is_lazy(values):
             raise ProgramError(f"{name}: {parameter} has no shape yet: call the module once")
@@ -116,7 +118,7 @@ def _logits(recorder: Recorder, output: Any) -> Matrix:
         value = recorder.recorded(value) if isinstance(value, Formula) else value
         matrix, _ = recorder.operand(value)
     except Refusal as refusal:
-        raise recorder.refuse(refusal) from None
+        raise ProgramError(recorder.refused(refusal).message) from None
     maker = next(op for op in recorder.graph.operations if op.output is (matrix.base or matrix))
     if isinstance(maker, Linear):
         raise ProgramError(

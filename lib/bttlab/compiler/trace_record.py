@@ -121,7 +121,7 @@ class Recorder(TorchFunctionMode):
         elif isinstance(call.result, bool | int | float | list) and not self._is_of_padding(call):
             self._stop(call)
         elif name == "__setitem__":
-            self._set(call.args[0], self._refused(Refusal("assignment to elements", "a sum, or torch.where of a mask")))
+            self._set(call.args[0], self.refused(Refusal("assignment to elements", "a sum, or torch.where of a mask")))
         return call.result
 
     def _found(self, call: Call) -> list[Value]:
@@ -141,7 +141,11 @@ class Recorder(TorchFunctionMode):
             if value is None:
                 return
         except Refusal as refusal:
-            value = self._refused(refusal)
+            value = self.refused(refusal)
+        except ProgramError:
+            raise
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # of the rule: PyTorch took the call
+            value = self.refused(Refusal(f"{call.name} of these arguments"))
         for tensor in tensors_in(call.result):
             self._set(tensor, value)
 
@@ -166,7 +170,7 @@ class Recorder(TorchFunctionMode):
             return RULES[call.name](self, call)
         if self._is_of_padding(call):
             return None
-        message = self._refused(Refusal(f"{call.name} of the token ids", "an embedding of them")).message
+        message = self.refused(Refusal(f"{call.name} of the token ids", "an embedding of them")).message
         return OfIds(message)
 
     def _is_of_padding(self, call: Call) -> bool:
@@ -182,7 +186,7 @@ class Recorder(TorchFunctionMode):
         what = Refusal(
             f"control flow on values of {of} ({call.name.strip('_')})", "the same operations for each sample"
         )
-        raise ProgramError(bad or self._refused(what).message)
+        raise ProgramError(bad or self.refused(what).message)
 
     def _move(self, call: Call) -> None:
         """Apply a function that only moves elements to the indices."""
@@ -222,7 +226,7 @@ class Recorder(TorchFunctionMode):
             self._set(tensor, value)
         elif value is None and tensor.requires_grad:
             maker = f"by {tensor.grad_fn.name()}" if tensor.grad_fn else "outside the module's parameters"
-            value = self._refused(Refusal(f"a tensor with a gradient that was made {maker}", "functions of torch"))
+            value = self.refused(Refusal(f"a tensor with a gradient that was made {maker}", "functions of torch"))
             self._set(tensor, value)
         return value
 
@@ -340,8 +344,7 @@ class Recorder(TorchFunctionMode):
             raise Refusal(f"{call.name} of {kind_of(next(v for v in values if not isinstance(v, Elements | Formula)))}")
         first = values[0]
         is_one = all(v.matrix is first.matrix and torch.equal(v.index, first.index) for v in values)
-        others = [self.constant(x) for x in call.args if isinstance(x, Tensor) and self.value(x) is None]
-        others = [x for x in others if x.numel() > 1 and not bool((x == x.reshape(-1)[0]).all())]
+        others = [x for x in map(as_scalar, call.args) if isinstance(x, Tensor) and x.ndim and self.value(x) is None]
         rows = next((value for value in values if isinstance(value, OfRows)), None)
         shape = first.index.shape if rows is None else (*first.index.shape[:-1], call.result.shape[-1])
         if not is_one or others or call.result.shape != shape:
@@ -439,12 +442,9 @@ class Recorder(TorchFunctionMode):
             frame = frame.f_back
         return path or "", line
 
-    def _refused(self, refusal: Refusal) -> Refused:
+    def refused(self, refusal: Refusal) -> Refused:
+        """Return the value of what is refused: the message with its place."""
         place, line = refusal.place or self._place()
         where, at = place or type(self.module).__name__, f" ({line})" if line else ""
         near = refusal.near or NEAR.get(refusal.what.split()[0], f"one of these: {LIST}")
         return Refused(f"{where}: {refusal.what} is no operation of the card; use {near}{at}")
-
-    def refuse(self, refusal: Refusal) -> ProgramError:
-        """Return the error for a refusal."""
-        return ProgramError(self._refused(refusal).message)

@@ -235,7 +235,7 @@ def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
 
 def _row_in(w: Weights, matrix: Matrix) -> int | None:
     """Return which row of a parameter a tensor holds, once or for each token; None if it holds other elements."""
-    flat, features = w.index.reshape(-1, w.index.shape[-1]), matrix.features
+    flat, features = w.index.reshape(-1, *w.index.shape[-1:] or (1,)), matrix.features
     first = int(flat[0, 0])
     is_row = first % features == 0 and flat.shape[1] == features and (flat == first + torch.arange(features)).all()
     return first // features if is_row else None
