@@ -86,10 +86,10 @@ class Arrangement:
 
     def views(self, sizes: Sizes) -> Iterator["Arrangement"]:
         """Yield the arrangements with the same vectors: rows of whole vectors can be split or merged."""
-        whole = [n for n in range(1, len(self.order) + 1) if not elements(sizes, self.order[-n:]) % LANES]
+        aligned = [n for n in range(1, len(self.order) + 1) if not elements(sizes, self.order[-n:]) % LANES]
         yield self
-        if self.lanes in whole:
-            yield from (Arrangement(self.order, n) for n in whole if n != self.lanes)
+        if self.lanes in aligned:
+            yield from (Arrangement(self.order, n) for n in aligned if n != self.lanes)
 
     def places(self, sizes: Sizes, indices: Sequence[str]) -> np.ndarray:
         """Return the element number (vector x LANES + lane) at all values of some indices, the others being 0.
@@ -158,7 +158,7 @@ def nests(
     fixed: Sequence[str],
     indices: Sequence[str],
     most: int,
-    *more: Loop,
+    *further: Loop,
     tokens_last: bool = True,
 ) -> Iterator[tuple[list[Level], dict[str, At]]]:
     """Yield the loops of each instruction, at most `most`, and its operands.
@@ -169,25 +169,25 @@ def nests(
         Indices that are unrolled into instructions.
     indices : sequence of str
         Indices of the loops, outermost first; those beyond `most` are unrolled, too.
-    more : tuple of (int, dict)
+    further : tuple of (int, dict)
         Further, inner loops.
     tokens_last : bool
         Whether a loop over tokens is the innermost (the vector unit's order) or the outermost.
     """
-    strides = {name: one.strides(sizes) for name, one in operands.items()}
+    strides = {name: stored.strides(sizes) for name, stored in operands.items()}
     outer, inner = (
         [(sizes.bound(i), {n: s.get(i, 0) for n, s in strides.items()}) for i in of] for of in (fixed, indices)
     )
-    loops = fused([*inner, *more])
+    loops = fused([*inner, *further])
     named = list(
-        zip(_names([*zip(indices, inner, strict=True), *(("w", one) for one in more)], loops), loops, strict=True)
+        zip(_names([*zip(indices, inner, strict=True), *(("w", loop) for loop in further)], loops), loops, strict=True)
     )
-    named.sort(key=lambda one: isinstance(one[1][0], int) != tokens_last)
+    named.sort(key=lambda name_and_loop: isinstance(name_and_loop[1][0], int) != tokens_last)
     cut = max(len(loops) - most, 0)
     names, loops = [name for name, _ in named[cut:]], [loop for _, loop in named]
     levels = [Level(name, size) for name, (size, _) in zip(names, loops[cut:], strict=True)]
     along = {name: {level: s[name] for level, (_, s) in zip(names, loops[cut:], strict=True)} for name in operands}
-    places = {name: At(one.place.memory, one.place.base, along[name]) for name, one in operands.items()}
+    places = {name: At(stored.place.memory, stored.place.base, along[name]) for name, stored in operands.items()}
     for operand in unrolled(places, [*outer, *loops[:cut]]):
         yield levels, operand
 
@@ -196,10 +196,10 @@ def _names(parts: Sequence[tuple[str, Loop]], loops: Sequence[Loop]) -> Iterator
     """Yield the name of each fused loop: the names of its parts joined, such as r3j1."""
     rest = [(name, size) for name, (size, _) in parts if size != 1]
     for size, _ in loops:
-        name, own = rest.pop(0)
-        while own != size:
-            more, count = rest.pop(0)
-            name, own = name + more, own * count
+        name, product = rest.pop(0)
+        while product != size:
+            next_name, count = rest.pop(0)
+            name, product = name + next_name, product * count
         yield name
 
 
@@ -273,17 +273,17 @@ def rearrange(builder: Builder, sizes: Sizes, source: Stored, target: Stored) ->
     what = f"{'load' if target.rows else 'permute'} {source.name}"
     count, strides = plan.repeated
     along_in, along_out = {"block": strides["source"], "y": plan.read}, {"block": strides["target"], "y": plan.write}
-    more = {}
+    options = {}
     if target.rows:
-        more["row"] = ("x" if plan.rows else "block", 0)
+        options["row"] = ("x" if plan.rows else "block", 0)
     if target.rows and plan.rows:
-        more["out"] = plan.rows, len(plan.permutation) // plan.rows
+        options["out"] = plan.rows, len(plan.permutation) // plan.rows
         if not plan.vectors_in % plan.rows:
             along_in["x"] = plan.read * plan.vectors_in // plan.rows
     for at in unrolled({"source": source.place, "target": target.place}, plan.unrolled):
         into, out = replace(at["source"], strides=along_in), replace(at["target"], strides=along_out)
         result, buffered_result = (None, out) if target.rows else (out, None)
-        builder.shuffle(what, count, plan.permutation, into, result, buffered_result, **more)
+        builder.shuffle(what, count, plan.permutation, into, result, buffered_result, **options)
 
 
 def rearranging_steps(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str = "") -> float:
@@ -302,7 +302,7 @@ def _plan(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | 
 
 def _narrow(sizes: Sizes, *arrangements: Arrangement) -> Iterator[Arrangement]:
     """Yield the view of each arrangement with the fewest indices along the lanes."""
-    return (min(one.views(sizes), key=lambda view: view.lanes) for one in arrangements)
+    return (min(arrangement.views(sizes), key=lambda view: view.lanes) for arrangement in arrangements)
 
 
 def _plan_of(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | None:

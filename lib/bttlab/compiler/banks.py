@@ -164,7 +164,7 @@ class Assignment:
 
     def _place_all(self, first: Sequence[Buffer]) -> Buffer | None:
         self._reset()
-        for buffer in sorted(self.buffers, key=lambda one: (one not in first, self._key(one))):
+        for buffer in sorted(self.buffers, key=lambda buffer: (buffer not in first, self._key(buffer))):
             if not self._place(buffer):
                 return buffer
         return None

@@ -41,12 +41,12 @@ def vectors_for(elements: int) -> int:
     return -(-elements // LANES)
 
 
-def padded(name: str, bound: Bound, others: int = 1) -> Level:
+def padded(name: str, bound: Bound, other_steps: int = 1) -> Level:
     """Return a loop over sums, with idle steps so that a sum is updated again after SUM_DISTANCE steps or more.
 
-    `others` is the number of steps of the other loops over sums.
+    `other_steps` is the number of steps of the other loops over sums.
     """
-    least = -(-M.SUM_DISTANCE // max(others, 1))
+    least = -(-M.SUM_DISTANCE // max(other_steps, 1))
     if least <= 1:
         return Level(name, bound)
     if isinstance(bound, int):
@@ -54,17 +54,17 @@ def padded(name: str, bound: Bound, others: int = 1) -> Level:
     return Level(name, bound.clipped(least, max(bound.high, least)), bound)
 
 
-def even_parts(whole: int, others: int, most: int) -> list[tuple[int, int]]:
-    """Divide a loop into the fewest even parts whose size times `others` is at most `most`.
+def even_parts(steps: int, sums: int, most: int) -> list[tuple[int, int]]:
+    """Divide a loop into the fewest even parts whose size times `sums` is at most `most`.
 
     Returns
     -------
     list of (int, int)
         First index and size of each part.
     """
-    count = next((n for n in range(1, whole) if -(-whole // n) * others <= most), max(whole, 1))
-    size = max(-(-whole // count), 1)
-    return [(first, min(size, whole - first)) for first in range(0, max(whole, 1), size)]
+    count = next((n for n in range(1, steps) if -(-steps // n) * sums <= most), max(steps, 1))
+    size = max(-(-steps // count), 1)
+    return [(first, min(size, steps - first)) for first in range(0, max(steps, 1), size)]
 
 
 def row_passes(rows: int) -> list[tuple[int, int]]:
@@ -118,14 +118,14 @@ class Builder:
         self.entry_in: list[np.ndarray] = []
         self.entry_out: list[np.ndarray] = []
 
-    def new_buffer(self, name: str, vectors: int, **more) -> Buffer:
+    def new_buffer(self, name: str, vectors: int, **fields) -> Buffer:
         """Return a new buffer; its bank is assigned when all instructions are listed."""
-        self.made.append(Buffer(name, vectors, len(self.made), **more))
+        self.made.append(Buffer(name, vectors, len(self.made), **fields))
         return self.made[-1]
 
-    def allocate(self, name: str, vectors: int, **more) -> At:
+    def allocate(self, name: str, vectors: int, **fields) -> At:
         """Allocate a buffer in a bank and return its place."""
-        return at(f"matrix {self.new_buffer(name, vectors, **more).number}", 0)
+        return at(f"matrix {self.new_buffer(name, vectors, **fields).number}", 0)
 
     def allocate_operand_buffer(self, name: str, engine: int, vectors: int) -> At:
         """Allocate vectors in each row of an operand buffer and return their place."""
@@ -142,7 +142,7 @@ class Builder:
         return at(f"buffer {engine}", M.OPERAND_BUFFER_DEPTH - self._over[engine])
 
     def emit(
-        self, unit: int, operation: int, what: str, loops: Sequence[Level], operands: dict[int, At], **more
+        self, unit: int, operation: int, what: str, loops: Sequence[Level], operands: dict[int, At], **fields
     ) -> None:
         """Append an instruction.
 
@@ -152,7 +152,7 @@ class Builder:
             If the instruction needs too many accumulators, or an operand that has a bank already is out of reach.
         """
         label = (self.stage, self.layer, what)
-        instruction = Instruction(unit, operation, tuple(loops), operands, label, **more)
+        instruction = Instruction(unit, operation, tuple(loops), operands, label, **fields)
         used, count = (
             instruction.most_accumulators if instruction.depth and instruction.accumulator_loop else 0,
             M.ACCUMULATORS if unit <= ENGINE_1 else M.ROW_ACCUMULATORS,
@@ -168,7 +168,7 @@ class Builder:
         self.instructions.append(instruction)
 
     def expand(
-        self, engine, what, loops, buffer, scalars, result=None, buffered_result=None, addend=None, count=ROWS, **more
+        self, engine, what, loops, buffer, scalars, result=None, buffered_result=None, addend=None, count=ROWS, **fields
     ) -> None:
         """Append EXPAND: result = addend + scalars[0] buffer[0] + ..., a sum over the rows.
 
@@ -176,7 +176,7 @@ class Builder:
         """
         operands = {0: buffer, 2: scalars, 3: addend, 4: result, 5: buffered_result}
         operands = {n: o for n, o in operands.items() if o is not None}
-        self.emit(engine, EXPAND, what, loops, operands, count=count, **more)
+        self.emit(engine, EXPAND, what, loops, operands, count=count, **fields)
 
     def reduce(
         self,
@@ -190,7 +190,7 @@ class Builder:
         buffered_result=None,
         addend=None,
         count=ROWS,
-        **more,
+        **fields,
     ) -> None:
         """Append REDUCE: result[r] = sum over depth and lanes of buffer[r] x stream.
 
@@ -208,7 +208,9 @@ class Builder:
                     nest.insert(0, Level("part", bound_of_part(last.active_bound, first, 1)))
             operands = {0: buffer, 1: stream, 3: addend, 4: result, 5: buffered_result}
             operands = {n: o.at_step(last.name, first) for n, o in operands.items() if o is not None}
-            self.emit(engine, REDUCE, what, nest, operands, count=count, depth=(depth,), accumulator_loop=depth, **more)
+            self.emit(
+                engine, REDUCE, what, nest, operands, count=count, depth=(depth,), accumulator_loop=depth, **fields
+            )
 
     def accumulate(
         self,
@@ -247,47 +249,47 @@ class Builder:
         tokens = [Level(name, active) for name, active in inner.items() if isinstance(active, Register)]
         counted = {name: active for name, active in inner.items() if not isinstance(active, Register)}
         split = next((name for name, active in counted.items() if active > 1), loops[-1].name)
-        whole, each = counted[split], math.prod(counted.values()) // counted[split]
-        others = each * math.prod(max_of(loop.active_bound) for loop in tokens)
+        steps, inner_sums = counted[split], math.prod(counted.values()) // counted[split]
+        sums = inner_sums * math.prod(max_of(loop.active_bound) for loop in tokens)
         flags = M.PONG | (M.CHECK if check else 0)
-        for first, some in even_parts(whole, others, M.ACCUMULATORS):
+        for first, size in even_parts(steps, sums, M.ACCUMULATORS):
             nest = loops
-            if some < whole:
-                (name, bound), *rest = (inner | {split: some}).items()
-                nest = [*loops[:inside], padded(name, bound, others * some // max_of(bound)), *starmap(Level, rest)]
+            if size < steps:
+                (name, bound), *rest = (inner | {split: size}).items()
+                nest = [*loops[:inside], padded(name, bound, sums * size // max_of(bound)), *starmap(Level, rest)]
             operands = {1: stream.at_step(split, first), 2: scalars.at_step(split, first)}
-            more = {"depth": tuple(depth), "accumulator_loop": depth[-1], "flags": M.PONG}
+            fields = {"depth": tuple(depth), "accumulator_loop": depth[-1], "flags": M.PONG}
             summed = count or (rows.bound if bias is None else rows.bound + 1)
-            self.emit(engine, ACCUMULATE, what, nest, operands, count=summed, **more)
-            width = Level("w", each * some)
-            accumulators = at("", 0, w=1, **{loop.name: each * some for loop in tokens})
-            operands = {0: accumulators, 4: result.at_step("w", each * first)}
+            self.emit(engine, ACCUMULATE, what, nest, operands, count=summed, **fields)
+            width = Level("w", inner_sums * size)
+            accumulators = at("", 0, w=1, **{loop.name: inner_sums * size for loop in tokens})
+            operands = {0: accumulators, 4: result.at_step("w", inner_sums * first)}
             self.emit(
                 DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, first_row), flags=flags
             )
             if bias is not None:
                 operands, row = (
-                    {0: accumulators, 4: at(bias.memory, bias.base + each * first, w=1)},
+                    {0: accumulators, 4: at(bias.memory, bias.base + inner_sums * first, w=1)},
                     ("one", rows.bound),
                 )
                 nest, checked = [Level("one", 1), width], flags | M.CHECK
                 self.emit(DRAIN_0 + engine, 0, "d b", nest, operands, row=row, flags=checked)
 
     def vector(
-        self, operation, what, loops, a=None, b=None, c=None, r0=None, r1=None, rows=None, function=None, **more
+        self, operation, what, loops, a=None, b=None, c=None, r0=None, r1=None, rows=None, function=None, **fields
     ):
         """Append a row operation; `rows` is its first row of statistics, `function` the number of its function F."""
         operands = {0: a, 1: b, 2: c, 3: r0, 4: r1}
         operands = {n: o for n, o in operands.items() if o is not None}
         if rows is not None or function is not None:
             operands[5] = At(f"statistic {function or 0}", rows or 0)
-        self.emit(VECTOR, operation, what, loops, operands, **more)
+        self.emit(VECTOR, operation, what, loops, operands, **fields)
 
     def columns(self, what, loops, a, b=None, r0=None, r1=None, check=False) -> None:
         """Append COLUMNS: r0 = sum of a b, r1 = sum of a, over the first loop, lane by lane; `check` for gradients."""
         depth, flags = loops[0].name, M.CHECK if check else 0
-        more = {"depth": (depth,), "accumulator_loop": depth, "flags": flags}
-        self.vector(M.COLUMNS, what, loops, a, b, r0=r0, r1=r1, **more)
+        fields = {"depth": (depth,), "accumulator_loop": depth, "flags": flags}
+        self.vector(M.COLUMNS, what, loops, a, b, r0=r0, r1=r1, **fields)
 
     def update(self, what, vectors: Bound, *state: At, clear=False) -> None:
         """Append the update of the state (p, g[, m, v]): parameters, gradient, moments; `clear` sets g to 0."""

@@ -8,6 +8,7 @@ operands that one instruction reads from one buffer, or has to read from one ban
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from bttlab.compiler.access import Access, accesses
@@ -59,7 +60,7 @@ def with_copies(
     result, i = [], 0
     for section in sections:
         numbers = range(i, i := i + len(section))
-        result.append([one for n in numbers for one in (*before[n], instructions[n], *after[n])])
+        result.append(list(chain.from_iterable((*before[n], instructions[n], *after[n]) for n in numbers)))
     return result
 
 
@@ -89,9 +90,9 @@ def _together(instruction: Instruction, apart: Apart) -> Iterator[Access]:
     """Yield the accesses of an instruction that need a copy because another of them is to the same bank."""
     of = list(accesses(instruction, is_buffer))
     for n, access in enumerate(of):
-        others = [one for one in of if one.writes == access.writes and one is not access]
-        repeats = any(one.memory == access.memory for one in of[:n] if one.writes == access.writes)
-        if repeats or any((access.memory, one.memory) in apart for one in others):
+        same_kind = [(k, other.memory) for k, other in enumerate(of) if other.writes == access.writes and k != n]
+        repeats = any(memory == access.memory for k, memory in same_kind if k < n)
+        if repeats or any((access.memory, memory) in apart for _, memory in same_kind):
             yield access
 
 

@@ -212,8 +212,8 @@ def check_program(
     fresh, pending = (loaded_vectors(program, updates) for updates in (False, True))
     filled = fresh | {f"bank {M.IN_BANK}": np.ones(M.banks[M.IN_BANK].depth, bool)}
     runs = [("flush", program.flush, pending), ("clear", program.clear, {})]
-    runs += [("load", [one], filled) for one in program.load]  # one instruction a run
-    runs += [("store", [one], fresh) for one in program.store]
+    runs += [("load", [transfer], filled) for transfer in program.load]  # one instruction a run
+    runs += [("store", [transfer], fresh) for transfer in program.store]
     for name, run, loaded in runs:
         texts += [f"{name}: {hazard.text}" for hazard in find_hazards(run, 1, nothing, loaded=loaded)]
     for length in lengths:

@@ -88,9 +88,9 @@ class Block:
         """Write the parameter to its vectors, float32 of shape (vectors, LANES)."""
         rows = np.ascontiguousarray(value.transpose(self.axes)).reshape(-1, self.columns)[self.first : self.last]
         target = memory.reshape(self.groups, self.group_rows, self.row_vectors * LANES)
-        whole = np.zeros((self.groups * self.rows, self.columns), np.float32)
-        whole[: len(rows)] = rows
-        target[:, : self.rows, : self.columns] = whole.reshape(self.groups, self.rows, self.columns)
+        filled = np.zeros((self.groups * self.rows, self.columns), np.float32)
+        filled[: len(rows)] = rows
+        target[:, : self.rows, : self.columns] = filled.reshape(self.groups, self.rows, self.columns)
 
     def read(self, memory: np.ndarray, into: np.ndarray) -> None:
         """Copy the block's rows from its vectors to the parameter `into`."""

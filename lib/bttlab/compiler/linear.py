@@ -273,10 +273,10 @@ class LinearLayers:
 
         def addend(to: Arrangement) -> Stored:
             modes = Arrangement(tuple(i for i in to.order if i != "t"), to.lanes)
-            own = replace(features, order=features.order[1:])
+            of_bias = replace(features, order=features.order[1:])
             s.indices = {**s.indices, BIAS: features.order[1:]}
             if BIAS not in s.tensors:
-                s.add_copy(BIAS, Stored(BIAS, bias.where(), own))
+                s.add_copy(BIAS, Stored(BIAS, bias.where(), of_bias))
             return s.arranged(s.tensors[BIAS], modes)
 
         blocks = None
@@ -402,11 +402,11 @@ class LinearLayers:
             s.product(product)
             self._store_result(s, result)
             return False
-        whole = s.tensors["dy"].stored[0].arrangement if "dy" in s.tensors else None
+        of_dy = s.tensors["dy"].stored[0].arrangement if "dy" in s.tensors else None
 
         def is_direct(candidate: Candidate) -> bool:
             b, arrangement = candidate.b
-            return candidate.function is accumulate and b.name == "dy" and arrangement in whole.views(s.sizes)
+            return candidate.function is accumulate and b.name == "dy" and arrangement in of_dy.views(s.sizes)
 
         is_whole = bias is not None and layer.has_one and set(product[1:]) == {layer.z, "dy"}
         if is_whole and s.cheapest(product, is_direct):
@@ -426,10 +426,10 @@ class LinearLayers:
             s.product(product, is_expand)
             self._store_result(s, "dx")
             return
-        own = s.targets.pop("dx")
+        del s.targets["dx"]
         c = s.product(product, is_expand)
-        s.targets["dx"] = own
-        whole = s.allocate("dx", features)
-        rearrange(s.b, s.sizes, c, whole)
+        s.targets["dx"] = target
+        term = s.allocate("dx", features)
+        rearrange(s.b, s.sizes, c, term)
         matrix, loops = {"t": vectors, "w": 1}, [Level("w", vectors), padded("t", layer.tokens)]
-        b.vector(M.ADD, "d_x", loops, whole.place.part(**matrix), addend.part(**matrix), r0=target.place.part(**matrix))
+        b.vector(M.ADD, "d_x", loops, term.place.part(**matrix), addend.part(**matrix), r0=target.place.part(**matrix))

@@ -271,12 +271,12 @@ def lower_to_fit(graph: Graph, flow, is_quick: bool = False, sums: bool = False)
         fitting[count] = model
         return False
 
-    whole = Lowering(graph, flow, sums=sums)
+    kept_all = Lowering(graph, flow, sums=sums)
     try:
-        whole.fit()
-        return whole
+        kept_all.fit()
+        return kept_all
     except DoesNotFit:
         does_not_fit(0)  # raises DoesNotFit if not even this fits
     if not is_quick:
-        bisect_left(range(1, len(whole.keepable)), True, key=does_not_fit)
+        bisect_left(range(1, len(kept_all.keepable)), True, key=does_not_fit)
     return fitting[max(fitting)]
