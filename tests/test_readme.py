@@ -20,7 +20,7 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     if (blocks := re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE))
 }
-PACKAGES = ("data", "model", "tensor")  # of bttlab, without a finding
+PACKAGES = ("data", "model", "runs", "tensor")  # of bttlab, without a finding
 TYPES = {"pythonVersion": "3.10", "typeCheckingMode": "basic", "extraPaths": [str(ROOT / "lib")]}
 
 

@@ -80,6 +80,7 @@ def open_trainer(
 
         from bttlab import card
         from bttlab.card.opening import OVERLAY
+        from bttlab.card.overlay import unused_cards
         from bttlab.compiler.compiled import why_no_sums
     except ModuleNotFoundError as error:
         raise DeviceError(
@@ -98,17 +99,17 @@ def open_trainer(
         optimizer=optimizer,
     )
     if optimizer is not None:
-        trainer.program.program.check_optimizer(optimizer)
+        trainer.program.program.check_optimizer(optimizer)  # pyright: ignore[reportAttributeAccessIssue]  # a ModelProgram
     provenance = {
         "overlay": overlay,
         "overlay.sha256": trainer.overlay_sha256,
         "program.sha256": trainer.program.sha256,
     }
-    unused = card.overlay.unused_cards(trainer.device) if device == "auto" else []
+    unused = unused_cards(trainer.device) if device == "auto" else []
     if unused:
         provenance["unused_cards"] = ", ".join(unused)
     described, announcement = _words(trainer.device, device, overlay)
-    if why := why_no_sums(model, flow, optimizer):
+    if optimizer is not None and (why := why_no_sums(model, flow, optimizer)):
         announcement += (
             f" ({why}: an update of {optimizer.batch_size} samples takes the time of {optimizer.batch_size})"
         )

@@ -67,7 +67,7 @@ def decoded(trainer: Trainer, samples: Samples, decoder: TagDecoder, stop: StopS
         if intent_logits is not None:
             losses[batch] += _cross_entropy(intent_logits, samples.intents[batch])
             intents[batch] = chosen = intent_logits.argmax(1)
-        if words := slot_logits.shape[1]:
+        if slot_logits is not None and (words := slot_logits.shape[1]):
             losses[batch] += _cross_entropy(slot_logits, samples.slots[batch, 1 : words + 1]).mean(1)
             slots[batch, 1 : words + 1] = decoder.decode(slot_logits, chosen)
     return Predictions(losses, intents, slots)

@@ -30,7 +30,8 @@ def logits_of(trainer: Trainer, samples: Samples) -> Iterator[tuple[np.ndarray, 
     for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, size, random):
         with torch.no_grad():
             logits = batch_logits(model, samples[batch])[:2]
-        yield batch, *(None if part is None else part.numpy() for part in logits)
+        intents, slots = (None if part is None else part.numpy() for part in logits)
+        yield batch, intents, slots
 
 
 def split_words(text: str, vocabulary: Vocabulary) -> list[str]:
@@ -85,9 +86,9 @@ def label(
         for place, n in enumerate(batch):
             words = split.words[n]
             one = {"words": words, "unknown": [word for word in words if word not in vocabulary]}
-            if "classification" in task:
+            if "classification" in task and intent_logits is not None:
                 one |= {"intent": intents[n], "intent_chances": _chances(intent_logits[place], intent_names, UNK)}
-            if "tagging" in task:
+            if "tagging" in task and slot_logits is not None:
                 chances = [_chances(row, slot_names, OUTSIDE) for row in slot_logits[place]]
                 one |= {"tags": tags[n], "tag_chances": chances}
             found[n] = Labelled(**one)

@@ -116,7 +116,7 @@ class MetricsLog:
             ) from None
 
 
-def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, dict[str, Any]]:
+def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, Any]:
     """Return the last scores, the loss and the training time of a run's metrics as figures.
 
     Parameters
@@ -136,7 +136,8 @@ def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, dict[s
     trained = [line for line in lines if line.get("samples")]
     if trained:
         seconds = sum((line.get("seconds") or {}).get("value") or 0.0 for line in trained)
-        figures["loss"] = measured(trained[-1].get("mean_loss"), "1", f"mean of the last epoch, on {device}")
+        if (loss := trained[-1].get("mean_loss")) is not None:
+            figures["loss"] = measured(loss, "1", f"mean of the last epoch, on {device}")
         figures["seconds"] = measured(seconds, "s", f"time.perf_counter on the host, around training on {device}")
         figures["samples"] = measured(done, "1", "counted")
     return {name: figure for name, figure in figures.items() if figure["value"] is not None}

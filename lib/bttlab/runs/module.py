@@ -102,7 +102,7 @@ def write_module(folder: Path, source: bytes, files: Mapping[str, bytes]) -> Non
         write_file(path, data)
 
 
-def is_copy(path: Path, model: "ModelConfig | ModuleModel | None") -> bool:
+def is_copy(path: Path, model: object) -> bool:
     """Return whether a file or folder is a copy of this module's, as `keep_module` writes it."""
     if path.name == MODULE_FILES:
         return bool(getattr(model, "files", None))

@@ -24,7 +24,7 @@ INTERRUPTED = "interrupted"  # a running one whose process has gone
 class Figure(TypedDict):
     """A number with unit and provenance, as `bttlab.util.quantities.measured` gives it; old ones have a `model`."""
 
-    __pydantic_config__ = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)  # pyright: ignore[reportGeneralTypeIssues]
 
     value: float | None
     unit: str

@@ -213,7 +213,7 @@ class Run:
                 check_free(self.folder, self.model)  # again, now that no other process can write there
             else:
                 self._store.check_unchanged()
-            if (finished := self.finished()) and plan.scores_test:
+            if self._checkpoint is not None and (finished := self.finished()) and plan.scores_test:
                 trainer.load_parameters(self._checkpoint.parameters, self._checkpoint.optimizer_state)
                 return finished
             session = _Session(trainer, device, progress or ProgressBar(), plan, control, callback, stop, lock)
@@ -289,8 +289,8 @@ class Run:
             if isinstance(self.model, ModelConfig):
                 parameters = initial_parameters(self.model, self.settings.seed)
             else:
-                parameters = self.model.parameters()
-                keep_module(self.folder, self.model)
+                parameters = self.model.parameters()  # pyright: ignore[reportAttributeAccessIssue]  # a ModuleModel
+                keep_module(self.folder, self.model)  # pyright: ignore[reportArgumentType]
             session.trainer.load_parameters(parameters)
             self._save(session)
             return
@@ -372,7 +372,9 @@ class Run:
             train_pieces(chunks(first, last, self.settings.optimizer.batch_size, before), step, trained, may_go_on)
         except NumericalFault as fault:
             self._write_rest(session)
-            if len(self._losses) > len(self._checkpoint.losses):  # else it would push out the one before
+            if self._checkpoint is None or len(self._losses) > len(
+                self._checkpoint.losses
+            ):  # else it would push out the one before
                 self._save(session)
             raise self._diverged(order, fault) from None
         finally:
@@ -534,13 +536,14 @@ def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bo
             "give its place with --data, or start another run"
         )
     model = model_of_run(folder, settings.config, trust)
-    run = Run(folder, settings, corpus, store, checkpoint, module=None if model is settings.config else model)
+    module: Any = None if model is settings.config else model
+    run = Run(folder, settings, corpus, store, checkpoint, module=module)
     if warning:
         run.notes.insert(0, warning)
     return run
 
 
-def check_model(trainer: Trainer, config: ModelConfig) -> None:
+def check_model(trainer: Trainer, config: ModelConfig | ModuleConfig) -> None:
     """Raise RunError unless a trainer has this model."""
     own, wanted = trainer.config.to_dict(), config.to_dict()
     names = [name for name in own | wanted if own.get(name) != wanted.get(name)]
@@ -549,7 +552,7 @@ def check_model(trainer: Trainer, config: ModelConfig) -> None:
         raise RunError(f"the trainer is for another model than the run's ({differences}); open one for the run's")
 
 
-def check_free(folder: Path, model: "ModelConfig | ModuleModel | None" = None) -> None:
+def check_free(folder: Path, model: "ModelConfig | ModuleConfig | None" = None) -> None:
     """Raise RunError unless the folder is missing or empty, or has what a crash before the first checkpoint leaves."""
     try:
         contents = [

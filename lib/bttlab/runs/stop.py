@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SECONDS = 3.0  # after which another signal ends a run that does not stop
@@ -29,7 +30,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._since = 0.0
-        self._handlers: dict[signal.Signals, object] = {}
+        self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():

@@ -31,15 +31,15 @@ def u50_callback(config, lengths, optimizer: Optimizer, flow: str = PAPER_FLOW) 
 
     def on_record(record: RunRecord) -> None:
         record.figures |= card_figures(estimated)
-        if "samples" in record.figures:
-            band = estimated.energy_per_sample.scaled(record.figures["samples"]["value"])
-            energy = {"value": band.value, "low": band.low, "high": band.high} | modelled("J")
+        if "samples" in record.figures and (samples := record.figures["samples"]["value"]) is not None:
+            band = estimated.energy_per_sample.scaled(samples)
+            energy: Any = {"value": band.value, "low": band.low, "high": band.high} | modelled("J")
             record.figures |= {"u50.joules": energy}
 
     return on_record
 
 
-def card_figures(estimated) -> dict[str, dict[str, Any]]:
+def card_figures(estimated) -> dict[str, Any]:
     """Return the time, energy and memory of an `Estimate` as figures of a run."""
     energy = estimated.energy_per_epoch
     return {

@@ -95,9 +95,9 @@ class Cluster:
     def check(self) -> None:
         """Raise ClusterError if the scheduler has gone; note how many workers there are."""
         if self._client.status != "running":
+            address = self._client.scheduler.address  # pyright: ignore[reportOptionalMemberAccess]
             raise ClusterError(
-                f"the scheduler at {self._client.scheduler.address} has gone; finished trials stay: run the same "
-                "command again to go on"
+                f"the scheduler at {address} has gone; finished trials stay: run the same command again to go on"
             )
         self.workers = len(self._client.scheduler_info(n_workers=-1)["workers"])
 
@@ -212,7 +212,7 @@ def check_cluster(client: "Client", resources: Mapping[str, float]) -> None:
         In one line: no workers, several threads in one, a worker that does not answer, other versions or sources than
         here, a resource nobody has, a card that is offered where there is none.
     """
-    address = client.scheduler.address
+    address = client.scheduler.address  # pyright: ignore[reportOptionalMemberAccess]
     workers = client.scheduler_info(n_workers=-1)["workers"]
     if not workers:
         raise ClusterError(f"{address} has no workers; start some with: dask worker {address} --nthreads 1")

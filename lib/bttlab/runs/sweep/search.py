@@ -46,13 +46,13 @@ class Search:
             self._planned = []
             for varied in _corners(spec):
                 maker.make(varied)
-            self.total = spec.trials
+            self.total = spec.trials or 0
         else:
             proposals = _grid(spec) if spec.search == "grid" else self._draws()
             trials = {maker.make(self._values(params)).id: params for params in proposals}
             self._planned = [*trials.values()]
             self.total = len(self._planned)
-        self._study: optuna.Study | None = None
+        self._study: optuna.Study  # from `open`
         self._begun: dict[str, int] = {}  # number of the study's trial, by id
         self._left: list[int] = []  # numbers of trials that an earlier process did not end
 
@@ -111,27 +111,29 @@ class Search:
 
     def _values(self, params: dict[str, Any]) -> dict[str, Any]:
         vary = self._spec.vary
-        return {key: vary[key][one] if isinstance(vary[key], list) else one for key, one in params.items()}
+        return {key: of[one] if isinstance(of := vary[key], list) else one for key, one in params.items()}
 
     def _draws(self) -> list[dict[str, Any]]:
         """Return the draws of a random search: the same for the same seed."""
         study = optuna.create_study(sampler=RandomSampler(self._spec.seed))
-        return [study.ask(self._distributions).params for _ in range(self._spec.trials)]
+        return [study.ask(self._distributions).params for _ in range(self._spec.trials or 0)]
 
 
 def _distribution(values: list | Range) -> BaseDistribution:
     if isinstance(values, list):
         return CategoricalDistribution(list(range(len(values))))
-    kind = IntDistribution if values.integer else FloatDistribution
-    return kind(values.low, values.high, log=values.log)
+    if values.integer:
+        return IntDistribution(int(values.low), int(values.high), log=values.log)
+    return FloatDistribution(values.low, values.high, log=values.log)
 
 
 def _grid(spec: SweepSpec) -> list[dict[str, Any]]:
     """Return every combination, the last key changing fastest."""
-    count = math.prod(len(values) for values in spec.vary.values())
+    lists = [values for values in spec.vary.values() if isinstance(values, list)]  # a grid has no ranges
+    count = math.prod(map(len, lists))
     if count > MOST_TRIALS:
         raise SpecError(f"the grid has {count:,} combinations, more than {MOST_TRIALS:,}; take search: random")
-    combinations = itertools.product(*(range(len(values)) for values in spec.vary.values()))
+    combinations = itertools.product(*(range(len(values)) for values in lists))
     return [dict(zip(spec.vary, combination, strict=True)) for combination in combinations]
 
 

@@ -149,8 +149,8 @@ def read_spec(path: str | Path) -> SweepSpec:
     fixed, vary = dict(spec.fixed), dict(spec.vary)
     if isinstance(fixed.get("model"), str):
         fixed["model"] = str((path.parent / fixed["model"]).resolve())
-    if isinstance(vary.get("model"), list):
-        vary["model"] = [str((path.parent / str(model)).resolve()) for model in vary["model"]]
+    if isinstance(models := vary.get("model"), list):
+        vary["model"] = [str((path.parent / str(model)).resolve()) for model in models]
     return replace(spec, fixed=fixed, vary=vary)
 
 

@@ -101,7 +101,8 @@ class Sweep:
     @property
     def resources(self) -> dict[str, float]:
         """What a trial takes of its worker."""
-        devices = [self.spec.fixed.get("device"), *(self.spec.vary.get("device") or ())]
+        varied = self.spec.vary.get("device")
+        devices = [self.spec.fixed.get("device"), *(varied if isinstance(varied, list) else ())]
         return ({CARD: 1} if CARD in devices else {}) | dict(self.spec.resources)
 
     def stop(self) -> None:
@@ -168,7 +169,7 @@ class Sweep:
         return True
 
     def _end(self, trial: Trial, record: RunRecord) -> None:
-        progress, objective = self.progress, self.spec.objective
+        progress, objective = self.progress, self.spec.objective or ""
         value = record.value(objective) if record.status == COMPLETE else None
         self._search.tell(trial, value)
         progress.records[record.id] = record

@@ -89,6 +89,7 @@ def run_trial(task: Task) -> TrialResult:
 def _train(task: Task, folder: Path) -> RunRecord:
     trial, store, checkpoint = task.trial, CheckpointStore(folder), None
     settings = trial.settings
+    assert settings is not None, "a trial of a training has settings"
     if folder.exists():
         with contextlib.suppress(CheckpointError):  # it begins again
             checkpoint, _ = store.load()

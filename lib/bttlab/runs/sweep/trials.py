@@ -98,12 +98,15 @@ class TrialMaker:
         corpus, sha256 = self._corpus(settings.data, settings.unknown_labels)
         if module is not None:
             check_labels(corpus, module)
-        elif "vocabulary_size" not in values:  # as bttlab train has it: room for all words of the corpus
+        elif "vocabulary_size" not in values and isinstance(
+            settings.config, ModelConfig
+        ):  # as bttlab train has it: room for all words of the corpus
             tokens = self._tokens(settings.data, settings.unknown_labels, settings.word_classes)
             if tokens > settings.config.vocabulary_size:
                 settings = replace(settings, config=settings.config.with_vocabulary(tokens))
         if settings.device != REFERENCE:
-            compiled_program(module or settings.config, flow=settings.flow)  # whether the card holds it
+            trained: Any = module or settings.config
+            compiled_program(trained, flow=settings.flow)  # whether the card holds it
         words = Vocabulary.from_sentences(corpus.train.words[:1], settings.config.vocabulary_size)
         encode(corpus.train[:1], words, corpus, settings.config)  # whether its labels fit the model
         configuration = flat(settings)
@@ -132,7 +135,7 @@ class TrialMaker:
         return self._modules[model, length]
 
     def _check_objective(self, task: str, model: str | None) -> None:
-        split, _, score = self.spec.objective.partition(".")
+        split, _, score = (self.spec.objective or "").partition(".")
         if split in SPLIT_NAMES and score not in (names := score_names(task)):
             raise SpecError(
                 f"objective is {self.spec.objective}, and {model or 'the model'} is for {task}: choose one of "
