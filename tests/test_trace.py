@@ -349,6 +349,7 @@ def test_what_parameters_hide_is_refused(name):
         trace(made(lambda n, x, t: n.q(x), prepare), LENGTH)
 
 
+@pytest.mark.long
 def test_a_module_of_torch_compile_is_refused():
     net = made(lambda n, x, t: n.q(x), lambda n: setattr(n, "q", torch.compile(n.q, backend="eager")))
     for one in (net, torch.compile(made(lambda n, x, t: n.q(x)), backend="eager")):
