@@ -222,7 +222,6 @@ REFUSED = {
         lambda n: setattr(n, "more", nn.Linear(WIDTH, WIDTH)),
         "does not use more.weight: remove",
     ),
-    "a step in place": (lambda n, x, t: n.q(x.add_(1.0)), None, "add is no operation of the card"),
     "changed in place": (lambda n, x, t: n.q(x).index_fill_(1, torch.tensor([0]), 0.0), None, "index_fill is no"),
     "a class token": (
         lambda n, x, t: n.q(torch.cat([n.table.weight[:1].expand(len(x), 1, -1), x], 1)),

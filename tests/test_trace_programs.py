@@ -161,6 +161,10 @@ IDIOMS = {
     "low rank": lambda net, n, x, t: net.dense[n](x) + 2 * net.up[n](net.down[n](x)),
     "leaky ReLU": lambda net, n, x, t: F.leaky_relu(net.dense[n](x), 0.2),
     "an activation and its input": lambda net, n, x, t: (y := net.dense[n](x)) + F.relu(y) - torch.tanh(y),
+    "a highway": lambda net, n, x, t: (
+        (y := torch.sigmoid(net.dense[n](x))) * torch.relu(net.train_[n](x)) + (1 - y) * x
+    ),
+    "one more, in place": lambda net, n, x, t: net.dense[n](x).add_(1.0) * x,
     "attention by einsum": lambda net, n, x, t: by_einsum(*(split(y) for y in net.fused[n](x).chunk(3, -1))),
     "a layer by einsum, without its bias": lambda net, n, x, t: torch.einsum("oi,...i->...o", net.dense[n].weight, x),
     "tokens by tokens": lambda net, n, x, t: torch.einsum(

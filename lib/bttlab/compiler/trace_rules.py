@@ -11,7 +11,7 @@ from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.trace_names import Call
 from bttlab.compiler.trace_record import RULES, Recorder, Value
-from bttlab.compiler.trace_values import Elements, Formula, Ids, Refusal, Scores, Weights, rows_in
+from bttlab.compiler.trace_values import Elements, Formula, Ids, Refusal, Scores, Weights, kind_of, rows_in
 
 LETTERS = "UVWXYZ"  # axes that the three dots of an equation of einsum stand for
 ELEMENTWISE = (
@@ -177,11 +177,14 @@ def _add(recorder: Recorder, call: Call) -> Value:
     if constant is not None and not constant.any():
         return values[0]
     if constant is not None and constant.numel() > 1:
-        return _with_constant(recorder, recorder.elements(x, "add"), constant)
+        return _with_constant(recorder, x, constant)
     if all(isinstance(value, Elements | Formula) for value in values):
         call = Call(torch.add, "add", (x, y), {}, call.result)
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args))
-    return recorder.elementwise(call)
+    if constant is None:
+        raise Refusal(f"add of {kind_of(values[1])}", "an activation")
+    call = Call(torch.add, "add", (x, y), {}, call.result)
+    return recorder.elementwise(call, lambda step: _with_constant(recorder, step.args[0], constant))
 
 
 @rule("sub", "rsub")
@@ -194,6 +197,9 @@ def _difference(recorder: Recorder, call: Call) -> Value:
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args, -1.0))
     if alpha == 1 and isinstance(values[0], Elements | Formula | Scores) and values[1] is None:
         return _add(recorder, Call(torch.add, "add", (x, -y), {}, call.result))
+    if alpha == 1 and values[0] is None and isinstance(values[1], Elements | Formula):
+        with recorder:
+            return recorder.value(-y + x)
     return recorder.elementwise(call)
 
 
@@ -208,9 +214,9 @@ def _sum(recorder: Recorder, x: Any, y: Any, sign: float = 1.0) -> Elements:
     return Elements(recorder.graph.add(a, b, name), index)
 
 
-def _with_constant(recorder: Recorder, x: Elements, constant: Tensor) -> Elements:
-    """Record x + a constant for each token, such as sinusoids."""
-    matrix, index = recorder.operand(x)
+def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
+    """Record x + a constant for each token, such as sinusoids, or for all of them."""
+    matrix, index = recorder.operand(recorder.elements(x, "add"))
     if matrix.tokens != recorder.graph.tokens or not torch.equal(index.reshape(-1), torch.arange(index.numel())):
         raise Refusal("add of a constant tensor to some of the tokens", "all tokens")
     value = constant.expand(index.shape).reshape(-1, matrix.features).float().numpy()
