@@ -41,23 +41,14 @@ def test_fp32_cores_compute_what_the_host_does(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def schedule():
-    return analyse(SOURCE / UNIT)
-
-
-@pytest.fixture(scope="module")
-def verilog(tmp_path_factory, schedule):
+def verilog(tmp_path_factory):
     """The loop's Verilog: a folder, and the text of each file."""
     folder = tmp_path_factory.mktemp("rtl")
-    return folder, write_loop(schedule, folder)
-
-
-def test_the_same_source_gives_the_same_verilog(verilog, schedule, tmp_path):
-    assert write_loop(schedule, tmp_path) == verilog[1]
+    return folder, write_loop(analyse(SOURCE / UNIT), folder)
 
 
 def test_the_resources_on_record_are_of_this_verilog(verilog):
-    """All modules of it: make synth counts them."""
+    """All modules of it: make synth counts them, and the same source gives the same Verilog."""
     modules, digests = json.loads(FILE.read_text())["modules"], module_digests(verilog[1])
     assert {name: one["sha256"] for name, one in modules.items()} == digests
     assert set(UNITS) == {name for name in digests if not name.startswith("fp32_")}
