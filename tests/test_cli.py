@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -132,7 +133,9 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys, monkeypatch):
     named = dict(enumerate(about["slot_labels"]))
     tags = [named.get(tag, "O") for tag in slots.argmax(1).tolist()]
     assert [tag if "-" in tag else "O" for tag in tags] == guessed[0]
-    assert "name it" in fails(capsys, "runs", "export", "--limit", "0", "--weights", weights)
+    shutil.copytree(tmp_path / "run", tmp_path / "two")
+    both = (str(tmp_path / "run"), str(tmp_path / "two"))
+    assert "name it" in fails(capsys, "runs", "export", *both, "--weights", weights)
     (tmp_path / "asked.txt").write_text("\ufeff" + "\n\n".join(sentences) + "\n", encoding="utf-8")
     asked = run_json(capsys, "predict", "--file", str(tmp_path / "asked.txt"), "--run", str(tmp_path / "run"))
     assert asked["predictions"] == predicted
