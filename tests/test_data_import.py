@@ -263,7 +263,7 @@ def test_texts_without_spans_among_others(tmp_path, capsys):
         ("a.conll", "a O\nb city/B\nc city/I\n", [], "line 1: tag 'city/B' is of no known scheme"),
         ("a.conll", "a O\nb B-\n", [], "line 1: tag 'B-' is of no known scheme"),
         ("a.csv", "text,label\na\u200bb,x\n", [], "line 2: 'a\\u200bb' has the invisible character '\\u200b'"),
-        ("a.csv", "text,label\na,x\0\n", [], "line 2: 'x\\x00' has the invisible character"),
+        ("a.csv", "text,label\na,x\x01\n", [], "line 2: 'x\\x01' has the invisible character"),
         (
             "a.csv",
             "text,label\na,\"[[0, 1, 'C']]\"\n",

@@ -1,4 +1,4 @@
-"""Ctrl-C on `bttlab sweep`, as a terminal sends it: to all processes, and twice, for people are impatient."""
+"""Ctrl-C on `bttlab sweep`, as a terminal sends it: to all processes, and twice, for people are impatient; SIGKILL."""
 
 import os
 import signal
@@ -57,6 +57,12 @@ def test_in_mid_trial(sweep, hanging):
         "bttlab: 0 of 3 trials are done; the same command goes on",
         "bttlab: stopped by Ctrl-C",
     ]
+
+
+def test_processes_end_with_the_one_that_started_them(sweep):
+    assert sweep.stderr.readline() == "bttlab: 0 of 3 trials done; 2 running on 2 workers\n"
+    sweep.kill()
+    assert until(lambda: not _session(sweep))
 
 
 def _interrupted(process: subprocess.Popen) -> str:

@@ -2,7 +2,12 @@
 
 import contextlib
 import hashlib
+import multiprocessing
+import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,13 +36,24 @@ if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
     from bttlab.model import ModelConfig
 
+SAVE_SECONDS = 5.0  # that a trial has to end by itself after the sweep's process was killed
 CARD_WAIT_SECONDS = 3600.0  # for a card that another trial trains on
 _stop: Any = None  # an event of `multiprocessing` that ends this process's trials
 
 
 def take_stop_event(event: Any) -> None:
+    """Keep the event that ends trials; this process ends if the one that started it is killed."""
     global _stop
     _stop = event
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()  # pyright: ignore[reportOptionalMemberAccess]
+    _stop.set()
+    while True:  # a trial saves its state on the first signal; a process without a trial ends
+        time.sleep(SAVE_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @dataclass(frozen=True)
