@@ -1,4 +1,4 @@
-"""The Python of the README and of the pages runs as printed, and a type checker has nothing against it."""
+"""The Python of README and pages runs as printed; a type checker has nothing against it, or against the notebooks."""
 
 import inspect
 import json
@@ -20,7 +20,7 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     if (blocks := re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE))
 }
-PACKAGES = ("data", "model", "runs", "tensor")  # of bttlab, without a finding
+PACKAGES = ("card", "data", "model", "runs", "tensor")  # of bttlab, without a finding
 TYPES = {"pythonVersion": "3.10", "typeCheckingMode": "basic", "extraPaths": [str(ROOT / "lib")]}
 
 
@@ -58,15 +58,29 @@ def test_the_types_of_pages_are_right(tmp_path):
     assert len(PAGES) > 2 and faults(tmp_path) == []
 
 
+def test_the_types_of_notebooks_are_right(tmp_path):
+    """A cell ends with what it shows, two cells may define one name, and a value that one of them measured is there."""
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    for path in notebooks:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        lines = "\n".join(text for text in code if not text.startswith("%%")).split("\n")
+        text = "\n".join(line for line in lines if not line.startswith(("%", "!")))
+        (tmp_path / f"notebook_{path.stem}.py").write_text(text)
+    optional = ("reportOptionalMemberAccess", "reportOptionalSubscript", "reportOptionalOperand")
+    allowed = dict.fromkeys(("reportUnusedExpression", "reportRedeclaration", *optional), False)
+    assert len(notebooks) == 9 and faults(tmp_path, **allowed) == []
+
+
 @pytest.mark.long  # it takes longer than the pages by a multiple
 def test_the_types_of_public_packages_are_right(tmp_path):
     assert faults(tmp_path, [ROOT / "lib" / "bttlab" / name for name in PACKAGES]) == []
 
 
-def faults(folder, include=()) -> list[str]:
+def faults(folder, include=(), **rules: bool) -> list[str]:
     """Return what basedpyright finds in the Python files of a folder, or of others that its configuration names."""
     included = {"include": [str(path) for path in include]} if include else {}
-    (folder / "pyrightconfig.json").write_text(json.dumps(TYPES | included))
+    (folder / "pyrightconfig.json").write_text(json.dumps(TYPES | included | rules))
     command = [
         sys.executable,
         "-m",
