@@ -178,7 +178,7 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
         check_prototypes(definition, hls_src)
     jobs = [(definition, image) for definition in definitions for image in IMAGES]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        images = dict(zip(jobs, pool.map(lambda job: compile_image(*job, hls_src), jobs), strict=True))
+        images = dict(zip(jobs, pool.map(lambda job: compile_image(job[0], job[1], hls_src), jobs), strict=True))
     entries = []
     for definition in definitions:
         compiled = {image.name: images[definition, image] for image in IMAGES}

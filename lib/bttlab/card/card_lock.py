@@ -57,7 +57,8 @@ def lock_card(card: Any, wait: float = 0.0) -> None:
 
 def release_card(card: Any) -> None:
     """Release a real card to other processes; do not use its overlay afterwards."""
-    descriptor = _locked.pop(device_node(card), None)
+    node = device_node(card)
+    descriptor = None if node is None else _locked.pop(node, None)
     if descriptor is not None:
         os.close(descriptor)
 

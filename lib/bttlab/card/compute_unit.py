@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from bttlab.card.hbm import CardMemory
 from bttlab.card.image import NativeImage
@@ -162,17 +163,18 @@ class ComputeUnit:
     @contextmanager
     def _second_thread(self) -> Iterator[None]:
         """Let a second host thread take part in a call of the kernel, if there is a processor for it."""
-        if self._second is None or self.threads < 2 or self._calls_alone:
+        second = self._second
+        if second is None or self.threads < 2 or self._calls_alone:
             self._calls_alone = max(self._calls_alone - 1, 0)
             yield
             return
-        self._second(OPEN)
+        second(OPEN)
         others = os.sched_getaffinity(0) - {_libc.sched_getcpu()}
 
         def serve() -> None:
             with suppress(OSError):  # on another processor than this thread
                 os.sched_setaffinity(0, others)
-            self._second(SERVE)
+            second(SERVE)
 
         thread = threading.Thread(target=serve, name=f"{self._thread_name}, second", daemon=True)
         try:
@@ -182,20 +184,20 @@ class ComputeUnit:
         try:
             yield
         finally:
-            if not self._second(CLOSE):  # there was no processor for it
+            if not second(CLOSE):  # there was no processor for it
                 self._calls_alone = CALLS_ALONE
             if thread.ident is not None:
                 thread.join()
 
     def _arguments(self) -> list[int | float]:
         """Return the values of the argument registers, pointers as addresses in this process; CardError if invalid."""
-        values = [
+        values: list[Any] = [
             argument.decode(self._registers[offset : offset + argument.size])
             for argument, offset in zip(self.kernel.arguments, self.kernel.offsets, strict=True)
         ]
         reach = iter(self._image.reach(self.kernel, values))
         for i, argument in enumerate(self.kernel.arguments):
-            if argument.is_pointer:
+            if argument.bank is not None:  # a pointer
                 fault = self._fault(values[i], argument.bank, argument.width // 8, next(reach))
                 if fault:
                     where = f"argument {argument.name}, device address {values[i]:#x}"

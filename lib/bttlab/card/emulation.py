@@ -26,7 +26,7 @@ from bttlab.card.image import choose_image
 from bttlab.card.kernel import CONTROL_RANGE, OverlayError
 from bttlab.card.manifest import MANIFEST, digest, overlays_folder, read_file, read_manifest
 from bttlab.card.telemetry import DeviceInfo, Telemetry, modelled_rails
-from bttlab.card.xclbin import control_address, read_xclbin
+from bttlab.card.xclbin import EmulationOverlay, control_address, read_xclbin
 from bttlab.estimate.card import power_levels
 from bttlab.estimate.facts import U50
 from bttlab.util.errors import BttlabError
@@ -36,6 +36,14 @@ from bttlab.util.processes import usable_processors
 logger = logging.getLogger("bttlab.card")
 MOST_CARDS = 16
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class _Description(XclBin):
+    """PYNQ's description of an overlay, with the overlay, and the digest and path of its file."""
+
+    overlay: EmulationOverlay
+    sha256: str
+    path: Path
 
 
 class EmulatedU50(pynq.Device):
@@ -105,18 +113,18 @@ class EmulatedU50(pynq.Device):
             self._restore()
             raise
 
-    def get_bitfile_metadata(self, bitfile_name: str) -> XclBin:
+    def get_bitfile_metadata(self, bitfile_name: str) -> _Description:
         """Return PYNQ's description of an overlay; OverlayError if its file is damaged or not an emulation overlay."""
         data = read_file(bitfile_name)
         try:
             overlay = read_xclbin(data)
         except OverlayError as error:
             raise OverlayError(f"{bitfile_name}: {error}") from None
-        parser = XclBin(bitfile_name, bytearray(data))
+        parser = _Description(bitfile_name, bytearray(data))
         parser.overlay, parser.sha256, parser.path = overlay, digest(data), Path(bitfile_name)
         return parser
 
-    def download(self, bitstream: pynq.Bitstream, parser: XclBin | None = None) -> None:
+    def download(self, bitstream: pynq.Bitstream, parser: _Description | None = None) -> None:
         """Replace the loaded overlay.
 
         It stays loaded after a CardError, because a kernel is running, or an OverlayError: the new one is invalid, is
@@ -283,7 +291,7 @@ class EmulatedU50(pynq.Device):
 
     def _forget(self) -> None:
         """Set the description of a card without an overlay."""
-        self._loaded: tuple[XclBin, str] | None = None
+        self._loaded: tuple[_Description, str | None] | None = None
         self._units: dict[int, ComputeUnit] = {}
         self._telemetry.load()
         self.contexts: dict[str, int] = {}

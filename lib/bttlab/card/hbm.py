@@ -146,6 +146,7 @@ class CardMemory:
         while self._released:
             handle = self._released.popleft()
             begin, end = self._spans.pop(handle)
+            assert self._mapping is not None  # there was a buffer
             self._banks[begin // U50.hbm_bank_bytes].remove((begin, end, handle))
             self._mapping.madvise(self._DONT_NEED, begin, end - begin)
 
@@ -170,7 +171,7 @@ class HbmBank:
         """
         del cacheable
         dtype = np.dtype(dtype)
-        extents = (shape,) if np.ndim(shape) == 0 else shape
+        extents: Any = (shape,) if np.ndim(shape) == 0 else shape
         size = math.prod(map(operator.index, extents)) * dtype.itemsize
         handle, address = self.device.memory.allocate(self.idx, size)
         host = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # on a page boundary, as in XRT

@@ -68,7 +68,7 @@ class Keeper:
         self._listener, self._command = listener, probe
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
-        self._clients: dict[socket.socket, _Client] = {}
+        self._clients: dict[object, _Client] = {}  # by socket
         self._waiting: list[_Client] = []
         self._holder: _Client | None = None
         self._last = (0, "")  # process and name of the client that had the card last
@@ -131,7 +131,7 @@ class Keeper:
 
     def _check_probe(self) -> None:
         """Believe that the card hangs if the probe has no answer from it, either."""
-        if self._probe is None:
+        if self._probe is None or self._blamed is None:
             return
         code, seconds = self._probe.poll(), time.monotonic() - self._blamed.end
         if code is None and seconds < PROBE_SECONDS:

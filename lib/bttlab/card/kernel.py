@@ -54,7 +54,7 @@ class Argument:
     def size(self) -> int:
         return 8 if self.is_pointer else 4
 
-    def decode(self, data: bytes) -> int | float:
+    def decode(self, data: bytes | bytearray) -> int | float:
         """Return the value of its register: a number, or the device address of a pointer."""
         return (ctypes.c_uint64 if self.is_pointer else SCALARS[self.ctype]).from_buffer_copy(data).value
 

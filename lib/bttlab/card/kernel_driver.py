@@ -163,8 +163,8 @@ class KernelDriver(DefaultIP):
 
     def _run_on_card(self, start: Callable[..., Any], arguments: tuple) -> None:
         """Run the kernel of a real card, with a time limit from the program's modelled cycles."""
-        trains = arguments[0] in (M.TRAIN, M.PREDICT)
-        cycles = arguments[1] * self._chip.program.most_cycles if trains else 0
+        program, trains = self._chip.program, arguments[0] in (M.TRAIN, M.PREDICT)
+        cycles = arguments[1] * program.most_cycles if program is not None and trains else 0
         seconds = waiting.LEAST_SECONDS + waiting.MARGIN * cycles / (M.CLOCK_MHZ * 1e6)
         try:
             waiting.run_kernel(self.device, lambda: start(*arguments), arguments, seconds)

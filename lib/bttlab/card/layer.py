@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from bttlab.card.trainer import TrainerDriver
-from bttlab.compiler.compiled import CompiledProgram
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.layer import CORES, LayerProgram, LayerShape, compile_layer
 from bttlab.compiler.timing import Timing, time_program
@@ -46,9 +45,10 @@ def _flow(flow: Any) -> Any:
 
 
 @lru_cache(PROGRAMS)
-def _compiled(shape: LayerShape, tokens: int, flow: Any) -> CompiledProgram:
+def _compiled(shape: LayerShape, tokens: int, flow: Any) -> LayerProgram:
     program = compile_layer(shape, tokens, flow)
-    return CompiledProgram(program, program.image())
+    program.image()  # a ProgramError if it has too many registers or constants
+    return program
 
 
 def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> LayerProgram:
@@ -65,7 +65,7 @@ def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> Layer
         If the machine cannot run it; the message names the reason and what would fit.
     """
     shape = layer if isinstance(layer, LayerShape) else shape_of(layer)
-    return _compiled(shape, tokens, _flow(flow)).program
+    return _compiled(shape, tokens, _flow(flow))
 
 
 def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
@@ -84,8 +84,7 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
         if array.shape != (tokens, features):
             raise ProgramError(f"{name} has the shape {array.shape}: the layer takes (tokens, {features})")
     _check(layer, x)
-    compiled = _compiled(shape, tokens, _flow(flow))
-    program = compiled.program
+    program = _compiled(shape, tokens, _flow(flow))
     cores = [_array(core) for core in layer.used_cores()]
     bias = np.zeros(shape.out_features, np.float32) if layer.bias is None else _array(layer.bias)
     trainer.load_program(program)

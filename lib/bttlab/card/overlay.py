@@ -13,7 +13,7 @@ from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.manifest import digest, overlays_folder, read_file, read_manifest
 from bttlab.card.sharing import shared
-from bttlab.card.shells import shell_of, suits
+from bttlab.card.shells import Card, shell_of, suits
 from bttlab.card.waiting import card_errors, check_idle
 from bttlab.card.xclbin import read_container
 
@@ -29,7 +29,7 @@ class OverlayFile:
     interfaces: tuple[str, ...]
     path: Path
 
-    def suits(self, card: pynq.Device) -> bool:
+    def suits(self, card: Card) -> bool:
         return self.kind == kind_for(card) and suits(card, self.platform, self.interfaces)
 
 
@@ -112,14 +112,14 @@ def mismatch(files: Sequence[OverlayFile]) -> str:
     return f"the hw overlay is for {shells}"
 
 
-def unused_cards(card: pynq.Device) -> list[str]:
+def unused_cards(card: Card) -> list[str]:
     """Return the names of the real cards if `card`, the one in use, is emulated; none otherwise."""
     if not isinstance(card, EmulatedU50):
         return []
     return [other.name for other in pynq.Device.devices if not isinstance(other, EmulatedU50)]
 
 
-def _on_real_card(card: pynq.Device, path: Path, name: str, wait: float) -> pynq.Overlay:
+def _on_real_card(card: Card, path: Path, name: str, wait: float) -> pynq.Overlay:
     """Lock a card and load an overlay, or load it on a shared card in a time slice."""
     share = shared(card)
     if share is None:
@@ -193,7 +193,7 @@ def _from_manifest(name: str) -> list[OverlayFile]:
     return [OverlayFile(entry.kind, entry.platform, entry.interfaces, folder / entry.file) for entry in named]
 
 
-def _choose_device(device: str | int | pynq.Device) -> pynq.Device:
+def _choose_device(device: str | int | pynq.Device) -> Card:
     if isinstance(device, pynq.Device):
         return device
     devices = pynq.Device.devices
@@ -207,7 +207,7 @@ def _choose_device(device: str | int | pynq.Device) -> pynq.Device:
     return devices[index]
 
 
-def kind_for(card: pynq.Device) -> str:
+def kind_for(card: Card) -> str:
     if isinstance(card, EmulatedU50):
         return "emulation"
     return "hw_emu" if os.environ.get("XCL_EMULATION_MODE") == "hw_emu" else "hw"

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import Program
+from bttlab.compiler.program import ModelProgram, Program
 from bttlab.model.config import Optimizer
 from bttlab.model.trainer import UpdateFactors
 
@@ -44,7 +45,7 @@ def result_dtype() -> np.dtype:
     )
 
 
-def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer: Optimizer, smoothing=0.0, step=0):
+def sample_records(program: ModelProgram, samples: Any, rates: np.ndarray, optimizer: Optimizer, smoothing=0.0, step=0):
     """Return the kernel's records of samples, `step` samples after the first; `rates` are of shape (n,)."""
     config = program.model.config
     records = np.zeros(len(samples), sample_dtype())
@@ -65,7 +66,7 @@ def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer:
     return records
 
 
-def set_rates(scalars: np.ndarray, rates: np.ndarray, optimizer: Optimizer, step: int = 0) -> None:
+def set_rates(scalars: np.ndarray, rates: float | np.ndarray, optimizer: Optimizer, step: int = 0) -> None:
     """Write the scalars that the update needs into those of sample records, float32 of shape (n, scalars)."""
     factors = UpdateFactors.of(optimizer, np.broadcast_to(np.asarray(rates, np.float32), len(scalars)), step)
     scalars[:, 0] = factors.rate
@@ -105,9 +106,14 @@ class NativeProcessor:
             )
         self.program = program
 
+    @property
+    def _layout(self) -> Layout:
+        assert isinstance(self.program, ModelProgram)
+        return self.program.model.layout
+
     def load(self, *states: Mapping[str, np.ndarray]) -> None:
         """Load parameters, then first and second moments if given, on chip."""
-        layout = self.program.model.layout
+        layout = self._layout
         memory = _aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
         for n, state in enumerate(states):
             memory[n * layout.vectors : (n + 1) * layout.vectors] = layout.pack(state)
@@ -115,7 +121,7 @@ class NativeProcessor:
 
     def store(self) -> list[dict[str, np.ndarray]]:
         """Return the parameters, first moments and second moments on chip."""
-        layout = self.program.model.layout
+        layout = self._layout
         memory = _aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
         self._call(M.STORE, memory=memory)
         return [layout.unpack(memory[n * layout.vectors : (n + 1) * layout.vectors]) for n in range(3)]

@@ -19,6 +19,7 @@ import pynq
 from bttlab.card.card_lock import CardBusyError, card_name
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.keeper import MOST_BYTES, MOST_CLIENTS
+from bttlab.card.shells import Card
 from bttlab.card.waiting import CardHungError, is_running
 
 FOLDER = Path("/run/bttlab")
@@ -30,7 +31,7 @@ class CardLostError(Exception):
     """The time slice is over. Another process may have the card, so the state on chip is lost."""
 
 
-def shared(card: pynq.Device) -> "SharedCard | None":
+def shared(card: Card) -> "SharedCard | None":
     """Return this process's share of a card; None if the card is not shared."""
     if isinstance(card, EmulatedU50):
         return None
@@ -41,7 +42,7 @@ def shared(card: pynq.Device) -> "SharedCard | None":
 class SharedCard:
     """A driver's requests for time slices of a card, to the keeper's socket. Only one thread may use it at a time."""
 
-    def __init__(self, card: pynq.Device, path: Path):
+    def __init__(self, card: Card, path: Path):
         self.path = path
         self._card, self._name = card, secrets.token_hex(8)
         self._connection: socket.socket | None = None  # while it waits for the card or has it
@@ -143,6 +144,7 @@ class SharedCard:
 
     def report(self, event: str) -> None:
         """Report "loading", before an overlay is loaded, or "hung": a kernel of the slice did not end."""
+        assert self._connection is not None  # in a slice
         with contextlib.suppress(OSError):  # the slice is lost: `check` says so
             self._connection.send(json.dumps({event: True}).encode())
 

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Collection
 from pathlib import Path
-
-import pynq
+from typing import Any, TypeAlias
 
 from bttlab.card.emulation import EmulatedU50
 
+Card: TypeAlias = Any  # a pynq.Device, whose class does not declare the attributes of cards
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 _RELEASE = re.compile(r"_[0-9]{6}_[0-9]+$")
 _UUID = re.compile(rb"[0-9a-f]{32}")
@@ -22,13 +22,13 @@ def shell_of(platform: str) -> str:
     return _RELEASE.sub("", platform).replace("_base_", "_")
 
 
-def pcie_address(card: pynq.Device) -> str | None:
+def pcie_address(card: Card) -> str | None:
     """Return a real card's PCIe address, such as 0000:3b:00.1; None if the driver does not report it."""
     slot = getattr(getattr(card, "_info", None), "mPciSlot", 0)
     return f"{slot >> 16:04x}:{slot >> 8 & 0xFF:02x}:{slot >> 3 & 0x1F:02x}.{slot & 7}" if slot else None
 
 
-def card_interfaces(card: pynq.Device) -> frozenset[str]:
+def card_interfaces(card: Card) -> frozenset[str]:
     """Return the UUIDs of a card's shell interfaces that XRT's drivers list; empty if they list none."""
     address, found = pcie_address(card), set()
     for function in PCI_DEVICES.glob(f"{address[:-1]}*") if address else ():
@@ -39,7 +39,7 @@ def card_interfaces(card: pynq.Device) -> frozenset[str]:
     return frozenset(uuid.decode() for uuid in found)
 
 
-def suits(card: pynq.Device, platform: str, interfaces: Collection[str] = ()) -> bool:
+def suits(card: Card, platform: str, interfaces: Collection[str] = ()) -> bool:
     """Return True if overlays for a platform can be loaded on a card."""
     if isinstance(card, EmulatedU50):
         return card.platform == platform

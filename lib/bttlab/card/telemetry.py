@@ -55,7 +55,7 @@ class Telemetry:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        constants = {name: constant(entry).value for name, entry in read_data("power")["constants"].items()}
+        constants: dict[str, Any] = {name: constant(one).value for name, one in read_data("power")["constants"].items()}
         self._air, self._resistance = constants["air"], constants["thermal_resistance"]
         self._thermal_time, self._sensor_time = constants["thermal_time"], constants["sensor_time"]
         self._slot_3v3 = constants["idle_3v3"]

@@ -34,6 +34,7 @@ from bttlab.model import (
     check_learning_rates,
 )
 from bttlab.model.loop import call_end
+from bttlab.model.module import ModuleConfig
 
 STATUS_NAMES = dict(enumerate(M.statuses))
 MOMENTS = ("first_moment", "second_moment")
@@ -55,10 +56,10 @@ class TrainerDriver(KernelDriver):
     """
 
     bindto = (TRAINER_KERNEL.vlnv,)
+    _profile: Profile  # of the loaded program
 
     def __init__(self, description: dict[str, Any]):
         self._busy = threading.Lock()
-        self._profile: Profile | None = None
         self._background: TrainingRun | None = None
         self.counted_cycles = 0
         super().__init__(description)
@@ -109,7 +110,7 @@ class TrainerDriver(KernelDriver):
         return self._chip.program is not None and self.program.sha256 == compiled_program(config, flow=flow).sha256
 
     @property
-    def config(self) -> ModelConfig:
+    def config(self) -> ModelConfig | ModuleConfig:
         return self._model.config
 
     @property
@@ -266,12 +267,16 @@ class TrainerDriver(KernelDriver):
     # --- helpers
 
     @property
-    def _model(self) -> Lowering:
-        """The model of the program; StateError if none is loaded, or a layer's alone."""
+    def _model_program(self) -> ModelProgram:
+        """The program of a model; StateError if none is loaded, or a layer's alone."""
         program = self.program.program
         if not isinstance(program, ModelProgram):
             raise StateError("the program on the card is a layer's alone: call load_program with a model first")
-        return program.model
+        return program
+
+    @property
+    def _model(self) -> Lowering:
+        return self._model_program.model
 
     @property
     def _layout(self) -> Layout:
@@ -279,7 +284,7 @@ class TrainerDriver(KernelDriver):
 
     def _check(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> np.ndarray:
         self._check_ready(samples)
-        self.program.program.check_optimizer(optimizer)
+        self._model_program.check_optimizer(optimizer)
         rates = np.asarray(check_learning_rates(learning_rate, len(samples)), np.float32)
         moments = self._chip.moments
         if moments is not None and moments != tuple(optimizer.moments):
@@ -316,14 +321,12 @@ class TrainerDriver(KernelDriver):
         self, command: int, samples, rates: np.ndarray, optimizer: Optimizer, label_smoothing: float = 0.0
     ) -> np.ndarray:
         """Train on or predict samples in as many kernel calls as needed, and return their results."""
-        done = np.zeros(len(samples), self._result_record)
+        done, program = np.zeros(len(samples), self._result_record), self._model_program
         parts = self._parts(len(samples))
-        if command == M.TRAIN and self.program.program.sums:
+        if command == M.TRAIN and program.sums:
             parts = self._updates(len(samples), optimizer)
         for part in parts:
-            rows = sample_records(
-                self.program.program, samples[part], rates[part], optimizer, label_smoothing, self._chip.step
-            )
+            rows = sample_records(program, samples[part], rates[part], optimizer, label_smoothing, self._chip.step)
             if command == M.TRAIN:
                 self._train_part(rows, optimizer, done[part])
             else:

@@ -15,7 +15,7 @@ import pynq
 
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
-from bttlab.card.shells import pcie_address
+from bttlab.card.shells import Card, pcie_address
 
 # Time limit of a kernel: MARGIN times its modelled time, and LEAST_SECONDS for PCIe, refresh of HBM and a busy host.
 MARGIN = 20
@@ -41,7 +41,7 @@ class CardFailedError(OverlayError):
     """A card is lost, needs a reset, or ended a kernel with an error."""
 
 
-def reset_hint(card: pynq.Device) -> str:
+def reset_hint(card: Card) -> str:
     return f"reset the card with: xbutil reset --device {pcie_address(card) or 'ADDRESS'} (xbutil examine lists them)"
 
 
@@ -50,7 +50,7 @@ class CardHungError(CardFailedError):
 
 
 @contextmanager
-def card_errors(card: pynq.Device) -> Iterator[None]:
+def card_errors(card: Card) -> Iterator[None]:
     """Turn the errors that pynq raises for a real card into a CardFailedError that names the likely cause."""
     try:
         yield
@@ -72,7 +72,7 @@ def _error_number(text: str) -> int:
     return 0
 
 
-def run_kernel(card: pynq.Device, start: Callable[[], Any], buffers: Any, seconds: float) -> None:
+def run_kernel(card: Card, start: Callable[[], Any], buffers: Any, seconds: float) -> None:
     """Start a kernel of a real card and wait for its end.
 
     Handlers of SIGINT (Ctrl-C) and SIGTERM are called when the kernel has ended. If it does not end within
@@ -108,19 +108,19 @@ def run_kernel(card: pynq.Device, start: Callable[[], Any], buffers: Any, second
         raise CardFailedError(f"{card.name}: the kernel ended with an error ({failure}); {reset_hint(card)}")
 
 
-def is_running(card: pynq.Device) -> bool:
+def is_running(card: Card) -> bool:
     """Return True if a card may still run a kernel that did not end in time."""
     return card in _started
 
 
-def check_idle(card: pynq.Device) -> None:
+def check_idle(card: Card) -> None:
     """Raise CardFailedError if a card still runs a kernel that did not end in time."""
     if card in _started and not _ended(card, _started[card][0], 0):
         raise CardFailedError(f"{card.name} still runs a kernel that did not end in time; {reset_hint(card)}")
     _started.pop(card, None)
 
 
-def _ended(card: pynq.Device, handle: Any, milliseconds: int) -> bool:
+def _ended(card: Card, handle: Any, milliseconds: int) -> bool:
     """Wait for a kernel at most `milliseconds` and return True if it has ended."""
     if hasattr(handle, "target"):  # started by its registers, without XRT's scheduler
         time.sleep(milliseconds / 1e5)

@@ -14,6 +14,7 @@ import uuid
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from xml.etree import ElementTree
 
 from pynq._3rdparty import xclbin as axlf
@@ -189,7 +190,7 @@ def _check_overlay(overlay: EmulationOverlay) -> None:
         raise OverlayError(f"kernels {names}: an overlay has 1 to {MOST_KERNELS} kernels of different names")
     for kernel in overlay.kernels:
         for argument in kernel.arguments:
-            if argument.is_pointer and not 0 <= argument.bank < U50.hbm_banks:
+            if argument.bank is not None and not 0 <= argument.bank < U50.hbm_banks:
                 raise OverlayError(f"{kernel.name}: {argument.name} is in bank {argument.bank} of {U50.hbm_banks}")
     if not any(argument.is_pointer for kernel in overlay.kernels for argument in kernel.arguments):
         raise OverlayError(f"kernels {names}: no argument is a pointer, so no memory bank is in use")
@@ -286,7 +287,7 @@ def _port_name(argument: Argument) -> str:
 
 def _port(kernel: ElementTree.Element, name: str, mode: str, size: int, width: int) -> None:
     values = {"range": hex(size), "dataWidth": str(width), "portType": "addressable", "base": "0x0"}
-    ElementTree.SubElement(kernel, "port", name=name, mode=mode, **values)
+    ElementTree.SubElement(kernel, "port", {"name": name, "mode": mode, **values})
 
 
 def _parse_metadata(data: bytes, banks: Mapping[tuple[int, int], int]) -> tuple[tuple[Kernel, ...], int]:
@@ -294,7 +295,7 @@ def _parse_metadata(data: bytes, banks: Mapping[tuple[int, int], int]) -> tuple[
     if len(data) > MOST_METADATA or b"<!" in data:  # no entities to expand
         raise OverlayError("section EMBEDDED_METADATA is not the XML that describes an overlay's kernels")
     try:
-        core = ElementTree.fromstring(data.decode()).find("platform/device/core")
+        core: Any = ElementTree.fromstring(data.decode()).find("platform/device/core")
         kernels = []
         for index, node in enumerate(core.findall("kernel")):
             ports = {port.attrib["name"]: int(port.attrib["dataWidth"]) for port in node.findall("port")}
@@ -305,7 +306,8 @@ def _parse_metadata(data: bytes, banks: Mapping[tuple[int, int], int]) -> tuple[
                 for number, arg in enumerate(node.findall("arg"))
             ]
             kernels.append(Kernel(node.attrib["name"], arguments))
-        clock_mhz = int(_CLOCK.fullmatch(core.find("kernelClocks/clock").attrib["frequency"])[1])
+        clock: Any = _CLOCK.fullmatch(core.find("kernelClocks/clock").attrib["frequency"])
+        clock_mhz = int(clock[1])
     except (ElementTree.ParseError, AttributeError, KeyError, LookupError, TypeError, ValueError) as error:
         raise OverlayError(f"section EMBEDDED_METADATA does not describe an overlay's kernels: {error}") from None
     return tuple(kernels), clock_mhz
@@ -355,7 +357,7 @@ def _extract(data: bytes) -> dict[str, bytes]:
 
 def _table(kind: type[ctypes.Structure], rows: Sequence[ctypes.Structure]) -> bytes:
     """Return a table with its row count. xclbin.h declares one row, but the table has as many as the count says."""
-    (count, _), (first, _) = kind._fields_
+    count, first = (field[0] for field in kind._fields_)
     head = kind(**{count: len(rows)})
     return bytes(head)[: getattr(kind, first).offset] + b"".join(map(bytes, rows))
 

@@ -7,6 +7,7 @@ many are kept as the banks have space for.
 from bisect import bisect_left
 from collections import Counter
 from copy import copy
+from typing import Any
 
 from bttlab.compiler.banks import fitted
 from bttlab.compiler.buffers import MOMENTS
@@ -27,6 +28,8 @@ from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Transfer
 from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.model.config import ModelConfig
+from bttlab.model.module import ModuleConfig
 
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
@@ -60,6 +63,8 @@ class Lowering(Context):
     """
 
     operations: list[Operation]
+    embedding: Any  # with the offsets of its table; None in the program of a layer alone
+    config: ModelConfig | ModuleConfig  # of a model
 
     def __init__(self, graph: Graph, flow="bidirectional", kept: int = 1 << 20, sums: bool = False):
         operations = [copy(op) for op in graph.operations]  # with places of their own

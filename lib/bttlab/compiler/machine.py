@@ -94,6 +94,11 @@ class Machine(Names):
         Names of a sample's statuses, by number.
     """
 
+    constants: dict[str, int]
+    banks: tuple[Bank, ...]
+    ports: tuple[Port, ...]
+    statuses: tuple[str, ...]
+
     def __new__(
         cls,
         constants: dict[str, int],
