@@ -68,10 +68,8 @@ def count(path: Path, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> Fi
 def _configuration(path: Path, given: Mapping[str, Any]) -> Any:
     transformers.logging.set_verbosity_error()
     kind = given["model_type"]
-    fields = {name: value for name, value in given.items() if name not in ("model_type", "quantization_config")}
     try:
-        config = transformers.AutoConfig.for_model(kind, **fields)
-        config.get_text_config().to_dict()  # an error if it is none
+        return _read(given)
     except Exception as error:  # of many kinds: a field of a wrong type, an unknown architecture
         if kind not in transformers.models.auto.configuration_auto.CONFIG_MAPPING:
             release = transformers.__version__
@@ -79,6 +77,14 @@ def _configuration(path: Path, given: Mapping[str, Any]) -> Any:
                 f"{path}: model_type {kind!r} is unknown to transformers {release}; a newer one may know it"
             ) from None
         raise _refused(path, given, error) from None
+
+
+def _read(given: Mapping[str, Any], without: str = "") -> Any:
+    """Return what transformers makes of the fields, but one; it raises exceptions of many kinds."""
+    left_out = ("model_type", "quantization_config", without)
+    fields = {name: value for name, value in given.items() if name not in left_out}
+    config = transformers.AutoConfig.for_model(given["model_type"], **fields)
+    config.get_text_config().to_dict()  # an error if it is none
     return config
 
 
@@ -95,15 +101,11 @@ def _refused(path: Path, given: Mapping[str, Any], error: Exception) -> CostErro
 
 
 def _is_readable(given: Mapping[str, Any], without: str) -> bool:
-    fields = {
-        name: value for name, value in given.items() if name not in ("model_type", "quantization_config", without)
-    }
     try:
-        config = transformers.AutoConfig.for_model(given["model_type"], **fields)
-        config.get_text_config().to_dict()  # an error if it is none
+        config = _read(given, without)
         with torch.device("meta"):
             transformers.AutoModel.from_config(config)
-    except Exception:  # of many kinds, as above
+    except Exception:  # as of `_read`
         return False
     return True
 
