@@ -89,9 +89,7 @@ class GpuRatios:
 
     encoders: int
     energy: dict[str, Ratio]  # joules of an epoch of tensor training, by mode ("eager", "graphs")
-    memory: (
-        Ratio  # bytes: a process of dense training, with context and workspaces, over what training needs on the chip
-    )
+    memory: Ratio  # bytes: a process of dense training, with context and workspaces, over those used on the chip
     blocks: Ratio  # the same over all block RAM and UltraRAM that the machine occupies, filled or not
     tensors: float  # bytes of that process's tensors alone over those used on the chip
     parameters: float  # dense over tensor

@@ -372,9 +372,8 @@ class Run:
             train_pieces(chunks(first, last, self.settings.optimizer.batch_size, before), step, trained, may_go_on)
         except NumericalFault as fault:
             self._write_rest(session)
-            if self._checkpoint is None or len(self._losses) > len(
-                self._checkpoint.losses
-            ):  # else it would push out the one before
+            kept = self._checkpoint
+            if kept is None or len(self._losses) > len(kept.losses):  # else it would push out the one before
                 self._save(session)
             raise self._diverged(order, fault) from None
         finally:
