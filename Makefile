@@ -45,7 +45,7 @@ endif
 ifdef PIP_CERT
 export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
-EXTRAS := lab test bench search tensorboard class site sources
+EXTRAS := lab test bench search class site sources
 TORCH = $$(sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 PORT ?= 8888
 COURSE ?= classroom/course

@@ -226,16 +226,6 @@ def test_an_odd_key_or_a_damaged_record_hides_no_other_run(three, capsys):
     assert main(["runs", "list", "--where", "learning_rate < 1"]) == 0
 
 
-def test_folders_that_are_named_stay_known(three, capsys):
-    for name in ("first", "second"):
-        shutil.copytree(three / "run-1", three / name / "deep" / "run")
-        assert _told(capsys, "index", three / name)["runs"] == 1
-    folders = {run["folder"] for run in _told(capsys, "list", "--limit", 0)["runs"]}
-    assert len(folders) == 5 and {str(three / name / "deep" / "run") for name in ("first", "second")} < folders
-    shutil.rmtree(three / "first")
-    assert _told(capsys, "list")["total"] == 4
-
-
 # --- the command
 
 
@@ -262,31 +252,6 @@ def test_export_to_csv(three, capsys):
     rows = list(csv.DictReader((three / "runs.csv").open()))
     assert [row["name"] for row in rows] == ["run-1", "run-2", "run-3"]
     assert [row["linear_rank"] for row in rows] == ["4", "8", "12"]
-
-
-def test_export_to_tensorboard(corpus, runs, capsys):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    tiny_runs.train(runs / "run", corpus)
-    _told(capsys, "export", runs / "run", "--tensorboard", runs / "board")
-    (folder,) = (runs / "board").iterdir()
-    events = EventAccumulator(str(folder)).Reload()
-    curves = read_curves(runs / "run")
-    found = [(point.step, point.value) for point in events.Scalars("dev/slot_f1")]
-    assert found == [
-        (step, pytest.approx(value)) for step, value in zip(curves.scored, curves.scores["slot_f1"], strict=True)
-    ]
-
-
-@pytest.mark.parametrize("target", ["victim", "absent"])
-def test_tensorboard_writes_through_no_link(target, corpus, runs, capsys):
-    tiny_runs.train(runs / "run", corpus)
-    (runs / "victim").mkdir()
-    (runs / "board").mkdir()
-    (runs / "board" / f"run-{read_run(runs / 'run').id}").symlink_to(runs / target)
-    assert main(["runs", "export", str(runs / "run"), "--tensorboard", str(runs / "board")]) == 2
-    assert "cannot be written (File exists); export into another folder" in capsys.readouterr().err
-    assert list((runs / "victim").iterdir()) == [] and not (runs / "absent").exists()
 
 
 def test_weights_predictions_and_the_browser_say_that_the_last_checkpoint_is_damaged(corpus, runs, capsys):

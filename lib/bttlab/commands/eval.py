@@ -5,7 +5,6 @@ from pathlib import Path
 
 from bttlab.commands import Outcome, devices
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import check_output, write_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,12 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="decode an utterance's tags together before they are scored (default: as the run's recipe says)",
     )
-    add(
-        "--predictions",
-        type=Path,
-        metavar="FILE",
-        help="write a line a word: word, intent, predicted intent, tag, predicted tag (conlleval reads the last two)",
-    )
     add("--report", action="store_true", help="scores by intent and by slot type, and the intents that are confused")
     devices.add_best(parser)
     devices.add_device(parser, "auto, or the run's reference")
@@ -33,21 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
-    from bttlab.model import ModelConfig
     from bttlab.runs import CheckpointStore, ProgressBar, tensors_digest
     from bttlab.runs.evaluation import counted, predict_split, scores_in_words, scores_of
 
-    if options.predictions is not None:
-        check_output(options.predictions, "--predictions")  # now rather than after minutes
     progress = ProgressBar()
     checkpoint, warning = CheckpointStore(options.folder).load(options.best)
     if warning:
         progress.note(f"note: {warning}")
     settings, record = checkpoint.settings, checkpoint.corpus
-    if options.predictions is not None and settings.config.task != ModelConfig().task:
-        raise BttlabError(
-            f"--predictions has intents and tags, the run's model is for {settings.config.task}; leave it out"
-        )
     corpus = load_corpus(options.data or settings.data, options.unknown_labels or settings.unknown_labels)
     if not record.is_of(corpus):
         if not options.data:
@@ -65,11 +51,6 @@ def run(options: argparse.Namespace) -> Outcome:
     decode = settings.decode_tags if options.decode_tags is None else options.decode_tags
     predictions = predict_split(opened.trainer, samples, corpus, options.split, progress, decode_tags=decode)
     scores = scores_of(predictions, corpus, options.split, settings.config)
-    if options.predictions is not None:
-        from bttlab.data.metrics import conlleval_lines
-
-        lines = conlleval_lines(corpus, split, predictions)
-        write_file(options.predictions, "".join(f"{line}\n" for line in lines), "--predictions")
     details = words = None
     if options.report:
         from bttlab.data.report import report, scored_in_words
@@ -83,7 +64,6 @@ def run(options: argparse.Namespace) -> Outcome:
         "epochs_done": checkpoint.epochs_done,
         "position": len(checkpoint.losses),
         "decode_tags": decode,
-        "predictions": str(options.predictions) if options.predictions else None,
         "device": opened.device,
         "parameters_sha256": tensors_digest(checkpoint.parameters),
         **scores,

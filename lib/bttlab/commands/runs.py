@@ -46,21 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     export.add_argument("--best", action="store_true", help="with --weights: of the epoch with the best dev scores")
     target = export.add_mutually_exclusive_group(required=True)
     target.add_argument("--csv", type=Path, metavar="FILE", help="a line per run")
-    target.add_argument("--tensorboard", type=Path, metavar="DIR", help="event files (needs tensorboard)")
     target.add_argument(
         "--weights",
         type=Path,
         metavar="FILE.safetensors",
         help="of one run: the state_dict of the dense model with the same matrices, and the model's sizes and labels",
     )
-    index = action("index", "let list and the others look into further folders of runs", chooses=False)
-    index.add_argument("folders", nargs="+", type=Path, metavar="DIR")
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    return {"list": _list, "show": _show, "compare": _compare, "export": _export, "index": _index}[options.action](
-        options
-    )
+    return {"list": _list, "show": _show, "compare": _compare, "export": _export}[options.action](options)
 
 
 def _list(options: argparse.Namespace) -> Outcome:
@@ -147,33 +142,16 @@ def _export(options: argparse.Namespace) -> Outcome:
         raise BttlabError("no run is chosen; bttlab runs list shows those there are")
     if options.csv:
         export.to_csv(chosen, options.csv)
-    elif options.weights:
-        if len(folders) != 1:
-            raise BttlabError(
-                f"{len(folders):,} runs are chosen: --weights writes one; name it, as bttlab runs list has it"
-            )
-        if warning := export.to_weights(folders[0], options.weights, options.best):
-            say(f"bttlab: note: {warning}")
-    else:
-        export.to_tensorboard(folders, options.tensorboard)
-    place = str(options.csv or options.weights or options.tensorboard)
+    elif len(folders) != 1:
+        raise BttlabError(
+            f"{len(folders):,} runs are chosen: --weights writes one; name it, as bttlab runs list has it"
+        )
+    elif warning := export.to_weights(folders[0], options.weights, options.best):
+        say(f"bttlab: note: {warning}")
+    place = str(options.csv or options.weights)
     return Outcome(
         {"exported": len(folders), "to": place}, f"{len(folders):,} run{'s' * (len(folders) != 1)} written to {place}"
     )
-
-
-def _index(options: argparse.Namespace) -> Outcome:
-    from bttlab.runs import remember, runs_table
-
-    for folder in options.folders:
-        if not folder.is_dir():
-            raise BttlabError(f"{folder} is not a folder; name those that runs lie in or below")
-    table = runs_table(options.folders)
-    _name_faults(table)
-    remember(*options.folders)
-    names = " ".join(map(str, options.folders))
-    data = {"folders": [str(folder) for folder in options.folders], "runs": len(table)}
-    return Outcome(data | {"left_out": table.attrs["faults"]}, f"{len(table):,} runs in {names}")
 
 
 def _chosen(options: argparse.Namespace, limit: int) -> "pd.DataFrame":

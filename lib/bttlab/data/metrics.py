@@ -1,7 +1,6 @@
 """Scores of joint intent and slot labelling (conlleval chunks, computed by seqeval)."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,22 +88,3 @@ def score(corpus: Corpus, split: Split, predictions) -> Scores:
 
 def _label(labels: list[str], index: int) -> str | None:
     return labels[index] if 0 <= index < len(labels) else None
-
-
-def conlleval_lines(corpus: Corpus, split: Split, predictions) -> Iterator[str]:
-    """Yield a line for each word, and an empty line after each utterance.
-
-    Columns, separated by spaces: word, intent, predicted intent, tag, predicted tag. conlleval reads the last two.
-
-    Parameters
-    ----------
-    corpus, split, predictions
-        As for `named`.
-    """
-    intents, predicted = named(corpus, split, predictions)
-    for words, intent, guess, tags, guesses in zip(
-        split.words, split.intents, intents, split.slots, predicted, strict=True
-    ):
-        for word, tag, guessed in zip(words, tags, guesses, strict=True):
-            yield f"{word} {intent} {guess or UNK} {tag} {guessed}"
-        yield ""
