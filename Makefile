@@ -88,13 +88,8 @@ wheelhouse: environment
 	$(BIN)/pip download --quiet --dest "$(WHEELHOUSE)" --constraint "$(WHEELHOUSE)/versions.txt" $(TORCH) pip uv==$(UV_VERSION)
 
 # Notebooks are opened as copies without solutions. What nbgrader adds to JupyterLab is for classes, and takes seconds to start.
-# The check of the machine trains for seconds beside JupyterLab's start, and prints if there is a problem: again only where
-# packages or overlays have changed since it passed.
-CHECKED = $(VENV)/.checked
 lab: environment
 	$(BIN)/bttlab notebooks my_notebooks
-	@[ $(CHECKED) -nt $(MARKER) ] && [ $(CHECKED) -nt overlays/manifest.json ] || \
-	    { nice $(BIN)/bttlab doctor --self-check > $(CHECKED).txt && touch $(CHECKED) || cat $(CHECKED).txt >&2; } &
 	$(RUNTIME) JUPYTER_CONFIG_PATH=$(CURDIR)/tools/jupyter $(BIN)/jupyter lab $(AS_ROOT) --KernelManager.transport=ipc --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb
 
 test: environment

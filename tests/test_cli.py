@@ -9,17 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jupyter_core.paths
 import pytest
 import torch
 from safetensors import safe_open
 from seqeval.metrics import f1_score
 
-from bttlab.card import build
 from bttlab.cli import main
-from bttlab.commands import doctor, models, self_check
-from bttlab.model import ModelConfig, ReferenceTrainer, Transformer
-from bttlab.runs import devices, read_checkpoint
+from bttlab.commands import doctor, models
+from bttlab.model import ModelConfig, Transformer
+from bttlab.runs import read_checkpoint
 from tiny_runs import write_corpus
 
 
@@ -263,52 +261,6 @@ def test_doctor_finds_what_is_broken(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.0")
     packages = checks(capsys, exit_code=1)["packages"]
     assert "torch 0.0, but bttlab needs >=2.4" in packages["detail"] and "make lab" in packages["way_out"]
-    monkeypatch.undo()
-    monkeypatch.setenv("BTTLAB_IMAGE", "mmx")
-    assert "BTTLAB_IMAGE is 'mmx'" in checks(capsys, exit_code=1)["processor"]["detail"]
-
-
-def test_doctor_finds_an_overlay_older_than_its_sources(capsys, monkeypatch):
-    monkeypatch.setattr(build, "stale", lambda *arguments: {"trainer": "is older than its sources"})
-    found = checks(capsys, exit_code=0)["overlay sources"]
-    assert "trainer" in found["detail"] and found["way_out"] == "make overlays"
-
-
-def test_doctor_finds_widgets_that_are_not_enabled(capsys, monkeypatch, tmp_path):
-    assert checks(capsys, exit_code=0)["widgets"]["status"] == "ok"
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
-    (tmp_path / "labconfig").mkdir()
-    (tmp_path / "labconfig" / "page_config.json").write_text('{"disabledExtensions": {"jupyter-matplotlib": true}}')
-    found = checks(capsys, exit_code=0)["widgets"]
-    assert found["status"] == "note" and "ipympl is switched off" in found["detail"]
-    assert "jupyter labextension enable jupyter-matplotlib;" in found["way_out"]
-    monkeypatch.undo()
-    monkeypatch.setattr(jupyter_core.paths, "jupyter_path", lambda *parts: [])
-    assert "ipywidgets is not enabled" in checks(capsys, exit_code=0)["widgets"]["detail"]
-
-
-def test_doctor_says_how_busy_the_machine_is(capsys, monkeypatch):
-    monkeypatch.setattr(doctor, "usable_processors", lambda: 2)
-    for load, word in ((0.4, "load 0.4 on 2 cores"), (9.0, "load 9.0 on 2 cores: busy")):
-        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert checks(capsys, exit_code=0)["load"]["detail"].startswith(word)
-
-
-def test_doctor_trains(capsys, monkeypatch):
-    opened = []
-
-    def open_reference(config, device):
-        opened.append((config.encoders, device))
-        return devices.OpenedTrainer(ReferenceTrainer(config), "a stand-in", "a stand-in")
-
-    monkeypatch.setattr(devices, "open_trainer", open_reference)
-    monkeypatch.setattr(self_check, "SAMPLES", 40)
-    check = checks(capsys, "--self-check", exit_code=0)["self-check"]
-    assert opened == [(2, "auto")] and check["data"]["samples"] == 40
-    assert check["data"]["last_loss"] < check["data"]["first_loss"]
-    assert check["data"]["seconds"]["provenance"] == "measured"
-    monkeypatch.setattr(ReferenceTrainer, "train", lambda self, samples, *_: [1.0] * len(samples))
-    assert "it should fall" in checks(capsys, "--self-check", exit_code=1)["self-check"]["detail"]
 
 
 def test_a_corpus_with_more_words_gets_a_model_with_more_rows(tmp_path, capsys):

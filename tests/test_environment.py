@@ -185,19 +185,3 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(pythons,
     done = subprocess.run([ROOT / "tools" / "test_needs", *options], env=variables, capture_output=True, text=True)
     assert done.returncode == 2 and packages <= set(done.stdout.split()) and "g++" not in done.stdout.split()
     assert "apt-get install binutils" in done.stderr and ("npm install" in done.stderr) == bool(options)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_make_lab_checks_the_machine_beside_jupyterlab_and_prints_problems(tmp_path, fails):
-    asked = ["make", "--no-print-directory", "-n", "lab", f"VENV={tmp_path}"]
-    commands = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    check, jupyter = commands.splitlines()[-3:-1], commands.splitlines()[-1]
-    assert check[1].endswith("&") and "jupyter lab" in jupyter  # in the background, before it
-    doctor = tmp_path / "bin" / "bttlab"
-    doctor.parent.mkdir()
-    doctor.write_text(f"#!/bin/sh\necho $*: 1 problem\nexit {int(fails)}\n")
-    doctor.chmod(0o755)
-    script = "\n".join(check) + "\nwait"
-    done = subprocess.run(["sh", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stderr == "doctor --self-check: 1 problem\n" * fails and done.stdout == ""
-    assert (tmp_path / ".checked").exists() is not fails

@@ -1,37 +1,31 @@
 """Say what is here and what is broken: packages, cards, overlays, corpora, GPU, energy meters."""
 
 import argparse
-import json
 import os
 import platform
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 from bttlab.commands import NOTE, OK, PROBLEM, Check, Outcome
 from bttlab.util.errors import BttlabError
-from bttlab.util.processes import usable_processors
 
 NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it is for notebooks
 CORPORA = ("airline", "atis", "snips")
 LEAST_DISK_BYTES = 200e6
-WIDGETS = {"jupyter-matplotlib": "ipympl", "@jupyter-widgets/jupyterlab-manager": "ipywidgets"}  # by extension
 GPU_NODES = tuple(map(Path, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))  # NVIDIA's driver, AMD's, Windows's
 NO_GPU = "none; baselines run on the CPU, or from recorded files"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--self-check", action="store_true", help="train some hundred samples on overlay trainer, too")
+    """Add no argument: the doctor examines all."""
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    checks = examine(options.self_check)
+    checks = examine()
     problems = sum(check.status == PROBLEM for check in checks)
     lines = []
     for check in checks:
@@ -43,17 +37,9 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(data, "\n".join(lines), int(bool(problems)))
 
 
-def examine(self_check: bool = False) -> list[Check]:
-    """Examine this machine; with `self_check` train on the overlay, too."""
-    checks = list(_examine([_xrt]))
-    if any(check.status == PROBLEM for check in checks):
-        return checks + _examine_without_xrt(self_check)
-    checks += _examine(EXAMINATIONS)
-    if self_check:
-        from bttlab.commands.self_check import self_check as train
-
-        checks += _examine([train])
-    return checks
+def examine() -> list[Check]:
+    """Examine this machine."""
+    return list(_examine(EXAMINATIONS))
 
 
 def _examine(examinations: list[Callable[[], Iterator[Check]]]) -> Iterator[Check]:
@@ -64,14 +50,6 @@ def _examine(examinations: list[Callable[[], Iterator[Check]]]) -> Iterator[Chec
         except Exception as error:
             detail = str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}"
             yield Check(examination.__name__.replace("_", "-").strip("-"), PROBLEM, " ".join(detail.split("\n")))
-
-
-def _examine_without_xrt(self_check: bool) -> list[Check]:
-    """Make the other checks in a process without XRT, because pynq finds cards once: this one stays as it is."""
-    command = [sys.executable, "-m", "bttlab", "doctor", "--json", *["--self-check"] * self_check]
-    environment = {name: value for name, value in os.environ.items() if name != "XILINX_XRT"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    return [Check(**check) for check in json.loads(done.stdout)["checks"]]
 
 
 def _xrt() -> Iterator[Check]:
@@ -126,36 +104,6 @@ def _packages() -> Iterator[Check]:
         yield Check(f"packages for {extra}", NOTE, "; ".join(faults), way_out)
 
 
-def _widgets() -> Iterator[Check]:
-    if not all(map(find_spec, ("jupyterlab_server", *WIDGETS.values()))):
-        return  # said under packages
-    from jupyter_core.paths import jupyter_path
-    from jupyterlab_server.config import get_page_config
-
-    page = get_page_config(jupyter_path("labextensions"))
-    here = {extension["name"] for extension in page["federated_extensions"]}
-    off = {name.partition(":")[0] for name in page.get("disabledExtensions", ())}
-    faults = [
-        f"{package} is {'switched off' if name in here else 'not enabled'} in JupyterLab ({name})"
-        for name, package in WIDGETS.items()
-        if name not in here or name in off
-    ]
-    if faults:
-        names = " ".join(name for name in WIDGETS if name not in here or name in off)
-        way_out = f"jupyter labextension enable {names}; if that does not help: make lab"
-        yield Check("widgets", NOTE, f"{'; '.join(faults)}: figures and sliders in notebooks need it", way_out)
-    else:
-        yield Check("widgets", OK, f"{' and '.join(WIDGETS.values())} are enabled in JupyterLab")
-
-
-def _processor() -> Iterator[Check]:
-    from bttlab.card.image import IMAGES, choose_image, cpu_features
-
-    image = choose_image([image.name for image in IMAGES])
-    data = {"image": image, "avx2": "avx2" in cpu_features(), "avx512f": "avx512f" in cpu_features()}
-    yield Check("processor", OK, f"the emulated card runs the overlays' {image} images", data=data)
-
-
 def _cards() -> Iterator[Check]:
     import pynq
 
@@ -198,7 +146,7 @@ def _shared_cards() -> Iterator[Check]:
 
 
 def _overlays() -> Iterator[Check]:
-    from bttlab.card.build import DEFINITIONS, HLS_SOURCE, stale, stale_hardware
+    from bttlab.card.build import HLS_SOURCE, stale_hardware
     from bttlab.card.manifest import digest, overlays_folder, read_file, read_manifest
 
     folder = overlays_folder()
@@ -218,9 +166,6 @@ def _overlays() -> Iterator[Check]:
     else:
         yield Check("overlays", OK, f"{', '.join(data['overlays'])} verified", data=data)
     if HLS_SOURCE.is_dir():
-        old = [f"{name} {why}" for name, why in stale(DEFINITIONS.values(), HLS_SOURCE, folder).items()]
-        if old and not damaged:
-            yield Check("overlay sources", NOTE, "; ".join(old), "make overlays")
         built = [] if damaged else [f"{name} {why}" for name, why in stale_hardware(HLS_SOURCE, folder).items()]
         if built:
             yield Check("hw overlay", NOTE, "; ".join(built), "rebuild it: make -C hls_src, see docs/vitis.md")
@@ -284,13 +229,7 @@ def _disk() -> Iterator[Check]:
     yield Check("disk", status, f"{free / 1e9:.1f} GB free here", way_out, {"free_bytes": free})
 
 
-def _load() -> Iterator[Check]:
-    load, cores = os.getloadavg()[0], usable_processors()
-    busy = f": busy, so training and the notebooks take about {load / cores:.0f} times as long" * (load > 1.5 * cores)
-    yield Check("load", OK, f"load {load:.1f} on {cores} cores{busy}", data={"load": load, "cores": cores})
-
-
 EXAMINATIONS = [
-    *(_python, _packages, _widgets, _processor, _cards, _shared_cards),
-    *(_overlays, _corpora, _gpu, _energy_meters, _disk, _load),
+    *(_xrt, _python, _packages, _cards, _shared_cards, _overlays, _corpora),
+    *(_gpu, _energy_meters, _disk),
 ]
