@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> Outcome:
     if warning := open_to_all(options.scheduler):
         say(f"bttlab: warning: {warning}")
     try:
-        with open_executor(options.scheduler, options.workers, sweep.resources) as executor:
+        with open_executor(options.scheduler, options.workers) as executor:
             try:
                 remember(sweep.folder)
             except OSError as error:

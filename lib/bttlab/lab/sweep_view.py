@@ -52,7 +52,7 @@ class SweepView:
         security: Any = None,
     ):
         self.sweep = Sweep(spec, folder or runs_folder() / spec.name)
-        self._executor = (scheduler, workers, self.sweep.resources, security)
+        self._executor = (scheduler, workers, security)
         self._figures = [new_figure(4.15, 3.5) for _ in range(2)]
         self._panels = [figure.subplots() for figure in self._figures]
         self._live = LiveFigures(self._figures)

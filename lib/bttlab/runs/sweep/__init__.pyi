@@ -1,4 +1,3 @@
-from .executor import ClusterError as ClusterError
 from .executor import open_executor as open_executor
 from .spec import SpecError as SpecError
 from .spec import SweepSpec as SweepSpec
@@ -6,3 +5,4 @@ from .spec import read_spec as read_spec
 from .sweep import Progress as Progress
 from .sweep import Sweep as Sweep
 from .sweep import SweepError as SweepError
+from .task import ClusterError as ClusterError

@@ -6,15 +6,13 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bttlab.runs.sweep.task import cards, identity, take_stop_event
-from bttlab.runs.sweep.trials import CARD
-from bttlab.util.errors import BttlabError
+from bttlab.runs.sweep.task import ClusterError, take_stop_event
 from bttlab.util.plugins import missing_package
 from bttlab.util.processes import safe_path, usable_processors
 
@@ -23,13 +21,8 @@ if TYPE_CHECKING:
 
 WORKER_BYTES = 1_500_000_000  # that PyTorch, pynq and a corpus take of a worker's memory, with room to spare
 CONNECT_SECONDS = 10
-ANSWER_SECONDS = 120  # that a worker may take to start and to name its versions
 END_SECONDS = 5  # that processes without a trial, and a cluster, may take to end
 LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-
-class ClusterError(BttlabError):
-    """Raised if a sweep cannot run on a cluster."""
 
 
 class LocalPool:
@@ -78,12 +71,12 @@ class LocalPool:
 
 
 class Cluster:
-    """The workers of a user's Dask cluster."""
+    """The workers of a user's Dask cluster, which see the sweep's folder."""
 
-    def __init__(self, client: "Client", resources: Mapping[str, float]):
+    def __init__(self, client: "Client"):
         self._client = client
-        self._executor: Executor = client.get_executor(pure=False, retries=2, resources=dict(resources) or None)
-        self.workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        self._executor = client.get_executor(pure=False, retries=2)
+        self.check()
 
     def submit(self, *arguments: Any) -> Any:
         return self._executor.submit(*arguments)
@@ -93,13 +86,16 @@ class Cluster:
         raise ClusterError(f"{self.workers} workers died with a trial; see their logs")
 
     def check(self) -> None:
-        """Raise ClusterError if the scheduler has gone; note how many workers there are."""
+        """Raise ClusterError if the scheduler has gone, or a worker has several threads; count the workers."""
         if self._client.status != "running":
             address = self._client.scheduler.address  # pyright: ignore[reportOptionalMemberAccess]
             raise ClusterError(
                 f"the scheduler at {address} has gone; finished trials stay: run the same command again to go on"
             )
-        self.workers = len(self._client.scheduler_info(n_workers=-1)["workers"])
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        if any(worker["nthreads"] != 1 for worker in workers.values()):
+            raise ClusterError("a worker has several threads, and a process trains one trial at a time: --nthreads 1")
+        self.workers = len(workers)
 
     def stop(self) -> None:
         self._executor.shutdown(wait=False)
@@ -112,10 +108,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def open_executor(
-    scheduler: str | None = None,
-    workers: int | None = None,
-    resources: Mapping[str, float] | None = None,
-    security: Any = None,
+    scheduler: str | None = None, workers: int | None = None, security: Any = None
 ) -> Iterator[LocalPool | Cluster]:
     """Start processes on this machine, or connect to a Dask scheduler; all ends with the context.
 
@@ -125,29 +118,17 @@ def open_executor(
         Address of one, such as tls://host:8786.
     workers : int, optional
         Processes to start here; by default as many as cores and memory allow.
-    resources : mapping, optional
-        What a trial takes. Processes that start here offer the cards of this machine, and nothing else.
     security : distributed.Security, optional
         For a scheduler, by default what Dask's own configuration says.
 
     Raises
     ------
     ClusterError
-        If the scheduler does not answer, its workers do not fit, or processes here cannot offer what a trial takes.
+        If the scheduler does not answer, or a worker has several threads.
     """
-    resources = dict(resources or {})
-    if scheduler is not None:
-        if workers is not None:
-            raise ClusterError(f"--workers {workers} is for workers on this machine; {scheduler} has its own")
-        client = _connect(scheduler, security)
-        try:
-            check_cluster(client, resources)
-            opened: LocalPool | Cluster = Cluster(client, resources)
-        except BaseException:
-            client.close(END_SECONDS)
-            raise
-    else:
-        opened = LocalPool(_count(workers, resources))
+    if workers is not None and (workers < 1 or scheduler is not None):
+        raise ClusterError(f"--workers {workers}: at least 1 process here; with --scheduler leave it out")
+    opened = LocalPool(workers or _usual_count()) if scheduler is None else Cluster(_connect(scheduler, security))
     try:
         yield opened
     finally:
@@ -155,31 +136,12 @@ def open_executor(
             opened.close()
 
 
-def _count(workers: int | None, resources: Mapping[str, float]) -> int:
-    """Return how many processes to start for trials that take these resources."""
-    if workers is not None and workers < 1:
-        raise ClusterError(f"--workers {workers}: give at least 1")
+def _usual_count() -> int:
+    """Return how many processes cores and memory allow."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # no limit of a control group
         memory = min(memory, int(LIMIT.read_text()))
-    most = max(2, 2 * memory // WORKER_BYTES)
-    if workers is not None and workers > most:
-        raise ClusterError(f"--workers {workers}: the memory here has room for {most}; give at most {most}")
-    count = workers or max(1, min(usable_processors(), memory // WORKER_BYTES))
-    for resource, amount in resources.items():
-        if resource != CARD or amount > 1:
-            raise ClusterError(
-                f"a trial takes {resource}={amount:g}, which no worker that starts here has; leave it out, or give "
-                "--scheduler with the address of one whose workers offer it"
-            )
-    if CARD in resources:
-        if not cards():
-            raise ClusterError(
-                f"a trial takes {CARD}=1, and PYNQ finds no card on this machine; take device: emulated, or "
-                "--scheduler with the address of one whose workers have cards"
-            )
-        count = min(count, len(cards()))
-    return count
+    return max(1, min(usable_processors(), memory // WORKER_BYTES))
 
 
 def _connect(address: str, security: Any) -> "Client":
@@ -196,61 +158,6 @@ def _connect(address: str, security: Any) -> "Client":
             f"no scheduler answers at {address} ({reason}); see whether it runs, and whether Dask's configuration here "
             "has its certificate (distributed.comm.tls); or leave --scheduler out to run on this machine"
         ) from None
-
-
-def check_cluster(client: "Client", resources: Mapping[str, float]) -> None:
-    """Check that a cluster can run the trials, with the versions and sources of this process.
-
-    Parameters
-    ----------
-    resources : mapping of str to float
-        What a trial takes of its worker.
-
-    Raises
-    ------
-    ClusterError
-        In one line: no workers, several threads in one, a worker that does not answer, other versions or sources than
-        here, a resource nobody has, a card that is offered where there is none.
-    """
-    address = client.scheduler.address  # pyright: ignore[reportOptionalMemberAccess]
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    if not workers:
-        raise ClusterError(f"{address} has no workers; start some with: dask worker {address} --nthreads 1")
-    for name, worker in workers.items():
-        if worker["nthreads"] != 1:
-            raise ClusterError(
-                f"worker {name} has {worker['nthreads']} threads, and a process trains one trial at a time; start it "
-                "with --nthreads 1, and as many as the machine has cores with --nworkers"
-            )
-    for resource, amount in resources.items():
-        if not any(worker["resources"].get(resource, 0) >= amount for worker in workers.values()):
-            way_out = ", or take device: emulated" if resource == CARD else ""
-            raise ClusterError(
-                f"a trial takes {resource}={amount:g}, and none of the {len(workers)} workers at {address} has it; "
-                f"start one with: dask worker {address} --nthreads 1 --resources {resource}={amount:g}{way_out}"
-            )
-
-    def ask(function: Callable[[], Any], name: str) -> Any:
-        try:
-            return client.submit(function, workers=[name], pure=False).result(ANSWER_SECONDS)
-        except Exception as error:  # a limit, a worker that died, a package that it lacks
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ClusterError(f"worker {name} does not name its versions ({reason}); see its log") from None
-
-    here = identity()
-    for name in workers:
-        there = ask(identity, name)
-        for what in here | there:
-            if here.get(what) != there.get(what):
-                raise ClusterError(
-                    f"worker {name} has {what} {there.get(what, 'none')}, this process {here.get(what, 'none')}; give "
-                    "both the same checkout and the same packages: results are to be equal to the bit"
-                )
-        if workers[name]["resources"].get(CARD) and not ask(cards, name):
-            raise ClusterError(
-                f"worker {name} offers {CARD}, and PYNQ finds no card on its machine; start it without --resources "
-                f"{CARD}=1, or see what bttlab doctor says there"
-            )
 
 
 @contextlib.contextmanager

@@ -82,8 +82,6 @@ class SweepSpec:
         The figure by which trials are compared; by default the dev split's frame accuracy, or energy per epoch.
     maximize : bool, optional
         Whether more of it is better.
-    resources : mapping of str to number
-        What a trial takes of its Dask worker, besides what its device takes.
 
     Raises
     ------
@@ -100,7 +98,6 @@ class SweepSpec:
     seed: int = Field(default=0, ge=0, lt=2**32)
     objective: str | None = None
     maximize: bool | None = None
-    resources: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or self.name.startswith("."):
@@ -116,8 +113,6 @@ class SweepSpec:
             raise SpecError("trials is for search: random or optuna; a grid has as many as vary has combinations")
         if self.search != "grid" and self.trials is None:
             raise SpecError(f"trials is missing: say how many trials search: {self.search} makes")
-        if any(amount <= 0 for amount in self.resources.values()):
-            raise SpecError(f"resources are {self.resources}: each must be a number above 0")
         name, maximize = OBJECTIVES[self.kind]
         objective = self.objective or name
         if objective not in FIGURES[self.kind]:

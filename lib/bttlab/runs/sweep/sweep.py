@@ -1,10 +1,8 @@
 """Run a sweep: a trial is one task of an executor, and an ordinary run in a folder named by its configuration's digest.
 
-Where workers share the sweep's folder, a trial whose worker died goes on from its last checkpoint; elsewhere it begins
-again. A finished trial is not run again.
+A trial whose worker died goes on from its last checkpoint. A finished trial is not run again.
 """
 
-import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
@@ -12,15 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bttlab.runs.lock import run_lock
+from bttlab.runs.module import write_module
 from bttlab.runs.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
 from bttlab.runs.settings import RunError
-from bttlab.runs.sweep.executor import Cluster, ClusterError, LocalPool, no_interrupt
+from bttlab.runs.sweep.executor import Cluster, LocalPool, no_interrupt
 from bttlab.runs.sweep.search import Search
 from bttlab.runs.sweep.spec import SweepSpec
-from bttlab.runs.sweep.task import Task, TrialResult, run_trial
-from bttlab.runs.sweep.trials import CARD, Trial, TrialMaker
+from bttlab.runs.sweep.task import ClusterError, Task, identity, run_trial
+from bttlab.runs.sweep.trials import Trial, TrialMaker
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import write_file
 
 LOOK_SECONDS = 0.5
 STOP_SECONDS = 15.0  # that trials may take to save their state when the sweep is stopped
@@ -92,18 +90,11 @@ class Sweep:
 
     def __init__(self, spec: SweepSpec, folder: Path):
         self.spec, self.folder = spec, Path(folder).absolute()
-        self._maker = TrialMaker(spec)
-        self._search = Search(spec, self._maker)
+        self._search = Search(spec, TrialMaker(spec))
         self.progress = Progress(self._search.total)
         self._waiting: list[Trial] = []  # to be handed out again
-        self._stopped = False
-
-    @property
-    def resources(self) -> dict[str, float]:
-        """What a trial takes of its worker."""
-        varied = self.spec.vary.get("device")
-        devices = [self.spec.fixed.get("device"), *(varied if isinstance(varied, list) else ())]
-        return ({CARD: 1} if CARD in devices else {}) | dict(self.spec.resources)
+        self._running: dict[Future, Trial] = {}
+        self._stopped, self._deaths = False, 0
 
     def stop(self) -> None:
         """End `run` soon, from another thread."""
@@ -124,19 +115,14 @@ class Sweep:
         Raises
         ------
         ClusterError
-            If the scheduler or all workers have gone.
+            If the scheduler or all workers have gone, or workers do not fit.
         SweepError
             If the folder cannot be used, or workers die again and again.
         """
         try:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
             with run_lock(self.folder):
-                mark = self.folder / f".sweep-{secrets.token_hex(8)}"
-                mark.touch()
-                try:
-                    return _Dispatcher(self, executor, on_change, mark.name).run()
-                finally:
-                    mark.unlink(missing_ok=True)
+                return self._run(executor, on_change)
         except RunError as error:
             raise SweepError(str(error)) from None
         except OSError as error:
@@ -145,11 +131,66 @@ class Sweep:
                 "room, or the folder writable, and run the same command again"
             ) from None
 
-    # --- trials
+    def _run(self, executor: LocalPool | Cluster, on_change: Callable[[Progress], None]) -> Progress:
+        progress, begin = self.progress, time.monotonic()
+        had_worker = begin
 
-    def _open(self) -> None:
-        """Open the study, and count the trials that have ended."""
+        def say(note: str) -> None:
+            progress.workers, progress.note = executor.workers, note
+            on_change(progress)
+
         self._waiting = [trial for trial in self._search.open(self.folder) if not self._is_done(trial)]
+        before = len(progress.records)
+        try:
+            while not self._stopped:
+                if self._hand_out(executor):
+                    say("")
+                if not self._running:
+                    break
+                done, _ = wait(self._running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
+                executor.check()
+                had_worker = time.monotonic() if executor.workers else had_worker
+                if time.monotonic() > had_worker + NO_WORKER_SECONDS:
+                    raise ClusterError(
+                        f"no worker for {NO_WORKER_SECONDS / 60:.0f} minutes; finished trials stay: start some, and "
+                        "run the same command again to go on"
+                    )
+                if executor.workers != progress.workers:
+                    say("" if executor.workers else "no workers; waiting for one")
+                if any([self._take(self._running.pop(future), future) for future in done]):
+                    self._restart(executor)
+                if done:
+                    gained = len(progress.records) - before
+                    left = progress.total - len(progress.records)
+                    progress.seconds_left = (time.monotonic() - begin) * left / gained if gained else None
+                    say("")
+        except KeyboardInterrupt:
+            with no_interrupt():
+                self._end_trials(executor)
+            raise
+        if self._stopped:
+            self._end_trials(executor)
+        say("stopped" if self._stopped else "")
+        return progress
+
+    def _hand_out(self, executor: LocalPool | Cluster) -> bool:
+        """Hand out trials to the free workers; returns whether there were some."""
+        some = False
+        while len(self._running) < max(1, executor.workers) and (trial := self._next()) is not None:
+            folder = self.folder / trial.id
+            folder.mkdir(0o700, exist_ok=True)
+            if trial.module is not None:
+                write_module(folder, trial.module.source, trial.module.files)
+            task = Task(replace(trial, module=None), self.spec.name, folder, identity())
+            try:
+                self._running[executor.submit(run_trial, task)] = trial
+            except BrokenExecutor:  # a process died since
+                self._waiting.insert(0, trial)
+                self._restart(executor)
+                continue
+            self.progress.running.add(trial.id)
+            some = True
+        return some
 
     def _next(self) -> Trial | None:
         """Return the next unfinished trial, or None; count the finished ones."""
@@ -173,135 +214,47 @@ class Sweep:
         value = record.value(objective) if record.status == COMPLETE else None
         self._search.tell(trial, value)
         progress.records[record.id] = record
-        progress.running.discard(record.id)
         if value is not None:
             best = None if progress.best is None else progress.best.value(objective)
             if best is None or (value > best if self.spec.maximize else value < best):
                 progress.best = record
 
-    def _task(self, trial: Trial, mark: str) -> Task:
-        module = trial.module
-        source, beside = (module.source, dict(module.files)) if module else (b"", {})
-        return Task(replace(trial, module=None), self.spec.name, self.folder / trial.id, mark, source, beside)
-
-    def _keep(self, trial: Trial, result: TrialResult) -> RunRecord:
-        """Write what a worker returned that does not share the folder."""
-        folder = self.folder / trial.id
-        if not (folder / RUN_FILE).exists() or result.files:
-            folder.mkdir(0o700, exist_ok=True)
-            for name, data in result.files.items():
-                (folder / name).parent.mkdir(exist_ok=True)
-                write_file(folder / name, data)
-            result.record.write(folder)
-        return result.record
-
-    def _fail(self, trial: Trial, error: BaseException) -> RunRecord:
-        """Record a trial that its worker could not run; a later run of the sweep tries it again."""
-        folder = self.folder / trial.id
-        try:
-            record = read_run(folder)
-        except BttlabError:
-            kind = "estimate" if trial.settings is None else "training"
-            record = RunRecord(kind, trial.name, trial.configuration, "", trial.id, sweep=self.spec.name)
-        record.end(FAILED, str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}")
-        folder.mkdir(0o700, exist_ok=True)
-        record.write(folder)
-        return record
-
-
-class _Dispatcher:
-    """Hands the trials of a sweep to an executor, and takes the results."""
-
-    def __init__(self, sweep: Sweep, executor: LocalPool | Cluster, on_change: Callable[[Progress], None], mark: str):
-        self._sweep, self._executor, self._on_change, self._mark = sweep, executor, on_change, mark
-        self._running: dict[Future, Trial] = {}
-        self._deaths, self._begin = 0, time.monotonic()
-        self._had_worker = self._begin
-
-    def run(self) -> Progress:
-        sweep = self._sweep
-        sweep._open()
-        before = len(sweep.progress.records)
-        try:
-            while not sweep._stopped:
-                self._hand_out()
-                if not self._running:
-                    break
-                done, _ = wait(self._running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-                self._look()
-                broken = False
-                for future in done:
-                    broken |= self._take(self._running.pop(future), future)
-                if broken:
-                    self._restart()
-                if done:
-                    gained = len(sweep.progress.records) - before
-                    left = sweep.progress.total - len(sweep.progress.records)
-                    elapsed = time.monotonic() - self._begin
-                    sweep.progress.seconds_left = elapsed * left / gained if gained else None
-                    self._say("")
-        except KeyboardInterrupt:
-            with no_interrupt():
-                self._stop()
-            raise
-        if sweep._stopped:
-            self._stop()
-        self._say("stopped" if sweep._stopped else "")
-        return sweep.progress
-
-    def _hand_out(self) -> None:
-        sweep, count = self._sweep, len(self._running)
-        while len(self._running) < max(1, self._executor.workers):
-            if (trial := sweep._next()) is None:
-                break
-            try:
-                self._running[self._executor.submit(run_trial, sweep._task(trial, self._mark))] = trial
-            except BrokenExecutor:  # a process died since
-                sweep._waiting.insert(0, trial)
-                self._restart()
-                continue
-            sweep.progress.running.add(trial.id)
-        if len(self._running) != count:
-            self._say("")
-
-    def _look(self) -> None:
-        """Look at the executor: whether it is there, and has workers."""
-        self._executor.check()
-        now = time.monotonic()
-        if self._executor.workers:
-            self._had_worker = now
-        elif now > self._had_worker + NO_WORKER_SECONDS:
-            raise ClusterError(
-                f"no worker for {NO_WORKER_SECONDS / 60:.0f} minutes; finished trials stay: start some, and run the "
-                "same command again to go on"
-            )
-        if self._executor.workers != self._sweep.progress.workers:
-            self._say("" if self._executor.workers else "no workers; waiting for one")
-
     def _take(self, trial: Trial, future: Future) -> bool:
         """Take the result of a trial; returns whether its worker died and it is to be handed out again."""
-        sweep = self._sweep
+        self.progress.running.discard(trial.id)
         try:
-            record = sweep._keep(trial, future.result())
+            future.result()
+            record = read_run(self.folder / trial.id)
         except BrokenExecutor:
-            sweep._waiting.append(trial)
+            self._waiting.append(trial)
             return True
+        except ClusterError:
+            raise
         except CancelledError:
-            self._executor.check()
             raise ClusterError(
                 "the cluster has cancelled a trial; finished trials stay: run the same command again to go on"
             ) from None
         except Exception as error:  # whatever a worker raised
-            record = sweep._fail(trial, error)
-        sweep.progress.running.discard(trial.id)
+            record = self._failed(trial, error)
         if record.status == STOPPED:  # by a signal to its worker
-            sweep._waiting.append(trial)
+            self._waiting.append(trial)
             return False
         self._deaths = 0
-        sweep._end(trial, record)
+        self._end(trial, record)
         return False
 
-    def _restart(self) -> None:
+    def _failed(self, trial: Trial, error: BaseException) -> RunRecord:
+        """Record a trial that its worker could not run; a later run of the sweep tries it again."""
+        try:
+            record = read_run(self.folder / trial.id)
+        except BttlabError:
+            kind = "estimate" if trial.settings is None else "training"
+            record = RunRecord(kind, trial.name, trial.configuration, "", trial.id, sweep=self.spec.name)
+        record.end(FAILED, str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}")
+        record.write(self.folder / trial.id)
+        return record
+
+    def _restart(self, executor: LocalPool | Cluster) -> None:
         """Hand out again all that a broken executor had, from their last checkpoints."""
         self._deaths += 1
         if self._deaths > MOST_DEATHS:
@@ -309,17 +262,12 @@ class _Dispatcher:
                 f"workers died {self._deaths} times, and no trial has ended since; give fewer with --workers, or see "
                 "whether the memory suffices"
             )
-        self._sweep._waiting += self._running.values()
+        self._waiting += self._running.values()
         self._running.clear()
-        self._sweep.progress.running.clear()
-        self._executor.restart()
+        self.progress.running.clear()
+        executor.restart()
 
-    def _stop(self) -> None:
-        self._executor.stop()
+    def _end_trials(self, executor: LocalPool | Cluster) -> None:
+        executor.stop()
         wait(self._running, timeout=STOP_SECONDS)
-        self._sweep.progress.running.clear()
-
-    def _say(self, note: str) -> None:
-        progress = self._sweep.progress
-        progress.workers, progress.note = self._executor.workers, note
-        self._on_change(progress)
+        self.progress.running.clear()

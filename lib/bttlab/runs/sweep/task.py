@@ -1,4 +1,4 @@
-"""A trial, in the process of a worker: an ordinary run, in its folder if that is shared, else in a temporary one."""
+"""A trial, in the process of a worker: an ordinary run, in its folder of the sweep's."""
 
 import contextlib
 import hashlib
@@ -8,37 +8,35 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bttlab
 from bttlab.data import epoch_lengths
 from bttlab.estimate.card import estimate
 from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.runs.checkpoint import CheckpointError, CheckpointStore
-from bttlab.runs.devices import OpenedTrainer, open_trainer
-from bttlab.runs.module import model_of_run, write_module
+from bttlab.runs.devices import open_trainer
+from bttlab.runs.module import model_of_run
 from bttlab.runs.plan import Control
 from bttlab.runs.progress import NoProgress
 from bttlab.runs.provenance import git_state, versions
-from bttlab.runs.record import COMPLETE, RunRecord, read_run
+from bttlab.runs.record import COMPLETE, RunRecord
 from bttlab.runs.run import Run
 from bttlab.runs.stop import StopRequested
 from bttlab.runs.sweep.trials import CARD, Trial, estimated_model
 from bttlab.runs.u50 import card_figures, u50_callback
 from bttlab.util.errors import BttlabError
-from bttlab.util.locks import LOCK_FILE
-
-if TYPE_CHECKING:
-    from bttlab.compiler.module import ModuleModel
-    from bttlab.model import ModelConfig
 
 SAVE_SECONDS = 5.0  # that a trial has to end by itself after the sweep's process was killed
 CARD_WAIT_SECONDS = 3600.0  # for a card that another trial trains on
 _stop: Any = None  # an event of `multiprocessing` that ends this process's trials
+
+
+class ClusterError(BttlabError):
+    """Raised if a sweep cannot run on a cluster."""
 
 
 def take_stop_event(event: Any) -> None:
@@ -58,18 +56,10 @@ def _end_with_parent() -> None:
 
 @dataclass(frozen=True)
 class Task:
-    trial: Trial  # without its module
+    trial: Trial  # without its module, whose file is in the folder
     sweep: str
     folder: Path  # of the trial's run
-    mark: str  # name of a file in the sweep's folder, by which a worker knows that it is shared
-    source: bytes = b""  # of the module's file
-    beside: dict[str, bytes] = field(default_factory=dict)  # the files that it imports
-
-
-@dataclass(frozen=True)
-class TrialResult:
-    record: RunRecord
-    files: dict[str, bytes] = field(default_factory=dict)  # of the run's folder, if that is not shared
+    identity: dict[str, str]  # of the process that hands it out
 
 
 class _UntilStopped(Control):
@@ -89,33 +79,36 @@ class _UntilStopped(Control):
             raise StopRequested
 
 
-def run_trial(task: Task) -> TrialResult:
-    """Run a trial. Faults of the training go into its record; faults of the worker are raised."""
+def run_trial(task: Task) -> None:
+    """Run a trial, whose record is then in its folder, with faults of the training.
+
+    Raises
+    ------
+    ClusterError
+        If this process has other versions or sources than the sweep's, or does not see its folder.
+    """
+    here = identity()
+    for what in here | task.identity:
+        if here.get(what) != task.identity.get(what):
+            raise ClusterError(
+                f"a worker has {what} {here.get(what, 'none')}, the sweep {task.identity.get(what, 'none')}; give both "
+                "the same checkout and the same packages: results are to be equal to the bit"
+            )
+    if not task.folder.is_dir():
+        raise ClusterError(f"a worker does not see {task.folder.parent}; give --out a folder that all machines share")
     if task.trial.settings is None:
-        return TrialResult(_estimate(task))
-    if (task.folder.parent / task.mark).exists():
-        return TrialResult(_train(task, task.folder))
-    with TemporaryDirectory(prefix="bttlab-trial-") as name:
-        folder = Path(name) / "run"
-        record = _train(task, folder)
-        paths = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE]
-        return TrialResult(record, {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths})
+        _estimate(task)
+    else:
+        _train(task, task.trial.settings)
 
 
-def _train(task: Task, folder: Path) -> RunRecord:
-    trial, store, checkpoint = task.trial, CheckpointStore(folder), None
-    settings = trial.settings
-    assert settings is not None, "a trial of a training has settings"
-    if folder.exists():
-        with contextlib.suppress(CheckpointError):  # it begins again
-            checkpoint, _ = store.load()
-    model: Any = settings.config
-    if task.source:
-        with TemporaryDirectory(prefix="bttlab-module-") as name:  # of 0700; who hands out a trial may run code
-            write_module(Path(name), task.source, task.beside)
-            model = model_of_run(Path(name), settings.config, trust=True, seed=settings.seed)
+def _train(task: Task, settings: Any) -> None:
+    trial, store, checkpoint = task.trial, CheckpointStore(task.folder), None
+    with contextlib.suppress(CheckpointError):  # it begins again
+        checkpoint, _ = store.load()
+    model: Any = model_of_run(task.folder, settings.config, trust=True, seed=settings.seed)  # the sweep wrote the file
     module = None if model is settings.config else model
-    run = Run(folder, settings, trial.corpus, store, checkpoint, module=module)
+    run = Run(task.folder, settings, trial.corpus, store, checkpoint, module=module)
     lengths = epoch_lengths(trial.corpus, model.sequence_length)
     figures = u50_callback(model, lengths, settings.optimizer, settings.flow)
 
@@ -124,15 +117,28 @@ def _train(task: Task, folder: Path) -> RunRecord:
         record.configuration |= trial.configuration
         figures(record)
 
-    with opened_device(settings, model, lengths) as opened:
+    opened = open_trainer(
+        model,
+        settings.device,
+        wait=CARD_WAIT_SECONDS,
+        flow=settings.flow,
+        overlay=settings.overlay,
+        optimizer=settings.optimizer,
+        lengths=lengths,
+    )
+    try:
         with contextlib.suppress(BttlabError):  # a diverged run: its record says so
             run.train(
                 opened.trainer, opened.device, NoProgress(), on_record, opened.provenance, control=_UntilStopped()
             )
-    return read_run(folder)
+    finally:
+        if settings.device == CARD:
+            from bttlab.card import release_card
+
+            release_card(opened.trainer.device)  # pyright: ignore[reportAttributeAccessIssue]  # a TrainerDriver
 
 
-def _estimate(task: Task) -> RunRecord:
+def _estimate(task: Task) -> None:
     """Estimate a configuration on the U50; an epoch is the corpus's training split."""
     trial = task.trial
     model, values = estimated_model(trial.configuration)
@@ -141,65 +147,10 @@ def _estimate(task: Task) -> RunRecord:
     record = RunRecord("estimate", trial.name, trial.configuration, f"a model of the U50 ({MODEL_VERSION})", trial.id)
     record = replace(record, figures=card_figures(estimated), versions=versions(), git=git_state(), sweep=task.sweep)
     record.end(COMPLETE)
-    return record
+    record.write(task.folder)
 
 
-@contextlib.contextmanager
-def opened_device(
-    settings: Any, model: "ModelConfig | ModuleModel", lengths: Mapping[int, int] | None = None
-) -> Iterator[OpenedTrainer]:
-    """Open the device of a trial on this worker; the context holds a card's lock.
-
-    Parameters
-    ----------
-    lengths : mapping of int to int, optional
-        As for `open_trainer`.
-
-    Raises
-    ------
-    bttlab.card.CardBusyError
-        If another process holds the card all the while.
-    """
-    if settings.device != CARD:
-        yield open_trainer(model, settings.device, **_options(settings, lengths))
-        return
-    import pynq
-
-    from bttlab.card import release_card
-
-    try:
-        yield _open_card(model, settings, lengths)
-    finally:  # also of a card that did not take the overlay
-        for number in cards():
-            release_card(pynq.Device.devices[number])
-
-
-def _options(settings: Any, lengths: Mapping[int, int] | None) -> dict[str, Any]:
-    return {"flow": settings.flow, "overlay": settings.overlay, "lengths": lengths, "optimizer": settings.optimizer}
-
-
-def cards() -> list[int]:
-    """Return the numbers of the real cards here, in `pynq.Device.devices`."""
-    import pynq
-
-    from bttlab.card import EmulatedU50
-
-    return [number for number, card in enumerate(pynq.Device.devices) if not isinstance(card, EmulatedU50)]
-
-
-def _open_card(model: "ModelConfig | ModuleModel", settings: Any, lengths: Mapping[int, int] | None) -> OpenedTrainer:
-    """Open the first card that is free, or wait for the first."""
-    from bttlab.card import CardBusyError
-
-    if not (attached := cards()):
-        raise BttlabError(f"this worker offers the resource {CARD}, but PYNQ finds no card on its machine")
-    options = _options(settings, lengths)
-    for number in attached:
-        with contextlib.suppress(CardBusyError):
-            return open_trainer(model, str(number), **options)
-    return open_trainer(model, str(attached[0]), wait=CARD_WAIT_SECONDS, **options)
-
-
+@cache
 def identity() -> dict[str, str]:
     """Return the versions and a digest of the sources of this process; imports what a trial needs first."""
     import seqeval.metrics  # noqa: F401

@@ -24,8 +24,8 @@ from bttlab.util.settings import nearest
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
 
-CARD, EMULATED, REFERENCE = "U50", "emulated", "reference"
-DEVICES = (EMULATED, REFERENCE, CARD)
+CARD, EMULATED, REFERENCE = "auto", "emulated", "reference"
+DEVICES = (EMULATED, REFERENCE, CARD)  # "auto" waits for a real card, if there is one
 DEFAULTS = {"data": "airline", "device": EMULATED}
 _RUN = [one.name for one in fields(RunSettings) if one.name not in ("config", *TABLES)]
 _PARTS = [f"{table}.{one.name}" for table, kind in TABLES.items() for one in fields(kind)]
