@@ -130,14 +130,13 @@ def accesses(instruction: Instruction, wanted: Callable[[str], bool] = lambda me
     elif unit == VECTOR and depth:  # statistics, and the sums of COLUMNS, are written when the sum is complete
         adding = _at_depth(active, instruction, lambda s: s._replace(first=s.end - 1))
         writing = adding if operation == M.COLUMNS else active
-    for writes, numbers in ((False, instruction.reads()), (True, instruction.writes())):
-        for number in numbers:
-            operand = instruction.operands[number]
-            if wanted(operand.memory):
-                is_folded = writes or (unit <= ENGINE_1 and number == 3)
-                strides = tuple(operand.strides.get(loop.name, 0) for loop in loops)
-                steps = writing if is_folded else reading
-                yield Access(operand.memory, operand.base, steps, strides, writes, number, operand.token_offset)
+    for number, writes in instruction.accessed():
+        operand = instruction.operands[number]
+        if wanted(operand.memory):
+            is_folded = writes or (unit <= ENGINE_1 and number == 3)
+            strides = tuple(operand.strides.get(loop.name, 0) for loop in loops)
+            steps = writing if is_folded else reading
+            yield Access(operand.memory, operand.base, steps, strides, writes, number, operand.token_offset)
     if unit == VECTOR:
         base = instruction.operands[5].base if 5 in instruction.operands else 0
         for numbers, steps, writes in ((STATISTICS_READ, active, False), (STATISTICS_WRITTEN, adding, True)):

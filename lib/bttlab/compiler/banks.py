@@ -6,6 +6,7 @@ different banks. Buffers that different units read, or write, at about the same 
 so that both units can work.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ BUSY_UNITS, WINDOW, WINDOW_SHARE = 2, 12000, 0.25
 PORT_COST = 40.0  # cycles, for each port that reaches a bank: well-connected banks are left for buffers that need them
 ATTEMPTS = 12
 MOST_COPIES = 20  # times that copies are added for instructions whose operands would be in one bank
+PARAMETER_BANKS = {*GRADIENT_OF, *GRADIENT_OF.values()}
 PARAMETER_BANK_COST = 400.0  # cycles, for an activation in a bank of parameters or gradients
 
 
@@ -205,29 +207,35 @@ class Assignment:
             names = (f"{kind} {buffer.number}" for kind in ("matrix", "gradient"))
             rows = ((name, self._contention[self._index[name]]) for name in names)
             costs = {name: np.bincount(self._bank_of, row, M.BANKS + 1) for name, row in rows}
-        for bank in sorted(self.uses[buffer.number].banks):
-            memories = list(_names(buffer, bank))
-            if any(not self.conflicts[name].isdisjoint(self.names_in[at]) for name, at in memories):
-                continue
+        for bank in self.uses[buffer.number].banks:
+            if all(self.conflicts[name].isdisjoint(self.names_in[at]) for name, at in _names(buffer, bank)):
+                choices.append((self._cost(buffer, bank, costs), bank))
+        best = (math.inf, 0, 0)
+        for cost, bank in sorted(choices):  # the cheapest bank first: the space in it can only add to the cost
+            if cost > best[0]:
+                break
             found = self.spaces[bank].place(buffer.vectors, *span)
             if found is not None and buffer.is_parameter:  # the gradient has the same address
                 taken = self.spaces[GRADIENT_OF[bank]].taken
                 found = found if all(found[0] >= high for *_, high in taken) else None
             if found is not None:
-                choices.append((self._cost(buffer, bank, found[1], costs), bank, found[0]))
-        if not choices:
+                best = min(best, (cost + self._reuse_cost(buffer, found[1]), bank, found[0]))
+        if best[0] == math.inf:
             return False
-        self._allocate(buffer, *min(choices)[1:])
+        self._allocate(buffer, *best[1:])
         return True
 
-    def _cost(self, buffer: Buffer, bank: int, used: int, costs: Mapping[str, np.ndarray]) -> float:
+    def _cost(self, buffer: Buffer, bank: int, costs: Mapping[str, np.ndarray]) -> float:
         total = self.port_costs[bank]
-        if not buffer.is_parameter and bank in {*GRADIENT_OF, *GRADIENT_OF.values()}:
+        if not buffer.is_parameter and bank in PARAMETER_BANKS:
             total += PARAMETER_BANK_COST
-        total += sum(float(costs[name][at]) for name, at in _names(buffer, bank) if costs)
-        if self.times is not None and used >= 0 and not buffer.is_parameter:
-            total += max(self.times[used][1] + WINDOW - self.times[self.uses[buffer.number].span[0]][0], 0)
-        return total
+        return total + sum(float(costs[name][at]) for name, at in _names(buffer, bank) if costs)
+
+    def _reuse_cost(self, buffer: Buffer, used: int) -> float:
+        """Return the cost of vectors that the instruction `used` used last: scheduling may have to wait for it."""
+        if self.times is None or used < 0 or buffer.is_parameter:
+            return 0
+        return max(self.times[used][1] + WINDOW - self.times[self.uses[buffer.number].span[0]][0], 0)
 
     def _raise_unplaced(self, buffer: Buffer) -> None:
         """Raise the error for a buffer for which no space was found."""
@@ -315,11 +323,12 @@ def _contention(instructions: Sequence[Instruction], times: np.ndarray, index: M
         begin, end = times[[i for i, _ in uses]].T
         unit = np.array([instructions[i].unit for i, _ in uses])
         until = np.searchsorted(begin, end + WINDOW)
-        for n, (row, last) in enumerate(zip(rows, until, strict=True)):
-            after = slice(n + 1, last)
-            cycles = np.minimum(end[n], end[after]) - begin[after]
-            near = WINDOW_SHARE * np.minimum(end[n] - begin[n], end[after] - begin[after])
-            cycles = np.where(unit[after] == unit[n], 0, np.where(cycles > 0, cycles, near))
-            result[row] += np.bincount(rows[after], cycles, len(index))
+        counts = np.maximum(until - np.arange(len(uses)) - 1, 0)  # later uses within the window of each
+        first = np.repeat(np.arange(len(uses)), counts)
+        second = first + 1 + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
+        cycles = np.minimum(end[first], end[second]) - begin[second]
+        near = WINDOW_SHARE * np.minimum((end - begin)[first], (end - begin)[second])
+        cycles = np.where(unit[first] == unit[second], 0, np.where(cycles > 0, cycles, near))
+        np.add.at(result, (rows[first], rows[second]), cycles)
     np.fill_diagonal(result, 0)
     return result + result.T

@@ -8,36 +8,45 @@ operands that one instruction reads from one buffer, or has to read from one ban
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
 from bttlab.compiler.access import Access, accesses
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, LOADS, STORES, Buffer
-from bttlab.compiler.instruction import VECTOR, Instruction, Level, Register
+from bttlab.compiler.instruction import VECTOR, At, Instruction, Level, Register
 from bttlab.compiler.machine import M
 
 Apart = Collection[tuple[str, str]]  # pairs of memories that have no two banks: the first is copied where both are used
 
 
 class Use(NamedTuple):
-    """An access of an instruction to a buffer, and the banks of the buffer in which its port reaches it."""
+    """An operand of an instruction in a buffer, and the banks of the buffer in which its port reaches it."""
 
     instruction: int
-    access: Access
+    operand: int
+    writes: bool
     banks: frozenset[int]
 
 
 def uses_of(instructions: Sequence[Instruction]) -> dict[int, list[Use]]:
-    """Return the accesses to each buffer, by its number, in the order of the instructions."""
+    """Return the uses of each buffer, by its number, in the order of the instructions."""
     uses: dict[int, list[Use]] = defaultdict(list)
     for i, instruction in enumerate(instructions):
-        for access in accesses(instruction, is_buffer):
-            banks = frozenset(M.reach(instruction.unit, access.operand, access.writes).banks)
-            kind, _, number = access.memory.partition(" ")
-            if kind == "gradient":
-                banks = frozenset(bank for bank, of_gradient in GRADIENT_OF.items() if of_gradient in banks)
-            uses[int(number)].append(Use(i, access, banks))
+        for number, writes in instruction.accessed():
+            kind, _, buffer = instruction.operands[number].memory.partition(" ")
+            if kind in ("matrix", "gradient"):
+                uses[int(buffer)].append(Use(i, number, writes, _banks(instruction.unit, number, writes, kind)))
     return uses
+
+
+@cache
+def _banks(unit: int, operand: int, writes: bool, kind: str) -> frozenset[int]:
+    """Return the banks in which an operand's port reaches a buffer, or a buffer's gradient."""
+    banks = frozenset(M.reach(unit, operand, writes).banks)
+    if kind == "gradient":
+        banks = frozenset(bank for bank, of_gradient in GRADIENT_OF.items() if of_gradient in banks)
+    return banks
 
 
 def is_buffer(memory: str) -> bool:
@@ -55,8 +64,8 @@ def with_copies(
     for number, uses in uses_of(instructions).items():
         _Copies(made, instructions, before, after).add(uses, _unreached(made[number], instructions, uses, transferred))
     for i, instruction in enumerate(instructions):
-        for access in _together(instruction, apart):
-            _Copies(made, instructions, before, after).add((), [Use(i, access, INNER)])
+        for number, writes in _together(instruction, apart):
+            _Copies(made, instructions, before, after).add((), [Use(i, number, writes, INNER)])
     result, i = [], 0
     for section in sections:
         numbers = range(i, i := i + len(section))
@@ -74,26 +83,30 @@ def _unreached(
     choices = []
     for bank in sorted(allowed):
         unreached = [use for use in uses if bank not in use.banks]
-        if all(_is_copied(use.access, bank) for use in unreached):
+        operands = [instructions[use.instruction].operands[use.operand] for use in unreached]
+        if all(_is_copied(operand, use.writes, bank) for operand, use in zip(operands, unreached, strict=True)):
             steps = sum(instructions[use.instruction].steps(M.SEQUENCE) for use in unreached)
-            in_place = any(use.access.token_offset and use.access.writes for use in unreached)
+            in_place = any(
+                operand.token_offset and use.writes for operand, use in zip(operands, unreached, strict=True)
+            )
             choices.append((in_place, steps, bank, unreached))
     return min(choices)[-1]
 
 
-def _is_copied(access: Access, bank: int) -> bool:
+def _is_copied(operand: At, writes: bool, bank: int) -> bool:
     """Return True if COPY reaches a buffer, or the gradient of a parameter, in this bank of the buffer."""
-    return (GRADIENT_OF[bank] if access.memory.startswith("gradient") else bank) in (LOADS if access.writes else STORES)
+    return (GRADIENT_OF[bank] if operand.memory.startswith("gradient") else bank) in (LOADS if writes else STORES)
 
 
-def _together(instruction: Instruction, apart: Apart) -> Iterator[Access]:
-    """Yield the accesses of an instruction that need a copy because another of them is to the same bank."""
-    of = list(accesses(instruction, is_buffer))
-    for n, access in enumerate(of):
-        same_kind = [(k, other.memory) for k, other in enumerate(of) if other.writes == access.writes and k != n]
-        repeats = any(memory == access.memory for k, memory in same_kind if k < n)
-        if repeats or any((access.memory, memory) in apart for _, memory in same_kind):
-            yield access
+def _together(instruction: Instruction, apart: Apart) -> Iterator[tuple[int, bool]]:
+    """Yield the operands of an instruction that need a copy because another one is in the same bank."""
+    for writes, numbers in ((False, instruction.reads()), (True, instruction.writes())):
+        used = [(number, instruction.operands[number].memory) for number in numbers]
+        used = [(number, memory) for number, memory in used if is_buffer(memory)]
+        memories = [memory for _, memory in used]
+        for n, (number, memory) in enumerate(used):
+            if memory in memories[:n] or any((memory, other) in apart for other in memories[:n] + memories[n + 1 :]):
+                yield number, writes
 
 
 class _Copies:
@@ -105,10 +118,12 @@ class _Copies:
 
     def add(self, uses: Iterable[Use], unreached: Iterable[Use]) -> None:
         """Emit copies for some of a buffer's uses, and let the instructions use them."""
-        writes = [use.instruction for use in uses if use.access.writes]
-        for i, access, _ in unreached:
-            instruction, (low, high) = self._instructions[i], access.interval((0,) * M.OFFSET_TABLES)
-            operand = instruction.operands[access.operand]
+        writes = [use.instruction for use in uses if use.writes]
+        for i, number, is_written, _ in unreached:
+            instruction = self._instructions[i]
+            operand = instruction.operands[number]
+            access = next(a for a in accesses(instruction) if (a.operand, a.writes) == (number, is_written))
+            low, high = access.interval((0,) * M.OFFSET_TABLES)
             nest, strides, first_vector = _nest(instruction, access)
             if access.token_offset:  # any vector may be read
                 low, high = 0, self._made[int(access.memory.split()[1])].vectors
@@ -125,7 +140,7 @@ class _Copies:
                 label = (*instruction.label[:2], f"copy of {name.removesuffix(', copied')}")
                 copy = Instruction(VECTOR, M.COPY, tuple(nest), {0: source, 3: result}, label)
                 (self._after if access.writes else self._before)[i].append(copy)
-            instruction.operands[access.operand] = replace(operand, memory=self._shared[key], base=operand.base - low)
+            instruction.operands[number] = replace(operand, memory=self._shared[key], base=operand.base - low)
 
 
 def _nest(instruction: Instruction, access: Access) -> tuple[list[Level], dict[str, int], int]:

@@ -32,11 +32,7 @@ Waits = list[dict[int, int]]  # for each instruction: the kinds of wait, by the 
 
 def ports_of(instruction: Instruction) -> set[tuple[str, bool]]:
     """Return the shared ports that an instruction uses, as (memory, whether it is the store port)."""
-    return {
-        (instruction.operands[number].memory, writes)
-        for writes, numbers in ((False, instruction.reads()), (True, instruction.writes()))
-        for number in numbers
-    }
+    return {(instruction.operands[number].memory, writes) for number, writes in instruction.accessed()}
 
 
 def data_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]) -> Waits:
@@ -79,22 +75,24 @@ def _conflicts(
         The accesses of each instruction, in the order.
     """
     past: dict[tuple[str, bool], list[_Past]] = defaultdict(list)  # by memory, and whether it writes
-    waits: Waits = [dict(of_instruction) for of_instruction in known] if known else [{} for _ in instructions]
+    waits: Waits = list(known) if known else [{} for _ in instructions]
     for i, of_instruction in zip(order, accessed, strict=True):
         new = [_Past(i, *access.interval(offset_span), access) for access in of_instruction]
+        waits[i], met_by_writes = dict(waits[i]), []
         for _, low, high, access in new:
             for earlier_writes in (False, True) if access.writes else (True,):
+                entries = past[access.memory, earlier_writes]
+                met = [entry for entry in entries if low < entry[2] and entry[1] < high]
                 later = DRAIN if earlier_writes and not access.writes else END
-                for j, first, last, earlier in past[access.memory, earlier_writes]:
-                    if low < last and first < high:
-                        kind = CHAIN if _can_follow(instructions[j], earlier, instructions[i], access) else later
-                        waits[i][j] = waits[i].get(j, 0) | kind
+                for j, _, _, earlier in met:
+                    kind = CHAIN if _can_follow(instructions[j], earlier, instructions[i], access) else later
+                    waits[i][j] = waits[i].get(j, 0) | kind
+                if access.writes and met:
+                    met_by_writes.append((entries, low, high))
+        for entries, low, high in met_by_writes:  # later instructions need not wait for accesses wholly within a write
+            entries[:] = [entry for entry in entries if entry.low < low or high < entry.high]
         for entry in new:
-            _, low, high, access = entry
-            if access.writes:  # later instructions need not wait for accesses that lie wholly within this write
-                for entries in (past[access.memory, False], past[access.memory, True]):
-                    entries[:] = [e for e in entries if e.low < low or high < e.high or e.instruction == i]
-            past[access.memory, access.writes].append(entry)
+            past[entry.access.memory, entry.access.writes].append(entry)
     return waits
 
 

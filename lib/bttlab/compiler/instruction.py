@@ -223,6 +223,13 @@ class Instruction:
             if number in self.operands:
                 yield number
 
+    def accessed(self) -> Iterator[tuple[int, bool]]:
+        """Yield the number of each operand that is accessed, and whether it is written: reads, then writes."""
+        for number in self.reads():
+            yield number, False
+        for number in self.writes():
+            yield number, True
+
     @property
     def most_accumulators(self) -> int:
         """Largest accumulator index, plus one."""
@@ -236,17 +243,16 @@ class Instruction:
 
     def unreached(self) -> Iterator[tuple[int, str]]:
         """Yield the number of each operand whose bank its port does not reach, and an error message."""
-        for stores, numbers in ((False, self.reads()), (True, self.writes())):
-            for number in numbers:
-                operand = self.operands[number]
-                if not operand.memory.startswith("bank"):
-                    continue
-                port = M.reach(self.unit, number, stores)
-                if operand.number not in port.banks:
-                    reached = ", ".join(map(str, port.banks))
-                    kind = "writes" if stores else "reads"
-                    text = f"operand {number} {kind} {operand.memory}, {port.name} reaches banks {reached}"
-                    yield number, text
+        for number, stores in self.accessed():
+            operand = self.operands[number]
+            if not operand.memory.startswith("bank"):
+                continue
+            port = M.reach(self.unit, number, stores)
+            if operand.number not in port.banks:
+                reached = ", ".join(map(str, port.banks))
+                kind = "writes" if stores else "reads"
+                text = f"operand {number} {kind} {operand.memory}, {port.name} reaches banks {reached}"
+                yield number, text
 
 
 def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:

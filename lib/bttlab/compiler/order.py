@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from bttlab.compiler.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
-from bttlab.compiler.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, Instruction
+from bttlab.compiler.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, UNITS, Instruction
 from bttlab.compiler.machine import M
 from bttlab.compiler.timing import time_program
 
@@ -69,9 +69,11 @@ class _Schedule:
         for instruction, of_instruction in zip(instructions, ports, strict=True):
             for port in of_instruction:
                 users[port].add(instruction.unit)
-        # Unit of each, and its ports; a port that only this unit uses is free when the unit is.
+        # The unit of each, and its ports, by their numbers; a port that only this unit uses is free when the unit is.
+        shared = {port: UNITS + n for n, port in enumerate(port for port in users if len(users[port]) > 1)}
+        self._resources = UNITS + len(shared)
         self.uses = [
-            (instruction.unit, *(port for port in of_instruction if len(users[port]) > 1))
+            (instruction.unit, *(shared[port] for port in of_instruction if port in shared))
             for instruction, of_instruction in zip(instructions, ports, strict=True)
         ]
         self.drains: dict[int, list[int]] = {}  # of an accumulation
@@ -93,6 +95,10 @@ class _Schedule:
             for wait in {wait for drain in drains for wait in waits[drain]}:
                 if wait < i:
                     self.followers[wait].append((i, 1 - self.steps[wait]))
+        self.waited: list[list[tuple[int, int]]] = [[] for _ in instructions]  # the same pairs, by the one that waits
+        for i, followers in enumerate(self.followers):
+            for j, lag in followers:
+                self.waited[j].append((i, lag))
 
     def emptied(self) -> "_Schedule":
         """Return a copy in which no instruction is scheduled."""
@@ -100,7 +106,8 @@ class _Schedule:
         one.earliest = [0] * len(self.steps)  # because of instructions that are already scheduled
         one.begin = [0] * len(self.steps)
         one.pongs = {}  # ping-pong buffer of sums of each accumulation and its drains
-        one._taken = defaultdict(_BusyIntervals)
+        one._taken = [_BusyIntervals() for _ in range(self._resources)]
+        one._sums = [[_BusyIntervals() for _ in range(2)] for _ in range(M.ENGINES)]
         return one
 
     @property
@@ -126,7 +133,7 @@ class _Schedule:
                 earliest = drains[-1][1] + self.steps[drains[-1][0]] if drains else end + M.LATENCY
                 drains.append((drain, self.free(drain, max(earliest, self.earliest[drain]))))
             last = max((begin + self.steps[drain] for drain, begin in drains), default=end)
-            sums = [self._taken[self.instructions[i].unit, "pong", pong] for pong in (0, 1)]
+            sums = self._sums[self.instructions[i].unit]
             free = [pong.free(start, last - start) for pong in sums]
             if min(free) > start:
                 start = min(free)
@@ -217,16 +224,9 @@ def _latest(schedule: _Schedule) -> list[float]:
     Time runs backwards: the instruction that ends last is placed first, each as close to the end as what follows it,
     its unit and its ports allow. Project scheduling calls this justification (Valls, Ballestin, Quintanilla, 2005).
     """
-    waited: list[list[tuple[int, int]]] = [[] for _ in schedule.steps]  # for each: whom it waits for, and the lag
-    for i, followers in enumerate(schedule.followers):
-        for j, lag in followers:
-            waited[j].append((i, lag))
-        for drain in schedule.drains.get(i, ()):
-            waited[drain].append((i, M.LATENCY))
-    left = [0] * len(waited)  # unplaced instructions that wait for each one
-    for i, _ in (pair for pairs in waited for pair in pairs):
-        left[i] += 1
-    ends, before, begin = schedule.ends, [0] * len(waited), [0.0] * len(waited)
+    count = len(schedule.steps)
+    left = [len(followers) for followers in schedule.followers]  # unplaced instructions that wait for each one
+    ends, before, begin = schedule.ends, [0] * count, [0.0] * count
     reverse = schedule.emptied()
     ready = [(-ends[i], i) for i, count in enumerate(left) if not count]
     heapify(ready)
@@ -236,7 +236,7 @@ def _latest(schedule: _Schedule) -> list[float]:
         if schedule.active[j]:
             begin[j] = reverse.free(j, before[j]) + schedule.steps[j]
             reverse.take(j, int(begin[j]) - schedule.steps[j])
-        for i, lag in waited[j]:
+        for i, lag in schedule.waited[j]:
             before[i] = max(before[i], int(begin[j]) + lag)
             left[i] -= 1
             if not left[i]:
@@ -246,12 +246,10 @@ def _latest(schedule: _Schedule) -> list[float]:
 
 def _scheduled(schedule: _Schedule, urgency: Sequence[float]) -> _Schedule:
     """Schedule all instructions, those of greater urgency first."""
-    steps, followers = schedule.steps, schedule.followers
+    followers = schedule.followers
     # Start with instructions that wait for nothing. One without steps at this length occupies nothing, and is scheduled
     # at once so that it does not delay those that wait for it.
-    left = [0] * len(steps)  # unscheduled instructions that each one waits for
-    for j, _ in (follower for of_instruction in followers for follower in of_instruction):
-        left[j] += 1
+    left = [len(waited) for waited in schedule.waited]  # unscheduled instructions that each one waits for
     urgency = [u if active else NEVER for active, u in zip(schedule.active, urgency, strict=True)]
     ready = [(-urgency[i], i) for i, count in enumerate(left) if not count]
     heapify(ready)
