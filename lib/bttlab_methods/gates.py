@@ -8,24 +8,15 @@ from torch import Tensor, nn
 
 
 class BondGates(nn.Module):
-    """A diagonal matrix on each internal bond, initially the identity; a `core_map` for the layers of this package.
+    """A diagonal on each internal bond, `gates` of shapes (r_k,), initially 1; a `core_map` for the layers."""
 
-    The diagonals are `speed` times the parameters `gates`: Adam changes every parameter by about the learning rate in a
-    step.
-    """
-
-    def __init__(self, ranks: Sequence[int], speed: float = 1.0):
+    def __init__(self, ranks: Sequence[int]):
         super().__init__()
-        self.gates = nn.ParameterList(torch.full((rank,), 1 / speed) for rank in ranks)
-        self.speed = speed
-
-    def diagonals(self) -> list[Tensor]:
-        """Return the diagonals, shapes (r_k,)."""
-        return [self.speed * gate for gate in self.gates]
+        self.gates = nn.ParameterList(torch.ones(rank) for rank in ranks)
 
     def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
         """Return the cores, each but the last multiplied by the diagonal on its right."""
-        return [*(core * gate for core, gate in zip(cores[:-1], self.diagonals(), strict=True)), cores[-1]]
+        return [*(core * gate for core, gate in zip(cores[:-1], self.gates, strict=True)), cores[-1]]
 
 
 def bond_weights(cores: Sequence[Tensor]) -> list[Tensor]:

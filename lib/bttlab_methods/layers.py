@@ -17,10 +17,5 @@ def trains(model: nn.Module) -> list[Train]:
     return [layer for layer in model.modules() if isinstance(layer, Train)]
 
 
-def weights(layer: nn.Module) -> list[nn.Parameter]:
-    """Return what a layer's matrix or table is made of: the matrix itself, or its cores; no bias."""
-    return list(layer.cores) if hasattr(layer, "cores") else [layer.weight]
-
-
 def numbers(layers: list[Train]) -> int:
     return sum(core.numel() for layer in layers for core in layer.cores)

@@ -1,13 +1,11 @@
 """The base class of methods: each changes some part of a training run."""
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 import torch
 
-from bttlab.data import Samples
 from bttlab_methods.setting import MethodError, Setting
 from bttlab_methods.training import Batch, Training
 
@@ -16,10 +14,8 @@ FAMILIES = (
     "optimizers",
     "large batch",
     "initialisation",
-    "sparse training",
     "parameter sharing",
     "incremental learning",
-    "data",
     "memory",
     "parameter-efficient",
     "gradient compression",
@@ -98,14 +94,6 @@ class Method:
 
     # --- while training
 
-    def schedule(self, training: Training, progress: float) -> float:
-        """Return the part of the learning rate's schedule, 0 to 1, that is over when so much of the budget is used."""
-        return progress
-
-    def batches(self, training: Training, samples: Samples, epoch: int) -> Iterable[Batch] | None:
-        """Return an epoch's batches of `samples`, the whole training split, or None for batches of equal length."""
-        return None
-
     def change_batch(self, training: Training, batch: Batch) -> Batch:
         """Return what a step is to learn from in place of a batch."""
         return batch
@@ -121,10 +109,6 @@ class Method:
     def around_backward(self, training: Training) -> AbstractContextManager:
         """Return a context for the backward pass."""
         return nullcontext()
-
-    def objective(self, training: Training, loss: torch.Tensor) -> torch.Tensor:
-        """Return what is minimised in place of the batch's loss, both of shape ()."""
-        return loss
 
     def before_update(self, training: Training) -> None:
         """Act on the gradients."""

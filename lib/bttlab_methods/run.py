@@ -170,7 +170,7 @@ def measure_memory(training: Training) -> dict[str, Any]:
         np.arange(len(samples)), samples.lengths, training.setting.batch, np.random.default_rng(0)
     )
     indices = max(batches, key=lambda batch: len(batch) * int(samples.lengths[batch[0]]))
-    batch = Batch(samples[indices], indices=indices)
+    batch = Batch(samples[indices])
     on_gpu = training.device.type == "cuda"
     training.model.train()
     training.optimizer.zero_grad(set_to_none=True)

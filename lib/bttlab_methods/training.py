@@ -28,13 +28,11 @@ OnBatch = Callable[[np.ndarray], None]
 class Batch:
     """Samples of equal length, and how much each of their losses counts.
 
-    By default the step minimises the mean of the losses. `weights` (n,), float32, count each loss; `indices` (n,) are
-    the samples' places in the training split.
+    By default the step minimises the mean of the losses; `weights` (n,), float32, count each loss.
     """
 
     samples: Samples
     weights: np.ndarray | None = None
-    indices: np.ndarray | None = None
 
 
 def combination_name(combination: Sequence) -> str:
@@ -180,23 +178,15 @@ class Training:
     def _all_batches(self) -> Iterator[Batch]:
         epoch = 0
         while self.count < self.setting.samples:
-            given = (method.batches(self, self.samples, epoch) for method in self.methods)
-            batches = next((batches for batches in given if batches is not None), None)
-            for batch in batches if batches is not None else self.epoch_batches(epoch):
+            seed = self.setting.seed
+            order = epoch_order(len(self.samples), seed, epoch)
+            random = np.random.Generator(np.random.PCG64([seed, epoch]))
+            for indices in equal_length_batches(order, self.samples.lengths, self.setting.batch, random):
                 left = self.setting.samples - self.count
                 if left <= 0:
                     return
-                yield batch if len(batch.samples) <= left else _first(batch, left)
+                yield Batch(self.samples[indices[:left]])
             epoch += 1
-
-    def epoch_batches(self, epoch: int, kept: np.ndarray | None = None) -> Iterator[Batch]:
-        """Yield an epoch's batches of equal length; of all samples, or of those with the indices `kept`."""
-        seed = self.setting.seed
-        order = epoch_order(len(self.samples if kept is None else kept), seed, epoch)
-        order = order if kept is None else kept[order]
-        random = np.random.Generator(np.random.PCG64([seed, epoch]))
-        for indices in equal_length_batches(order, self.samples.lengths, self.setting.batch, random):
-            yield Batch(self.samples[indices], indices=indices)
 
     def step(self, batch: Batch) -> np.ndarray:
         """Learn from a batch; return the losses before the update, float32 of shape (n,)."""
@@ -212,11 +202,8 @@ class Training:
         return losses
 
     def set_rate(self) -> None:
-        place = self.progress
-        for method in self.methods:
-            place = method.schedule(self, place)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["rate_at_start"] * self.setting.rate(place)
+            group["lr"] = group["rate_at_start"] * self.setting.rate(self.progress)
 
     def forward(self, batch: Batch) -> tuple[Tensor, np.ndarray]:
         """Return what a step minimises, and the losses of the samples, float32 of shape (n,)."""
@@ -232,10 +219,7 @@ class Training:
             weighted = losses
             if batch.weights is not None:
                 weighted = losses * torch.from_numpy(batch.weights).to(losses)
-            value = weighted.mean()
-            for method in self.methods:
-                value = method.objective(self, value)
-        return value, losses.detach().float().cpu().numpy()
+        return weighted.mean(), losses.detach().float().cpu().numpy()
 
     def backward(self, value: Tensor) -> None:
         with ExitStack() as stack:
@@ -253,11 +237,3 @@ class Training:
         for method in self.methods:
             facts |= method.finish(self)
         return facts
-
-
-def _first(batch: Batch, count: int) -> Batch:
-    return Batch(
-        batch.samples[:count],
-        None if batch.weights is None else batch.weights[:count],
-        None if batch.indices is None else batch.indices[:count],
-    )

@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch and pytorch-optimizer under a name; for larger batches linear scaling, LARS and LAMB."""
+"""Optimizers of PyTorch and pytorch-optimizer under a name; for larger batches LAMB."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -111,80 +111,7 @@ class Lion(Method):
 
 
 @dataclass(frozen=True)
-class LargeBatch(Method):
-    """Train with larger batches.
-
-    Parameters
-    ----------
-    factor : int
-        Of the batch.
-    """
-
-    family = "large batch"
-    changes = frozenset({"batch size"})
-
-    factor: int = 4
-
-    def change_setting(self, setting: Setting) -> Setting:
-        return replace(setting, batch=self.factor * setting.batch)
-
-
-@dataclass(frozen=True)
-class LinearScaling(LargeBatch):
-    """Multiply batch and learning rate by the same number; the rate takes longer to rise.
-
-    Parameters
-    ----------
-    factor : int
-        Of the batch and of the learning rate.
-    warmup : float
-        Part of the budget in which the rate rises.
-    """
-
-    name = "linear-scaling"
-    source = "Goyal et al., arXiv 1706.02677, sections 2.1 and 2.2"
-
-    warmup: float = 0.25
-
-    def change_setting(self, setting: Setting) -> Setting:
-        return replace(super().change_setting(setting), warmup=self.warmup).scaled(self.factor)
-
-
-@dataclass(frozen=True)
-class LARS(LargeBatch):
-    """SGD with momentum in larger batches, each weight's step in proportion to the weight's norm.
-
-    Parameters
-    ----------
-    learning_rate, momentum, weight_decay : float
-        Biases and norms take plain steps of this rate, without decay.
-    trust : float
-        Norm of a weight's step over learning rate times the weight's norm, without momentum.
-    """
-
-    name = "lars"
-    source = "You et al., arXiv 1708.03888, algorithm 1"
-    changes = frozenset({"optimizer", "batch size"})
-
-    learning_rate: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    trust: float = 0.3
-
-    def make_optimizer(self, training: Training):
-        import pytorch_optimizer
-
-        return pytorch_optimizer.LARS(
-            training.trained,
-            lr=self.learning_rate,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            trust_coefficient=self.trust,
-        )
-
-
-@dataclass(frozen=True)
-class LAMB(LargeBatch):
+class LAMB(Method):
     """Adam in larger batches, each weight's step in proportion to the weight's norm (of at most 10).
 
     Parameters
@@ -192,9 +119,12 @@ class LAMB(LargeBatch):
     learning_rate : float
         Norm of a weight's step over the norm of the weight. Biases and norms take Adam's steps at Adam's own rate.
     beta1, beta2, weight_decay : float
+    factor : int
+        Of the batch.
     """
 
     name = "lamb"
+    family = "large batch"
     source = "You et al., arXiv 1904.00962, algorithm 2"
     changes = frozenset({"optimizer", "batch size"})
 
@@ -202,6 +132,10 @@ class LAMB(LargeBatch):
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.01
+    factor: int = 4
+
+    def change_setting(self, setting: Setting) -> Setting:
+        return replace(setting, batch=self.factor * setting.batch)
 
     def make_optimizer(self, training: Training):
         import pytorch_optimizer

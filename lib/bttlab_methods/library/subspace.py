@@ -129,7 +129,7 @@ class Subspace(Method):
     )
     changes = frozenset({"linear layers", "saved activations"})
     ranges = ("explained in (0, 1]", "activation_rank in [1, inf)")
-    excludes = frozenset({"fixup", "bf16", "fp16"})  # a weight of zeros has no spectrum; bases are FP32
+    excludes = frozenset({"bf16", "fp16"})  # bases are FP32
 
     weights: bool = True
     activations: bool = True

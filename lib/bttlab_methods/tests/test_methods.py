@@ -44,18 +44,14 @@ def test_names_come_with_parameters_and_join():
     "text, message",
     [
         ("tensor:rank=x", "method tensor: rank is 'x': it must be a whole number, such as 12"),
-        ("tensor-galore:fraction=0", "fraction is 0.0: it must be in (0, 1]"),
+        ("rank-pruning:target=1", "target is 1.0: it must be in (0, 1)"),
         ("lora:pretraining=0", "lora: pretraining is 0: it must be in [1, inf)"),
-        ("low-precision-multiply:format=fp4", "low-precision-multiply: format is 'fp4': it must be bf16 or fp8"),
         ("subspace:weights=false,activations=false", "weights and activations are both false"),
         ("tensor+subspace", "tensor and subspace do not combine: both change the linear layers"),
         ("tensor+galore", "tensor and galore do not combine"),
         ("tensor+int8", "tensor and int8 do not combine"),
         ("tensor+full-finetuning", "tensor and full-finetuning do not combine"),
         ("tensor+lora", "tensor and lora do not combine"),
-        ("tensor+adapters", "tensor and adapters do not combine"),
-        ("tensor+prompt-tuning", "tensor and prompt-tuning do not combine"),
-        ("sparse-2-4+lottery-ticket", "sparse-2-4 and lottery-ticket do not combine"),
         ("shared-encoders+stacking", "shared-encoders and stacking do not combine"),
     ],
 )
@@ -70,7 +66,7 @@ class Double(Method):
     """Count each loss twice, by the batch's weights, for a test of what methods can do."""
 
     name = "double"
-    family = "data"
+    family = "memory"
     source = "none"
     changes = frozenset({"optimizer"})
 

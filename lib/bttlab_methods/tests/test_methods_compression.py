@@ -13,9 +13,8 @@ from bttlab.model import ReferenceTrainer, predict_in_batches
 from bttlab.runs import CheckpointStore
 from bttlab.tensor import ShapeError, TTLinear, TTMEmbedding
 from bttlab_methods import MethodError, Setting, Training, export, parse, run_methods, write_checkpoint
-from bttlab_methods.layers import trains
 from bttlab_methods.library.galore import ProjectedAdamW
-from bttlab_methods.library.ranks import cut_to, relaxed_size
+from bttlab_methods.library.ranks import cut_to
 from bttlab_methods.library.subspace import LowRankLinear, followed
 from bttlab_methods.run import flat, measure_memory, score_split
 from tiny_runs import CONFIG
@@ -88,7 +87,7 @@ def test_galore_takes_the_steps_of_pytorch_optimizers():
     torch.manual_seed(0)
     start, gradients = torch.randn(9, 6), torch.randn(5, 9, 6)
     ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
-    folded = {"params": [ours], "shape": (9, 6), "ranks": (None, 2)}
+    folded = {"params": [ours], "rank": 2}
     first = ProjectedAdamW([folded], lr=0.1, every=9, scale=0.5, eps=1e-12, weight_decay=0.0)
     group = {"rank": 2, "update_proj_gap": 9, "scale": 0.5, "projection_type": "std"}
     second = GaLore([{"params": [theirs], **group}], lr=0.1, eps=1e-12)
@@ -107,23 +106,6 @@ def test_galore_and_plain_adamw_agree_where_nothing_is_projected(setting):
     for (name, ours), theirs in zip(galore.model.named_parameters(), plain.model.parameters(), strict=True):
         if not name.endswith("key.bias"):  # softmax does not feel it: its gradient is rounding alone
             assert torch.allclose(ours, theirs, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "methods, name", [("{}", "encoders.0.first.weight"), (TENSOR + "+{}", "encoders.0.first.cores.2")]
-)
-def test_tensor_galore_updates_have_the_multilinear_rank_of_the_subspace(setting, methods, name, monkeypatch):
-    monkeypatch.setattr("bttlab_methods.library.galore.LEAST", 10)
-    training = Training(setting, parse(methods.format("tensor-galore:fraction=0.5")))
-    parameter = training.model.get_parameter(name)
-    group = next(group for group in training.optimizer.param_groups if group["params"][0] is parameter)
-    before = steps(training, 2)[name]
-    update = (parameter.detach() - before * (1 - group["lr"] * 0.01)).double().reshape(group["shape"])
-    for mode, size in enumerate(group["shape"]):
-        unfolding = update.movedim(mode, 0).reshape(size, -1)
-        assert torch.linalg.matrix_rank(unfolding, rtol=1e-3) == max(1, size // 2)
-    core = training.optimizer.state[parameter]["exp_avg"]
-    assert core.shape == tuple(max(1, size // 2) for size in group["shape"])
 
 
 # --- ranks
@@ -223,7 +205,7 @@ def test_a_pruned_model_exports_at_its_largest_ranks_says_the_same_and_is_traine
 
 def test_the_command_leaves_a_run_that_eval_scores(setting, tmp_path, capsys):
     data, folder = str(setting.corpus.folder), str(tmp_path / "run")
-    arguments = ["comera:rank=2,embedding_rank=2", "--data", data, "--budget", "2", "--encoders", "1"]
+    arguments = ["rank-pruning:rank=2,embedding_rank=2", "--data", data, "--budget", "2", "--encoders", "1"]
     assert main(["methods", "run", *arguments, "--checkpoint", folder]) == 0
     capsys.readouterr()
     assert main(["eval", "--run", folder, "--device", "reference", "--json"]) == 0
@@ -239,60 +221,6 @@ def test_a_model_with_parts_of_its_own_is_not_exported(setting):
     training.model.adapter = torch.nn.Linear(2, 2)
     with pytest.raises(MethodError, match=r"has adapter\.bias otherwise than a model of its configuration"):
         export(training)
-
-
-def test_the_relaxed_size_counts_the_numbers_that_gates_of_one_and_zero_leave(setting):
-    training = Training(setting, parse("comera:rank=4,embedding_rank=4"))
-    (layer, *_) = layers = trains(training.model)
-    assert sum(map(relaxed_size, layers)).item() == pytest.approx(sum(core.numel() for core in cores_of(training)))
-    with torch.no_grad():
-        for k, gate in enumerate(layer.core_map.gates):
-            gate[: k + 1] = 0
-    left = [core.shape[1:-1].numel() * (4 - k if k else 1) * (3 - k) for k, core in enumerate(layer.cores[:-1])]
-    left.append(layer.cores[-1].shape[1:-1].numel() * (4 - len(left)))
-    assert relaxed_size(layer).item() == pytest.approx(sum(left))
-
-
-def test_comeras_gates_get_the_gradient_of_loss_and_size_early_and_of_what_is_above_its_target_late(setting):
-    training = Training(setting, parse("comera:rank=3,embedding_rank=3,size_weight=2,core_weight=0.5,target=0.5"))
-    layers, state = trains(training.model), training.extra["comera"]
-    gates = [gate for layer in layers for gate in layer.core_map.gates]
-    cores = cores_of(training)
-    loss = sum((gate * torch.arange(1.0, 4)).sum() for gate in gates)
-    (of_loss, of_size) = (
-        torch.cat(torch.autograd.grad(value, gates, retain_graph=True))
-        for value in (loss, sum(map(relaxed_size, layers)) / state["numbers"])
-    )
-
-    def gradient():
-        return torch.cat(torch.autograd.grad(training.methods[0].objective(training, loss), gates, retain_graph=True))
-
-    torch.testing.assert_close(gradient(), of_loss + 2 * of_size)
-    squares = torch.autograd.grad(training.methods[0].objective(training, loss), cores)
-    assert all(torch.allclose(grad, core) for grad, core in zip(squares, cores, strict=True))  # 0.5 times core^2
-    training.count = 39
-    state["loss_target"] = 0.0
-    torch.testing.assert_close(gradient(), 1.5 * of_loss + 0.5 * of_size)
-    state["loss_target"] = loss.item()
-    torch.testing.assert_close(gradient(), 0.5 * of_loss + 1.5 * of_size)
-
-
-@pytest.mark.long
-def test_comera_trains_gates_cuts_what_they_leave_and_puts_them_into_the_cores(setting):
-    text = "comera:rank=5,embedding_rank=5,size_weight=0.5,target=0.5,rate_factor=8"
-    training = Training(replace(setting, samples=1200), parse(text))
-    sizes = []
-    training.run(lambda losses: sizes.append(sum(core.numel() for core in cores_of(training))))
-    gates = torch.cat([gate for layer in trains(training.model) for gate in layer.core_map.diagonals()])
-    assert gates.min() < 0.9 and gates.std() > 0.05
-    tokens = torch.from_numpy(training.samples.tokens[:3, :5].astype("int64"))
-    before = training.model(tokens)
-    facts = training.finish()
-    assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(before, training.model(tokens), strict=True))
-    assert sizes == sorted(sizes, reverse=True)
-    assert facts["numbers_in_cores"] < 0.9 * facts["numbers_in_cores_at_start"] == 0.9 * sizes[0]
-    assert not any("core_map" in name for name, _ in training.model.named_parameters())
-    assert score_split(training, "dev")["frame_accuracy"] > 0.8
 
 
 # --- low precision
@@ -383,11 +311,6 @@ def test_factors_have_the_rank_that_explains_the_weight_and_its_norm():
     assert torch.linalg.matrix_norm(product).item() == pytest.approx(4, rel=1e-5)
     x = torch.randn(5, 6)
     assert torch.allclose(LowRankLinear(linear, 1.0)(x), linear(x), atol=1e-5)
-
-
-def test_subspace_takes_only_the_parts_it_is_asked_for():
-    parse(TENSOR + "+subspace:weights=false")
-    parse("subspace:activations=false+rematerialisation")
 
 
 def test_a_layer_takes_other_ranks_but_no_other_modes():

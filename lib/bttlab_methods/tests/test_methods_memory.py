@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from bttlab.data import load_corpus
-from bttlab.tensor import TTLinear
-from bttlab_methods import Batch, Setting, Training, parse, run_methods
+from bttlab_methods import Batch, Setting, Training, parse
 from bttlab_methods.library.encoders import pattern
-from bttlab_methods.library.low_precision import FORMATS, RoundedProducts, scaled_and_rounded
 from bttlab_methods.library.memory import AdamW8bit, CompressedActivations, compress, decompress
 from bttlab_methods.run import measure_memory
 from tiny_runs import CONFIG
@@ -136,40 +134,3 @@ def test_a_token_outside_the_window_has_no_influence(setting):
     changed = (encoder(x) - encoder(other)).abs().amax((0, 2)) > 0
     assert changed.tolist() == [True, False, False, False, True, True, True, False]
     assert pattern(8, 1).sum() == 8 + 2 * 7 + 2 * 6
-
-
-@pytest.mark.parametrize("name, bits", [("bf16", 8), ("fp8", 4)])
-def test_low_precision_products_are_off_by_the_formats_rounding_and_fp32_outside(name, bits):
-    torch.manual_seed(0)
-    x, dense = torch.randn(16, 64), torch.nn.Linear(64, 64)
-    for layer in (dense, TTLinear(64, 64, (4, 4, 4), (4, 4, 4), 4)):
-        with RoundedProducts(FORMATS[name]):
-            rounded = layer(x)
-        error = ((rounded - layer(x)).norm() / layer(x).norm()).item()
-        assert 2 ** (-bits - 6) < error < 2 ** (2 - bits) and rounded.dtype == torch.float32
-
-
-def test_fp8_factors_have_four_significant_bits_at_any_size():
-    for size in (1e-6, 1.0, 1e6):
-        x = size * torch.tensor([1.0, 0.5, -0.26, 0.11, 0.0])
-        rounded = scaled_and_rounded(x, torch.float8_e4m3fn)
-        assert rounded[0] == pytest.approx(x[0].item(), rel=1e-6) and rounded[4] == 0
-        errors = (rounded - x).abs()[:4] / x.abs()[:4]
-        assert 0 < errors.max() <= 2**-4
-    assert torch.equal(scaled_and_rounded(torch.zeros(3), torch.float8_e4m3fn), torch.zeros(3))
-
-
-@pytest.mark.parametrize(
-    "together, format, most",
-    [("", "bf16", 0.05), ("tensor+", "bf16", 0.05), ("", "fp8", 0.25), ("tensor+", "fp8", 1)],  # cores: more products
-)
-def test_a_step_with_low_precision_products_differs_forward_and_backward(setting, together, format, most):
-    method = f"low-precision-multiply:format={format}"
-    exact, rounded = (gradients(setting, name) for name in (together or "dense", together + method))
-    assert all(gradient.dtype == torch.float32 for gradient in rounded)
-    assert all(0 < error < most for error in errors(exact, rounded))
-
-
-def test_low_precision_products_say_what_rounding_cannot_show(setting):
-    facts = run_methods(setting, parse("low-precision-multiply:format=fp8"), splits=()).facts
-    assert "nothing of the time, energy and memory" in facts["low_precision"]
