@@ -62,7 +62,7 @@ def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> Layer
     bttlab.tensor.ShapeError
         If the steps are not a valid path.
     ProgramError
-        If the machine cannot run it; the message names the reason and what would fit.
+        If the machine cannot run it; the message names the reason.
     """
     shape = layer if isinstance(layer, LayerShape) else shape_of(layer)
     return _compiled(shape, tokens, _flow(flow))

@@ -15,7 +15,7 @@ import numpy as np
 
 from bttlab.compiler.buffers import GRADIENT_OF, Buffer
 from bttlab.compiler.copies import is_buffer, uses_of, with_copies
-from bttlab.compiler.errors import DoesNotFit
+from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit
 from bttlab.compiler.instruction import Instruction
 from bttlab.compiler.machine import M
 
@@ -246,7 +246,7 @@ class Assignment:
         raise DoesNotFit(
             f"{buffer.name} takes {buffer.vectors} vectors of bank {number}; {max(space.depth - taken, 0)} "
             f"of its {space.depth} are free",
-            "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary",
+            SMALLER_MODEL,
         )
 
 

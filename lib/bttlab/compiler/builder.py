@@ -8,7 +8,7 @@ from itertools import starmap
 import numpy as np
 
 from bttlab.compiler.buffers import Buffer
-from bttlab.compiler.errors import DoesNotFit, ProgramError
+from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.functions import Functions
 from bttlab.compiler.instruction import (
     ACCUMULATE,
@@ -92,7 +92,7 @@ class Allocator:
         if first + vectors > self.depth:
             raise DoesNotFit(
                 f"{name} takes {vectors} vectors of {self.memory}; {self.depth - first} of its {self.depth} are free",
-                "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary",
+                SMALLER_MODEL,
             )
         self.used += vectors
         return first

@@ -125,7 +125,7 @@ def _compiled(
 ) -> CompiledProgram | ProgramError:
     try:
         program = compile_program(config, None if shapes is None else dict(shapes), flow, sums=sums)
-    except ProgramError as error:  # cached too: the search for a model that fits takes longer than to compile
+    except ProgramError as error:  # cached, too
         return ProgramError(str(error))
     return CompiledProgram(program, program.image())
 

@@ -7,6 +7,9 @@ class ProgramError(BttlabError, ValueError):
     """A model that does not fit the machine, or a program that breaks a rule of docs/processor.md."""
 
 
+SMALLER_MODEL = "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary"
+
+
 class DoesNotFit(ProgramError):
     """A model that takes more memory than the machine has.
 
@@ -15,7 +18,7 @@ class DoesNotFit(ProgramError):
     what : str
         What does not fit, and where.
     choose : str
-        A change that may make it fit; for a whole model, `fitting.what_fits` computes a better answer.
+        A change that may make it fit.
     """
 
     def __init__(self, what: str, choose: str):

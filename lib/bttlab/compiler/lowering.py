@@ -4,7 +4,6 @@
 many are kept as the banks have space for.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from copy import copy
 from typing import Any
@@ -240,6 +239,8 @@ def _families(operations: list[Operation]) -> dict[type[Operation], list[Operati
 def lower(graph: Graph, flow, tokens: int, sums: bool = False) -> Lowering:
     """Return the instructions of a model's sample, with as many matrices kept as the banks have space for.
 
+    With sums, everything is kept or everything recomputed: without them there is a program, too.
+
     Parameters
     ----------
     tokens : int
@@ -250,38 +251,20 @@ def lower(graph: Graph, flow, tokens: int, sums: bool = False) -> Lowering:
     DoesNotFit
         If the model does not fit even with everything recomputed that can be.
     """
-    model = lower_to_fit(graph, flow, is_quick=sums, sums=sums)  # without the sums there is a program, too
-    model.assign(tokens)
-    return model
-
-
-def lower_to_fit(graph: Graph, flow, is_quick: bool = False, sums: bool = False) -> Lowering:
-    """Return the result of `lower` before banks are assigned.
-
-    Parameters
-    ----------
-    is_quick : bool
-        Whether to try only two cases, keeping everything and recomputing everything, without a search in between.
-    """
-    fitting: dict[int, Lowering] = {}
-
-    def does_not_fit(count: int) -> bool:
-        model = Lowering(graph, flow, count, sums)
-        try:
-            model.fit()
-        except DoesNotFit:
-            if count == 0:
-                raise
-            return True
-        fitting[count] = model
-        return False
-
-    kept_all = Lowering(graph, flow, sums=sums)
+    model = fitting = Lowering(graph, flow, sums=sums)
     try:
-        kept_all.fit()
-        return kept_all
+        fitting.fit()
     except DoesNotFit:
-        does_not_fit(0)  # raises DoesNotFit if not even this fits
-    if not is_quick:
-        bisect_left(range(1, len(kept_all.keepable)), True, key=does_not_fit)
-    return fitting[max(fitting)]
+        fits, does_not = 0, len(model.keepable)  # numbers of matrices to keep
+        fitting = Lowering(graph, flow, 0, sums)
+        fitting.fit()
+        while does_not - fits > 1 and not sums:
+            kept = (fits + does_not + 1) // 2
+            model = Lowering(graph, flow, kept, sums)
+            try:
+                model.fit()
+                fits, fitting = kept, model
+            except DoesNotFit:
+                does_not = kept
+    fitting.assign(tokens)
+    return fitting

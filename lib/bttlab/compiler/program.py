@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,11 +9,10 @@ import numpy as np
 from bttlab.compiler.buffers import MOMENTS
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.dependencies import set_waits
-from bttlab.compiler.errors import DoesNotFit, ProgramError
-from bttlab.compiler.fitting import what_fits
+from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph, graph_of_config
 from bttlab.compiler.instruction import Bound, Instruction, Level, Register, at, encode
-from bttlab.compiler.lowering import Lowering, lower, lower_to_fit
+from bttlab.compiler.lowering import Lowering, lower
 from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
 from bttlab.compiler.timing import time_program
@@ -149,20 +147,14 @@ class ModelProgram(Program):
         Raises
         ------
         ProgramError
-            If they do not; the message names the bank and what would fit.
+            If they do not; the message names the bank.
         """
         if not self.has_space_for(optimizer):
-            raise ProgramError(f"the moments of {optimizer.name} {self._moments_message}")
-
-    @cached_property
-    def _moments_message(self) -> str:
-        model, bank, would_fit = self.model, MOMENTS[0], None
-        if isinstance(model.config, ModelConfig):
-            own_shapes = model.shapes != model.config.parameter_shapes()
-            fits = lambda one, whole: _fits(one, model.flow, whole, moments=True)  # noqa: E731
-            would_fit = what_fits(model.config, fits, own_shapes)
-        taken = f"take {model.layout.vectors} vectors of bank {bank}, which has {M.banks[bank].depth}"
-        return f"{taken}: choose sgd" + (f", or {would_fit}, everything else unchanged" if would_fit else "")
+            bank, vectors = MOMENTS[0], self.model.layout.vectors
+            raise ProgramError(
+                f"the moments of {optimizer.name} take {vectors} vectors of bank {bank}, which has "
+                f"{M.banks[bank].depth}: choose sgd, or {SMALLER_MODEL}"
+            )
 
 
 def checksum(image: np.ndarray) -> int:
@@ -237,23 +229,14 @@ def compile_program(
     Raises
     ------
     ProgramError
-        If the model does not fit the machine; the message names the bank and what would fit.
+        If the model does not fit the machine; the message names the bank.
     """
 
     def compiled(flow: Flow) -> ModelProgram:
         graph = graph_of_config(model, shapes) if isinstance(model, ModelConfig) else model.graph
         return _compiled(model, graph, flow, sums)
 
-    try:
-        return fastest(compiled, lengths) if flow == "auto" else compiled(flow)
-    except DoesNotFit as error:
-        if sums or not isinstance(model, ModelConfig):
-            raise
-        flows = CANDIDATES if flow == "auto" else (flow,)
-        would_fit = what_fits(model, lambda one, whole: any(_fits(one, f, whole) for f in flows), shapes is not None)
-        raise (
-            ProgramError(f"{error.what}: choose {would_fit}, everything else unchanged") if would_fit else error
-        ) from None
+    return fastest(compiled, lengths) if flow == "auto" else compiled(flow)
 
 
 def fastest(
@@ -321,25 +304,6 @@ def _as_emitted(model: Lowering) -> ModelProgram:
     if count > most:
         raise DoesNotFit(f"the program has {count} instructions, the machine takes {most}", "fewer encoders")
     return program
-
-
-def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool, moments: bool = False) -> bool:
-    """Return True if the banks have space for a model, and for its moments if asked; `whole`: if it has a program."""
-    try:
-        graph = graph_of_config(config)
-        if not whole:
-            model = Lowering(graph, flow, kept=0)
-            model.fit()
-            return model.has_moments >= moments
-        model = lower_to_fit(graph, flow, is_quick=True)
-        model.config = config
-        if model.has_moments < moments or len(model.forward) + len(model.backward) > M.PROGRAM_DEPTH:
-            return False
-        model.assign(ORDER_TOKENS)
-        _as_emitted(model).image()
-    except ProgramError:
-        return False
-    return True
 
 
 def _ranges(model: Lowering) -> list[Transfer]:

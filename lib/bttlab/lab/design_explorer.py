@@ -165,7 +165,7 @@ class DesignExplorer(Explorer):
         self._draw_machine(estimate)
         if estimate is None:
             return (
-                f"<b>{design}</b>: compiled, or refused with what would fit, within a minute …{working}",
+                f"<b>{design}</b>: compiled, or refused, within a minute …{working}",
                 "",
             )
         energy, seconds = estimate.energy_per_epoch, estimate.seconds_per_epoch
