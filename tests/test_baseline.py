@@ -57,7 +57,7 @@ def test_batches_have_one_length_and_train_on_their_mean_loss(corpus):
     model = ReferenceTrainer(TINY, seed=3)
     losses = [model.train(alike[n], Optimizer("sgd"), 1e-30)[0] for n in range(4)]
     assert record.measurement.losses[0] == pytest.approx(np.mean(losses), rel=1e-5)
-    assert record.batch == 4 and record.command.endswith("--batch 4 --modes eager")
+    assert record.batch == 4
     few = tiny_baseline("btt", "cpu", data=corpus, steps=5, batch=16)  # more than the corpus has of a length
     assert len(few.measurement.losses) == 5 and "batch 16" in few.label_of()
 
@@ -229,7 +229,6 @@ def test_command_line(tmp_path, capsys):
     assert main([*common, "--record", str(path), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record == Record.read(path).to_dict() and record["config"]["hidden_size"] == TINY.hidden_size
-    assert f"--encoders 1 --rank {TINY.linear_rank} " in record["command"]
     assert list(path.parent.iterdir()) == [path]
     assert main(common) == 0
     output = capsys.readouterr().out
@@ -256,10 +255,7 @@ def test_a_module_of_the_users_own_is_trained_as_it_is(corpus, tmp_path, monkeyp
     samples = encode(corpus.train, vocabulary, corpus, model)[order]
     losses = ReferenceTrainer(model).train(samples, Optimizer("sgd"), LEARNING_RATES["sgd"])
     np.testing.assert_allclose(record.measurement.losses, losses, rtol=1e-5)
-    assert f"--model net.py:{name} " in record.command and record.label_of().startswith(f"module, {name}, ")
-    assert main([*command, "--gpu", "RTX-3090", "--modelled", "--json"]) == 0
-    eager, graphs = json.loads(capsys.readouterr().out)["steps"]
-    assert eager["module"] == graphs["module"] == name and eager["kernels"] > 20
+    assert record.label_of().startswith(f"module, {name}, ")
     assert main([*command, "--device", "cpu", "--format", "btt"]) == 2
     assert "a module is trained as it is; leave --format out" in capsys.readouterr().err
 

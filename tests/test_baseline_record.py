@@ -38,8 +38,6 @@ def test_what_a_record_says(record):
     assert (record.format, record.flow, record.optimizer) == ("btt", "bidirectional", "sgd")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", record.date)
     assert re.fullmatch(r"[0-9a-f]{64}", record.corpus.sha256)
-    assert "--device cpu --format btt --encoders 1 --rank 2 --embedding-rank 2 " in record.command
-    assert " --data airline --steps 6 --warmup 3 --seed 0" in record.command
     assert record.machine.threads == 1 and len(record.machine.load_before) == 3
     mode = record.measurement
     assert mode.lower_quartile.value <= mode.median.value <= mode.upper_quartile.value

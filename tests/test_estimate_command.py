@@ -14,9 +14,8 @@ def run(capsys, *arguments):
 
 
 @pytest.mark.long
-def test_estimate_of_the_papers_models_on_atis(capsys, atis_lengths):
-    lengths = [f"{length}:{count}" for length, count in atis_lengths.items()]
-    code, out, _ = run(capsys, "estimate", "--encoders", "2", "4", "6", "--lengths", *lengths, "--json")
+def test_estimate_of_the_papers_models(capsys):
+    code, out, _ = run(capsys, "estimate", "--encoders", "2", "4", "6", "--data", "airline", "--json")
     values = json.loads(out)
     assert code == 0 and values["provenance"] == "modelled" and values["published"]["training_paper"]
     seconds = [one["seconds_per_epoch"]["value"] for one in values["estimates"]]
@@ -29,23 +28,14 @@ def test_estimate_of_the_papers_models_on_atis(capsys, atis_lengths):
 
 
 def test_estimate_for_people(capsys):
-    code, out, _ = run(capsys, "estimate", "--encoders", "2", "--lengths", "13", "--clock", "150", "--rank", "8")
+    code, out, _ = run(capsys, "estimate", "--encoders", "2", "--tokens", "13", "--clock", "150", "--rank", "8")
     assert code == 0
     for words in ("at 150 MHz", "modelled (u50-4), not measured", "UltraRAM", "energy an epoch, J", "4,478 samples"):
         assert words in out
 
 
-def test_lengths_are_a_mean_or_a_histogram(capsys):
-    means = []
-    for words in (["12.5"], ["12:100", "13:100"], ["13:100", "12:100"]):
-        code, out, _ = run(capsys, "estimate", "--encoders", "2", "--lengths", *words, "--json")
-        one = json.loads(out)["estimates"][0]
-        means.append((code, one["mean_length"], one["seconds_per_sample"]["value"]))
-    assert means[1] == means[2] and means[0] == pytest.approx(means[1], rel=1e-9)
-
-
 def test_an_optimizer_with_state(capsys):
-    _, out, _ = run(capsys, "estimate", "--encoders", "2", "--lengths", "13", "--optimizer", "adamw", "--json")
+    _, out, _ = run(capsys, "estimate", "--encoders", "2", "--tokens", "13", "--optimizer", "adamw", "--json")
     assert json.loads(out)["estimates"][0]["optimizer_state_bytes"] == 2 * 4 * 300288
 
 
@@ -54,13 +44,12 @@ def test_an_optimizer_with_state(capsys):
     [
         (["--encoders", "1", "--clock", "200", "20"], "a clock of 20 MHz"),
         (["--rank", "0"], "linear_rank is 0"),
-        (["--lengths", "x"], "--lengths x: give one mean"),
-        (["--lengths", "5:0"], "--lengths 5:0"),
+        (["--tokens", "0"], "lengths are 1 to 32"),
         (["--data", "no-such-corpus"], "no-such-corpus"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, message):
-    if not {"--lengths", "--data"} & set(arguments):
-        arguments = [*arguments, "--lengths", "13"]
+    if not {"--tokens", "--data"} & set(arguments):
+        arguments = [*arguments, "--tokens", "13"]
     code, out, err = run(capsys, "estimate", *arguments)
     assert code == 2 and not out and err.count("\n") == 1 and message in err

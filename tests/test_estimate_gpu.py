@@ -10,7 +10,6 @@ from torch import nn
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.run import FORMATS, MODULE
 from bttlab.baseline.step import Task
-from bttlab.cli import main
 from bttlab.compiler.trace import trace
 from bttlab.data import load_corpus
 from bttlab.estimate import gpu as gpu_model
@@ -109,32 +108,6 @@ def test_the_dashboards_modelled_gpu_says_so(short_airline):
     assert run.history[-1][3] == pytest.approx(sum(step.joules[1] for step in steps))
     assert (run.meter.provenance, run.memory["footprint"].provenance, run.time_provenance) == ("modelled",) * 3
     assert np.isfinite(run.losses).all() and len(run.losses) == 20
-
-
-def test_modelled_on_the_command_line(capsys):
-    assert main(["baseline", "--gpu", "RTX-3090", "--modelled", "--json"]) == 0
-    steps = json.loads(capsys.readouterr().out)["steps"]
-    assert [(one["format"], one["mode"]) for one in steps[:2]] == [("dense", "eager"), ("dense", "graphs")]
-    assert len(steps) == 6 and all(one["joules"]["provenance"] == "modelled" for one in steps)
-    assert main(["baseline", "--gpu", "3090", "--modelled", "--format", "btt"]) == 0
-    assert "modelled, not measured" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--gpu", "RTX-3090"], "--modelled is missing"),
-        (["--modelled"], "--gpu is missing"),
-        (["--modelled", "--gpu", "RTX-309"], "GPU 'RTX-309' is not in the table of GPUs: the nearest is RTX-3090"),
-        (["--modelled", "--gpu", "A100", "--format", "cp"], "format 'cp': choose one of dense, tt, btt"),
-        (["--modelled", "--gpu", "A100", "--device", "cuda"], "--device belongs to a measured baseline"),
-        (["--device", "cpu"], "--format is missing"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(capsys, words, message):
-    code = main(["baseline", *words])
-    captured = capsys.readouterr()
-    assert code == 2 and not captured.out and captured.err.count("\n") == 1 and message in captured.err
 
 
 def test_the_savings_are_the_ratios_of_equal_utterances(sample):

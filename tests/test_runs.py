@@ -12,7 +12,7 @@ import tiny_runs
 from bttlab.cli import main
 from bttlab.lab import RunBrowser
 from bttlab.runs import CheckpointStore, Control, RunRecord, find_run, read_run, remember, runs_table, tensors_digest
-from bttlab.runs.curves import MOST_LINES, even, read_curves, stretches
+from bttlab.runs.curves import MOST_LINES, read_curves, stretches
 from bttlab.runs.lock import run_lock
 from bttlab.runs.metrics import METRICS
 from bttlab.runs.record import RUN_FILE
@@ -164,16 +164,6 @@ def test_stretches_keep_the_mean():
     found = stretches(losses)
     assert len(found) == 100 and np.mean(found) == losses.mean() and found[0] == 4.5
     assert stretches(losses[:3]) == [0, 1, 2] and stretches(losses[:0]) == []
-
-
-def test_a_curve_of_unequal_parts_is_averaged_over_equal_ones():
-    """Parts of one sample after parts of ten would look noisier."""
-    losses = np.random.default_rng(0).normal(size=60)
-    parts = [losses[i : i + 10].mean() for i in range(0, 30, 10)] + losses[30:].tolist()
-    ends, found = even([10, 20, 30, *range(31, 61)], parts)
-    assert ends == [10, 20, 30, 40, 50, 60]
-    np.testing.assert_allclose(found, losses.reshape(6, 10).mean(1))
-    assert even([5, 10], [1.0, 3.0]) == ([5, 10], [1.0, 3.0])
 
 
 # --- the table

@@ -122,9 +122,7 @@ class Record:
 
     version: int  # of this layout
     date: str  # when it ended, UTC
-    # bttlab, command: version, and the command line that repeats it, places left out
-    bttlab: str
-    command: str
+    bttlab: str  # its version
     machine: Machine
     format: str  # "dense", "tt", "btt", "module"
     flow: str | None  # order of contraction; None for dense
@@ -142,6 +140,7 @@ class Record:
     skipped: dict[str, str]  # modes that gave no measurement, and why
     best: str  # the mode with the lowest median
     batch: int = 1  # samples per step, all of one length
+    command: str = ""  # of older records: the command line that repeats it
 
     def __post_init__(self) -> None:
         if self.best not in self.modes:

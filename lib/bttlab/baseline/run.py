@@ -31,10 +31,6 @@ from bttlab.util.quantities import Quantity
 # Name of a baseline -> format of the model and flow of its TT layers
 FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}
 MODULE = "module"  # name of the baseline of a module of the user's own
-SIZES = {  # options of a model, and fields of ModelConfig
-    **{"rank": "linear_rank", "embedding-rank": "embedding_rank", "hidden-size": "hidden_size", "heads": "heads"},
-    **{"sequence-length": "sequence_length", "vocabulary": "vocabulary_size"},
-}
 MOST_STEPS = 10**7
 MOST_SAMPLES = 4096  # in a batch
 COMPARED_STEPS = 50  # of a mode with eager: later on, differences of rounding have grown
@@ -188,20 +184,10 @@ def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> 
     if not measured:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise BaselineError(f"no mode gave a measurement ({reasons}); nothing is recorded")
-    command = (
-        f"bttlab baseline --device {setting.device} {_model(config, setting.format)} "
-        f"--data {corpus.name} --steps {steps} --warmup {setting.warmup} --seed {seed} "
-        f"--lr {setting.learning_rate:g} --threads {torch.get_num_threads()}"
-    )
-    if setting.batch > 1:
-        command += f" --batch {setting.batch}"
-    if setting.modes is not None:
-        command += f" --modes {' '.join(names)}"
     return Record(
         version=VERSION,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         bttlab=bttlab.__version__,
-        command=command,
         machine=machine_of(where, load_before),
         format=setting.format,
         flow=flow,
@@ -336,17 +322,6 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
         device=on_device,
         energy=energy,
     )
-
-
-def _model(config: ModelConfig | ModuleConfig, format: str) -> str:
-    """Return the options that name a model; sizes where they are not the defaults. The record has all of it."""
-    if isinstance(config, ModuleConfig):
-        return f"--model {config.module}"
-    options = {"encoders": config.encoders}
-    options |= {name: getattr(config, field) for name, field in SIZES.items()}
-    usual = {name: getattr(ModelConfig, field) for name, field in SIZES.items()}
-    sizes = [f"--{name} {value}" for name, value in options.items() if value != usual.get(name)]
-    return " ".join([f"--format {format}", *sizes])
 
 
 def _release(device: torch.device) -> None:

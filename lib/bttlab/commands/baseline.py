@@ -1,4 +1,4 @@
-"""Train the same model with PyTorch on a GPU or CPU and record time, memory and energy; or model them for a GPU."""
+"""Train the same model with PyTorch on a GPU or CPU and record time, memory and energy."""
 
 import argparse
 from functools import partial
@@ -14,14 +14,8 @@ MOST_THREADS = 1024
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     formats = "dense; tt: tensor, contracted right to left; btt: tensor, bi-directional"
-    add(
-        "--format",
-        metavar="dense|tt|btt",
-        help=f"{formats}; with --modelled by default all; not for a module of your own",
-    )
+    add("--format", metavar="dense|tt|btt", help=f"{formats}; not for a module of your own")
     add("--device", metavar="cuda|cpu", help="where to train; CUDA_VISIBLE_DEVICES chooses among GPUs")
-    add("--modelled", action="store_true", help="train nothing: model a step on --gpu, eager and in CUDA graphs")
-    add("--gpu", metavar="NAME", help="with --modelled: a GPU of data/gpus.json, as RTX-3090")
     models.add_model(parser)
     add("--data", default="airline", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder")
     add("--steps", type=int, default=500, metavar="N", help="steps to measure (default: 500)")
@@ -36,73 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    if options.modelled or options.gpu is not None:
-        return _modelled(options)
     for name in ("device",) if models.is_module(options) else ("format", "device"):
         if getattr(options, name) is None:
             raise BttlabError(f"--{name} is missing; see bttlab baseline --help")
-    return _measured(options)
-
-
-def _modelled(options: argparse.Namespace) -> Outcome:
-    from rich.table import Table
-
-    from bttlab.baseline.gpus import find_gpu
-    from bttlab.baseline.modes import EXECUTION_MODES
-    from bttlab.baseline.run import FORMATS
-    from bttlab.data import load_corpus
-    from bttlab.data.epoch import EPOCH_SAMPLES
-    from bttlab.estimate.gpu import model_step, typical_sample
-
-    for name, value in (("--modelled", options.modelled), ("--gpu", options.gpu)):
-        if not value:
-            raise BttlabError(f"{name} is missing: --gpu NAME --modelled go together")
-    for name, unset in {"device": None, "record": None, "modes": None, "batch": 1}.items():
-        if getattr(options, name) != unset:
-            raise BttlabError(f"--{name} belongs to a measured baseline: leave it out with --modelled")
-    gpu, config, format = find_gpu(options.gpu), *_model(options)
-    sample = typical_sample(load_corpus(options.data), config)
-    steps = [
-        model_step(gpu, format, mode, config, sample)
-        for format in ([format] if format else FORMATS)
-        for mode in EXECUTION_MODES
-    ]
-    table = Table(
-        title=f"{gpu.gpu}, {config.title}, an utterance of {steps[0].tokens} tokens",
-        caption=f"modelled, not measured; low to high. An epoch is {EPOCH_SAMPLES:,} such steps",
-    )
-    for name in ("format", "mode", "kernels", "ms a step", "W", "s an epoch", "J an epoch", "MB held"):
-        table.add_column(name, justify="left" if name in ("format", "mode") else "right")
-    for one in steps:
-        table.add_row(
-            one.format,
-            one.mode,
-            str(one.kernels),
-            _band(one.seconds, 1e3),
-            _band(one.watts),
-            f"{EPOCH_SAMPLES * one.seconds[1]:.3g}",
-            _band(one.joules, EPOCH_SAMPLES),
-            f"{one.process_bytes[1] / 1e6:,.0f}",
-        )
-    return Outcome({"gpu": vars(gpu), "steps": [one.to_dict() for one in steps]}, table)
-
-
-def _model(options: argparse.Namespace) -> tuple:
-    """Return the model and the name of its baseline, if that is one."""
-    from bttlab.baseline.run import MODULE
-
-    if not models.is_module(options):
-        return models.model_of(options), options.format
-    return models.module_of(options, options.seed), options.format or MODULE
-
-
-def _band(values: tuple[float, float, float], scale: float = 1.0) -> str:
-    scaled = [scale * value for value in values]
-    low, middle, high = (f"{value:,.0f}" if value >= 100 else f"{value:.2g}" for value in scaled)
-    return f"{middle} ({low} to {high})"
-
-
-def _measured(options: argparse.Namespace) -> Outcome:
     import torch
 
     from bttlab.baseline import BaselineError, BaselineSetting, Listener, run_baseline
@@ -126,6 +56,15 @@ def _measured(options: argparse.Namespace) -> Outcome:
     if options.record is not None:
         record.write(options.record)
     return Outcome(record.to_dict(), _text(record))
+
+
+def _model(options: argparse.Namespace) -> tuple:
+    """Return the model and the name of its baseline, if that is one."""
+    from bttlab.baseline.run import MODULE
+
+    if not models.is_module(options):
+        return models.model_of(options), options.format
+    return models.module_of(options, options.seed), options.format or MODULE
 
 
 def _text(record) -> str:

@@ -1,19 +1,11 @@
 """Estimate what training takes of a U50: on-chip memory, resources, cycles, time, power and energy. All modelled."""
 
 import argparse
-import re
 from typing import Any
 
 from bttlab.commands import Outcome, models
 from bttlab.data.epoch import EPOCH_SAMPLES
-from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import say
-
-MOST_SAMPLES = 10**7
-LENGTHS_HELP = (
-    f"instead of a corpus: the mean of {EPOCH_SAMPLES:,} samples' real tokens, as 13 or 12.5, or a histogram of them, "
-    "as 8:1000 13:2500"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=int, default=1, metavar="N", help="samples of an update (default: 1)")
     data = parser.add_mutually_exclusive_group()
     data.add_argument("--data", metavar="NAME|PATH", help="corpus whose training split is an epoch (default: airline)")
-    data.add_argument("--lengths", nargs="+", metavar="MEAN|L:N", help=LENGTHS_HELP)
+    data.add_argument(
+        "--tokens", type=int, metavar="T", help=f"instead of a corpus: {EPOCH_SAMPLES:,} samples of T real tokens"
+    )
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -75,31 +69,12 @@ def _at_clocks(estimate: Any, clocks: list[int]) -> dict[str, Any]:
 
 def _lengths(options: argparse.Namespace, model: Any) -> tuple[str, dict[int, int]]:
     """Return an epoch in words, and its samples by their real tokens."""
-    if options.lengths:
-        return " ".join(options.lengths), parse_lengths(options.lengths)
+    if options.tokens is not None:
+        return f"{options.tokens} tokens", {options.tokens: EPOCH_SAMPLES}
     from bttlab.data import epoch_lengths, load_corpus
 
     corpus = load_corpus(options.data or "airline", "unk")
     return f"{corpus.name}, training split", epoch_lengths(corpus, model.sequence_length)
-
-
-def parse_lengths(words: list[str]) -> dict[int, int]:
-    """Return the histogram that --lengths means; BttlabError if it is neither a mean nor a histogram."""
-    if len(words) == 1 and re.fullmatch(r"\d+(\.\d+)?", words[0]):
-        mean = float(words[0])
-        longer = round((mean - int(mean)) * EPOCH_SAMPLES)
-        histogram = {int(mean): EPOCH_SAMPLES - longer, int(mean) + 1: longer}
-        return {length: count for length, count in histogram.items() if count}
-    histogram: dict[int, int] = {}
-    for word in words:
-        match = re.fullmatch(r"(\d+):(\d+)", word)
-        if match is None or not 0 < int(match[2]) <= MOST_SAMPLES:
-            raise BttlabError(
-                f"--lengths {word}: give one mean, as 13, or pairs LENGTH:SAMPLES, as 8:1000 13:2500, of up to "
-                f"{MOST_SAMPLES:,} samples"
-            )
-        histogram[int(match[1])] = histogram.get(int(match[1]), 0) + int(match[2])
-    return histogram
 
 
 def _text(estimates: list, clocks: list[int], epoch: str) -> Any:

@@ -18,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_model(parser)
     models.add_flow(parser)
     add("--tokens", type=int, metavar="T", help="length of the sample that is looked at (default: 13)")
-    add("--data", metavar="NAME|PATH", help="say what an epoch of this corpus' training split takes")
     add("--list", action="store_true", help="list every instruction")
     add("--layer", metavar="NAME", help="list one layer's instructions, and its cycles: encoders.0.query")
     add("--check", action="store_true", help="look for hazards at every length; exit code 1 if there are any")
@@ -32,7 +31,6 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.compiler.profile import busy_shares, layer_of
     from bttlab.compiler.program import TYPICAL_TOKENS, compile_program
     from bttlab.compiler.timing import time_program
-    from bttlab.data import epoch_lengths, load_corpus
     from bttlab.estimate.profile import cycles_by_layer
     from bttlab.model.choices import OPTIMIZERS
     from bttlab.model.config import Optimizer
@@ -43,9 +41,7 @@ def run(options: argparse.Namespace) -> Outcome:
         raise BttlabError(f"--tokens {tokens}: a sample has 2 to {model.sequence_length} tokens, [CLS] included")
     if options.gantt is not None and options.gantt.suffix != ".png":
         raise BttlabError(f"--gantt {options.gantt}: the picture is a PNG; give a name that ends in .png")
-    corpus = None if options.data is None else load_corpus(options.data, "unk")
-    samples = None if corpus is None else epoch_lengths(corpus, model.sequence_length)
-    program = compile_program(model, flow=options.flow, lengths=samples)
+    program = compile_program(model, flow=options.flow)
     names = list(dict.fromkeys(map(layer_of, program.sample)))
     if options.layer not in (None, *names):
         last = "" if models.is_module(options) else f"; N is 0 to {model.encoders - 1}"
@@ -71,8 +67,6 @@ def run(options: argparse.Namespace) -> Outcome:
         "cycles_by_stage": _by_stage(shares),
         "cycles_by_layer": [{"stage": s, "layer": layer, "cycles": count} for (s, layer), count in shares.items()],
     }
-    if corpus is not None:
-        data["epoch"] = _epoch(corpus.name, samples, program)
     if options.layer is not None:
         own = {stage: count for (stage, layer), count in shares.items() if layer == options.layer}
         data["layer"] = {"name": options.layer, "cycles_by_stage": own}
@@ -106,20 +100,6 @@ def _told(names: list[str]) -> str:
 def _by_stage(shares: Mapping[tuple[str, str], int]) -> dict[str, int]:
     stages = {stage: sum(n for (of, _), n in shares.items() if of == stage) for stage in STAGES}
     return {stage: cycles for stage, cycles in stages.items() if cycles}
-
-
-def _epoch(corpus: str, lengths: dict[int, int], program: Any) -> dict[str, Any]:
-    """Cycles and seconds of a corpus' training split, one sample after the other."""
-    from bttlab.compiler.machine import M
-    from bttlab.compiler.timing import time_program
-
-    cycles = sum(count * time_program(program.sample, length).cycles for length, count in lengths.items())
-    return {
-        "corpus": corpus,
-        "samples": sum(lengths.values()),
-        "cycles": cycles,
-        "seconds": {"value": cycles / (M.CLOCK_MHZ * 1e6), "unit": "s", "provenance": "modelled"},
-    }
 
 
 def _check(program: Any, model: Any) -> dict[str, Any]:
@@ -182,12 +162,6 @@ def _text(data: dict[str, Any], name: str) -> str:
         "the 12 largest by layer",
         [(f"{STAGES[one['stage']]} {one['layer']}", f"{one['cycles']:,}") for one in layers],
     )
-    if "epoch" in data:
-        epoch = data["epoch"]
-        rows(
-            f"an epoch of {epoch['corpus']}, {epoch['samples']:,} samples",
-            [("cycles", f"{epoch['cycles']:,}"), ("seconds", f"{epoch['seconds']['value']:.2f}")],
-        )
     lines = [line for name, listing in data.get("list", {}).items() if listing for line in (f"{name}:", *listing)]
     # Lines of a listing are not broken, so all is plain text.
     console = Console(force_terminal=False)

@@ -20,6 +20,7 @@ OPTIONS = (
     *("data", "recipe", "epochs", "samples", "optimizer", "batch_size", "learning_rate", "seed"),
     *("flow", "device", "overlay", "unknown_labels", "keep"),
 )
+CHANGEABLE = ("epochs", "learning_rate", "device", "overlay", "keep", "data")  # of a run that is resumed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,9 +138,10 @@ def _resumed(options: argparse.Namespace, given: dict):
         raise BttlabError(f"--resume {folder} and --out {options.out} name two folders; leave --out out")
     if "data" in given:
         given["data"] = _absolute(given["data"])
-    if options.model is not None:
-        raise BttlabError(f"--model {options.model}: a run that is resumed keeps its model; leave --model out")
-    given |= given.pop("rank", {})
+    for name in ("model", *OPTIONS):
+        if getattr(options, name) is not None and name not in CHANGEABLE:
+            option = f"--{name.replace('_', '-')}"
+            raise BttlabError(f"{option}: a run continues as it began; leave {option} out, or start another run")
     return resume_run(folder, given, options.trust)
 
 

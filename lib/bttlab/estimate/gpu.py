@@ -29,7 +29,6 @@ from bttlab.util.places import ROOT
 MODEL_VERSION = "gpu-3"
 CALIBRATION = ROOT / "data" / "cost" / "gpu_model.json"
 COUNTED = ROOT / "data" / "gpu_kernels.json"  # of the paper's smallest model, written by tools/gpu_kernels.py
-BOUNDS = ("low", "value", "high")
 # Seconds a kernel takes at least. Eager: the host's launch, as fitted to the runs that other projects published; the
 # ends are the fits without one of them (docs/cost.md). In a CUDA graph some microseconds: a kernel of 2.9 µs was
 # published to take 3.4 there (NVIDIA's "Getting Started with CUDA Graphs", 2019); the band is an engineering estimate.
@@ -78,21 +77,6 @@ class Modelled:
     joules: tuple[float, float, float]
     process_bytes: tuple[float, float, float]  # what the process holds: context, workspace, tensors in whole segments
     tensor_bytes: float  # the most that tensors hold, counted
-
-    @property
-    def label(self) -> str:
-        return f"{self.format}, {self.model.short_name}, {self.gpu}, {self.mode} (modelled)"
-
-    def to_dict(self) -> dict:
-        """Return JSON-ready values, each figure with its unit, provenance and model."""
-        record = {"gpu": self.gpu, "format": self.format, "mode": self.mode, **self.model.identity}
-        record |= {"tokens": self.tokens, "kernels": self.kernels}
-        for name, unit in (("seconds", "s"), ("watts", "W"), ("joules", "J"), ("process_bytes", "bytes")):
-            band = dict(zip(BOUNDS, getattr(self, name), strict=True))
-            record[name] = band | {"unit": unit, "provenance": "modelled", "model": MODEL_VERSION}
-        counted = {"provenance": "modelled", "model": "tensors of the step, counted on a CPU"}
-        record["tensor_bytes"] = {"value": self.tensor_bytes, "unit": "bytes", **counted}
-        return record
 
 
 class _Counter(TorchDispatchMode):

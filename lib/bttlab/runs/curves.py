@@ -1,6 +1,5 @@
 """The curves of a run."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,24 +29,6 @@ def stretches(losses: np.ndarray) -> list[float]:
     return [float(part.mean()) for part in parts if len(part)]
 
 
-def even(ends: Sequence[float], losses: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return a curve in parts as long as its longest: means of unequal parts look noisier where they are short.
-
-    Parameters
-    ----------
-    ends : sequence of float
-        Samples trained on at the end of each part.
-    losses : sequence of float
-        Mean of each.
-    """
-    lengths = np.diff(np.asarray(ends, np.float64), prepend=0.0)
-    if len(lengths) < 2 or lengths.max() < 1.5 * lengths.min() or not np.isfinite(losses).all():
-        return list(ends), list(losses)
-    edges = np.linspace(0, ends[-1], int(ends[-1] / lengths.max()) + 1)
-    sums = np.interp(edges, [0, *ends], np.concatenate([[0.0], np.cumsum(lengths * losses)]))
-    return edges[1:].tolist(), (np.diff(sums) / np.diff(edges)).tolist()
-
-
 def read_curves(folder: Path) -> Curves:
     """Return the curves of a training; empty if there are none."""
     try:
@@ -67,5 +48,4 @@ def read_curves(folder: Path) -> Curves:
             for name in SCORES:
                 value = line["dev"].get(name)
                 curves.scores[name].append(np.nan if value is None else value)
-    curves.samples, curves.losses = even(curves.samples, curves.losses)
     return curves

@@ -507,7 +507,7 @@ def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bo
     Parameters
     ----------
     changes : mapping, optional
-        As `RunSettings.changed` takes them.
+        Fields of `RunSettings`: epochs, learning rate, device, overlay, kept checkpoints and the place of the corpus.
     trust : bool
         As for `bttlab.runs.module.model_of_run`.
 
@@ -516,14 +516,14 @@ def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bo
     CheckpointError
         If there is no sound checkpoint.
     RunError
-        If the changes make another run of it, or the corpus is not the one it was started on.
+        If more epochs are done, or the corpus is not the one it was started on.
     bttlab.data.CorpusError
         If the corpus cannot be read.
     """
     folder = Path(folder)
     store = CheckpointStore(folder)
     checkpoint, warning = store.load()
-    settings = checkpoint.settings.changed(changes or {})
+    settings = replace(checkpoint.settings, **changes or {})
     if settings.epochs < checkpoint.epochs_done:
         raise RunError(
             f"--epochs {settings.epochs}: {checkpoint.epochs_done} are done already; give at least that many"

@@ -16,7 +16,6 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.settings import RecordError, from_values, settings
 
 MODEL_KEYS = [one.name for one in fields(ModelConfig)]
-_OPTIONS = {"linear_rank": "rank", "ranks": "rank"}  # the command's, where fields are called otherwise
 LARGEST_RATE = 3.4e38  # that FP32 holds
 Model = Annotated[
     InstanceOf[ModelConfig] | InstanceOf[ModuleConfig],
@@ -100,40 +99,6 @@ class RunSettings:
         known = {field.name for field in fields(Augmentation)}
         augmentation = {key: value for key, value in values.get("augmentation", {}).items() if key in known or value}
         return from_values(cls, values | {"augmentation": augmentation})
-
-    def changed(self, changes: Mapping[str, Any]) -> "RunSettings":
-        """Return the settings to continue a run with.
-
-        Parameters
-        ----------
-        changes : mapping
-            Of fields, of the model's fields, "optimizer" (by name) and "vocabulary". Epochs, learning rate, device,
-            overlay, kept checkpoints and the place of the corpus may differ from the run's; the others may only repeat
-            it.
-
-        Raises
-        ------
-        RunError
-            If another run would come of it.
-        """
-        fixed = {name: getattr(self.config, name, None) for name in MODEL_KEYS}
-        fixed |= {"vocabulary": self.config.vocabulary_size, "optimizer": self.optimizer.name}
-        fixed["batch_size"] = self.optimizer.batch_size
-        fixed |= {name: getattr(self, name) for name in ("seed", "samples", "unknown_labels", "recipe", "flow")}
-        for name, before in fixed.items():
-            if name in changes and changes[name] != before:
-                option = "--" + _OPTIONS.get(name, name).replace("_", "-")
-                raise RunError(
-                    f"{option} {_brief(changes[name])}: the run has {_brief(before)}, and a run continues as it began; "
-                    f"leave {option} out, or start another run"
-                )
-        return replace(self, **{name: value for name, value in changes.items() if name not in fixed})
-
-
-def _brief(value: Any) -> str:
-    if isinstance(value, tuple):
-        value = ",".join(f"{name}={rank}" for name, rank in value)
-    return "none" if value in (None, "") else str(value)
 
 
 @settings(RecordError)
