@@ -1,17 +1,12 @@
 """The record of accuracies: what is collected, and that the page shows what the record holds."""
 
 import json
-from statistics import mean, stdev
+from statistics import mean
 
 import accuracy
 import pytest
 
 from tiny_runs import train, write_corpus
-
-from conftest import ROOT
-
-RECORDS = sorted((ROOT / "data" / "accuracy").glob("*.json"))
-LINKED = ("atis_ablation", "atis_batches", "atis_dense", "snips_folds")  # the page concludes from them without a table
 
 
 @pytest.fixture(scope="module")
@@ -70,45 +65,3 @@ def test_an_unfinished_run_is_one_line(tmp_path, capsys):
     (tmp_path / "x.json").write_text("{}")
     assert accuracy.main(["collect", str(tmp_path / "x.json"), "--record", str(tmp_path / "r")]) == 2
     assert "has no scores of the test split" in capsys.readouterr().err and not (tmp_path / "r").exists()
-
-
-def test_the_page_shows_published_scores(capsys):
-    path = ROOT / "data" / "published_scores.json"
-    assert accuracy.main(["table", str(path)]) == 0
-    found, page = capsys.readouterr().out, (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    ours = []
-    for record, recipe in (("atis", "atis_long"), ("snips_decoded", "snips")):
-        runs = json.loads((ROOT / "data" / "accuracy" / f"{record}.json").read_text())["runs"]
-        tests = [run["test"] for run in runs if run["recipe"] == recipe and run["encoders"] == 2]
-        ours.append(" / ".join(f"{100 * mean(test[name] for test in tests):.1f}" for name in accuracy.SCORES))
-    assert found + f"| 2-ENC tensor, `atis_long`, `snips` (measured) | no | {ours[0]} | {ours[1]} |" in page
-
-
-def test_the_recipe_shows_what_is_lost_without_each_part():
-    record = json.loads((ROOT / "data" / "accuracy" / "atis_ablation.json").read_text(encoding="utf-8"))
-    frames = {run["recipe"]: f"{100 * run['test']['frame_accuracy']:.1f}" for run in record["runs"]}
-    lines = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8").splitlines()
-    parts = ("slot substitution", "word classes", "word dropout", "label smoothing")
-    shown = [next(line for line in lines if line.startswith(f"| {part}")).split(" | ")[-1] for part in parts]
-    assert shown == [f"{frames[f'no_{part.split()[-1]}']} |" for part in parts]
-    text = " ".join(lines)
-    assert f"With all parts it is {frames['full']} %" in text and f"(beta2 0.999) it is {frames['plain']} %" in text
-
-
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
-def test_the_page_shows_what_the_record_holds(path):
-    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    if path.stem in LINKED:
-        assert f"(../data/accuracy/{path.name})" in page
-    else:
-        table = accuracy.table(json.loads(path.read_text(encoding="utf-8")))
-        assert set(table.splitlines()) <= set(page.splitlines())
-
-
-def test_the_readme_has_the_recorded_scores():
-    runs = json.loads((ROOT / "data" / "accuracy" / "atis.json").read_text())["runs"]
-    tests = [run["test"] for run in runs if (run["encoders"], run["recipe"]) == (2, "atis_long")]
-    (row,) = (line for line in (ROOT / "README.md").read_text().splitlines() if "--recipe atis_long" in line)
-    scores = [[100 * test[name] for test in tests] for name in ("intent_accuracy", "slot_f1")]
-    cells = [f"{mean(values):.1f} ± {stdev(values):.1f} %" for values in scores]
-    assert len(tests) == 10 and "ten seeds" in row and row.endswith(f"| {' | '.join(cells)} |")

@@ -102,19 +102,6 @@ def test_an_environment_of_a_wheelhouse_is_made_once_and_kept_up_to_date(project
     assert not (project.folder / ".venv" / "kept").exists()  # made again, for that Python
 
 
-def test_what_is_not_whole_is_no_environment(project):
-    """A package that is not the lock's, and a folder of the user's."""
-    with zipfile.ZipFile(project.house / "locked-1-py3-none-any.whl", "a") as wheel:
-        wheel.writestr("more.py", "")
-    done = project.make()
-    assert done.returncode == 2 and "hash" in done.stderr.lower()
-    assert project.make().returncode == 2  # not taken for whole
-    shutil.rmtree(project.folder / ".venv")
-    (project.folder / ".venv").mkdir()
-    (project.folder / ".venv" / "thesis.tex").touch()
-    assert project.make().returncode == 2 and (project.folder / ".venv" / "thesis.tex").exists()
-
-
 def _find(*arguments: str, path: str = os.environ["PATH"], home: str = "/nowhere") -> subprocess.CompletedProcess:
     variables = {"PATH": path, "HOME": home}
     return subprocess.run([ROOT / "tools" / "find_python", *arguments], env=variables, capture_output=True, text=True)

@@ -2,7 +2,6 @@
 
 import gc
 import io
-import threading
 import time
 import weakref
 from dataclasses import replace
@@ -229,20 +228,6 @@ def test_the_mouse_shows_values_in_all_panels_with_the_same_axis(board_of):
 
 
 @pytest.mark.long
-def test_a_panel_that_the_user_has_zoomed_stays_as_it_is(board_of):
-    board = board_of(PretendTrainer())
-    board.start()
-    board.wait()
-    board._figure.loss.set(xlim=(10, 20), ylim=(0, 0.5))
-    board.start()
-    board.wait()
-    assert (board._figure.loss.get_xlim(), board._figure.loss.get_ylim()) == ((10, 20), (0, 0.5))
-    assert board._figure.energy.get_xlim() == (0, 300)
-    board._view["across"].value = "time"
-    assert board._figure.loss.get_xlim()[0] == 0
-
-
-@pytest.mark.long
 def test_a_modelled_energy_is_drawn_with_its_band(board_of):
     meter = EnergyMeter("modelled", "a model")
     meter.advance = lambda samples, seconds: meter.add(*(len(samples) * np.array([1.0, 2.0, 5.0])))
@@ -253,16 +238,6 @@ def test_a_modelled_energy_is_drawn_with_its_band(board_of):
     assert (count, *joules) == (300, 300.0, 600.0, 1500.0)
     (path,) = board._figure.energy.collections[0].get_paths()
     assert path.vertices[:, 1].max() == 1500.0 < board._figure.energy.get_ylim()[1]
-
-
-@pytest.mark.long
-def test_the_runs_in_words(board_of):
-    board = board_of(PretendTrainer(), meter=PowerMeter(lambda: 40.0, "a meter"))
-    board._ipython_display_()
-    board.start()
-    board.wait()
-    assert "J so far (measured: a meter)" in board._status.value and "time and energy measured" in _names(board)[0]
-    assert "finished after 300 of 300 samples" in board._words.value and "slot F1 100.0 %" in board._words.value
 
 
 def test_only_buttons_that_do_something_can_be_pressed(board_of):
@@ -320,23 +295,6 @@ def test_what_the_user_did_is_marked_below_the_loss(board_of):
     assert [text.get_text() for text in board._figure.loss.get_legend().get_texts()] == ["pause"]
     board.clear()
     assert board._figure.loss.get_legend() is None
-
-
-@pytest.mark.long
-def test_scoring_is_said(board_of):
-    scoring = threading.Event()
-
-    class Slow(PretendTrainer):
-        def predict(self, samples):
-            assert scoring.wait(SAVED)
-            return super().predict(samples)
-
-    board = board_of(Slow())
-    board.start()
-    assert until(lambda: "running, scoring the dev split" in board._status.value)
-    scoring.set()
-    board.wait()
-    assert "scoring" not in board._status.value and not board.runs[0].is_evaluating
 
 
 def test_the_history_of_a_long_run_stays_short():
@@ -418,18 +376,6 @@ def test_continue_after_a_fault_begins_with_the_last_good_parameters(board_of):
     board.wait()
     assert run.state == "finished" and (520, "back") in run.marks
     np.testing.assert_array_equal(run.losses[520:], (1.0 / np.arange(good + 1, good + 81)).astype(np.float32))
-
-
-@pytest.mark.long
-def test_parameters_with_a_high_loss_are_not_good(board_of):
-    board = board_of(PretendTrainer(), samples=400)
-    board.start()
-    board.wait()
-    (run,) = board.runs
-    assert run.good == 300
-    run._add(np.full(400, 9, np.float32), 1.0)
-    run._keep_good()
-    assert run.good == 300
 
 
 @pytest.mark.long

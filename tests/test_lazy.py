@@ -6,8 +6,6 @@ from importlib import import_module
 
 import pytest
 
-import bttlab.lab
-from bttlab.util.lazy import later
 from subprocess_env import environment
 
 from conftest import ROOT
@@ -41,10 +39,6 @@ def test_every_name_of_a_stub_is_there(stub):
         package.no_such_name  # noqa: B018
 
 
-def test_the_lab_has_names_of_its_own_of_bttlabs_plugins_and_of_other_packages():
-    assert {"Dashboard", "check", "CostExplorer"} <= {*dir(bttlab.lab)}
-
-
 @pytest.mark.parametrize(("asked", "threads"), [({}, 1), pytest.param({"OMP_NUM_THREADS": "2"}, 2, marks=LONG)])
 def test_a_notebook_has_one_thread_of_pytorch_unless_asked(asked, threads):
     code = (
@@ -55,13 +49,6 @@ def test_a_notebook_has_one_thread_of_pytorch_unless_asked(asked, threads):
     clean = {name: value for name, value in environment().items() if not name.endswith("_NUM_THREADS")}  # of Dask, too
     done = subprocess.run([sys.executable, "-c", code], env=clean | asked, capture_output=True, text=True, check=True)
     assert int(done.stdout) == threads
-
-
-def test_later_is_over_when_it_is_over():
-    before = list(sys.meta_path)
-    with pytest.raises(ModuleNotFoundError), later("bttlab.nowhere"):
-        import bttlab.nowhere  # noqa: F401
-    assert sys.meta_path == before
 
 
 @pytest.mark.long

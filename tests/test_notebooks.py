@@ -70,12 +70,3 @@ def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)\)", prose):
         if "://" not in target:
             assert (FOLDER / target).exists(), target
-
-
-@every_notebook
-def test_ends_with_what_was_learned_the_points_and_the_next_one(path):
-    *_, summary, last = nbformat.read(path, as_version=4).cells
-    assert summary.source.startswith("## What you have learned\n") and len(re.findall(r"(?m)^- ", summary.source)) == 3
-    assert last.source.endswith(f'show_points("{path.stem[:2]}")')
-    following = NOTEBOOKS[(NOTEBOOKS.index(path) + 1) % len(NOTEBOOKS)]
-    assert f"]({following.name})" in summary.source.rpartition("Next: ")[2]

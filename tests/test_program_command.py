@@ -2,15 +2,12 @@
 
 import functools
 import json
-import struct
 
 import pytest
 
 from bttlab.cli import main
 from bttlab.compiler import program
 from bttlab.compiler.hazards import Hazard
-
-from conftest import ROOT
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,24 +73,6 @@ def test_one_layer_alone(capsys):
     assert 0 < len(found) < sum(data["sections"].values())
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("rank", "alone"), [("12", False), ("16", True)])
-def test_who_trains_it(capsys, rank, alone):
-    arguments = ("--encoders", "5", "--rank", rank, "--flow", "auto")
-    _, out, _ = run(capsys, *arguments)
-    assert ("SGD alone trains this model" in out) == alone
-    _, out, _ = run(capsys, *arguments, "--json")
-    assert json.loads(out)["optimizers"] == (["sgd"] if alone else ["sgd", "momentum", "adamw"])
-
-
-def test_the_picture(capsys, tmp_path):
-    code, out, _ = run(capsys, "--encoders", "1", "--gantt", str(tmp_path / "who.png"))
-    image = (tmp_path / "who.png").read_bytes()
-    assert code == 0 and "who.png: unit timeline" in out
-    width, height = struct.unpack(">II", image[16:24])
-    assert image[:4] == b"\x89PNG" and width > 1500 and height > 600
-
-
 @pytest.mark.parametrize("hazards", [[], [Hazard("port", "bank 3", 7, (1, 2), "cycle 7: both ask for bank 3")]])
 def test_hazards_are_counted(capsys, monkeypatch, hazards):
     monkeypatch.setattr("bttlab.compiler.hazards.find_hazards", lambda *_, **__: hazards)
@@ -115,11 +94,3 @@ def test_hazards_are_counted(capsys, monkeypatch, hazards):
 def test_bad_input(capsys, arguments, message):
     code, out, err = run(capsys, *arguments)
     assert code == 2 and not out and message in err and err.count("\n") == 1
-
-
-def test_the_example_of_the_page_is_the_programs(capsys):
-    page = (ROOT / "docs" / "processor.md").read_text(encoding="utf-8")
-    example = page.partition("```\n")[2].partition("```")[0].replace("\n       ", " | ")
-    _, out, _ = run(capsys, "--encoders", "2", "--layer", "encoders.0.query")
-    forward = [line.partition(" | after ")[0] for line in out.partition("backward:")[0].splitlines() if " FP " in line]
-    assert example.splitlines() == [line.replace("FP encoders.0.query: ", "") for line in forward]

@@ -152,10 +152,6 @@ def alibi(net, x, tokens):
     return attend(net.q(x), x, lambda scores: scores + bias)
 
 
-def added_twice(net, x, tokens):
-    return net.q(x) + net.q.weight[0] * 0
-
-
 REFUSED = {
     "attention dropout": (
         lambda n, x, t: n.more(x, x, x)[0],

@@ -17,8 +17,6 @@ from bttlab_cost.gpu_step import Coefficients, operator_seconds, stage_derivativ
 from bttlab_cost.models import find_model
 from bttlab_cost.operators import Operator, operators
 
-from conftest import ROOT
-
 A40 = find_gpu("A40")
 
 
@@ -219,25 +217,3 @@ def test_published_equations_in_their_authors_reading():
     assert float(fitted(8, 0.25)) == pytest.approx(slope * math.log(8 ** (1 / (0.25 * 1.8))) + constant)
     assert [xia2024.equation_1(point) for point in xia2024.largest_batches()] == [6, 8, 20]
     assert errors_of_equation_2().points == 77
-
-
-def test_the_page_has_the_recorded_errors_and_coefficients(recorded):
-    page = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
-    for errors in recorded.errors.values():
-        row = f"| {errors.points} | {100 * errors.median:.1f} % | {100 * errors.nine_of_ten:.1f} % |"
-        assert row in page, row
-    for name, form, unit in (
-        ("arithmetic", "{:.2f}", 1),
-        ("bandwidth", "{:.2f}", 1),
-        ("launch", "{:.1f} µs", 1e6),
-        ("wrapper", "{:.2f} ms", 1e3),
-        ("passes", "{:.2f}", 1),
-        ("tail", "{:.0f} tokens", 1),
-    ):
-        row = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
-        assert row.split(" | ")[1] == form.format(unit * getattr(recorded.time, name)), row
-        if name != "tail":
-            assert row.split(" | ")[3] == form.format(unit * getattr(recorded.flash, name)), row
-    assert f"| falloff | | | {recorded.flash.falloff:.2f} |" in page
-    for share, factor in ((0, "1.36"), (1, "2.8")):
-        assert f"{recorded.flash_spread.factor(share):.{len(factor) - 2}f}" == factor and factor in page

@@ -15,7 +15,6 @@ from bttlab.lab import (
     draw_stages,
     draw_utilisation,
 )
-from bttlab.lab.picture import STALE_CLASS
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.estimate import Estimator, read_prices
 from bttlab_cost.gpu_step import RESERVED, fixed_bytes
@@ -66,13 +65,6 @@ def test_what_was_not_measured_widens_the_band_and_is_said(estimator):
     assert [note.split(" ")[0] for note in notes] == ["H100-80GB", "the", "no"]
     beyond = estimator.estimate(find_model(CASE), find_gpu("A40"), 10, batch=9).notes
     assert beyond == ["a batch of 9 padded to 553 tokens does not fit, 8 would"]
-
-
-def test_recomputation_and_quantisation_save_memory(estimator):
-    gpu = find_gpu("A100-80GB")
-    least = [estimator.largest_batch(find_model(f"llama-2-7b,{change}"), gpu) for change in (
-        "method=full,checkpointing=no", "method=lora,checkpointing=no", "method=lora", "method=qlora")]  # fmt: skip
-    assert least == sorted(least) and least[0] < least[1] < least[2] < least[3]
 
 
 def cost(capsys, *arguments):
@@ -211,21 +203,6 @@ def test_the_menus_choose_models_and_several_gpus():
     assert f"{wanted.hours[1]:,.3g} h" in explorer.results and not explorer.strategy.disabled
     explorer.model.value = "mixtral-8x7b"
     assert (explorer.top_k.value, explorer.top_k.max) == (2, 8) and not explorer.top_k.disabled
-
-
-def test_a_model_that_does_not_fit_is_said_and_leaves_the_figure():
-    explorer = CostExplorer(Estimator(), read_gpus(), find_model("llama-2-7b"))
-    explorer.gpu.value = "A100-80GB"
-    before = explorer.results
-    explorer.gpu.value = "RTX-3090"
-    before = explorer.results
-    explorer.model.value = "mixtral-8x7b"
-    assert (
-        "does not fit RTX-3090 at batch 1" in explorer.message and "qlora" not in explorer.message.split("; take ")[1]
-    )
-    assert explorer.results == before and STALE_CLASS in explorer._results._dom_classes
-    explorer.gpu.value = "H100-80GB"
-    assert explorer.results != before and STALE_CLASS not in explorer._results._dom_classes
 
 
 def test_bars_of_the_published_figures_have_their_heights():

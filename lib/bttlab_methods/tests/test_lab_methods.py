@@ -10,9 +10,7 @@ from PIL import Image
 from bttlab.data import load_corpus
 from bttlab.lab import MethodsLab, Workload
 from bttlab.lab.energy_meters import EnergyMeter
-from bttlab_methods import MethodError
 from bttlab_methods.lab import MethodRun
-from bttlab_methods.lab_figures import draw_results
 from bttlab_methods.record import read_records
 from fake_trainer import our_threads
 from tiny_runs import CONFIG
@@ -68,10 +66,6 @@ def test_presets_are_what_the_record_says(lab):
     assert lab._text.value == lab._preset.value and lab._boxes["tensor"].value and not lab._train.disabled
 
 
-def test_there_is_one_button_that_starts(lab):
-    assert lab.dashboard._buttons["Start"].layout.display == "none" and lab._train.layout.display is None
-
-
 def test_what_does_not_combine_is_said_and_cannot_be_trained(lab):
     lab.train("lion+lion")
     assert "lion is named twice" in lab._message.value and lab._train.disabled
@@ -110,17 +104,3 @@ def test_the_slider_scales_every_rate(workload):
         run.join()
     still, moved = runs
     assert np.mean(moved.losses[-20:]) < np.mean(still.losses[-20:])
-
-
-def test_a_method_that_does_not_run_here_is_refused_at_once(workload):
-    with pytest.raises(MethodError, match="did you mean 'lion'"):
-        MethodRun("lino", 60, 3e-4, EnergyMeter(None, "none"), workload, device="cpu")
-
-
-@pytest.mark.long
-def test_the_figure_has_a_row_for_each_combination(lab):
-    for _ in range(2):
-        lab.train("dense", samples=20)
-        lab.wait()
-    memory = draw_results(lab.results).figure.axes[0]
-    assert [label.get_text() for label in memory.get_yticklabels()] == ["dense"]

@@ -93,11 +93,3 @@ def test_prompts_are_all_that_moves_with_the_heads_and_are_dropped_again(setting
     training.forward(Batch(training.samples[:2]))
     assert torch.equal(seen[0][0, :3], training.model.prompt)
     assert seen[0].shape[1] == training.samples.lengths[0] + 3
-
-
-def test_the_airline_corpus_itself_is_used_by_half():
-    from bttlab_methods.library.pretrained import source_corpus
-
-    airline = load_corpus("airline")
-    assert len(source_corpus(airline).train) == len(airline.train) // 2
-    assert len(source_corpus(replace(airline, train=airline.train[:100])).train) == len(airline.train)

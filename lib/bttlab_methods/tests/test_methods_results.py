@@ -7,7 +7,6 @@ from methods_page import PAGE, fill, table
 
 from bttlab.data import load_corpus
 from bttlab.lab import Workload
-from bttlab.util.errors import BttlabError
 from bttlab_methods import Setting, Training, methods, parse, run_methods
 from bttlab_methods.lab import MethodRun, method_target
 from bttlab_methods.lab_figures import draw_results, draw_scatter
@@ -37,11 +36,6 @@ def test_the_records_have_every_method_with_its_defaults_three_seeds_and_one_set
             for result in group
         }
         assert len(settings) == 1
-
-
-def test_a_page_without_its_markers_is_refused(records):
-    with pytest.raises(BttlabError, match=r"methods.md has no lines '<!-- atis.json -->'"):
-        fill("# Methods\n", records)
 
 
 def test_the_scatter_names_what_none_beats(records):
