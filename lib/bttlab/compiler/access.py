@@ -54,28 +54,17 @@ class Steps(NamedTuple):
 
 
 class Access(NamedTuple):
-    """The accesses of an instruction to a memory by one operand.
+    """The accesses of an instruction to a memory by one operand."""
 
-    Attributes
-    ----------
-    memory : str
-        A bank or an operand buffer; "sums 1 0" (engine, ping-pong buffer), "statistic 2".
-    strides : tuple of int
-        By loop, outermost first.
-    operand : int, optional
-        Its number; None for sums and statistics, whose address is the accumulator index added to `base`.
-    rows : int
-        Number of accumulators that may be accessed, if there is no operand.
-    """
-
-    memory: str
+    memory: str  # a bank or an operand buffer; "sums 1 0" (engine, ping-pong buffer), "statistic 2"
     base: int
     steps: tuple[Steps, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...]  # by loop, outermost first
     writes: bool
+    # Its number; None for sums and statistics, whose address is the accumulator index added to `base`.
     operand: int | None = None
     token_offset: TokenOffset | None = None
-    rows: int = 0
+    rows: int = 0  # number of accumulators that may be accessed, if there is no operand
 
     def interval(self, offset_span: tuple[int, ...]) -> tuple[int, int]:
         """Return the lowest address, and one more than the highest, over all samples.
@@ -148,7 +137,6 @@ def accesses(instruction: Instruction, wanted: Callable[[str], bool] = lambda me
 
 
 def sum_accesses(instruction: Instruction) -> Iterator[Access]:
-    """Yield the access of an engine or a drain to sums."""
     unit, operation, loops = instruction.unit, instruction.operation, instruction.loops
     if unit > DRAIN_0 + 1 or (unit <= ENGINE_1 and operation == EXPAND):
         return

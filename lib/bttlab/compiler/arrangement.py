@@ -17,10 +17,7 @@ from bttlab.compiler.machine import M
 class Sizes(dict[str, int]):
     """Sizes of indices.
 
-    Attributes
-    ----------
-    bounds : mapping of str to Register
-        Bounds of indices whose size depends on the sample: each is a loop of its own, outside a shuffle's blocks.
+    `bounds`: bounds of indices whose size depends on the sample: each is a loop of its own, outside a shuffle's blocks.
     """
 
     def __init__(self, sizes: Mapping[str, int], bounds: Mapping[str, Register] = MappingProxyType({})):
@@ -40,18 +37,11 @@ def elements(sizes: Sizes, indices: Iterable[str]) -> int:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Order of a tensor's indices in memory.
+    """Order of a tensor's indices in memory."""
 
-    Attributes
-    ----------
-    order : tuple of str
-        Indices, outermost first.
-    lanes : int
-        Number of last indices that are packed along the lanes, at least 1. The others count rows; each row begins with
-        a vector.
-    """
-
-    order: tuple[str, ...]
+    order: tuple[str, ...]  # indices, outermost first
+    # Number of last indices that are packed along the lanes, at least 1. The others count rows; each row begins with a
+    # vector.
     lanes: int
 
     @property
@@ -65,15 +55,12 @@ class Arrangement:
         return self.order[-self.lanes :]
 
     def row_elements(self, sizes: Sizes) -> int:
-        """Elements of a row."""
         return elements(sizes, self.packed)
 
     def row_vectors(self, sizes: Sizes) -> int:
-        """Vectors of a row."""
         return vectors_for(self.row_elements(sizes))
 
     def vectors(self, sizes: Sizes) -> int:
-        """Vectors of the tensor."""
         return elements(sizes, self.outer) * self.row_vectors(sizes)
 
     def strides(self, sizes: Sizes) -> dict[str, int]:
@@ -163,16 +150,9 @@ def nests(
 ) -> Iterator[tuple[list[Level], dict[str, At]]]:
     """Yield the loops of each instruction, at most `most`, and its operands.
 
-    Parameters
-    ----------
-    fixed : sequence of str
-        Indices that are unrolled into instructions.
-    indices : sequence of str
-        Indices of the loops, outermost first; those beyond `most` are unrolled, too.
-    further : tuple of (int, dict)
-        Further, inner loops.
-    tokens_last : bool
-        Whether a loop over tokens is the innermost (the vector unit's order) or the outermost.
+    `fixed`: indices that are unrolled into instructions.
+    `indices`: indices of the loops, outermost first; those beyond `most` are unrolled, too.
+    `tokens_last`: whether a loop over tokens is the innermost (the vector unit's order) or the outermost.
     """
     strides = {name: stored.strides(sizes) for name, stored in operands.items()}
     outer, inner = (
@@ -211,33 +191,24 @@ def _even(vectors: np.ndarray) -> int | None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A shuffle: the permutation of a block, and the loops around it; all but one are unrolled into instructions.
-
-    Attributes
-    ----------
-    read, write : int
-        Strides, in vectors, of the vectors in, and of the vectors out (within a row).
-    rows : int
-        Rows of an operand buffer that a block fills; 0 if each block is one row, 1 if the target is in a bank.
-    """
+    """A shuffle: the permutation of a block, and the loops around it; all but one are unrolled into instructions."""
 
     permutation: np.ndarray
     vectors_in: int
+    # Strides, in vectors, of the vectors in, and of the vectors out (within a row).
     read: int
     write: int
-    rows: int
+    rows: int  # rows of an operand buffer that a block fills; 0 if each block is one row, 1 if the target is in a bank
     loops: list[Loop]
 
     @property
     def block_steps(self) -> int:
-        """Steps of a block."""
         rows, vectors_in, vectors_out = max(self.rows, 1), self.vectors_in, len(self.permutation)
         row_in = vectors_in if vectors_in % rows else vectors_in // rows
         return rows * max(vectors_out // rows, row_in)
 
     @property
     def steps(self) -> int:
-        """Steps of all instructions."""
         return math.prod(size for size, _ in self.unrolled) * (max_of(self.repeated[0]) + 1) * self.block_steps
 
     @property
@@ -251,7 +222,6 @@ class _Plan:
 
     @property
     def unrolled(self) -> list[Loop]:
-        """The other loops."""
         repeated = self.repeated
         return [loop for loop in self.loops if loop is not repeated]
 
@@ -259,10 +229,7 @@ class _Plan:
 def rearrange(builder: Builder, sizes: Sizes, source: Stored, target: Stored) -> None:
     """Shuffle a tensor from one arrangement into another, in a bank or in an operand buffer.
 
-    Raises
-    ------
-    ProgramError
-        If it needs blocks that are larger than the shuffle unit's buffer.
+    Raise `ProgramError` if it needs blocks that are larger than the shuffle unit's buffer.
     """
     plan = _plan(sizes, source.arrangement, target.arrangement, target.rows)
     if plan is None:

@@ -78,12 +78,8 @@ class _BankSpace:
 class Assignment:
     """Assigns each buffer a bank and an address, in two steps: `fit` and `balance`.
 
-    Parameters
-    ----------
-    instructions : sequence of Instruction
-        Instructions of a sample, in the order of the mathematics.
-    transferred : collection of str
-        As for `Buffer.allowed_banks`.
+    `instructions`: instructions of a sample, in the order of the mathematics.
+    `transferred`: as for `Buffer.allowed_banks`.
     """
 
     def __init__(
@@ -272,10 +268,7 @@ def fitted(
 ) -> tuple[list[list[Instruction]], Assignment]:
     """Return the sections of a sample with the copies that they need, and banks and addresses for all buffers.
 
-    Raises
-    ------
-    DoesNotFit
-        If the banks have no space.
+    Raise `DoesNotFit` if the banks have no space.
     """
     apart: set[tuple[str, str]] = set()
     for _ in range(MOST_COPIES):

@@ -15,29 +15,16 @@ LOADS, STORES = frozenset(M.reach(VECTOR, 3, True).banks), frozenset(M.reach(VEC
 
 @dataclass(eq=False)
 class Buffer:
-    """Vectors of a bank.
-
-    Attributes
-    ----------
-    number : int
-        Number in the program: before the assignment an operand in it has the memory "matrix N", one in the gradient of
-        a parameter "gradient N".
-    is_parameter : bool
-        Whether it is a parameter: it is never overwritten by other buffers, and has a gradient.
-    is_accumulated : bool
-        Whether instructions add to its gradient; the update clears it.
-    is_persistent : bool
-        Whether it keeps its vectors for the whole program.
-    bank, base : int, optional
-        Bank and first vector; known after the assignment.
-    """
-
     name: str
     vectors: int
+    # Number in the program: before the assignment an operand in it has the memory "matrix N", one in the gradient of a
+    # parameter "gradient N".
     number: int = -1
+    # Whether it is a parameter: it is never overwritten by other buffers, and has a gradient.
     is_parameter: bool = False
-    is_accumulated: bool = False
-    is_persistent: bool = False
+    is_accumulated: bool = False  # whether instructions add to its gradient; the update clears it
+    is_persistent: bool = False  # whether it keeps its vectors for the whole program
+    # Bank and first vector; known after the assignment.
     bank: int | None = None
     base: int = 0
 

@@ -83,10 +83,7 @@ class Allocator:
     def allocate(self, name: str, vectors: int) -> int:
         """Allocate vectors and return their first address.
 
-        Raises
-        ------
-        ProgramError
-            If the memory does not have enough free vectors.
+        Raise `ProgramError` if the memory does not have enough free vectors.
         """
         first = self.used
         if first + vectors > self.depth:
@@ -101,10 +98,7 @@ class Allocator:
 class Builder:
     """A program under construction; its methods append instructions in the order of the mathematics.
 
-    Attributes
-    ----------
-    stage, layer : str
-        First two parts of the label of instructions that are appended.
+    `stage`, `layer`: first two parts of the label of instructions that are appended.
     """
 
     def __init__(self) -> None:
@@ -124,7 +118,6 @@ class Builder:
         return self.made[-1]
 
     def allocate(self, name: str, vectors: int, **fields) -> At:
-        """Allocate a buffer in a bank and return its place."""
         return at(f"matrix {self.new_buffer(name, vectors, **fields).number}", 0)
 
     def allocate_operand_buffer(self, name: str, engine: int, vectors: int) -> At:
@@ -146,10 +139,8 @@ class Builder:
     ) -> None:
         """Append an instruction.
 
-        Raises
-        ------
-        ProgramError
-            If the instruction needs too many accumulators, or an operand that has a bank already is out of reach.
+        Raise `ProgramError` if the instruction needs too many accumulators, or an operand that has a bank already is
+        out of reach.
         """
         label = (self.stage, self.layer, what)
         instruction = Instruction(unit, operation, tuple(loops), operands, label, **fields)
@@ -232,17 +223,11 @@ class Builder:
         The sums are in the engine's second ping-pong buffer. If there are more of them than accumulators, the outermost
         loop over sums with more than one step is divided into several instructions.
 
-        Parameters
-        ----------
-        depth : sequence of str
-            Loops that are summed over; the loops over sums follow the last of them.
-        rows : Level
-            Rows of the result. Its strides are named after this loop, "w" for the sums, and a loop over tokens if the
-            sums have one.
-        count, first_row : int, optional
-            Rows that are summed, by default those of the result, and the first one of the result.
-        bias : At, optional
-            Place of one more row: the gradient of the bias.
+        `depth`: loops that are summed over; the loops over sums follow the last of them.
+        `rows`: rows of the result. Its strides are named after this loop, "w" for the sums, and a loop over tokens if
+        the sums have one.
+        `count`, `first_row`: rows that are summed, by default those of the result, and the first one of the result.
+        `bias`: place of one more row: the gradient of the bias.
         """
         inside = [loop.name for loop in loops].index(depth[-1]) + 1
         inner = {loop.name: loop.active_bound for loop in loops[inside:]}
@@ -312,21 +297,13 @@ class Builder:
     ) -> None:
         """Append a shuffle: permute the elements of each block of vectors.
 
-        Parameters
-        ----------
-        permutation : ndarray of int, shape (vectors out, LANES)
-            For each element out its element in, or -1 for 0.
-        source, result, buffered_result : At
-            Place of the source, and of the result in a bank and in an operand buffer. Their strides are named "block",
-            and "x", "y" after the loops of a block.
-        row : tuple of (str, int), optional
-            Row level and row base of `buffered_result`.
-        out : tuple of (int, int), optional
-            Numbers of x and y whose product is the vectors out; by default y counts them all.
-        active, out_count : int or Register, optional
-            Vectors in, and vectors out; by default as many as the permutation takes.
-        gate : Register, optional
-            0 or 1; with 0 the instruction has no step.
+        `permutation`: for each element out its element in, or -1 for 0; of shape (vectors out, LANES).
+        `source`, `result`, `buffered_result`: place of the source, and of the result in a bank and in an operand
+        buffer. Their strides are named "block", and "x", "y" after the loops of a block.
+        `row`: row level and row base of `buffered_result`.
+        `out`: numbers of x and y whose product is the vectors out; by default y counts them all.
+        `active`, `out_count`: vectors in, and vectors out; by default as many as the permutation takes.
+        `gate`: 0 or 1; with 0 the instruction has no step.
         """
         permutation = np.asarray(permutation)
         vectors_in = int(permutation.max()) // LANES + 1

@@ -21,26 +21,18 @@ MAX_PASSES = 16
 
 @dataclass
 class Tensor:
-    """A tensor of the network: its indices, and its copies in banks.
-
-    Attributes
-    ----------
-    product : tuple of str, optional
-        The product that computes it.
-    is_parameter : bool
-        Whether it is in a bank of parameters. An engine can read scalars from these banks or copy rows into its operand
-        buffer; its other ports, and those of the shuffle unit, do not reach them.
-    """
+    """A tensor of the network: its indices, and its copies in banks."""
 
     name: str
     indices: frozenset[str]
     stored: list[Stored] = field(default_factory=list)
-    product: Product | None = None
+    product: Product | None = None  # the product that computes it
+    # Whether it is in a bank of parameters. An engine can read scalars from these banks or copy rows into its operand
+    # buffer; its other ports, and those of the shuffle unit, do not reach them.
     is_parameter: bool = False
 
     @property
     def arrangements(self) -> list[Arrangement]:
-        """Arrangements of its copies in banks."""
         return [stored.arrangement for stored in self.stored]
 
     @property
@@ -50,31 +42,16 @@ class Tensor:
 
 
 class Candidate(NamedTuple):
-    """A way to compute a product C = A B on an engine.
+    """A way to compute a product C = A B on an engine."""
 
-    Attributes
-    ----------
-    function : callable
-        `expand`, `reduce` or `accumulate` of `products`.
-    steps : float
-        Steps of the engine, and of loading B.
-    delay : float
-        Cycles for which the product waits for permutations of its operands.
-    a, b : tuple of (Tensor, Arrangement)
-        Operands. `accumulate` streams B from a bank; the others read it from the operand buffer.
-    contracted : sequence of str
-        The function's argument `k`; for `accumulate`, its argument `m`.
-    result : Arrangement
-        Arrangement of C.
-    """
-
-    function: Callable
-    steps: float
-    delay: float
+    function: Callable  # `expand`, `reduce` or `accumulate` of `products`
+    steps: float  # steps of the engine, and of loading B
+    delay: float  # cycles for which the product waits for permutations of its operands
+    # Operands. `accumulate` streams B from a bank; the others read it from the operand buffer.
     a: tuple[Tensor, Arrangement]
     b: tuple[Tensor, Arrangement]
-    contracted: Sequence[str]
-    result: Arrangement
+    contracted: Sequence[str]  # the function's argument `k`; for `accumulate`, its argument `m`
+    result: Arrangement  # arrangement of C
 
 
 BufferContents = dict[tuple[str, Arrangement], Stored]
@@ -83,25 +60,11 @@ BufferContents = dict[tuple[str, Arrangement], Stored]
 class Candidates:
     """The tensors of a phase of a layer, and the candidates of their products.
 
-    Parameters
-    ----------
-    sizes : Sizes
-        Largest size of each index, and its bound.
-    costs : Sizes
-        Sizes for which the cheapest candidate is chosen.
-    indices : mapping of str to tuple of str
-        Indices of all tensors and gradients.
-    preferred : mapping of str to frozenset of str
-        For each tensor, the indices that its next use reads along the lanes.
-    loaded : dict
-        Contents of the operand buffer.
-    cache : dict
-        Candidates of products, shared by layers of the same order and shape.
-
-    Attributes
-    ----------
-    targets : dict of str to Stored
-        Required place and arrangement of final results.
+    `sizes`: largest size of each index, and its bound.
+    `costs`: sizes for which the cheapest candidate is chosen.
+    `preferred`: for each tensor, the indices that its next use reads along the lanes.
+    `cache`: candidates of products, shared by layers of the same order and shape.
+    `targets`: required place and arrangement of final results.
     """
 
     def __init__(
@@ -120,13 +83,11 @@ class Candidates:
         self.tensors: dict[str, Tensor] = {}
 
     def add_copy(self, name: str, stored: Stored, is_parameter: bool = False) -> None:
-        """Record where a tensor is stored."""
         self.tensors.setdefault(name, Tensor(name, self.indices_of(name), is_parameter=is_parameter)).stored.append(
             stored
         )
 
     def indices_of(self, name: str) -> frozenset[str]:
-        """Return the indices of a tensor."""
         return frozenset(self.indices[name])
 
     def cheapest(self, product: Product, accept: Callable[[Candidate], bool]) -> Candidate | None:
@@ -284,7 +245,6 @@ class Candidates:
         return min(choices, key=lambda choice: choice[0])
 
     def _rearrange_cost(self, of: Iterable[Arrangement], to: Arrangement, rows: str = "") -> float:
-        """Return the least cost of rearranging a tensor from one of its arrangements."""
         steps = (rearranging_steps(self.costs, source, to, rows) for source in of)
         return min(steps, default=math.inf) + PERMUTE_CYCLES
 

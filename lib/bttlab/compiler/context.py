@@ -34,16 +34,8 @@ class Maker(Protocol):
 class Context:
     """Builder, parameters, values and gradients of a sample.
 
-    Parameters
-    ----------
-    operations : sequence of Operation
-        In topological order.
-    tokens : Register
-        Length of the sample.
-    flow : str, tuple of int or Order
-        Order of contraction of the tensor-train layers (`linear.MERGED`).
-    sums : bool
-        Whether the tensor-train layers sum gradients over the samples of an update (`linear.LinearLayers`).
+    `flow`: order of contraction of the tensor-train layers (`linear.MERGED`).
+    `sums`: whether the tensor-train layers sum gradients over the samples of an update (`linear.LinearLayers`).
     """
 
     def __init__(
@@ -79,7 +71,6 @@ class Context:
         return [op for op in self.operations if any(m is matrix or m.base is matrix for m in op.inputs)]
 
     def statistics(self, count: int) -> int:
-        """Allocate rows of statistics and return the first."""
         first = self._statistics
         self._statistics += count
         if self._statistics > M.STATISTICS:
@@ -167,10 +158,7 @@ class Context:
     def add_to_gradient(self, matrix: Matrix, produce: Produce, reads: At | None = None) -> None:
         """Add the result of `produce`, which adds an addend, to the gradient of a matrix.
 
-        Parameters
-        ----------
-        reads : At, optional
-            What `produce` reads besides the addend, on a port that the addend would need, too.
+        `reads`: what `produce` reads besides the addend, on a port that the addend would need, too.
         """
         if reads is not None and matrix.base is None and self._gradients.get(matrix) == reads:
             self.write_gradient(matrix, lambda result: produce(None, result))

@@ -21,12 +21,7 @@ from bttlab.tensor.order import Product
 class Contraction(Candidates):
     """Emits products on one engine.
 
-    Parameters
-    ----------
-    allocate_buffer : callable
-        Maps a tensor's name and arrangement, and a number of vectors, to a place in the operand buffer.
-    more
-        As for `Candidates`.
+    `allocate_buffer`: maps a tensor's name and arrangement, and a number of vectors, to a place in the operand buffer.
     """
 
     def __init__(self, builder: Builder, allocate_buffer: Callable, *more):
@@ -37,7 +32,6 @@ class Contraction(Candidates):
     # ---- places --------------------------------------------------------------------------------------------------
 
     def allocate(self, name: str, arrangement: Arrangement) -> Stored:
-        """Allocate vectors of a bank for a tensor."""
         return Stored(name, self.b.allocate(name, arrangement.vectors(self.sizes)), arrangement)
 
     def arranged(self, tensor: Tensor, arrangement: Arrangement) -> Stored:
@@ -131,21 +125,9 @@ class Contraction(Candidates):
     ) -> Stored:
         """Emit a tensor's product by the cheapest accepted candidate whose instructions the machine can encode.
 
-        Parameters
-        ----------
-        accept : callable
-            Whether a candidate may be used.
-        addend : callable, optional
-            From the arrangement of the result to the tensor that is added to it.
-        result_cost : callable, optional
-            From a candidate to the cost of its result's arrangement; by default `_permute_cost`.
-        arguments : dict
-            Further arguments of the candidate's function.
-
-        Raises
-        ------
-        ValueError
-            If no candidate works: the error of the cheapest, a ProgramError if there is no candidate.
+        `addend`: from the arrangement of the result to the tensor that is added to it.
+        `result_cost`: from a candidate to the cost of its result's arrangement; by default `_permute_cost`.
+        Raise `ValueError` if no candidate works: the error of the cheapest, a ProgramError if there is no candidate.
         """
         first_error = None
         for candidate in filter(accept, self._sorted_candidates(tensor, result_cost)):

@@ -67,13 +67,7 @@ def _conflicts(
     offset_span: tuple[int, ...],
     known: Waits | None = None,
 ) -> Waits:
-    """Return the waits that conflicting accesses cause for instructions in an order, added to known waits.
-
-    Parameters
-    ----------
-    accessed : iterable
-        The accesses of each instruction, in the order.
-    """
+    """Return the waits that conflicting accesses cause for instructions in an order, added to known waits."""
     past: dict[tuple[str, bool], list[_Past]] = defaultdict(list)  # by memory, and whether it writes
     waits: Waits = list(known) if known else [{} for _ in instructions]
     for i, of_instruction in zip(order, accessed, strict=True):
@@ -107,11 +101,8 @@ class _Loop(NamedTuple):
 def _loops(access: Access, is_reader: bool) -> list[_Loop]:
     """Return the loops of an access, outermost first, with loops over adjacent vectors merged.
 
-    Parameters
-    ----------
-    is_reader : bool
-        Whether the access is the later one of a pair: then loops without a stride are left out, since a repeated access
-        comes later than the first.
+    `is_reader`: whether the access is the later one of a pair: then loops without a stride are left out, since a
+    repeated access comes later than the first.
     """
     merged: list[_Loop] = []
     for (_, end, bound), stride in zip(access.steps, access.strides, strict=True):
@@ -163,15 +154,9 @@ def set_waits(
 ) -> None:
     """Set every instruction's `after` counts.
 
-    Parameters
-    ----------
-    instructions : sequence of Instruction
-    offset_span : tuple of int
-        Largest token offset of each table.
-    order : sequence of int, optional
-        Order in which the instructions are sent; by default that of the list.
-    known : Waits, optional
-        Waits that are the same in every order: all but those for sums.
+    `offset_span`: largest token offset of each table.
+    `order`: order in which the instructions are sent; by default that of the list.
+    `known`: waits that are the same in every order: all but those for sums.
     """
     order = range(len(instructions)) if order is None else order
     if known:

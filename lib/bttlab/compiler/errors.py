@@ -11,15 +11,7 @@ SMALLER_MODEL = "fewer encoders, a shorter sequence, smaller ranks or a smaller 
 
 
 class DoesNotFit(ProgramError):
-    """A model that takes more memory than the machine has.
-
-    Parameters
-    ----------
-    what : str
-        What does not fit, and where.
-    choose : str
-        A change that may make it fit.
-    """
+    """A model that takes more memory than the machine has."""
 
     def __init__(self, what: str, choose: str):
         super().__init__(f"{what}: choose {choose}")

@@ -13,26 +13,15 @@ from bttlab.compiler.machine import M
 
 @dataclass(frozen=True)
 class Function:
-    """F(x) of docs/processor.md: quadratics over equal parts of an interval.
-
-    Attributes
-    ----------
-    exact : callable
-        The exact function, in double precision.
-    low, high : float
-        The interval; outside it, F is constant.
-    parts : int
-        Number of quadratics.
-    exponential : bool
-        Whether F(x) = 2^(x steps / parts): the table then holds 2^f for 0 <= f < 1.
-    """
+    """F(x) of docs/processor.md: quadratics over equal parts of an interval."""
 
     name: str
-    exact: Callable[[np.ndarray], np.ndarray]
+    exact: Callable[[np.ndarray], np.ndarray]  # the exact function, in double precision
+    # The interval; outside it, F is constant.
     low: float
     high: float
-    parts: int
-    exponential: bool = False
+    parts: int  # number of quadratics
+    exponential: bool = False  # whether F(x) = 2^(x steps / parts): the table then holds 2^f for 0 <= f < 1
 
     @property
     def steps(self) -> float:
@@ -84,7 +73,6 @@ def _step(x):
 
 @cache
 def constant(value: float) -> Function:
-    """Return a constant function."""
     return Function(f"{value:g}", lambda x: np.full_like(x, value), -1.0, 1.0, 2)
 
 
@@ -94,21 +82,9 @@ EXPONENT = Function("exp", np.exp, -87.0, 0.0, 128, exponential=True)
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation as row operations.
-
-    Attributes
-    ----------
-    function : Function
-        The activation; divided by x if `times_x`.
-    slope : Function
-        Its derivative.
-    times_x : bool
-        Whether `function` is multiplied by x.
-    """
-
-    function: Function
-    slope: Function
-    times_x: bool = True
+    function: Function  # the activation; divided by x if `times_x`
+    slope: Function  # its derivative
+    times_x: bool = True  # whether `function` is multiplied by x
 
 
 ACTIVATIONS = {
@@ -146,10 +122,7 @@ class Functions:
     def number(self, function: Function) -> int:
         """Return the number of a function in the program; add the function if it is new.
 
-        Raises
-        ------
-        ProgramError
-            If the tables have no space for it.
+        Raise `ProgramError` if the tables have no space for it.
         """
         if function not in self.list:
             self.list.append(function)

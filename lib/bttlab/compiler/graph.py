@@ -26,14 +26,8 @@ from bttlab.model.config import ModelConfig
 class Graph:
     """A model's operations, in topological order.
 
-    Parameters
-    ----------
-    shapes : mapping of str to tuple of int
-        Shapes of the parameters.
-    sequence_length : int
-        Tokens of the longest sample.
-    tokens : int, optional
-        Tokens of every sample, if they are as many.
+    `sequence_length`: tokens of the longest sample.
+    `tokens`: tokens of every sample, if they are as many.
     """
 
     def __init__(self, shapes: Shapes, sequence_length: int, tokens: int | None = None):
@@ -45,7 +39,6 @@ class Graph:
         self.tokens = Register(0, 0, 1, sequence_length) if tokens is None else tokens
 
     def append(self, operation: Operation) -> Matrix:
-        """Append an operation and return its output."""
         self.operations.append(operation)
         return operation.output
 
@@ -190,10 +183,7 @@ class Graph:
 def graph_of_config(config: ModelConfig, shapes: Shapes | None = None) -> Graph:
     """Return the graph of the paper's transformer: what `bttlab.model.Transformer` computes.
 
-    Raises
-    ------
-    ProgramError
-        If the model is dense.
+    Raise `ProgramError` if the model is dense.
     """
     if config.format != "tensor":
         raise ProgramError("the model is dense: the card trains tensor-compressed ones; choose format tensor")

@@ -35,20 +35,10 @@ SUMMING = (M.SUM, M.VARIANCE, M.NORM_SUMS, M.COLUMNS, M.MAXIMUM, M.EXPONENT, M.D
 
 
 class Hazard(NamedTuple):
-    """A hazard that the check found.
-
-    Attributes
-    ----------
-    kind : str
-        "port", "early", "late", "order", "unwritten", "sums", "shuffle", "range", "reach" or "stuck".
-    instructions : tuple of int
-        Numbers of the instructions in the list.
-    """
-
-    kind: str
+    kind: str  # "port", "early", "late", "order", "unwritten", "sums", "shuffle", "range", "reach" or "stuck"
     memory: str
     cycle: int
-    instructions: tuple[int, ...]
+    instructions: tuple[int, ...]  # numbers of the instructions in the list
     text: str
 
 
@@ -76,20 +66,9 @@ def find_hazards(
 ) -> list[Hazard]:
     """Return the hazards of a run of a list of instructions.
 
-    Parameters
-    ----------
-    instructions : sequence of Instruction
-        Instructions with their waits.
-    tokens : int
-        Length of the sample.
-    token_offsets : ndarray of int, shape (4, tokens)
-        Offsets of its tokens.
-    updates : bool
-        Whether an update is pending.
-    most : int
-        Largest number of hazards to report for each kind and memory.
-    loaded : mapping of str to ndarray of bool, optional
-        Which vectors of each bank have a value when the run begins; by default none.
+    `token_offsets`: offsets of its tokens; of shape (4, tokens).
+    `most`: largest number of hazards to report for each kind and memory.
+    `loaded`: which vectors of each bank have a value when the run begins; by default none.
     """
     try:
         timing = time_program(instructions, tokens, updates)
@@ -180,10 +159,7 @@ def unchecked_gradients(program: ModelProgram) -> list[str]:
 def token_id_sets(rows: int, stride: int, length: int, random: np.random.Generator) -> dict[str, np.ndarray]:
     """Return sets of token ids for a check: random ones with a repetition, and extreme cases.
 
-    Parameters
-    ----------
-    rows, stride : int
-        Rows of the embedding, and the distance between ids that differ in the first digit alone.
+    `rows`, `stride`: rows of the embedding, and the distance between ids that differ in the first digit alone.
     """
     ids = random.integers(0, rows, length)
     ids[-1] = ids[0]  # two tokens add to the same slices
@@ -201,10 +177,7 @@ def check_program(
 ) -> list[str]:
     """Return the hazards in all sections of a program, for samples of the given lengths.
 
-    Parameters
-    ----------
-    report : callable
-        Called after each length, with the length and the number of hazards up to then.
+    `report`: called after each length, with the length and the number of hazards up to then.
     """
     texts = unchecked_gradients(program)
     embedding, random = program.model.embedding, np.random.default_rng(0)

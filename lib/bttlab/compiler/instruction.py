@@ -66,18 +66,9 @@ def bound_of_part(bound: Bound, first: int, size: int) -> Bound:
 
 
 class Level(NamedTuple):
-    """A level of the loop nest.
-
-    Attributes
-    ----------
-    bound : int or Register
-        Number of steps.
-    active : int or Register, optional
-        Number of active steps, the first ones; the others are idle. By default all are active.
-    """
-
     name: str
-    bound: Bound
+    bound: Bound  # number of steps
+    # Number of active steps, the first ones; the others are idle. By default all are active.
     active: Bound | None = None
 
     @property
@@ -96,20 +87,13 @@ class TokenOffset(NamedTuple):
 
 @dataclass(frozen=True)
 class At:
-    """Place of an operand: a memory, a base address, and strides in vectors.
+    """Place of an operand: a memory, a base address, and strides in vectors."""
 
-    Attributes
-    ----------
-    memory : str
-        "bank 3", "buffer 0", or "" for entries of the shuffle unit's tables and accumulators of a drain. Before banks
-        are assigned, "matrix 5" or "gradient 5": a `Buffer` or its gradient.
-    strides : dict of str to int
-        Stride by the loop's name; 0 for a loop without one.
-    """
-
+    # "bank 3", "buffer 0", or "" for entries of the shuffle unit's tables and accumulators of a drain. Before banks are
+    # assigned, "matrix 5" or "gradient 5": a `Buffer` or its gradient.
     memory: str
     base: int
-    strides: dict[str, int] = field(default_factory=dict)
+    strides: dict[str, int] = field(default_factory=dict)  # stride by the loop's name; 0 for a loop without one
     token_offset: TokenOffset | None = None
 
     @property
@@ -137,40 +121,21 @@ def at(memory: str, base: int, token_offset: TokenOffset | None = None, **stride
 
 @dataclass
 class Instruction:
-    """An instruction with named loops and operands; `encode` returns its 64 fields.
-
-    Attributes
-    ----------
-    loops : tuple of Level
-        Outermost first; at most four.
-    operands : dict of int to At
-        Operands by number.
-    label : tuple of str
-        Stage, layer and description, for listings and errors.
-    immediates : tuple
-        Floats, or ("scalar", number) of the sample's record.
-    depth : tuple of str
-        Loops of the depth mask: those that a sum runs over.
-    accumulator_loop : str, optional
-        The accumulator index restarts whenever this loop advances; by default it never does.
-    row : tuple of (str, int), optional
-        Loop of the row level, and row base.
-    vector_loop : str, optional
-        The loop that counts the vectors of a row; it determines which lanes are valid.
-    """
+    """An instruction with named loops and operands; `encode` returns its 64 fields."""
 
     unit: int
     operation: int
-    loops: tuple[Level, ...]
-    operands: dict[int, At]
-    label: tuple[str, ...] = ("", "", "")
+    loops: tuple[Level, ...]  # outermost first; at most four
+    operands: dict[int, At]  # operands by number
+    label: tuple[str, ...] = ("", "", "")  # stage, layer and description, for listings and errors
     count: Bound = 0
-    immediates: tuple = ()
-    depth: tuple[str, ...] = ()
+    immediates: tuple = ()  # Floats, or ("scalar", number) of the sample's record
+    depth: tuple[str, ...] = ()  # loops of the depth mask: those that a sum runs over
+    # The accumulator index restarts whenever this loop advances; by default it never does.
     accumulator_loop: str | None = None
-    row: tuple[str, int] | None = None
+    row: tuple[str, int] | None = None  # loop of the row level, and row base
     flags: int = 0
-    vector_loop: str | None = None
+    vector_loop: str | None = None  # the loop that counts the vectors of a row; it determines which lanes are valid
     after_end: list[int] = field(default_factory=lambda: [0] * UNITS)
     after_drain: list[int] = field(default_factory=lambda: [0] * UNITS)
     after_begin: list[int] = field(default_factory=lambda: [0] * UNITS)
@@ -192,7 +157,6 @@ class Instruction:
         return product
 
     def grid(self, tokens: int) -> list[np.ndarray]:
-        """Return the index of each loop at each step."""
         bounds = [value_of(loop.bound, tokens) for loop in self.loops]
         return list(np.indices(bounds).reshape(len(bounds), -1))
 

@@ -60,12 +60,10 @@ class LayerShape:
 
     @property
     def in_features(self) -> int:
-        """Features of x."""
         return math.prod(self.in_modes)
 
     @property
     def out_features(self) -> int:
-        """Features of y."""
         return math.prod(self.out_modes)
 
     @property
@@ -76,20 +74,11 @@ class LayerShape:
 
 @dataclass(eq=False)
 class LayerProgram(Program):
-    """The program of a layer for a number of tokens.
-
-    Attributes
-    ----------
-    inputs, outputs : list of (str, Block)
-        What LOAD and STORE transfer, in order: "x", "dy", "G1", "b"; "y", "dx", "dG1", "db"; empty for padding.
-    order : Order, optional
-        Order of contraction of a tensor-train layer.
-    """
-
     tokens: int
+    # What LOAD and STORE transfer, in order: "x", "dy", "G1", "b"; "y", "dx", "dG1", "db"; empty for padding.
     inputs: list[tuple[str, Block]]
     outputs: list[tuple[str, Block]]
-    order: Order | None
+    order: Order | None  # order of contraction of a tensor-train layer
 
     def has_tokens(self, instruction: Instruction) -> bool:
         """Return True if an operand of an engine's instruction depends on the tokens."""
@@ -124,7 +113,6 @@ class LayerProgram(Program):
 
 
 def matrix_block(name: str, bank: int, base: int, rows: int, columns: int) -> Block:
-    """Return the block of a matrix that is stored in a bank row by row."""
     buffer = Buffer(name, rows * vectors_for(columns), bank=bank, base=base)
     return Block(name, (rows, columns), (0, 1), buffer, columns, rows, rows, 0, rows)
 
@@ -188,7 +176,6 @@ def _blocks(model: Lowering, op) -> list[tuple[str, Block]]:
 
 
 def gradient_of(block: Block) -> Block:
-    """Return the block of a parameter's gradient."""
     buffer = block.buffer
     return replace(block, buffer=Buffer(buffer.name, buffer.vectors, bank=GRADIENT_OF[buffer.bank], base=buffer.base))
 

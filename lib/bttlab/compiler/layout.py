@@ -20,36 +20,22 @@ IN_AXES = {"near": (0, 1, 2), "middle": (0, 1, 2), "far": (0, 2, 1)}
 
 @dataclass(frozen=True)
 class Block:
-    """A parameter, or a part of its rows, in a bank.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    axes : tuple of int
-        Order of the axes in the bank; the last one are columns, along the lanes, the others count rows.
-    columns : int
-        Elements of a row.
-    rows : int
-        Rows of a group.
-    group_rows : int
-        Distance, in rows, from group to group; rows that are not used are 0.
-    first, last : int
-        Range of the parameter's rows that the block contains.
-    """
+    """A parameter, or a part of its rows, in a bank."""
 
     name: str
     shape: tuple[int, ...]
+    # Order of the axes in the bank; the last one are columns, along the lanes, the others count rows.
     axes: tuple[int, ...]
     buffer: Buffer
-    columns: int
-    rows: int
-    group_rows: int
+    columns: int  # elements of a row
+    rows: int  # rows of a group
+    group_rows: int  # distance, in rows, from group to group; rows that are not used are 0
+    # Range of the parameter's rows that the block contains.
     first: int
     last: int
 
     @property
     def bank(self) -> int:
-        """The bank of its buffer."""
         return self.buffer.bank
 
     @property
@@ -59,7 +45,6 @@ class Block:
 
     @property
     def row_vectors(self) -> int:
-        """Vectors of a row."""
         return vectors_for(self.columns)
 
     @property
@@ -69,7 +54,6 @@ class Block:
 
     @property
     def vectors(self) -> int:
-        """Size in vectors."""
         return self.groups * self.group_rows * self.row_vectors
 
     def where(self, **strides: int) -> At:
@@ -105,17 +89,9 @@ class Block:
 class Layout:
     """The parameters of a model in the banks.
 
-    Parameters
-    ----------
-    constants : mapping of str to ndarray, optional
-        Values that are loaded with the parameters and that no update changes.
-    copies : mapping of str to str, optional
-        Parameters of which a further use has a copy of its own, by the copy's name.
-
-    Attributes
-    ----------
-    blocks : list of Block
-        In the order in which LOAD and STORE transfer them.
+    `constants`: values that are loaded with the parameters and that no update changes.
+    `copies`: parameters of which a further use has a copy of its own, by the copy's name.
+    `blocks`: in the order in which LOAD and STORE transfer them.
     """
 
     def __init__(
@@ -133,10 +109,8 @@ class Layout:
     def place(self, name, axes=None, rows=None, group_rows=None, part=None, added=False) -> Block:
         """Allocate a block for a parameter, or for the rows `part` of it.
 
-        Parameters
-        ----------
-        added : bool
-            Whether gradients are accumulated, or written for the tokens of the sample only; the update clears them.
+        `added`: whether gradients are accumulated, or written for the tokens of the sample only; the update clears
+        them.
         """
         if (name, (part or (0,))[0]) in self._of:
             return self._of[name, (part or (0,))[0]]  # two layers share it
@@ -168,7 +142,6 @@ class Layout:
 
     @property
     def vectors(self) -> int:
-        """Size of all parameters in vectors."""
         return sum(block.vectors for block in self.blocks)
 
     def pack(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -42,10 +42,7 @@ def _merges(flow: str | tuple[int, int] | Order) -> tuple[int, int] | None:
 def _cores(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Return the names of a layer's cores.
 
-    Raises
-    ------
-    ProgramError
-        If the engines cannot compute a layer of so many cores, or of such ranks.
+    Raise `ProgramError` if the engines cannot compute a layer of so many cores, or of such ranks.
     """
     cores = core_names(shapes, name)
     if len(cores) not in (4, 6, 8):
@@ -90,17 +87,11 @@ def is_reduce(candidate: Candidate) -> bool:
 class LinearLayers:
     """All linear layers of a model: their operand buffers, and the instructions of a pass.
 
-    Parameters
-    ----------
-    names : mapping of str to int or Register
-        Names of the layers in the order of the forward pass, and their numbers of tokens.
-    shapes : dict of str to tuple of int
-        Shapes of the parameters; layers may have different ranks.
-    flow : str, tuple of int or Order
-        A key of MERGED, the number of cores to merge at the input's and the output's end, or an order of contraction.
-    sums : bool
-        Whether gradients that follow from the tokens (of merged cores, say) are summed over the samples of an update,
-        and those of the cores follow from the sums once per update (`collect`).
+    `names`: names of the layers in the order of the forward pass, and their numbers of tokens.
+    `flow`: a key of MERGED, the number of cores to merge at the input's and the output's end, or an order of
+    contraction.
+    `sums`: whether gradients that follow from the tokens (of merged cores, say) are summed over the samples of an
+    update, and those of the cores follow from the sums once per update (`collect`).
     """
 
     def __init__(self, builder: Builder, layout: Layout, names: Mapping[str, Bound], shapes, flow, sums: bool = False):
@@ -140,10 +131,7 @@ class LinearLayers:
     def divide_buffers(self, kept: Collection | None = None) -> None:
         """Divide the rest of the operand buffers into regions that layers use in turn; call it last.
 
-        Parameters
-        ----------
-        kept : collection of int, optional
-            Layers of `layers_with_intermediate` whose intermediate is kept for the backward pass; by default all.
+        `kept`: layers of `layers_with_intermediate` whose intermediate is kept for the backward pass; by default all.
         """
         if not self.layers:
             return
@@ -223,14 +211,10 @@ class LinearLayers:
     def forward(self, number: int, x: At, y: At | None, buffered_result: At | None = None, rows=None) -> None:
         """Emit y = x W^T + b.
 
-        Parameters
-        ----------
-        x, y : At
-            (tokens, features), row by row; y is None if it goes to an operand buffer alone.
-        buffered_result : At, optional
-            Place of y in an operand buffer: token t in row t mod ROWS, blocks of ROWS tokens one after the other.
-        rows : callable, optional
-            Maps a block's number to its number of tokens; required with `buffered_result`.
+        `x`, `y`: (tokens, features), row by row; y is None if it goes to an operand buffer alone.
+        `buffered_result`: place of y in an operand buffer: token t in row t mod ROWS, blocks of ROWS tokens one after
+        the other.
+        `rows`: maps a block's number to its number of tokens; required with `buffered_result`.
         """
         layer = self.layers[number]
         s = self._contraction(number, IN)
@@ -369,7 +353,6 @@ class LinearLayers:
             self._collect(number)
 
     def sum_buffers(self) -> list[int]:
-        """Return the numbers of the buffers of the sums."""
         return [int(total.place.memory.split()[1]) for sums in self._sums for total in sums.values()]
 
     def _collect(self, number: int) -> None:

@@ -38,27 +38,15 @@ FAMILIES = (Embedding, Position, Linear, Dense, Norm, Attention)
 class Lowering(Context):
     """The instructions of a model's sample.
 
-    Parameters
-    ----------
-    graph : Graph
-    flow : str or tuple of int
-        Order of contraction of the linear layers (`linear.MERGED`).
-    kept : int
-        Number of matrices of `keepable` that are kept for the backward pass, the first ones; the rest are recomputed.
-    sums : bool
-        Whether gradients are summed over the samples of an update, if the tensor-train layers merge cores.
-
-    Attributes
-    ----------
-    forward, backward : list of Instruction
-        The passes, in the order of the mathematics.
-    collect : list of Instruction
-        The gradients of the cores from the sums, once per update; empty without sums.
-    keepable : list
-        What the backward pass reads and engines can recompute: numbers of linear layers, for their intermediate
-        between x and z, and matrices.
-    kept_buffers : set of Buffer
-        Buffers that both passes use: kept matrices and parameters.
+    `flow`: order of contraction of the linear layers (`linear.MERGED`).
+    `kept`: number of matrices of `keepable` that are kept for the backward pass, the first ones; the rest are
+    recomputed.
+    `sums`: whether gradients are summed over the samples of an update, if the tensor-train layers merge cores.
+    `forward`, `backward`: the passes, in the order of the mathematics.
+    `collect`: the gradients of the cores from the sums, once per update; empty without sums.
+    `keepable`: what the backward pass reads and engines can recompute: numbers of linear layers, for their intermediate
+    between x and z, and matrices.
+    `kept_buffers`: buffers that both passes use: kept matrices and parameters.
     """
 
     operations: list[Operation]
@@ -174,10 +162,8 @@ class Lowering(Context):
     def emit_updates(self, is_early: bool | None = None) -> list[Instruction]:
         """Return the updates of parameters; they clear gradients that are accumulated or not always written.
 
-        Parameters
-        ----------
-        is_early : bool, optional
-            True for parameters that the first half of the forward pass reads, False for the others; by default all.
+        `is_early`: true for parameters that the first half of the forward pass reads, False for the others; by default
+        all.
         """
         return self.section("PU", lambda: self._updates(is_early))
 
@@ -241,15 +227,8 @@ def lower(graph: Graph, flow, tokens: int, sums: bool = False) -> Lowering:
 
     With sums, everything is kept or everything recomputed: without them there is a program, too.
 
-    Parameters
-    ----------
-    tokens : int
-        Length of the samples for which banks are chosen.
-
-    Raises
-    ------
-    DoesNotFit
-        If the model does not fit even with everything recomputed that can be.
+    `tokens`: length of the samples for which banks are chosen.
+    Raise `DoesNotFit` if the model does not fit even with everything recomputed that can be.
     """
     model = fitting = Lowering(graph, flow, sums=sums)
     try:

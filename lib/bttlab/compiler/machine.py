@@ -29,39 +29,22 @@ _OPERATORS = {
 
 @dataclass(frozen=True)
 class Bank:
-    """A bank of on-chip memory.
-
-    Attributes
-    ----------
-    depth : int
-        In vectors.
-    block : str
-        "uram" or "bram".
-    """
-
-    depth: int
-    block: str
+    depth: int  # in vectors
+    block: str  # "uram" or "bram"
 
 
 @dataclass(frozen=True)
 class Port:
-    """A load or a store of a unit.
-
-    Attributes
-    ----------
-    banks : tuple of int
-        Banks that it reaches.
-    """
+    """A load or a store of a unit."""
 
     name: str
     unit: int
     operand: int
     stores: bool
-    banks: tuple[int, ...]
+    banks: tuple[int, ...]  # banks that it reaches
 
     @property
     def mask(self) -> int:
-        """Its banks as a bit mask."""
         return sum(1 << bank for bank in self.banks)
 
 
@@ -82,22 +65,12 @@ Names = namedtuple(
 
 
 class Machine(Names):
-    """The machine that a program is compiled for; its attributes in capitals are constants of config.h and isa.h.
+    """The machine that a program is compiled for; its attributes in capitals are constants of config.h and isa.h."""
 
-    Attributes
-    ----------
-    constants : dict of str to int
-        Constants of config.h, in the header's order.
-    ports : tuple of Port
-        Loads, then stores.
-    statuses : tuple of str
-        Names of a sample's statuses, by number.
-    """
-
-    constants: dict[str, int]
+    constants: dict[str, int]  # constants of config.h, in the header's order
     banks: tuple[Bank, ...]
-    ports: tuple[Port, ...]
-    statuses: tuple[str, ...]
+    ports: tuple[Port, ...]  # loads, then stores
+    statuses: tuple[str, ...]  # names of a sample's statuses, by number
 
     def __new__(
         cls,
@@ -176,10 +149,7 @@ def read_machine(source: Path = SOURCE) -> Machine:
 def read_constants(header: Path) -> dict[str, int]:
     """Return the integer constants that a header defines, in order; each may use those before it.
 
-    Raises
-    ------
-    ProgramError
-        If a definition has anything but names, integers, + - * / and brackets.
+    Raise `ProgramError` if a definition has anything but names, integers, + - * / and brackets.
     """
     constants: dict[str, int] = {}
     for match in _DEFINITION.finditer(header.read_text(encoding="utf-8")):

@@ -12,25 +12,14 @@ INTENT, SLOTS = "intent", "slot"  # losses: of one label for the sample, and of 
 
 @dataclass(eq=False)
 class Matrix:
-    """A matrix of the graph.
-
-    Attributes
-    ----------
-    tokens : int or Register
-        Number of rows.
-    base : Matrix, optional
-        The matrix of which this one is a range of rows, from `first` on.
-    """
-
     name: str
-    tokens: Bound
+    tokens: Bound  # number of rows
     features: int
-    base: "Matrix | None" = None
+    base: "Matrix | None" = None  # the matrix of which this one is a range of rows, from `first` on
     first: int = 0
 
     @property
     def vectors(self) -> int:
-        """Vectors of a row."""
         return -(-self.features // M.LANES)
 
 

@@ -12,7 +12,6 @@ RESULT = {VECTOR: 3, ENGINE_0: 4, ENGINE_1: 4}  # number of a unit's operand
 
 
 def identity(vectors: int) -> np.ndarray:
-    """Return the identity permutation of vectors."""
     return np.arange(vectors * LANES).reshape(vectors, LANES)
 
 
@@ -21,14 +20,7 @@ def load_rows(
 ) -> None:
     """Emit a load of rows of an operand buffer by its engine, from a bank or with zeros.
 
-    Parameters
-    ----------
-    source : At or None
-        Place of the first vector in a bank; None for zeros.
-    rows : int or Register
-        Number of rows, the first of which is `first`.
-    vectors : int
-        Vectors of a row.
+    `source`: place of the first vector in a bank; None for zeros.
     """
     loops = [Level("r", rows), Level("w", vectors)]
     addend, buffered_result = source and source.part(r=vectors, w=1), buffer.part(w=1)

@@ -28,28 +28,15 @@ ALWAYS, IF_SPACE, NEVER = "always", "if there is space", "never"
 
 @dataclass(eq=False)
 class Operation:
-    """An operation of the graph.
-
-    Attributes
-    ----------
-    name : str
-        Its place in the module.
-    kind : str
-        Name of the class, for messages.
-    keep : str
-        Whether the output is kept for the backward pass if that reads it: ALWAYS; IF_SPACE, if the banks have space
-        for it; NEVER, since recomputing it takes the vector unit a short time.
-    functions : tuple of str
-        Functions of PyTorch that it computes, of activations of one shape.
-    """
-
-    kind: ClassVar[str] = ""
+    kind: ClassVar[str] = ""  # name of the class, for messages
     has_prefix: ClassVar[bool] = True  # its parameters are called by its name
+    # Whether the output is kept for the backward pass if that reads it: ALWAYS; IF_SPACE, if the banks have space for
+    # it; NEVER, since recomputing it takes the vector unit a short time.
     keep: ClassVar[str] = ALWAYS
-    functions: ClassVar[tuple[str, ...]] = ()
+    functions: ClassVar[tuple[str, ...]] = ()  # functions of PyTorch that it computes, of activations of one shape
     of_function: ClassVar[dict[str, type[Self]]] = {}  # the operations, by the functions that they compute
 
-    name: str
+    name: str  # its place in the module
     inputs: tuple[Matrix, ...]
     output: Matrix
 
@@ -108,10 +95,7 @@ class Operation:
     def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
         """Return the matrices whose values `backward` reads.
 
-        Parameters
-        ----------
-        is_late : bool
-            Whether the operation is after the last attention: its output is then kept, at no cost.
+        `is_late`: whether the operation is after the last attention: its output is then kept, at no cost.
         """
         self._has_no("reads_in_backward")
 

@@ -166,14 +166,9 @@ class _Schedule:
 def ordered(instructions: Sequence[Instruction], offset_span: tuple[int, ...], tokens: int) -> list[Instruction]:
     """Return the instructions in an order that keeps units busy and preserves all data dependences.
 
-    Parameters
-    ----------
-    instructions : sequence of Instruction
-        In the order of the mathematics.
-    offset_span : tuple of int
-        Largest token offset of each table.
-    tokens : int
-        Length of the sample for which the order is optimized; it is valid for every length.
+    `instructions`: in the order of the mathematics.
+    `offset_span`: largest token offset of each table.
+    `tokens`: length of the sample for which the order is optimized; it is valid for every length.
     """
     empty = _Schedule(instructions, data_waits(instructions, offset_span), tokens)
     schedules = [_scheduled(empty.emptied(), _urgency(empty, weight)) for weight in WEIGHTS]

@@ -113,12 +113,8 @@ def accumulate(
     fewer vectors than that, several steps of one summation loop get accumulators of their own; the vector unit adds
     these partial sums up.
 
-    Parameters
-    ----------
-    allocate : callable
-        Maps a number of vectors to a place for the partial sums.
-    check : bool
-        Whether C is a gradient: it is written with CHECK.
+    `allocate`: maps a number of vectors to a place for the partial sums.
+    `check`: whether C is a gradient: it is written with CHECK.
     """
     k = [i for i in stream.arrangement.order if i in a.arrangement.order]
     rows = a.arrangement.packed
@@ -176,12 +172,10 @@ def pieces_of(bound: int, vectors: int) -> int:
 
 
 def expand_steps(sizes: Sizes, k: Sequence[str], c: Arrangement) -> int:
-    """Return the steps of `expand`."""
     return elements(sizes, k[:-1]) * len(row_passes(sizes[k[-1]])) * c.vectors(sizes)
 
 
 def reduce_steps(sizes: Sizes, m: Sequence[str], in_buffer: Arrangement, fixed: Sequence[str]) -> int:
-    """Return the steps of `reduce`."""
     sums = max(elements(sizes, m), M.SUM_DISTANCE)
     depth = in_buffer.vectors(sizes) // elements(sizes, (in_buffer.order[0], *fixed))
     return sums * (depth + 1) * elements(sizes, fixed) * len(row_passes(sizes[in_buffer.order[0]]))

@@ -39,15 +39,9 @@ class Limits(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Vectors that LOAD or STORE moves.
+    """Vectors that LOAD or STORE moves."""
 
-    Attributes
-    ----------
-    name : str
-        What they are, for labels.
-    """
-
-    name: str
+    name: str  # what they are, for labels
     bank: int
     base: int
     vectors: int
@@ -55,17 +49,9 @@ class Transfer(NamedTuple):
 
 @dataclass(eq=False)
 class Program:
-    """The sections of a program, and what else its image contains.
+    """The sections of a program, and what else its image contains."""
 
-    Attributes
-    ----------
-    builder : Builder
-        Its tables of functions and permutations.
-    transfer_vectors : int
-        Vectors of LOAD and of STORE.
-    """
-
-    builder: Builder
+    builder: Builder  # its tables of functions and permutations
     limits: Limits
     forward: list[Instruction]
     backward: list[Instruction]
@@ -73,7 +59,7 @@ class Program:
     load: list[Instruction]
     store: list[Instruction]
     clear: list[Instruction]
-    transfer_vectors: int
+    transfer_vectors: int  # vectors of LOAD and of STORE
 
     @property
     def sections(self) -> tuple[list[Instruction], ...]:
@@ -144,10 +130,7 @@ class ModelProgram(Program):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Check that the banks have space for an optimizer's state.
 
-        Raises
-        ------
-        ProgramError
-            If they do not; the message names the bank.
+        Raise `ProgramError` if they do not; the message names the bank.
         """
         if not self.has_space_for(optimizer):
             bank, vectors = MOMENTS[0], self.model.layout.vectors
@@ -244,14 +227,7 @@ def fastest(
 ) -> ModelProgram:
     """Return the program of least modelled time among those of `CANDIDATES`.
 
-    Parameters
-    ----------
-    compiled : callable
-        Returns the program for a flow.
-    lengths : mapping of int to int, optional
-        Number of samples of each length; by default one of 13 tokens.
-    batch_size : int
-        Samples of an update.
+    `lengths`: number of samples of each length; by default one of 13 tokens.
     """
     programs, errors = [], []
     for flow in CANDIDATES:
@@ -338,7 +314,6 @@ def transfers(ranges: Iterable[Transfer], into: bool) -> list[Instruction]:
 
 
 def _clears(model: Lowering) -> list[Instruction]:
-    """Return the instructions that clear the accumulated gradients."""
     b = Builder()
     b.stage, b.layer = "IO", "clear"
     for block in model.layout.blocks:

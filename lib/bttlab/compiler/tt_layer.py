@@ -35,13 +35,8 @@ def axes_of(count: int) -> list[tuple[int, ...]]:
 def order_of_merges(cores: int, merged: tuple[int, int]) -> Order:
     """Return the order of contraction that first merges cores at each end.
 
-    Parameters
-    ----------
-    cores : int
-        Cores of the layer.
-    merged : tuple of (int, int)
-        Cores that are merged at the input's end and at the output's, counted for three cores at each end: a layer with
-        two there merges at most two, a layer with four one more.
+    `merged`: cores that are merged at the input's end and at the output's, counted for three cores at each end: a layer
+    with two there merges at most two, a layer with four one more.
     """
     count = cores // 2
     ins, outs = (min(m, 2) if count == 2 else m + count - 3 for m in merged)
@@ -82,40 +77,21 @@ def _shared_candidates(order: Order, shapes: tuple[tuple[int, ...], ...], tokens
 class TTLayer:
     """A linear layer of a program.
 
-    Parameters
-    ----------
-    tokens : int or Register
-    order : Order
-    engines : tuple of int
-        Engine of the products before z, and of those after it.
-    shapes : tuple of tuple of int
-        Shapes of the cores.
-
-    Attributes
-    ----------
-    sizes : Sizes
-        Largest size of each index, and its bound.
-    costs : Sizes
-        Sizes for which the cheapest candidate of a product is chosen.
-    cores : dict of str to Arrangement
-        Arrangement of each core in the banks.
-    steps : list of tuple
-        The products before z, and those after it.
-    backward : tuple
-        The products of the backward pass.
-    keepable : list of str
-        The intermediate of the tokens between x and z, if there is exactly one: it may be kept for the backward pass.
-    preferred : dict of str to frozenset
-        For each tensor, the indices that its next use reads along the lanes.
-    cache : dict
-        Candidates of products, shared by all layers of this order and shape.
+    `sizes`: largest size of each index, and its bound.
+    `costs`: sizes for which the cheapest candidate of a product is chosen.
+    `cores`: arrangement of each core in the banks.
+    `steps`: the products before z, and those after it.
+    `keepable`: the intermediate of the tokens between x and z, if there is exactly one: it may be kept for the backward
+    pass.
+    `preferred`: for each tensor, the indices that its next use reads along the lanes.
+    `cache`: candidates of products, shared by all layers of this order and shape.
     """
 
     name: str
     tokens: Bound
     order: Order
-    engines: tuple[int, int]
-    shapes: tuple[tuple[int, ...], ...]
+    engines: tuple[int, int]  # engine of the products before z, and of those after it
+    shapes: tuple[tuple[int, ...], ...]  # shapes of the cores
 
     def __post_init__(self) -> None:
         outs = self.order.outputs
@@ -211,7 +187,6 @@ class TTLayer:
             )
 
     def phase_of(self, product: Product) -> int:
-        """Return the phase of a product of the backward pass."""
         return self.phase[product[0].removeprefix("d")]
 
     def has_tokens(self, product: Product) -> bool:
@@ -225,7 +200,6 @@ class TTLayer:
 
     @property
     def z_arrangement(self) -> Arrangement:
-        """Arrangement of z."""
         rest = sorted((i for i in self.indices[self.z] if i != "t"), key=lambda index: index[0] == "r")
         return Arrangement(("t", *rest), 1)
 

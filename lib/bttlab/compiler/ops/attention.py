@@ -24,37 +24,23 @@ from bttlab.compiler.ops.tt_linear import Linear
 
 @dataclass(eq=False)
 class KeyBuffers:
-    """The operand buffers' vectors for keys and values, which all attentions of a model use in turn.
-
-    Attributes
-    ----------
-    user : Attention, optional
-        The attention whose keys and values are there.
-    """
+    """The operand buffers' vectors for keys and values, which all attentions of a model use in turn."""
 
     keys: At
     values: At
-    user: "Attention | None" = None
+    user: "Attention | None" = None  # the attention whose keys and values are there
 
 
 @dataclass(eq=False)
 class Attention(Operation):
-    """softmax(scale q k^T + mask) v for each head; if `causal`, over tokens up to the query's own.
-
-    Attributes
-    ----------
-    scale : float, optional
-        By default 1 / sqrt(head size).
-    mask : str
-        Constant of shape (tokens, tokens), or (heads x tokens, tokens); none if empty.
-    """
+    """softmax(scale q k^T + mask) v for each head; if `causal`, over tokens up to the query's own."""
 
     kind, keep = "attention", IF_SPACE
 
     heads: int
     causal: bool = False
-    scale: float | None = None
-    mask: str = ""
+    scale: float | None = None  # by default 1 / sqrt(head size)
+    mask: str = ""  # constant of shape (tokens, tokens), or (heads x tokens, tokens); none if empty
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:
@@ -86,7 +72,6 @@ class Attention(Operation):
 
     @property
     def most(self) -> int:
-        """Tokens of the longest sequence."""
         return max_of(self.tokens)
 
     @property
@@ -100,17 +85,14 @@ class Attention(Operation):
 
     @property
     def blocks(self) -> int:
-        """Blocks of the longest sequence."""
         return -(-self.most // ROWS)
 
     @property
     def head_vectors(self) -> int:
-        """Vectors of a head of a token."""
         return self.vectors // self.heads
 
     @property
     def score_vectors(self) -> int:
-        """Vectors of all heads' scores."""
         return self.heads * self.most * self.blocks
 
     @property

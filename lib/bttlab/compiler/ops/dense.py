@@ -28,25 +28,15 @@ WEIGHTS = {True: (1.0, INTENT_CLASS, INTENT_LABEL), False: (SLOT_WEIGHT, SLOT_CL
 
 @dataclass(frozen=True)
 class Share:
-    """The outputs of a layer that one engine computes.
-
-    Attributes
-    ----------
-    block : Block
-        Rows of the weight for these outputs.
-    vectors, first : int
-        Number of vectors of outputs, and the first of them.
-    outputs : int
-    buffer : At
-        Place of the weight in the engine's operand buffer.
-    """
+    """The outputs of a layer that one engine computes."""
 
     engine: int
-    block: Block
+    block: Block  # rows of the weight for these outputs
+    # Number of vectors of outputs, and the first of them.
     vectors: int
     first: int
     outputs: int
-    buffer: At
+    buffer: At  # place of the weight in the engine's operand buffer
 
     def passes(self) -> Iterator[tuple[int, int]]:
         """Yield the number of each vector of outputs, and the number of its outputs."""
@@ -56,24 +46,13 @@ class Share:
 
 @dataclass(eq=False)
 class Dense(Operation):
-    """A dense layer.
-
-    Attributes
-    ----------
-    weight, bias : str
-        Parameters; `bias` is empty if there is none.
-    first : int
-        Row of both for the first output.
-    transposed : bool
-        Whether the weight is (in, out).
-    """
-
     kind, has_prefix = "dense", False
 
+    # Parameters; `bias` is empty if there is none.
     weight: str
     bias: str = ""
-    first: int = 0
-    transposed: bool = False
+    first: int = 0  # row of both for the first output
+    transposed: bool = False  # whether the weight is (in, out)
 
     @property
     def keeps_zeros(self) -> bool:

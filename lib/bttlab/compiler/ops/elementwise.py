@@ -56,7 +56,6 @@ class Add(Sum):
         return (b, a) if self.is_fused else (a, b)
 
     def backward_terms(self, context: Context, d: At) -> None:
-        """Pass the gradient on to both."""
         for matrix in self.inputs:
             context.pass_gradient(matrix, d)
 
@@ -78,11 +77,9 @@ class Position(Sum):
             op.table = context.layout.place(op.name, added=True)
 
     def terms(self, context: Context) -> tuple[At, At]:
-        """Return the places of x and the table."""
         return context.value(self.inputs[0]), self.table.where().part(self.first * self.output.vectors)
 
     def gradient(self) -> At:
-        """Return the place of the gradient of the rows."""
         return self.table.gradient().part(self.first * self.output.vectors)
 
     def backward_terms(self, context: Context, d: At) -> None:

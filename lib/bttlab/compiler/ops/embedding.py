@@ -43,14 +43,9 @@ GROUP = 8  # tokens of an instruction
 class Embedding(Operation):
     """The rows of a table for the sample's tokens.
 
-    Attributes
-    ----------
-    rows : int
-        Rows of the table.
-    stride : int
-        Distance between token ids that differ in the first digit alone.
-    slice_rows, slice_vectors : tuple of int
-        For each table of token offsets, the number of slices, and the vectors of a slice.
+    `rows`: rows of the table.
+    `stride`: distance between token ids that differ in the first digit alone.
+    `slice_rows`, `slice_vectors`: for each table of token offsets, the number of slices, and the vectors of a slice.
     """
 
     kind = "embedding"
@@ -214,7 +209,6 @@ class TTMTable(Embedding):
             )
 
     def _group(self, group: int) -> Register:
-        """Return the number of tokens of a group."""
         return bound_of_part(self.tokens, GROUP * group, GROUP)
 
     def emit_rows(self, rows: At) -> None:
@@ -410,11 +404,9 @@ class Table(Embedding):
 
     @property
     def offset_span(self) -> tuple[int, ...]:
-        """Largest token offset of each table, in vectors."""
         return (self.row_vectors * (self.rows - 1), 0, 0, 0)
 
     def token_offsets(self, token_ids: np.ndarray) -> np.ndarray:
-        """Return the token offsets of token ids, int64 of shape (4, tokens)."""
         ids = np.asarray(token_ids, np.int64)
         return np.stack([ids * vectors for vectors in self.slice_vectors])
 
@@ -432,7 +424,6 @@ class Table(Embedding):
 
 
 def _in_lanes(elements: np.ndarray, lanes: int) -> np.ndarray:
-    """Return a permutation to vectors of `lanes` elements."""
     out = np.full((len(elements) // lanes, LANES), -1)
     out[:, :lanes] = elements.reshape(-1, lanes)
     return out

@@ -19,15 +19,11 @@ class Norm(Operation):
     """y = n scale + shift with n = (x - mean) / std; n = x / root mean square if not `centred`.
 
     n stays in a bank, and 1 / std in rows of statistics, for the backward pass.
-
-    Attributes
-    ----------
-    weight, bias : str
-        Parameters; `bias` is empty if there is none, and `weight` may be a constant.
     """
 
     kind, keep, has_prefix = "norm", NEVER, False
 
+    # Parameters; `bias` is empty if there is none, and `weight` may be a constant.
     weight: str
     bias: str = ""
     epsilon: float = 1e-5

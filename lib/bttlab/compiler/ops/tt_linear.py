@@ -17,11 +17,8 @@ from bttlab.compiler.operation import IF_SPACE, Operation
 class Linear(Operation):
     """A linear layer in tensor-train format (`linear.LinearLayers`).
 
-    Attributes
-    ----------
-    operand_buffer : At, optional
-        Place in an operand buffer to which an attention wants the output, instead of a bank: block by block of ROWS
-        tokens.
+    `operand_buffer`: place in an operand buffer to which an attention wants the output, instead of a bank: block by
+    block of ROWS tokens.
     """
 
     kind, keep = "linear", IF_SPACE
