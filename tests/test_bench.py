@@ -40,6 +40,7 @@ def check(result: Result, module, rows: int):
     return found["rows"]
 
 
+@pytest.mark.long
 def test_layer_counts_operations_and_memory_of_every_contender():
     result = layer.measure(tokens=(1, 3), threads=(1,), rounds=1, compiled=())
     rows = check(result, layer, rows=14)

@@ -1,6 +1,5 @@
 """A class on one host: its settings, its list, what the host must have, and each server's limits; without a browser."""
 
-import configparser
 import os
 import pwd
 import re
@@ -13,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from bttlab.card import keeper, sharing
 from subprocess_env import environment
 
 from conftest import ROOT
@@ -146,18 +144,6 @@ def test_passwords_go_through_a_pipe_to_a_sheet_of_your_own(tmp_path, monkeypatc
     assert ran[1] == (["chpasswd"], f"{name}:{password}\n") and password not in " ".join(ran[0][0])
     with pytest.raises(ClassError, match="name a new file"):
         accounts.make_accounts(["no-such-student"], sheet, homes=tmp_path)
-
-
-def test_units_start_the_keeper_at_the_socket_that_drivers_look_for():
-    units = {}
-    for kind in ("socket", "service"):
-        units[kind] = configparser.RawConfigParser(strict=False)
-        units[kind].read(ROOT / "classroom" / f"bttlab-keeper@.{kind}")
-    listens = units["socket"]["Socket"]["ListenSequentialPacket"].replace("%i", "0000:3b:00.1")
-    assert Path(listens) == sharing.FOLDER / "bttlab-0000:3b:00.1.shared"
-    script = units["service"]["Service"]["ExecStart"].split()[2]
-    assert script.removeprefix("/opt/bttlab/") == str(Path(keeper.__file__).relative_to(ROOT))
-    assert units["service"]["Service"]["DynamicUser"] == "yes"
 
 
 # --- servers
@@ -303,36 +289,3 @@ def test_certificates_do_not_follow_a_student_s_links(config, student, tmp_path)
     moved = asyncio.run(server.move_certs({"keyfile": str(tmp_path / "ada.key")}))
     assert Path(moved["keyfile"]).read_text() == "secret" and Path(moved["keyfile"]).parent == server.private
     assert stat.S_IMODE(Path(moved["keyfile"]).stat().st_mode) == 0o400
-
-
-def test_a_unit_of_systemd(config, student, tmp_path, monkeypatch):
-    """Check the request to systemd, which is not here."""
-    import asyncio
-
-    from systemdspawner import systemd
-
-    found = config(f'memory = "2G"\ndata = "{tmp_path}"\n', systemd=True)
-    assert found.JupyterHub.spawner_class is class_spawner.UnitSpawner
-    asked = {}
-
-    async def started(name, **options):
-        asked.update(options)
-
-    async def running(name):
-        return bool(asked)
-
-    async def failed(name):
-        return False
-
-    monkeypatch.setattr(systemd, "start_transient_service", started)
-    monkeypatch.setattr(systemd, "service_running", running)
-    monkeypatch.setattr(systemd, "service_failed", failed)
-    monkeypatch.setattr(systemd, "get_systemd_version", lambda: 252)
-    server = spawner(found, class_spawner.UnitSpawner)
-    monkeypatch.setattr(server, "get_env", lambda: {})
-    assert asyncio.run(server.start())[0] == "127.0.0.1"
-    properties = asked["properties"]
-    assert properties["MemoryMax"] == 2 << 30 and properties["CPUQuota"] == "100%"
-    assert properties["TasksMax"] == "512" and properties["NoNewPrivileges"] == "yes"
-    assert {str(ROOT), str(tmp_path)} <= set(properties["ReadOnlyDirectories"]) and properties["PrivateTmp"] == "yes"
-    assert asked["cmd"] == [str(class_spawner.SERVER), sys.executable]

@@ -282,13 +282,6 @@ def test_03_teach(objects):
     _try("03.4", (trained,), [taught(old=16)], wrong)
 
 
-def test_03_leaves_the_card_as_it_was(objects):
-    before = objects.losses(4e-3, "sgd", FEW), objects.trainer.store_parameters()
-    check("00.1", ("b", before[0]), objects.trainer, objects.samples, CONFIG)
-    after = objects.trainer.store_parameters()
-    assert all(np.array_equal(before[1][name], after[name]) for name in after)
-
-
 def test_04(objects):
     two, four = objects.cards[2], objects.cards[4]
     held = chip_bytes(two)["optimizer state"] / 1e6

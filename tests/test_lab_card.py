@@ -9,7 +9,7 @@ import sample_modules
 from bttlab.card import load_overlay
 from bttlab.compiler.module_file import load_module
 from bttlab.data import load_corpus
-from bttlab.lab import Dashboard, Workload, baseline_targets, card_target, dashboard_runs, modelled_targets
+from bttlab.lab import Dashboard, Workload, baseline_targets, card_target, modelled_targets
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs import CheckpointStore, read_run, runs_folder, runs_table
 from bttlab.runs.curves import read_curves
@@ -112,23 +112,6 @@ def test_a_run_that_was_stopped_and_continued_has_the_bits_of_one_call(board, ov
 
 
 @pytest.mark.long
-def test_a_rate_that_moves_before_the_first_sample_is_the_one_kept(board, monkeypatch, tmp_path):
-    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
-
-    def start_run(*arguments):
-        board._rate.value = 1e-3
-        return runs_start_run(*arguments)
-
-    runs_start_run = dashboard_runs.start_run
-    monkeypatch.setattr(dashboard_runs, "start_run", start_run)
-    board.start()
-    board.wait()
-    assert board.runs[0].rates == [(0, 1e-3)]
-    (folder,) = _folders()
-    assert read_run(folder).configuration["learning_rate"] == 1e-3
-
-
-@pytest.mark.long
 def test_the_card_and_pytorch_in_one_figure(board, monkeypatch, tmp_path):
     monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
     board.start()
@@ -162,19 +145,6 @@ def test_a_module_on_the_card_in_pytorch_and_on_a_modelled_gpu(short_airline, ov
     assert score in board._status.value
     assert _folders(f"name == 'dashboard-{workload.corpus.name}-{name}'")
     board.close()
-
-
-@pytest.mark.long
-def test_a_baseline_can_be_paused_and_stopped(board):
-    board.start(CPU_BTT, samples=2_000)
-    run = board.runs[0]
-    assert until(lambda: run.count > 0, 20)
-    board.pause()
-    board._rate.value = 1e-2
-    assert "keeps its learning rate" in board._message.value
-    board.stop()
-    assert until(lambda: run.state == "stopped", 1.0)
-    assert 0 < run.count < 2_000
 
 
 @pytest.mark.long

@@ -1,9 +1,7 @@
 """The dashboard without a browser: what its buttons do, what it says, and what it leaves behind."""
 
-import gc
 import io
 import time
-import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -116,21 +114,6 @@ def test_stop_acts_within_a_second_at_a_sample_boundary(board_of, paused):
     assert not our_threads()
 
 
-@pytest.mark.long
-def test_runs_are_overlaid(board_of):
-    board = board_of(PretendTrainer(), PretendTrainer())
-    board.start()
-    board.wait()
-    board.start("pretend 1", samples=200)
-    board.wait()
-    assert [run.name for run in board.runs] == ["pretend 0", "pretend 1"]
-    setting = "sgd, learning rate 0.004, seed 0; time measured, no energy"
-    assert _names(board) == [f"1 pretend 0, {setting}", f"2 pretend 1, {setting}"]
-    assert len({line.get_color() for line in board._figure.loss.lines}) == 2
-    board.clear()
-    assert not board.runs and _names(board) == []
-
-
 def _names(board):
     legends = board._figure.figure.legends
     return [text.get_text().replace("\n", " ") for legend in legends for text in legend.get_texts()]
@@ -225,19 +208,6 @@ def test_the_mouse_shows_values_in_all_panels_with_the_same_axis(board_of):
     assert "energy" in shown()[0] and shown()[2] == ""  # that panel has another axis
     move(None, None)
     assert shown() == ["", "", ""]
-
-
-@pytest.mark.long
-def test_a_modelled_energy_is_drawn_with_its_band(board_of):
-    meter = EnergyMeter("modelled", "a model")
-    meter.advance = lambda samples, seconds: meter.add(*(len(samples) * np.array([1.0, 2.0, 5.0])))
-    board = board_of(PretendTrainer(), meter=meter)
-    board.start()
-    board.wait()
-    count, _, *joules, _ = board.runs[0].history[-1]
-    assert (count, *joules) == (300, 300.0, 600.0, 1500.0)
-    (path,) = board._figure.energy.collections[0].get_paths()
-    assert path.vertices[:, 1].max() == 1500.0 < board._figure.energy.get_ylim()[1]
 
 
 def test_only_buttons_that_do_something_can_be_pressed(board_of):
@@ -473,31 +443,3 @@ def test_running_the_cell_again_closes_the_one_before(board_of):
     second.start()
     second.wait()
     assert second.runs[0].state == "finished"
-
-
-def test_a_closed_dashboard_holds_no_figure(board_of):
-    """A notebook's `Out` holds every dashboard of a cell that is run again."""
-    board = board_of(PretendTrainer())
-    figures = [weakref.ref(one) for one in (board._figure.figure, board._figure.right)]
-    axes = weakref.ref(board._figure.loss)
-    board.close()
-    board._draw()
-    gc.collect()
-    assert axes() is None and not any(one().axes for one in figures)
-
-
-@pytest.mark.long
-def test_the_last_figure_stays(board_of):
-    board = board_of(PretendTrainer())
-    kept = []
-
-    class Handle:
-        def update(self, data, raw):
-            kept.append(data)
-
-    board._live._kept._handle = Handle()
-    board.start()
-    board.wait()
-    html = kept[-1]["text/html"]
-    (live,) = (name for name in board._live.widget._dom_classes if name.startswith("bttlab-live-"))
-    assert "data:image/png;base64," in html and f".{live})" in html

@@ -20,7 +20,6 @@ from bttlab.lab import (
     draw_bytes,
     draw_energy,
 )
-from bttlab.lab.comparison import memory_of
 from bttlab.lab.design_explorer import Programs, grid
 from bttlab.lab.energy_meters import ModelledMeter
 from bttlab.model import FLOW_TITLES, ModelConfig
@@ -61,14 +60,6 @@ def test_a_modelled_meter_adds_up_to_the_estimate():
     assert meter.joules[1] == pytest.approx(sum(each), rel=1e-6)
 
 
-def test_memory_is_that_of_the_map():
-    memory = memory_of(ModelConfig(encoders=2))
-    found = estimate(ModelConfig(encoders=2)).memory
-    assert memory["tensors"].provenance == "modelled" and memory["tensors"].value == found.bytes
-    assert memory["tensors"].value < memory["footprint"].value < 30e6  # the U50 has 29.8 MB on chip
-    assert found.by_group()["parameters"] >= ModelConfig(encoders=2).parameters_bytes
-
-
 def test_a_program_is_made_once_for_all_clocks_and_optimizers():
     told = []
     programs = Programs(LENGTHS, lambda: told.append(1))
@@ -96,32 +87,6 @@ def test_the_explorer_says_what_the_model_says(explorer, monkeypatch):
     explorer.refresh()
     assert "<br>compiling and timing programs: 3 to come" in explorer.results
     assert "the kernel may have stopped" not in explorer.results  # a program may take a minute
-
-
-@pytest.mark.long
-def test_feed_forward_layers_have_a_rank_of_their_own(explorer):
-    explorer.choose(SMALL)
-    explorer.rank.value = 8
-    assert explorer.design == Design(1, 8)  # it moves along
-    explorer.feed_forward.value = 4
-    assert explorer.programs.wait(WAIT) and explorer.design == Design(1, 8, feed_forward=4)
-    mixed, one = explorer.estimate, Design(1, 8).estimate(LENGTHS)
-    assert mixed.model.parameters_count < one.model.parameters_count and "rank 8 and 4" in explorer.results
-    assert mixed.memory.by_group()["parameters"] < one.memory.by_group()["parameters"]
-
-
-@pytest.mark.long
-def test_a_click_chooses_the_nearest_design(explorer):
-    explorer.choose(SMALL)
-    design, found = list(explorer._shown.items())[-1]
-
-    class Event:
-        inaxes = explorer._space
-        xdata, ydata = 1.0001 * found.model.parameters_count / 1e3, found.energy_per_epoch.value
-
-    explorer._click(Event)
-    assert explorer.design == design != SMALL
-    assert (explorer.rank.value, explorer.flow.value) == (design.rank, design.flow)
 
 
 @pytest.mark.long

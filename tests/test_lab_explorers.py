@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bttlab.lab import CompressionExplorer, FlowExplorer, spectra, truncate
 from bttlab.lab.flow_trace import PASSES, trace_flow
 from bttlab.lab.picture import FIGURE_CLASS
-from bttlab.tensor import FLOWS, flow_cost, matrix_to_tt, tt_to_matrix
+from bttlab.tensor import FLOWS, flow_cost
 
 MODES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
 
@@ -18,14 +18,6 @@ MODES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
 @pytest.fixture(scope="module")
 def matrix():
     return torch.randn(768, 768, generator=torch.Generator().manual_seed(1))
-
-
-def test_truncation_is_the_librarys(matrix):
-    found = truncate(matrix, (12, 8, 8), (8, 8, 12), 12)
-    cores = matrix_to_tt(matrix, (12, 8, 8), (8, 8, 12), 12)
-    assert found.shapes == tuple(tuple(core.shape) for core in cores)
-    assert found.parameters == 4_896 and found.ranks == (12, 12, 12, 12, 12)
-    assert found.error == pytest.approx(float((tt_to_matrix(cores, (12, 8, 8)) - matrix).norm() / matrix.norm()))
 
 
 def test_spectra_bound_the_error(matrix):
@@ -59,14 +51,6 @@ def test_the_menus_have_all_factorisations(matrix):
     assert explorer.message == "" and explorer.truncation.shapes[3][1] == 16
 
 
-@pytest.mark.long
-def test_a_rank_beyond_the_maximum(matrix):
-    explorer = CompressionExplorer(matrix)
-    explorer.rank_slider.value = 100
-    assert "more than some bonds can have" in explorer.message and "12, 96" in explorer.message
-    assert explorer.truncation.ranks == (12, 96, 100, 96, 12)
-
-
 @given(st.sampled_from(sorted(FLOWS)), st.integers(1, 40), MODES, MODES, st.integers(1, 5))
 def test_a_trace_has_the_costs_of_its_flow(flow, tokens, out_modes, in_modes, rank):
     found = trace_flow(flow, tokens, out_modes, in_modes, rank)
@@ -93,14 +77,3 @@ def test_stepping_through_a_flow():
         assert f"step {number} of {len(cost.steps)}: <b>{step.macs:,}</b>" in explorer.results
         explorer._move(1)
     assert explorer.step_shown.step == cost.steps[-1]  # the last step stays the last
-
-
-@pytest.mark.long
-def test_a_shorter_flow_keeps_the_step_in_range():
-    explorer = FlowExplorer()
-    explorer.part.value = "backward"
-    explorer.step.value = 12
-    explorer.part.value = "forward"
-    assert explorer.step.value == 6 and explorer.message == ""
-    explorer.tokens.value, explorer.rank.value = 5, 3
-    assert explorer.trace.cost == flow_cost(explorer.flow.value, 5, (12, 8, 8), (8, 8, 12), 3)

@@ -114,19 +114,6 @@ def test_a_wrong_result_is_named(layer, overlay, capsys, monkeypatch):
     assert capsys.readouterr().out.endswith("wrong: dx, dG1\n")
 
 
-def test_the_best_order_is_ahead_in_the_general_compiler_too(layer):
-    known = [flow_cycles(layer, order_of(flow, 13, *MODES, 12), 13) for flow in ("right_to_left", "bidirectional")]
-    assert flow_cycles(layer, order_of("auto", 13, *MODES, 12), 13) < min(known)
-
-
-def test_what_the_notebook_says_of_the_flows(layer):
-    """Right to left is ahead for a token, two merged for a sentence, bi-directional for the longest; it is flat."""
-    right, both, two = ([flow_cycles(layer, flow, t) for t in (1, 8, 13, 32)] for flow in FLOWS.values())
-    assert right[0] < min(both[0], two[0])
-    assert both[1] < right[1] and all(two[n] < min(both[n], right[n]) for n in (1, 2))
-    assert both[3] < min(right[3], two[3]) and both[3] < 2 * both[0]
-
-
 def test_the_explorer_steps_through_an_order_of_ones_own():
     explorer = FlowExplorer(own=MINE)
     assert explorer.trace.cost == order_cost(MINE, 32, *MODES, 12) and explorer.flow.label == "my own"

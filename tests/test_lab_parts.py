@@ -12,33 +12,9 @@ from matplotlib.backend_bases import MouseEvent
 from PIL import Image
 
 from bttlab.data import CorpusError
-from bttlab.lab import budget, check_machine, corpus_here, live_loss, watch
+from bttlab.lab import corpus_here, watch
 from bttlab.lab.canvas import LiveFigures, ZoomCanvas
-from bttlab.lab.charts import new_figure, smooth, thinned, to_png
-from bttlab.lab.live_loss import draw_loss
-from bttlab.model import NumericalFault
-
-
-def test_smooth_is_a_trailing_mean():
-    values = np.random.default_rng(0).random(50)
-    expected = [values[max(0, k - 6) : k + 1].mean() for k in range(50)]
-    np.testing.assert_allclose(smooth(values, 7), expected)
-    assert smooth(np.zeros(0)).shape == (0,)
-
-
-@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 1000])
-def test_thinned_keeps_the_last(count):
-    shown = thinned(np.zeros(count), 10)
-    assert len(shown) <= 10 and (np.diff(shown) > 0).all()
-    assert count == 0 or (shown[-1] == count - 1 and shown[0] >= 0)
-
-
-def test_a_loss_figure_has_axes_with_names():
-    figure = new_figure(7.5, 3.2)
-    axes = figure.subplots()
-    draw_loss(axes, np.linspace(5, 1, 200), 400)
-    assert axes.get_xlim() == (0, 400) and "Loss" in axes.get_title("left") and "samples" in axes.get_xlabel()
-    assert Image.open(io.BytesIO(to_png(figure, 2))).size == (1500, 640)
+from bttlab.lab.charts import new_figure
 
 
 class _Run:
@@ -122,27 +98,6 @@ def test_watching_a_run(run, says, capsys):
     assert says in capsys.readouterr().out
 
 
-def test_an_interrupt_before_there_is_a_figure_stops_the_run(monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(live_loss, "LiveFigures", interrupted)
-    run = _Run()
-    assert len(watch(run, "a run")) == 0 and run.done
-
-
-def test_a_watched_run_that_diverges():
-    with pytest.raises(NumericalFault):
-        watch(_Run(fault=NumericalFault("loss", 4, np.zeros(4, np.float32), 1.0)), "a run")
-
-
-def test_budget(monkeypatch):
-    monkeypatch.setenv("BTTLAB_QUICK", "1")
-    assert budget(100, 5) == 5
-    monkeypatch.setenv("BTTLAB_QUICK", "0")
-    assert budget(100, 5) == 100
-
-
 def test_the_first_corpus_that_is_here(monkeypatch, tmp_path, airline_folder):
     monkeypatch.setenv("BTTLAB_DATA", str(tmp_path))
     assert corpus_here("nowhere", "airline").name == "airline"
@@ -157,11 +112,6 @@ def airline_folder():
     return corpus_here("airline").folder.resolve()
 
 
-def test_the_machine_as_a_table():
-    html = check_machine().data
-    assert "overlays" in html and "cards" in html and "<table>" in html
-
-
 def test_a_user_error_in_a_notebook_is_a_sentence():
     notebook = nbformat.v4.new_notebook()
     source = "from bttlab.lab import corpus_here\ncorpus_here('nowhere')"
@@ -172,11 +122,3 @@ def test_a_user_error_in_a_notebook_is_a_sentence():
     assert [output.output_type for output in first.outputs] == ["stream"]
     assert first.outputs[0].text.startswith("CorpusError: none of the corpora nowhere")
     assert "Traceback" in "".join(second.outputs[0].traceback)
-
-
-def test_a_user_error_fails_its_cell():
-    notebook = nbformat.v4.new_notebook()
-    source = "from bttlab.lab import corpus_here\ncorpus_here('nowhere')"
-    notebook.cells = [nbformat.v4.new_code_cell(source)]
-    with pytest.raises(nbclient.exceptions.CellExecutionError, match="none of the corpora"):
-        nbclient.NotebookClient(notebook, kernel_name="python3").execute()

@@ -1,16 +1,15 @@
 """Ask and teach the model on the card."""
 
+from dataclasses import replace
+
 import ipywidgets
 import numpy as np
 import pytest
-from ipywidgets.widgets.widget import _instances
 
 from bttlab.card import open_trainer
-from bttlab.compiler.module_file import load_module
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus, read_corpus
 from bttlab.data.metrics import score
 from bttlab.lab import Ask, Teach
-from bttlab.lab.energy_meters import ModelledMeter
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, initial_parameters
 
 SENTENCE = "take me home to pittsburgh please"
@@ -19,7 +18,8 @@ SLOT = "toloc.city_name"
 
 @pytest.fixture(scope="module")
 def corpus():
-    return load_corpus("airline")
+    whole = load_corpus("airline")
+    return replace(whole, dev=whole.dev[:100])  # scoring all takes longer than the rest
 
 
 @pytest.fixture(scope="module")
@@ -117,18 +117,6 @@ def test_training_teaches_and_says_what_it_took(teach, trainer, corpus, vocabula
     assert len(teach.taught) == 0 and teach._buttons["Undo"].disabled
 
 
-def test_energy_and_time_are_those_of_the_samples_trained_on(teach, corpus, vocabulary, monkeypatch):
-    trained = []
-    train = teach.trainer.train
-    monkeypatch.setattr(teach.trainer, "train", lambda samples, *rest: trained.append(samples) or train(samples, *rest))
-    teach.train(steps=3, old=4)
-    meter = ModelledMeter(ModelConfig())
-    meter.advance(trained[0], 1.0)
-    assert len(trained[0]) == 15
-    assert f"<b>{1e3 * meter.joules[1]:,.0f} mJ</b>" in teach._result.value
-    assert f"<b>{1e3 * meter.seconds:.3g} ms</b>" in teach._result.value
-
-
 @pytest.mark.long
 def test_mixing_old_sentences_forgets_less(teach):
     lost = {}
@@ -139,13 +127,6 @@ def test_mixing_old_sentences_forgets_less(teach):
         lost[old] = teach.before.scores.intent_accuracy - teach.after.scores.intent_accuracy
         teach.undo()
     assert lost[8] < lost[0]
-
-
-def test_a_label_that_is_not_learned_yet_stays(teach):
-    teach.correct("please", "flight_stop")
-    teach.train(steps=1, old=0)
-    assert "It does not say what you said yet" in teach._result.value
-    assert teach.answer.tags[-1] == "B-flight_stop"
 
 
 def test_a_fault_leaves_the_parameters_of_before(trainer, corpus, vocabulary, parameters):
@@ -179,51 +160,3 @@ def test_it_teaches_pytorch_too(corpus, vocabulary):
     teach = Teach(trainer, short, vocabulary, "to boston")
     teach.train(steps=2, old=1)
     assert "ms</b> (measured)" in teach._result.value and "20 utterances" in teach._result.value
-
-
-def test_widgets_of_earlier_answers_are_closed(teach):
-    def count() -> int:
-        return len(_instances)
-
-    teach.ask("to boston")
-    few = count()
-    for _ in range(5):
-        teach.ask("from new york to boston on monday")
-        teach.ask("to boston")
-    assert count() == few
-
-
-FROZEN = """
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    sequence_length = 32
-
-    def __init__(self):
-        super().__init__()
-        self.table, self.layer = nn.Embedding(1000, 64), nn.Linear(64, 64)
-        self.intent, self.tags = nn.Linear(64, 22), nn.Linear(64, 122)
-        self.table.weight.requires_grad_(False)
-
-    def forward(self, tokens):
-        x = self.table(tokens)
-        x = x + torch.relu(self.layer(x))
-        return self.intent(x[:, 0]), self.tags(x[:, 1:])
-"""
-
-
-def test_a_module_with_frozen_parts_is_taught(tmp_path, corpus, vocabulary):
-    (tmp_path / "net.py").write_text(FROZEN)
-    module = load_module(f"{tmp_path / 'net.py'}:Net")
-    trainer = open_trainer(module, "emulated")
-    trainer.load_parameters(module.parameters())
-    teach = Teach(trainer, corpus, vocabulary, "fly to denver")
-    teach.correct("denver", SLOT)
-    before = trainer.store_parameters()
-    teach.train(steps=5, old=1)
-    after = trainer.store_parameters()
-    assert teach.losses[1] < teach.losses[0] and " 0 ms" not in teach._result.value
-    assert {name for name in before if (before[name] == after[name]).all()} == {"table.weight"}
-    teach.undo()
-    assert all((before[name] == values).all() for name, values in trainer.store_parameters().items())

@@ -16,7 +16,7 @@ from bttlab.card.layer import autograd_errors, layer_program, run_layer, shape_o
 from bttlab.card.processor import NativeProcessor, sample_dtype
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.layer import CORES, LayerProgram, LayerShape, compile_graph
+from bttlab.compiler.layer import CORES, LayerProgram, compile_graph
 from bttlab.compiler.machine import M
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, StateError, initial_parameters
@@ -262,10 +262,3 @@ def test_what_the_card_does_not_take(overlay, arguments, message):
     with pytest.raises(BttlabError, match=message):
         run_layer(overlay, *arguments(layer, x, dy))
     check_run(overlay, layer, "auto", 3)
-
-
-def test_layers_that_are_no_trains_of_three():
-    for modes, message in ((((768,), (8, 8, 12)), "three modes"), (((3, 5, 7), (8, 8, 12)), "multiples of 16")):
-        with pytest.raises(ProgramError, match=message):
-            LayerShape(*modes, (4,) * 5)
-    assert shape_of(some_layer([1, 2, 3, 4, 5])).ranks == (1, 2, 3, 4, 5) and len(CORES) == 6

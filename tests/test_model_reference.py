@@ -166,13 +166,6 @@ def test_samples_of_another_model_are_refused(field, value):
             call(samples)
 
 
-def test_no_samples_are_no_steps():
-    trainer = ReferenceTrainer(SMALL)
-    empty = make_samples(3)[:0]
-    assert trainer.train(empty, Optimizer(), 0.1).shape == (0,)
-    assert trainer.predict(empty).slots.shape == (0, 8)
-
-
 def test_an_optimizer_that_is_not_the_state_s_is_refused():
     trainer = ReferenceTrainer(SMALL)
     trainer.train(make_samples(2), OPTIMIZERS[1], 0.01)

@@ -1,7 +1,6 @@
 """Every notebook runs from top to bottom, and is committed without what running it leaves behind."""
 
 import ast
-import importlib
 import re
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def test_is_committed_clean(path):
 
 
 @every_notebook
-def test_an_imported_name_is_there_and_means_one_thing(path):
+def test_an_imported_name_means_one_thing(path):
     """A cell far above is run again, or counts on what it imported: a later import is not to change what it does."""
     places = {}
     for cell in _code_cells(nbformat.read(path, as_version=4)):
@@ -59,7 +58,6 @@ def test_an_imported_name_is_there_and_means_one_thing(path):
         for node in ast.walk(ast.parse(source)):
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():
                 places.setdefault(alias.asname or alias.name, set()).add(f"{node.module}.{alias.name}")
-                assert hasattr(importlib.import_module(node.module), alias.name), f"{node.module}.{alias.name}"
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 

@@ -20,8 +20,6 @@ from bttlab.compiler.hazards import check_program
 from bttlab.compiler.instruction import Level
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
-from bttlab.compiler.operation import Operation
-from bttlab.compiler.ops.elementwise import Function
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, Transformer
@@ -270,7 +268,7 @@ BANKLESS = {  # modules with a buffer that more ports access than reach any one 
 }
 
 
-@pytest.mark.parametrize("name", BANKLESS)
+@pytest.mark.parametrize("name", ["a norm", pytest.param("a table", marks=pytest.mark.long)])
 def test_a_buffer_that_no_bank_suits_is_copied(fast, name):
     flow, parts, norm, norm_first = BANKLESS[name]
     parts = [(*part, nn.GELU) for part in parts]
@@ -309,20 +307,6 @@ def refused(message: str, forward=Tagger.forward, dropout: float = 0.0) -> None:
         trace(net, LENGTH)
 
 
-def test_what_the_card_does_not_have_is_named_with_its_place_and_what_is_near():
-    head, table = (lambda net, x: net.head(x)), (lambda net, tokens: net.layer(net.table(tokens)))
-    refused(r"^Net: amax is no.* card; use x.mean\(1\), or x.:, 0.", lambda n, t: head(n, table(n, t).amax(1)))
-    refused("^Net: cos is no.*; use gelu, relu", lambda n, t: head(n, torch.cos(table(n, t))))
-    refused(
-        r"^Net: cos is no.* \(test_program_modules.py, line \d+\)$",
-        lambda n, t: head(n, torch.cos(table(n, t))),
-    )
-    refused(r"^head: rows .* of the tokens is no.*; use x\[:, 0\]", lambda n, t: head(n, table(n, t)[:, 2:]))
-    refused("^Net.forward returns the output of layer.norm2: return logits", lambda n, t: table(n, t))
-    refused("forward does not use layer.self_attn.in_proj_weight", lambda n, t: head(n, n.table(t)))
-    refused("^layer.dropout: dropout of probability 0.1 is no.*the machine has no random numbers", dropout=0.1)
-
-
 def test_a_module_that_fails_in_pytorch_is_refused():
     """The stand-ins of the trace see no sizes: what PyTorch itself cannot run would be compiled."""
     refused(r"^Net.forward fails in PyTorch on 18 tokens \(RuntimeError: mat1", lambda n, t: n.head(n.head(n.table(t))))
@@ -346,27 +330,6 @@ def test_modules_on_the_command_line(capsys, monkeypatch):
     assert data["module"] == "Net"
     assert main(["estimate", "--model", "sample_modules.py:Net", "--tokens", "13"]) == 0
     assert "Net" in capsys.readouterr().out
-
-
-class Halve(Operation):
-    """An operation without rules."""
-
-    kind = "halve"
-
-
-@pytest.mark.parametrize("method", ["reads_in_backward", "forward", "backward"])
-def test_an_operation_without_a_method_is_named(monkeypatch, method):
-    model = made(Tagger)
-    for n, rule in enumerate(methods := ["reads_in_backward", "forward", "backward"]):
-        if n < methods.index(method):
-            monkeypatch.setattr(Halve, rule, getattr(Function, rule))
-    monkeypatch.setattr(Halve, "function", "relu", raising=False)
-    monkeypatch.setattr(Halve, "_emit", Function._emit, raising=False)
-    place = next(n for n, op in enumerate(model.graph.operations) if op.kind == "function")
-    op = model.graph.operations[place]
-    model.graph.operations[place] = Halve("layer.halve", op.inputs, op.output)
-    with pytest.raises(ProgramError, match=f"^layer.halve: the operation 'halve' has no method '{method}'; Halve must"):
-        compile_program(model)
 
 
 def made(kind) -> ModuleModel:

@@ -19,7 +19,7 @@ from bttlab.model.loop import chunks
 from training_processor import SMALL, equal_bits, some_parameters, some_samples
 
 LENGTHS = [2, 17, 9, 18, 3, 11, 8]
-FLOWS = ["bidirectional", (2, 3), (2, 2)]
+FLOWS = ["bidirectional", (2, 3), pytest.param((2, 2), marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module", params=FLOWS, ids=str)

@@ -1,7 +1,5 @@
 """Energy to a given quality: samples on record, energy of a sample modelled."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -9,8 +7,8 @@ import tiny_baseline
 from bttlab.baseline.gpus import find_gpu
 from bttlab.estimate.card import estimate
 from bttlab.estimate.gpu import joules_per_sample, model_step
-from bttlab.lab import draw_energy_to_quality, energy_to_quality
-from bttlab.lab.comparison import RECORD, TARGETS
+from bttlab.lab import energy_to_quality
+from bttlab.lab.comparison import TARGETS
 from bttlab.model import ModelConfig
 
 GPU = find_gpu("RTX-3090")
@@ -36,21 +34,6 @@ def test_a_batch_shares_launches_and_adamw_adds_some(alike):
     assert one > joules_per_sample(GPU, "dense", "eager", ModelConfig(), alike[:1], "sgd")[1]
 
 
-def test_the_record_has_ten_seeds_of_the_best_rate_of_another_seed():
-    record = json.loads(RECORD.read_text(encoding="utf-8"))
-    ways = {(way["format"], way["batch"]): way for way in record["ways"]}
-    assert ways.keys() == {(kind, batch) for kind in ("dense", "tensor") for batch in (1, 16)}
-    for way in ways.values():
-        reached = [one for one in way["tried"] if one["samples"] is not None]
-        best = min(reached, key=lambda one: one["samples"])
-        assert (best["optimizer"], best["learning_rate"]) == (way["optimizer"], way["learning_rate"])
-        assert {one["optimizer"] for one in way["tried"]} == {"adamw", "sgd"}
-        assert list(way["samples"]) == [str(seed) for seed in range(110, 120)]
-        for counts in way["samples"].values():
-            low, high = (counts[str(target)] for target in TARGETS)
-            assert low is not None and (high is None or low <= high)
-
-
 def test_joules_are_samples_times_joules_a_sample(alike):
     rows = energy_to_quality(GPU, alike, TARGETS[0])
     assert len(rows) == 9 and sum(row.device == "U50" for row in rows) == 1
@@ -63,12 +46,3 @@ def test_joules_are_samples_times_joules_a_sample(alike):
     assert card.joules_per_sample == (band.low, band.value, band.high)
     with pytest.raises(ValueError, match="take one of"):
         energy_to_quality(GPU, alike, 0.5)
-
-
-@pytest.mark.long
-def test_the_figure_names_each_way(alike):
-    rows = energy_to_quality(GPU, alike)
-    axes = draw_energy_to_quality(rows, "to 80 %").figure.axes[0]
-    shown = [label.get_text() for label in axes.get_yticklabels()]
-    assert shown == [row.label for row in rows if row.samples] and "U50: tensor, batch 1" in shown
-    assert axes.get_xscale() == "log" and not axes.patches

@@ -58,6 +58,7 @@ def test_the_types_of_pages_are_right(tmp_path):
     assert len(PAGES) > 2 and faults(tmp_path) == []
 
 
+@pytest.mark.long
 def test_the_types_of_notebooks_are_right(tmp_path):
     """A cell ends with what it shows, two cells may define one name, and a value that one of them measured is there."""
     notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -130,7 +130,7 @@ def train_on(trainer, samples: Samples) -> None:
 
 @pytest.mark.parametrize(
     ("what", "step"),  # lines from one fault to the next
-    [("a loss", 23), ("an interrupt", 23), ("a kill", 101)]
+    [("a loss", 41), ("an interrupt", 41), ("a kill", 151)]
     + [pytest.param(*which, marks=pytest.mark.long) for which in (("a loss", 5), ("an interrupt", 5), ("a kill", 13))],
 )
 def test_a_fault_at_any_line_of_a_slice_changes_no_bit(shared_card, samples, monkeypatch, what, step):

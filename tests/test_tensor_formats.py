@@ -130,16 +130,6 @@ def test_initial_entries_have_the_wanted_deviation():
     assert torch.stack(tables).std().item() == pytest.approx(0.02, rel=0.05)
 
 
-def test_initial_values_come_from_the_generator():
-    layer = TTLinear(6, 6, (2, 3), (3, 2), 2)
-    layer.reset_parameters(torch.Generator().manual_seed(5))
-    first = layer.to_dense()
-    torch.manual_seed(5)
-    layer = TTLinear(6, 6, (2, 3), (3, 2), 2)
-    assert torch.equal(layer.to_dense(), first)
-    assert torch.equal(layer.bias, torch.zeros(6))
-
-
 @pytest.mark.parametrize(
     "call, message",
     [
@@ -197,7 +187,3 @@ def test_balanced_modes_are_the_least_that_hold_a_size(size):
     assert max(modes) - min(modes) <= 1 and math.prod(modes) >= size
     smaller = (*sorted(modes)[:2], max(modes) - 1)  # the next product below
     assert math.prod(smaller) < size
-
-
-def test_balanced_modes_of_known_sizes():
-    assert balanced_modes(1000) == (10, 10, 10) and balanced_modes(11428) == (23, 23, 22)

@@ -17,7 +17,6 @@ from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, ReferenceTrainer
 from bttlab.tensor import TTLinear
-from peoples_modules import GPT, ViT
 
 from conftest import ROOT
 from training_processor import check_gradients, some_samples
@@ -458,9 +457,6 @@ class Encoder(nn.Module):
 
 PEOPLES = {
     **{name: pytest.param(lambda n=name: hugging_face(n), marks=transformers) for name in ON_CARD},
-    "nanoGPT": pytest.param(lambda: GPT(fused=True).eval()),
-    "nanoGPT, written out": pytest.param(lambda: GPT(fused=False).eval()),
-    "a vision transformer": pytest.param(lambda: ViT().eval()),
     "nn.TransformerEncoder": pytest.param(lambda: Encoder().eval()),
 }
 

@@ -114,10 +114,3 @@ def test_the_packages_beside_add_a_command_and_a_notebook(installed, tmp_path):
     notebook = share / "notebooks" / "07_what_would_it_cost.ipynb"
     shown = _run([installed / "python", "-W", "ignore", "-c", code, notebook], tmp_path, BTTLAB_QUICK="1")
     assert "execute_result" in shown and str(ROOT) not in shown
-
-
-def test_pynq_copies_the_notebooks_too(installed, tmp_path):
-    code = "from pynq._cli.get_notebooks import main; main()"
-    _run([installed / "python", "-W", "ignore", "-c", code, "-o", "-q", "-p", "theirs", "bttlab"], tmp_path)
-    names = [Path(name).name for name in _known_to_git("notebooks")]
-    assert sorted(path.name for path in (tmp_path / "theirs" / "bttlab").iterdir()) == names

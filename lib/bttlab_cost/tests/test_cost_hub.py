@@ -68,10 +68,10 @@ def test_shared_and_routed_experts(write):
 
 
 ODD = {
-    "hidden_size": (None, "4096", 0, 10**9, [4096]),
-    "num_hidden_layers": (True, 1.5, 10**6),
-    "num_attention_heads": ({"a": 1}, 0, 33),
-    "num_key_value_heads": (7, 0),
+    "hidden_size": ("4096", 0, 10**9),
+    "num_hidden_layers": (True, 10**6),
+    "num_attention_heads": (0, 33),
+    "num_key_value_heads": (7,),
     "intermediate_size": (-1,),
     "hidden_act": ("nope",),
     "rope_scaling": ({"type": "weird"},),
@@ -79,7 +79,7 @@ ODD = {
     "tie_word_embeddings": ("false",),
     "num_experts": ([8] * 32,),
     "num_local_experts": ("8",),
-    "model_type": (None, "", "gpt-9", 3),
+    "model_type": (None, "gpt-9"),
     "vocab_size": ("many",),
 }
 

@@ -173,20 +173,6 @@ def test_an_update_over_micro_batches_takes_its_share_of_the_optimizer(estimator
     assert {k: v for k, v in one.items() if k != key} == {k: v for k, v in four.items() if k != key}
 
 
-def test_sliders_ask_the_estimator():
-    estimator = Estimator()
-    explorer = CostExplorer(estimator, read_gpus(), find_model("mixtral-8x7b,sequence_length=79"))
-    explorer.gpu.value, explorer.top_k.value, explorer.tokens.value = "A40-48GB", 8, 20
-    config = find_model("mixtral-8x7b,sequence_length=79,top_k=8")
-    wanted = estimator.estimate(config, find_gpu("A40"), 20_000_000)
-    assert explorer.estimate == wanted
-    assert (
-        f"<b>{wanted.batch:,}</b>" in explorer.results and "modelled" in explorer.results and "USD" in explorer.results
-    )
-    explorer.gpu.value = "RTX-A6000"
-    assert "no price" in explorer.results and "none of the GPUs" in explorer.message
-
-
 def test_the_menus_choose_models_and_several_gpus():
     estimator = Estimator()
     explorer = CostExplorer(estimator, read_gpus(), find_model("mixtral-8x7b,sequence_length=79"))

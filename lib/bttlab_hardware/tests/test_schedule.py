@@ -307,15 +307,6 @@ def test_faults_in_the_machine(tmp_path):
     assert found.interval >= 2
 
 
-def test_command(machine, monkeypatch, capsys):
-    monkeypatch.setattr("bttlab_hardware.__main__.schedule_of", lambda unit: machine)
-    assert main(["schedule", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert data["engines"] == 2
-    assert main(["schedule"]) == 0
-    assert "violations: 0" in capsys.readouterr().out
-
-
 def test_command_says_what_is_missing(monkeypatch, tmp_path, capsys):
     assert main(["schedule", "--source", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

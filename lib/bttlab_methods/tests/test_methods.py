@@ -131,8 +131,8 @@ def test_the_learning_rate_rises_and_falls_to_nothing(setting):
 
 
 def test_a_learning_rate_that_is_too_high_is_said(setting):
-    with pytest.raises(MethodError, match=r"lion:learning_rate=1e\+30: the loss after \d+ samples is not finite"):
-        run_methods(setting, parse("lion:learning_rate=1e30"))
+    with pytest.raises(MethodError, match=r"momentum:learning_rate=1e\+30: the loss after \d+ samples is not finite"):
+        run_methods(setting, parse("momentum:learning_rate=1e30"))
 
 
 def test_results_are_kept_and_found_again(tmp_path, setting):

@@ -3,13 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from methods_page import PAGE, fill, table
+from methods_page import PAGE, fill
 
 from bttlab.data import load_corpus
-from bttlab.lab import Workload
 from bttlab_methods import Setting, Training, methods, parse, run_methods
-from bttlab_methods.lab import MethodRun, method_target
-from bttlab_methods.lab_figures import draw_results, draw_scatter
+from bttlab_methods.lab_figures import draw_scatter
 from bttlab_methods.record import by_methods, read_records
 from tiny_runs import CONFIG, SIZES
 
@@ -46,7 +44,6 @@ def test_the_scatter_names_what_none_beats(records):
 
 DENSE = replace(CONFIG, format="dense")
 OF_A_SAMPLE, OF_OTHER_WORK = 2, 1000  # joules
-WATTS = 50.0
 
 
 class Counter:
@@ -63,16 +60,12 @@ class Counter:
     def end(self):
         return self.joules - self._start
 
-    def watts(self):
-        return WATTS
-
 
 @pytest.fixture
 def meter(monkeypatch):
     """Training takes 2 J a sample, and whatever else is done 1000 J each time."""
     found = Counter()
-    for module in ("bttlab_methods.run", "bttlab.lab.energy_meters"):
-        monkeypatch.setattr(f"{module}.find_meter", lambda device: (found, ""))
+    monkeypatch.setattr("bttlab_methods.run.find_meter", lambda device: (found, ""))
 
     def costly(function, joules):
         def called(*arguments):
@@ -86,7 +79,6 @@ def meter(monkeypatch):
         module, name = place.rsplit(".", 1)
         function = getattr(__import__(module, fromlist=[name]), name)
         monkeypatch.setattr(place, costly(function, lambda *_: OF_OTHER_WORK))
-    monkeypatch.setattr(MethodRun, "_evaluate", costly(MethodRun._evaluate, lambda *_: OF_OTHER_WORK))
     return found
 
 
@@ -99,37 +91,3 @@ def test_joules_of_an_epoch_are_those_of_its_steps_and_no_others(corpus, meter):
         "how": "a stand-in, idle power included",
     }
     assert meter.joules > 3 * OF_OTHER_WORK
-
-
-def test_a_dashboards_run_shows_joules_and_leaves_what_it_does_beside_training_out(corpus, meter):
-    results = []
-    target = method_target("dense", Workload.of(load_corpus(corpus), DENSE), "cpu", results.append)
-    run = target.make_run(48, 3e-4)
-    hold = run._unpaused.wait
-
-    def held():
-        run.pause()
-        meter.joules += OF_OTHER_WORK
-        run.resume()
-        return hold()
-
-    run._unpaused.wait = held
-    run.start()
-    assert run.join(60) and run.state == "finished", run.error
-    count, _, _, joules, *_ = run.history[-1]
-    assert run.meter.provenance == "measured" and run.meter.how == "a stand-in, idle power included"
-    assert count == 48 and joules == pytest.approx(WATTS * run.seconds)
-    assert len(run.scores) > 2
-    assert results[0].joules_per_epoch["value"] == pytest.approx(OF_A_SAMPLE * SIZES["train"])
-
-
-def test_figure_and_table_have_energy_where_it_was_metered(corpus, meter):
-    result = run_methods(Setting(load_corpus(corpus), DENSE, samples=24, batch=4), parse("dense"))
-    unmetered = replace(result, joules_per_epoch=result.joules_per_epoch | {"value": None})
-    panels = [[axes.get_xlabel() for axes in draw_results(of).figure.axes] for of in ([unmetered], [result])]
-    assert [len(labels) for labels in panels] == [3, 4] and panels[1][2] == "joules"
-    (bar,) = draw_results([result]).figure.axes[2].patches
-    assert bar.get_width() == pytest.approx(OF_A_SAMPLE * SIZES["train"])
-    other = replace(unmetered, methods="lion")
-    assert [line.split(" | ")[-1] for line in table([result, other], "dense").splitlines()[2:]] == ["48 |", "- |"]
-    assert "J/epoch" not in table([unmetered], "dense")
