@@ -175,7 +175,39 @@ class Gated(nn.Module):
         return self.head(x * x)
 
 
+class Llama(nn.Module):
+    """Rotary positions of halves or pairs, two heads of queries for one of keys and values, SwiGLU; layers are TT."""
+
+    def __init__(self, pairs=False):
+        super().__init__()
+        self.table, self.pairs = nn.Embedding(WORDS, WIDTH), pairs
+        self.qkv, self.o = tt(5, (8, 4, 4)), tt(4)
+        self.up, self.gate, self.down = tt(5, (8, 4, 4)), tt(4, (8, 4, 4)), tt(3, MODES, (8, 4, 4))
+        self.norms, self.head = nn.ModuleList(nn.RMSNorm(WIDTH) for _ in range(3)), nn.Linear(WIDTH, WORDS)
+
+    def _rotated(self, x):
+        angles = torch.arange(x.shape[-2])[:, None] * 100.0 ** (-torch.arange(8) / 8)
+        if self.pairs:
+            turned, angles = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2), angles.repeat_interleave(2, -1)
+        else:
+            turned, angles = torch.cat((-x[..., 8:], x[..., :8]), -1), angles.repeat(1, 2)
+        return x * angles.cos() + turned * angles.sin()
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        q, k, v = (
+            y.unflatten(-1, (-1, 16)).transpose(1, 2) for y in self.qkv(self.norms[0](x)).split((64, 32, 32), -1)
+        )
+        q, k = self._rotated(q), self._rotated(k)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(y.transpose(1, 2).flatten(-2))
+        y = self.norms[1](x)
+        return self.head(self.norms[2](x + self.down(F.silu(self.gate(y)) * self.up(y))))
+
+
 MODULES = {
+    "a Llama block": Llama,
+    "a Llama block, rotary by pairs": lambda: Llama(True),
     "classifier, pre-norm, RMSNorm, SiLU": Classifier,
     "language model, tied": Language,
     "language model, four heads": lambda: Language(4),

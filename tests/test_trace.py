@@ -16,7 +16,6 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, ReferenceTrainer
-from bttlab.tensor import TTLinear
 
 from conftest import ROOT
 from training_processor import check_gradients, some_samples
@@ -221,22 +220,32 @@ REFUSED = {
     "a class token": (
         lambda n, x, t: n.q(torch.cat([n.table.weight[:1].expand(len(x), 1, -1), x], 1)),
         None,
-        r"^Net: cat of different tensors is no .* the token that samples begin with, x\[:, 0\] .test_trace.py, line",
+        r"^Net: cat of a parameter and an activation is no .* samples begin with, x\[:, 0\] .test_trace.py, line",
     ),
     "what is almost a norm": (
         lambda n, x, t: x / x.std(-1, keepdim=True),
         None,
         r"^Net: this function of all features is no operation .* epsilon under the root .test_trace.py, line \d+\)$",
     ),
-    "columns of a TT layer": (
-        lambda n, x, t: torch.add(*n.more(n.q(x)).chunk(2, -1)),
-        lambda n: setattr(n, "more", TTLinear(WIDTH, 2 * WIDTH, (8, 8), (4, 8), 4)),
-        r'features 0 to 31 of more is no .*; use a layer for each part, or compress\(model, ..., skip=\["more"\]\)',
-    ),
-    "rotary positions": (
-        lambda n, x, t: n.q(x) * torch.outer(torch.arange(t.shape[1]), torch.arange(WIDTH)).cos(),
+    "tokens of two tensors": (
+        lambda n, x, t: torch.cat((x[:, :1], n.q(x)[:, 1:]), 1),
         None,
-        r"^Net: mul of a constant tensor is no .* positions that are added, not rotary ones .test_trace.py, line",
+        "^Net: cat of tokens of different tensors is no operation of the card; use cat of features, dim=-1 .test_trace",
+    ),
+    "tokens in reverse": (
+        lambda n, x, t: n.q(x.flip(1)),
+        None,
+        r"^q: elements of table in this order is no .*; use axes \(batch, tokens, features\), tokens in the order of",
+    ),
+    "a sum of tokens in reverse": (
+        lambda n, x, t: x + n.q(x).flip(1),
+        None,
+        "^Net: add of tensors with tokens in different orders is no .*; use the order of the sample .test_trace",
+    ),
+    "one column for all features": (
+        lambda n, x, t: x * x[..., :1].expand(-1, -1, WIDTH),
+        None,
+        "^Net: 32 moves of a column is no operation of the card; use up to 8, or heads of a multiple of 16 features",
     ),
     "one factor for all features": (
         lambda n, x, t: n.q(x) * n.q.bias[0],
@@ -434,13 +443,16 @@ def hugging_face(name: str) -> nn.Module:
     sizes["OPT"] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 128} | ends
     sizes["OPT"] |= {"word_embed_proj_dim": 64, "pad_token_id": 0}
     sizes["GPTNeo"] = {"hidden_size": 64, "num_layers": 2, "num_heads": 2, "window_size": 4} | ends
+    sizes["Llama"] = sizes["Bert"] | {"num_attention_heads": 4, "num_key_value_heads": 2} | ends
+    sizes["Qwen2"] = sizes["Mistral"] = sizes["Llama"]
+    sizes["GPTNeoX"] = {**sizes["OPT"], "intermediate_size": 128, "num_attention_heads": 4}
     sizes["GPTNeo"] |= {"attention_types": [[["global", "local"], 1]]}
     more = {"add_pooling_layer": False} if "ert" in name and name != "DistilBert" else {}
     config = getattr(transformers, f"{name}Config")(vocab_size=40, **sizes[name])
     return Body(getattr(transformers, f"{name}Model")(config, **more)).eval()
 
 
-ON_CARD = ("Bert", "DistilBert", "GPT2", "Albert", "Roberta", "OPT", "GPTNeo")
+ON_CARD = ("Bert", "DistilBert", "GPT2", "Albert", "Roberta", "OPT", "GPTNeo", "Llama", "Qwen2", "Mistral", "GPTNeoX")
 
 
 class Encoder(nn.Module):

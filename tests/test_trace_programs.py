@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.hazards import check_program
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, ReferenceTrainer
@@ -117,6 +118,46 @@ def written(net, n, x, factor):
     return merge(torch.softmax(q @ k.mT * factor, -1) @ v)
 
 
+def halves(x):
+    return torch.cat((-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]), -1)
+
+
+def waves(tokens, size):
+    angles = torch.arange(tokens.shape[1])[:, None] * 100.0 ** (-torch.arange(size) / size)
+    return angles.cos(), angles.sin()
+
+
+def rotated(x, tokens):
+    """Rotary positions, as in Llama."""
+    cos, sin = (torch.cat((y, y), -1) for y in waves(tokens, x.shape[-1] // 2))
+    return x * cos + halves(x) * sin
+
+
+def rotated_pairs(x, tokens):
+    """Rotary positions, as in GPT-J."""
+    cos, sin = (y.repeat_interleave(2, -1) for y in waves(tokens, x.shape[-1] // 2))
+    return x * cos + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * sin
+
+
+def rotated_in_part(x, tokens):
+    """Rotary positions of some features, as in GPT-NeoX."""
+    return torch.cat((rotated(x[..., :8], tokens), x[..., 8:]), -1)
+
+
+def rotary(rotate, q, k, v, tokens, heads=2):
+    q, k, v = (split(y, heads) for y in (q, k, v))
+    return merge(F.scaled_dot_product_attention(rotate(q, tokens), rotate(k, tokens), v, is_causal=True))
+
+
+def grouped(net, n, x, **options):
+    """Two heads of queries for a head of keys and values."""
+    q, k, v = net.train_[n](x), net.dense[n](x)[..., :16], net.fused[n](x)[..., :48][..., 8:24]
+    q, k, v = split(q), split(k, 1), split(v, 1)
+    if not options:
+        k, v = (y[:, :, None].expand(-1, -1, 2, -1, -1).reshape(q.shape) for y in (k, v))
+    return merge(F.scaled_dot_product_attention(q, k, v, **options)) + net.fused[n](x)[..., :WIDTH]
+
+
 IDIOMS = {
     "residual of a dense layer": lambda net, n, x, t: x + net.dense[n](x),
     "residual of a TT layer": lambda net, n, x, t: net.train_[n](x) + x,
@@ -183,6 +224,21 @@ IDIOMS = {
     "a norm with two readers": lambda net, n, x, t: (
         (y := F.rms_norm(x, (WIDTH,), eps=1e-6)) * net.rows[n] + net.dense[n](y)
     ),
+    "columns of a TT layer": lambda net, n, x, t: x + torch.cat((x[..., 16:], net.train_[n](x)[..., :16]), -1),
+    "other columns": lambda net, n, x, t: x + torch.cat((x, net.train_[n](x)), -1)[..., 5 : WIDTH + 5],
+    "every other column": lambda net, n, x, t: x - torch.cat((x[..., 1::2], net.dense[n](x)[..., ::2]), -1),
+    "columns in reverse": lambda net, n, x, t: torch.tanh(net.train_[n](x)).flip(-1) * x,
+    "narrow parts beside each other": lambda net, n, x, t: (
+        x + torch.cat([net.down[i % (n + 1)](x) for i in range(8)], -1)
+    ),
+    "rotary positions": lambda net, n, x, t: rotary(rotated, x, net.train_[n](x), x, t),
+    "rotary positions of one layer": lambda net, n, x, t: rotary(rotated, *net.fused[n](x).chunk(3, -1), t),
+    "rotary positions of one head": lambda net, n, x, t: rotary(rotated, *net.fused[n](x).chunk(3, -1), t, 1),
+    "rotary positions by pairs": lambda net, n, x, t: rotary(rotated_pairs, net.dense[n](x), x, net.train_[n](x), t),
+    "rotary positions of some features": lambda net, n, x, t: rotary(rotated_in_part, x, net.train_[n](x), x, t),
+    "grouped queries": lambda net, n, x, t: grouped(net, n, x),
+    "grouped queries by an option": lambda net, n, x, t: grouped(net, n, x, enable_gqa=True),
+    "factors for tokens and features": lambda net, n, x, t: net.dense[n](x) * net.waves[: t.shape[1]] - x,
     # refused, each of its own kind
     "a norm with epsilon outside": lambda net, n, x, t: (
         (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
@@ -213,7 +269,8 @@ def changed(y):
 @pytest.mark.parametrize("name", ON_CARD)
 def test_an_idiom_trains_as_in_pytorch(fast, name):
     net = prune(Idioms([IDIOMS[name], IDIOMS["a norm"]]))
-    check_gradients(fast, trace(net, LENGTH), (2, 7, 12), **TOLERANCE)
+    program = check_gradients(fast, trace(net, LENGTH), (2, 7, 12), **TOLERANCE)
+    assert check_program(program, (2, 11)) == []
 
 
 class LastLogits(Idioms):

@@ -14,8 +14,9 @@ from bttlab.compiler.instruction import Bound, Register
 from bttlab.compiler.matrix import INTENT, SLOTS, Matrix, Shapes, core_names
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.attention import Attention
+from bttlab.compiler.ops.columns import Columns
 from bttlab.compiler.ops.dense import Classifier, Dense
-from bttlab.compiler.ops.elementwise import Add, Function, Gain, Position, Scale, Shift
+from bttlab.compiler.ops.elementwise import Add, Factors, Function, Gain, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Input, Output
@@ -136,6 +137,15 @@ class Graph:
     def gain(self, x: Matrix, parameter: str, row: int, name: str) -> Matrix:
         """Append x times a row of a parameter, the same for all tokens."""
         return self.append(Gain(name, (x,), Matrix(name, x.tokens, x.features), parameter, row))
+
+    def factors(self, x: Matrix, constant: str, name: str) -> Matrix:
+        """Append x times a constant, of shape (tokens or 1, features) or of features that repeat."""
+        return self.append(Factors(name, (x,), Matrix(name, x.tokens, x.features), constant))
+
+    def columns(self, inputs: Sequence[Matrix], columns: Sequence[int], name: str) -> Matrix:
+        """Append columns of the inputs beside each other."""
+        output = Matrix(name, inputs[0].tokens, len(columns))
+        return self.append(Columns(name, tuple(inputs), output, tuple(columns)))
 
     def constant(self, value: np.ndarray, name: str) -> str:
         """Add a constant, unless it is there, and return its name."""

@@ -26,7 +26,7 @@ from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.trace_check import call_of, check, one_thread, outputs_of
 from bttlab.compiler.trace_norms import join_norms
 from bttlab.compiler.trace_record import Recorder
-from bttlab.compiler.trace_values import Elements, Formula, Refusal, Refused
+from bttlab.compiler.trace_values import Elements, Formula, Refusal, Refused, Weighted
 from bttlab.model.choices import LANGUAGE_MODEL, TASKS
 
 
@@ -56,18 +56,31 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
     if task is not None and task not in TASKS:
         raise ProgramError(f"task is {task!r}: choose {', '.join(TASKS)}")
     _check_values(module, name)
-    recorder = Recorder(module, sequence_length)
-    recorded = _run(recorder, module, sequence_length)
-    outputs = [_logits(recorder, output) for output in outputs_of(recorded)]
+    try:
+        recorder, outputs = _recorded(module, sequence_length)
+    except UsedInPart:
+        recorder, outputs = _recorded(module, sequence_length, divides_layers=False)
     graph = recorder.graph
-    if not recorder.vocabulary:
-        raise ProgramError(f"{name}.forward does not embed the token ids: use nn.Embedding or TTMEmbedding")
-    graph.drop_unused([matrix.base or matrix for matrix in outputs])
-    join_norms(graph)
-    _check_parameters(graph, module)
-    _copy_shared(graph)
     check(graph, outputs, module, recorder.vocabulary, call_of(module))
     return _model(module, recorder, outputs, task)
+
+
+class UsedInPart(ProgramError):
+    """A parameter of which a layer uses some rows, and other layers not the others."""
+
+
+def _recorded(module: nn.Module, length: int, divides_layers: bool = True) -> tuple[Recorder, list[Matrix]]:
+    """Return the recorder with the graph of a module, and its logits."""
+    recorder, name = Recorder(module, length, divides_layers), type(module).__name__
+    recorded = _run(recorder, module, length)
+    outputs = [_logits(recorder, output) for output in outputs_of(recorded)]
+    if not recorder.vocabulary:
+        raise ProgramError(f"{name}.forward does not embed the token ids: use nn.Embedding or TTMEmbedding")
+    recorder.graph.drop_unused([matrix.base or matrix for matrix in outputs])
+    join_norms(recorder.graph)
+    _check_parameters(recorder.graph, module)
+    _copy_shared(recorder.graph)
+    return recorder, outputs
 
 
 def _check_values(module: nn.Module, name: str) -> None:
@@ -111,12 +124,12 @@ def _logits(recorder: Recorder, output: Any) -> Matrix:
     name, value = type(recorder.module).__name__, recorder.value(output)
     if isinstance(value, Refused):
         raise ProgramError(value.message)
-    if not isinstance(value, Elements | Formula):
+    if not isinstance(value, Elements | Formula | Weighted):
         kind = type(output).__name__ if value is None else "something else"
         raise ProgramError(f"{name}.forward returns {kind}: return logits of nn.Linear layers")
     try:
-        value = recorder.recorded(value) if isinstance(value, Formula) else value
-        matrix, _ = recorder.operand(value)
+        value = recorder.recorded(value) if isinstance(value, Formula | Weighted) else value
+        matrix = recorder.rows(value)
     except Refusal as refusal:
         raise ProgramError(recorder.refused(refusal).message) from None
     maker = next(op for op in recorder.graph.operations if op.output is (matrix.base or matrix))
@@ -148,7 +161,7 @@ def _check_parameters(graph: Graph, module: nn.Module) -> None:
         rows = {row for p, row in uses if p == parameter and row != "table"}
         dense = next((op for op in graph.operations if isinstance(op, Dense) and op.weight == parameter), None)
         if dense is not None and len(rows) < graph.shapes[parameter][dense.transposed]:
-            raise ProgramError(f"{name}.forward uses some rows of {parameter} alone: use a layer of these rows")
+            raise UsedInPart(f"{name}.forward uses some rows of {parameter} alone: use a layer of these rows")
         if parameter not in used and tensor.requires_grad:
             raise ProgramError(
                 f"{name}.forward does not use {parameter}: remove this parameter, or freeze it with "
@@ -165,7 +178,7 @@ def _copy_shared(graph: Graph) -> None:
         again = [name for name in names if any(set(rows) & set(other) for other in used.get(name, ()))]
         others = [other for name in again for other in used[name] if set(rows) & set(other)]
         if any(other != rows for other in others):
-            raise ProgramError(f"{op.name} uses rows of {again[0]} that another layer uses in part: use two layers")
+            raise UsedInPart(f"{op.name} uses rows of {again[0]} that another layer uses in part: use two layers")
         for name in names:
             used.setdefault(name, []).append(rows)
         if again:
@@ -174,7 +187,7 @@ def _copy_shared(graph: Graph) -> None:
     for copy, name in graph.copies.items():
         layers = [op for op in graph.operations if isinstance(op, Dense) and op.bias == copy]
         if layers and sum(op.output.features for op in layers) < graph.shapes[name][0]:
-            raise ProgramError(f"{layers[0].name} uses some rows of {name} again: use a layer of these rows")
+            raise UsedInPart(f"{layers[0].name} uses some rows of {name} again: use a layer of these rows")
 
 
 def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], task: str | None) -> ModuleModel:

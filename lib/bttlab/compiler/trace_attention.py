@@ -20,22 +20,23 @@ HIDES = -1e9  # what the card adds for it
 
 def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:
     """Return a matrix, its number of heads, and the number by which it is to be multiplied."""
-    value, factor = recorder.value(x), 1.0
-    if type(value) is Formula and value.recorded is None:
-        one = torch.linspace(-3, 3, 7, dtype=torch.float64)
-        y = value.function(one)
-        if torch.allclose(y, y[-1] / 3 * one, 1e-9, 0):
-            value, factor = Elements(value.matrix, value.index), float(y[-1] / 3)
-    if isinstance(value, Formula):
-        value = recorder.recorded(value)
-    if not isinstance(value, Elements):
+    scaled = recorder.linear(recorder.value(x))
+    if scaled is None:
         raise Refusal("matmul of something else than activations", "nn.Linear or TTLinear")
+    factor = scaled.factor.reshape(-1)[0]
+    if bool((scaled.factor == factor).all()):
+        value = Elements(scaled.matrix, scaled.index)
+    else:
+        value, factor = recorder.recorded(scaled), torch.ones(())
     found = heads_in(value.index, value.matrix.features)
+    if found is None:
+        value = Elements(*recorder.columns(value))
+        found = heads_in(value.index, value.matrix.features)
     if found is None or found[1] != recorder.sequence_length:
         raise Refusal("attention over other axes", "axes (batch, heads, tokens, features of a head)")
     heads, _, column = found
     matrix, size = value.matrix, value.index.shape[-1] * heads
-    return (matrix if size == matrix.features else recorder._part(matrix, column, size)), heads, factor
+    return (matrix if size == matrix.features else recorder._part(matrix, column, size)), heads, float(factor)
 
 
 def _scores(recorder: Recorder, result: Tensor, q: Any, k: Any) -> Scores:
@@ -136,7 +137,8 @@ def _sdpa(recorder: Recorder, call: Call) -> Elements:
     tokens = recorder.sequence_length
     shape = (*q.shape[:-1], k.shape[-2])
     if grouped and q.shape != k.shape:
-        raise Refusal("attention of grouped queries", "as many heads of q, k and v")
+        with recorder:
+            k, v = (y.repeat_interleave(q.shape[-3] // y.shape[-3], -3) for y in (k, v))
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = _scores(recorder, torch.empty(shape), q, k).scaled(scale)
     if causal:

@@ -23,8 +23,9 @@ from bttlab.compiler.instruction import value_of
 from bttlab.compiler.matrix import Matrix, core_names
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.attention import Attention
+from bttlab.compiler.ops.columns import Columns
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.elementwise import Add, Function, Gain, Position, Scale, Shift
+from bttlab.compiler.ops.elementwise import Add, Factors, Function, Gain, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import Linear
@@ -246,6 +247,11 @@ def _value(
         return x * row if isinstance(op, Gain) else x + row
     if isinstance(op, Add):
         return x + inputs[1]
+    if isinstance(op, Columns):
+        return torch.cat(inputs, 1)[:, list(op.columns)]
+    if isinstance(op, Factors):
+        factors = torch.from_numpy(graph.constants[op.constant])[: len(x)].to(x)
+        return x * factors.repeat(1, x.shape[1] // factors.shape[1])
     if isinstance(op, Scale):
         return op.factor * x
     if isinstance(op, Norm):

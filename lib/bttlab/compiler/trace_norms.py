@@ -24,7 +24,7 @@ def _norm(recorder: Recorder, call: Call) -> Elements:
     options = {"weight": None, "bias": None, "eps": 1e-5} if is_centred else {"weight": None, "eps": None}
     x, shape, weight, *bias, epsilon = given(call, "input", "normalized_shape", **options)
     epsilon = torch.finfo(torch.float32).eps if epsilon is None else epsilon
-    matrix, index = recorder.operand(recorder.elements(x, "norm"))
+    matrix = recorder.rows(recorder.elements(x, "norm"))
     if tuple(shape) != (matrix.features,):
         raise Refusal("norm over several axes, or over a part of the features", "nn.LayerNorm(features)")
     names = []
@@ -36,7 +36,7 @@ def _norm(recorder: Recorder, call: Call) -> Elements:
     if names[0] and names[0] == names[1]:
         raise Refusal(f"norm with {names[0]} as scale and shift", "two parameters")
     name = recorder.unique((names[0] or names[1]).rpartition(".")[0] or recorder.name("norm"))
-    return Elements(recorder.graph.norm(matrix, name, *names, epsilon, is_centred), index)
+    return recorder.like(call.result, recorder.graph.norm(matrix, name, *names, epsilon, is_centred))
 
 
 def axes_of(dim: Any, count: int) -> Sequence[int]:

@@ -23,9 +23,9 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import Register, max_of
+from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.trace_names import (
     COMPARISONS,
     COPIES,
@@ -49,8 +49,11 @@ from bttlab.compiler.trace_values import (
     Refused,
     Rows,
     Scores,
+    Weighted,
     Weights,
     as_scalar,
+    columns_in,
+    columns_like,
     covers,
     kind_of,
     rows_in,
@@ -58,17 +61,26 @@ from bttlab.compiler.trace_values import (
 )
 from bttlab.tensor import TTLinear, TTMEmbedding
 
-Value = Ids | Elements | Weights | Formula | Scores | Refused
+Value = Ids | Elements | Weights | Formula | Weighted | Scores | Refused
+LAZY = frozenset(("cat", "stack", "mul", "div", "neg"))  # rules that take elements times constants as they are
 
 
+LANES, MOST_COPIES = M.LANES, 8  # each copy of a column that is no whole vector takes a pass
 RULES: dict[str, Callable[["Recorder", Call], Value | None]] = {}
 
 
 class Recorder(TorchFunctionMode):
-    """Runs a module's `forward`, which takes token ids of shape (1, T), and records the graph."""
+    """Runs a module's `forward`, which takes token ids of shape (1, T), and records the graph.
 
-    def __init__(self, module: nn.Module, sequence_length: int):
+    Parameters
+    ----------
+    divides_layers : bool
+        Whether columns of a dense layer are a layer of their own; else they are moved, as those of other matrices.
+    """
+
+    def __init__(self, module: nn.Module, sequence_length: int, divides_layers: bool = True):
         super().__init__()
+        self.divides_layers = divides_layers
         self.module, self.sequence_length = module, sequence_length
         parameters = dict(module.named_parameters())
         self.names = {id(parameter): name for name, parameter in parameters.items()}
@@ -77,7 +89,7 @@ class Recorder(TorchFunctionMode):
         self.vocabulary = 0
         self._values: dict[int, Value] = {}
         self._tensors: list[Tensor] = []  # whose ids are in use
-        self._parts: dict[tuple[Matrix, int, int], Matrix] = {}
+        self._parts: dict[tuple, Matrix] = {}
 
     def run(self, tokens: Tensor) -> Any:
         """Call `forward` and return its result."""
@@ -153,6 +165,10 @@ class Recorder(TorchFunctionMode):
         if call.name != "embedding" and all(isinstance(value, Weights) for value in self._found(call)):
             names = sorted({value.name for value in self._found(call)})
             raise Refusal(f"{call.name}: a computed parameter, from {', '.join(names[:2])},", "the parameter as it is")
+        for tensor in tensors_in((call.args, tuple(call.kwargs.values()))):
+            value = self.value(tensor)
+            if isinstance(value, Weighted) and call.name not in LAZY:
+                self._set(tensor, self.recorded(value))
         rule = RULES.get(call.name)
         value = rule(self, call) if rule is not None else self.by_operation(call)
         self.check_gradient(call)
@@ -209,6 +225,10 @@ class Recorder(TorchFunctionMode):
         self.check_gradient(call)
         for tensor, index in zip(tensors_in(call.result), tensors_in(moved), strict=True):
             self._set(tensor, replace(value, index=index))
+        if isinstance(value, Weighted):
+            factors = function(value.factor, *call.args[1:], **call.kwargs)
+            for tensor, factor in zip(tensors_in(call.result), tensors_in(factors), strict=True):
+                self._set(tensor, replace(self.value(tensor), factor=factor))
 
     # ---- values of tensors ------------------------------------------------------------------------------------------
 
@@ -241,7 +261,7 @@ class Recorder(TorchFunctionMode):
     def elements(self, x: Any, what: str) -> Elements:
         """Return the elements of a matrix that a tensor holds, or raise Refusal."""
         value = self.value(x)
-        value = self.recorded(value) if isinstance(value, Formula) else value
+        value = self.recorded(value) if isinstance(value, Formula | Weighted) else value
         if not isinstance(value, Elements):
             raise Refusal(f"{what} of {kind_of(value)}", "an activation")
         return value
@@ -254,7 +274,70 @@ class Recorder(TorchFunctionMode):
             return matrix, torch.arange(x.index.numel()).view(x.index.shape)
         if covers(x.index, max_of(x.matrix.tokens) * x.matrix.features):
             return x.matrix, x.index
-        raise Refusal(f"these elements of {x.matrix.name}", "rows of tokens, or features of whole vectors")
+        return self.columns(x)
+
+    def rows(self, x: Elements) -> Matrix:
+        """Return the matrix whose rows are those of a tensor, token by token."""
+        matrix, index = self.operand(x)
+        if not torch.equal(index.reshape(-1), torch.arange(index.numel())):
+            matrix, index = self.columns(Elements(matrix, index))
+        if not torch.equal(index.reshape(-1), torch.arange(index.numel())) or index.shape[-1] != matrix.features:
+            near = "axes (batch, tokens, features), tokens in the order of the sample"
+            raise Refusal(f"elements of {x.matrix.name} in this order", near)
+        return matrix
+
+    def operands(self, what: str, *tensors: Any) -> tuple[list[Matrix], Tensor]:
+        """Return matrices with the elements of tensors of one shape, in the same places, and their index."""
+        found = [self.operand(self.elements(x, what)) for x in tensors]
+        matrix, index = found[0]
+        matrices = [matrix]
+        for other, its_index in found[1:]:
+            if not torch.equal(index, its_index):
+                is_same = other.tokens == matrix.tokens and index.shape == its_index.shape
+                if not is_same:
+                    raise Refusal(f"{what} of tensors of other shapes", "activations of one shape")
+                moves = columns_like(its_index, other.features, index, matrix.features)
+                if moves is None:
+                    raise Refusal(f"{what} of tensors with tokens in different orders", "the order of the sample")
+                other = self._columns((other,), moves)
+            matrices.append(other)
+        if any((other.tokens, other.features) != (matrix.tokens, matrix.features) for other in matrices):
+            raise Refusal(f"{what} of tensors of other shapes", "activations of one shape")
+        return matrices, index
+
+    def columns(self, x: Elements) -> tuple[Matrix, Tensor]:
+        """Return the matrix of the columns that a tensor holds, in its order, and the index of the tensor there."""
+        matrix, index = self.part_with(x)
+        found = columns_in(index, matrix.features, max_of(matrix.tokens))
+        if found is None:
+            raise Refusal(f"these elements of {x.matrix.name}", "the same features of all tokens")
+        return self._columns((matrix,), found[0]), found[1]
+
+    def part_with(self, x: Elements) -> tuple[Matrix, Tensor]:
+        """Return the columns of a dense layer that a tensor holds, if they are one range, or the matrix itself."""
+        matrix, features = x.matrix, x.matrix.features
+        columns = (x.index % features).unique()
+        first, count = int(columns[0]), len(columns)
+        is_range = int(columns[-1]) - first + 1 == count < features
+        if not is_range or not self._is_divisible(matrix):
+            return matrix, x.index
+        return self._part(matrix, first, count), x.index // features * count + x.index % features - first
+
+    def _columns(self, matrices: Sequence[Matrix], columns: Tensor) -> Matrix:
+        key, name = tuple(columns.tolist()), self.name("columns")
+        if len(matrices) == 1 and key == tuple(range(matrices[0].features)):
+            return matrices[0]
+        matrix = self._once((*matrices, key), lambda: self.graph.columns(matrices, key, self.unique(name)))
+        if (copies := self._maker(matrix).copies) > MOST_COPIES:
+            near = f"up to {MOST_COPIES}, or heads of a multiple of {LANES} features"
+            raise Refusal(f"{copies} moves of a column", near)
+        return matrix
+
+    def _is_divisible(self, matrix: Matrix) -> bool:
+        return self.divides_layers and type(self._maker(matrix)) is Dense
+
+    def _maker(self, matrix: Matrix) -> Any:
+        return next((op for op in self.graph.operations if op.output is matrix), None)
 
     def _rows(self, matrix: Matrix, rows: Rows) -> Matrix:
         """Return rows and columns of a matrix."""
@@ -273,18 +356,17 @@ class Recorder(TorchFunctionMode):
         raise Refusal(what, "x[:, 0], x[:, -1], x[:, 1:] or x[:, :-1]")
 
     def _part(self, matrix: Matrix, first: int, count: int) -> Matrix:
-        """Return columns of a matrix: a dense layer of its own for these outputs of a dense layer."""
-        maker = next((op for op in self.graph.operations if op.output is matrix), None)
-        if type(maker) is not Dense:
-            skip = f', or compress(model, ..., skip=["{maker.name}"])' if isinstance(maker, Linear) else ""
-            raise Refusal(f"features {first} to {first + count - 1} of {matrix.name}", f"a layer for each part{skip}")
+        """Return a range of columns; for those of a dense layer, a layer of its own."""
+        if not self._is_divisible(matrix):
+            return self._columns((matrix,), torch.arange(first, first + count))
+        maker = self._maker(matrix)
         layer = (maker.weight, maker.bias, maker.first + first, count, maker.transposed)
         name = f"{maker.name}.{first // count}"
         return self._once((matrix, first, count), lambda: self.graph.dense(maker.inputs[0], self.unique(name), *layer))
 
     def _last(self, matrix: Matrix) -> Matrix:
         """Return the last token's row; of a dense layer, the layer of its input's last token, as for logits."""
-        maker = next((op for op in self.graph.operations if op.output is matrix), None)
+        maker = self._maker(matrix)
         if type(maker) is not Dense:
             name = self.name("last token")
             return self._once((matrix, -1, 1), lambda: self.graph.pooled(matrix, self.unique(name), True))
@@ -292,7 +374,7 @@ class Recorder(TorchFunctionMode):
         name = self.unique(maker.name)
         return self._once((matrix, -1, 1), lambda: self.graph.dense(x, name, *layer, maker.transposed))
 
-    def _once(self, key: tuple[Matrix, int, int], record: Callable[[], Matrix]) -> Matrix:
+    def _once(self, key: tuple, record: Callable[[], Matrix]) -> Matrix:
         """Return a part of a matrix; record it when it is first read."""
         if key not in self._parts:
             self._parts[key] = record()
@@ -312,14 +394,33 @@ class Recorder(TorchFunctionMode):
 
     # ---- elementwise functions --------------------------------------------------------------------------------------
 
-    def recorded(self, formula: Formula) -> Elements:
-        """Record an elementwise function: a known one, or its last step."""
+    def recorded(self, formula: Formula | Weighted) -> Elements:
+        """Record an elementwise function: a known one, or its last step; or a product with constants."""
+        if isinstance(formula, Weighted):
+            return self._product(formula)
         if formula.recorded is None and isinstance(formula, OfRows):
             formula.recorded = formula.step(formula)
         elif formula.recorded is None:
             known = self._known(formula.matrix, formula.index, formula.function, formula.name)
             formula.recorded = known or formula.step()
         return formula.recorded
+
+    def _product(self, x: Weighted) -> Elements:
+        matrix, index = self.operand(Elements(x.matrix, x.index))
+        factors = torch.zeros(max_of(matrix.tokens), matrix.features, dtype=torch.float64)
+        factors.view(-1)[index.reshape(-1)] = x.factor.reshape(-1)
+        name, first = self.unique(self.name("mul")), factors[0, 0]
+        if bool((factors == first).all()):
+            scaled = matrix if first == 1 else self.graph.scale(matrix, float(first), name)
+            return Elements(scaled, index)
+        factors = factors[:1] if bool((factors == factors[:1]).all()) else factors
+        sizes = [size for size in range(LANES, matrix.features, LANES) if matrix.features % size == 0]
+        repeats = (size for size in sizes if torch.equal(factors, factors[:, :size].repeat(1, matrix.features // size)))
+        factors = factors[:, : next(repeats, matrix.features)]
+        if matrix.tokens != self.graph.tokens and len(factors) > 1:
+            raise Refusal("mul of some of the tokens by a constant tensor", "all tokens")
+        constant = self.graph.constant(factors.float().numpy(), f"factors of {name}")
+        return Elements(self.graph.factors(matrix, constant, name), index)
 
     def _known(self, matrix: Matrix, index: Tensor, function: Callable, name: str) -> Elements | None:
         x = torch.linspace(-7, 7, 113, dtype=torch.float64)
@@ -334,6 +435,22 @@ class Recorder(TorchFunctionMode):
         if found is None:
             return Elements(self.graph.scale(matrix, float(factor), self.unique(name)), index)
         return Elements(self.graph.function(matrix, found, self.unique(name)), index)
+
+    def linear(self, value: Value) -> Weighted | None:
+        """Return elements times constants, also where a function is a product with a number; None for other values."""
+        if isinstance(value, Weighted):
+            return value
+        factor = torch.ones((), dtype=torch.float64)
+        if type(value) is Formula and value.recorded is None:
+            one = torch.linspace(-3, 3, 7, dtype=torch.float64)
+            y = value.function(one)
+            factor = y[-1] / 3
+            value = value if torch.allclose(y, factor * one, 1e-9, 0) else self.recorded(value)
+        elif isinstance(value, Formula):
+            value = self.recorded(value)
+        if not isinstance(value, Elements | Formula):
+            return None
+        return Weighted(value.matrix, value.index, factor.expand(value.index.shape))
 
     def elementwise(self, call: Call, record: Callable[[Call], Elements] | None = None) -> Value:
         """Return the formula of a function of one matrix; record one of two, or what is no formula, by `record`."""
@@ -381,8 +498,7 @@ class Recorder(TorchFunctionMode):
         x = self.elements(operands[0], call.name)
         given = [None if self.value(y) is not None else as_scalar(y) for y in call.args]
         if any(isinstance(y, Tensor) and y.ndim for y in given):
-            near = "a parameter of a layer; positions that are added, not rotary ones"
-            raise Refusal(f"{call.name} of a constant tensor", near)
+            raise Refusal(f"{call.name} of a constant tensor", "a parameter of a layer, a sum or product with it")
         n = given.index(None)
         step = lambda t: call.function(*given[:n], t.clone(), *given[n + 1 :], **call.kwargs)  # noqa: E731
         found = self._known(x.matrix, x.index, step, self.name(call.name))
@@ -394,16 +510,12 @@ class Recorder(TorchFunctionMode):
         """Record the operation of the graph that computes a function of activations of one shape."""
         kind = self.graph.of_function(call.name)
         values = [self.value(x) for x in call.args]
-        if kind is None or call.kwargs or not all(isinstance(value, Elements | Formula) for value in values):
+        if kind is None or call.kwargs or not all(isinstance(v, Elements | Formula | Weighted) for v in values):
             raise Refusal(call.name, NEAR.get(call.name, ""))
-        operands = [self.operand(self.elements(x, call.name)) for x in call.args]
-        (matrix, index), *others = operands
-        for other, its_index in others:
-            if other.tokens != matrix.tokens or index.shape != its_index.shape or not torch.equal(index, its_index):
-                raise Refusal(f"{call.name} of tensors of other shapes", "activations of one shape")
+        matrices, index = self.operands(call.name, *call.args)
         name = self.unique(self.name(call.name))
-        output = Matrix(name, matrix.tokens, matrix.features)
-        return Elements(self.graph.append(kind(name, tuple(m for m, _ in operands), output)), index)
+        output = Matrix(name, matrices[0].tokens, matrices[0].features)
+        return Elements(self.graph.append(kind(name, tuple(matrices), output)), index)
 
     # ---- places and names -------------------------------------------------------------------------------------------
 

@@ -1,17 +1,31 @@
 """What the recorder does with each function of torch: a rule for those that are more than moves of elements."""
 
+import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bttlab.compiler.instruction import max_of
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.trace_names import Call
 from bttlab.compiler.trace_record import RULES, Recorder, Value
-from bttlab.compiler.trace_values import Elements, Formula, Ids, Refusal, Scores, Weights, kind_of, rows_in
+from bttlab.compiler.trace_values import (
+    Elements,
+    Formula,
+    Ids,
+    Refusal,
+    Scores,
+    Weighted,
+    Weights,
+    columns_in,
+    kind_of,
+    rows_in,
+)
 
 LETTERS = "UVWXYZ"  # axes that the three dots of an equation of einsum stand for
 ELEMENTWISE = (
@@ -45,7 +59,7 @@ def given(call: Call, *names: str, **defaults: Any) -> list[Any]:
 def _tt_linear(recorder: Recorder, call: Call) -> Elements:
     x, layer = call.args
     name = _layer_name(recorder, layer)
-    matrix, _ = recorder.operand(recorder.elements(x, "linear"))
+    matrix = recorder.rows(recorder.elements(x, "linear"))
     return recorder.like(call.result, recorder.graph.linear(matrix, name))
 
 
@@ -83,7 +97,7 @@ def _addmm(recorder: Recorder, call: Call) -> Elements:
 
 def dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bool, bias: Any = None) -> Elements:
     """Record y = x W^T + b; the weight is (out, in), or (in, out) if not `is_out_in`."""
-    matrix, _ = recorder.operand(recorder.elements(x, "linear"))
+    matrix = recorder.rows(recorder.elements(x, "linear"))
     w = recorder.of_parameter(weight, "linear with a weight")
     index = w.index if is_out_in else w.index.T
     shape = recorder.graph.shapes[w.name]
@@ -135,18 +149,37 @@ def _table(recorder: Recorder, call: Call, ids: Value, name: str, rows: int) -> 
     return recorder.like(call.result, recorder.graph.embedding(name))
 
 
+@rule("stack")
+def _stack(recorder: Recorder, call: Call) -> Value:
+    tensors, dim = given(call, "tensors", dim=0)
+    with recorder:
+        return recorder.value(torch.cat([x.unsqueeze(dim) for x in tensors], dim))
+
+
 @rule("cat")
 def _cat(recorder: Recorder, call: Call) -> Value:
     tensors, dim = given(call, "tensors", dim=0)
-    values = [recorder.value(x) for x in tensors if x.numel()]
-    values = [recorder.recorded(value) if isinstance(value, Formula) else value for value in values]
-    first = values[0]
-    if len(values) == 1:
-        return first
-    if not isinstance(first, Elements) or not all(isinstance(v, Elements) and v.matrix is first.matrix for v in values):
-        near = "a sum of two layers; for a class token, the token that samples begin with, x[:, 0]"
-        raise Refusal("cat of different tensors", near)
-    return Elements(first.matrix, torch.cat([value.index for value in values], dim))
+    tensors = [x for x in tensors if x.numel()]
+    if len(tensors) == 1:
+        return recorder.value(tensors[0])
+    parts = [recorder.linear(recorder.value(x)) for x in tensors]
+    if any(part is None for part in parts):
+        kind = next(kind_of(recorder.value(x)) for x, part in zip(tensors, parts, strict=True) if part is None)
+        near = "activations; for a class token, the token that samples begin with, x[:, 0]"
+        raise Refusal(f"cat of {kind} and an activation", near)
+    if all(part.matrix is parts[0].matrix for part in parts):
+        index = torch.cat([part.index for part in parts], dim)
+        return Weighted(parts[0].matrix, index, torch.cat([part.factor for part in parts], dim))
+    joined = [recorder.part_with(part) for part in parts]
+    matrices = list(dict.fromkeys(matrix for matrix, _ in joined))
+    features = sum(matrix.features for matrix in matrices)
+    starts = dict(zip(matrices, itertools.accumulate((m.features for m in matrices), initial=0), strict=False))
+    index = [i // m.features * features + i % m.features + starts[m] for m, i in joined]
+    found = columns_in(torch.cat(index, dim), features, max_of(matrices[0].tokens))
+    if found is None or any(m.tokens != matrices[0].tokens for m in matrices):
+        raise Refusal("cat of tokens of different tensors", "cat of features, dim=-1")
+    matrix = recorder._columns(matrices, found[0])
+    return Weighted(matrix, found[1], torch.cat([part.factor for part in parts], dim))
 
 
 @rule("dropout", "alpha_dropout", "dropout1d", "feature_dropout", "native_dropout")
@@ -205,11 +238,9 @@ def _difference(recorder: Recorder, call: Call) -> Value:
 
 def _sum(recorder: Recorder, x: Any, y: Any, sign: float = 1.0) -> Elements:
     """Record x + y, or x - y."""
-    (a, index), (b, other) = (recorder.operand(recorder.elements(z, "add")) for z in (x, y))
+    (a, b), index = recorder.operands("add", x, y)
     if sign < 0:
         b = recorder.graph.scale(b, sign, recorder.unique(recorder.name("minus")))
-    if a.tokens != b.tokens or not torch.equal(index, other):
-        raise Refusal("add of tensors of other shapes", "activations of one shape")
     name = recorder.unique(recorder.name("add"))
     return Elements(recorder.graph.add(a, b, name), index)
 
@@ -226,7 +257,8 @@ def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
 
 def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     """Record x + rows of a table, or one row of it for all tokens."""
-    matrix, index = recorder.operand(x)
+    matrix = recorder.rows(x)
+    index = torch.arange(x.index.numel()).view(x.index.shape)
     row = _row_in(w, matrix)
     if row is not None:
         return Elements(recorder.graph.shift(matrix, w.name, row, recorder.unique(recorder.name("add"))), index)
@@ -296,7 +328,8 @@ def _einsum(recorder: Recorder, call: Call) -> Value:
 @rule("mul", "div")
 def _product(recorder: Recorder, call: Call) -> Value:
     x, y = given(call, "input", "other")
-    if call.name == "mul" and (isinstance(recorder.value(y), Scores) or isinstance(recorder.value(x), Weights)):
+    is_first_constant = recorder.value(x) is None or isinstance(recorder.value(x), Weights)
+    if call.name == "mul" and (isinstance(recorder.value(y), Scores) or is_first_constant):
         x, y = y, x
     if call.name == "mul" and isinstance(recorder.value(y), Weights):
         return _times_row(recorder, recorder.elements(x, "mul"), recorder.value(y))
@@ -306,14 +339,32 @@ def _product(recorder: Recorder, call: Call) -> Value:
             what = f"{call.name} after the softmax" if value.is_softmax else f"{call.name} of scores by a tensor"
             raise Refusal(what, "one number for all scores, before the softmax")
         return value.scaled(float(factor) if call.name == "mul" else 1 / float(factor))
-    if factor is not None and factor.numel() > 1 and bool((factor == 1).all()) and call.result.shape == x.shape:
-        return value
+    if factor is not None and isinstance(value, Elements | Formula | Weighted):
+        if factor.numel() > 1 and bool((factor == 1).all()) and call.result.shape == x.shape:
+            return value
+        if factor.numel() > 1 or isinstance(value, Weighted):
+            return _times_constants(recorder, call, value, factor if call.name == "mul" else 1 / factor)
     return recorder.elementwise(call)
+
+
+def _times_constants(recorder: Recorder, call: Call, value: Value, factor: Tensor) -> Value:
+    """Return elements times constants."""
+    x = recorder.linear(value)
+    if x is None or call.result.shape != x.index.shape:
+        raise Refusal(f"{call.name} by a tensor of another shape", "a constant that has the shape of the activations")
+    return replace(x, factor=x.factor * factor.expand(x.index.shape))
+
+
+@rule("neg")
+def _minus(recorder: Recorder, call: Call) -> Value:
+    value = recorder.value(call.args[0])
+    return replace(value, factor=-value.factor) if isinstance(value, Weighted) else recorder.elementwise(call)
 
 
 def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     """Record x times a row of a parameter for all tokens."""
-    matrix, index = recorder.operand(x)
+    matrix = recorder.rows(x)
+    index = torch.arange(x.index.numel()).view(x.index.shape)
     row = _row_in(w, matrix)
     if row is None:
         raise Refusal(f"mul by these elements of {w.name}", "a factor for each feature, the same for all tokens")

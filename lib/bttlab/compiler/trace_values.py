@@ -69,6 +69,15 @@ class OfRows(Formula):
 
 
 @dataclass(eq=False)
+class Weighted:
+    """Elements of a matrix, each times a constant: `factor` is of the index's shape, in double precision."""
+
+    matrix: Matrix
+    index: Tensor
+    factor: Tensor
+
+
+@dataclass(eq=False)
 class Scores:
     """Attention scores scale q k^T + mask, or their softmax; the index has numbers of (heads, tokens, tokens)."""
 
@@ -152,6 +161,31 @@ def heads_in(index: Tensor, features: int) -> tuple[int, int, int] | None:
     if column + heads * size > features or not torch.equal(index.reshape(heads, tokens, size), expected):
         return None
     return heads, tokens, column
+
+
+def columns_in(index: Tensor, features: int, tokens: int) -> tuple[Tensor, Tensor] | None:
+    """Return which columns a tensor holds, the same of each token, and its index in a matrix of these columns.
+
+    Columns are in the order in which the tensor holds those of a token. None if tokens have different ones.
+    """
+    flat = index.reshape(-1)
+    order = (flat // features).argsort(stable=True)
+    if not flat.numel() or flat.numel() % tokens:
+        return None
+    rows, columns = ((numbers[order]).view(tokens, -1) for numbers in (flat // features, flat % features))
+    if not bool((rows == torch.arange(tokens)[:, None]).all()) or not bool((columns == columns[0]).all()):
+        return None
+    its_index = torch.empty_like(flat)
+    its_index[order] = torch.arange(flat.numel())
+    return columns[0], its_index.view(index.shape)
+
+
+def columns_like(index: Tensor, features: int, other: Tensor, its_features: int) -> Tensor | None:
+    """Return the columns that bring a tensor's elements to where another matrix has those of a tensor of its shape."""
+    columns = torch.full((its_features,), -1)
+    columns[(other % its_features).reshape(-1)] = (index % features).reshape(-1)
+    is_found = bool((columns >= 0).all()) and torch.equal(columns[other % its_features], index % features)
+    return columns if is_found and torch.equal(index // features, other // its_features) else None
 
 
 def covers(index: Tensor, size: int) -> bool:

@@ -232,6 +232,46 @@ class Scale(Operation):
 
 
 @dataclass(eq=False)
+class Factors(Operation):
+    """x times a constant, such as the cosines of rotary positions.
+
+    Attributes
+    ----------
+    constant : str
+        Of shape (tokens, features), or (1, features) for all tokens; of the first features alone if they repeat.
+    """
+
+    kind, keep, keeps_zeros = "factors", NEVER, True
+
+    constant: str
+
+    @classmethod
+    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
+        for op in operations:
+            op.block = context.layout.place(op.constant)
+
+    def forward(self, context: Context) -> None:
+        self._emit(context, "x c", context.value(self.inputs[0]), context.output(self.output))
+
+    def recompute(self, context: Context, place: At) -> None:
+        self._emit(context, "x c", context.backward_value(self.inputs[0]), place)
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return ()
+
+    def backward(self, context: Context, d: At) -> None:
+        context.write_gradient(self.inputs[0], lambda place: self._emit(context, "d_x = d_y c", d, place))
+
+    def _emit(self, context: Context, what: str, x: At, result: At) -> None:
+        y, size = self.output, self.block.row_vectors
+        loops = [Level("n", y.vectors // size), Level("w", size), padded("t", y.tokens)]
+        x, result = (place.part(n=size, w=1, t=y.vectors) for place in (x, result))
+        factors = self.block.where(w=1, t=size if self.block.last > 1 else 0)
+        context.builder.layer = self.name
+        context.builder.vector(M.AFFINE, what, loops, x, factors, r0=result)
+
+
+@dataclass(eq=False)
 class Multiply(Operation):
     """a * b, element by element: a gate."""
 
