@@ -138,7 +138,8 @@ class _Copies:
                 places.append(replace(places[0], memory=memory, base=places[0].base - low))
                 source, result = reversed(places) if access.writes else places
                 label = (*instruction.label[:2], f"copy of {name.removesuffix(', copied')}")
-                copy = Instruction(VECTOR, M.COPY, tuple(nest), {0: source, 3: result}, label)
+                flags = instruction.flags & M.CHECK if access.writes else 0
+                copy = Instruction(VECTOR, M.COPY, tuple(nest), {0: source, 3: result}, label, flags=flags)
                 (self._after if access.writes else self._before)[i].append(copy)
             instruction.operands[number] = replace(operand, memory=self._shared[key], base=operand.base - low)
 
