@@ -10,12 +10,13 @@ from torch import nn
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.run import FORMATS, MODULE
 from bttlab.baseline.step import Task
+from bttlab.card import load_overlay
 from bttlab.compiler.trace import trace
 from bttlab.data import load_corpus
 from bttlab.estimate import gpu as gpu_model
 from bttlab.estimate.card import estimate
 from bttlab.estimate.gpu import LAUNCH, Kernel, count_kernels, model_step, typical_sample
-from bttlab.lab import Savings, Workload, gpu_over_card, modelled_targets
+from bttlab.lab import Savings, Workload, card_and_gpu_target, gpu_over_card
 from bttlab.model import ModelConfig
 
 CONFIG = ModelConfig()
@@ -96,18 +97,16 @@ def test_ratios_over_the_card_are_quotients_of_both_models(sample):
 
 def test_the_dashboards_modelled_gpu_says_so(short_airline):
     workload = Workload.of(load_corpus(short_airline), CONFIG)
-    target = next(target for target in modelled_targets(workload) if "bi-directional" in target.name)
-    assert "modelled" in target.name
+    target = card_and_gpu_target(load_overlay("trainer", "emulated"), workload)
     run = target.make_run(20, 4e-3)
     run.start()
     assert run.join(60) and run.state == "finished" and run.error == ""
-    gpu = find_gpu("RTX-3090")
-    order = workload.order(20)
-    steps = [model_step(gpu, "btt", "graphs", CONFIG, workload.train[i : i + 1]) for i in order]
-    assert run.device_seconds == pytest.approx(sum(step.seconds[1] for step in steps))
-    assert run.history[-1][3] == pytest.approx(sum(step.joules[1] for step in steps))
-    assert (run.meter.provenance, run.memory["footprint"].provenance, run.time_provenance) == ("modelled",) * 3
-    assert np.isfinite(run.losses).all() and len(run.losses) == 20
+    gpu, beside = find_gpu("RTX-3090"), run.beside
+    steps = [model_step(gpu, "btt", "graphs", CONFIG, workload.train[i : i + 1]) for i in workload.order(20)]
+    assert beside.device_seconds == pytest.approx(sum(step.seconds[1] for step in steps))
+    assert beside.history[-1][3] == pytest.approx(sum(step.joules[1] for step in steps))
+    assert (beside.meter.provenance, beside.memory["footprint"].provenance, beside.time_provenance) == ("modelled",) * 3
+    assert "modelled" in beside.name and np.isfinite(beside.losses).all() and len(beside.losses) == 20
 
 
 def test_the_savings_are_the_ratios_of_equal_utterances(sample):

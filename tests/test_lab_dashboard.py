@@ -14,12 +14,11 @@ from bttlab.estimate.gpu import Modelled
 from bttlab.lab import Dashboard, Workload
 from bttlab.lab.comparison import published
 from bttlab.lab.dashboard_figure import DashboardFigure, View
-from bttlab.lab.dashboard_runs import MOST_LOSSES, MOST_POINTS, BesideRun, DashboardRun
+from bttlab.lab.dashboard_runs import BesideRun, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.energy_meters import EnergyMeter, PowerMeter
 from bttlab.lab.run_words import ratios
 from bttlab.model import ModelConfig, NumericalFault
-from bttlab.model.loop import CHUNK_SECONDS
 from bttlab.util.quantities import Quantity
 from fake_trainer import PretendTrainer, our_threads, pretend_target, until
 
@@ -265,30 +264,6 @@ def test_what_the_user_did_is_marked_below_the_loss(board_of):
     assert [text.get_text() for text in board._figure.loss.get_legend().get_texts()] == ["pause"]
     board.clear()
     assert board._figure.loss.get_legend() is None
-
-
-def test_the_history_of_a_long_run_stays_short():
-    chunks = 5 * MOST_POINTS  # about an hour and a half
-    meter = PowerMeter(lambda: 40.0, "a meter")
-    run = DashboardRun("a day", chunks, 1e-3, meter)
-    for _ in range(chunks):
-        meter.advance(None, CHUNK_SECONDS)
-        run._add(np.ones(1, np.float32), CHUNK_SECONDS)
-        assert len(run.history) <= MOST_POINTS
-    counts, _, _, joules, _, _ = np.transpose(run.history)
-    assert len(counts) > MOST_POINTS / 2 and (np.diff(counts) > 0).all() and counts[-1] == chunks
-    np.testing.assert_allclose(joules, 40 * CHUNK_SECONDS * counts)
-
-
-def test_a_long_run_keeps_some_of_its_losses():
-    losses = np.random.default_rng(0).random(5 * MOST_LOSSES + 7, np.float32)
-    run = DashboardRun("a day", len(losses), 1e-3, EnergyMeter(None, "no meter in a test"))
-    for part in np.array_split(losses, 3_000):
-        run._add(part, 0.1)
-    counts, kept, every = run.curve
-    assert run.count == len(losses) and MOST_LOSSES / 2 < len(kept) <= MOST_LOSSES and every == 8
-    np.testing.assert_array_equal(kept, losses[counts - 1])
-    np.testing.assert_array_equal(counts, np.arange(8, len(losses) + 1, 8))
 
 
 def test_a_run_that_fails_says_so_and_the_next_works(board_of):

@@ -16,7 +16,6 @@ from .dashboard_runs import RecordedRun as RecordedRun
 from .dashboard_targets import baseline_targets as baseline_targets
 from .dashboard_targets import card_and_gpu_target as card_and_gpu_target
 from .dashboard_targets import card_target as card_target
-from .dashboard_targets import modelled_targets as modelled_targets
 from .design import Design as Design
 from .design_explorer import DesignExplorer as DesignExplorer
 from .flow_check import check_flow as check_flow

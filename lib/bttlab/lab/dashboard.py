@@ -59,7 +59,7 @@ class Dashboard:
     Parameters
     ----------
     targets : sequence of Target
-        From `card_target`, `baseline_targets`, `modelled_targets`.
+        From `card_target`, `card_and_gpu_target`, `baseline_targets`.
     name : str
         A new dashboard closes an older one of the same name, as when its cell is run again.
     accounting : str

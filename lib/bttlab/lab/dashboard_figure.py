@@ -101,9 +101,9 @@ class DashboardFigure:
         axes, view, kinds, tops = self.loss, self._view, set(), []
         self._style(axes, f"Loss, and mean of {SMOOTHING} (measured)", "loss", view.across, runs)
         for number, (run, colour) in enumerate(_coloured(runs), 1):
-            counts, losses, every = run.curve
-            means, shown = smooth(losses, max(1, SMOOTHING // every)), thinned(losses)
-            x = run.at(counts[shown], view.across)
+            losses = run.losses
+            means, shown = smooth(losses), thinned(losses)
+            x = run.at(shown + 1, view.across)
             axes.plot(x, losses[shown], color=colour, alpha=0.22, linewidth=0.6)
             axes.plot(x, means[shown], color=colour, linewidth=2, label=f"{number}")
             if len(losses):

@@ -41,8 +41,6 @@ ACCOUNTINGS = {  # of memory: what compares with what
 }
 EVALUATIONS = 8  # of the dev split in a run, the last one at its end
 PREDICTED_AT_ONCE = 50  # utterances
-MOST_POINTS = 4096  # of a run's history: more than are drawn
-MOST_LOSSES = 1 << 17  # kept of a run
 HISTORY = {"samples": 0, "time": 1, "least energy": 2, "energy": 3, "most energy": 4, "here": 5}  # columns
 MARKS = ("rate", "pause", "stop", "back")
 GOOD_SAMPLES = 300  # between two copies of the parameters, to go back to
@@ -62,6 +60,7 @@ class DashboardRun:
 
     Attributes
     ----------
+    losses : ndarray, shape (samples so far,)
     fault : NumericalFault or None
         The failure, if the run can resume from before that sample.
     seconds : float
@@ -72,7 +71,7 @@ class DashboardRun:
         Samples trained on, and the scores of the dev split that the model has (`bttlab.runs.evaluation.scores_of`).
     history : list of (int, float, float, float, float, float)
         Samples trained on, seconds on the device (modelled of a modelled one), joules with their bounds (low, middle,
-        high; NaN without a meter), seconds on this computer; every second one is dropped at `MOST_POINTS`.
+        high; NaN without a meter), seconds on this computer.
     memory : dict of str to Quantity
         Bytes that training takes, by the `ACCOUNTINGS` that are known.
     marks : list of (int, str)
@@ -97,21 +96,10 @@ class DashboardRun:
         self.published: Published | None = None
         self.marks: list[tuple[int, str]] = []
         self.is_evaluating = False
-        self._thinned = 1, np.zeros(0, np.float32)  # every how many samples, and their losses
+        self.losses = np.zeros(0, np.float32)
         self._stop, self._unpaused = threading.Event(), threading.Event()
         self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
         self._thread: Thread | None = None
-
-    @property
-    def losses(self) -> np.ndarray:
-        """Losses so far, float32: all; beyond `MOST_LOSSES` samples those of every second, fourth, … sample."""
-        return self._thinned[1]
-
-    @property
-    def curve(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """Samples trained on, the `losses` of those samples, and how many samples lie between two of them."""
-        every, losses = self._thinned
-        return every * np.arange(1, len(losses) + 1), losses, every
 
     @property
     def setting(self) -> str:
@@ -187,16 +175,10 @@ class DashboardRun:
         raise NotImplementedError
 
     def _add(self, losses: np.ndarray, seconds: float) -> None:
-        every, kept = self._thinned
-        kept = np.concatenate([kept, losses[(-self.count - 1) % every :: every]])
-        while len(kept) > MOST_LOSSES:
-            every, kept = 2 * every, kept[1::2].copy()
-        self._thinned = every, kept  # a new array: a drawing may use the old one
+        self.losses = np.concatenate([self.losses, losses])  # a new array: a drawing may use the old one
         self.seconds += seconds
         self.device_seconds = self.meter.seconds or self.seconds
         joules = self.meter.joules if self.meter.provenance else [np.nan] * 3
-        if len(self.history) == MOST_POINTS:
-            self.history = self.history[::2]  # a new list: a drawing may use the old one
         self.history.append((self.count + len(losses), self.device_seconds, *joules, self.seconds))
         self.count += len(losses)
 
@@ -432,42 +414,19 @@ class BaselineRun(DashboardRun):
         self._unpaused.wait()
 
 
-class ModelledRun(BaselineRun):
-    """A run of a GPU that is not here: losses trained on the CPU; time, energy and memory modelled."""
-
-    def __init__(self, *common: Any, format: str, model: Callable[[Samples], Modelled]):
-        super().__init__(*common, format=format, device="cpu", mode="eager")
-        self._model = model
-
-    def _train(self) -> None:
-        super()._train()
-        longest = self._workload.train.lengths[self._order].argmax()
-        self.memory = step_memory(self._model(self._workload.train[self._order[longest : longest + 1]]))
-
-    def _on_step(self, step: int, loss: float, seconds: float) -> None:
-        modelled = self._model(self._workload.train[self._order[step : step + 1]])
-        self.meter.add(*modelled.joules)
-        self.meter.seconds += modelled.seconds[1]
-        super()._on_step(step, loss, seconds)
-
-
-def step_memory(step: Modelled) -> dict[str, Quantity]:
-    """Return the bytes of a modelled step by the `ACCOUNTINGS`."""
-    how = f"the GPU model {MODEL_VERSION}: "
-    low, held, high = step.process_bytes
-    return {
-        "tensors": Quantity(step.tensor_bytes, "bytes", "modelled", how + "tensors"),
-        "footprint": Quantity(held, "bytes", "modelled", how + "context, workspace and tensors", low, high),
-    }
-
-
 class BesideRun(DashboardRun):
     """A modelled GPU that makes the steps of another run: its losses are that run's, nothing is trained for it."""
 
     def __init__(self, run: DashboardRun, name: str, meter: EnergyMeter, model: Callable[[Samples], Modelled]):
         super().__init__(name, run.total, run.learning_rate, meter)
         self.of, self._model, run.beside = run, model, self
-        self.memory = step_memory(model(run._workload.train[int(run._workload.train.lengths.argmax())]))
+        step = model(run._workload.train[int(run._workload.train.lengths.argmax())])
+        low, held, high = step.process_bytes
+        how = f"the GPU model {MODEL_VERSION}: "
+        self.memory = {
+            "tensors": Quantity(step.tensor_bytes, "bytes", "modelled", how + "tensors"),
+            "footprint": Quantity(held, "bytes", "modelled", how + "context, workspace and tensors", low, high),
+        }
 
     @property
     def state(self) -> str:

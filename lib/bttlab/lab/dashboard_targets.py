@@ -1,4 +1,4 @@
-"""Training targets of a dashboard: a card with an overlay, PyTorch on this machine, a modelled GPU."""
+"""Training targets of a dashboard: a card with an overlay, a modelled GPU beside it, PyTorch on this machine."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import pynq
 import torch
 
-from bttlab.baseline.gpus import Gpu, find_gpu
+from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.run import MODULE
 from bttlab.card import EmulatedU50
 from bttlab.data import Samples
 from bttlab.estimate.gpu import MODEL_VERSION, Modelled, model_step
 from bttlab.lab.comparison import memory_of, published
-from bttlab.lab.dashboard_runs import BaselineRun, BesideRun, DashboardRun, ModelledRun, TrainerRun
+from bttlab.lab.dashboard_runs import BaselineRun, BesideRun, DashboardRun, TrainerRun
 from bttlab.lab.energy_meters import EnergyMeter, card_meter, torch_meter
 from bttlab.lab.workload import Workload
 from bttlab.model import OPTIMIZERS, ModelConfig, Optimizer
@@ -78,11 +78,19 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
 def card_and_gpu_target(overlay: pynq.Overlay, workload: Workload, gpu: str = "RTX-3090") -> Target:
     """Return the target for the card with a modelled GPU that makes the same steps."""
     card = card_target(overlay, workload)
-    model = _modelled_steps(find_gpu(gpu), "btt", workload)
+    format = "btt" if "btt" in _formats(workload) else MODULE
+    of_lengths: dict[int, Modelled] = {}
+
+    def model(sample: Samples) -> Modelled:
+        length = int(sample.lengths[0])
+        if length not in of_lengths:
+            of_lengths[length] = model_step(find_gpu(gpu), format, "graphs", workload.config, sample)
+        return of_lengths[length]
 
     def make_run(*arguments, **keywords) -> DashboardRun:
         run = card.make_run(*arguments, **keywords)
-        BesideRun(run, f"modelled {gpu}, {_formats(workload)['btt']}", _gpu_meter(), model)
+        meter = EnergyMeter("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
+        BesideRun(run, f"modelled {gpu}, {_formats(workload)[format]}", meter, model)
         return run
 
     return Target(f"{card.name}, beside a modelled {gpu}", make_run, card.optimizers)
@@ -97,43 +105,6 @@ def baseline_targets(workload: Workload) -> list[Target]:
 def _formats(workload: Workload) -> dict[str, str]:
     """Return what the baselines of a model are called; a module of the user's own is trained as it is."""
     return BASELINES if isinstance(workload.config, ModelConfig) else {MODULE: workload.config.short_name}
-
-
-def modelled_targets(workload: Workload) -> list[Target]:
-    """Return targets for the paper's GPU: losses trained on the CPU, time and energy modelled.
-
-    The list is empty on a machine with a GPU, which is measured instead.
-    """
-    if torch.cuda.is_available():
-        return []
-    return [_modelled(format, find_gpu("RTX-3090"), workload) for format in _formats(workload)]
-
-
-def _gpu_meter() -> EnergyMeter:
-    return EnergyMeter("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
-
-
-def _modelled_steps(gpu: Gpu, format: str, workload: Workload) -> Callable[[Samples], Modelled]:
-    """Return what models a step on a sample, once for each length."""
-    of_lengths: dict[int, Modelled] = {}
-
-    def model(sample: Samples) -> Modelled:
-        length = int(sample.lengths[0])
-        if length not in of_lengths:
-            of_lengths[length] = model_step(gpu, format, "graphs", workload.config, sample)
-        return of_lengths[length]
-
-    return model
-
-
-def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:
-    name, model = f"modelled {gpu.gpu}, {_formats(workload)[format]}", _modelled_steps(gpu, format, workload)
-
-    def make_run(total: int, learning_rate: float, _: str = "sgd", seed: int = workload.seed) -> DashboardRun:
-        common = name, total, learning_rate, _gpu_meter(), replace(workload, seed=seed)
-        return ModelledRun(*common, format=format, model=model)
-
-    return Target(name, make_run, ("sgd",))
 
 
 def _baseline(format: str, device: str, workload: Workload) -> Target:

@@ -17,8 +17,7 @@ def describe_runs(runs: Sequence[DashboardRun]) -> str:
     for number, run in enumerate(runs, 1):
         parts = [f"{label_of(number, run)}: {run.state} after {run.count:,} of {run.total:,} samples"]
         if run.count:
-            _, losses, every = run.curve
-            mean = losses[-max(1, SMOOTHING // every) :].mean()
+            mean = run.losses[-SMOOTHING:].mean()
             parts.append(f"mean of the last {SMOOTHING} losses {mean:.2f} (measured)")
         if run.scores:
             parts.append(f"on the dev split {scores_in_words(run.scores[-1][1])} (measured)")
