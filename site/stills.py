@@ -12,6 +12,7 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 STATE = "application/vnd.jupyter.widget-state+json"
 FIGURE_CLASS = "bttlab-figure"
 KEPT = re.compile(r'<div class="bttlab-kept-(\w+)">(.*)</div>', re.DOTALL)
+PICTURE = re.compile(r"<img[^>]*>")
 LIVE = "bttlab-live-"  # begins the class of a box of figures; the name that follows is that of the kept ones
 SKIPPED = {"PlayModel", "LinkModel"}
 
@@ -70,8 +71,8 @@ class _Still:
         if layout.get("display") == "none" or layout.get("visibility") == "hidden" or kind in SKIPPED:
             return ""
         for name in state.get("_dom_classes", ()):
-            if (pictures := self._kept.get(name.removeprefix(LIVE), "")).startswith("<img"):
-                return f"<div>{pictures}</div>"
+            if pictures := PICTURE.findall(self._kept.get(name.removeprefix(LIVE), "")):
+                return f"<div>{''.join(pictures)}</div>"
         if "children" in state:
             parts = [self.draw(child.removeprefix("IPY_MODEL_")) for child in state["children"]]
             return f'<div class="{"column" if kind == "VBoxModel" else "row"}">{"".join(parts)}</div>'

@@ -1,6 +1,7 @@
 """The dashboard without a browser: what its buttons do, what it says, and what it leaves behind."""
 
 import io
+import re
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -70,7 +71,7 @@ def test_a_run_to_its_end_and_its_losses_in_the_figure(board_of):
     np.testing.assert_array_equal(line.get_ydata(), run.losses)
     assert board._live.widget.children[0].value != before
     size = Image.open(io.BytesIO(board._live.widget.children[0].value)).size
-    assert size == (830, 950)  # sharp at a device ratio of 2
+    assert size == (830, 840)  # sharp at a device ratio of 2
     assert mean.get_ydata()[-1] == pytest.approx(run.losses[-100:].mean())
     board._view["across"].value = "time"
     assert board._figure.loss.lines[1].get_xdata()[-1] == pytest.approx(run.seconds)
@@ -113,9 +114,24 @@ def test_stop_acts_within_a_second_at_a_sample_boundary(board_of, paused):
     assert not our_threads()
 
 
+@pytest.mark.long
+def test_runs_are_overlaid(board_of):
+    board = board_of(PretendTrainer(), PretendTrainer())
+    board.start()
+    board.wait()
+    board.start("pretend 1", samples=200)
+    board.wait()
+    assert [run.name for run in board.runs] == ["pretend 0", "pretend 1"]
+    setting = "sgd, learning rate 0.004, seed 0; time measured, no energy"
+    assert _names(board) == [f"1 pretend 0, {setting}", f"2 pretend 1, {setting}"]
+    colours = {line.get_color() for line in board._figure.loss.lines}
+    assert len(colours) == 2 and all(f"background:{colour}" in board._legend.value for colour in colours)
+    board.clear()
+    assert not board.runs and _names(board) == []
+
+
 def _names(board):
-    legends = board._figure.figure.legends
-    return [text.get_text().replace("\n", " ") for legend in legends for text in legend.get_texts()]
+    return re.findall("</span>(.*?)</div>", board._legend.value)
 
 
 @pytest.mark.long
@@ -418,3 +434,32 @@ def test_running_the_cell_again_closes_the_one_before(board_of):
     second.start()
     second.wait()
     assert second.runs[0].state == "finished"
+
+
+def test_a_closed_dashboard_holds_no_figure(board_of):
+    """A notebook's `Out` holds every dashboard of a cell that is run again."""
+    board = board_of(PretendTrainer())
+    figures = [weakref.ref(one) for one in (board._figure.figure, board._figure.right)]
+    axes = weakref.ref(board._figure.loss)
+    board.close()
+    board._draw()
+    gc.collect()
+    assert axes() is None and not any(one().axes for one in figures)
+
+
+@pytest.mark.long
+def test_the_last_figure_stays(board_of):
+    board = board_of(PretendTrainer())
+    kept = []
+
+    class Handle:
+        def update(self, data, raw):
+            kept.append(data)
+
+    board._live._kept._handle = Handle()
+    board.start()
+    board.wait()
+    html = kept[-1]["text/html"]
+    (live,) = (name for name in board._live.widget._dom_classes if name.startswith("bttlab-live-"))
+    assert "data:image/png;base64," in html and f".{live})" in html
+    assert "1 pretend 0, sgd, learning rate 0.004, seed 0" in html

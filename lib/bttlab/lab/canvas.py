@@ -169,13 +169,13 @@ class LiveFigures:
         """Make room for the kept pictures in the cell's output."""
         self._kept.display()
 
-    def keep(self, caption: str) -> None:
-        """Keep the pictures, if they are displayed, with a caption for screen readers."""
+    def keep(self, caption: str, below: str = "") -> None:
+        """Keep the pictures, if they are displayed, with a caption for screen readers and HTML below them."""
         if not (self.is_displayed and self._canvases):  # not yet, or closed
             return
         with self.lock:
             tags = [image_tag(figure, to_png(figure, scale=2), caption) for figure in self._figures]
-        self._kept.update("".join(tags), caption, DARK)
+        self._kept.update("".join(tags) + below, caption, DARK)
 
     def close(self) -> None:
         """Close the canvases; who still has this object, as a notebook's `Out` has, keeps no pictures by it."""

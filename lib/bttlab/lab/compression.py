@@ -124,7 +124,7 @@ class CompressionExplorer(Explorer):
     def _draw_spectrum(self, values: list[Tensor], rank: int) -> None:
         axes = self._spectrum
         axes.clear()
-        style(axes, "Singular values at each bond", "number", "part of the norm")
+        style(axes, "Singular values at each bond", "largest, second, …", "part of the norm")
         for k, bond in enumerate(values):
             shown = bond.clamp_min(1e-9).numpy()
             look = {"color": PALETTE[k], "linestyle": LINES[k % len(LINES)], "linewidth": 1.8}
@@ -137,7 +137,7 @@ class CompressionExplorer(Explorer):
     def _draw_sizes(self, cut: Truncation) -> None:
         axes = self._sizes
         axes.clear()
-        style(axes, "Parameters", "thousand", "")
+        style(axes, "Parameters", "parameters (thousand)", "")
         most = max(self._matrix.numel(), cut.parameters)
         for place, (name, count, colour) in enumerate(
             (("matrix", self._matrix.numel(), "0.6"), ("cores", cut.parameters, PALETTE[0]))

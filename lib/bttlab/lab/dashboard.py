@@ -21,7 +21,7 @@ from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUN
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.explorer import button, control, row
 from bttlab.lab.picture import alert, hidden, until_stale
-from bttlab.lab.run_words import describe_runs, ratios
+from bttlab.lab.run_words import describe_runs, legend, ratios
 from bttlab.model import LEARNING_RATES
 from bttlab.runs.evaluation import scores_in_words
 from bttlab.util.errors import BttlabError
@@ -127,7 +127,7 @@ class Dashboard:
         }
         for one in self._view.values():
             one.observe(lambda _: self._draw(), "value")
-        self._status, self._message, self._ratios = (widgets.HTML() for _ in range(3))
+        self._status, self._message, self._legend, self._ratios = (widgets.HTML() for _ in range(4))
         self._words = widgets.HTML(hidden(describe_runs([])))
         parts = [
             row(self._choice, self._optimizer, self._seed, self._rate, self._samples),
@@ -135,6 +135,7 @@ class Dashboard:
             self._status,
             self._message,
             self._live.widget,
+            self._legend,
             row(*self._view.values()),
             self._ratios,
             self._words,
@@ -312,6 +313,7 @@ class Dashboard:
                 return
             view = View(**{name: one.value for name, one in self._view.items()})
             self._figure.update(self.runs, view)
+            self._legend.value = legend(self.runs)
             self._status.value = _status(self._last) if self._last else "Choose what to train on, and start."
             if self._state() != self._said_in:  # what was said of another state may no longer be true
                 self._say(self._failure)
@@ -324,7 +326,7 @@ class Dashboard:
         with self._lock:
             words = describe_runs(self.runs)
             self._words.value = hidden(words)
-            self._live.keep(words)
+            self._live.keep(words, legend(self.runs))
 
     # --- the rest
 

@@ -15,7 +15,6 @@ from bttlab.lab.charts import (
     NUMBERS,
     PALETTE,
     SMOOTHING,
-    as_label,
     draw_band,
     draw_megabytes,
     round_up,
@@ -26,15 +25,13 @@ from bttlab.lab.charts import (
 from bttlab.lab.dashboard_runs import MARKS, DashboardRun
 from bttlab.lab.hover import PAPER
 
-SIZE = (4.15, 4.75)  # inches: with the controls it fits a window of 1400 x 900 beside JupyterLab's file browser
+SIZE = (4.15, 4.2)  # inches: with the controls it fits a window of 1400 x 900 beside JupyterLab's file browser
 SCORES = (("intent_accuracy", "intent accuracy", "-"), ("slot_f1", "slot F1", "--"), ("frame_accuracy", "frame", ":"))
 _SHAPES = dict(zip(MARKS, ("^", "D", "s", "<"), strict=True))  # of marks
 _MARK_NAMES = dict(zip(MARKS, ("new rate", "pause", "stop", "back"), strict=True))
 _SMALL = {"fontsize": 9}
 _WORDS = {"break_long_words": False, "break_on_hyphens": False}  # of textwrap: lines end between words
 MOST_PERCENT = 120  # of the dev split's axis: the legend stands above 100
-LEGEND_TOP = 0.2  # of the figure's height, below the labels of the axis
-LETTERS = 520  # in a line as wide as the figure, times their size in points
 ACROSS = {  # a panel's horizontal axis
     "samples": "samples trained on",
     "time": "time on the device (s)",
@@ -56,7 +53,7 @@ class View:
 class DashboardFigure:
     """Four panels in two figures, which stand side by side, or one below the other in a narrow window.
 
-    Every run has a number, a colour, and a name with the provenance of its numbers.
+    Every run has a number and a colour, which `bttlab.lab.run_words.legend` names.
 
     Attributes
     ----------
@@ -66,7 +63,7 @@ class DashboardFigure:
 
     def __init__(self) -> None:
         self.figure, self.right = (Figure(figsize=SIZE, dpi=DOTS_PER_INCH, facecolor="white") for _ in range(2))
-        place = {"left": 0.155, "right": 0.91, "bottom": 0.31, "top": 0.945, "hspace": 0.66}
+        place = {"left": 0.155, "right": 0.91, "bottom": 0.13, "top": 0.935, "hspace": 0.6}
         self.loss, self.dev = self.figure.subplots(2, 1, gridspec_kw=place)
         self.memory, self.energy = self.right.subplots(2, 1, gridspec_kw=place)
         self._view = View()
@@ -86,7 +83,6 @@ class DashboardFigure:
         self._draw_dev(runs)
         self._draw_memory(runs)
         self._draw_energy(runs)
-        self._name(runs)
         self._limits = {axes: _limits(axes) for axes in panels}
         for axes, (x, y) in zoomed.items():
             axes.set(xlim=x, ylim=y)
@@ -100,7 +96,7 @@ class DashboardFigure:
     def _draw_loss(self, runs: Sequence[DashboardRun]) -> None:
         axes, view, kinds, tops = self.loss, self._view, set(), []
         self._style(axes, f"Loss, and mean of {SMOOTHING} (measured)", "loss", view.across, runs)
-        for number, (run, colour) in enumerate(_coloured(runs), 1):
+        for number, (run, colour) in enumerate(coloured(runs), 1):
             losses = run.losses
             means, shown = smooth(losses), thinned(losses)
             x = run.at(shown + 1, view.across)
@@ -126,7 +122,7 @@ class DashboardFigure:
     def _draw_dev(self, runs: Sequence[DashboardRun]) -> None:
         unscored = "; not of records" * any(not run.is_scored for run in runs)
         self._style(self.dev, f"Dev split (measured{unscored})", "right (%)", self._view.across, runs)
-        for number, (run, colour) in enumerate(_coloured(runs), 1):
+        for number, (run, colour) in enumerate(coloured(runs), 1):
             scores = list(run.scores)
             x = run.at([count for count, _ in scores], self._view.across)
             for name, _, line in SCORES:
@@ -140,7 +136,7 @@ class DashboardFigure:
     def _draw_memory(self, runs: Sequence[DashboardRun]) -> None:
         style(self.memory, MEMORY[self._view.memory], "MB ($10^6$ bytes)", "")
         rows = []
-        for number, (run, colour) in enumerate(_coloured(runs), 1):
+        for number, (run, colour) in enumerate(coloured(runs), 1):
             if found := run.memory.get(self._view.memory):
                 band = found.value if found.low is None else found.low, found.value, found.high or found.value
                 rows.append((f"{number}: {found.value / 1e6:,.1f} MB ({found.provenance})", colour, band))
@@ -155,7 +151,7 @@ class DashboardFigure:
         is_power = self._view.draw == "power"
         self._style(axes, "Power (W)" if is_power else "Energy so far (J)", "", across, runs)
         axes.yaxis.set_major_formatter(NUMBERS)
-        for number, (run, colour) in enumerate(_coloured(runs), 1):
+        for number, (run, colour) in enumerate(coloured(runs), 1):
             if not run.meter.provenance:
                 missing.setdefault(run.meter.how, []).append(str(number))
                 continue
@@ -170,31 +166,6 @@ class DashboardFigure:
         parts = [f"none of {', '.join(numbers)}: {reason}" for reason, numbers in missing.items()]
         _note(axes, "\n".join(textwrap.fill(part, 34, **_WORDS) for part in parts), corner=top > 0)
 
-    def _name(self, runs: Sequence[DashboardRun]) -> None:
-        for legend in self.figure.legends[:]:
-            legend.remove()
-        labels = [as_label(label_of(number, run)) for number, run in enumerate(runs, 1)]
-        if labels:
-            size, names = _fitted(labels)
-            handles = [Line2D([], [], color=colour, linewidth=2) for _, colour in _coloured(runs)]
-            below = {
-                "loc": "upper left",
-                "bbox_to_anchor": (0.0, LEGEND_TOP),
-                "borderaxespad": 0.0,
-                "handlelength": 1.0,
-            }
-            self.figure.legend(handles, names, **below, fontsize=size, labelspacing=0.3, frameon=False)
-
-
-def _fitted(labels: Sequence[str]) -> tuple[float, list[str]]:
-    """Return the largest size of letters in which labels fit below the panels, and the labels in lines."""
-    for size in (10.0, 9.0, 8.0, 7.0, 6.0, 5.0):
-        names = [textwrap.fill(label, int(LETTERS / size), **_WORDS) for label in labels]
-        rows = sum(1.2 * (name.count("\n") + 1) + 0.3 for name in names)
-        if rows * size <= LEGEND_TOP * 72 * SIZE[1]:
-            break
-    return size, names
-
 
 def _watts(history: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return sample counts, and the mean power since the count before: low, middle, high."""
@@ -205,17 +176,8 @@ def _watts(history: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rows[1:, 0][known], np.diff(rows[:, 2:5], axis=0)[known] / seconds[known, None]
 
 
-def label_of(number: int, run: DashboardRun) -> str:
-    """Return a run's number, name, setting and provenance."""
-    if run.meter.provenance == run.time_provenance:
-        known = f"time and energy {run.time_provenance}"
-    else:
-        energy = f"energy {run.meter.provenance}" if run.meter.provenance else "no energy"
-        known = f"time {run.time_provenance}, {energy}"
-    return f"{number} {run.name}, {run.setting}; {known}"
-
-
-def _coloured(runs: Sequence[DashboardRun]) -> list[tuple[DashboardRun, str]]:
+def coloured(runs: Sequence[DashboardRun]) -> list[tuple[DashboardRun, str]]:
+    """Return the runs with their colours."""
     return [(run, PALETTE[place % len(PALETTE)]) for place, run in enumerate(runs)]
 
 

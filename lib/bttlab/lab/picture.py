@@ -14,10 +14,13 @@ from bttlab.lab.charts import DOTS_PER_INCH, to_png
 
 FIGURE_CLASS = "bttlab-figure"
 FULL_WIDTH = "calc(100% - 4px)"  # of a widget with its margins: at 100% its box gets a scrollbar
+WRAPPED_CLASS = "bttlab-wraps"  # a list whose long lines go on in the next
+SWATCH_CLASS = "bttlab-swatch"  # a colour of a figure, outside of it
 STALE_CLASS = "bttlab-of-before"  # what is no longer true
 # Figures are drawn on white. In JupyterLab's dark theme light and dark change places, and hues stay what they are.
 DARK = f"""<style>
-body[data-jp-theme-light='false'] :is(img.{FIGURE_CLASS}, .{FIGURE_CLASS} canvas, .jp-RenderedImage img)
+body[data-jp-theme-light='false']
+:is(img.{FIGURE_CLASS}, .{FIGURE_CLASS} canvas, .jp-RenderedImage img, .{SWATCH_CLASS})
 {{ filter: invert(0.88) hue-rotate(180deg) }}</style>"""
 
 # ipympl shows its tools under the mouse alone, and its canvas keeps every key that it gets: the keyboard is to reach
@@ -26,7 +29,8 @@ TOOLS = f"""<style>.{FIGURE_CLASS} .jupyter-matplotlib-toolbar {{ visibility: vi
 .{FIGURE_CLASS} .jupyter-matplotlib-toolbar:focus-within {{ opacity: 1 !important }}
 .{FIGURE_CLASS} .jupyter-matplotlib-canvas-div {{ visibility: hidden }}
 .{FIGURE_CLASS} .jupyter-matplotlib-canvas-div canvas {{ visibility: visible }}
-.{STALE_CLASS} {{ opacity: 0.35 }}</style>"""
+.{STALE_CLASS} {{ opacity: 0.35 }}
+.{WRAPPED_CLASS} option {{ white-space: normal }}</style>"""
 
 # Without an update, as after a restart of the kernel, CSS greys a state and shows the note.
 STALE_SECONDS = 15
@@ -73,7 +77,7 @@ def tile(number: str, name: str, what: str) -> str:
     """Return a large number with a name and a small line below as HTML, one beside the other."""
     return (
         "<div style='display:inline-block;vertical-align:top;width:230px;margin:2px 14px 6px 0;line-height:1.3'>"
-        f"<span style='font-size:200%;font-weight:600'>{escape(number)}</span> <b>{escape(name)}</b>"
+        f"<span style='font-size:200%;font-weight:600'>{escape(number)}</span><br><b>{escape(name)}</b>"
         f"<br><span style='font-size:85%'>{escape(what)}</span></div>"
     )
 

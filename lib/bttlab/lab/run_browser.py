@@ -6,9 +6,9 @@ from typing import Any
 import ipywidgets as widgets
 import pandas as pd
 
-from bttlab.lab.charts import PALETTE, as_label, new_figure, style
+from bttlab.lab.charts import PALETTE, SMOOTHING, as_label, new_figure, smooth, style
 from bttlab.lab.explorer import Explorer, control, row
-from bttlab.lab.picture import FULL_WIDTH
+from bttlab.lab.picture import FULL_WIDTH, WRAPPED_CLASS
 from bttlab.runs import Checkpoint, CheckpointStore, runs_table
 from bttlab.runs.curves import read_curves
 from bttlab.runs.table import where
@@ -17,7 +17,7 @@ from bttlab.util.errors import BttlabError
 MOST_CURVES = len(PALETTE)  # that can be told apart
 SHOWN = 200  # runs in the list
 CURVES = {
-    "loss": ("Mean loss of a stretch (measured)", "loss"),
+    "loss": (f"Loss, mean of {SMOOTHING} (measured)", "loss"),
     "frame_accuracy": ("Frame accuracy on the dev split (measured)", "right (%)"),
     "slot_f1": ("Slot F1 on the dev split (measured)", "F1 (%)"),
     "intent_accuracy": ("Intent accuracy on the dev split (measured)", "right (%)"),
@@ -38,6 +38,7 @@ class RunBrowser(Explorer):
         self.condition = control(widgets.Text, "where", "430px", 70, value=condition, continuous_update=False)
         self.runs = control(widgets.SelectMultiple, "runs", "780px", 70, rows=7)  # of names that the filter finds
         self.runs.layout.max_width = FULL_WIDTH
+        self.runs.add_class(WRAPPED_CLASS)
         self.curve = control(widgets.Dropdown, "curve", "240px", 70, options=list(CURVES))
         self._applied: str | None = None
         self._note = ""
@@ -101,7 +102,9 @@ class RunBrowser(Explorer):
             if not x:
                 empty.append(run["name"])
                 continue
-            scaled = y if name == "loss" else [100 * value for value in y]
+            scaled = (
+                smooth(y, max(1, int(SMOOTHING * len(x) / x[-1]))) if name == "loss" else [100 * value for value in y]
+            )
             mark = "o" if len(x) < 30 else None
             text = f"{run['id'][:6]} {run['name']}"
             axes.plot(x, scaled, color=colour, linewidth=1.4, marker=mark, markersize=4, label=as_label(text[:60]))

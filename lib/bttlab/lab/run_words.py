@@ -1,12 +1,34 @@
 """A dashboard's runs in words: for screen readers, and as ratios to the card."""
 
 from collections.abc import Sequence
+from html import escape
 
 from bttlab.lab.charts import SMOOTHING
 from bttlab.lab.comparison import over
-from bttlab.lab.dashboard_figure import label_of
+from bttlab.lab.dashboard_figure import coloured
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, DashboardRun
+from bttlab.lab.picture import SWATCH_CLASS
 from bttlab.runs.evaluation import scores_in_words
+
+
+def _label(number: int, run: DashboardRun) -> str:
+    """Return a run's number, name, setting and provenance."""
+    if run.meter.provenance == run.time_provenance:
+        known = f"time and energy {run.time_provenance}"
+    else:
+        energy = f"energy {run.meter.provenance}" if run.meter.provenance else "no energy"
+        known = f"time {run.time_provenance}, {energy}"
+    return f"{number} {run.name}, {run.setting}; {known}"
+
+
+def legend(runs: Sequence[DashboardRun]) -> str:
+    """Return what the colours and numbers of the figure are, as HTML."""
+    look = "display:inline-block;width:1.3em;height:3px;vertical-align:middle;margin-right:6px;background:"
+    return "".join(
+        f"<div style='line-height:1.35'><span class='{SWATCH_CLASS}' style='{look}{colour}'></span>"
+        f"{escape(_label(number, run))}</div>"
+        for number, (run, colour) in enumerate(coloured(runs), 1)
+    )
 
 
 def describe_runs(runs: Sequence[DashboardRun]) -> str:
@@ -15,7 +37,7 @@ def describe_runs(runs: Sequence[DashboardRun]) -> str:
         return "Loss, dev split, memory and energy over training: nothing has been started yet."
     said = []
     for number, run in enumerate(runs, 1):
-        parts = [f"{label_of(number, run)}: {run.state} after {run.count:,} of {run.total:,} samples"]
+        parts = [f"{_label(number, run)}: {run.state} after {run.count:,} of {run.total:,} samples"]
         if run.count:
             mean = run.losses[-SMOOTHING:].mean()
             parts.append(f"mean of the last {SMOOTHING} losses {mean:.2f} (measured)")
