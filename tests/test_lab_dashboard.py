@@ -434,32 +434,3 @@ def test_running_the_cell_again_closes_the_one_before(board_of):
     second.start()
     second.wait()
     assert second.runs[0].state == "finished"
-
-
-def test_a_closed_dashboard_holds_no_figure(board_of):
-    """A notebook's `Out` holds every dashboard of a cell that is run again."""
-    board = board_of(PretendTrainer())
-    figures = [weakref.ref(one) for one in (board._figure.figure, board._figure.right)]
-    axes = weakref.ref(board._figure.loss)
-    board.close()
-    board._draw()
-    gc.collect()
-    assert axes() is None and not any(one().axes for one in figures)
-
-
-@pytest.mark.long
-def test_the_last_figure_stays(board_of):
-    board = board_of(PretendTrainer())
-    kept = []
-
-    class Handle:
-        def update(self, data, raw):
-            kept.append(data)
-
-    board._live._kept._handle = Handle()
-    board.start()
-    board.wait()
-    html = kept[-1]["text/html"]
-    (live,) = (name for name in board._live.widget._dom_classes if name.startswith("bttlab-live-"))
-    assert "data:image/png;base64," in html and f".{live})" in html
-    assert "1 pretend 0, sgd, learning rate 0.004, seed 0" in html
