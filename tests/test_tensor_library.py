@@ -360,3 +360,14 @@ def test_what_compression_would_lose_stays_dense_and_is_named():
     net.hooked._forward_hooks.clear()
     with pytest.raises(ShapeError, match=r"^hooked: the weight has no values, or NaN"):
         compress(net, rank=2)
+
+
+def test_torch_fx_keeps_the_layers_whole():
+    layers = TTMEmbedding(60, 64, (3, 4, 5), (4, 4, 4), 4), TTLinear(64, 64, (8, 8), (8, 8), 4)
+    model, ids = nn.Sequential(*layers), torch.arange(12).view(2, 6)
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.op for node in traced.graph.nodes] == ["placeholder", "call_module", "call_module", "output"]
+    assert torch.equal(traced(ids), model(ids)) and torch.equal(traced(ids[:, :1]), model(ids[:, :1]))
+    for layer in layers:
+        with pytest.raises(TypeError, match=f"traces {type(layer).__name__} as one call: trace a module around it"):
+            torch.fx.symbolic_trace(layer)

@@ -5,7 +5,7 @@ machine does not have is an error that names the operation, its place in the mod
 `trace_check` then compares outputs and the gradient of every parameter with PyTorch's.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,24 +145,22 @@ def _logits(recorder: Recorder, output: Any) -> Matrix:
 
 def _check_parameters(graph: Graph, module: nn.Module) -> None:
     """Raise ProgramError for a parameter that is trained and not used, or used in part."""
-    name, uses = type(module).__name__, Counter()
+    name, uses = type(module).__name__, defaultdict(set)
     for op in graph.operations:
         # A dense layer may have some rows of a parameter; the weight of a table may be that of a dense layer.
         rows = range(op.first, op.first + op.output.features) if isinstance(op, Dense) else (0,)
-        is_table = isinstance(op, Table)
-        uses.update((p, "table" if is_table else row) for p in op.parameters(graph.shapes) for row in rows)
-    used = {p for p, _ in uses}
+        for parameter in op.parameters(graph.shapes):
+            uses[parameter].update(() if isinstance(op, Table) else rows)
     graph.frozen = {p for p, tensor in module.named_parameters() if not tensor.requires_grad}
     for op in graph.operations:
         frozen = graph.frozen.intersection(op.parameters(graph.shapes))
         if isinstance(op, TTMTable) and frozen and len(frozen) < len(op.parameters(graph.shapes)):
             raise ProgramError(f"{name}: {min(frozen)} is frozen alone: freeze all cores of {op.name}, or none")
     for parameter, tensor in module.named_parameters():
-        rows = {row for p, row in uses if p == parameter and row != "table"}
         dense = next((op for op in graph.operations if isinstance(op, Dense) and op.weight == parameter), None)
-        if dense is not None and len(rows) < graph.shapes[parameter][dense.transposed]:
+        if dense is not None and len(uses[parameter]) < graph.shapes[parameter][dense.transposed]:
             raise UsedInPart(f"{name}.forward uses some rows of {parameter} alone: use a layer of these rows")
-        if parameter not in used and tensor.requires_grad:
+        if parameter not in uses and tensor.requires_grad:
             raise ProgramError(
                 f"{name}.forward does not use {parameter}: remove this parameter, or freeze it with "
                 "requires_grad_(False)"

@@ -30,7 +30,6 @@ from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.trace_names import IN_TORCH
-from bttlab.tensor.ttm import ttm_to_matrix
 
 TOLERANCE = 3e-6  # of the largest value; constants that a module makes in float32 are off by 1e-7
 NOTHING = 1e-10  # of the largest gradient: rounding
@@ -182,8 +181,8 @@ def _shaken(module: nn.Module, generator: torch.Generator) -> Iterator[dict[str,
                 tensor.data = copy.clone()
             for parameter in parameters.values():
                 size = SHAKE * float(parameter.data.square().mean().sqrt()) if parameter.numel() else 0.0
-                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-                parameter.data += (size or SMALL) * noise.to(parameter.device)
+                noise = torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.data += (size or SMALL) * math.sqrt(12) * (noise - 0.5).to(parameter.device)
             yield parameters
         finally:
             torch.set_default_dtype(default)
@@ -192,13 +191,11 @@ def _shaken(module: nn.Module, generator: torch.Generator) -> Iterator[dict[str,
 
 
 def dense_weights(graph: Graph, parameters: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, ...]]:
-    """Return tables and matrices of layers in tensor-train formats, by layer; a matrix as its two halves L and R."""
+    """Return the matrices of tensor-train layers, by layer, as their two halves L and R."""
     weights = {}
     for op in graph.operations:
         cores = [parameters[name] for name in core_names(parameters, op.name)]
-        if isinstance(op, TTMTable):
-            weights[op.name] = (ttm_to_matrix(cores),)
-        elif isinstance(op, Linear):
+        if isinstance(op, Linear):
             middle = len(cores) // 2
             left, right = (
                 reduce(lambda a, b: torch.tensordot(a, b, 1), end) for end in (cores[:middle], cores[middle:])
@@ -216,13 +213,22 @@ def execute(
     for op in graph.operations:
         inputs = [_view(values, matrix, len(tokens)) for matrix in op.inputs]
         if isinstance(op, TTMTable):
-            values[op.output] = weights[op.name][0][tokens]
+            values[op.output] = _rows(op, parameters, tokens)
         elif isinstance(op, Linear):
             left, right = weights[op.name]
             values[op.output] = F.linear(inputs[0] @ right.T, left, parameters.get(f"{op.name}.bias"))
         else:
             values[op.output] = _value(op, inputs, graph, parameters, tokens)
     return values
+
+
+def _rows(op: TTMTable, parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+    """Return rows of a table in TTM format: products of slices of its cores."""
+    cores = [parameters[name] for name in core_names(parameters, op.name)]
+    rows = tokens.new_ones(len(tokens), 1, 1, dtype=torch.float64)
+    for core, digit in zip(cores, torch.unravel_index(tokens, [core.shape[1] for core in cores]), strict=True):
+        rows = torch.einsum("tnr,rtms->tnms", rows, core[:, digit]).flatten(1, 2)
+    return rows[..., 0]
 
 
 def _view(values: Mapping[Matrix, Tensor], matrix: Matrix, length: int) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from bttlab.tensor.auto import auto_flow
 from bttlab.tensor.flows import FLOWS, Flow
@@ -216,6 +217,8 @@ class TTLinear(_Train):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x of shape (..., in_features) to (..., out_features)."""
+        if isinstance(x, Proxy):
+            return _symbolic(self, x)
         if x.shape[-1] != self.in_features:
             raise ShapeError(
                 f"x has shape {tuple(x.shape)}: its last dimension must be in_features = {self.in_features}"
@@ -339,6 +342,8 @@ class TTMEmbedding(_Train):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map ids of any shape (...) to (..., embedding_dim)."""
+        if isinstance(ids, Proxy):
+            return _symbolic(self, ids)
         try:
             if not _plain():
                 rows = _TTMEmbeddingFunction.apply(ids.reshape(-1), self.row_modes, *self.used_cores())
@@ -411,6 +416,14 @@ def _plain() -> bool:
     return (
         torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
     )
+
+
+def _symbolic(layer: nn.Module, x: Proxy) -> Any:
+    """Return the call of a layer while torch.fx traces the module around it: as a layer of torch.nn, it stays whole."""
+    path = x.tracer.path_of_module(layer)
+    if not path:
+        raise TypeError(f"torch.fx traces {type(layer).__name__} as one call: trace a module around it, or export it")
+    return x.tracer.create_proxy("call_module", path, (x,), {})
 
 
 def _autocast(x: Tensor) -> AbstractContextManager:
