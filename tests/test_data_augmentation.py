@@ -57,14 +57,13 @@ def test_substitution_keeps_tags_with_values_of_the_same_type(corpus, vocabulary
     assert seen == every
 
 
-@pytest.mark.parametrize("uniform", [0.0, 0.2])
-def test_words_are_dropped_to_their_class_as_often_as_promised(corpus, vocabulary, uniform):
-    augmenter = Augmenter(Augmentation(word_dropout=0.5, uniform_word_dropout=uniform), corpus, vocabulary, CONFIG)
+def test_words_are_dropped_to_their_class_as_often_as_promised(corpus, vocabulary):
+    augmenter = Augmenter(Augmentation(word_dropout=0.5), corpus, vocabulary, CONFIG)
     epochs = 600
     drawn = [augmenter.samples(np.array([1]), 0, epoch).tokens[0] for epoch in range(epochs)]
     for position, (word, count) in enumerate([("to", 2), ("denver", 1), ("on", 1), ("flight", 1), ("271", 1)], 1):
         unknown = np.mean([tokens[position] == vocabulary.unknown_token(word) for tokens in drawn])
-        chance = 1 - count / (0.5 + count) * (1 - uniform)
+        chance = 1 - count / (0.5 + count)
         assert abs(unknown - chance) < 4 * np.sqrt(chance * (1 - chance) / epochs)
     assert vocabulary.to_list()[vocabulary.unknown_token("271")] == "[999]"
     assert all(tokens[0] == 2 and not tokens[6:].any() for tokens in drawn), "[CLS] and padding are never dropped"
@@ -82,7 +81,7 @@ def test_an_epoch_may_be_cut_anywhere(corpus, vocabulary):
 
 @pytest.mark.parametrize(
     "values",
-    [{"word_dropout": -0.1}, {"slot_substitution": 1.5}, {"slot_substitution": True}, {"uniform_word_dropout": 1.1}],
+    [{"word_dropout": -0.1}, {"slot_substitution": 1.5}, {"slot_substitution": True}],
 )
 def test_refuses_values_out_of_range(values):
     with pytest.raises(AugmentationError, match=f"{next(iter(values))} is .*: it must be a number"):

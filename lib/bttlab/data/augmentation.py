@@ -33,9 +33,6 @@ class Augmentation:
     slot_substitution : float
         Probability, in [0, 1], that a slot's value is replaced by another value of the same type. The type is the part
         of a label after its last dot: toloc.city_name and fromloc.city_name have the same values.
-    uniform_word_dropout : float
-        Additional probability, in [0, 1], that any word is replaced by an unknown word. The model must then recognise
-        a sentence's meaning from several of its words.
 
     Raises
     ------
@@ -45,10 +42,9 @@ class Augmentation:
 
     word_dropout: float = 0.0
     slot_substitution: float = 0.0
-    uniform_word_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, limit in (("word_dropout", math.inf), ("slot_substitution", 1.0), ("uniform_word_dropout", 1.0)):
+        for name, limit in (("word_dropout", math.inf), ("slot_substitution", 1.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= limit:
                 rule = "at least 0" if limit == math.inf else "from 0 to 1"
@@ -72,9 +68,7 @@ class Augmenter:
         occurrences = np.array(
             [counts[token] if is_word else np.inf for token, is_word in zip(tokens, known, strict=True)]
         )
-        by_frequency = augmentation.word_dropout / (augmentation.word_dropout + np.maximum(occurrences, 1))
-        uniform = np.where(known, augmentation.uniform_word_dropout, 0.0)
-        self._dropout = by_frequency + (1 - by_frequency) * uniform
+        self._dropout = augmentation.word_dropout / (augmentation.word_dropout + np.maximum(occurrences, 1))
         self._unknown = np.array([vocabulary.unknown_token(token) for token in tokens], np.int32)
         self._values = _slot_values(corpus.train)
 
