@@ -1,15 +1,13 @@
 """Files and folders are written whole or not at all; a message is one line."""
 
 import os
-import tracemalloc
 
 import pytest
 
 from bttlab.data.store import store_corpus
-from bttlab.runs import RunError, remember, runs_table
+from bttlab.runs import remember, runs_table
 from bttlab.runs.export import to_csv
 from bttlab.runs.metrics import METRICS, MetricsLog
-from bttlab.runs.recipe import read_recipe
 from bttlab.runs.table import FOLDERS
 from bttlab.util.errors import LONGEST, BttlabError
 from bttlab.util.files import draft_folder, write_file, write_folder
@@ -101,13 +99,3 @@ def test_nothing_is_appended_through_a_link(tmp_path, monkeypatch):
         (tmp_path / FOLDERS).unlink()
         (tmp_path / "profile").touch()
     assert (tmp_path / "profile").read_text() == "" and not (tmp_path / "absent").exists()
-
-
-def test_a_deep_key_takes_no_memory(tmp_path):
-    path = tmp_path / "recipe.toml"
-    path.write_text("a." * 30_000 + "a = 1")
-    tracemalloc.start()
-    with pytest.raises(RunError, match="line 1 has more than 200 points"):
-        read_recipe(path)
-    assert tracemalloc.get_traced_memory()[1] < 64 << 20
-    tracemalloc.stop()

@@ -13,24 +13,16 @@ from typing import Any
 
 from bttlab.util.errors import BttlabError
 
-MOST_POINTS = 200
 _DRAFT = re.compile(r"\..+\.[0-9a-f]+\.draft")
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return a TOML file of settings; ValueError or RecursionError if it is none.
-
-    So is one with a line of more than `MOST_POINTS` points: tomllib takes memory by the square of the parts of a key.
-    """
+    """Return a TOML file of settings; ValueError or RecursionError if it is none."""
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
-    text = Path(path).read_bytes().decode("utf-8-sig")
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.count(".") > MOST_POINTS:
-            raise ValueError(f"line {number} has more than {MOST_POINTS} points; make several lines of it")
-    return tomllib.loads(text)
+    return tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
 
 
 def writable_by_others(path: str | Path) -> Path | None:

@@ -12,7 +12,6 @@ DISTRIBUTIONS = {  # of modules that have another name
     "PIL": "pillow",
     "pkg_resources": "setuptools",
     "tltorch": "tensorly-torch",
-    "yaml": "pyyaml",
 }
 
 
