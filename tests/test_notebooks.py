@@ -68,3 +68,5 @@ def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)\)", prose):
         if "://" not in target:
             assert (FOLDER / target).exists(), target
+    following = NOTEBOOKS[(NOTEBOOKS.index(path) + 1) % len(NOTEBOOKS)]
+    assert prose.endswith(f"]({following.name})"), "the last link is that to the next notebook"
