@@ -3,21 +3,17 @@
 import io
 import re
 import time
-from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from bttlab.data import load_corpus
-from bttlab.estimate.gpu import Modelled
 from bttlab.lab import Dashboard, Workload
 from bttlab.lab.comparison import published
 from bttlab.lab.dashboard_figure import DashboardFigure, View
-from bttlab.lab.dashboard_runs import BesideRun, DashboardRun
-from bttlab.lab.dashboard_targets import Target
-from bttlab.lab.energy_meters import EnergyMeter, PowerMeter
+from bttlab.lab.dashboard_runs import DashboardRun
+from bttlab.lab.energy_meters import EnergyMeter
 from bttlab.lab.run_words import ratios
 from bttlab.model import ModelConfig, NumericalFault
 from bttlab.util.quantities import Quantity
@@ -134,26 +130,6 @@ def _names(board):
     return re.findall("</span>(.*?)</div>", board._legend.value)
 
 
-@pytest.mark.long
-def test_optimizer_and_seed_are_chosen(board_of):
-    """Each optimizer comes with a learning rate that suits it; what the target has no choice of is not shown."""
-    board = board_of(PretendTrainer())
-    board._optimizer.value, board._seed.value = "adamw", 7
-    assert board._learning_rate == 3e-4
-    board.start()
-    board.wait()
-    assert board.runs[0].setting == "adamw, learning rate 0.0003, seed 7"
-    board.offer(
-        Target(
-            "its own", lambda total, rate: DashboardRun("its own", total, rate, EnergyMeter(None, "no meter in a test"))
-        )
-    )
-    board._choice.value = "its own"
-    assert board._optimizer.layout.display == board._seed.layout.display == "none"
-    board._choice.value = "pretend 0"
-    assert board._optimizer.value == "sgd" and board._seed.layout.display is None
-
-
 def _run_with(name: str, joules: tuple, memory: dict, paper=None) -> DashboardRun:
     meter = EnergyMeter("modelled", "a model")
     meter.add(*joules)
@@ -190,39 +166,6 @@ def test_the_memory_panel_has_one_accounting_at_a_time():
         figure.update(runs, View(memory=accounting))
         assert expected <= {text.get_text() for text in figure.memory.texts}
         assert len(figure.memory.containers) == sum("MB" in text for text in expected)
-
-
-@pytest.mark.long
-def test_the_mouse_shows_values_in_all_panels_with_the_same_axis(board_of):
-    board = board_of(PretendTrainer(), meter=PowerMeter(lambda: 40.0, "a meter"))
-    board.start()
-    board.wait()
-    figure, (run,) = board._figure, board.runs
-
-    def shown():
-        texts = {axes: [text.get_text() for text in axes.texts] for axes in (figure.loss, figure.dev, figure.energy)}
-        return [next((text for text in found if "\n1: " in text), "") for found in texts.values()]
-
-    def move(axes, x, button=None):
-        board._live._point(SimpleNamespace(inaxes=axes, xdata=x, button=button))
-
-    assert shown() == ["", "", ""]
-    move(figure.loss, 200.3)
-    counts, _, _, joules, _, _ = np.transpose(run.history)
-    nearest = joules[np.abs(counts - 200).argmin()]
-    place = "samples trained on: 200"
-    assert shown()[0] == f"{place}\n1: {run.losses[100:200].mean():.3g}"
-    assert shown()[1] == f"{place}\n1: 100 / 100 / 100"
-    assert shown()[2] == f"{place}\n1: {nearest:.3g}"
-    move(figure.loss, 100, button=1)  # the mouse drags: nothing moves
-    assert place in shown()[0]
-    board._draw()  # the panels are drawn from scratch, and the values with them
-    assert place in shown()[0]
-    board._view["across"].value = "energy"
-    move(figure.loss, 0.5 * run.meter.joules[1])
-    assert "energy" in shown()[0] and shown()[2] == ""  # that panel has another axis
-    move(None, None)
-    assert shown() == ["", "", ""]
 
 
 def test_only_buttons_that_do_something_can_be_pressed(board_of):
@@ -263,23 +206,6 @@ def test_a_stopped_run_continues_to_its_end(board_of):
     assert (run.state, run.count, len(board.runs)) == ("finished", 600, 1)
     np.testing.assert_array_equal(run.losses, (1.0 / np.arange(1, 601)).astype(np.float32))
     assert run.marks == [(stopped, "stop"), (stopped, "rate")] and run.rates[-1] == (stopped, 1e-3)
-
-
-@pytest.mark.long
-def test_what_the_user_did_is_marked_below_the_loss(board_of):
-    board = board_of(PretendTrainer(seconds=1e-3), samples=600)
-    board.start()
-    (run,) = board.runs
-    assert until(lambda: run.count > 0) and board._figure.loss.get_legend() is None
-    board.pause()
-    board.resume()
-    board.wait()
-    ((paused, _),) = run.marks
-    (mark,) = (line for line in board._figure.loss.lines if line.get_gid() == "pause")
-    assert mark.get_xdata().tolist() == [paused]
-    assert [text.get_text() for text in board._figure.loss.get_legend().get_texts()] == ["pause"]
-    board.clear()
-    assert board._figure.loss.get_legend() is None
 
 
 def test_a_run_that_fails_says_so_and_the_next_works(board_of):
@@ -364,33 +290,6 @@ def test_modelled_time_is_the_devices_and_measured_time_this_computers(board_of)
     np.testing.assert_allclose(figure.energy.lines[0].get_ydata(), 200)
 
 
-@pytest.mark.long
-def test_a_modelled_gpu_beside_a_run_has_its_losses(board_of, workload):
-    def model(sample):
-        assert len(sample) == 1
-        numbers = {"kernels": 1, "seconds": (0, 0.5, 1), "watts": (0, 4, 9), "joules": (1, 2, 3)}
-        sizes = {"process_bytes": (1e6, 2e6, 3e6), "tensor_bytes": 1e6}
-        return Modelled("a GPU", "btt", "graphs", workload.config, int(sample.lengths[0]), **numbers, **sizes)
-
-    board = board_of(PretendTrainer())
-    target = board._targets["pretend 0"]
-
-    def make_run(*arguments):
-        run = target.make_run(*arguments)
-        BesideRun(run, "modelled GPU", EnergyMeter("modelled", "a model"), model)
-        return run
-
-    board.offer(replace(target, make_run=make_run))
-    board.start()
-    board.wait()
-    run, beside = board.runs
-    np.testing.assert_array_equal(run.losses, beside.losses)
-    assert beside.meter.joules == (300, 600, 900) and beside.device_seconds == 150 and beside.state == "finished"
-    assert beside.memory["footprint"].high == 3e6 and "pretend 0</b>: finished" in board._status.value
-    _press(board, "Clear")
-    assert board.runs == []
-
-
 def test_a_card_that_is_taken_away(board_of):
     here = [True]
     board = board_of(PretendTrainer(seconds=1e-3), samples=20_000, is_there=lambda: here[0])
@@ -421,16 +320,3 @@ def test_an_interrupt_while_the_cell_waits_stops_the_run(board_of, monkeypatch, 
     monkeypatch.setattr(drawer, "join", interrupted)
     board.wait()
     assert message in _message(board) and (board.runs[0].state == "stopped") == (samples == 20_000)
-
-
-@pytest.mark.long
-def test_running_the_cell_again_closes_the_one_before(board_of):
-    first = board_of(PretendTrainer(seconds=1e-3), samples=20_000)
-    first.start()
-    run = first.runs[0]
-    second = board_of(PretendTrainer())
-    assert run.state == "stopped" and not our_threads()
-    assert first.widget.comm is None
-    second.start()
-    second.wait()
-    assert second.runs[0].state == "finished"

@@ -178,11 +178,6 @@ def test_a_compiled_layer_is_one_graph_with_the_same_gradients(flow):
         torch.testing.assert_close(one, other)
 
 
-def test_device_and_dtype_are_as_of_a_dense_layer():
-    layer = TTLinear(12, 12, (3, 4), (4, 3), 3, device="meta", dtype=torch.float16)
-    assert {p.device.type for p in layer.parameters()} == {"meta"} and layer.bias.dtype == torch.float16
-
-
 def test_layers_on_device_meta_run_and_get_values_later():
     made = nn.Sequential(TTMEmbedding(12, 6, (3, 4), (3, 2), 2), TTLinear(6, 12, (3, 4), (3, 2), 3))
     with torch.device("meta"):
@@ -327,15 +322,6 @@ def test_other_formats_take_a_layer_or_name_what_does():
     for one in (layer, nn.Sequential(table)):
         with pytest.raises(ShapeError, match=r"torch.jit.script does not take TT.*: use torch.jit.trace"):
             torch.jit.script(one)
-
-
-def test_a_weight_without_values_is_named_as_such():
-    dense = nn.Linear(12, 12)
-    nn.init.constant_(dense.weight, float("nan"))
-    with pytest.raises(
-        ShapeError, match="the weight has no values, or NaN or infinite ones: load or initialize it first"
-    ):
-        TTLinear.from_linear(dense, error=0.1)
 
 
 def test_what_compression_would_lose_stays_dense_and_is_named():

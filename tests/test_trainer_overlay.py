@@ -140,11 +140,10 @@ def test_an_update_of_several_samples_is_the_references(trainer, samples, optimi
     "config",
     [
         SMALL_RANK,
-        pytest.param(ModelConfig(encoders=4), marks=LONG),
         pytest.param(ModelConfig(encoders=6), marks=LONG),
         SNIPS,
     ],
-    ids=("rank 8", "4 encoders", "6 encoders", "vocabulary of SNIPS"),
+    ids=("rank 8", "6 encoders", "vocabulary of SNIPS"),
 )
 def test_other_models_run_on_the_same_overlay(trainer, samples, config):
     image = trainer.overlay_sha256
@@ -245,7 +244,6 @@ def configuration(run) -> dict:
     [
         (["--rank", "8"], SMALL_RANK, "bidirectional"),
         pytest.param(["--rank", "12,encoders.0.query=6,slot_pooler=9"], OWN_RANKS, "bidirectional", marks=LONG),
-        pytest.param(["--flow", "right_to_left"], MODEL, "right_to_left", marks=LONG),
         pytest.param(
             ["--flow", "auto", "--hidden-size", "256", "--heads", "4", "--sequence-length", "40"],
             SMALL,
@@ -253,7 +251,7 @@ def configuration(run) -> dict:
             marks=LONG,
         ),
     ],
-    ids=("rank", "ranks", "flow", "sizes"),
+    ids=("rank", "ranks", "sizes"),
 )
 def test_train_records_the_overlay_and_the_program(command, tmp_path, capsys, options, config, flow):
     run = tmp_path / "run"

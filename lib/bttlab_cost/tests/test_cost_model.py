@@ -125,17 +125,13 @@ def test_check_on_the_command_line(capsys, tmp_path):
         ({"--gpu": "H100-SX"}, "GPU 'H100-SX' is not in the table of GPUs: the nearest is H100-80GB"),
         ({"--model": "gpt"}, "model 'gpt' is none of tiny, small"),
         ({"--model": "tiny,depth=3"}, "'depth' is none of layers"),
-        ({"--model": "tiny,layers=x"}, "layers is 'x'"),
         ({"--model": "tiny,top_k=9"}, "top_k is 9"),
         ({"--tokens": "0"}, "tokens is 0"),
-        ({"--tokens": "many"}, "--tokens many: give a number"),
         ({"--tokens": None}, "--tokens is missing"),
-        ({"--epochs": "0"}, "--epochs is 0"),
         ({"--model": "tiny,checkpointing=maybe"}, "checkpointing 'maybe': choose yes or no"),
         ({"--model": "tiny,key_value_heads=3"}, "key_value_heads is 3: it must divide the 4 heads"),
         ({"--model": "tiny,precision=fp8"}, "precision 'fp8': choose fp32 or bf16"),
         ({"--batch": "0"}, "batch is 0: on A40-48GB it must be from 1 to"),
-        ({"--batch": "99"}, "batch is 99: on A40-48GB it must be from 1 to"),
         ({"--gpu": None, "--model": "mixtral-8x7b,method=full"}, "it does not fit"),
         ({"--prices": "none.json"}, "none.json is no table of GPU prices"),
     ],
@@ -163,14 +159,6 @@ def test_full_finetuning_in_bf16_holds_16_bytes_a_parameter():
     assert fixed_bytes(mixed) - RESERVED == 16 * mixed.parameters
     assert fixed_bytes(replace(mixed, state="bf16")) - RESERVED == 8 * mixed.parameters
     assert "mixed precision, FP32 state" in str(mixed)
-
-
-def test_an_update_over_micro_batches_takes_its_share_of_the_optimizer(estimator):
-    gpu, config = find_gpu("H100"), find_model("llama-2-7b,method=full,layers=4,padding=none")
-    one, four = (estimator.estimate(replace(config, accumulation=k), gpu, 1, 1).parts for k in (1, 4))
-    key = ("optimizer", "optimizer", "optimizer")
-    assert one[key] == pytest.approx(4 * four[key])
-    assert {k: v for k, v in one.items() if k != key} == {k: v for k, v in four.items() if k != key}
 
 
 def test_the_menus_choose_models_and_several_gpus():

@@ -21,7 +21,6 @@ ENCODER = 4 * (6 * 64 * 64 + 4 * 64)  # of an encoder what tensor parallelism sp
 HELD = {
     "data-parallel": (1, 1),
     "zero": (0.5, 0.5),
-    "zero-offload": (0.5, 0.5),
     "tensor-parallel": (1 - ENCODER / BYTES, 1 - ENCODER / BYTES),
     "pipeline-parallel": (0.6806, 0.3194),
 }
