@@ -60,10 +60,7 @@ def read_gpus() -> dict[str, Gpu]:
 def find_gpu(name: str) -> Gpu:
     """Return the GPU of that name or alias, whatever its case.
 
-    Raises
-    ------
-    GpuError
-        If it is not in the table; the message names the nearest that is.
+    Raises GpuError if it is not in the table; the message names the nearest that is.
     """
     by_name = {known.casefold(): gpu for gpu in read_gpus().values() for known in (gpu.gpu, *gpu.aliases)}
     if name.casefold() in by_name:

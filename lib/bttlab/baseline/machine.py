@@ -21,10 +21,7 @@ class DeviceError(BttlabError):
 def open_device(name: str) -> torch.device:
     """Return the device called "cpu" or "cuda"; of several GPUs the current one (CUDA_VISIBLE_DEVICES chooses).
 
-    Raises
-    ------
-    DeviceError
-        If there is no such device.
+    Raises DeviceError if there is no such device.
     """
     if name not in ("cpu", "cuda"):
         raise DeviceError(f"device {name!r}: choose cpu or cuda")

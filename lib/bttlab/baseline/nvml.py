@@ -8,10 +8,7 @@ import torch
 class NvmlCounter:
     """The energy counter of the GPU with PyTorch's index `index`.
 
-    Raises
-    ------
-    OSError
-        If there is no NVML, or it does not answer.
+    Raises OSError if there is no NVML, or it does not answer.
     """
 
     how = "NVML: the whole board"

@@ -184,10 +184,7 @@ class Record:
     def read(cls, path: str | os.PathLike) -> "Record":
         """Read a record.
 
-        Raises
-        ------
-        RecordError
-            If the file is no record; the message names the entry.
+        Raises RecordError if the file is no record; the message names the entry.
         """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -205,9 +202,6 @@ class Record:
 def load_records(folder: str | os.PathLike) -> list[Record]:
     """Read every record (``*.json``) of a folder, in the order of their names; none if the folder is not there.
 
-    Raises
-    ------
-    RecordError
-        If a file there is no record.
+    Raises RecordError if a file there is no record.
     """
     return [Record.read(path) for path in sorted(Path(folder).glob("*.json"))]

@@ -45,6 +45,8 @@ class BaselineError(BttlabError):
 class BaselineSetting:
     """Settings of a baseline: model, device and number of steps.
 
+    Raises BaselineError or NumericalFault if a value breaks a rule.
+
     Parameters
     ----------
     format : {"dense", "tt", "btt", "module"}
@@ -62,11 +64,6 @@ class BaselineSetting:
         Samples per step, all of one length; the loss is their mean. A module takes 1.
     modes : sequence of str, optional
         Some of `modes_of(device)`; by default all.
-
-    Raises
-    ------
-    BaselineError, bttlab.model.NumericalFault
-        If a value breaks a rule.
     """
 
     format: str
@@ -101,10 +98,7 @@ class BaselineSetting:
 def variant(config: ModelConfig | ModuleConfig, format: str) -> tuple[ModelConfig | ModuleConfig, str | None]:
     """Return a model in a format, and the order of contraction in its TT layers; a module is left as it is.
 
-    Raises
-    ------
-    BaselineError
-        If the model has no such format.
+    Raises BaselineError if the model has no such format.
     """
     if isinstance(config, ModuleConfig):
         if format != MODULE:
@@ -155,11 +149,8 @@ class _Plan:
 def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> Record:
     """Train with PyTorch by SGD in FP32 and measure time, memory and energy.
 
-    Raises
-    ------
-    BaselineError, DeviceError, bttlab.data.CorpusError, bttlab.model.NumericalFault
-        If the device is not here or too small, there is no such corpus or mode, the learning rate is too high, or the
-        baseline was stopped before its first step.
+    Raises BaselineError, DeviceError, CorpusError or NumericalFault if the device is not here or too small, there is no
+    such corpus or mode, the learning rate is too high, or the baseline was stopped before its first step.
     """
     config, flow = variant(setting.config, setting.format)
     where = open_device(setting.device)

@@ -70,6 +70,8 @@ def timed_steps(
 ) -> tuple[list[float], list[float]]:
     """Train on all samples of a task.
 
+    Raises NumericalFault if a loss is not finite.
+
     Parameters
     ----------
     step : callable
@@ -85,11 +87,6 @@ def timed_steps(
     -------
     seconds, losses : list of float
         Of each step.
-
-    Raises
-    ------
-    NumericalFault
-        If a loss is not finite.
     """
     seconds: list[float] = []
     losses: list[float] = []

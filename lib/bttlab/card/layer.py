@@ -57,12 +57,8 @@ def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> Layer
     The flow is "bidirectional", "right_to_left", "auto", or the number of cores merged at each end, as in a model's
     program; or a custom contraction path: a `bttlab.tensor.Order`, or its steps, such as "z = x R4", one per line.
 
-    Raises
-    ------
-    bttlab.tensor.ShapeError
-        If the steps are not a valid path.
-    ProgramError
-        If the machine cannot run it; the message names the reason.
+    Raises ShapeError if the steps are not a valid path; ProgramError if the machine cannot run it; the message names
+    the reason.
     """
     shape = layer if isinstance(layer, LayerShape) else shape_of(layer)
     return _compiled(shape, tokens, _flow(flow))

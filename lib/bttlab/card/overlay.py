@@ -44,6 +44,10 @@ def load_overlay(
 
     If a real card is not used, a warning in the log "bttlab.card" (on stderr) names it.
 
+    Raises OverlayError if there is no such overlay or card, the overlay is not for this card, its file is neither
+    listed in the manifest nor trusted, or XRT refuses it; CardBusyError if another process still has the card after
+    `wait` seconds.
+
     Parameters
     ----------
     name_or_path : str or path
@@ -58,14 +62,6 @@ def load_overlay(
         ends or calls `release_card`. Does not apply to a shared card (docs/hosts.md).
     require_card : bool
         Do not use an emulated card.
-
-    Raises
-    ------
-    OverlayError
-        If there is no such overlay or card, the overlay is not for this card, its file is neither listed in the
-        manifest nor trusted, or XRT refuses it.
-    CardBusyError
-        If another process still has the card after `wait` seconds.
     """
     candidates = [_choose_device(device)] if device not in ("auto", "emulated") else list(pynq.Device.devices)
     if device == "emulated":

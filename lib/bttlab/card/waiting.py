@@ -79,12 +79,8 @@ def run_kernel(card: Card, start: Callable[[], Any], buffers: Any, seconds: floa
     `GRACE_SECONDS` after the signal, it is left running. Until it ends, calls for that card raise CardFailedError. The
     buffers are referenced until the kernel ends.
 
-    Raises
-    ------
-    CardHungError
-        If the kernel does not end within the time limit, `seconds`.
-    CardFailedError
-        If it does not end after Ctrl-C, ends with an error, or a previous kernel is still running.
+    Raises CardHungError if the kernel does not end within the time limit, `seconds`; CardFailedError if it does not end
+    after Ctrl-C, ends with an error, or a previous kernel is still running.
     """
     check_idle(card)
     with _DeferredSignals() as signals:

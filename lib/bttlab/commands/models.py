@@ -63,10 +63,7 @@ def add_flow(parser: argparse.ArgumentParser, default: str | None = PAPER_FLOW) 
 def model_of(options: argparse.Namespace) -> "ModelConfig":
     """Return the model that the options name.
 
-    Raises
-    ------
-    BttlabError
-        If --model cannot be read, or a value breaks a rule of `ModelConfig`.
+    Raises BttlabError if --model cannot be read, or a value breaks a rule of `ModelConfig`.
     """
     return models_of(options, (ENCODERS,))[0]
 

@@ -25,6 +25,8 @@ class AugmentationError(BttlabError):
 class Augmentation:
     """Augmentation of the training split; dev and test do not change.
 
+    Raises AugmentationError if a value is outside its range.
+
     Parameters
     ----------
     word_dropout : float
@@ -33,11 +35,6 @@ class Augmentation:
     slot_substitution : float
         Probability, in [0, 1], that a slot's value is replaced by another value of the same type. The type is the part
         of a label after its last dot: toloc.city_name and fromloc.city_name have the same values.
-
-    Raises
-    ------
-    AugmentationError
-        If a value is outside its range.
     """
 
     word_dropout: float = 0.0

@@ -31,10 +31,7 @@ def find_corpus(name_or_path: str | os.PathLike) -> Path:
     ``$BTTLAB_DATA``, the project's ``data/`` and the user cache. If atis or snips is not found, it is downloaded to
     the user cache.
 
-    Raises
-    ------
-    CorpusError
-        If the corpus is not found; the message names the places searched.
+    Raises CorpusError if the corpus is not found; the message names the places searched.
     """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()

@@ -28,6 +28,8 @@ def named(corpus: Corpus, split: Split, predictions) -> tuple[list[str | None], 
     For PAD, UNK and ids outside the corpus's label list, the tag is O; for ids outside the list, the intent is None.
     Words beyond the model's sequence length have the tag O.
 
+    Raises CorpusError if the number of predictions is not that of the utterances.
+
     Parameters
     ----------
     corpus : Corpus
@@ -37,11 +39,6 @@ def named(corpus: Corpus, split: Split, predictions) -> tuple[list[str | None], 
     predictions : Predictions
         ``intents``, integers of shape (n,), and ``slots``, integers of shape (n, sequence_length) in which position 0
         is [CLS] and position 1 the first word.
-
-    Raises
-    ------
-    CorpusError
-        If the number of predictions is not that of the utterances.
     """
     intents, slots = np.asarray(predictions.intents), np.asarray(predictions.slots)
     if len(split) == 0 or intents.shape != (len(split),) or slots.shape[:1] != (len(split),) or slots.ndim != 2:
@@ -62,15 +59,12 @@ def score(corpus: Corpus, split: Split, predictions) -> Scores:
 
     A prediction for a gold label that is not in the label lists is never correct.
 
+    Raises CorpusError if the number of predictions is not that of the utterances.
+
     Parameters
     ----------
     corpus, split, predictions
         As for `named`, which maps ids to labels.
-
-    Raises
-    ------
-    CorpusError
-        If the number of predictions is not that of the utterances.
     """
     from seqeval.metrics import f1_score  # here, because it imports scikit-learn, which takes a second
 

@@ -19,6 +19,8 @@ class SampleError(BttlabError):
 class Samples:
     """n encoded utterances; indexing with an integer, a slice or an index array gives Samples.
 
+    Raises SampleError if an array is not int32 or the shapes do not agree.
+
     Parameters
     ----------
     tokens : ndarray of int32, shape (n, sequence_length)
@@ -29,11 +31,6 @@ class Samples:
         Intent label ids.
     slots : ndarray of int32, shape (n, sequence_length)
         Slot label ids; 0 (PAD) at [CLS] and at padding, which are never scored.
-
-    Raises
-    ------
-    SampleError
-        If an array is not int32 or the shapes do not agree.
     """
 
     tokens: np.ndarray
@@ -152,6 +149,8 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
     become unknown tokens, and labels that are not in the corpus's lists become UNK; :func:`encoding_report` counts all
     three. Labels that the model does not predict are 0; the slot labels of a language model are the tokens.
 
+    Raises CorpusError if the corpus has more labels, or the vocabulary more tokens, than the model.
+
     Parameters
     ----------
     split : Split
@@ -165,11 +164,6 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
     Returns
     -------
     Samples
-
-    Raises
-    ------
-    CorpusError
-        If the corpus has more labels, or the vocabulary more tokens, than the model.
     """
     has_intents, has_slots = "classification" in config.task, "tagging" in config.task
     for kind, labels, limit in (

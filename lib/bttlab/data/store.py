@@ -30,15 +30,12 @@ def files_of(intent_labels: Sequence[str], slot_labels: Sequence[str], splits: M
 def store_corpus(files: Mapping[str, bytes], folder: str | os.PathLike) -> Path:
     """Write a corpus into a new folder, whole or not at all.
 
+    Raises CorpusError if the folder cannot be written, or there is one of that name.
+
     Parameters
     ----------
     files : mapping of str to bytes
         Contents by path relative to the folder.
-
-    Raises
-    ------
-    CorpusError
-        If the folder cannot be written, or there is one of that name.
     """
     try:
         write_folder(Path(folder), files)

@@ -97,10 +97,7 @@ class Estimate:
     def at_clock(self, clock_mhz: float) -> "Estimate":
         """Return the estimate for another clock. The cycles stay, because the pipeline keeps its depth.
 
-        Raises
-        ------
-        EstimateError
-            If the clock is lower than the shell's lowest or higher than the schedule's.
+        Raises EstimateError if the clock is lower than the shell's lowest or higher than the schedule's.
         """
         if not LEAST_CLOCK <= clock_mhz <= CLOCK_MHZ:
             nearest = min(max(clock_mhz, LEAST_CLOCK), CLOCK_MHZ)
@@ -163,6 +160,9 @@ def estimate(
 ) -> Estimate:
     """Estimate cycles, memory, resources, power and energy of training a model.
 
+    Raises ProgramError if the machine cannot run the model; the message names the bank; EstimateError if a length or
+    the clock is invalid.
+
     Parameters
     ----------
     lengths : iterable of int, or mapping of int to int
@@ -172,13 +172,6 @@ def estimate(
         As for `bttlab.compiler.program.compile_program`.
     batch_size : int
         Samples of an update.
-
-    Raises
-    ------
-    bttlab.compiler.errors.ProgramError
-        If the machine cannot run the model; the message names the bank.
-    EstimateError
-        If a length or the clock is invalid.
     """
     histogram = dict(lengths) if isinstance(lengths, Mapping) else dict(Counter(map(int, lengths)))
     for tokens, count in histogram.items():

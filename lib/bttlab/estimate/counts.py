@@ -127,17 +127,14 @@ def sample_works(
 ) -> dict[int, Work]:
     """Return the work of training on a sample for each number of real tokens, with its share of the call's last update.
 
+    Raises ProgramError if the machine cannot run the model.
+
     Parameters
     ----------
     flow : str or tuple of int
         Order of contraction.
     sums : bool
         As for `bttlab.compiler.program.compile_program`.
-
-    Raises
-    ------
-    bttlab.compiler.errors.ProgramError
-        If the machine cannot run the model.
     """
     program = compiled_program(model, flow=flow, sums=sums).program
     return program_works(program, range(1, model.sequence_length + 1), call_samples)

@@ -44,6 +44,8 @@ class DamagedCheckpoint(CheckpointError):
 class Checkpoint:
     """State of a run after some samples.
 
+    Raises StateError if one of them is not finite.
+
     Parameters
     ----------
     device : str
@@ -56,11 +58,6 @@ class Checkpoint:
         Measured training time of the current epoch.
     parameters, optimizer_state : mapping of str to ndarray
         As `Trainer.store_parameters` and `store_optimizer_state` return them.
-
-    Raises
-    ------
-    bttlab.model.StateError
-        If one of them is not finite.
     """
 
     settings: RunSettings
@@ -99,19 +96,15 @@ class CheckpointStore:
     def save(self, checkpoint: Checkpoint, lock: RunLock | None = None, is_best: bool = False) -> None:
         """Write a checkpoint and keep the one before it. A crash at any moment leaves one of them intact.
 
+        Raises CheckpointError if it cannot be written; those there were stay; RunError if the folder is no longer the
+        one that was locked.
+
         Parameters
         ----------
         lock : RunLock, optional
             Checked before anything is written.
         is_best : bool
             Keep it as that of the best epoch, too.
-
-        Raises
-        ------
-        CheckpointError
-            If it cannot be written; those there were stay.
-        bttlab.runs.RunError
-            If the folder is no longer the one that was locked.
         """
         data = _pack(checkpoint)
         if lock is not None:
@@ -135,10 +128,7 @@ class CheckpointStore:
     def check_unchanged(self) -> None:
         """Check, under the folder's lock, that the checkpoint is still the one that was loaded or saved here.
 
-        Raises
-        ------
-        CheckpointError
-            If another process saved one since: training from the one in memory would undo its work.
+        Raises CheckpointError if another process saved one since: training from the one in memory would undo its work.
         """
         path = self.latest if self._latest_is_sound else self.previous
         try:
@@ -154,6 +144,8 @@ class CheckpointStore:
     def load(self, best: bool = False) -> tuple[Checkpoint, str | None]:
         """Read the latest checkpoint, or the one before if it is damaged or missing.
 
+        Raises CheckpointError if there is none, or both are damaged.
+
         Parameters
         ----------
         best : bool
@@ -164,11 +156,6 @@ class CheckpointStore:
         checkpoint : Checkpoint
         warning : str or None
             Why the one before was read.
-
-        Raises
-        ------
-        CheckpointError
-            If there is none, or both are damaged.
         """
         try:
             is_there = self.latest.exists() or self.previous.exists()
@@ -212,12 +199,8 @@ class _Header:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint file.
 
-    Raises
-    ------
-    DamagedCheckpoint
-        If it is missing, torn, or not what was written.
-    CheckpointError
-        If a newer version of bttlab wrote it.
+    Raises DamagedCheckpoint if it is missing, torn, or not what was written; CheckpointError if a newer version of
+    bttlab wrote it.
     """
     return _read(path)[0]
 

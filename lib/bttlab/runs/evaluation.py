@@ -33,6 +33,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Predict a split, or its first utterances, and score it.
 
+    Raises StopRequested between two chunks, if the user asked for it.
+
     Parameters
     ----------
     decode_tags : bool
@@ -43,11 +45,6 @@ def evaluate(
     dict
         "mean_loss", and of `bttlab.data.metrics.Scores` those fields that the model has labels for; "perplexity" of a
         language model.
-
-    Raises
-    ------
-    StopRequested
-        Between two chunks, if the user asked for it.
     """
     predictions = predict_split(trainer, samples, corpus, split, progress, stop, decode_tags)
     return scores_of(predictions, corpus, split, trainer.config, len(samples))

@@ -58,6 +58,8 @@ def label(
 ) -> list[Labelled]:
     """Label sentences: the trainer predicts the labels, PyTorch their probabilities from the trainer's parameters.
 
+    Raises CorpusError if a sentence is empty or longer than the model's.
+
     Parameters
     ----------
     corpus : Corpus
@@ -66,11 +68,6 @@ def label(
         Words, as `split_words` returns them.
     predictions : Predictions, optional
         Of these sentences, such as decoded ones; by default the trainer is asked.
-
-    Raises
-    ------
-    CorpusError
-        If a sentence is empty or longer than the model's.
     """
     most = trainer.config.sequence_length - 1
     for words in sentences:

@@ -34,10 +34,7 @@ class RunLock:
 def run_lock(folder: Path) -> Iterator[RunLock]:
     """Lock a run's folder; the system releases the lock when the process ends.
 
-    Raises
-    ------
-    RunError
-        If another process holds the lock, or the folder has no lock file of this user's.
+    Raises RunError if another process holds the lock, or the folder has no lock file of this user's.
     """
     with contextlib.ExitStack() as stack:
         try:

@@ -94,10 +94,7 @@ class MetricsLog:
     def append(self, values: dict[str, Any], lock: RunLock | None = None) -> None:
         """Write a line to disk, whole or not at all.
 
-        Raises
-        ------
-        RunError
-            If it cannot be written, or the folder is another run's now.
+        Raises RunError if it cannot be written, or the folder is another run's now.
         """
         if lock is not None:
             lock.check()

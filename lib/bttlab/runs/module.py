@@ -26,6 +26,9 @@ def model_of_run(
 ) -> "ModelConfig | ModuleModel":
     """Return the model of a run; that of a module runs the copies of its files.
 
+    Raises RunError if the copies are not what the run was started with, or others can change them, without `trust`;
+    BttlabError if they cannot be read or run, or make another model.
+
     Parameters
     ----------
     config : ModelConfig or ModuleConfig
@@ -34,13 +37,6 @@ def model_of_run(
         Run the copies whatever they are.
     seed : int
         Of the module's own initial parameters, which a checkpoint replaces.
-
-    Raises
-    ------
-    RunError
-        If the copies are not what the run was started with, or others can change them, without `trust`.
-    bttlab.util.errors.BttlabError
-        If they cannot be read or run, or make another model.
     """
     if not isinstance(config, ModuleConfig):
         return config

@@ -37,15 +37,12 @@ class Recipe:
 def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
     """Read a recipe.
 
+    Raises RunError if there is none, it is no TOML, a key is unknown or missing, or a value breaks its rule.
+
     Parameters
     ----------
     name_or_path : str or path
         The name of one in `RECIPES`, or a .toml file.
-
-    Raises
-    ------
-    RunError
-        If there is none, it is no TOML, a key is unknown or missing, or a value breaks its rule.
     """
     path = Path(name_or_path).expanduser()
     if path.suffix != ".toml" and len(path.parts) == 1:
@@ -71,6 +68,8 @@ def recipe_names() -> list[str]:
 def settings_of(values: Mapping[str, Any], config: ModelConfig | ModuleConfig | None = None) -> RunSettings:
     """Return the settings of a flat configuration, completed from its recipe and the defaults.
 
+    Raises BttlabError if a value breaks a rule.
+
     Parameters
     ----------
     values : mapping
@@ -79,11 +78,6 @@ def settings_of(values: Mapping[str, Any], config: ModelConfig | ModuleConfig | 
         the recipe's has its own default learning rate.
     config : ModelConfig or ModuleConfig, optional
         The model; by default the one of the configuration's sizes.
-
-    Raises
-    ------
-    bttlab.util.errors.BttlabError
-        If a value breaks a rule.
     """
     values = dict(values)
     recipe = dict(vars(read_recipe(values["recipe"]))) if values.get("recipe") else {}

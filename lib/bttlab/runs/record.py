@@ -83,10 +83,7 @@ class RunRecord:
 def read_run(folder: Path) -> RunRecord:
     """Read a run's record; one that says "running" without a process is "interrupted".
 
-    Raises
-    ------
-    RecordError
-        If the folder has none, or it is damaged.
+    Raises RecordError if the folder has none, or it is damaged.
     """
     path = Path(folder) / RUN_FILE
     try:

@@ -95,6 +95,8 @@ class Run:
 
     Use `start_run` or `resume_run` to get one.
 
+    Raises CorpusError if the corpus does not fit the model.
+
     Parameters
     ----------
     store : CheckpointStore
@@ -114,11 +116,6 @@ class Run:
         Notes for the user, before training starts.
     trained_on : str
         Device of the checkpoint, in words; empty for a new run.
-
-    Raises
-    ------
-    bttlab.data.CorpusError
-        If the corpus does not fit the model.
     """
 
     def __init__(
@@ -186,6 +183,9 @@ class Run:
 
         SIGINT, SIGTERM and SIGHUP stop it within about a quarter second, between two samples, and save the position.
 
+        Raises DivergedRun if a loss, gradient or update is not finite; parameters and position are saved as before that
+        sample; RunError or CheckpointError if the folder is another run's, or cannot be written.
+
         Parameters
         ----------
         trainer : Trainer
@@ -198,13 +198,6 @@ class Run:
             `OpenedTrainer.provenance`, for run.json; a run that continues on another overlay or program says so.
         plan : EvaluationPlan
             When to score and to end.
-
-        Raises
-        ------
-        DivergedRun
-            If a loss, gradient or update is not finite; parameters and position are saved as before that sample.
-        RunError, CheckpointError
-            If the folder is another run's, or cannot be written.
         """
         check_model(trainer, self.settings.config)
         is_new = self._checkpoint is None and self._make_folder()
@@ -476,12 +469,7 @@ def start_run(
 ) -> Run:
     """Prepare a new run; nothing is written before it trains. Parameters are those of `Run`.
 
-    Raises
-    ------
-    RunError
-        If the folder is in use.
-    bttlab.data.CorpusError
-        If the corpus does not fit the model.
+    Raises RunError if the folder is in use; CorpusError if the corpus does not fit the model.
     """
     folder = Path(folder)
     check_free(folder, module)
@@ -504,21 +492,15 @@ def check_labels(corpus: Corpus, config: ModuleConfig) -> None:
 def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bool = False) -> Run:
     """Prepare to continue a run from its checkpoint.
 
+    Raises CheckpointError if there is no sound checkpoint; RunError if more epochs are done, or the corpus is not the
+    one it was started on; CorpusError if the corpus cannot be read.
+
     Parameters
     ----------
     changes : mapping, optional
         Fields of `RunSettings`: epochs, learning rate, device, overlay, kept checkpoints and the place of the corpus.
     trust : bool
         As for `bttlab.runs.module.model_of_run`.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no sound checkpoint.
-    RunError
-        If more epochs are done, or the corpus is not the one it was started on.
-    bttlab.data.CorpusError
-        If the corpus cannot be read.
     """
     folder = Path(folder)
     store = CheckpointStore(folder)

@@ -17,17 +17,14 @@ class ScheduleError(BttlabError, ValueError):
 class LearningRateSchedule:
     """Learning rate over a run: linear warm-up from 0, then constant or linear decay to 0.
 
+    Raises ScheduleError if a value breaks a rule.
+
     Parameters
     ----------
     decay : {"none", "linear"}
         "linear" decays to 0 at the end of the run.
     warm_up : float
         Fraction of the run for warm-up, in [0, 1).
-
-    Raises
-    ------
-    ScheduleError
-        If a value breaks a rule.
     """
 
     decay: Literal["none", "linear"] = "none"

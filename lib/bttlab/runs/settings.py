@@ -32,6 +32,8 @@ class RunError(BttlabError, ValueError):
 class RunSettings:
     """Settings of a run: equal settings, corpus and device give equal bits.
 
+    Raises RunError or ConfigError if a value breaks a rule.
+
     Parameters
     ----------
     data : str
@@ -62,11 +64,6 @@ class RunSettings:
         Of the card: the name of one in the manifest, or the absolute path of an .xclbin. By default trainer.
     keep : {"last", "best"}
         "best" keeps the checkpoint of the epoch with the best dev scores, too.
-
-    Raises
-    ------
-    RunError, bttlab.model.ConfigError
-        If a value breaks a rule.
     """
 
     config: Model
@@ -136,10 +133,7 @@ class CorpusRecord:
     def relabelled(self, corpus: Corpus) -> Corpus:
         """Return another corpus with this one's label ids, to score a model of this one on it.
 
-        Raises
-        ------
-        CorpusError
-            If it has labels that this one lacks, and this one has no UNK to stand for them.
+        Raises CorpusError if it has labels that this one lacks, and this one has no UNK to stand for them.
         """
         for kind, known, used in (
             ("intent", self.intent_labels, {i for name in SPLIT_NAMES for i in corpus.split(name).intents}),

@@ -103,10 +103,7 @@ def _row(record: RunRecord) -> dict[str, Any]:
 def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
     """Return the rows that meet a condition of `DataFrame.query`; a key with a point needs no backticks.
 
-    Raises
-    ------
-    TableError
-        If the condition cannot be read, or names a key that no run has.
+    Raises TableError if the condition cannot be read, or names a key that no run has.
     """
     if table.empty:
         return table
@@ -132,10 +129,7 @@ def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
 def find_run(name: str, table: "pd.DataFrame | None" = None) -> Path:
     """Return the folder of one run, by its id or the beginning of it, its name, or its folder.
 
-    Raises
-    ------
-    TableError
-        If there is none, or several.
+    Raises TableError if there is none, or several.
     """
     if (Path(name) / RUN_FILE).is_file():
         return Path(name).absolute()

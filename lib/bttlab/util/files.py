@@ -46,10 +46,7 @@ def writable_by_others(path: str | Path) -> Path | None:
 def draft_file(path: Path, data: bytes) -> Iterator[Path]:
     """Write a file's next content beside it, synced to disk, for the caller to rename; the draft is gone in the end.
 
-    Raises
-    ------
-    OSError
-        If it cannot be written, or `path` is a device, a pipe or a folder.
+    Raises OSError if it cannot be written, or `path` is a device, a pipe or a folder.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
@@ -69,15 +66,12 @@ def draft_file(path: Path, data: bytes) -> Iterator[Path]:
 def write_file(path: Path, data: bytes | str, option: str = "") -> None:
     """Write a file, whole or not at all. A link of that name is replaced, not followed.
 
+    Raises OSError if the file cannot be written; with an option, BttlabError.
+
     Parameters
     ----------
     option : str
         The option of the command line that names the file, such as "--csv".
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written; with an option, BttlabError.
     """
     try:
         with draft_file(path, data.encode() if isinstance(data, str) else data) as draft:
@@ -91,9 +85,7 @@ def write_file(path: Path, data: bytes | str, option: str = "") -> None:
 def check_output(path: Path, option: str) -> None:
     """Check, before hours of work, that `write_file` can write the file that an option names; make its folder.
 
-    Raises
-    ------
-    BttlabError
+    Raises BttlabError.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,10 +101,7 @@ def draft_folder(folder: Path) -> Iterator[Path]:
 
     Until then it lies beside, in a folder that nobody else can enter.
 
-    Raises
-    ------
-    OSError
-        If the folder cannot be made; FileExistsError if there is one of that name that is not empty.
+    Raises OSError if the folder cannot be made; FileExistsError if there is one of that name that is not empty.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=".draft", dir=folder.parent) as private:
@@ -141,10 +130,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 def append_line(path: Path, line: str) -> None:
     """Append a line to a file, synced to disk, whole or not at all.
 
-    Raises
-    ------
-    OSError
-        If it cannot be written, or the file is a link.
+    Raises OSError if it cannot be written, or the file is a link.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(path, flags, 0o666), "ab") as file:

@@ -26,10 +26,7 @@ def folder_lock(folder: Path) -> filelock.FileLock:
 def changing(folder: Path) -> Iterator[None]:
     """Read, change and write a file of a folder while no other process does; wait for others.
 
-    Raises
-    ------
-    BttlabError
-        If another process takes longer than CHANGE_SECONDS.
+    Raises BttlabError if another process takes longer than CHANGE_SECONDS.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

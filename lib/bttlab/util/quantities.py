@@ -34,10 +34,7 @@ class Quantity:
     def __add__(self, other: "Quantity") -> "Quantity":
         """Add values and bounds, of which a quantity without a band has its value; unit and provenance are this one's.
 
-        Raises
-        ------
-        QuantityError
-            If one has no value, or their units differ.
+        Raises QuantityError if one has no value, or their units differ.
         """
         if self.value is None or other.value is None or self.unit != other.unit:
             raise QuantityError(f"{self.value} {self.unit} and {other.value} {other.unit} cannot be added")

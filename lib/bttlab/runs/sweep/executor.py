@@ -112,6 +112,8 @@ def open_executor(
 ) -> Iterator[LocalPool | Cluster]:
     """Start processes on this machine, or connect to a Dask scheduler; all ends with the context.
 
+    Raises ClusterError if the scheduler does not answer, or a worker has several threads.
+
     Parameters
     ----------
     scheduler : str, optional
@@ -120,11 +122,6 @@ def open_executor(
         Processes to start here; by default as many as cores and memory allow.
     security : distributed.Security, optional
         For a scheduler, by default what Dask's own configuration says.
-
-    Raises
-    ------
-    ClusterError
-        If the scheduler does not answer, or a worker has several threads.
     """
     if workers is not None and (workers < 1 or scheduler is not None):
         raise ClusterError(f"--workers {workers}: at least 1 process here; with --scheduler leave it out")

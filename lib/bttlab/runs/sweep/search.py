@@ -26,15 +26,12 @@ MOST_REPEATS = 100  # proposals of trials that have run already, one after anoth
 class Search:
     """The study of a sweep.
 
+    Raises SpecError if a value is outside its range: every one is tried before anything is written.
+
     Attributes
     ----------
     total : int
         Trials in all.
-
-    Raises
-    ------
-    SpecError
-        If a value is outside its range: every one is tried before anything is written.
     """
 
     def __init__(self, spec: SweepSpec, maker: TrialMaker):

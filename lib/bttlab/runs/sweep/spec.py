@@ -63,6 +63,8 @@ Values = Annotated[list[Any] | Range, BeforeValidator(_values)]
 class SweepSpec:
     """Specification of a sweep.
 
+    Raises SpecError if a value breaks a rule.
+
     Parameters
     ----------
     name : str
@@ -83,11 +85,6 @@ class SweepSpec:
         The figure by which trials are compared; by default the dev split's frame accuracy, or energy per epoch.
     maximize : bool, optional
         Whether more of it is better.
-
-    Raises
-    ------
-    SpecError
-        If a value breaks a rule.
     """
 
     name: str
@@ -128,10 +125,7 @@ class SweepSpec:
 def read_spec(path: str | Path) -> SweepSpec:
     """Read a specification; its modules, FILE.py:CLASS, are relative to the file's folder.
 
-    Raises
-    ------
-    SpecError
-        If it cannot be read, is no TOML, or breaks a rule; the message names the file.
+    Raises SpecError if it cannot be read, is no TOML, or breaks a rule; the message names the file.
     """
     path = Path(path)
     try:
@@ -153,10 +147,7 @@ def read_spec(path: str | Path) -> SweepSpec:
 def spec_of(values: Any, name: str) -> SweepSpec:
     """Build a specification from a table; `name` is the default name.
 
-    Raises
-    ------
-    SpecError
-        If a key is unknown or a value breaks a rule.
+    Raises SpecError if a key is unknown or a value breaks a rule.
     """
     if not isinstance(values, Mapping) or "vary" not in values:
         raise SpecError("a sweep is a table with at least the key vary: the keys of the configuration to vary")

@@ -77,15 +77,12 @@ def result_of(record: RunRecord, objective: str) -> str:
 class Sweep:
     """A sweep and its folder, with a run's folder for each trial. Trials are checked before anything starts.
 
+    Raises SpecError if the specification does not hold.
+
     Parameters
     ----------
     folder : path
         Finished trials in it stay; others are continued.
-
-    Raises
-    ------
-    SpecError
-        If the specification does not hold.
     """
 
     def __init__(self, spec: SweepSpec, folder: Path):
@@ -105,19 +102,15 @@ class Sweep:
     ) -> Progress:
         """Run the unfinished trials.
 
+        Raises ClusterError if the scheduler or all workers have gone, or workers do not fit; SweepError if the folder
+        cannot be used, or workers die again and again.
+
         Parameters
         ----------
         executor : LocalPool or Cluster
             From `open_executor`.
         on_change : callable
             Gets the progress whenever there is some.
-
-        Raises
-        ------
-        ClusterError
-            If the scheduler or all workers have gone, or workers do not fit.
-        SweepError
-            If the folder cannot be used, or workers die again and again.
         """
         try:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)

@@ -82,10 +82,7 @@ class _UntilStopped(Control):
 def run_trial(task: Task) -> None:
     """Run a trial, whose record is then in its folder, with faults of the training.
 
-    Raises
-    ------
-    ClusterError
-        If this process has other versions or sources than the sweep's, or does not see its folder.
+    Raises ClusterError if this process has other versions or sources than the sweep's, or does not see its folder.
     """
     here = identity()
     for what in here | task.identity:

@@ -52,10 +52,7 @@ class Trial:
 class TrialMaker:
     """Makes the trials of a sweep; reads each corpus and each module's file once.
 
-    Raises
-    ------
-    SpecError
-        If a key is none of the configuration's.
+    Raises SpecError if a key is none of the configuration's.
     """
 
     def __init__(self, spec: SweepSpec):
@@ -76,10 +73,7 @@ class TrialMaker:
     def make(self, varied: Mapping[str, Any]) -> Trial:
         """Return the trial with some values of the varied keys.
 
-        Raises
-        ------
-        SpecError
-            If a value is outside its range, or the corpus is not here or does not fit the model.
+        Raises SpecError if a value is outside its range, or the corpus is not here or does not fit the model.
         """
         values = dict(self.spec.fixed) | dict(varied)
         try:
@@ -158,10 +152,7 @@ def _read_corpus(data: str, unknown_labels: str) -> tuple[Corpus, str]:
 def estimated_model(values: Mapping[str, Any]) -> tuple[ModelConfig, dict[str, Any]]:
     """Return the model of a trial of kind "estimate", and the configuration completed with defaults.
 
-    Raises
-    ------
-    bttlab.util.errors.BttlabError
-        If a value is outside its range, or the machine does not hold the model.
+    Raises BttlabError if a value is outside its range, or the machine does not hold the model.
     """
     values = dict(values)
     completed = {
