@@ -33,7 +33,7 @@ def test_json_lines_and_back(tmp_path, capsys):
     found = imported(capsys, tmp_path / "train.jsonl", tmp_path / "made", *parts, *columns)
     made = read_corpus(tmp_path / "made")
     assert [made.split(name) for name in ("train", "dev", "test")] == [airline.train, airline.dev, airline.test]
-    assert found["utterances"] == {"train": 4478, "dev": 500, "test": 893} and found["model"] == []
+    assert found["utterances"] == {"train": 4478, "dev": 500, "test": 893}
     assert sum(intent["utterances"] for intent in found["intents"]) == 4478
 
 
@@ -77,7 +77,6 @@ def test_more_classes_than_the_usual_model(tmp_path, capsys):
     rows = [{"text": f"about {label} " * (20 if label == 0 else 1), "label": label} for label in range(30)] * 3
     (tmp_path / "a.json").write_text(json.dumps(rows))
     found = imported(capsys, tmp_path / "a.json", tmp_path / "made")
-    assert found["model"] == [{"field": "intents", "least": 31}]
     assert found["too_long"] == 3 and found["also_in_train"]["dev"] > 0
     (tmp_path / "model.toml").write_text("intents = 31\n")
     train = ["train", "--data", str(tmp_path / "made"), "--device", "reference", "--samples", "1"]

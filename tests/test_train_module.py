@@ -251,7 +251,6 @@ DOORS = (
     "program",
     "estimate --data {corpus}",
     "baseline --device cpu --steps 1 --data {corpus}",
-    "bringup",
 )
 
 

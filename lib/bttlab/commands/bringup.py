@@ -1,7 +1,7 @@
 """Check a card step by step: XRT, shell, memory, each unit, samples, speed, power. For a card's first hour.
 
-Each step compares the card with the emulated one, which runs the same source, with any model and corpus. The first step
-that fails ends it.
+Each step compares the card with the emulated one, which runs the same source, with the paper's smallest model. It ends
+at the first step that fails.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import bttlab
-from bttlab.commands import PROBLEM, Outcome, devices, models
+from bttlab.commands import PROBLEM, Outcome, devices
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.quantities import to_json
@@ -26,10 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", metavar="N", help="number of the card (default: the first real one)"
     )
     parser.add_argument("--overlay", default="trainer", metavar="NAME|FILE", help="overlay to load (default: trainer)")
-    models.add_model(parser)
-    parser.add_argument(
-        "--data", default="airline", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder"
-    )
     devices.add_trust(parser)
     parser.add_argument(
         "--samples", type=int, default=SAMPLES, metavar="N", help=f"of the long run (default: {SAMPLES})"
@@ -44,7 +40,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     if options.samples < 1:
         raise BttlabError(f"--samples {options.samples}: give 1 at least")
-    model, samples = _samples(options)
+    model, samples = _samples(options.samples)
     bringup = Bringup(options.device, options.overlay, model, samples, options.trust)
     checks = []
     for check in bringup.steps():
@@ -60,19 +56,16 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(data | {"record": str(options.record)}, text, int(failed))
 
 
-def _samples(options: argparse.Namespace) -> tuple:
-    """Return the model, with room for all words, and as many samples as asked for, over and over."""
+def _samples(count: int) -> tuple:
+    """Return the paper's smallest model, and so many samples of the airline corpus, over and over."""
     import numpy as np
 
     from bttlab.data import Vocabulary, encode, load_corpus
+    from bttlab.model import ModelConfig
 
-    model, corpus = models.model_or_module(options), load_corpus(options.data, "unk")
-    is_module = models.is_module(options)
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size if is_module else None)
-    if not is_module and not models.has_vocabulary(options) and len(vocabulary) > model.vocabulary_size:
-        model = model.with_vocabulary(len(vocabulary))
-    samples = encode(corpus.train, vocabulary, corpus, model)
-    return model, samples[np.arange(options.samples) % len(samples)]
+    model, corpus = ModelConfig(encoders=2), load_corpus("airline")
+    samples = encode(corpus.train, Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size), corpus, model)
+    return model, samples[np.arange(count) % len(samples)]
 
 
 def software() -> dict[str, str]:

@@ -146,11 +146,11 @@ class Bringup:
         )
 
     def _train(self, trainer: Any, samples: Any, optimizer: str) -> tuple[np.ndarray, dict[str, np.ndarray], float]:
-        from bttlab.model import ModelConfig, Optimizer, initial_parameters
+        from bttlab.model import Optimizer, initial_parameters
 
         model = self._model
         trainer.load_program(model)
-        trainer.load_parameters(initial_parameters(model, 0) if isinstance(model, ModelConfig) else model.parameters())
+        trainer.load_parameters(initial_parameters(model, 0))
         losses, seconds = [], 0.0
         for first in range(0, len(samples), CHUNK):
             begin = time.perf_counter()

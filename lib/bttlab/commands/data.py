@@ -58,7 +58,6 @@ def run(options: argparse.Namespace) -> Outcome:
         "longest": max(lengths),
         "too_long": sum(length >= usual.sequence_length for length in lengths),
         "also_in_train": _repeated(splits),
-        "model": _needed(corpus, usual),
     }
     return Outcome(data, _text(data, usual.sequence_length))
 
@@ -67,12 +66,6 @@ def _repeated(splits: dict) -> dict[str, int]:
     """Return how many utterances of dev and test stand in train, too."""
     known = set(map(tuple, splits["train"].words))
     return {name: sum(tuple(words) in known for words in splits[name].words) for name in ("dev", "test")}
-
-
-def _needed(corpus, usual) -> list[dict]:
-    """Return the fields of ModelConfig that must be larger than usual."""
-    needed = {"intents": len(corpus.intent_labels), "slots": len(corpus.slot_labels)}
-    return [{"field": name, "least": count} for name, count in needed.items() if count > getattr(usual, name)]
 
 
 def _text(data: dict, tokens: int) -> str:
@@ -88,10 +81,5 @@ def _text(data: dict, tokens: int) -> str:
         lines.append(f"also in train, word for word: {told}; scores on them say little")
     if data["too_long"]:
         lines.append(f"{data['too_long']:,} are cut to {tokens - 1} words, unless --sequence-length is larger")
-    options = ""
-    if data["model"]:
-        sizes = " and ".join(f"{one['field']} = {one['least']}" for one in data["model"])
-        lines.append(f"the model needs more labels than the usual one: write {sizes} into a file for --model")
-        options = " --model FILE.toml"
     folder = Path(data["folder"]).absolute()
-    return "\n".join([*lines, f"train on it with: bttlab train --data {folder}{options}"])
+    return "\n".join([*lines, f"train on it with: bttlab train --data {folder}"])

@@ -5,7 +5,6 @@ The same command continues a stopped sweep.
 
 import argparse
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,15 @@ def run(options: argparse.Namespace) -> Outcome:
 
     spec = read_spec(options.spec)
     sweep = Sweep(spec, options.out or Path("runs") / spec.name)
-    line = _Line(spec.objective)
+    said = None
+
+    def show(progress: Any) -> None:
+        """Print the progress for each finished trial or note."""
+        nonlocal said
+        if (state := (len(progress.records), progress.failed, progress.note)) != said:
+            say(f"bttlab: {progress.in_words(spec.objective)}")
+            said = state
+
     if warning := open_to_all(options.scheduler):
         say(f"bttlab: warning: {warning}")
     try:
@@ -42,39 +49,13 @@ def run(options: argparse.Namespace) -> Outcome:
                 remember(sweep.folder)
             except OSError as error:
                 say(f"bttlab: note: bttlab runs list will not show the sweep: {error.filename}: {error.strerror}")
-            sweep.run(executor, line.show)
+            sweep.run(executor, show)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C is not to interrupt the end of this process
-        line.end()
         done, total = len(sweep.progress.records), sweep.progress.total
         say(f"bttlab: {done} of {total} trials are done; the same command goes on")
         raise
-    finally:
-        line.end()
     return _outcome(sweep)
-
-
-class _Line:
-    """Progress in one line of stderr: redrawn on a terminal, else written for each finished trial or note."""
-
-    def __init__(self, objective: str) -> None:
-        self._objective, self._last, self._state = objective, "", None
-
-    def show(self, progress: Any) -> None:
-        text = progress.in_words(self._objective)
-        if text == self._last:
-            return
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)  # noqa: T201
-        elif self._state != (state := (len(progress.records), progress.failed, progress.note)):
-            say(f"bttlab: {text}")
-            self._state = state
-        self._last = text
-
-    def end(self) -> None:
-        if self._last and sys.stderr.isatty():
-            print(file=sys.stderr)  # noqa: T201
-        self._last = ""
 
 
 def _outcome(sweep: Any) -> Outcome:

@@ -39,7 +39,7 @@ class SweepView:
     ----------
     folder : path, optional
         By default one of the sweep's name among the user's runs.
-    scheduler, workers, security
+    scheduler, workers
         As for `bttlab.runs.sweep.open_executor`.
     """
 
@@ -49,10 +49,9 @@ class SweepView:
         folder: Path | None = None,
         scheduler: str | None = None,
         workers: int | None = None,
-        security: Any = None,
     ):
         self.sweep = Sweep(spec, folder or runs_folder() / spec.name)
-        self._executor = (scheduler, workers, security)
+        self._executor = (scheduler, workers)
         self._figures = [new_figure(4.15, 3.5) for _ in range(2)]
         self._panels = [figure.subplots() for figure in self._figures]
         self._live = LiveFigures(self._figures)

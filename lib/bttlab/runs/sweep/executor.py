@@ -107,9 +107,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def open_executor(
-    scheduler: str | None = None, workers: int | None = None, security: Any = None
-) -> Iterator[LocalPool | Cluster]:
+def open_executor(scheduler: str | None = None, workers: int | None = None) -> Iterator[LocalPool | Cluster]:
     """Start processes on this machine, or connect to a Dask scheduler; all ends with the context.
 
     Raises ClusterError if the scheduler does not answer, or a worker has several threads.
@@ -117,15 +115,13 @@ def open_executor(
     Parameters
     ----------
     scheduler : str, optional
-        Address of one, such as tls://host:8786.
+        Address of one, such as tls://host:8786, with the certificates of Dask's own configuration.
     workers : int, optional
         Processes to start here; by default as many as cores and memory allow.
-    security : distributed.Security, optional
-        For a scheduler, by default what Dask's own configuration says.
     """
     if workers is not None and (workers < 1 or scheduler is not None):
         raise ClusterError(f"--workers {workers}: at least 1 process here; with --scheduler leave it out")
-    opened = LocalPool(workers or _usual_count()) if scheduler is None else Cluster(_connect(scheduler, security))
+    opened = LocalPool(workers or _usual_count()) if scheduler is None else Cluster(_connect(scheduler))
     try:
         yield opened
     finally:
@@ -141,14 +137,14 @@ def _usual_count() -> int:
     return max(1, min(usable_processors(), memory // WORKER_BYTES))
 
 
-def _connect(address: str, security: Any) -> "Client":
+def _connect(address: str) -> "Client":
     try:
         from distributed import Client
     except ModuleNotFoundError as error:
         raise ClusterError(missing_package(error, "--scheduler") or str(error)) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
-        return Client(address, timeout=CONNECT_SECONDS, security=security)
+        return Client(address, timeout=CONNECT_SECONDS)
     except (OSError, ValueError, TypeError, TimeoutError) as error:  # TypeError: TLS without a certificate
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ClusterError(
