@@ -444,7 +444,8 @@ def hugging_face(name: str) -> nn.Module:
     sizes["OPT"] |= {"word_embed_proj_dim": 64, "pad_token_id": 0}
     sizes["GPTNeo"] = {"hidden_size": 64, "num_layers": 2, "num_heads": 2, "window_size": 4} | ends
     sizes["Llama"] = sizes["Bert"] | {"num_attention_heads": 4, "num_key_value_heads": 2} | ends
-    sizes["Qwen2"] = sizes["Mistral"] = sizes["Llama"]
+    sizes |= dict.fromkeys(("Qwen2", "Mistral", "Phi3"), sizes["Llama"] | {"pad_token_id": 0})
+    sizes["Falcon"] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4} | ends  # one key head
     sizes["GPTNeoX"] = {**sizes["OPT"], "intermediate_size": 128, "num_attention_heads": 4}
     sizes["GPTNeo"] |= {"attention_types": [[["global", "local"], 1]]}
     more = {"add_pooling_layer": False} if "ert" in name and name != "DistilBert" else {}
@@ -452,7 +453,8 @@ def hugging_face(name: str) -> nn.Module:
     return Body(getattr(transformers, f"{name}Model")(config, **more)).eval()
 
 
-ON_CARD = ("Bert", "DistilBert", "GPT2", "Albert", "Roberta", "OPT", "GPTNeo", "Llama", "Qwen2", "Mistral", "GPTNeoX")
+ON_CARD = ("Bert", "DistilBert", "GPT2", "Albert", "Roberta", "OPT", "GPTNeo", "GPTNeoX")
+ON_CARD += ("Llama", "Qwen2", "Mistral", "Phi3", "Falcon")
 
 
 class Encoder(nn.Module):

@@ -238,6 +238,12 @@ IDIOMS = {
     "rotary positions of some features": lambda net, n, x, t: rotary(rotated_in_part, x, net.train_[n](x), x, t),
     "grouped queries": lambda net, n, x, t: grouped(net, n, x),
     "grouped queries by an option": lambda net, n, x, t: grouped(net, n, x, enable_gqa=True),
+    "one head of keys and values": lambda net, n, x, t: merge(
+        F.scaled_dot_product_attention(split(x), *(split(net.dense[n](x)[..., i : i + 16], 1) for i in (0, 16)))
+    ),
+    "one head of keys and values, written out": lambda net, n, x, t: merge(
+        (split(x) @ split(x[..., :16], 1).mT / 4).softmax(-1) @ split(net.train_[n](x)[..., 8:24], 1)
+    ),
     "factors for tokens and features": lambda net, n, x, t: net.dense[n](x) * net.waves[: t.shape[1]] - x,
     # refused, each of its own kind
     "a norm with epsilon outside": lambda net, n, x, t: (

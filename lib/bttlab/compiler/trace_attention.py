@@ -39,9 +39,17 @@ def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:
     return (matrix if size == matrix.features else recorder._part(matrix, column, size)), heads, float(factor)
 
 
-def _scores(recorder: Recorder, result: Tensor, q: Any, k: Any) -> Scores:
+def _repeated(recorder: Recorder, x: Tensor, heads: torch.Size) -> Tensor:
+    """Return keys or values of one head as those of each head of the queries."""
+    if x.shape[:-2] == heads:
+        return x
+    with recorder:
+        return x.expand(*heads, *x.shape[-2:])
+
+
+def _scores(recorder: Recorder, result: Tensor, q: Tensor, k: Tensor) -> Scores:
     """Return the scores q k^T of heads; k is not yet transposed."""
-    (a, heads, factor), (b, others, its) = _heads(recorder, q), _heads(recorder, k)
+    (a, heads, factor), (b, others, its) = _heads(recorder, q), _heads(recorder, _repeated(recorder, k, q.shape[:-2]))
     if (heads, a.features) != (others, b.features):
         raise Refusal("attention of heads of other sizes", "as many heads and features of q, k and v")
     tokens = recorder.sequence_length
@@ -101,9 +109,9 @@ def _baddbmm(recorder: Recorder, call: Call) -> Value:
     return scores.masked(recorder.constant(mask) * beta) if beta else scores
 
 
-def _context(recorder: Recorder, result: Tensor, scores: Scores, v: Any) -> Elements:
+def _context(recorder: Recorder, result: Tensor, scores: Scores, v: Tensor) -> Elements:
     """Record softmax(scale q k^T + mask) v."""
-    values, heads, factor = _heads(recorder, v)
+    values, heads, factor = _heads(recorder, _repeated(recorder, v, result.shape[:-2]))
     if not scores.is_softmax or (heads, values.features) != (scores.heads, scores.q.features) or factor != 1:
         raise Refusal("attention without a softmax, or of heads of other sizes", "softmax(q k^T) v of as many heads")
     name = recorder.unique(recorder.name("attention"))
