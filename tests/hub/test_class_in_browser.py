@@ -70,7 +70,14 @@ function attack() {{
 SERVES = "c.ServerApp.extra_static_paths = [{folder!r}]\n"
 
 
-@pytest.fixture(scope="module", params=["separate", "open"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give every test the class whose students are kept apart, and the click an open one, too."""
+    if "hub" in metafunc.fixturenames:
+        kinds = ["separate", "open"] if metafunc.function is test_a_click_on_a_classmate_s_link else ["separate"]
+        metafunc.parametrize("hub", kinds, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def hub(request, short_airline) -> Iterator[SimpleNamespace]:
     """The hub of `make class`, on another port, with a certificate of an authority of its own; and an open one."""
     is_open = request.param == "open"
