@@ -135,19 +135,18 @@ class Builder:
         return at(f"buffer {engine}", M.OPERAND_BUFFER_DEPTH - self._over[engine])
 
     def emit(
-        self, unit: int, operation: int, what: str, loops: Sequence[Level], operands: dict[int, At], **fields
+        self, unit: int, operation: int, what: str, loops: Sequence[Level], operands: dict[int, At | None], **fields
     ) -> None:
-        """Append an instruction.
+        """Append an instruction; an operand that is None is left out.
 
         Raise `ProgramError` if the instruction needs too many accumulators, or an operand that has a bank already is
         out of reach.
         """
         label = (self.stage, self.layer, what)
-        instruction = Instruction(unit, operation, tuple(loops), operands, label, **fields)
-        used, count = (
-            instruction.most_accumulators if instruction.depth and instruction.accumulator_loop else 0,
-            M.ACCUMULATORS if unit <= ENGINE_1 else M.ROW_ACCUMULATORS,
-        )
+        given = {number: operand for number, operand in operands.items() if operand is not None}
+        instruction = Instruction(unit, operation, tuple(loops), given, label, **fields)
+        used = instruction.most_accumulators if instruction.depth and instruction.accumulator_loop else 0
+        count = M.ACCUMULATORS if unit <= ENGINE_1 else M.ROW_ACCUMULATORS
         if used > count:
             owner = f"engine {unit}" if unit <= ENGINE_1 else "the vector unit"
             raise DoesNotFit(
@@ -166,23 +165,9 @@ class Builder:
         `result` is in a bank, `buffered_result` in an operand buffer; either may be left out.
         """
         operands = {0: buffer, 2: scalars, 3: addend, 4: result, 5: buffered_result}
-        operands = {n: o for n, o in operands.items() if o is not None}
         self.emit(engine, EXPAND, what, loops, operands, count=count, **fields)
 
-    def reduce(
-        self,
-        engine,
-        what,
-        loops,
-        depth,
-        buffer,
-        stream,
-        result=None,
-        buffered_result=None,
-        addend=None,
-        count=ROWS,
-        **fields,
-    ) -> None:
+    def reduce(self, engine, what, loops, depth, buffer, stream, result, addend=None, count=ROWS, **fields) -> None:
         """Append REDUCE: result[r] = sum over depth and lanes of buffer[r] x stream.
 
         The loop of the depth has one more step, the fold. If the innermost loop has more sums than there are
@@ -193,15 +178,13 @@ class Builder:
             nest = list(loops)
             if first or size < max_of(last.active_bound):
                 nest[-1] = padded(last.name, bound_of_part(last.active_bound, first, size))
-                if (
-                    first and isinstance(last.active_bound, Register) and len(nest) < LEVELS
-                ):  # without such tokens the instruction has no step
+                if first and isinstance(last.active_bound, Register) and len(nest) < LEVELS:
+                    # without such tokens the instruction has no step
                     nest.insert(0, Level("part", bound_of_part(last.active_bound, first, 1)))
-            operands = {0: buffer, 1: stream, 3: addend, 4: result, 5: buffered_result}
-            operands = {n: o.at_step(last.name, first) for n, o in operands.items() if o is not None}
-            self.emit(
-                engine, REDUCE, what, nest, operands, count=count, depth=(depth,), accumulator_loop=depth, **fields
-            )
+            operands = {0: buffer, 1: stream, 3: addend, 4: result}
+            operands = {n: o and o.at_step(last.name, first) for n, o in operands.items()}
+            fields |= {"count": count, "depth": (depth,), "accumulator_loop": depth}
+            self.emit(engine, REDUCE, what, nest, operands, **fields)
 
     def accumulate(
         self,
@@ -253,21 +236,17 @@ class Builder:
                 DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, first_row), flags=flags
             )
             if bias is not None:
-                operands, row = (
-                    {0: accumulators, 4: at(bias.memory, bias.base + inner_sums * first, w=1)},
-                    ("one", rows.bound),
-                )
-                nest, checked = [Level("one", 1), width], flags | M.CHECK
+                operands = {0: accumulators, 4: bias.part(inner_sums * first, w=1)}
+                row, nest, checked = ("one", rows.bound), [Level("one", 1), width], flags | M.CHECK
                 self.emit(DRAIN_0 + engine, 0, "d b", nest, operands, row=row, flags=checked)
 
     def vector(
         self, operation, what, loops, a=None, b=None, c=None, r0=None, r1=None, rows=None, function=None, **fields
     ):
         """Append a row operation; `rows` is its first row of statistics, `function` the number of its function F."""
-        operands = {0: a, 1: b, 2: c, 3: r0, 4: r1}
-        operands = {n: o for n, o in operands.items() if o is not None}
-        if rows is not None or function is not None:
-            operands[5] = At(f"statistic {function or 0}", rows or 0)
+        has_rows = rows is not None or function is not None
+        statistics = At(f"statistic {function or 0}", rows or 0) if has_rows else None
+        operands = {0: a, 1: b, 2: c, 3: r0, 4: r1, 5: statistics}
         self.emit(VECTOR, operation, what, loops, operands, **fields)
 
     def columns(self, what, loops, a, b=None, r0=None, r1=None, check=False) -> None:
@@ -291,8 +270,6 @@ class Builder:
         buffered_result=None,
         row=None,
         out=None,
-        active=None,
-        out_count=None,
         gate=None,
     ) -> None:
         """Append a shuffle: permute the elements of each block of vectors.
@@ -302,7 +279,6 @@ class Builder:
         buffer. Their strides are named "block", and "x", "y" after the loops of a block.
         `row`: row level and row base of `buffered_result`.
         `out`: numbers of x and y whose product is the vectors out; by default y counts them all.
-        `active`, `out_count`: vectors in, and vectors out; by default as many as the permutation takes.
         `gate`: 0 or 1; with 0 the instruction has no step.
         """
         permutation = np.asarray(permutation)
@@ -310,28 +286,19 @@ class Builder:
         vectors_out = len(permutation)
         base = self._entries(permutation, vectors_in)
         if out is None:
-            loops = [Level("y", max(vectors_in, vectors_out), vectors_in if active is None else active)]
             count, x_in = vectors_out, 0
+            loops = [Level("x", 1), Level("y", max(vectors_in, vectors_out), vectors_in)]
         else:
-            x, y = out
-            x_active, y_in = (x, vectors_in // x) if vectors_in % x == 0 else (1, vectors_in)
-            loops = [Level("x", x, x_active), Level("y", max(y, y_in), y_in if active is None else active)]
-            count, x_in = y, y_in
-        loops = [Level("gate", 1 if gate is None else gate), *([] if out else [Level("x", 1)]), *loops]
-        loops = [Level("block", blocks + 1), *loops]  # level 0 counts blocks
-        entry_out = {"y": 1} | ({"x": count} if out is not None else {})
-        operands = {
-            0: At("", base, {"y": 1} | ({"x": x_in} if out is not None else {})),
-            1: source,
-            2: At("", base, entry_out),
-        }
-        for number, operand in ((4, result), (5, buffered_result)):
-            if operand is not None:  # while block b is read, block b - 1 is written
-                operands[number] = operand.at_step("block", -1)
+            x, count = out
+            x_active, x_in = (x, vectors_in // x) if vectors_in % x == 0 else (1, vectors_in)
+            loops = [Level("x", x, x_active), Level("y", max(count, x_in), x_in)]
+        loops = [Level("block", blocks + 1), Level("gate", 1 if gate is None else gate), *loops]
+        entries = (At("", base, {"y": 1} | ({} if out is None else {"x": along_x})) for along_x in (x_in, count))
+        # While block b is read, block b - 1 is written.
+        results = (operand and operand.at_step("block", -1) for operand in (result, buffered_result))
+        operands = dict(zip((0, 2, 1, 4, 5), (*entries, source, *results), strict=True))
         if row is not None and row[0] == "block":
             row = ("block", row[1] - 1)
-        if out_count is not None:
-            count = out_count
         self.emit(SHUFFLE, 0, what, loops, operands, count=count, row=row)
 
     def _entries(self, permutation: np.ndarray, vectors_in: int) -> int:

@@ -48,8 +48,8 @@ class Candidate(NamedTuple):
     steps: float  # steps of the engine, and of loading B
     delay: float  # cycles for which the product waits for permutations of its operands
     # Operands. `accumulate` streams B from a bank; the others read it from the operand buffer.
-    a: tuple[Tensor, Arrangement]
-    b: tuple[Tensor, Arrangement]
+    a: tuple[str, Arrangement]
+    b: tuple[str, Arrangement]
     contracted: Sequence[str]  # the function's argument `k`; for `accumulate`, its argument `m`
     result: Arrangement  # arrangement of C
 
@@ -109,15 +109,10 @@ class Candidates:
         if key not in self._cache:  # layers of the same shape look up the same keys
             pairs = (left, right), (right, left)
             self._cache[key] = [candidate for a, b in pairs for candidate in self._candidates(result, a, b)]
-        candidates = [
-            candidate._replace(
-                a=(self.tensors[candidate.a[0].name], candidate.a[1]),
-                b=(self.tensors[candidate.b[0].name], candidate.b[1]),
-            )
-            for candidate in self._cache[key]
-        ]
         result_cost = result_cost or (lambda candidate: self._permute_cost(result, candidate.result))
-        costs = [(candidate.steps + candidate.delay + result_cost(candidate), candidate) for candidate in candidates]
+        costs = [
+            (candidate.steps + candidate.delay + result_cost(candidate), candidate) for candidate in self._cache[key]
+        ]
         return [candidate for cost, candidate in sorted(costs, key=lambda pair: pair[0]) if cost < math.inf]
 
     def _state(self, name: str) -> tuple:
@@ -154,7 +149,7 @@ class Candidates:
                     in_buffer = Arrangement((ks[-1], *ks[:-1], *order), lanes)
                     steps = expand_steps(sizes, ks, to) + self._buffer_cost(b, in_buffer)
                     delay = permute_cost + (elements(sizes, ks[:-1]) - 1) * PERMUTE_CYCLES
-                    yield Candidate(expand, steps, delay, (a, arrangement), (b, in_buffer), ks, to)
+                    yield Candidate(expand, steps, delay, (a.name, arrangement), (b.name, in_buffer), ks, to)
             # REDUCE: the last of n counts rows
             for last in sorted(n) if not a.is_parameter else ():
                 fixed = sorted(n - {last})
@@ -162,7 +157,7 @@ class Candidates:
                     to = self._outer(result, (*ms, *fixed), (last,), 1)
                     in_buffer = Arrangement((last, *fixed, *ks), arrangement.lanes)
                     steps = reduce_steps(sizes, ms, in_buffer, fixed) + self._buffer_cost(b, in_buffer)
-                    yield Candidate(reduce, steps, permute_cost, (a, arrangement), (b, in_buffer), ks, to)
+                    yield Candidate(reduce, steps, permute_cost, (a.name, arrangement), (b.name, in_buffer), ks, to)
 
     def _outer(self, result: str, outer: Sequence[str], packed: Sequence[str], lanes: int) -> Arrangement:
         """Return an arrangement with the outer indices in the order of the result's target, or of its preference."""
@@ -186,7 +181,7 @@ class Candidates:
                 rows = elements(sizes, scalars.packed)
                 steps = accumulate_steps(sizes, k, runs, min(vectors, M.ACCUMULATORS), rows)
                 to = Arrangement((*ms, *ns), stream.lanes)
-                yield Candidate(accumulate, steps, cost_a + cost_b, (a, scalars), (b, stream), ms, to)
+                yield Candidate(accumulate, steps, cost_a + cost_b, (a.name, scalars), (b.name, stream), ms, to)
 
     def _direct_operands(self, tensor: Tensor, arrangement: Arrangement) -> Iterator[tuple]:
         """Yield the operands from which EXPAND writes a product of cores directly into the operand buffer.

@@ -134,8 +134,10 @@ class Contraction(Candidates):
                 f"'{_text(tensor.product)}': no engine can compute it: an engine has {ROWS} rows, and neither operand "
                 "has an index for them"
             )
-        b = self.arranged(*candidate.b) if candidate.function is accumulate else self.buffered(*candidate.b)
-        a = self.arranged(*candidate.a)
+        (left, of_left), (right, of_right) = candidate.a, candidate.b
+        place_right = self.arranged if candidate.function is accumulate else self.buffered
+        b = place_right(self.tensors[right], of_right)
+        a = self.arranged(self.tensors[left], of_left)
         if is_final := self.matches_target(candidate, tensor.name):
             c = replace(self.targets[tensor.name], arrangement=candidate.result)
         else:

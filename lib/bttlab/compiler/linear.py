@@ -396,8 +396,8 @@ class LinearLayers:
         of_dy = s.tensors["dy"].stored[0].arrangement if "dy" in s.tensors else None
 
         def is_direct(candidate: Candidate) -> bool:
-            b, arrangement = candidate.b
-            return candidate.function is accumulate and b.name == "dy" and arrangement in of_dy.views(s.sizes)
+            name, arrangement = candidate.b
+            return candidate.function is accumulate and name == "dy" and arrangement in of_dy.views(s.sizes)
 
         is_whole = bias is not None and layer.has_one and set(product[1:]) == {layer.z, "dy"}
         if is_whole and s.cheapest(product, is_direct):
