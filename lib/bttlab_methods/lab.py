@@ -18,7 +18,7 @@ from bttlab.lab.dashboard_runs import EVALUATIONS, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.energy_meters import torch_meter
 from bttlab.lab.explorer import button, control, row
-from bttlab.lab.picture import FIGURE_CLASS, describe, hidden
+from bttlab.lab.picture import FIGURE_CLASS, alert, describe, hidden
 from bttlab.lab.workload import Workload
 from bttlab.model import predict_in_batches
 from bttlab.util.errors import BttlabError
@@ -226,7 +226,7 @@ class MethodsLab:
             combination = parse(self._text.value)
             method_target(self._text.value, self._workload)
         except BttlabError as error:
-            self._message.value = f"<span role='alert'><b>{escape(str(error))}</b></span>"
+            self._message.value = alert(str(error))
             self._train.disabled = True
             return False
         said = "; ".join(

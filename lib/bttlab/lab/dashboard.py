@@ -380,7 +380,7 @@ class Dashboard:
         good = getattr(run, "good", None)
         back = f"with the last good parameters, those after {good:,} samples" if good else "from there"
         below = f"Set the learning rate's slider below {run.fault.learning_rate:g}: then Continue goes on {back}"
-        return f"{run.error}. {below}. Start begins anew"
+        return f"{run.error.partition(';')[0]}. {below}. Start begins anew"
 
     def _state(self) -> tuple[int, str]:
         return len(self.runs), self._last.state if self._last else ""

@@ -84,7 +84,7 @@ def tile(number: str, name: str, what: str) -> str:
 
 def alert(message: str) -> str:
     """Return a message as HTML that screen readers read out at once; nothing for an empty one."""
-    return f"<span role='alert'><b>{escape(message)}</b></span>" if message else ""
+    return f"<div role='alert' style='line-height:1.35'><b>{escape(message)}</b></div>" if message else ""
 
 
 def describe(*figures: Figure) -> str:
