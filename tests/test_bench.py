@@ -65,14 +65,15 @@ def test_the_peer_layer_is_a_linear_one_of_the_same_start(implementation):
     assert weight.std().item() == pytest.approx((2 / 1536) ** 0.5, rel=0.2)
 
 
-def test_memory_has_the_chip_and_pytorch_and_says_that_no_gpu_is_recorded(tmp_path):
+def test_memory_has_the_chip_pytorch_and_the_recorded_gpu():
     result = memory.measure("airline", encoders=(2,), records=ROOT / "data" / "baselines")
-    rows = check(result, memory, rows=5)
+    rows = check(result, memory, rows=6)
     peaks = {row["contender"]: row["peak"] for row in rows}
     # SGD at batch 1: no more is kept than parameters, gradients and what one utterance needs
     assert 2 * 36_717_120 < peaks["PyTorch dense"] < 3 * 36_717_120
     assert peaks["PyTorch BTT"] < peaks["PyTorch right to left"] < peaks["PyTorch dense"]
-    assert result.notes == [memory.NO_GPU]
+    # its process holds workspaces of cuBLAS beside the tensors
+    assert peaks["PyTorch dense on NVIDIA H100 80GB HBM3"] > 1.5 * peaks["PyTorch dense"] and not result.notes
 
 
 def test_a_run_writes_record_page_and_figure_and_keeps_the_others(tmp_path):

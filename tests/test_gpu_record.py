@@ -10,11 +10,15 @@ import gpu_record
 import numpy as np
 import pytest
 import torch
-from card_pages import measured
+from card_pages import BASELINES, TYPICAL, measured, samples_of
 
 from bttlab.baseline import load_records
 from bttlab.baseline.energy import find_meter
+from bttlab.baseline.gpus import find_gpu
+from bttlab.baseline.run import FORMATS
+from bttlab.estimate.gpu import batch_figures
 from bttlab.lab import RecordedRun
+from bttlab.model import ModelConfig
 from bttlab_cost import others
 
 
@@ -38,10 +42,22 @@ def test_a_dry_run_writes_every_setting(written):
 def test_the_page_on_energy_takes_the_records(written):
     records = load_records(written / "baselines")
     lines = measured(written / "baselines", "cpu").splitlines()[2:]
-    assert len(lines) == len(records) and measured(written / "baselines").startswith("No GPU")
+    assert len(lines) == len(records) / 2 and measured(written / "baselines").startswith("No GPU")
     (record,) = (one for one in records if (one.batch, one.format, one.machine.precision) == (16, "tt", "highest"))
-    (line,) = (line for line in lines if "| 1-ENC, tt | 16 | FP32 | eager |" in line)
-    assert f"| {1e3 * record.measurement.median.value / 16:.3f} |" in line
+    (line,) = (line for line in lines if ", tt, 16 | eager |" in line)
+    assert f"| {1e3 * record.measurement.median.value / 16:.3g} |" in line
+
+
+def test_the_modelled_energy_of_an_h100_holds_what_was_measured():
+    """The records of batches of 16 had no part in the model's constants."""
+    records = [one for one in load_records(BASELINES) if one.machine.kind == "cuda" and one.config["encoders"] == 2]
+    shown = [one for one in records if one.machine.precision == "highest"]
+    assert {(one.format, one.batch) for one in shown} == set(itertools.product(FORMATS, (1, 16)))
+    for record in shown:
+        gpu, samples = find_gpu(record.machine.name), samples_of(TYPICAL)[: record.batch]
+        for mode, done in record.modes.items():
+            _, (low, _, high) = batch_figures(gpu, record.format, mode, ModelConfig(), samples)
+            assert low < done.energy.per_step.value / record.batch < high, (record.label_of(mode), low, high)
 
 
 def test_the_dashboard_takes_the_records(written):

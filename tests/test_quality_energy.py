@@ -6,7 +6,7 @@ import pytest
 import tiny_baseline
 from bttlab.baseline.gpus import find_gpu
 from bttlab.estimate.card import estimate
-from bttlab.estimate.gpu import joules_per_sample, model_step
+from bttlab.estimate.gpu import batch_figures, model_step
 from bttlab.lab import energy_to_quality
 from bttlab.lab.comparison import TARGETS
 from bttlab.model import ModelConfig
@@ -24,14 +24,16 @@ def alike():
 @pytest.mark.parametrize("format", ["dense", "btt"])
 def test_a_batch_of_one_is_a_step(alike, format):
     """Two ways to write down the same step: the kernels are nearly the same."""
-    one = joules_per_sample(GPU, format, "graphs", ModelConfig(), alike[:1])
-    np.testing.assert_allclose(one, model_step(GPU, format, "graphs", ModelConfig(), alike[:1]).joules, rtol=0.12)
+    seconds, joules = batch_figures(GPU, format, "graphs", ModelConfig(), alike[:1])
+    step = model_step(GPU, format, "graphs", ModelConfig(), alike[:1])
+    np.testing.assert_allclose(joules, step.joules, rtol=0.12)
+    np.testing.assert_allclose(seconds, step.seconds, rtol=0.12)
 
 
 def test_a_batch_shares_launches_and_adamw_adds_some(alike):
-    one, many = (joules_per_sample(GPU, "dense", "eager", ModelConfig(), alike[:n], "adamw")[1] for n in (1, 16))
+    one, many = (batch_figures(GPU, "dense", "eager", ModelConfig(), alike[:n], "adamw")[1][1] for n in (1, 16))
     assert one / 16 < many < one / 4
-    assert one > joules_per_sample(GPU, "dense", "eager", ModelConfig(), alike[:1], "sgd")[1]
+    assert one > batch_figures(GPU, "dense", "eager", ModelConfig(), alike[:1], "sgd")[1][1]
 
 
 def test_joules_are_samples_times_joules_a_sample(alike):

@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
-from typing import Any
 
 import numpy as np
 from pages import BENCHMARKS, filled
 
-from bttlab.baseline import load_records
-from bttlab.baseline.gpus import find_gpu
+from bttlab.baseline import Record, load_records
+from bttlab.baseline.gpus import GpuError, find_gpu
 from bttlab.data import Samples
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
 from bttlab.estimate.constants import read_data
 from bttlab.estimate.counts import SHOWN_UNITS, STAGES
-from bttlab.estimate.gpu import model_step
+from bttlab.estimate.gpu import batch_figures, model_step
 from bttlab.estimate.memory import GROUPS
 from bttlab.estimate.recorded import RECORD, RESOURCES
 from bttlab.estimate.synthesis import IN_LUTS, LEVEL_NS, synthesised, with_amd_cores, with_own_cores
@@ -38,6 +37,7 @@ GPU = "RTX-3090"
 BASELINES = ROOT / "data" / "baselines"
 WIDTH = 130  # of a line of prose
 BATCH = 16  # the largest in the records
+TYPICAL = 13  # tokens of an utterance of ATIS, about the mean
 SHOWN_LUTS = 5000  # modules with fewer are only in data/u50/synthesis.json
 CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
 
@@ -71,7 +71,7 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
 def write(folder: Path) -> None:
     lengths = {int(tokens): count for tokens, count in read_data("atis_lengths")["utterances_by_tokens"].items()}
     mean = sum(tokens * count for tokens, count in lengths.items()) / sum(lengths.values())
-    alike = _samples_of(min(lengths, key=lambda tokens: abs(tokens - mean)))
+    alike = samples_of(min(lengths, key=lambda tokens: abs(tokens - mean)))
     steps = json.loads((folder / "docs" / BENCHMARKS).read_text(encoding="utf-8"))["benchmarks"]["step"]["rows"]
     core = next(row for row in steps if (row["threads"], row["contender"]) == (1, "emulated U50"))
     texts = tables(lengths, alike, core["time"]["median"] / 1e3)
@@ -80,7 +80,7 @@ def write(folder: Path) -> None:
         write_file(folder / page, filled(text, {name: texts[name] for name in names}, page))
 
 
-def _samples_of(length: int) -> Samples:
+def samples_of(length: int) -> Samples:
     """Return a batch of samples of a length: a step's time depends on nothing else."""
     words = np.zeros((BATCH, ModelConfig().sequence_length), np.int32)
     return Samples(words, np.full(BATCH, length, np.int32), words[:, 0], words)
@@ -199,27 +199,35 @@ def _energy(estimates: Sequence[Estimate], core_seconds: float) -> str:
 
 
 def measured(folder: Path, kind: str = "cuda") -> str:
-    """Return the table of training on GPUs that was recorded, as tools/gpu_record.py writes it."""
-    rows = []
-    for record in load_records(folder):
-        if record.machine.kind == kind:
-            row = {"machine": record.machine.name, "encoders": record.config["encoders"], "format": record.format}
-            row |= {"batch": record.batch, "precision": record.machine.precision}
-            for mode, found in record.to_dict()["modes"].items():
-                figures = {"seconds": found["median"], "joules_over_idle": found["energy"]["per_step_over_idle"]}
-                rows.append(row | {"mode": mode, "device": found["device"]} | figures)
-    if not rows:
+    """Return the table of FP32 training on GPUs as recorded, of the smallest model, beside the model of the step."""
+    records = [one for one in load_records(folder) if (one.machine.kind, one.machine.precision) == (kind, "highest")]
+    if not records:
         return "No GPU has been measured here. `tools/gpu_record.py` records one in eight minutes.\n"
-    headers = ["GPU", "model", "batch", "precision", "mode", "ms per sample", "J per sample over idle", "MB in use"]
-    return _markdown(headers, sorted(_measured(row) for row in rows))
+    least = min(record.config["encoders"] for record in records)
+    shown = [record for record in records if record.config["encoders"] == least]
+    headers = ["GPU, training, batch", "mode", "ms per sample", "modelled", "mJ per sample", "modelled"]
+    return _markdown(headers, [_measured(record, mode) for record in shown for mode in record.modes])
 
 
-def _measured(row: Mapping[str, Any]) -> list[str]:
-    precision = "FP32" if row["precision"] == "highest" else "TF32"
-    names = [row["machine"], f"{row['encoders']}-ENC, {row['format']}", str(row["batch"]), precision, row["mode"]]
-    scales = {"seconds": 1e3 / row["batch"], "joules_over_idle": 1 / row["batch"], "device": 1e-6}
-    figures = [(row[name]["value"], scale) for name, scale in scales.items()]
-    return names + ["" if value is None else f"{value * scale:,.3f}" for value, scale in figures]
+def _measured(record: Record, mode: str) -> list[str]:
+    done = record.modes[mode]
+    texts = [
+        "" if each.value is None else _milli(each.value / record.batch) for each in (done.median, done.energy.per_step)
+    ]
+    try:
+        gpu = find_gpu(record.machine.name)
+    except GpuError:
+        modelled = ["", ""]
+    else:
+        config, samples = ModelConfig.from_dict(record.config), samples_of(TYPICAL)[: record.batch]
+        bands = batch_figures(gpu, record.format, mode, config, samples)
+        modelled = ["{1} ({0} to {2})".format(*map(_milli, band)) for band in bands]
+    name = f"{record.machine.name}, {record.format}, {record.batch}"
+    return [name, mode, texts[0], modelled[0], texts[1], modelled[1]]
+
+
+def _milli(value: float) -> str:
+    return f"{1e3 * value:,.0f}" if value >= 0.1 else f"{1e3 * value:.3g}"
 
 
 def _ratios(sample: Samples) -> str:

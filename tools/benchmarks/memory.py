@@ -70,11 +70,11 @@ def _recorded(folder: Path) -> list[dict[str, Any]]:
     return [
         {
             "encoders": record.config["encoders"],
-            "contender": f"{NAMES[record.format]} on {record.machine.name}{record.setting}",
-            "peak": int(record.modes[record.best].allocated.value),
+            "contender": f"{NAMES[record.format]} on {record.machine.name}",
+            "peak": int(record.measurement.allocated.value),
         }
         for record in records
-        if record.machine.kind == "cuda"
+        if record.machine.kind == "cuda" and not record.setting and record.measurement.allocated.value is not None
     ]
 
 

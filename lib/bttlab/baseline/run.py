@@ -316,9 +316,10 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
 
 
 def _release(device: torch.device) -> None:
-    """Give back what ran before on the device, and forget its peaks."""
+    """Give back what ran before on the device, cuBLAS's workspaces of each stream too, and forget its peaks."""
     if device.type == "cuda":
         gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 

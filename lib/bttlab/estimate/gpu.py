@@ -26,19 +26,23 @@ from bttlab.data import Corpus, Samples, Vocabulary, encode
 from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, batch_losses
 from bttlab.util.places import ROOT
 
-MODEL_VERSION = "gpu-3"
+MODEL_VERSION = "gpu-4"
 CALIBRATION = ROOT / "data" / "cost" / "gpu_model.json"
 COUNTED = ROOT / "data" / "gpu_kernels.json"  # of the paper's smallest model, written by tools/gpu_kernels.py
-# Seconds a kernel takes at least. Eager: the host's launch, as fitted to the runs that other projects published; the
-# ends are the fits without one of them (docs/cost.md). In a CUDA graph some microseconds: a kernel of 2.9 µs was
-# published to take 3.4 there (NVIDIA's "Getting Started with CUDA Graphs", 2019); the band is an engineering estimate.
-LAUNCH = {"eager": (11.5e-6, None, 24.5e-6), "graphs": (1.5e-6, 3.0e-6, 6e-6)}
-# Power with clocks up, as a share of the board's limit over idle, for GPUs without published readings of it; and what
-# kernels add for the part of the time that they run, as a share of the rest. Engineering estimates: kernels of some
-# microseconds fill few processors.
+# Seconds a kernel takes at least. Eager: the host's launch, as fitted to the runs that other projects published, and
+# the least of the fits without one of them (docs/cost.md); the high end was measured beside an H100. In a CUDA graph:
+# 3.4 µs were published for a kernel of 2.9 (NVIDIA's "Getting Started with CUDA Graphs", 2019); the middle and the high
+# end are the median and the most of the H100's records at batch 1 (data/baselines).
+LAUNCH = {"eager": (11.5e-6, None, 46e-6), "graphs": (3.4e-6, 6e-6, 8.5e-6)}
+# Power with clocks up, as a share of the board's limit over idle, without readings of it; engineering estimates.
 AWAKE_POWER = (0.08, 0.15, 0.25)
-BUSY_POWER = (0.10, 0.25, 0.45)
-CONTEXT = (300e6, 450e6, 650e6)  # bytes of context and kernels' code in a PyTorch process; engineering estimate
+# What kernels add, as a share of the rest up to the limit: a little while any runs (the H100's records at batch 1), and
+# the share of the time in which arithmetic or memory works at its fitted rate. The band, a factor of two, is an
+# engineering estimate.
+RESIDENT = 0.02
+KERNELS_POWER = (0.5, 1.0, 2.0)
+# Bytes of context and kernels' code in a PyTorch process: engineering estimates, but for the high end, an H100's.
+CONTEXT = (300e6, 450e6, 820e6)
 SEGMENT = 2 * 2**20  # bytes that the caching allocator takes at a time, at least
 WORKSPACE = 8 * 2**20  # bytes of cuBLAS's scratch, PyTorch's default for GPUs before Hopper, whose is 32 MiB
 HOPPER_WORKSPACE = 32 * 2**20
@@ -161,12 +165,13 @@ def _time_and_power(
     floors = [_fitted()["launch"] if floor is None else floor for floor in LAUNCH[mode]]
     seconds = tuple(sum(_seconds(kernel, floor, gpu) for kernel in kernels) for floor in floors)
     # The device itself is busy as long as in a graph, however kernels are launched.
-    working = sum(_seconds(kernel, LAUNCH["graphs"][1], gpu) for kernel in kernels)
-    busy = min(1.0, working / seconds[1])
+    running = sum(_seconds(kernel, LAUNCH["graphs"][1], gpu) for kernel in kernels)
+    working = sum(max(_works(kernel, gpu)) for kernel in kernels)
+    share = RESIDENT * min(1.0, running / seconds[1]) + working / seconds[1]
     over = gpu.board_w - gpu.idle_w
-    awake = gpu.awake_w or [gpu.idle_w + share * over for share in AWAKE_POWER]
-    powers = zip(awake, BUSY_POWER, strict=True)
-    return seconds, tuple(watts + share * busy * (gpu.board_w - watts) for watts, share in powers)
+    awake = gpu.awake_w or [gpu.idle_w + part * over for part in AWAKE_POWER]
+    powers = zip(awake, KERNELS_POWER, strict=True)
+    return seconds, tuple(watts + min(1.0, factor * share) * (gpu.board_w - watts) for watts, factor in powers)
 
 
 class BatchTask(Task):
@@ -193,10 +198,10 @@ class BatchTask(Task):
         self._rule.step()
 
 
-def joules_per_sample(
+def batch_figures(
     gpu: Gpu, format: str, mode: str, config: ModelConfig, samples: Samples, optimizer: str = "sgd"
-) -> tuple[float, float, float]:
-    """Model the energy of a sample, low, middle and high, of training on `samples` of equal length in one step.
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Model seconds and joules of a sample, low, middle and high, of training on samples of equal length in one step.
 
     Other parameters are those of `model_step`, and of `BatchTask`.
     """
@@ -204,14 +209,19 @@ def joules_per_sample(
     task = BatchTask(config, flow or "bidirectional", samples, optimizer)
     with torch.random.fork_rng(devices=[]):
         seconds, watts = _time_and_power(count_kernels(task), gpu, mode)
-    return tuple(time * power / len(samples) for time, power in zip(seconds, watts, strict=True))
+    times = tuple(time / len(samples) for time in seconds)
+    return times, tuple(time * power for time, power in zip(times, watts, strict=True))
+
+
+def _works(kernel: Kernel, gpu: Gpu) -> tuple[float, float]:
+    """Return the seconds of a kernel's arithmetic and of its memory, at the fitted shares of the peaks."""
+    arithmetic = kernel.flops / (_fitted()["arithmetic"] * gpu.peak("fp32"))
+    return arithmetic, kernel.moved / (_fitted()["bandwidth"] * 1e9 * gpu.bandwidth_gb_s)
 
 
 def _seconds(kernel: Kernel, floor: float, gpu: Gpu) -> float:
     """Return the seconds of a kernel, of whose launches each takes at least `floor`."""
-    arithmetic = kernel.flops / (_fitted()["arithmetic"] * gpu.peak("fp32"))
-    memory = kernel.moved / (_fitted()["bandwidth"] * 1e9 * gpu.bandwidth_gb_s)
-    return float(overlapped(arithmetic, memory, kernel.launches * floor))
+    return float(overlapped(*_works(kernel, gpu), kernel.launches * floor))
 
 
 @cache

@@ -16,7 +16,7 @@ from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import Estimate, estimate
 from bttlab.estimate.constants import MODEL_VERSION, read_data
 from bttlab.estimate.geometry import capacity_bits
-from bttlab.estimate.gpu import joules_per_sample, model_step
+from bttlab.estimate.gpu import batch_figures, model_step
 from bttlab.lab.charts import (
     NUMBERS,
     PALETTE,
@@ -304,7 +304,7 @@ def energy_to_quality(gpu: Gpu, samples: Samples, target: float = TARGETS[-1]) -
             found.append(EnergyToQuality("U50", kind, "", *common, (card.low, card.value, card.high)))
         for mode in ("eager", "graphs"):
             baseline = "btt" if kind == "tensor" else kind
-            joules = joules_per_sample(gpu, baseline, mode, ModelConfig(), samples[:batch], optimizer)
+            _, joules = batch_figures(gpu, baseline, mode, ModelConfig(), samples[:batch], optimizer)
             found.append(EnergyToQuality(gpu.gpu, kind, mode, *common, joules))
     return found
 
