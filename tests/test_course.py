@@ -151,11 +151,3 @@ def test_a_course_that_is_there_stays(tmp_path, capsys):
     assert main(["course", str(folder)]) == 0
     assert f"kept {folder / files[0]}" in capsys.readouterr().out and (folder / files[0]).read_text() == "mine"
     assert (folder / files[1]).is_file()
-
-
-def test_links_lead_to_assignments(tmp_path):
-    make_course(tmp_path)
-    for name in NAMES:
-        text = (tmp_path / "source" / name / f"{name}.ipynb").read_text(encoding="utf-8")
-        for link in re.findall(r"\]\(([^):#]+\.ipynb)\)", text):
-            assert (tmp_path / "source" / name / link).is_file(), link

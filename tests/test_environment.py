@@ -153,17 +153,6 @@ def test_one_line_says_why_there_is_no_python(pythons, here, why):
     assert f"needs Python 3.12 or 3.11 or 3.10, and {why}: make … PYTHON=PATH takes another" in done.stderr
 
 
-def test_a_python_that_is_asked_for_is_the_only_one(pythons, tmp_path):
-    path = pythons("python3.12=3.12", "old=3.8")
-    assert "this is 3.8" in _find("old", path=path).stderr
-    assert "gone does not start" in _find("gone", path=path).stderr
-    versions = tmp_path / ".pyenv" / "versions" / "3.10.9" / "bin"
-    versions.mkdir(parents=True)
-    (versions / "python").symlink_to(sys.executable)
-    asked = f"3.{sys.version_info[1]}"
-    assert _find("", "3.10", path=path, home=str(tmp_path)).returncode == (0 if asked == "3.10" else 2)
-
-
 @pytest.mark.parametrize(
     ("options", "packages"), [((), {"binutils"}), (("--long",), {"binutils", "chromium", "clang-16", "npm"})]
 )

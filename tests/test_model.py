@@ -219,13 +219,3 @@ def test_layers_have_ranks_of_their_own():
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert {name: p.shape for name, p in Transformer(config).named_parameters()} == shapes
     assert "ranks" not in ModelConfig().to_dict()
-
-
-def test_another_hidden_size_brings_its_modes():
-    assert ModelConfig().with_hidden_size(768) == ModelConfig()
-    config = ModelConfig(heads=4).with_hidden_size(256)
-    assert (config.linear_out_modes, config.linear_in_modes) == ((8, 8, 4), (4, 8, 8))
-    # The last two columns' modes, and two at each end, fill words.
-    odd = replace(ModelConfig(), heads=1).with_hidden_size(960)
-    assert (odd.linear_out_modes, odd.linear_in_modes) == ((12, 8, 10), (10, 8, 12))
-    assert odd.embedding_column_modes == (12, 8, 10)

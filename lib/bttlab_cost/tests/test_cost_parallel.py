@@ -92,9 +92,7 @@ def test_on_the_command_line(capsys):
         ({"--gpus": "0"}, "--gpus is 0: several GPUs are 2"),
         ({"--parallel": "magic"}, "--parallel 'magic': choose ddp, zero1"),
         ({"--link": "string"}, "--link 'string' is none of NVLink-3"),
-        ({"--gpus": "7", "--parallel": "tensor"}, "must divide the 32 heads"),
         ({"--gpus": None, "--parallel": "ddp"}, "give their number with --gpus"),
-        ({"--gpu": None}, "name it with --gpu"),
         ({"--model": "llama-2-7b,method=qlora", "--parallel": "tensor"}, "weights in four bits are not split"),
     ],
 )
