@@ -20,10 +20,11 @@ from bttlab.compiler.timing import time_program
 from bttlab.compiler.trace import trace
 from bttlab.data import Vocabulary, load_corpus
 from bttlab.estimate.card import estimate
-from bttlab.lab import Design, Teach, Workload, check, chip_bytes, grade
+from bttlab.lab import Design, Teach, Workload, check, chip_bytes, engine_products, grade
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.teaching.exercises import EXERCISES, NotRight, flows, show_points
 from bttlab.teaching.exercises.check import Verdict
+from bttlab.teaching.exercises.design import _scheduled
 from bttlab.tensor import TTLinear
 from bttlab_cost import exercises as exercises_07
 from bttlab_cost.estimate import Estimator
@@ -69,6 +70,18 @@ def seconds(trainer, sample):
 
 def peak(lives):
     return max(sum(size for size, made, freed in lives if made <= step < freed) for _, step, _ in lives)
+
+
+def on_one_engine(products):
+    start, found = 0, {}
+    for result, (cycles, _) in products.items():
+        found[result] = 0, start
+        start += cycles
+    return found
+
+
+def without_waiting(products):
+    return {result: (k % 2, 0) for k, result in enumerate(products)}
 
 
 class Objects:
@@ -315,6 +328,9 @@ def test_05(objects):
     three = SimpleNamespace(**{**vars(spec), "vary": {**spec.vary, "seed": [0, 1, 2]}})
     _try("05.4", (spec, [1, 2]), [mine], [*wrong, spec, three, "spec", None])
     assert "no finished trial" in _judge("05.4", mine, spec, [])
+    wrong = [on_one_engine, without_waiting, lambda products: {}, lambda products: None, "schedule", None]
+    _try("05.5", (), [_scheduled], [*wrong, lambda products: {r: (2, s) for r, (_, s) in _scheduled(products).items()}])
+    assert not _judge("05.5", _scheduled) and len(engine_products("reconstruct", 3)) == 6
 
 
 def test_06(objects):

@@ -5,6 +5,7 @@ Those of notebooks 06 and 07 are in `bttlab_methods.exercises` and `bttlab_cost.
 
 from bttlab.teaching.exercises import compression, design, flows, memory, own_model, start, training
 from bttlab.teaching.exercises.check import EXERCISES, NotRight, check, grade, show_points
+from bttlab.teaching.exercises.design import engine_products
 
 __all__ = [
     "EXERCISES",
@@ -12,6 +13,7 @@ __all__ = [
     "check",
     "compression",
     "design",
+    "engine_products",
     "flows",
     "grade",
     "memory",

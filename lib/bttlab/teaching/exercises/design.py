@@ -1,15 +1,38 @@
 """Exercises of notebook 05."""
 
+import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from math import ceil
 from typing import Any
 
 from bttlab.estimate.card import CLOCK_MHZ
 from bttlab.lab.design import Design
-from bttlab.teaching.exercises.answers import require_number
+from bttlab.teaching.exercises.answers import MODES, RANK, called, require_number
 from bttlab.teaching.exercises.check import exercise, require
+from bttlab.tensor import flow_cost
 from bttlab.util.errors import BttlabError
+
+LANES = 256  # multipliers of an engine
+Products = Mapping[str, tuple[int, Sequence[str]]]  # result -> (cycles, what it multiplies)
+
+
+def engine_products(flow: str, tokens: int) -> Products:
+    """Return a 768 x 768 layer's forward products and the cycles of each on an engine that is never idle.
+
+    Parameters
+    ----------
+    flow : str
+        One of `bttlab.tensor.FLOWS`.
+    Returns
+    -------
+    mapping of str to (int, sequence of str)
+        Of each result, in an order in which they can be computed: cycles, and the tensors that it multiplies.
+    """
+    steps = flow_cost(flow, tokens, *MODES, RANK).forward.steps
+    names = (re.findall(r"\w+", step.name) for step in steps)
+    return {result: (ceil(step.macs / LANES), reads) for (result, *reads), step in zip(names, steps, strict=True)}
 
 
 @exercise("05.1", "{c: Design(clock_mhz=c).estimate(LENGTHS).energy_per_epoch.value for c in range(50, 201, 50)}")
@@ -76,3 +99,57 @@ def seeds(answer: Any, spec: Any, trials: Sequence) -> str:
         f"{len(trials)} of {2 * len(trials)} are done: a trial is known by the digest of its configuration. "
         "SweepView(my_spec) runs the rest."
     )
+
+
+def _scheduled(products: Products) -> dict[str, tuple[int, int]]:
+    """Each product as early as it can, on the engine that can take it first."""
+    free, ends, schedule = [0, 0], {}, {}
+    for result, (cycles, reads) in products.items():
+        ready = max((ends[name] for name in reads if name in ends), default=0)
+        engine = min((0, 1), key=lambda one: max(free[one], ready))
+        start = max(free[engine], ready)
+        free[engine] = ends[result] = start + cycles
+        schedule[result] = engine, start
+    return schedule
+
+
+def _require_schedules(schedule: Callable, cases: Sequence[Products]) -> None:
+    """Raise `Wrong` unless all is done as early as by the rule, nothing too early, nothing beside another."""
+    for products in cases:
+        best = max(start + products[result][0] for result, (_, start) in _scheduled(products).items())
+        planned = called(schedule, products)
+        require(set(planned) == set(products), f"you schedule {sorted(planned)}; the products are {sorted(products)}")
+        ends = {result: start + products[result][0] for result, (_, start) in planned.items()}
+        for result, (engine, start) in planned.items():
+            before = [ends[name] for name in products[result][1] if name in products]
+            others = [r for r in planned if r != result and planned[r][0] == engine and planned[r][1] < ends[result]]
+            require(engine in (0, 1), f"{result} is on engine {engine!r}; there are 0 and 1")
+            ready = max(before, default=0)
+            require(start >= ready, f"{result} begins at {start}; what it reads is ready at {ready}")
+            beside = next((r for r in others if ends[r] > start), None)
+            require(beside is None, f"{result} begins at {start} on engine {engine}, where {beside} still runs")
+        require(max(ends.values()) <= best, f"your schedule takes {max(ends.values()):,} cycles; {best:,} are enough")
+
+
+def _random_products(seed: int) -> Products:
+    chance = random.Random(seed)
+    names = [f"t{k}" for k in range(12)]
+    return {
+        name: (chance.randrange(1, 50), chance.sample([*names[:k], "x"], min(2, k + 1))) for k, name in enumerate(names)
+    }
+
+
+@exercise(
+    "05.5",
+    "keep when each engine is free and when each product ends; a start is the later of both, and at least 0.",
+    hidden=lambda schedule: _require_schedules(
+        schedule, [*map(_random_products, range(20)), *(engine_products("right_to_left", t) for t in (1, 32))]
+    ),
+)
+def two_engines(answer: Any) -> str:
+    """schedule(products) -> {result: (engine, start)}."""
+    products = engine_products("bidirectional", 13)
+    _require_schedules(answer, [products])
+    both = max(start + products[result][0] for result, (_, start) in answer(products).items())
+    one = sum(cycles for cycles, _ in products.values())
+    return f"{both:,} cycles on two engines, {one:,} on one: the chain from the tokens to y is as long as it is."
