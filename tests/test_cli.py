@@ -251,6 +251,13 @@ def test_doctor_tells_what_is_here(capsys, monkeypatch, tmp_path, corpus):
     assert "all that is needed is here" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("load", "words"), [(0.4, "load 0.4 on 2 cores"), (9.0, "load 9.0 on 2 cores: busy")])
+def test_doctor_says_how_busy_the_machine_is(capsys, monkeypatch, load, words):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("bttlab.commands.doctor.usable_processors", lambda: 2)
+    assert checks(capsys, exit_code=0)["load"]["detail"].startswith(words)
+
+
 def test_doctor_finds_what_is_broken(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("BTTLAB_OVERLAYS", str(tmp_path))
     assert "none in" in checks(capsys, exit_code=1)["overlays"]["detail"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bttlab.commands import NOTE, OK, PROBLEM, Check, Outcome
 from bttlab.util.errors import BttlabError
+from bttlab.util.processes import usable_processors
 
 NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it is for notebooks
 CORPORA = ("airline", "atis", "snips")
@@ -229,7 +230,13 @@ def _disk() -> Iterator[Check]:
     yield Check("disk", status, f"{free / 1e9:.1f} GB free here", way_out, {"free_bytes": free})
 
 
+def _load() -> Iterator[Check]:
+    load, cores = os.getloadavg()[0], usable_processors()
+    busy = f": busy, so training and the notebooks take about {load / cores:.0f} times as long" * (load > 1.5 * cores)
+    yield Check("load", OK, f"load {load:.1f} on {cores} cores{busy}", data={"load": load, "cores": cores})
+
+
 EXAMINATIONS = [
     *(_xrt, _python, _packages, _cards, _shared_cards, _overlays, _corpora),
-    *(_gpu, _energy_meters, _disk),
+    *(_gpu, _energy_meters, _disk, _load),
 ]
