@@ -59,6 +59,11 @@ _BOXES = """cell => {
         return {name, hidden: scrolls ? 0 : whole.right - Math.max(whole.left, seen.right), ...seen};
     });
 }"""
+# What scrolls sideways; a text that is longer than its line does not count.
+_SIDEWAYS = """cell => [...cell.querySelectorAll('.jp-OutputArea *')].filter(
+    one => one.scrollWidth > one.clientWidth + 2 && one.clientWidth > 0 && one.checkVisibility() &&
+           ['auto', 'scroll'].includes(getComputedStyle(one).overflowX)
+).map(one => `${one.tagName} ${one.className}: ${one.scrollWidth} in ${one.clientWidth} px`)"""
 # No question about news over the page, and cells that are out of sight are there all the same.
 SETTINGS = {
     "apputils-extension/notification": '{"fetchNews": "false"}',
@@ -267,6 +272,10 @@ class LabPage:
                 if min(width, height) > 2:
                     said.append(f"{one['name']} lies over {other['name']}")
         return said
+
+    def sideways(self, text: str) -> list[str]:
+        """What scrolls sideways in a cell's output."""
+        return self.scroll_to(text).evaluate(_SIDEWAYS)
 
     # --- the rest
 

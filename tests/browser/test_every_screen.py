@@ -64,6 +64,18 @@ def test_a_narrow_window_hides_and_stacks_nothing(screen, name):
     screen.page.set_viewport_size(NARROW)
     screen.scroll_to(WIDGETS[name].split("\n")[0])
     assert "; ".join(screen.boxes_in_the_way(WIDGETS[name].split("\n")[0])) == ""
+    assert "; ".join(screen.sideways(WIDGETS[name].split("\n")[0])) == ""
+
+
+def test_a_design_that_does_not_fit_is_refused_and_not_awaited(screen):
+    screen.page.set_viewport_size(SIZE)
+    screen.scroll_to("lab.DesignExplorer")
+    screen.set_slider("encoders", 8)
+    assert "8 encoders, rank 12, bi-directional" in screen.wait_for_text("does not fit;")
+    screen.until(lambda: "to come" not in screen.wait_for_text("does not fit;"))
+    assert "may have stopped" not in screen.scroll_to("lab.DesignExplorer").inner_text()
+    screen.set_slider("encoders", 2)
+    assert "an epoch of" in screen.wait_for_text("2 encoders, rank 12, bi-directional")
 
 
 def test_a_slow_browser_shows_what_a_fresh_drawing_shows(screen):

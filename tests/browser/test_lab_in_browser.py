@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 pytestmark = pytest.mark.long
 
+SCORES = "intent_accuracy", "slot_f1", "frame_accuracy"
 CARD = "emulated U50, TT bi-directional"
 BASELINE = "PyTorch CPU, TT bi-directional"
 FIGURE = ".jupyter-matplotlib-canvas-container canvas"
@@ -186,6 +187,31 @@ def test_interrupting_the_kernel_while_it_trains(lab):
     assert "interrupted: the run was stopped" in lab.wait_for_text("interrupted")
     assert lab.python("board.runs[-1].state") == "stopped"
     no_thread_stays(lab)
+    assert lab.errors == []
+
+
+def test_a_run_that_diverges_goes_on_with_its_last_good_parameters(lab):
+    """And the run that is opened again has the scores that it ended with."""
+    lab.select("train on", f"{CARD}, beside a modelled RTX-3090")
+    lab.set_slider("samples", 1_500)
+    lab.button("Start").click()
+    lab.until(lambda: _counted(lab.wait_for_text("running")) > 600)
+    lab.set_slider("learning rate", 1)
+    assert "with the last good parameters, those after" in lab.wait_for_text("Set the learning rate's slider below 1")
+    lab.button("Continue").click()
+    lab.wait_for_text("set the slider lower, then Continue")
+    lab.set_slider("learning rate", 0.001)
+    lab.button("Continue").click()
+    lab.wait_for_text("finished")
+    assert float(lab.python("board.runs[0].losses[-300:].mean()")) < 5
+    lab.select("draw", "power")
+    assert lab.python("board._figure.energy.get_title('left')") == "Power (W)"
+    no_thread_stays(lab)
+    lab.run_cell_with("def show(name")
+    lab.run_cell_with("browser = RunBrowser")
+    shown = lab.run_cell_with("if browser.chosen").locator(".jp-OutputArea-output").inner_text()
+    _, scores = eval(lab.python("board.runs[0].scores[-1]"))
+    assert [f"{scores[name]:.1%}" for name in SCORES] == re.findall(r"[\d.]+%", shown)
     assert lab.errors == []
 
 
