@@ -127,7 +127,7 @@ def draw_memory(result: dict[str, Any]) -> Figure:
     rows = result["rows"]
     names = list(dict.fromkeys(row["contender"] for row in rows))
     encoders = list(dict.fromkeys(row["encoders"] for row in rows))
-    drawing = new_figure(8.5, 4)
+    drawing = new_figure(8.5, 4.6)
     axes = drawing.subplots()
     style(axes, "Peak memory of a training step, batch 1, SGD", "", "MB (10^6 bytes)")
     width = 0.8 / len(names)
@@ -142,7 +142,7 @@ def draw_memory(result: dict[str, Any]) -> Figure:
     axes.set_xticks(range(len(encoders)), [f"{count}-ENC" for count in encoders])
     axes.set_yscale("log")
     axes.margins(y=0.1)
-    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0, 1.0))
+    drawing.legend(fontsize=8, frameon=False, loc="outside lower center", ncols=2)
     return drawing
 
 
