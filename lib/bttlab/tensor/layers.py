@@ -419,7 +419,7 @@ def _plain() -> bool:
 
 
 def _symbolic(layer: nn.Module, x: Proxy) -> Any:
-    """Return the call of a layer while torch.fx traces the module around it: as a layer of torch.nn, it stays whole."""
+    """Return the call of a layer while torch.fx traces the module around it: as a layer of torch.nn, it stays whole."""  # pyright: ignore[reportAttributeAccessIssue]  # a Tracer has it
     path = x.tracer.path_of_module(layer)
     if not path:
         raise TypeError(f"torch.fx traces {type(layer).__name__} as one call: trace a module around it, or export it")
