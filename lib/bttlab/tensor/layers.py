@@ -419,8 +419,8 @@ def _plain() -> bool:
 
 
 def _symbolic(layer: nn.Module, x: Proxy) -> Any:
-    """Return the call of a layer while torch.fx traces the module around it: as a layer of torch.nn, it stays whole."""  # pyright: ignore[reportAttributeAccessIssue]  # a Tracer has it
-    path = x.tracer.path_of_module(layer)
+    """Return the call of a layer while torch.fx traces the module around it: as a layer of torch.nn, it stays whole."""
+    path = x.tracer.path_of_module(layer)  # pyright: ignore[reportAttributeAccessIssue]  # a Tracer has it
     if not path:
         raise TypeError(f"torch.fx traces {type(layer).__name__} as one call: trace a module around it, or export it")
     return x.tracer.create_proxy("call_module", path, (x,), {})
