@@ -55,14 +55,16 @@ static ShuffleMap *kept_map(const Nest &nest) {
     return map;
 }
 
-// The longest run of contiguous, aligned elements that every vector out consists of.
+// The longest run of contiguous elements that every vector out consists of; one of a whole vector is aligned.
 static int longest_run(const Place (*place)[LANES], int vectors) {
     for (int run = LANES; run > 1; run /= 4) {
         bool stays = true;
         for (int w = 0; stays && w < vectors; w++) {
             for (int l = 0; l < LANES; l++) {
-                const bool zero = place[w][l - l % run] == ZERO_PLACE;
-                stays &= place[w][l] == (zero ? ZERO_PLACE : place[w][l - l % run] + l % run);
+                const Place first = place[w][l - l % run];
+                const bool zero = first == ZERO_PLACE;
+                stays &= place[w][l] == (zero ? ZERO_PLACE : first + l % run);
+                stays &= run < LANES || zero || first % LANES == 0;  // `gather` loads a whole vector
             }
         }
         if (stays) return run;

@@ -34,17 +34,6 @@ class Term:
         lanes[self.lanes[self.lanes >= 0]] = np.flatnonzero(self.lanes.reshape(-1) >= 0)
         return Term(0, lanes.reshape(vectors, LANES))
 
-    def parts(self) -> list["Term"]:
-        """Return the term in two if it has contiguous vectors that are not whole: the emulated card misplaces these."""
-        used = self.lanes[:, 0] >= 0
-        is_shifted = used & (self.lanes == self.lanes[:, :1] + np.arange(LANES)).all(1) & ~self.is_whole
-        if not is_shifted.any():
-            return [self]
-        half, its_half = self.lanes.copy(), np.full_like(self.lanes, -1)
-        its_half[is_shifted, LANES // 2 :] = half[is_shifted, LANES // 2 :]
-        half[is_shifted, LANES // 2 :] = -1
-        return [Term(self.source, half), Term(self.source, its_half)]
-
     @property
     def is_whole(self) -> np.ndarray:
         """Which vectors of the result are whole vectors of the source."""
@@ -129,7 +118,6 @@ def move(
     addend: At | None = None,
 ) -> None:
     """Emit result = addend + the sum of the terms."""
-    terms = [part for term in terms for part in term.parts()]
     count = sum((term.lanes >= 0).any(1).astype(int) for term in terms)
     passes: list[dict[tuple[str, int, int], list[Run]]] = []  # runs by their source; the first pass writes, others add
     heights = [0] * y.vectors
