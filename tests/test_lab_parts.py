@@ -2,6 +2,7 @@
 
 import gc
 import io
+import signal
 import threading
 
 import nbclient
@@ -96,6 +97,23 @@ def test_watching_a_run(run, says, capsys):
     assert says in capsys.readouterr().out
     watch(run, "again")  # one that is over has the same speed
     assert says in capsys.readouterr().out
+
+
+def test_an_interrupt_while_a_picture_is_drawn_stops_the_run(monkeypatch):
+    """Libraries turn it into errors of their own: it waits until the picture is there."""
+    pictures = []
+
+    def draw(figures):
+        pictures.append(figures)
+        if len(pictures) == 1:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ValueError("no picture") from None
+
+    monkeypatch.setattr(LiveFigures, "draw", draw)
+    run = _Run()
+    assert len(watch(run, "a run")) == len(run.losses) and run.done and len(pictures) == 2
 
 
 def test_the_first_corpus_that_is_here(monkeypatch, tmp_path, airline_folder):

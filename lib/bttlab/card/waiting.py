@@ -2,13 +2,10 @@
 
 import os
 import re
-import signal
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import pynq
@@ -16,6 +13,7 @@ import pynq
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.shells import Card, pcie_address
+from bttlab.util.signals import DeferredSignals
 
 # Time limit of a kernel: MARGIN times its modelled time, and LEAST_SECONDS for PCIe, refresh of HBM and a busy host.
 MARGIN = 20
@@ -83,7 +81,7 @@ def run_kernel(card: Card, start: Callable[[], Any], buffers: Any, seconds: floa
     after Ctrl-C, ends with an error, or a previous kernel is still running.
     """
     check_idle(card)
-    with _DeferredSignals() as signals:
+    with DeferredSignals() as signals:
         handle = start()
         _started[card] = handle, buffers
         begin = time.monotonic()
@@ -124,34 +122,3 @@ def _ended(card: Card, handle: Any, milliseconds: int) -> bool:
     if not handle.done:
         card._handle_events(milliseconds)
     return handle.done
-
-
-class _DeferredSignals:
-    """A context that defers calls of the handlers of SIGINT and SIGTERM to its end. Has no effect in other threads."""
-
-    def __init__(self) -> None:
-        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        self._received: tuple[int, FrameType | None] | None = None
-        self.since: float | None = None
-
-    def __enter__(self) -> "_DeferredSignals":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                handler = signal.getsignal(number)
-                if callable(handler):
-                    self._handlers[number] = handler
-                    signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        if self._received is not None:
-            self._handlers[self._received[0]](*self._received)
-
-    def forget(self) -> None:
-        """Discard the deferred signal."""
-        self._received = None
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.since, self._received = self.since or time.monotonic(), (number, frame)

@@ -13,6 +13,7 @@ from bttlab.lab.charts import PALETTE, SMOOTHING, new_figure, panel, samples_end
 from bttlab.lab.comparison import Savings
 from bttlab.lab.picture import describe, tile, until_stale
 from bttlab.model import NumericalFault
+from bttlab.util.signals import DeferredSignals
 
 REFRESH_SECONDS = 0.4
 
@@ -47,7 +48,8 @@ def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.nd
         display(live.widget)
         live.display()
         while not run.done:
-            _draw(run, title, savings, live, loss, others, words)
+            with DeferredSignals():  # savefig was seen to turn an interrupt into a ValueError
+                _draw(run, title, savings, live, loss, others, words)
             run.wait(REFRESH_SECONDS)
     except KeyboardInterrupt:  # also before there is a figure
         run.stop()
