@@ -49,7 +49,7 @@ def test_the_page_on_energy_takes_the_records(written):
 
 
 def test_the_modelled_energy_of_an_h100_holds_what_was_measured():
-    """The records of batches of 16 had no part in the model's constants."""
+    """The records of batches of 16 gave the model no constant."""
     records = [one for one in load_records(BASELINES) if one.machine.kind == "cuda" and one.config["encoders"] == 2]
     shown = [one for one in records if one.machine.precision == "highest"]
     assert {(one.format, one.batch) for one in shown} == set(itertools.product(FORMATS, (1, 16)))

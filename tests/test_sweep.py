@@ -1,5 +1,6 @@
 """Sweeps on workers: results are those of the trials alone, to the bit, whatever happens to the workers."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import yaml
 
 import tiny_runs
 from bttlab.cli import main
@@ -80,16 +82,15 @@ def test_results_are_those_of_the_trials_alone(pool, corpus, alone, tmp_path):
 @pytest.mark.long
 def test_a_module_is_the_file_that_was_read_at_first(pool, corpus, tmp_path):
     shutil.copy(Path(__file__).parent / "helpers" / "sample_modules.py", tmp_path / "net.py")
-    (tmp_path / "nets.toml").write_text(
-        'objective = "dev.slot_f1"\nmaximize = true\nvary = {model = ["net.py:Tagger", "net.py:Both"]}\n'
-        f'fixed = {{data = "{corpus}", seed = 3, samples = 12}}\n'
-    )
+    vary = {"vary": {"model": ["net.py:Tagger", "net.py:Both"]}, "objective": "dev.slot_f1", "maximize": True}
+    fixed = {"fixed": {"data": str(corpus), "seed": 3, "samples": 12}}
+    (tmp_path / "nets.yaml").write_text(json.dumps(vary | fixed))
     alone = {}
     for name in ("Tagger", "Both"):
         options = ["--model", f"{tmp_path}/net.py:{name}", "--data", corpus, "--seed", 3, "--samples", 12]
         assert main(["train", *map(str, options), "--out", str(tmp_path / name)]) == 0
         alone[f"net.py:{name}"] = tensors_digest(CheckpointStore(tmp_path / name).load()[0].parameters)
-    sweep = Sweep(read_spec(tmp_path / "nets.toml"), tmp_path / "sweep")
+    sweep = Sweep(read_spec(tmp_path / "nets.yaml"), tmp_path / "sweep")
     (tmp_path / "net.py").write_text("raise RuntimeError\n")
     progress = sweep.run(pool)
     assert [record.error for record in progress.records.values()] == ["", ""]
@@ -313,9 +314,9 @@ def test_a_worker_of_several_threads_is_refused():
 def test_what_is_said_of_a_cluster_without_tls(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(executor_module, "CONNECT_SECONDS", 1)
     assert open_to_all(None) == open_to_all("tls://host:8786") == ""
-    (tmp_path / "sweep.toml").write_text("vary.seed = [0]")
+    (tmp_path / "sweep.yaml").write_text("vary: {seed: [0]}")
     for address in ("tcp://127.0.0.1:1", "127.0.0.1:1"):
-        assert main(["sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path), "--scheduler", address]) == 2
+        assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path), "--scheduler", address]) == 2
         warning, error = capsys.readouterr().err.strip().splitlines()
         assert f"warning: {address} is not TLS" in warning and "no scheduler answers" in error
     spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100]}}, "view")
@@ -329,20 +330,20 @@ def test_what_is_said_of_a_cluster_without_tls(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("fixed.device = 'U50'\nvary.seed = [0]", (), "device is 'U50': choose one of emulated, reference, auto"),
-        ("vary.seed = [0]", ("--workers", "0"), "at least 1 process"),
-        ("vary.seed = [0]", ("--scheduler", "tls://127.0.0.1:1"), "no scheduler answers"),
-        ("vary.seed = [0]", ("--scheduler", "tls://x", "--workers", "1"), "with --scheduler leave it out"),
-        ("a: [", (), "is no TOML"),
-        ("a = 1", (), "vary"),
-        ("vary.seeed = [0]", (), "do you mean seed"),
-        ("vary.learning_rate = [1e-3, 'fast']", (), "learning_rate is 'fast': it must be a valid number"),
+        ("{fixed: {device: U50}, vary: {seed: [0]}}", (), "device is 'U50': choose one of emulated, reference, auto"),
+        ("vary: {seed: [0]}", ("--workers", "0"), "at least 1 process"),
+        ("vary: {seed: [0]}", ("--scheduler", "tls://127.0.0.1:1"), "no scheduler answers"),
+        ("vary: {seed: [0]}", ("--scheduler", "tls://x", "--workers", "1"), "with --scheduler leave it out"),
+        ("a: [", (), "is no YAML"),
+        ("- 1", (), "vary"),
+        ("vary: {seeed: [0]}", (), "do you mean seed"),
+        ("vary: {learning_rate: [1e-3, fast]}", (), "learning_rate is 'fast': it must be a valid number"),
     ],
 )
 def test_what_cannot_be_swept_is_one_line_and_no_folder(text, options, message, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(executor_module, "CONNECT_SECONDS", 1)
-    (tmp_path / "sweep.toml").write_text(text)
-    assert main(["sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path / "out"), *options]) == 2
+    (tmp_path / "sweep.yaml").write_text(text)
+    assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), *options]) == 2
     error = capsys.readouterr().err.strip()
     assert message in error and len(error.splitlines()) == 1
     assert not (tmp_path / "out").exists()
@@ -359,12 +360,12 @@ def test_a_sweep_started_in_a_hostile_folder(tmp_path):
     """As the command does: its own folder, not this one, is where it imports from; so do the processes it starts."""
     for planted in ("multiprocessing", "distributed", "optuna"):
         (tmp_path / f"{planted}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
-    (tmp_path / "sweep.toml").write_text("kind = 'estimate'\nvary.clock_mhz = [100]\n")
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"kind": "estimate", "vary": {"clock_mhz": [100]}}))
     command = tmp_path / "bin" / "bttlab"
     command.parent.mkdir()
     command.write_text("from bttlab.cli import main\nif __name__ == '__main__':\n    raise SystemExit(main())\n")
     done = subprocess.run(
-        [sys.executable, str(command), "sweep", "sweep.toml", "--workers", "1"],
+        [sys.executable, str(command), "sweep", "sweep.yaml", "--workers", "1"],
         cwd=tmp_path,
         env=environment(BTTLAB_RUNS=str(tmp_path / "index"), HOME=str(tmp_path)),
         capture_output=True,

@@ -1,6 +1,5 @@
 """Ctrl-C on `bttlab sweep`, as a terminal sends it: to all processes, and twice, for people are impatient; SIGKILL."""
 
-import json
 import os
 import signal
 import subprocess
@@ -9,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 import tiny_runs
 from bttlab.runs.recipe import flat
@@ -22,10 +22,11 @@ def sweep(tmp_path):
     """A sweep whose trials last for hours, on two workers, in a session of its own."""
     fixed = flat(tiny_runs.settings(tiny_runs.write_corpus(tmp_path / "corpus"), epochs=100_000))
     del fixed["seed"]
-    lines = [f"{key} = {json.dumps(value)}" for key, value in fixed.items() if value is not None]
-    (tmp_path / "tiny.toml").write_text("\n".join(["vary.seed = [0, 1, 2]", "[fixed]", *lines]))
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in fixed.items()}
+    spec = {"fixed": values, "vary": {"seed": [0, 1, 2]}}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(spec))
     process = subprocess.Popen(
-        [sys.executable, "-m", "bttlab", "sweep", "tiny.toml", "--workers", "2"],
+        [sys.executable, "-m", "bttlab", "sweep", "tiny.yaml", "--workers", "2"],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,

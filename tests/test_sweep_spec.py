@@ -1,6 +1,7 @@
 """A sweep's specification: what it means, and how each mistake is told before anything starts."""
 
 import shutil
+import textwrap
 
 import pytest
 
@@ -57,16 +58,24 @@ def test_a_random_search_is_decided_by_its_seed():
     assert 0.3 < sum(rate < 1e-3 for rate in rates) / 60 < 0.7  # as many below the geometric middle as above
 
 
-def test_a_file_in_toml(tmp_path):
-    file = tmp_path / "a.toml"
-    file.write_text("\ufeff[fixed]\naugmentation.word_dropout = 0.5\n[vary]\nlearning_rate = [1e-3, 'fast']\n", "utf-8")
-    spec = read_spec(file)
-    assert spec.fixed == {"augmentation.word_dropout": 0.5} and spec.vary == {"learning_rate": [1e-3, "fast"]}
+def test_numbers_keys_and_marks_of_yaml_are_those_of_version_1_2(tmp_path):
+    text = """\ufefffixed: {data: airline, samples: 20, encoders: 1, device: reference}
+vary: {learning_rate: [1e-3, 3E-4, .5, 1_000], seed: [0x1F, 0o17, 017, 2026-01-01, yes]}
+"""
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
+    vary = read_spec(tmp_path / "a.yaml").vary
+    assert vary["learning_rate"] == [1e-3, 3e-4, 0.5, "1_000"]
+    assert vary["seed"] == [31, 15, 17, "2026-01-01", "yes"]
+    with pytest.raises(SpecError, match="seed is '2026-01-01': it must be a valid integer"):
+        _search(read_spec(tmp_path / "a.yaml"))
+    (tmp_path / "a.yaml").write_text("vary: {seed: [0]}\nfixed: {epochs: 1}\nvary: {seed: [1]}\n")
+    with pytest.raises(SpecError, match="line 3 has the key vary a second time"):
+        read_spec(tmp_path / "a.yaml")
+    (tmp_path / "a.yaml").write_text(
+        "vary: {learning_rate: [1e-3, fast]}\nfixed: {momentum: 9e-1, optimizer: momentum}\n"
+    )
     with pytest.raises(SpecError, match="trial learning_rate = 'fast': learning_rate is 'fast'"):
-        _search(spec)
-    file.write_text("[vary]\nseed = [0]\nseed = [1]\n")
-    with pytest.raises(SpecError, match="is no TOML of a sweep"):
-        read_spec(file)
+        _search(read_spec(tmp_path / "a.yaml"))
 
 
 def test_a_trials_id_is_a_digest_of_all_that_decides_its_course(tmp_path):
@@ -88,13 +97,14 @@ def test_a_size_finds_its_modes_as_on_the_command_line():
 def test_a_module_is_a_key_as_others_are(tmp_path):
     net = shutil.copy(NET, tmp_path / "net.py")
     corpus = tiny_runs.write_corpus(tmp_path / "corpus")
-    text = f"""objective = "dev.slot_f1"
-maximize = true
-fixed = {{data = "{corpus}", sequence_length = 6, device = "reference"}}
-vary = {{model = ["net.py:Tagger", "net.py:Both"], seed = [0, 1]}}
-"""
-    (tmp_path / "nets.toml").write_text(text)
-    maker = TrialMaker(read_spec(tmp_path / "nets.toml"))
+    text = f"""
+        fixed: {{data: {corpus}, sequence_length: 6, device: reference}}
+        vary: {{model: [net.py:Tagger, net.py:Both], seed: [0, 1]}}
+        objective: dev.slot_f1
+        maximize: true
+        """
+    (tmp_path / "nets.yaml").write_text(textwrap.dedent(text))
+    maker = TrialMaker(read_spec(tmp_path / "nets.yaml"))
     search = Search(maker.spec, maker)
 
     def trials(maker):
@@ -194,7 +204,7 @@ def test_a_mistake_is_one_sentence(values, message):
 
 
 def test_the_name_is_the_files(tmp_path):
-    (tmp_path / "ranks.toml").write_text("vary.linear_rank = [8]")
-    assert read_spec(tmp_path / "ranks.toml").name == "ranks"
+    (tmp_path / "ranks.yaml").write_text("vary: {linear_rank: [8]}")
+    assert read_spec(tmp_path / "ranks.yaml").name == "ranks"
     with pytest.raises(SpecError, match="cannot be read"):
-        read_spec(tmp_path / "other.toml")
+        read_spec(tmp_path / "other.yaml")

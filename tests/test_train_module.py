@@ -270,10 +270,10 @@ def test_every_command_refuses_what_would_train_as_something_else(place, call, c
 def test_so_do_a_sweep_and_a_dashboards_module(place, call, corpus):
     (place / "other.py").write_text(OTHER)
     message = "other.py:Other: Other: the output for 2 tokens differs from what was traced by "
-    (place / "nets.toml").write_text(
-        f"fixed = {{data = '{corpus}', device = 'reference'}}\nvary.model = ['other.py:Other']\n"
+    (place / "nets.yaml").write_text(
+        f"fixed: {{data: {corpus}, device: reference}}\nvary: {{model: [other.py:Other]}}\n"
     )
-    assert message in call("sweep", "nets.toml", "--out", "sweep")
+    assert message in call("sweep", "nets.yaml", "--out", "sweep")
     with pytest.raises(ProgramError, match=message):
         load_module("other.py:Other")
 

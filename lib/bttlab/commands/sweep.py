@@ -14,7 +14,7 @@ from bttlab.util.terminal import say
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("spec", type=Path, metavar="SPEC.toml", help="what to vary; docs/experiments.md explains the file")
+    add("spec", type=Path, metavar="SPEC.yaml", help="what to vary; docs/experiments.md explains the file")
     add(
         "--scheduler",
         metavar="ADDRESS",

@@ -12,6 +12,7 @@ DISTRIBUTIONS = {  # of modules that have another name
     "PIL": "pillow",
     "pkg_resources": "setuptools",
     "tltorch": "tensorly-torch",
+    "yaml": "pyyaml",
 }
 
 

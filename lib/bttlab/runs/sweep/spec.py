@@ -1,4 +1,4 @@
-"""Specification of a sweep: a TOML file, checked before anything starts."""
+"""Specification of a sweep: a YAML file, checked before anything starts."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from bttlab.runs.metrics import SCORES
-from bttlab.runs.recipe import TABLES
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_toml
 from bttlab.util.settings import from_values, nearest, settings
+from bttlab.util.yaml_files import read_yaml
 
 MOST_TRIALS = 10_000
 OBJECTIVES = {"training": ("dev.frame_accuracy", True), "estimate": ("u50.joules_per_epoch", False)}
@@ -125,17 +124,17 @@ class SweepSpec:
 def read_spec(path: str | Path) -> SweepSpec:
     """Read a specification; its modules, FILE.py:CLASS, are relative to the file's folder.
 
-    Raises SpecError if it cannot be read, is no TOML, or breaks a rule; the message names the file.
+    Raises SpecError if it cannot be read, is no YAML, or breaks a rule; the message names the file.
     """
     path = Path(path)
     try:
-        spec = spec_of(read_toml(path), path.stem)
+        spec = spec_of(read_yaml(path), path.stem)
     except OSError as error:
         raise SpecError(f"{path} cannot be read ({error.strerror}); give the file of a sweep") from None
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"{path} is no TOML of a sweep: {error}") from None
+    except ValueError as error:
+        raise SpecError(f"{path} is no YAML of a sweep: {error}") from None
     fixed, vary = dict(spec.fixed), dict(spec.vary)
     if isinstance(fixed.get("model"), str):
         fixed["model"] = str((path.parent / fixed["model"]).resolve())
@@ -151,13 +150,4 @@ def spec_of(values: Any, name: str) -> SweepSpec:
     """
     if not isinstance(values, Mapping) or "vary" not in values:
         raise SpecError("a sweep is a table with at least the key vary: the keys of the configuration to vary")
-    values = {"name": name, **values}
-    for part in {"fixed", "vary"} & values.keys():  # augmentation.word_dropout is a table and its key in TOML
-        if isinstance(values[part], Mapping):
-            values[part] = {key: value for one in values[part].items() for key, value in _flat(*one)}
-    return from_values(SweepSpec, values)
-
-
-def _flat(key: str, value: Any) -> list[tuple[str, Any]]:
-    is_table = isinstance(value, Mapping) and key in TABLES
-    return [(f"{key}.{part}", one) for part, one in value.items()] if is_table else [(key, value)]
+    return from_values(SweepSpec, {"name": name, **values})
