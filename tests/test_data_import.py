@@ -73,10 +73,13 @@ def test_conll(tmp_path, capsys):
     assert read_corpus(tmp_path / "a").slot_labels == ["PAD", "UNK", "O", "B-city", "I-city"]
 
 
-def test_more_classes_than_the_usual_model(tmp_path, capsys):
-    rows = [{"text": f"about {label} " * (20 if label == 0 else 1), "label": label} for label in range(30)] * 3
-    (tmp_path / "a.json").write_text(json.dumps(rows))
-    found = imported(capsys, tmp_path / "a.json", tmp_path / "made")
+def test_a_folder_of_texts_with_more_classes_than_the_usual_model(tmp_path, capsys):
+    for label in range(30):
+        for number in range(3):
+            path = tmp_path / "texts" / f"class{label}" / f"{number}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"about {label}\n" * (20 if label == 0 else 1))
+    found = imported(capsys, tmp_path / "texts", tmp_path / "made")
     assert found["too_long"] == 3 and found["also_in_train"]["dev"] > 0
     (tmp_path / "model.toml").write_text("intents = 31\n")
     train = ["train", "--data", str(tmp_path / "made"), "--device", "reference", "--samples", "1"]
@@ -99,6 +102,11 @@ SCHEMES = {
     "IOB2": "O B-from.city I-from.city B-from.city O B-to.city",
     "BIOES": "O B-from.city E-from.city S-from.city O S-to.city",
     "BILOU": "O B-from.city L-from.city U-from.city O U-to.city",
+    "BMEWO": "O B-from.city E-from.city W-from.city O W-to.city",
+    "lower case": "o b-from.city i-from.city b-from.city 0 b-to.city",
+    "zero": "0 B-from.city I-from.city B-from.city 0 B-to.city",
+    "suffix": "O from.city-B from.city-I from.city-B O to.city-B",
+    "underscore": "O B_from.city I_from.city B_from.city O B_to.city",
 }
 
 
@@ -111,73 +119,158 @@ def test_schemes_of_tags_become_bio(tmp_path, capsys, scheme):
     assert rows_of(tmp_path / "made") == {CITIES: "none"}
 
 
+def test_plain_names_with_a_hyphen_are_names(tmp_path, capsys):
+    (tmp_path / "a.bio").write_text(3 * "write O\nme e-mail\nat O\nhome address\nnow address\n\n")
+    imported(capsys, tmp_path / "a.bio", tmp_path / "made")
+    assert rows_of(tmp_path / "made") == {"write/O me/B-e-mail at/O home/B-address now/I-address": "none"}
+
+
 @pytest.mark.parametrize(
     ("block", "expected"),
     [
         ("# intent: e-mail\n#a B-x\n# O\nb O\n", {"#a/B-x #/O b/O": "e-mail"}),
         ("# sent_id = 1\n#a\tB-x\nb\tO\n", {"#a/B-x b/O": "none"}),
+        ("1\ta\tB-x\n2\tb\tO\n", {"a/B-x b/O": "none"}),
+        ("doc1 0 a NN B-x\ndoc1 1 b NN O\n", {"a/B-x b/O": "none"}),
     ],
 )
-def test_words_with_hashes(tmp_path, capsys, block, expected):
+def test_words_with_hashes_and_columns_of_ids(tmp_path, capsys, block, expected):
     (tmp_path / "a.conll").write_text(3 * f"{block}\n")
     imported(capsys, tmp_path / "a.conll", tmp_path / "made")
     assert rows_of(tmp_path / "made") == expected
 
 
+DOCCANO = {"text": "Fly to New York, please!", "label": [[7, 15, "to city"]]}
+RELATIONS = {"text": DOCCANO["text"], "label": [{"id": 1, "start_offset": 7, "end_offset": 16, "label": "to city"}]}
+STUDIO = {"start": 7, "end": 15, "text": "New York", "labels": ["to city"]}
+TASK = {
+    "data": {"text": DOCCANO["text"]},
+    "annotations": [
+        {
+            "result": [
+                {"from_name": "label", "type": "labels", "value": STUDIO},
+                {"from_name": "kind", "type": "choices", "value": {"choices": ["trip", "wish"]}},
+            ]
+        }
+    ],
+}
+
+
+RELATED = {"data": TASK["data"], "annotations": [{"result": [*TASK["annotations"][0]["result"], {"type": "relation"}]}]}
+SKIPPED = {"data": TASK["data"], "annotations": [{"result": [], "was_cancelled": True}]}
+
+
 @pytest.mark.parametrize(
-    ("row", "expected"),
+    ("suffix", "row", "columns", "intent"),
     [
-        ({"text": "a b", "label": "x"}, {"a/O b/O": "x"}),
-        ({"text": "a b", "intent": ["x", "y"], "tags": "O B-c"}, {"a/O b/B-c": "x#y"}),
-        ({"text": ["a", "b"], "tags": ["O", "B-c"]}, {"a/O b/B-c": "none"}),
+        (".jsonl", DOCCANO, ["--label", "label"], "none"),
+        (".jsonl", RELATIONS | {"kind": ["trip"]}, ["--tags", "label", "--label", "kind"], "trip"),
+        (".json", {"text": DOCCANO["text"], "label": [STUDIO]}, ["--tags", "label"], "none"),
+        (".json", TASK, ["--tags", "label", "--label", "kind"], "trip#wish"),
+        (".json", RELATED, ["--tags", "label", "--label", "kind"], "trip#wish"),
     ],
 )
-def test_columns_of_the_usual_names_are_read(tmp_path, capsys, row, expected):
+def test_spans_of_annotation_tools_become_tags(tmp_path, capsys, suffix, row, columns, intent):
+    rows = [row] * 3
+    text = json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows))
+    (tmp_path / f"a{suffix}").write_text(text)
+    imported(capsys, tmp_path / f"a{suffix}", tmp_path / "made", *columns)
+    assert rows_of(tmp_path / "made") == {"fly/O to/O new/B-to_city york/I-to_city please/O": intent}
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "expected"),
+    [
+        ({"text": "a b", "label": "x"}, [], {"a/O b/O": "x"}),
+        ({"text": "a b", "label": ["x", "y"], "tags": "O B-c"}, [], {"a/O b/B-c": "x#y"}),
+        ({"text": "a b", "label": [[2, 3, "c"]]}, [], {"a/O b/B-c": "none"}),
+        ({"text": "a b", "label": "O B-c", "kind": "x"}, ["--tags", "label", "--label", "kind"], {"a/O b/B-c": "x"}),
+        ({"text": "a b", "label": [[2, 3, "c"]], "intent": "x"}, [], {"a/O b/B-c": "x"}),
+        ({"text": "a b", "label": [[2, 3, "c"]], "kind": "x"}, ["--label", "kind"], {"a/O b/B-c": "x"}),
+        ({"text": "a b", "entities": [{"label": "c", "start_offset": 2, "end_offset": 3}]}, [], {"a/O b/B-c": "none"}),
+        ({"text": "a b", "entities": ["b"], "intent": "x"}, [], {"a/O b/O": "x"}),
+        ({"text": "a b", "cats": ["x", "y"], "entities": [[2, 3, "c"]]}, [], {"a/O b/B-c": "x#y"}),
+        (
+            {"text": "a b", "spans": [{"start": 2, "end": 3, "label": "c"}], "answer": "accept"},
+            [],
+            {"a/O b/B-c": "none"},
+        ),
+    ],
+)
+def test_columns_of_the_usual_names_are_read(tmp_path, capsys, row, options, expected):
     (tmp_path / "a.jsonl").write_text(f"{json.dumps(row)}\n" * 3)
-    imported(capsys, tmp_path / "a.jsonl", tmp_path / "made")
+    imported(capsys, tmp_path / "a.jsonl", tmp_path / "made", *options)
     assert rows_of(tmp_path / "made") == expected
+
+
+def test_texts_without_spans_among_others(tmp_path, capsys):
+    lines = [DOCCANO, {"text": "hello", "label": []}, DOCCANO]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    imported(capsys, tmp_path / "a.jsonl", tmp_path / "made", "--label", "label")
+    assert "hello/O" in rows_of(tmp_path / "made")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "options", "said"),
     [
-        ("a.csv", "q,label\na,b\n", [], "line 2: no 'text'; there are q, label"),
-        ("a.csv", "text,label\nhello,x\n?,y\n", [], "line 3: no words"),
+        ("a.csv", "q,l\na,b\n", [], "line 2: no 'text'; there are q, l"),
+        ("a.csv", "text,l\nhello,x\n?,y\n", [], "line 3: no words in 'text'"),
         ("a.csv", "text,label\nhello,x\n", [], "1 utterances are too few"),
         ("a.csv", "text,class\nhello,x\n", [], "line 2: neither a label nor tags; there are text, class;"),
-        ("a.csv", "text;label\nhello;x\n", [], "there are text;label"),
-        ("a.csv", "text,label\nhello,NaN\n", [], "line 2: the label is 'NaN'"),
-        ("a.csv", 'text,label\na,b\n"hello,x\n', [], "line 3: not a row of a table"),
-        ("a.csv", 'text,label\n"two\nlines",x\n', [], "line 3: a quotation mark joins lines"),
-        ("a.csv", "text,label\na, b,x\n", [], "line 2: not as many fields as columns (text, label)"),
-        ("a.csv", "text,label\na\n", [], "line 2: not as many fields as columns"),
-        ("a.csv", "text,l,l\na,b,c\n", ["--label", "l"], "line 1: two columns have the same name"),
-        ("a.csv", "text,label\na,UNK\n", [], "line 2: the label UNK is reserved"),
+        ("a.csv", "text;label\nhello;x\n", [], "line 1: ';' separates the columns; save the table with commas"),
+        ("a.csv", "text,label\nhello,NaN\n", [], "line 2: the label NaN is a missing value"),
+        ("a.csv", 'text,l\na,b\n"hello,x\n', [], "line 3: not a row of a table"),
+        ("a.csv", 'text\n"several\nlines"\n\n?\n', [], "line 2: a quotation mark joins lines 2 to 3"),
+        ("a.csv", 'text,l\n"two\nlines",x\n\n?,y\n', [], "line 5: no words"),
+        ("a.csv", "text,l\na, b,x\n", ["--label", "l"], "line 2: 3 fields, but 2 columns (text, l)"),
+        ("a.csv", "text,l\na\n", [], "line 2: 1 fields, but 2 columns"),
+        ("a.csv", "text,l,l\na,b,c\n", ["--label", "l"], "line 1: two columns are named 'l'"),
+        ("a.tsv", 'text\tl\n"hello\tx\nbye "\ty\n', ["--label", "l"], "line 2: a quotation mark joins lines 2 to 3"),
+        ("a.csv", "text,l\na,UNK\n", ["--label", "l"], "line 2: the label UNK is reserved"),
         ("a.conll", "# intent: PAD\na O\n", [], "line 2: the label PAD is reserved"),
         ("a.csv", "text\n", [], "has no utterances"),
         ("a.csv", b"text\n\xff\n", [], "not UTF-8"),
-        ("a.csv", "text,label\nhello,\n", [], "the label is ''"),
-        ("a.csv", "text,label\na,\"[[0, 1, 'C']]\"\n", [], "line 2: the label is \"[[0, 1, 'C']]\""),
-        ("a.csv", "text,label\na\u200bb,x\n", [], "line 2: 'a\\u200bb' has the invisible character '\\u200b'"),
+        ("a.csv", "text,l\nhello,\n", ["--label", "l"], "the label is empty"),
         ("a.jsonl", '{"text": "a b", "t": ["O"]}\n', ["--tags", "t"], "2 words, but 1 tags"),
-        ("a.jsonl", '{"text": ["a b"], "label": "x"}\n', [], "\"['a b']\" is not text, or a list of words"),
-        ("a.jsonl", '{"text": {"a": 1}, "label": "x"}\n', [], "is not text, or a list of words"),
+        ("a.jsonl", '{"text": ["a b"]}\n', [], "'a b' is not a word or tag"),
         ("a.jsonl", '{"text": 3\n', [], "line 1: it is not valid JSON"),
+        ("a.jsonl", '{"text": "a", "text": "b"}\n', [], "line 1: it is not valid JSON (a key occurs twice)"),
         ("a.jsonl", "[" * 100_000, [], "line 1: it is not valid JSON"),
         ("a.jsonl", "[1]\n", [], "not an object"),
-        ("a.jsonl", '{"text": "a", "label": {"b": 1}}\n', [], "the label is \"{'b': 1}\""),
-        ("a.jsonl", '{"text": "a", "label": [true]}\n', [], "the label is 'True'"),
-        ("a.jsonl", '{"text": "a", "label": [[0, 1, "C"]]}\n', [], "the label is \"[0, 1, 'C']\""),
+        ("a.jsonl", '{"text": {"a": 1}}\n', [], "neither text nor a list"),
+        ("a.jsonl", '{"text": "a", "l": {"b": 1}}\n', ["--label", "l"], "the label is \"{'b': 1}\""),
+        ("a.jsonl", '{"text": "a", "l": [true]}\n', ["--label", "l"], "the label is '[True]'"),
+        ("a.jsonl", '{"text": "a", "l": []}\n', ["--label", "l"], "the label is empty"),
+        ("a.jsonl", '{"text": "a lima", "l": [[2, 5, "C"]]}\n', ["--label", "l"], "cuts the word 'lima'"),
+        ("a.jsonl", '{"text": "a lima", "l": [[2, 7, "C"]]}\n', ["--label", "l"], "span 2 to 7"),
+        ("a.jsonl", '{"text": "a b", "l": [[0, 3, "C"], [2, 3, "D"]]}\n', ["--label", "l"], "overlap"),
+        ("a.jsonl", '{"text": "a", "l": [[0, 1, "C"]]}\n{"text": "a", "l": "x"}\n', ["--label", "l"], "line 2: 'x'"),
         ("a.json", '{"text": "a"}', [], "not a list of objects"),
-        ("a.conll", "word\n", [], "line 1: 1 columns; write a word and its tag"),
-        ("a.conll", "a O\nnew york B-city\n", [], "line 2: 3 columns"),
-        ("a.conll", "a\tO\nnew york\tB-city\n", [], "line 2: a column is empty or has a space"),
-        ("a.conll", "a O\n10\N{NO-BREAK SPACE}km O\n", [], "line 2: 3 columns"),
+        ("a.json", '[{"data": {"text": "a"}, "annotations": []}]', [], "item 1: 0 annotations"),
+        ("a.conll", "word\n", [], "'word' has no tag"),
+        ("a.conll", "a O\nnew york B-city\n", [], "line 2: 3 columns, but the first word has 2"),
+        ("a.conll", "a\tO\nnew york\tB-city\n", [], "line 2: 'new york' is not one word"),
+        ("a.conll", "a O\n10\N{NO-BREAK SPACE}km O\n", [], "line 2: '10\\xa0km' is not one word"),
+        ("a.conll", "a O\nb B-x\nc city\n", [], "line 1: tag 'city' is of no known scheme"),
+        ("a.conll", "a city\n\nb _\n", [], "line 3: tag '_' is of no known scheme"),
         ("a.conll", "a O\nb B\nc I\n", [], "line 1: tag 'B' is of no known scheme"),
+        ("a.conll", "a o\nb b\nc i\n", [], "line 1: tag 'b' is of no known scheme"),
         ("a.conll", "a O\nb B:city\nc I:city\n", [], "line 1: tag 'B:city' is of no known scheme"),
-        ("a.conll", "a O\nb M-city\n", [], "line 1: tag 'M-city' is of no known scheme"),
-        ("a.conll", "1 a O\n2 b O\n", [], "the first column has no words; remove columns of ids"),
-        ("a.conll", "doc1 a O\ndoc1 b O\n\ndoc2 a O\ndoc2 b O\n", [], "remove columns of ids"),
+        ("a.conll", "a O\nb city/B\nc city/I\n", [], "line 1: tag 'city/B' is of no known scheme"),
+        ("a.conll", "a O\nb B-\n", [], "line 1: tag 'B-' is of no known scheme"),
+        ("a.csv", "text,label\na\u200bb,x\n", [], "line 2: 'a\\u200bb' has the invisible character '\\u200b'"),
+        ("a.csv", "text,label\na,x\x01\n", [], "line 2: 'x\\x01' has the invisible character"),
+        (
+            "a.csv",
+            "text,label\na,\"[[0, 1, 'C']]\"\n",
+            [],
+            "line 2: the label \"[[0, 1, 'C']]\" is a list or an object",
+        ),
+        ("a.jsonl", '{"text": "a", "label": "x", "answer": "reject"}\n', [], "the annotator's answer is reject"),
+        ("a.jsonl", '{"text": "a lima", "l": [[2, 9, "C"]]}\n', ["--label", "l"], "not within the 6 characters"),
+        ("a.json", json.dumps([SKIPPED]), [], "item 1: the annotator has skipped it"),
+        ("a.conll", "a O\n\n#b c\n", [], "line 3: neither a comment nor a word"),
+        ("a.conll", "1-2 a O\n1 a O\n2 b O\n", [], "line 1: 1-2 is the id"),
         ("a.pdf", "x", [], "its suffix is unknown"),
     ],
 )
@@ -191,3 +284,9 @@ def test_a_folder_that_is_there_stays(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("text\n" + "hello\n" * 5)
     assert "exists" in refused(capsys, tmp_path / "a.csv", tmp_path)
     assert "cannot be read" in refused(capsys, tmp_path / "none.csv", tmp_path / "made")
+
+
+def test_labels_that_differ_in_case_are_named(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("text,label\n" + "a,Flight\nb,flight\nc,fare\n" * 3)
+    assert main(["data", "import", str(tmp_path / "a.csv"), str(tmp_path / "made")]) == 0
+    assert "labels that differ in upper and lower case alone: Flight, flight\n" in capsys.readouterr().out

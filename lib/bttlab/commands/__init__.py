@@ -12,7 +12,7 @@ COMMANDS = {
     "bringup": "check a real card step by step and write a record",
     "notebooks": "copy the notebooks into a folder to work in",
     "course": "make an nbgrader course of the notebooks",
-    "data": "make a corpus of a table, JSON or CoNLL",
+    "data": "make a corpus of a table, CoNLL, or a folder of texts",
     "size": "compare dense and tensor sizes",
     "train": "train a tensor transformer, or continue a run",
     "eval": "score a trained model",

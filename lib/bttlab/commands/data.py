@@ -1,4 +1,4 @@
-"""Make a corpus of utterances in CSV, JSON or CoNLL."""
+"""Make a corpus of utterances in CSV, JSON lines, CoNLL, or a folder of texts."""
 
 import argparse
 from collections import Counter
@@ -12,15 +12,16 @@ SHOWN = 5  # labels
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, dest="action")
-    summary = "write a corpus that --data takes, from a file"
+    summary = "write a corpus that --data takes, from a file or a folder of texts"
     action = actions.add_parser("import", help=summary, description=summary, allow_abbrev=False)
     action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     add = action.add_argument
-    add("file", type=Path, metavar="FILE", help=".csv, .tsv, .jsonl, .json, .conll, .bio or .iob")
+    formats = ".csv, .tsv, .jsonl, .json, .conll, .bio, .iob, or a folder with a folder of .txt files for each label"
+    add("file", type=Path, metavar="FILE", help=formats)
     add("folder", type=Path, metavar="DIR", help="where the corpus goes; it must not be there yet")
     add("--text", default="text", metavar="COLUMN", help="column of a table with the words (default: text)")
     add("--label", metavar="COLUMN", help="column with the intent or class (default: label or intent)")
-    add("--tags", metavar="COLUMN", help="column with a tag for each word (default: tags)")
+    add("--tags", metavar="COLUMN", help="column with a tag for each word, or spans (default: tags)")
     add("--dev", type=Path, metavar="FILE", help="utterances of the dev split (default: a tenth of FILE's)")
     add("--test", type=Path, metavar="FILE", help="utterances of the test split (default: a tenth of FILE's)")
     add("--seed", type=int, default=0, metavar="N", help="of that choice (default: 0)")
@@ -53,6 +54,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "utterances": {name: len(split) for name, split in splits.items()},
         "intents": [{"name": n, "utterances": count} for n, count in Counter(corpus.train.intents).most_common()],
         "slot_labels": len(corpus.slot_labels),
+        "alike": _alike(corpus.intent_labels),
         "words": len(words),
         "mean_length": sum(lengths) / len(lengths),
         "longest": max(lengths),
@@ -60,6 +62,11 @@ def run(options: argparse.Namespace) -> Outcome:
         "also_in_train": _repeated(splits),
     }
     return Outcome(data, _text(data, usual.sequence_length))
+
+
+def _alike(labels) -> list[str]:
+    folded = Counter(label.lower() for label in labels)
+    return [label for label in labels if folded[label.lower()] > 1]
 
 
 def _repeated(splits: dict) -> dict[str, int]:
@@ -76,6 +83,8 @@ def _text(data: dict, tokens: int) -> str:
         f"{data['folder']}: {counts}; {data['mean_length']:.1f} words on average, {data['longest']} at most",
         f"in train: {data['words']:,} words, intents {len(shown)} ({common}), slot labels {data['slot_labels']}",
     ]
+    if data["alike"]:
+        lines.append(f"labels that differ in upper and lower case alone: {', '.join(data['alike'])}")
     if repeated := {name: count for name, count in data["also_in_train"].items() if count}:
         told = " and ".join(f"{count:,} of {name}" for name, count in repeated.items())
         lines.append(f"also in train, word for word: {told}; scores on them say little")

@@ -1,74 +1,99 @@
-"""Import utterances from CSV, JSON or CoNLL into a corpus in the common layout; docs/import.md lists the formats."""
+"""Import utterances from CSV, JSON, CoNLL or a folder of texts into a corpus in the common layout.
+
+docs/import.md has the table of what is accepted.
+"""
 
 import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .annotations import is_spans, label_studio_row, read_spans, span_tags
 from .corpus import OUTSIDE, PAD, PUNCTUATION, SPLIT_NAMES, UNK, CorpusError, Split
 from .store import files_of
+from .tag_schemes import to_bio
 
+MOST_FILES = 100_000  # of a folder
 PART = 0.1  # share of the utterances in dev, and in test, if they have no file of their own
 NO_INTENT = "none"  # of utterances that have only tags
-_INTENT = re.compile(r"#\s*(?:intent|label)\s*[:=]\s*(.*)")
-_TAG = re.compile(r"O|([BIESLU])-(.+)")
+_INTENT = re.compile(r"#\s*(?:intent|label)\s*[:=](.*)")
+_TAG = re.compile(r"[oO0]|[BIESLUMW][-_].+|.+[-_][BIESLUMW]", re.IGNORECASE)
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\xad\u200b\u2060\ufeff]")  # joiners are letters' in some scripts
-_Row = tuple[str, dict[str, Any]]  # its place, for messages, and its values by column
-_Utterance = tuple[str, list[str], list[str] | None, Any]  # its place, words, tags and label
+_ID = re.compile(r"\d+([-.]\d+)?")
+
+
+@dataclass(frozen=True)
+class _Utterance:
+    where: str  # its place in the file, for messages
+    words: list[str]
+    tags: list[str] | None
+    intent: str
+
+
+@dataclass(frozen=True)
+class _Row:
+    where: str
+    values: dict[str, Any]  # by column
 
 
 def read_utterances(path: Path, text: str, label: str | None, tags: str | None) -> Split:
-    """Read utterances from a file, in the format of its suffix.
+    """Read utterances from a file or folder, in the format of its suffix.
 
     Parameters
     ----------
     path : Path
         .csv or .tsv (the first line names the columns), .jsonl (an object in each line) or .json (a list of objects),
         .conll, .bio or .iob (a word in each line with its tag in the last column, the intent as "# intent: NAME", and
-        a blank line after each utterance).
+        a blank line after each utterance), or a folder with a subfolder for each label, which has a .txt file for each
+        utterance.
     text, label, tags : str
-        Columns with the words, the intent, and the tags, one for each word. Words and tags are separated by spaces, or
-        a list. By default "label" or "intent", and "tags", if there are such columns.
+        Columns with the words, the intent, and the tags: one for each word, separated by spaces or as a list, or spans
+        of characters as doccano and Label Studio write them. A column with spans given as `label` gives tags, too.
+        By default "label", "intent" or "cats", and "tags", or spans in "entities", "spans" or "label", if there are
+        such columns.
 
     Returns
     -------
     Split
-        Words in lower case, without punctuation at their ends unless each word has a tag of its own. Tags in BIO, O if
-        there are none.
+        Words in lower case, split at spaces; without punctuation at their ends, unless each word has a tag of its own.
+        Tags in BIO, O if there are none.
 
     Raises
     ------
     CorpusError
         The message names the place, the rule and a remedy.
     """
-    if path.suffix in (".conll", ".bio", ".iob"):
-        found = _conll(path)
-    elif path.suffix in (".csv", ".tsv"):
-        found = _columns(_csv(path), text, label, tags)
-    elif path.suffix in (".jsonl", ".json"):
-        found = _columns(_json(path), text, label, tags)
+    if path.is_dir():
+        found = list(_folder(path))
+    elif path.suffix in _TABLES:
+        found = _utterances(list(_TABLES[path.suffix](path)), text, label, tags)
+    elif path.suffix in (".conll", ".bio", ".iob"):
+        found = list(_conll(path))
     else:
-        raise CorpusError(f"{path}: its suffix is unknown; use .csv, .tsv, .jsonl, .json, .conll, .bio or .iob")
-    split = Split([], [], [])
-    for where, words, own_tags, value in found:
-        intent = _intent(where, value)
-        for part in (intent, *words):
-            if hidden := _INVISIBLE.search(part):
-                raise CorpusError(f"{where}: {part!r} has the invisible character {hidden[0]!r}; remove it")
-        if not words:
-            raise CorpusError(f"{where}: no words; remove the line")
-        if own_tags is not None and len(own_tags) != len(words):
-            raise CorpusError(f"{where}: {len(words)} words, but {len(own_tags)} tags; every word has one tag")
-        split.words.append([word.lower() for word in words])
-        split.slots.append([OUTSIDE] * len(words) if own_tags is None else _to_bio(where, own_tags))
-        split.intents.append(intent)
-    if not len(split):
+        raise CorpusError(
+            f"{path}: its suffix is unknown; use .csv, .tsv, .jsonl, .json, .conll, .bio, .iob, or a folder with a "
+            "subfolder of .txt files for each label"
+        )
+    if not found:
         raise CorpusError(f"{path} has no utterances")
+    tagged = iter(to_bio([(one.where, one.tags) for one in found if one.tags is not None]))
+    split = Split([], [], [])
+    for one in found:
+        intent = "_".join(one.intent.split())
+        if intent in (UNK, PAD):
+            raise CorpusError(f"{one.where}: the label {intent} is reserved; give it another name, or leave it out")
+        for part in (intent, *one.words):
+            if hidden := _INVISIBLE.search(part):
+                raise CorpusError(f"{one.where}: {part!r} has the invisible character {hidden[0]!r}; remove it")
+        split.words.append([word.lower() for word in one.words])
+        split.slots.append([OUTSIDE] * len(one.words) if one.tags is None else next(tagged))
+        split.intents.append(intent)
     return split
 
 
@@ -108,127 +133,234 @@ def _text_of(path: Path) -> str:
 
 
 def _csv(path: Path) -> Iterator[_Row]:
-    text = io.StringIO(_text_of(path), newline="")
-    rows = csv.DictReader(text, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    lines = list(io.StringIO(_text_of(path), newline=""))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    columns: list[str] = []
+    first = 1  # line of the row
     try:
-        columns = list(rows.fieldnames or ())
-        if len(set(columns)) < len(columns):
-            raise CorpusError(f"{path}, line 1: two columns have the same name ({', '.join(columns)}); rename one")
-        for row in rows:
-            where = f"{path}, line {rows.line_num}"
-            if None in row or None in row.values():
+        for row in reader:
+            where, begin, first = f"{path}, line {first}", first, reader.line_num + 1
+            if not row:
+                continue
+            if not columns:
+                columns = row
+                if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
+                    raise CorpusError(f"{where}: two columns are named {twice[0]!r}; rename one")
+                if len(row) == 1 and (other := next((c for c in ";\t|," if c in row[0]), None)):
+                    right = "tabs" if delimiter == "\t" else "commas"
+                    raise CorpusError(f"{where}: {other!r} separates the columns; save the table with {right}")
+                continue
+            if len(row) != len(columns):
                 raise CorpusError(
-                    f"{where}: not as many fields as columns ({', '.join(columns)}); put a field that contains a "
-                    f"{'tab' if path.suffix == '.tsv' else 'comma'} in quotation marks"
+                    f"{where}: {len(row)} fields, but {len(columns)} columns ({', '.join(columns)}); put a field that "
+                    f"contains {'a tab' if delimiter == chr(9) else 'a comma'} in quotation marks"
                 )
-            if any("\n" in value for value in row.values()):
-                raise CorpusError(f"{where}: a quotation mark joins lines; close it, and write text in one line")
-            yield where, row
+            rows = lines[begin - 1 : reader.line_num]
+            if len(rows) > 1 and all(line.count(delimiter) == len(columns) - 1 for line in rows):
+                raise CorpusError(
+                    f"{where}: a quotation mark joins lines {begin} to {reader.line_num}, each of which looks like a "
+                    'row; write "" for a quotation mark, and the text in one line'
+                )
+            yield _Row(where, dict(zip(columns, row, strict=True)))
     except csv.Error as error:
-        raise CorpusError(f"{path}, line {rows.line_num + 1}: not a row of a table ({error})") from None
+        raise CorpusError(f"{path}, line {first}: not a row of a table ({error})") from None
 
 
-def _json(path: Path) -> Iterator[_Row]:
-    if path.suffix == ".jsonl":
-        lines = enumerate(_text_of(path).split("\n"), 1)
-        values = [_parsed(f"{path}, line {number}", line) for number, line in lines if line.strip()]
-    else:
-        where, items = _parsed(str(path), _text_of(path))
-        if not isinstance(items, list):
-            raise CorpusError(f"{where}: not a list of objects; for an object in each line, name the file .jsonl")
-        values = [(f"{where}, item {number}", item) for number, item in enumerate(items, 1)]
-    for where, row in values:
-        if not isinstance(row, dict):
-            raise CorpusError(f"{where}: not an object; write one for each utterance, with the text in a key")
-        yield where, row
+def _parse(where: str, text: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(row := dict(pairs)) != len(pairs):
+            raise ValueError("a key occurs twice")
+        return row
 
-
-def _parsed(where: str, text: str) -> tuple[str, Any]:
     try:
-        return where, json.loads(text)
+        return json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise CorpusError(f"{where}: it is not valid JSON ({error})") from None
 
 
-def _columns(rows: Iterator[_Row], text: str, label: str | None, tags: str | None) -> Iterator[_Utterance]:
-    for number, (where, row) in enumerate(rows):
-        if number == 0:
-            tags = "tags" if tags is None and "tags" in row else tags
-            label = next((name for name in ("label", "intent") if name in row), None) if label is None else label
-            if label is None and tags is None:
-                raise CorpusError(
-                    f"{where}: neither a label nor tags; there are {', '.join(row)}; name a column with --label or "
-                    "--tags"
-                )
+def _json_rows(values: Iterator[tuple[str, Any]]) -> Iterator[_Row]:
+    for where, value in values:
+        if not isinstance(value, dict):
+            raise CorpusError(f"{where}: not an object; write one for each utterance, with the text in a key")
+        yield _Row(where, label_studio_row(where, value))
+
+
+def _json_lines(path: Path) -> Iterator[_Row]:
+    lines = ((f"{path}, line {number}", line) for number, line in enumerate(_text_of(path).split("\n"), 1))
+    return _json_rows((where, _parse(where, line)) for where, line in lines if line.strip())
+
+
+def _json(path: Path) -> Iterator[_Row]:
+    values = _parse(str(path), _text_of(path))
+    if not isinstance(values, list):
+        raise CorpusError(f"{path}: not a list of objects; for an object in each line, name the file .jsonl")
+    return _json_rows((f"{path}, item {number}", value) for number, value in enumerate(values, 1))
+
+
+_TABLES: dict[str, Callable[[Path], Iterator[_Row]]] = {
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".jsonl": _json_lines,
+    ".json": _json,
+}
+
+
+def _utterances(rows: list[_Row], text: str, label: str | None, tags: str | None) -> list[_Utterance]:
+    there = [*dict.fromkeys(name for row in rows for name in row.values)]
+    with_spans = [name for name in there if any(is_spans(row.values.get(name)) for row in rows)]
+    if tags is None:
+        usual = [
+            name for name in there if name == "tags" or (name in ("entities", "spans", "label") and name in with_spans)
+        ]
+        tags = label if label in with_spans else next((name for name in usual if name != label), None)
+    if label is None or label == tags:
+        label = next((name for name in ("label", "intent", "cats") if name in there and name != tags), None)
+    spans = next((name for name in (tags, label) if name in with_spans), None)
+    for row in rows:
         for option, name in (("--text", text), ("--label", label), ("--tags", tags)):
-            if name is not None and row.get(name) is None:
-                raise CorpusError(f"{where}: no {name!r}; there are {', '.join(row)}; name the column with {option}")
-        words = _parts(where, row[text])
-        if tags is None:
-            words = [plain for word in words if (plain := word.strip(PUNCTUATION))]
-        yield where, words, None if tags is None else _parts(where, row[tags]), row[label] if label else NO_INTENT
+            if name is not None and name != spans and row.values.get(name) is None:
+                columns = ", ".join(map(str, row.values))
+                raise CorpusError(f"{row.where}: no {name!r}; there are {columns}; name the column with {option}")
+    found = [_utterance(row, text, label, None if spans == tags else tags, spans) for row in rows]
+    if found and label is None and tags is None:
+        columns = ", ".join(there)
+        raise CorpusError(
+            f"{found[0].where}: neither a label nor tags; there are {columns}; name a column with --label or --tags"
+        )
+    return found
 
 
-def _parts(where: str, value: Any) -> list[str]:
-    parts = value.split() if isinstance(value, str) else value
-    if not isinstance(parts, list) or any(not isinstance(part, str) or part.split() != [part] for part in parts):
-        raise CorpusError(f"{where}: {str(value)[:40]!r} is not text, or a list of words or tags without spaces")
-    return parts
+def _utterance(row: _Row, text: str, label: str | None, tags: str | None, spans: str | None) -> _Utterance:
+    where, value = row.where, row.values[text]
+    if row.values.get("answer") in ("reject", "ignore"):  # Prodigy
+        raise CorpusError(f"{where}: the annotator's answer is {row.values['answer']}; remove the line")
+    intent = NO_INTENT if label is None else _intent(where, row.values[label])
+    if spans is not None:
+        if not isinstance(value, str):
+            raise CorpusError(f"{where}: {text!r} is not text, which the spans in {spans!r} count the characters of")
+        words, own = span_tags(where, value, read_spans(where, row.values.get(spans) or []))
+    elif tags is not None:
+        words, own = _parts(where, value), _parts(where, row.values[tags])
+        if len(own) != len(words):
+            raise CorpusError(f"{where}: {len(words)} words, but {len(own)} tags; every word has one tag")
+    else:
+        words, own = _plain(_parts(where, value)), None
+    if not words:
+        raise CorpusError(f"{where}: no words in {text!r}; remove the line")
+    return _Utterance(where, words, own, intent)
 
 
 def _intent(where: str, value: Any) -> str:
     """Return an intent; several are joined by "#", as in ATIS."""
+    if isinstance(value, dict) and list(value) == ["choices"]:  # Label Studio
+        value = value["choices"]
     names = value if isinstance(value, list) else [value]
-    text = "#".join(map(str, names))
-    is_name = all(isinstance(name, str | int) and not isinstance(name, bool) for name in names) and text.strip()
-    if not is_name or text.lower() in ("nan", "<na>") or text.startswith(("[", "{")):
-        raise CorpusError(f"{where}: the label is {text[:40]!r}; give a name, an integer, or in JSON a list of names")
-    if text in (UNK, PAD):
-        raise CorpusError(f"{where}: the label {text} is reserved; give it another name, or leave it out")
-    return "_".join(text.split())
+    for name in names:
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise CorpusError(f"{where}: the label is {str(value)[:40]!r}; it must be a name, or a list of names")
+    intent = "#".join(map(str, names))
+    if intent.startswith(("[", "{")):
+        raise CorpusError(f"{where}: the label {intent[:40]!r} is a list or an object as text; save the file as JSON")
+    if not intent.strip():
+        raise CorpusError(f"{where}: the label is empty; name the utterance's intent, or leave the line out")
+    if intent.lower() in ("nan", "<na>"):
+        raise CorpusError(f"{where}: the label {intent} is a missing value; name the utterance's intent")
+    return intent
 
 
-def _to_bio(where: str, tags: list[str]) -> list[str]:
-    """Return tags of IOB1, IOB2, BIOES or BILOU in BIO; a tag that continues nothing begins a chunk."""
-    found, open_name = [], ""
-    for tag in tags:
-        match = _TAG.fullmatch(tag)
-        if match is None:
-            raise CorpusError(f"{where}: tag {tag!r} is of no known scheme; write O, B-… or I-…")
-        letter, name = match[1] or OUTSIDE, match[2] or ""
-        goes_on = letter in "IEL" and name == open_name
-        found.append(OUTSIDE if letter == OUTSIDE else f"{'I' if goes_on else 'B'}-{name}")
-        open_name = name if letter in "BI" else ""
-    return found
+def _parts(where: str, value: Any) -> list[str]:
+    if not isinstance(value, str | list):
+        raise CorpusError(f"{where}: {str(value)[:40]!r} is neither text nor a list of words or tags")
+    parts = value.split() if isinstance(value, str) else value
+    for part in parts:
+        if not isinstance(part, str) or part.split() != [part]:
+            raise CorpusError(f"{where}: {part!r} is not a word or tag, which has at least one character and no spaces")
+    return parts
+
+
+Line = tuple[str, list[str]]  # its place, and its columns
+
+
+@dataclass
+class _Block:
+    intent: str
+    lines: list[Line]
 
 
 def _conll(path: Path) -> Iterator[_Utterance]:
-    text = _text_of(path)
-    separator = "\t" if "\t" in text else None
-    blocks: list[tuple[str, str, list[list[str]]]] = []  # place, intent, and the columns of each line
-    intent, begins, count = NO_INTENT, True, 0
-    for number, line in enumerate(text.split("\n"), 1):
-        where, columns = f"{path}, line {number}", line.strip().split(separator)
+    blocks = list(_blocks(path))
+    count = len(blocks[0].lines[0][1]) if blocks else 0
+    word = 0  # the column of the words: the first that has no ids
+    while word + 2 < count and _is_id([[(where, columns[word]) for where, columns in b.lines] for b in blocks]):
+        word += 1
+    for block in blocks:
+        for where, columns in block.lines:
+            for value in (columns[word], columns[-1]):
+                if value.split() != [value]:
+                    raise CorpusError(f"{where}: {value!r} is not one word or tag; write a word in each line")
+        words, tags = ([columns[place] for _, columns in block.lines] for place in (word, -1))
+        yield _Utterance(block.lines[0][0], words, tags, block.intent)
+
+
+def _blocks(path: Path) -> Iterator[_Block]:
+    """Yield the utterances of a CoNLL file; every line has the same number of columns."""
+    text = [line.rstrip("\r") for line in _text_of(path).split("\n")]
+    plain = [line for line in text if line.strip() and not line.startswith(("#", "-DOCSTART-"))]
+    separator = "\t" if any("\t" in line for line in plain) else "[ \t]+"
+    lines = [[column.strip(" ") for column in re.split(separator, line.strip(" "))] for line in text]
+    count = len(re.split(separator, plain[0].strip(" "))) if plain else 0
+    tags = {re.split(separator, line.strip(" "))[-1] for line in plain}
+    block = _Block(NO_INTENT, [])
+    for number, (line, columns) in enumerate(zip([*text, ""], [*lines, []], strict=True), 1):
+        where = f"{path}, line {number}"
         if not line.strip():
-            if not begins:
-                intent, begins = NO_INTENT, True
-        elif begins and (line.startswith("-DOCSTART-") or (line.startswith("#") and not _TAG.fullmatch(columns[-1]))):
-            if (match := _INTENT.fullmatch(line.strip())) and match[1]:
-                intent = match[1]
-        elif len(columns) < 2 or len(columns) != (count or len(columns)):
-            raise CorpusError(
-                f"{where}: {len(columns)} columns; write a word and its tag, as many columns in each line"
-            )
-        elif any(value.split() != [value] for value in columns):
-            raise CorpusError(f"{where}: a column is empty or has a space in it; write one word in each line")
+            if block.lines:
+                yield block
+                block = _Block(NO_INTENT, [])
+        elif not block.lines and (match := _INTENT.fullmatch(line)):
+            block.intent = match[1].strip() or NO_INTENT
+        elif not block.lines and (line.startswith("-DOCSTART-") or _is_comment(where, columns, count, tags)):
+            continue
+        elif len(columns) < 2:
+            raise CorpusError(f"{where}: {columns[0]!r} has no tag; write it after the word")
+        elif len(columns) != count:
+            raise CorpusError(f"{where}: {len(columns)} columns, but the first word has {count}; make them equal")
         else:
-            if begins:
-                blocks.append((where, intent, []))
-            blocks[-1][2].append(columns)
-            count, begins = len(columns), False
-    firsts = [[columns[0] for columns in lines] for _, _, lines in blocks]
-    is_number = all(first.isdigit() for block in firsts for first in block)
-    if count > 2 and (is_number or all(len(block) > 1 == len(set(block)) for block in firsts)):
-        raise CorpusError(f"{path}: the first column has no words; remove columns of ids")
-    for where, intent, lines in blocks:
-        yield where, [columns[0] for columns in lines], [columns[-1] for columns in lines], intent
+            block.lines.append((where, columns))
+
+
+def _is_comment(where: str, columns: list[str], count: int, tags: set[str]) -> bool:
+    """Return True if a line before an utterance is a comment; a word may begin with #, or be #."""
+    if not columns[0].startswith("#") or (len(columns) == count and columns[-1] in tags):
+        return False
+    if len(columns) == count and columns[0] != "#":
+        if _TAG.fullmatch(columns[-1]):
+            return False
+        raise CorpusError(f"{where}: neither a comment nor a word with a tag that other words have; write '# ' first")
+    return True
+
+
+def _is_id(blocks: list[list[tuple[str, str]]]) -> bool:
+    """Return True if a column has ids: numbers throughout, or one value in each utterance."""
+    values = [pair for block in blocks for pair in block]
+    if all(_ID.fullmatch(value) for _, value in values):
+        for where, value in values:
+            if not value.isdigit():
+                raise CorpusError(f"{where}: {value} is the id of a token of several words; remove the line")
+        return True
+    constant = all(len({value for _, value in block}) == 1 for block in blocks)
+    return len(blocks) > 1 and len(values) > len(blocks) and constant
+
+
+def _folder(folder: Path) -> Iterator[_Utterance]:
+    paths = sorted(folder.glob("*/*.txt"))
+    if len(paths) > MOST_FILES:
+        raise CorpusError(f"{folder} has {len(paths):,} texts, more than {MOST_FILES:,}; write them into one .jsonl")
+    for path in paths:
+        if words := _plain(_text_of(path).split()):
+            yield _Utterance(str(path), words, None, path.parent.name)
+
+
+def _plain(words: list[str]) -> list[str]:
+    return [plain for word in words if (plain := word.strip(PUNCTUATION))]
