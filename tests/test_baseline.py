@@ -262,7 +262,7 @@ def test_a_module_of_the_users_own_is_trained_as_it_is(corpus, tmp_path, monkeyp
 
 BLOCKED = """
 import sys
-BLOCKED = {"pynq", "ipywidgets", "matplotlib", "seqeval", "tensorly", "opt_einsum", "platformdirs",
+BLOCKED = {"pynq", "ipywidgets", "matplotlib", "zeus", "seqeval", "tensorly", "opt_einsum", "platformdirs",
            "safetensors", "scipy"}
 class Block:
     def find_spec(self, name, path=None, target=None):

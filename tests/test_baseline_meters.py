@@ -1,14 +1,16 @@
 """Meters of a baseline: counted storages against PyTorch's profiler; clocks, allocator, NVML and RAPL with fakes."""
 
+import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.profiler import profile
 
-from bttlab.baseline.energy import find_meter, idle_power, metered
+from bttlab.baseline.energy import NvmlMeter, find_meter, idle_power, metered
 from bttlab.baseline.memory import (
     CATEGORIES,
     counted_step,
@@ -129,19 +131,32 @@ def test_cuda_clock_reads_events_after_the_device_is_done(monkeypatch):
     assert clock.read() == [2.5e-3, 2.5e-3] and log == ["record"] * 3 + ["synchronize"]
 
 
-class FakeMeter:
-    """A board that draws 250 W, and 300 W at the moment asked."""
+class FakeMonitor:
+    """zeus.monitor.ZeusMonitor as far as it is used: a board that draws 250 W, and 300 W at the moment asked."""
 
-    how = "a fake"
+    def __init__(self, gpu_indices, cpu_indices):
+        assert cpu_indices == []
+        (self.index,) = gpu_indices
+        self.gpus = self
 
-    def begin(self):
-        self.since = time.perf_counter()
+    def begin_window(self, key):
+        self.begin = time.perf_counter()
 
-    def end(self):
-        return 250 * (time.perf_counter() - self.since)
+    def end_window(self, key):
+        return SimpleNamespace(gpu_energy={self.index: 250 * (time.perf_counter() - self.begin)})
 
-    def watts(self):
-        return 300
+    def get_instant_power_usage(self, index):
+        return 300_000
+
+    def get_average_power_usage(self, index):
+        return 280_000
+
+
+@pytest.fixture
+def zeus(monkeypatch):
+    monkeypatch.setitem(sys.modules, "zeus", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "zeus.monitor", SimpleNamespace(ZeusMonitor=FakeMonitor))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
 
 
 @pytest.fixture
@@ -157,8 +172,9 @@ def clock(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
 
-def test_energy_of_a_gpu(clock):
-    meter, reason = FakeMeter(), ""
+def test_energy_of_a_gpu(zeus, clock, monkeypatch):
+    meter, reason = find_meter(CUDA)
+    assert isinstance(meter, NvmlMeter) and reason == "" and meter.watts() == 300
     idle = Quantity.measured(50.0, "W", "fake")
 
     def steps(aside=None):
@@ -172,9 +188,15 @@ def test_energy_of_a_gpu(clock):
     assert found.trace_watts and set(found.trace_watts) == {300} and "30 steps" in found.per_step.how
     assert idle_power(meter, reason, 0.1).value == pytest.approx(250, rel=0.1)
 
+    def no_instant_power(self, index):
+        raise RuntimeError("not supported")
 
-def test_what_is_done_aside_takes_no_energy(clock):
-    meter, reason = FakeMeter(), ""
+    monkeypatch.setattr(FakeMonitor, "get_instant_power_usage", no_instant_power)
+    assert meter.watts() == 280
+
+
+def test_what_is_done_aside_takes_no_energy(zeus, clock):
+    meter, reason = find_meter(CUDA)
 
     def steps(aside):
         time.sleep(0.1)
@@ -191,8 +213,9 @@ def test_what_is_done_aside_takes_no_energy(clock):
 def test_no_meter(tmp_path, monkeypatch):
     assert find_meter(CPU, tmp_path) == (None, "there are no RAPL counters here")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setitem(sys.modules, "zeus.monitor", None)
     meter, reason = find_meter(CUDA)
-    assert meter is None and "libnvidia-ml.so.1" in reason
+    assert meter is None and "needs zeus, which is not installed: pip install 'zeus>=0.16'" in reason
     assert idle_power(None, reason).how == reason
     found = metered(None, reason, Quantity.missing("W", reason), lambda aside: 7, lambda: 1)
     assert found.steps == 7 and found.per_step.value is None and found.per_step.how == reason

@@ -108,7 +108,8 @@ class FakeNvml:
         return 0
 
 
-def test_nvml(monkeypatch):
+def test_nvml_without_zeus(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "zeus.monitor", None)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeNvml())
     cuda = {"current_device": lambda: 0, "synchronize": lambda: None}
     cuda["get_device_properties"] = lambda index: SimpleNamespace(uuid="1234")

@@ -1,7 +1,7 @@
 """Record training on a GPU: baselines in batches of 1 and 16, and a LoRA step of a 1-billion-parameter model.
 
 It takes at most `--minutes` on a machine with this checkout, torch, a CUDA driver and the packages of `bttlab`, without
-a network. The folder that it writes has
+a network and without zeus. The folder that it writes has
 
     baselines/  files for data/baselines: batches of 1 and 16, FP32 and TF32, each eager and in CUDA graphs
     cost/  a file for data/cost/others: the LoRA step, for the held-out table of docs/cost.md

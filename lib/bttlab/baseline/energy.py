@@ -1,4 +1,4 @@
-"""Measure energy above idle: NVML for GPUs, RAPL for CPUs. Without a meter the result has the reason."""
+"""Measure energy above idle: NVML through zeus for GPUs, RAPL for CPUs. Without a meter the result has the reason."""
 
 import contextlib
 import threading
@@ -12,6 +12,7 @@ from bttlab.baseline.machine import plain
 from bttlab.baseline.nvml import NvmlCounter
 from bttlab.baseline.rapl import POWERCAP, RaplMeter
 from bttlab.baseline.record import Energy
+from bttlab.util.plugins import missing_package
 from bttlab.util.quantities import Quantity
 
 IDLE_SECONDS = 3.0
@@ -21,20 +22,52 @@ TRACE_SECONDS = 0.1  # between two points of a power trace
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
 
 
-Meter = NvmlCounter | RaplMeter  # counts joules, one window at a time
+class NvmlMeter:
+    """The energy counter of the GPU with PyTorch's index `index`, through zeus."""
+
+    how = "NVML through zeus: the whole board"
+
+    def __init__(self, index: int):
+        from zeus.monitor import ZeusMonitor
+
+        self._index = index
+        self._monitor = ZeusMonitor(gpu_indices=[index], cpu_indices=[])
+        self.watts()  # raises if there is no such GPU
+
+    def begin(self) -> None:
+        self._monitor.begin_window("baseline")
+
+    def end(self) -> float:
+        return sum(self._monitor.end_window("baseline").gpu_energy.values())
+
+    def watts(self) -> float:
+        """Return the power now; the driver's average over a second on boards that give no other."""
+        gpus = self._monitor.gpus
+        try:
+            return gpus.get_instant_power_usage(self._index) / 1e3
+        except Exception:
+            return gpus.get_average_power_usage(self._index) / 1e3
+
+
+Meter = NvmlMeter | NvmlCounter | RaplMeter  # counts joules, one window at a time
 
 
 def find_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter | None, str]:
     """Return the meter of a device, or None and the reason why there is none."""
     try:
         if device.type == "cuda":
-            return NvmlCounter(torch.cuda.current_device()), ""
+            return NvmlMeter(torch.cuda.current_device()), ""
         return RaplMeter(powercap), ""
+    except ModuleNotFoundError as error:  # without zeus
+        try:
+            return NvmlCounter(torch.cuda.current_device()), ""
+        except OSError:
+            return None, missing_package(error, "the meter") or str(error)
     except FileNotFoundError:
         return None, "there are no RAPL counters here"
     except PermissionError:
         return None, "RAPL is there but may not be read"
-    except OSError as error:
+    except Exception as error:  # zeus and NVML have many of their own
         return None, plain(error)
 
 
@@ -112,7 +145,7 @@ class EnergyWindow:
     def _call(self, method: Callable[[], float | None]) -> float | None:
         try:
             return None if self._failure else method()
-        except Exception as error:
+        except Exception as error:  # OSError of a counter; zeus and NVML have many of their own
             self._failure = plain(error)
             return None
 

@@ -1,4 +1,4 @@
-"""A GPU's energy counter by NVML's C library, which comes with the driver."""
+"""A GPU's energy counter by NVML's C library, which comes with the driver: for hosts without zeus."""
 
 import ctypes
 

@@ -1,4 +1,8 @@
-"""Energy of the processor packages, from the counters that Linux shows under /sys/class/powercap."""
+"""Energy of the processor packages, from the counters that Linux shows under /sys/class/powercap.
+
+zeus 0.16 is not used here: it takes the zone psys, which contains the package, for another package, and it adds a
+wrapped counter's range up to a second late, so that a window in between is wrong by 262 kJ.
+"""
 
 import re
 import threading
