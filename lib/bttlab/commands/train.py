@@ -20,7 +20,6 @@ OPTIONS = (
     *("data", "recipe", "epochs", "samples", "optimizer", "batch_size", "learning_rate", "seed"),
     *("flow", "device", "overlay", "unknown_labels", "keep"),
 )
-CHANGEABLE = ("epochs", "learning_rate", "device", "overlay", "keep", "data")  # of a run that is resumed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,10 +137,8 @@ def _resumed(options: argparse.Namespace, given: dict):
         raise BttlabError(f"--resume {folder} and --out {options.out} name two folders; leave --out out")
     if "data" in given:
         given["data"] = _absolute(given["data"])
-    for name in ("model", *OPTIONS):
-        if getattr(options, name) is not None and name not in CHANGEABLE:
-            option = f"--{name.replace('_', '-')}"
-            raise BttlabError(f"{option}: a run continues as it began; leave {option} out, or start another run")
+    if options.model is not None:
+        given["model"] = options.model
     return resume_run(folder, given, options.trust)
 
 

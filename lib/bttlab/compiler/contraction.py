@@ -123,35 +123,47 @@ class Contraction(Candidates):
         result_cost: Callable[[Candidate], float] | None = None,
         **arguments,
     ) -> Stored:
-        """Emit a tensor's product by the cheapest accepted candidate.
+        """Emit a tensor's product by the cheapest accepted candidate whose instructions the machine can encode.
 
         `addend`: from the arrangement of the result to the tensor that is added to it.
         `result_cost`: from a candidate to the cost of its result's arrangement; by default `_permute_cost`.
+        Raise `ValueError` if no candidate works: the error of the cheapest, a ProgramError if there is no candidate.
         """
-        candidate = next(filter(accept, self._sorted_candidates(tensor, result_cost)), None)
-        if candidate is None:
-            raise ProgramError(
-                f"'{_text(tensor.product)}': no engine can compute it: an engine has {ROWS} rows, and neither operand "
-                "has an index for them"
-            )
-        (left, of_left), (right, of_right) = candidate.a, candidate.b
-        place_right = self.arranged if candidate.function is accumulate else self.buffered
-        b = place_right(self.tensors[right], of_right)
-        a = self.arranged(self.tensors[left], of_left)
-        if is_final := self.matches_target(candidate, tensor.name):
-            c = replace(self.targets[tensor.name], arrangement=candidate.result)
-        else:
-            c = self.allocate(tensor.name, candidate.result)
-        options, is_gradient = dict(arguments), tensor.name.startswith("dG")
-        if addend:
-            options["addend"] = addend(candidate.result)
-        if candidate.function is reduce and is_gradient:
-            options["flags"] = M.CHECK
-        elif candidate.function is accumulate:
-            options |= {"check": is_gradient, "allocate": self._allocate_partial_sums(tensor)}
-        self._call(candidate, tensor, a, b, c, is_final, options)
-        tensor.stored.append(c)
-        return c
+        first_error = None
+        for candidate in filter(accept, self._sorted_candidates(tensor, result_cost)):
+            emitted, loaded = len(self.b.instructions), dict(self.loaded)
+            stored = {name: list(tensor.stored) for name, tensor in self.tensors.items()}
+            try:
+                (left, of_left), (right, of_right) = candidate.a, candidate.b
+                place_right = self.arranged if candidate.function is accumulate else self.buffered
+                b = place_right(self.tensors[right], of_right)
+                a = self.arranged(self.tensors[left], of_left)
+                if is_final := self.matches_target(candidate, tensor.name):
+                    c = replace(self.targets[tensor.name], arrangement=candidate.result)
+                else:
+                    c = self.allocate(tensor.name, candidate.result)
+                options, is_gradient = dict(arguments), tensor.name.startswith("dG")
+                if addend:
+                    options["addend"] = addend(candidate.result)
+                if candidate.function is reduce and is_gradient:
+                    options["flags"] = M.CHECK
+                elif candidate.function is accumulate:
+                    options |= {"check": is_gradient, "allocate": self._allocate_partial_sums(tensor)}
+                self._call(candidate, tensor, a, b, c, is_final, options)
+            except ValueError as error:  # no space in an operand buffer, or too many loops
+                first_error = first_error or error
+                del self.b.instructions[emitted:]
+                self.loaded.clear()
+                self.loaded |= loaded
+                for name, places in stored.items():
+                    self.tensors[name].stored = places
+                continue
+            tensor.stored.append(c)
+            return c
+        raise first_error or ProgramError(
+            f"'{_text(tensor.product)}': no engine can compute it: an engine has {ROWS} rows, and neither operand has "
+            "an index for them"
+        )
 
     def _allocate_partial_sums(self, tensor: Tensor) -> Callable[[int], At]:
         return lambda vectors: self.b.allocate(f"{tensor.name}, in parts", vectors)

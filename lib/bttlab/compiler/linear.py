@@ -3,7 +3,6 @@
 The backward pass recomputes y, and the intermediates between z and y, from z.
 """
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -57,9 +56,7 @@ def _cores(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _buffer_plans(
-    shapes: tuple, tokens: Bound, order: Order, sums: bool, has_bias: bool
-) -> tuple[dict[Key, tuple[int, int]], ...]:
+def _buffer_plans(shapes: tuple, tokens: Bound, order: Order, sums: bool) -> tuple[dict[Key, tuple[int, int]], ...]:
     """Return the contents of the operand buffers before z and after it, found by emitting both passes once.
 
     Returns
@@ -68,11 +65,7 @@ def _buffer_plans(
         For each phase: first vector and number of vectors, by the tensor's name and arrangement.
     """
     b, names = Builder(), {f"l.cores.{k}": shape for k, shape in enumerate(shapes)}
-    names |= {"l.bias": (math.prod(shape[1] for shape in shapes[: len(shapes) // 2]),)} if has_bias else {}
-    layout = Layout(b, names)
-    trial = LinearLayers(b, layout, {"l": tokens}, names, order, sums)
-    if has_bias:
-        layout.place("l.bias")
+    trial = LinearLayers(b, Layout(b, names), {"l": tokens}, names, order, sums)
     (layer,) = trial.layers
     x, y, dy, dx = (b.allocate(n, layer.features(n).vectors(layer.sizes)) for n in ("x", "y", "dy", "dx"))
     trial.forward(0, x, y)
@@ -143,11 +136,7 @@ class LinearLayers:
         if not self.layers:
             return
         self._is_trial = False
-        self._kept = {n: None for n in self.layers_with_intermediate if kept is None or n in kept}
-        self.plans = [
-            _buffer_plans(layer.shapes, layer.tokens, layer.order, self.sums, self._bias(n) is not None)
-            for n, layer in enumerate(self.layers)
-        ]
+        self.plans = [_buffer_plans(layer.shapes, layer.tokens, layer.order, self.sums) for layer in self.layers]
         for engine, regions in enumerate(self._regions):
             sizes = [0, 0]  # of the regions of even and odd layers
             for n, layer in enumerate(self.layers):
@@ -162,6 +151,7 @@ class LinearLayers:
                     )
                     for i in (0, 1)
                 )
+        self._kept = {n: None for n in self.layers_with_intermediate if kept is None or n in kept}
 
     def _contraction(self, number: int, phase: int) -> Contraction:
         """Return the emitter of a phase's products, with the cores and their targets.
@@ -184,6 +174,8 @@ class LinearLayers:
         def allocate_buffer(key, vectors: int) -> At:
             if self._is_trial and key not in plan:
                 plan[key] = sum(v for _, v in plan.values()), vectors
+            if key not in plan:
+                raise ValueError(f"the operand buffer has no space for {key}")
             return region.offset_by(plan[key][0])
 
         of = layer.sizes, layer.costs, layer.indices, layer.preferred, loaded, layer.cache

@@ -30,7 +30,7 @@ TOOLS = f"""<style>.{FIGURE_CLASS} .jupyter-matplotlib-toolbar {{ visibility: vi
 .{FIGURE_CLASS} .jupyter-matplotlib-canvas-div {{ visibility: hidden }}
 .{FIGURE_CLASS} .jupyter-matplotlib-canvas-div canvas {{ visibility: visible }}
 .{STALE_CLASS} {{ opacity: 0.35 }}
-.{WRAPPED_CLASS} option {{ white-space: normal }}</style>"""
+.{WRAPPED_CLASS} option {{ white-space: normal; overflow-wrap: anywhere }}</style>"""
 
 # Without an update, as after a restart of the kernel, CSS greys a state and shows the note.
 STALE_SECONDS = 15

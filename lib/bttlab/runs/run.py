@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 
 EPOCHS, NO_CONTROL, NO_CALLBACK = EvaluationPlan(), Control(), Callback()
+CHANGEABLE = ("epochs", "learning_rate", "device", "overlay", "keep", "data")  # of a run that is resumed
 
 
 class DivergedRun(RunError):
@@ -498,13 +499,17 @@ def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bo
     Parameters
     ----------
     changes : mapping, optional
-        Fields of `RunSettings`: epochs, learning rate, device, overlay, kept checkpoints and the place of the corpus.
+        Of the fields in `CHANGEABLE`; `data` is the place of the same corpus.
     trust : bool
         As for `bttlab.runs.module.model_of_run`.
     """
     folder = Path(folder)
     store = CheckpointStore(folder)
     checkpoint, warning = store.load()
+    for name in changes or {}:
+        if name not in CHANGEABLE:
+            option = f"--{name.replace('_', '-')}"
+            raise RunError(f"{option}: a run continues as it began; leave {option} out, or start another run")
     settings = replace(checkpoint.settings, **changes or {})
     if settings.epochs < checkpoint.epochs_done:
         raise RunError(
