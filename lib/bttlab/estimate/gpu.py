@@ -34,7 +34,7 @@ COUNTED = ROOT / "data" / "gpu_kernels.json"  # of the paper's smallest model, w
 # 3.4 µs were published for a kernel of 2.9 (NVIDIA's "Getting Started with CUDA Graphs", 2019); the middle and the high
 # end are the median and the most of the H100's records at batch 1 (data/baselines).
 LAUNCH = {"eager": (11.5e-6, None, 46e-6), "graphs": (3.4e-6, 6e-6, 8.5e-6)}
-# Power with clocks up, as a share of the board's limit over idle, without readings of it; engineering estimates.
+# Power with clocks up of a GPU that has no readings of it, as a share of the board's limit over idle: estimates.
 AWAKE_POWER = (0.08, 0.15, 0.25)
 # What kernels add, as a share of the rest up to the limit: a little while any runs (the H100's records at batch 1), and
 # the share of the time in which arithmetic or memory works at its fitted rate. The band, a factor of two, is an
