@@ -121,7 +121,7 @@ def test_the_card_and_pytorch_in_one_figure(board, monkeypatch, tmp_path):
     card, pytorch = board.runs
     assert pytorch.state == "finished", pytorch.error
     np.testing.assert_allclose(pytorch.losses, card.losses, rtol=1e-3)
-    assert [count for count, _ in pytorch.scores] == [13, 25, 38, 50, 63, 75, 88, 100]
+    assert [count for count, _ in pytorch.scores] == [20, 40, 60, 80, 100]
     assert pytorch.memory["tensors"].provenance == "measured" and pytorch.memory["tensors"].value > 1e6
     assert [read_run(folder).begun for folder in _folders()] == [card.begun]
     assert "RTX 3090 / U50 = 30 to 51 in memory" in board._ratios.value

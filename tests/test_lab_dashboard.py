@@ -27,6 +27,15 @@ def workload():
     return Workload.of(load_corpus("airline"), ModelConfig())
 
 
+@pytest.mark.parametrize(
+    ("samples", "counts"),
+    [(300, [300]), (999, [999]), (1_501, [501, 1_001, 1_501]), (40_000, list(range(5_000, 40_001, 5_000)))],
+)
+def test_the_dev_split_takes_less_time_than_training(workload, samples, counts):
+    assert len(workload.dev) == 500
+    assert DashboardRun("", samples, 1e-3, EnergyMeter(None, ""), workload).scored_at == counts
+
+
 @pytest.fixture
 def board_of(workload):
     boards = []
@@ -61,7 +70,7 @@ def test_a_run_to_its_end_and_its_losses_in_the_figure(board_of):
     np.testing.assert_array_equal(run.losses, (1.0 / np.arange(1, 301)).astype(np.float32))
     assert not our_threads()
     assert "300 of 300 samples" in board._status.value and "samples/s (measured)" in board._status.value
-    assert run.scores[-1][0] == 300 and run.scores[-1][1]["intent_accuracy"] == 1.0
+    assert [count for count, _ in run.scores] == [300] and run.scores[0][1]["intent_accuracy"] == 1.0
     line, mean = board._figure.loss.lines
     np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 301))
     np.testing.assert_array_equal(line.get_ydata(), run.losses)

@@ -14,7 +14,7 @@ from IPython.display import display
 
 from bttlab.lab.charts import to_png
 from bttlab.lab.dashboard import Dashboard
-from bttlab.lab.dashboard_runs import EVALUATIONS, DashboardRun
+from bttlab.lab.dashboard_runs import DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.energy_meters import torch_meter
 from bttlab.lab.explorer import button, control, row
@@ -49,7 +49,7 @@ class MethodRun(DashboardRun):
         work = self._workload
         self._setting = Setting(work.corpus, work.config, self.total, seed=work.seed, device=device)
         self._training: Training | None = None
-        self._evaluated, self._since = 0, 0.0
+        self._due, self._since = self.scored_at, 0.0
 
     def _train(self) -> None:
         self._since = time.perf_counter()
@@ -70,9 +70,8 @@ class MethodRun(DashboardRun):
         seconds = time.perf_counter() - self._since
         self.meter.advance(self._workload.train[: len(losses)], seconds)
         self._add(losses, seconds)
-        part = self.count * EVALUATIONS // self.total
-        if part > self._evaluated:
-            self._evaluated = part
+        if self._due and self.count >= self._due[0]:
+            self._due = [count for count in self._due if count > self.count]
             with self._training.aside():
                 self._evaluate(partial(predict_in_batches, self._training.model))
         if not self._unpaused.is_set():

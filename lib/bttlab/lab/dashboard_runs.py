@@ -39,7 +39,7 @@ ACCOUNTINGS = {  # of memory: what compares with what
     "tensors": "data in use (tensors; bytes that a program uses on the chip)",
     "footprint": "whole footprint (GPU process; blocks of the chip)",
 }
-EVALUATIONS = 8  # of the dev split in a run, the last one at its end
+EVALUATIONS = 8  # of the dev split in a run, at most
 PREDICTED_AT_ONCE = 50  # utterances
 HISTORY = {"samples": 0, "time": 1, "least energy": 2, "energy": 3, "most energy": 4, "here": 5}  # columns
 MARKS = ("rate", "pause", "stop", "back")
@@ -125,6 +125,12 @@ class DashboardRun:
     def can_continue(self) -> bool:
         """True if `start` continues it after a stop."""
         return False
+
+    @property
+    def scored_at(self) -> list[int]:
+        """Samples after which the dev split is scored: all, and parts that are no smaller than the dev split."""
+        times = max(1, min(EVALUATIONS, self.total // len(self._workload.dev)))
+        return sorted({-(-part * self.total // times) for part in range(1, times + 1)})
 
     @property
     def rate(self) -> float:
@@ -236,7 +242,7 @@ class TrainerRun(DashboardRun, Callback, Control):
         super().__init__(*common)
         self._trainer, self._optimizer, self._is_there, self._on_u50 = trainer, optimizer, is_there, on_u50
         self.rates: list[tuple[int, float]] = []
-        self._plan = EvaluationsAt(evaluation_ends(self.total), len(self._workload.dev))
+        self._plan = EvaluationsAt(self.scored_at, len(self._workload.dev))
         self._kept: Training | None = None
         self._good: list[tuple[int, float, dict, dict]] = []  # samples, mean loss, parameters, optimizer state
         self._goes_back = False
@@ -365,11 +371,6 @@ class TrainerRun(DashboardRun, Callback, Control):
         self.scores.append((count, scores))
 
 
-def evaluation_ends(total: int) -> list[int]:
-    """Return the sample counts at which the dev split is scored, the end among them."""
-    return sorted({-(-part * total // EVALUATIONS) for part in range(1, EVALUATIONS + 1)})
-
-
 class BaselineRun(DashboardRun):
     """PyTorch training as `bttlab baseline` measures it: the samples, order and initial parameters of the U50."""
 
@@ -403,7 +404,7 @@ class BaselineRun(DashboardRun):
             on_step=self._on_step,
             stop=self._stop,
             evaluate=lambda _, model: self._evaluate(partial(predict, model, config=work.config)),
-            evaluate_at=evaluation_ends(self.total),
+            evaluate_at=self.scored_at,
         )
         record = run_baseline(setting, listener)
         self.memory = _memory_of(record)
