@@ -162,7 +162,7 @@ def trainer_libraries(tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def fast(trainer_libraries):
     """The functional model, loaded."""
-    from bttlab.card.processor import NativeProcessor
+    from processor_native import NativeProcessor
 
     return NativeProcessor(trainer_libraries["fast"])
 
@@ -170,7 +170,7 @@ def fast(trainer_libraries):
 @pytest.fixture(scope="session")
 def loop(trainer_libraries):
     """The loop of synthesis, loaded."""
-    from bttlab.card.processor import NativeProcessor
+    from processor_native import NativeProcessor
 
     return NativeProcessor(trainer_libraries["loop"])
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bttlab.card.image import IMAGES
-from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.card.processor import sample_records
 from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.timing import time_program
 from bttlab.estimate import counts
@@ -23,7 +23,7 @@ from bttlab.model import ModelConfig, Optimizer
 from bttlab.model.loop import LARGEST_CHUNK
 from bttlab.util.errors import BttlabError
 
-from processor_native import Native
+from processor_native import Native, NativeProcessor
 from training_processor import SMALL, some_parameters, some_samples
 
 MODEL = ModelConfig(encoders=2)

@@ -13,7 +13,7 @@ from torch import nn
 
 from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.layer import autograd_errors, layer_program, run_layer, shape_of
-from bttlab.card.processor import NativeProcessor, sample_dtype
+from bttlab.card.processor import sample_dtype
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.layer import CORES, LayerProgram, compile_graph
@@ -22,6 +22,8 @@ from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, StateError, initial_parameters
 from bttlab.tensor import Order, TTLinear, order_of
 from bttlab.util.errors import BttlabError
+
+from processor_native import NativeProcessor
 
 FLOWS = ("bidirectional", "right_to_left", "auto")
 MODES = ((12, 8, 8), (8, 8, 12))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.card.processor import sample_records
 from bttlab.compiler.access import accesses
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.errors import ProgramError
@@ -26,6 +26,7 @@ from bttlab.compiler.ops.embedding import F1
 from bttlab.compiler.program import Program, compile_program
 from bttlab.model import ModelConfig, Optimizer
 
+from processor_native import NativeProcessor
 from training_processor import SMALL, equal_bits, fresh_processor, some_parameters, some_samples
 
 LENGTHS = (5, 17)  # of the samples that wrong programs are run on: one block of tokens, and a second

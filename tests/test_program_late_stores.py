@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
-from bttlab.card.processor import NativeProcessor
 from bttlab.compiler.program import compile_program
 from bttlab.model import ModelConfig, Optimizer
 from test_program_steps import check_same
 
 from build_library import SOURCES, library
 from conftest import ROOT
+from processor_native import NativeProcessor
 from training_processor import COMMON, SMALL, fresh_processor
 
 pytestmark = pytest.mark.long

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bttlab.card.processor import NativeProcessor, _aligned, result_dtype, sample_records
+from bttlab.card.processor import result_dtype, sample_records
 from bttlab.compiler.instruction import ENGINE_0
 from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
@@ -17,6 +17,7 @@ from bttlab.compiler.program import Program, compile_program
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, Optimizer
 
+from processor_native import NativeProcessor, aligned
 from training_processor import SMALL, equal_bits, fresh_processor, some_parameters, some_samples
 
 WHICH = [pytest.param("loop", marks=pytest.mark.long), "fast"]
@@ -191,7 +192,7 @@ def fresh(request, trainer_libraries, tmp_path, small) -> Iterator[NativeProcess
 @pytest.mark.long
 def test_constants_of_an_optimizer_out_of_range(fresh, small, monkeypatch):
     records = records_of(small, [5], Optimizer("adamw"))
-    monkeypatch.setattr("bttlab.card.processor.optimizer_arguments", lambda optimizer: optimizer)
+    monkeypatch.setattr("processor_native.optimizer_arguments", lambda optimizer: optimizer)
     for optimizer in ((3, 0.0, 0.0, 0.0), (1, 1.0, 0.0, 0.0), (2, 0.9, -0.1, 1e-8), (2, 0.9, 0.9, -1.0)):
         assert fresh.train(records, optimizer)["status"] == M.BAD_OPTIMIZER
     endless = records.copy()
@@ -234,7 +235,7 @@ BAD_IMAGES = {  # what an image says that it must not: vector, place, value
 @pytest.mark.long
 @pytest.mark.parametrize("bad", [*BAD_IMAGES, "checksum"])
 def test_images_that_are_no_program(fresh, small, bad):
-    image, result = _aligned(small.image()), _aligned(np.zeros(1, result_dtype()))
+    image, result = aligned(small.image()), aligned(np.zeros(1, result_dtype()))
     if bad == "checksum":
         image[4, 4] ^= 1
     else:

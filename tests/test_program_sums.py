@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bttlab.card import EmulatedU50, load_overlay
-from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.card.processor import sample_records
 from bttlab.compiler.compiled import chosen_program, compiled_program, why_no_sums
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.machine import M
@@ -16,6 +16,7 @@ from bttlab.estimate.card import estimate
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer
 from bttlab.model.loop import chunks
 
+from processor_native import NativeProcessor
 from training_processor import SMALL, equal_bits, some_parameters, some_samples
 
 LENGTHS = [2, 17, 9, 18, 3, 11, 8]

@@ -9,7 +9,6 @@ import tiny_baseline
 from bttlab.card import EmulatedU50, open_trainer
 from bttlab.card.compute_unit import CardError
 from bttlab.card.image import IMAGES
-from bttlab.card.processor import NativeProcessor
 from bttlab.compiler.access import accesses
 from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.dependencies import _conflicts
@@ -20,7 +19,7 @@ from bttlab.util import processes
 
 from build_library import library
 from conftest import ROOT
-from processor_native import FLAGS
+from processor_native import FLAGS, NativeProcessor
 
 SECOND = (ENGINE_1, DRAIN_0 + 1, SHUFFLE)  # units of the second thread
 MODEL = ModelConfig()

@@ -27,33 +27,20 @@ _DIGITS = 4  # significant ones in the record: an optimum is found to more on ev
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative errors of throughput, absolute, over a group of points.
-
-    Attributes
-    ----------
-    nine_of_ten : float
-        What nine of ten points stay under.
-    bias : float
-        The median with its sign; above 0: predicted too fast.
-    """
+    """Relative errors of throughput, absolute, over a group of points."""
 
     points: int
     median: float
-    nine_of_ten: float
-    bias: float
+    nine_of_ten: float  # what nine of ten points stay under
+    bias: float  # the median with its sign; above 0: predicted too fast
 
 
 @dataclass(frozen=True)
 class Spread:
-    """By how much a throughput may be off: nine of ten points that were not fitted to are nearer.
+    """By how much a throughput may be off: nine of ten points that were not fitted to are nearer."""
 
-    Attributes
-    ----------
-    gpu, host : float
-        Logarithm of the factor of a step that never waits for its host, and of one that does all the time: hosts and
-        libraries differ more than GPUs do.
-    """
-
+    # gpu, host: logarithm of the factor of a step that never waits for its host, and of one that does all the time:
+    # hosts and libraries differ more than GPUs do
     gpu: float
     host: float
 
@@ -64,29 +51,20 @@ class Spread:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fitted coefficients and their errors.
+    """Fitted coefficients and their errors."""
 
-    Attributes
-    ----------
-    time, low, high : Coefficients
-        Fitted to all points, and the least and most that leaving out a group of points makes of each.
-    flash : Coefficients
-        Fitted to those projects of `bttlab_cost.others` that are for fitting; their kernels are FlashAttention's.
-    memory, flash_memory : MemoryCoefficients
-    spread, flash_spread : Spread
-        Of points that were not fitted to: of the H100, and of projects that were left or held out.
-    errors : dict of str to Errors
-        Of the fit itself, and for each way to leave out a group of points of all predictions of what was left out.
-    """
-
+    # time, low, high: fitted to all points, and the least and most that leaving out a group of points makes of each
     time: Coefficients
     low: Coefficients
     high: Coefficients
+    # fitted to those projects of `bttlab_cost.others` that are for fitting; their kernels are FlashAttention's
     flash: Coefficients
     memory: MemoryCoefficients
     flash_memory: MemoryCoefficients
+    # spread, flash_spread: of points that were not fitted to: of the H100, and of projects that were left or held out
     spread: Spread
     flash_spread: Spread
+    # of the fit itself, and for each way to leave out a group of points of all predictions of what was left out
     errors: dict[str, Errors]
 
     def time_of(self, config: FineTuning) -> Coefficients:

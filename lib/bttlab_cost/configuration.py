@@ -39,86 +39,57 @@ class CostError(BttlabError):
 class FineTuning:
     """A transformer, dense or a mixture of experts, and the way it is fine-tuned.
 
-    Attributes
-    ----------
-    layers, hidden, heads : int
-        Blocks (each a mixer and its experts), their width, and the attention heads that share it.
-    experts, top_k : int
-        Experts of each block, and to how many of them a token goes; all of them is *dense*. One expert is a model
-        without a choice, such as Llama.
-    expert_hidden : int
-        Inner width of an expert, or of the feed-forward layer.
-    sequence_length : int
-        Tokens of a sequence; with `padding` "longest" the median of the data set.
-    method : {"full", "lora", "qlora"}
-        Train every parameter, or low-rank adapters, over weights as they are or in four bits (NF4).
-    mixer : {"attention", "mamba"}
-        What mixes the tokens of a sequence. With "mamba" embedding and output are one matrix.
-    key_value_heads : int
-        Heads that keys and values have; 0: as many as queries.
-    adapted : {"all", "experts", "queries"}
-        Which linear layers have adapters: all but the output, experts and router, or queries and values.
-    precision : {"fp32", "bf16"}
-        Of weights, gradients, moments and activations.
-    checkpointing : bool
-        Keep only what enters a block, and compute the block again on the way back.
-    padding : {"none", "longest"}
-        Sequences all of one length, or of many lengths, a batch padded to its longest (`padded_length`).
-    mlp : {"gated", "plain"}
-        Feed-forward layers of three matrices (SwiGLU, as in Llama) or of two (GELU, as in GPT-2).
-    tied : bool
-        Whether embedding and output are one matrix; with "mamba" they are.
-    head_size : int
-        Width of a head; 0: hidden / heads.
-    other : int
-        Parameters beside these matrices: position tables, biases, poolers.
-    state : {"fp32", "bf16"}
-        Of full fine-tuning in BF16: mixed precision keeps weights, moments in FP32 beside the BF16 weights (16 bytes a
-        parameter), pure BF16 does not (8 bytes).
-    kernels : {"eager", "flash"}
-        Eager attention and norms as in Xia et al., or FlashAttention 2; each has coefficients of its own.
-    accumulation : int
-        Micro-batches of an update: a step is one of them, and takes its share of the optimizer's time.
-    counted : int
-        Parameters of the model, where they were counted (`bttlab_cost.architectures`); 0: they follow from the shapes.
-    linears : tuple of (int, int, int, str)
-        Inputs, outputs, number and kind ("queries", "mixer", "mlp") of the linear layers outside of experts; empty:
-        they follow from the shapes.
-    expert_layers : int
-        With `linears`: layers that have experts.
-
     Raises
     ------
     CostError
         If the numbers do not make a model.
     """
 
+    # layers, hidden, heads: blocks (each a mixer and its experts), their width, and the attention heads that share it
     layers: int = 2
     hidden: int = 128
     heads: int = 4
+    # experts, top_k: experts of each block, and to how many of them a token goes; all of them is *dense*. One expert is
+    # a model without a choice, such as Llama.
     experts: int = 8
     top_k: int = 2
-    expert_hidden: int = 256
-    sequence_length: int = 64
+    expert_hidden: int = 256  # inner width of an expert, or of the feed-forward layer
+    sequence_length: int = 64  # tokens of a sequence; with `padding` "longest" the median of the data set
+    # "full", "lora", "qlora"; train every parameter, or low-rank adapters, over weights as they are or in four bits
+    # (NF4)
     method: str = "full"
     lora_rank: int = 8
     vocabulary: int = 1000
+    # "attention", "mamba"; what mixes the tokens of a sequence. With "mamba" embedding and output are one matrix.
     mixer: str = "attention"
-    key_value_heads: int = 0
+    key_value_heads: int = 0  # heads that keys and values have; 0: as many as queries
+    # "all", "experts", "queries"; which linear layers have adapters: all but the output, experts and router, or queries
+    # and values
     adapted: str = "all"
-    precision: str = "fp32"
-    checkpointing: bool = False
+    precision: str = "fp32"  # "fp32", "bf16"; of weights, gradients, moments and activations
+    checkpointing: bool = False  # keep only what enters a block, and compute the block again on the way back
+    # "none", "longest"; sequences all of one length, or of many lengths, a batch padded to its longest
+    # (`padded_length`)
     padding: str = "none"
+    # "gated", "plain"; feed-forward layers of three matrices (SwiGLU, as in Llama) or of two (GELU, as in GPT-2)
     mlp: str = "gated"
-    tied: bool = False
-    head_size: int = 0
-    other: int = 0
+    tied: bool = False  # whether embedding and output are one matrix; with "mamba" they are
+    head_size: int = 0  # width of a head; 0: hidden / heads
+    other: int = 0  # parameters beside these matrices: position tables, biases, poolers
+    # "fp32", "bf16"; of full fine-tuning in BF16: mixed precision keeps weights, moments in FP32 beside the BF16
+    # weights (16 bytes a parameter), pure BF16 does not (8 bytes)
     state: str = "fp32"
+    # "eager", "flash"; eager attention and norms as in Xia et al., or FlashAttention 2; each has coefficients of its
+    # own
     kernels: str = "eager"
+    # micro-batches of an update: a step is one of them, and takes its share of the optimizer's time
     accumulation: int = 1
+    # parameters of the model, where they were counted (`bttlab_cost.architectures`); 0: they follow from the shapes
     counted: int = 0
+    # inputs, outputs, number and kind ("queries", "mixer", "mlp") of the linear layers outside of experts; empty: they
+    # follow from the shapes
     linears: tuple[Linear, ...] = ()
-    expert_layers: int = 0
+    expert_layers: int = 0  # with `linears`: layers that have experts
 
     def __post_init__(self):
         for field in fields(self):

@@ -34,24 +34,16 @@ ASSUMPTIONS = (
 class Price:
     """A row of the table of prices, data/gpu_prices.json or one of the user's own; all of it published.
 
-    Attributes
-    ----------
-    gpu : str
-        A name of data/gpus.json.
-    usd_per_hour : float
-        Of one GPU, on demand.
-    source, read_in, date : str
-        The provider's page, the collection that lists the price, and its date (ISO 8601).
-
     Raises
     ------
     CostError
         If the price is not above 0.
     """
 
-    gpu: str
-    usd_per_hour: float
+    gpu: str  # a name of data/gpus.json
+    usd_per_hour: float  # of one GPU, on demand
     provider: str
+    # source, read_in, date: the provider's page, the collection that lists the price, and its date (ISO 8601)
     source: str
     read_in: str
     date: str
@@ -83,50 +75,24 @@ def read_prices(path: Path = PRICES) -> dict[str, Price]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One fine-tuning run on one GPU.
-
-    Attributes
-    ----------
-    price : Price or None
-        None if the table has none for this GPU.
-    tokens : int
-        Trained on in all, epochs counted, padding not.
-    largest_batch : int
-        Sequences of the stated length that fit.
-    padded_batch : int
-        Sequences that fit when they are padded to the longest that a run meets; as `largest_batch` without padding.
-    batch : int
-        Sequences that are taken.
-    sequences_per_second : (float, float, float)
-        Low, middle and high.
-    parts : dict
-        Seconds of a step by stage, kind of work and layer.
-    host_share : float
-        For how much of a step the GPU waits for its host.
-    peak_bytes : float
-        Memory at the peak of a step whose sequences have the expected padding.
-    notes : list of str
-        What lies outside of what was measured, or does not always fit.
-    parallel : Parallel or None
-        Several GPUs: `batch`, `largest_batch` and `peak_bytes` are those of each GPU, `sequences_per_second` of all.
-    sent_bytes : float
-        What each GPU sends in a step.
-    """
+    """One fine-tuning run on one GPU."""
 
     config: FineTuning
     gpu: Gpu
-    price: Price | None
-    tokens: int
-    largest_batch: int
+    price: Price | None  # None if the table has none for this GPU
+    tokens: int  # trained on in all, epochs counted, padding not
+    largest_batch: int  # sequences of the stated length that fit
+    # sequences that fit when they are padded to the longest that a run meets; as `largest_batch` without padding
     padded_batch: int
-    batch: int
-    sequences_per_second: tuple[float, float, float]
-    parts: dict[tuple[str, str, str], float]
-    host_share: float
-    peak_bytes: float
-    notes: list[str]
+    batch: int  # sequences that are taken
+    sequences_per_second: tuple[float, float, float]  # low, middle and high
+    parts: dict[tuple[str, str, str], float]  # seconds of a step by stage, kind of work and layer
+    host_share: float  # for how much of a step the GPU waits for its host
+    peak_bytes: float  # memory at the peak of a step whose sequences have the expected padding
+    notes: list[str]  # what lies outside of what was measured, or does not always fit
+    # several GPUs: `batch`, `largest_batch` and `peak_bytes` are those of each GPU, `sequences_per_second` of all
     parallel: Parallel | None = None
-    sent_bytes: float = 0.0
+    sent_bytes: float = 0.0  # what each GPU sends in a step
 
     @property
     def tokens_per_second(self) -> tuple[float, float, float]:

@@ -21,48 +21,26 @@ Parts = dict[tuple[str, str, str], float]
 
 @dataclass(frozen=True)
 class Coefficients:
-    """The fitted numbers of the time of a step.
+    """The fitted numbers of the time of a step."""
 
-    Attributes
-    ----------
-    arithmetic, bandwidth : float
-        Share of the published peaks that large kernels reach.
-    launch : float
-        Seconds that the host takes for a kernel.
-    wrapper : float
-        Seconds that the host takes for the forward call of a quantised layer beside its kernels.
-    passes : float
-        How often elementwise work passes over the tensors that it is counted by.
-    tail : float
-        Mean excess of the lengths of a data set over their shortest, tokens.
-    falloff : float
-        By how much a larger peak is reached less: the share is `arithmetic` at an A100's peak, and falls with the peak
-        to this power.
-    """
-
+    # arithmetic, bandwidth: share of the published peaks that large kernels reach
     arithmetic: float
     bandwidth: float
-    launch: float
-    wrapper: float
-    passes: float
-    tail: float
+    launch: float  # seconds that the host takes for a kernel
+    wrapper: float  # seconds that the host takes for the forward call of a quantised layer beside its kernels
+    passes: float  # how often elementwise work passes over the tensors that it is counted by
+    tail: float  # mean excess of the lengths of a data set over their shortest, tokens
+    # by how much a larger peak is reached less: the share is `arithmetic` at an A100's peak, and falls with the peak to
+    # this power
     falloff: float
 
 
 @dataclass(frozen=True)
 class MemoryCoefficients:
-    """The fitted numbers of the memory of a step.
+    """The fitted numbers of the memory of a step."""
 
-    Attributes
-    ----------
-    kept : float
-        Multiple of the activations that are counted, where all of them are kept for the way back.
-    recomputed : float
-        The same for the one block that checkpointing computes again.
-    """
-
-    kept: float
-    recomputed: float
+    kept: float  # multiple of the activations that are counted, where all of them are kept for the way back
+    recomputed: float  # the same for the one block that checkpointing computes again
 
 
 A100_TFLOPS = 312.0  # the peak at which `arithmetic` holds

@@ -30,30 +30,20 @@ OPTIMIZER_KERNELS = 200
 
 @dataclass(frozen=True)
 class Operator:
-    """One kind of work of a step, done `times` times.
+    """One kind of work of a step, done `times` times."""
 
-    Attributes
-    ----------
-    stage : {"forward", "backward", "optimizer"}
-        Recomputation belongs to the backward pass.
-    kind : {"experts", "dequantisation", "adapters", "elementwise", "mixer", "output", "optimizer"}
-    layer : {"experts", "mixer", "block", "output", "optimizer"}
-        Where it stands; "block" is norms, residuals and router.
-    times : float
-    flops, traffic, elementwise : float
-        Of one: floating-point operations of matrix products, bytes that must move, and bytes of elementwise work,
-        whose number of passes the model fits.
-    kernels, wrapped : float
-        Of one: launches, and forward calls of quantised layers, which take time of the host beside their kernels.
-    """
-
-    stage: str
-    kind: str
+    stage: str  # "forward", "backward", "optimizer"; recomputation belongs to the backward pass
+    kind: str  # "experts", "dequantisation", "adapters", "elementwise", "mixer", "output", "optimizer"
+    # "experts", "mixer", "block", "output", "optimizer"; where it stands; "block" is norms, residuals and router
     layer: str
     times: float
+    # flops, traffic, elementwise: of one: floating-point operations of matrix products, bytes that must move, and bytes
+    # of elementwise work, whose number of passes the model fits
     flops: float = 0.0
     traffic: float = 0.0
     elementwise: float = 0.0
+    # kernels, wrapped: of one: launches, and forward calls of quantised layers, which take time of the host beside
+    # their kernels
     kernels: float = 0.0
     wrapped: float = 0.0
 

@@ -15,72 +15,42 @@ FOLDER = ROOT / "data" / "cost" / "others"
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A published run on one GPU, or the share of one among several.
+    """A published run on one GPU, or the share of one among several."""
 
-    Attributes
-    ----------
-    model : str
-        A key of models.json.
-    batch, sequence : int
-        Of a micro-batch.
-    sequences, seconds : float, optional
-        How many sequences it trained in how long.
-    accumulation : int, optional
-        Micro-batches of an update, times the GPUs that share the optimizer's work; by default the project's.
-    peak_gb : float, optional
-        Peak of the memory, 10^9 bytes.
-    longest : int, optional
-        Tokens of the longest sequence, at which memory peaked, where `sequence` is a mean.
-    sharded : bool
-        Whether GPUs exchanged weights during the step: memory is then no whole model's.
-    state : str
-        As in `FineTuning`.
-    gpus, strategy, link : int, str, str
-        Of several GPUs: how many, how they share the work (`bttlab_cost.parallel`), and their link.
-    published : str
-        The published value, where `sequences` is computed from it.
-    left_out : str
-        Why the model cannot describe this run; such a run counts nowhere.
-    """
-
-    model: str
+    model: str  # a key of models.json
     method: str
     gpu: str
+    # batch, sequence: of a micro-batch
     batch: int
     sequence: int
     checkpointing: bool
+    # sequences, seconds: how many sequences it trained in how long
     sequences: float | None = None
     seconds: float | None = None
+    # micro-batches of an update, times the GPUs that share the optimizer's work; by default the project's
     accumulation: int | None = None
-    peak_gb: float | None = None
-    longest: int | None = None
-    sharded: bool = False
-    state: str = "fp32"
+    peak_gb: float | None = None  # peak of the memory, 10^9 bytes
+    longest: int | None = None  # tokens of the longest sequence, at which memory peaked, where `sequence` is a mean
+    sharded: bool = False  # whether GPUs exchanged weights during the step: memory is then no whole model's
+    state: str = "fp32"  # as in `FineTuning`
+    # gpus, strategy, link: of several GPUs: how many, how they share the work (`bttlab_cost.parallel`), and their link
     gpus: int = 1
     strategy: str = ""
     link: str = ""
-    published: str = ""
-    left_out: str = ""
+    published: str = ""  # the published value, where `sequences` is computed from it
+    left_out: str = ""  # why the model cannot describe this run; such a run counts nowhere
 
 
 @dataclass(frozen=True)
 class Project:
-    """Measurement that a project published.
-
-    Attributes
-    ----------
-    fitted : bool
-        Whether the model is fitted to it, or it is held out.
-    options : dict
-        Fields of `FineTuning` that all its runs share.
-    """
+    """Measurement that a project published."""
 
     project: str
-    fitted: bool
+    fitted: bool  # whether the model is fitted to it, or it is held out
     source: str
     how: str
     runs: list[PublishedRun]
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # fields of `FineTuning` that all its runs share
 
     def configuration(self, run: PublishedRun) -> FineTuning:
         given = _models()[run.model] | self.options

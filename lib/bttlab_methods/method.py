@@ -33,39 +33,23 @@ class Method:
     A subclass with parameters is a frozen dataclass, whose fields they are; each has a default. The first line of its
     docstring says what it changes.
 
-    Attributes
-    ----------
-    name : str
-        Under which the command and the notebook know it.
-    family : str
-        One of `FAMILIES`.
-    source : str
-        The paper, with its equation or section.
-    changes : frozenset of str
-        The parts of training that it needs for itself, such as "optimizer": two methods combine if these have nothing
-        in common.
-    excludes : frozenset of str
-        Names of methods, or parts that they change, with which it does not combine for another reason.
-    needs_cuda : bool
-    processes : int
-        Processes that share a run, as `bttlab_methods.library.parallel` has them.
-    ranges : tuple of str
-        Intervals of parameters, such as "share in (0, 1]" and "rank in [1, inf)".
-
     Raises
     ------
     MethodError
         If a parameter lies outside its interval.
     """
 
-    name: ClassVar[str]
-    family: ClassVar[str]
-    source: ClassVar[str]
+    name: ClassVar[str]  # under which the command and the notebook know it
+    family: ClassVar[str]  # one of `FAMILIES`
+    source: ClassVar[str]  # the paper, with its equation or section
+    # the parts of training that it needs for itself, such as "optimizer": two methods combine if these have nothing in
+    # common
     changes: ClassVar[frozenset[str]]
+    # names of methods, or parts that they change, with which it does not combine for another reason
     excludes: ClassVar[frozenset[str]] = frozenset()
     needs_cuda: ClassVar[bool] = False
-    processes: ClassVar[int] = 1
-    ranges: ClassVar[tuple[str, ...]] = ()
+    processes: ClassVar[int] = 1  # processes that share a run, as `bttlab_methods.library.parallel` has them
+    ranges: ClassVar[tuple[str, ...]] = ()  # intervals of parameters, such as "share in (0, 1]" and "rank in [1, inf)"
 
     def __post_init__(self) -> None:
         for rule in self.ranges:

@@ -33,21 +33,6 @@ class Result:
 
     `methods` is the combination as `bttlab_methods.parse` takes it, `trained` the number of parameters that were
     trained, and `model` has the fields of the model's configuration that are not the paper's.
-
-    Attributes
-    ----------
-    losses : list of float
-        Mean loss of each batch, before its update.
-    scores : dict
-        By split, the fields of `bttlab.data.metrics.Scores`; measured.
-    memory : dict
-        As `measure_memory` returns it.
-    seconds_per_epoch, joules_per_epoch : dict
-        Quantities; the value is null where nothing meters the energy.
-    facts : dict
-        What the methods report.
-    load : list of float or None
-        The machine's load averages (1, 5, 15 minutes) when it ended.
     """
 
     methods: str
@@ -59,13 +44,14 @@ class Result:
     device: str
     parameters: int
     trained: int
-    losses: list[float]
-    scores: dict[str, dict[str, Any]]
-    memory: dict[str, Any]
+    losses: list[float]  # mean loss of each batch, before its update
+    scores: dict[str, dict[str, Any]]  # by split, the fields of `bttlab.data.metrics.Scores`; measured
+    memory: dict[str, Any]  # as `measure_memory` returns it
+    # seconds_per_epoch, joules_per_epoch: quantities; the value is null where nothing meters the energy
     seconds_per_epoch: dict[str, Any]
     joules_per_epoch: dict[str, Any]
-    facts: dict[str, Any] = field(default_factory=dict)
-    load: list[float] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)  # what the methods report
+    load: list[float] | None = None  # the machine's load averages (1, 5, 15 minutes) when it ended
     versions: dict[str, str] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
 

@@ -19,32 +19,16 @@ class MethodError(BttlabError):
 
 @dataclass(frozen=True)
 class Setting:
-    """A comparison's common ground; a method may change what its `change_setting` returns.
-
-    Parameters
-    ----------
-    config : ModelConfig
-        Of the dense model, unless a method changes it.
-    samples : int
-        The budget: samples to train on, epoch after epoch.
-    batch : int
-        Utterances of a step, at most.
-    seed : int
-        Of initial parameters, order, and whatever a method draws.
-    rate_factor : float
-        Of every learning rate: 1 for the dense model with batches of `BATCH`.
-    warmup : float
-        Part of the budget in which the learning rate rises; it then falls to 0 in a straight line.
-    """
+    """A comparison's common ground; a method may change what its `change_setting` returns."""
 
     corpus: Corpus
-    config: ModelConfig
-    samples: int
-    batch: int = BATCH
-    seed: int = 0
+    config: ModelConfig  # of the dense model, unless a method changes it
+    samples: int  # the budget: samples to train on, epoch after epoch
+    batch: int = BATCH  # utterances of a step, at most
+    seed: int = 0  # of initial parameters, order, and whatever a method draws
     device: str = "cpu"
-    rate_factor: float = 1.0
-    warmup: float = 0.1
+    rate_factor: float = 1.0  # of every learning rate: 1 for the dense model with batches of `BATCH`
+    warmup: float = 0.1  # part of the budget in which the learning rate rises; it then falls to 0 in a straight line
 
     def __post_init__(self) -> None:
         for name, way_out in (("samples", "--budget 500, or --budget 1epoch"), ("batch", "--batch 8")):

@@ -2,13 +2,18 @@
 
 import ctypes
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from bttlab.card.processor import _aligned
+from bttlab.card.processor import optimizer_arguments, result_dtype
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
+from bttlab.compiler.program import ModelProgram, Program
+from bttlab.model.config import Optimizer
 
 from build_library import library
 from conftest import ROOT
@@ -162,7 +167,7 @@ class Native:
             first_step = int(np.floor(np.float32(low) * np.float32(steps)))
             self.program["function"][g] = (*function, first_step)
         fields = tables.shuffle_table.astype(np.uint32)
-        entries = _aligned((fields[:, ::2] | fields[:, 1::2] << 16).astype(np.uint32))
+        entries = aligned((fields[:, ::2] | fields[:, 1::2] << 16).astype(np.uint32))
         coefficients = np.ascontiguousarray(tables.function_table)
         self.library.take_tables(*(ctypes.c_void_p(table.ctypes.data) for table in (coefficients, entries)))
 
@@ -175,3 +180,67 @@ class Native:
         cycles = self.library.execute(ctypes.byref(call), ctypes.byref(sample))
         assert not call.stuck
         return cycles
+
+
+class NativeProcessor:
+    """The machine in a shared library, running one program at a time: the cycle-accurate or the functional model."""
+
+    def __init__(self, library: Path):
+        self._library = ctypes.CDLL(str(library))
+        self.program: Program | None = None
+
+    def _call(self, command, samples=0, optimizer=None, records=None, results=None, memory=None, image=None) -> None:
+        optimizer = optimizer or Optimizer("sgd")
+        pointers = [None if a is None else a.ctypes.data_as(ctypes.c_void_p) for a in (records, results, memory, image)]
+        name, *constants = optimizer_arguments(optimizer)
+        numbers = [ctypes.c_int(n) for n in (command, samples, name)]
+        self._library.trainer(*numbers, *(ctypes.c_float(c) for c in constants), *pointers)
+
+    def load_program(self, program: Program) -> None:
+        """Load a program; ProgramError if the machine refuses it because it was made for another machine."""
+        image = aligned(program.image())
+        result = aligned(np.zeros(1, result_dtype()))
+        self._call(M.LOAD_PROGRAM, len(image), results=result, image=image)
+        if result["status"][0] != M.DONE:
+            raise ProgramError(
+                "the machine refuses the program: it was made for another width or version; compile it again"
+            )
+        self.program = program
+
+    @property
+    def _layout(self) -> Layout:
+        assert isinstance(self.program, ModelProgram)
+        return self.program.model.layout
+
+    def load(self, *states: Mapping[str, np.ndarray]) -> None:
+        """Load parameters, then first and second moments if given, on chip."""
+        layout = self._layout
+        memory = aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
+        for n, state in enumerate(states):
+            memory[n * layout.vectors : (n + 1) * layout.vectors] = layout.pack(state)
+        self._call(M.LOAD, memory=memory)
+
+    def store(self) -> list[dict[str, np.ndarray]]:
+        """Return the parameters, first moments and second moments on chip."""
+        layout = self._layout
+        memory = aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
+        self._call(M.STORE, memory=memory)
+        return [layout.unpack(memory[n * layout.vectors : (n + 1) * layout.vectors]) for n in range(3)]
+
+    def train(self, records: np.ndarray, optimizer: Optimizer) -> np.ndarray:
+        results = aligned(np.zeros(len(records), result_dtype()))
+        self._call(M.TRAIN, len(records), optimizer, aligned(records), results)
+        return results
+
+    def predict(self, records: np.ndarray) -> np.ndarray:
+        results = aligned(np.zeros(len(records), result_dtype()))
+        self._call(M.PREDICT, len(records), None, aligned(records), results)
+        return results
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    buffer = np.zeros(array.nbytes + 64, np.uint8)
+    first = -buffer.ctypes.data % 64
+    copy = buffer[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from bttlab.card.build import DEFINITIONS, sources_digest
 from bttlab.card.image import IMAGES
 from bttlab.card.manifest import read_manifest
-from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.card.processor import sample_records
 from bttlab.card.xclbin import read_xclbin
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.program import Program, compile_program
@@ -24,6 +24,7 @@ from bttlab.runs import tensors_digest
 
 from build_library import SOURCES, library
 from conftest import ROOT
+from processor_native import NativeProcessor
 
 COMMON = ("-std=c++17", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wno-psabi")
 FLAGS = {  # fast: the emulation; loop: the machine's loop as it stands, which -O2 takes five times as long over

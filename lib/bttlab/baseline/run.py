@@ -46,36 +46,22 @@ class BaselineSetting:
     """Settings of a baseline: model, device and number of steps.
 
     Raises BaselineError or NumericalFault if a value breaks a rule.
-
-    Parameters
-    ----------
-    format : {"dense", "tt", "btt", "module"}
-        tt: tensor-compressed, contracted right to left; btt: bi-directionally; module: a `ModuleModel` as it is.
-    device : {"cpu", "cuda"}
-    config : ModelConfig or bttlab.compiler.module.ModuleModel
-        By default the paper's with 2 encoders; its own format plays no part.
-    data : str or path
-        Name or folder of the corpus.
-    steps, warmup : int
-        Steps to measure, and steps before them that train on the same samples and are then undone.
-    seed : int
-        Of the initial parameters and of the order of samples, as on the U50.
-    batch : int
-        Samples per step, all of one length; the loss is their mean. A module takes 1.
-    modes : sequence of str, optional
-        Some of `modes_of(device)`; by default all.
     """
 
+    # "dense", "tt", "btt", "module"; tt: tensor-compressed, contracted right to left; btt: bi-directionally; module: a
+    # `ModuleModel` as it is
     format: str
-    device: str
+    device: str  # "cpu", "cuda"
+    # by default the paper's with 2 encoders; its own format plays no part
     config: ModelConfig | ModuleConfig = field(default_factory=ModelConfig)
-    data: str | os.PathLike = "airline"
+    data: str | os.PathLike = "airline"  # name or folder of the corpus
+    # steps, warmup: steps to measure, and steps before them that train on the same samples and are then undone
     steps: int = 500
     warmup: int = 20
-    seed: int = 0
+    seed: int = 0  # of the initial parameters and of the order of samples, as on the U50
     learning_rate: float = LEARNING_RATES["sgd"]
-    modes: Sequence[str] | None = None
-    batch: int = 1
+    modes: Sequence[str] | None = None  # some of `modes_of(device)`; by default all
+    batch: int = 1  # samples per step, all of one length; the loss is their mean. A module takes 1.
 
     def __post_init__(self) -> None:
         variant(self.config, self.format)
@@ -112,24 +98,15 @@ def variant(config: ModelConfig | ModuleConfig, format: str) -> tuple[ModelConfi
 
 @dataclass(frozen=True)
 class Listener:
-    """Callbacks of a baseline, called in its thread; another thread may stop it. The defaults do nothing.
+    """Callbacks of a baseline, called in its thread; another thread may stop it. The defaults do nothing."""
 
-    Parameters
-    ----------
-    on_step : callable, optional
-        Gets step, loss and seconds, in every mode; on a GPU some 25 steps at a time.
-    on_mode : callable, optional
-        Gets the name of each mode before its preparation, which may take a minute.
-    stop : threading.Event
-        Set from elsewhere, it ends the baseline after the current step; the record has what was measured.
-    evaluate : callable, optional
-        Gets the number of steps taken and the model, as soon as one of the ascending counts in `evaluate_at` is
-        reached, in every mode; on a GPU after some 25 steps at most. It is in no step's time and energy.
-    """
-
-    on_step: OnStep | None = None
+    on_step: OnStep | None = None  # gets step, loss and seconds, in every mode; on a GPU some 25 steps at a time
+    # gets the name of each mode before its preparation, which may take a minute
     on_mode: Callable[[str], None] | None = None
+    # set from elsewhere, it ends the baseline after the current step; the record has what was measured
     stop: Event = field(default_factory=Event)
+    # gets the number of steps taken and the model, as soon as one of the ascending counts in `evaluate_at` is reached,
+    # in every mode; on a GPU after some 25 steps at most. It is in no step's time and energy.
     evaluate: Callable[[int, Transformer], None] | None = None
     evaluate_at: Sequence[int] = ()
 

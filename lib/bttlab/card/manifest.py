@@ -22,37 +22,20 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class OverlayEntry:
-    """An overlay of the manifest; OverlayError if a field is invalid.
+    """An overlay of the manifest; OverlayError if a field is invalid."""
 
-    Attributes
-    ----------
-    name : str
-        Name for `load_overlay`; an hw and an emulation overlay may have the same name.
-    file : str
-        Path of the .xclbin, relative to the manifest's folder.
-    platform : str
-        The shell it is linked for.
-    sha256, sources : str
-        Digests of the file, and of the sources and flags it was built from.
-    clock_mhz : int, optional
-        Kernel clock that an hw overlay was built for.
-    interfaces : sequence of str
-        UUIDs of the shell interface that an hw overlay needs.
-    machine : mapping, optional
-        Version and widths of the training processor, from `Machine.to_dict`.
-    """
-
-    name: str
-    file: str
+    name: str  # name for `load_overlay`; an hw and an emulation overlay may have the same name
+    file: str  # path of the .xclbin, relative to the manifest's folder
     kind: str
-    platform: str
+    platform: str  # the shell it is linked for
+    # sha256, sources: digests of the file, and of the sources and flags it was built from
     sha256: str
     sources: str
     kernels: tuple[str, ...]
     images: tuple[str, ...] = ()
-    machine: Mapping[str, Any] | None = None
-    clock_mhz: int | None = None
-    interfaces: tuple[str, ...] = ()
+    machine: Mapping[str, Any] | None = None  # version and widths of the training processor, from `Machine.to_dict`
+    clock_mhz: int | None = None  # kernel clock that an hw overlay was built for
+    interfaces: tuple[str, ...] = ()  # UUIDs of the shell interface that an hw overlay needs
 
     def __post_init__(self) -> None:
         for field in ("kernels", "images", "interfaces"):

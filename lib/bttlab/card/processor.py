@@ -1,16 +1,11 @@
-"""The machine compiled for this host and called without PYNQ: the cycle-accurate or the functional model."""
+"""Records of the training processor: samples with the scalars of their updates, results, constants of an optimizer."""
 
-import ctypes
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import ModelProgram, Program
+from bttlab.compiler.program import ModelProgram
 from bttlab.model.config import Optimizer
 from bttlab.model.trainer import UpdateFactors
 
@@ -79,67 +74,3 @@ def set_rates(scalars: np.ndarray, rates: float | np.ndarray, optimizer: Optimiz
 
 def optimizer_arguments(optimizer: Optimizer) -> tuple[int, float, float, float]:
     return OPTIMIZERS[optimizer.rule], optimizer.decay, optimizer.beta2, optimizer.epsilon
-
-
-class NativeProcessor:
-    """The machine in a shared library, running one program at a time."""
-
-    def __init__(self, library: Path):
-        self._library = ctypes.CDLL(str(library))
-        self.program: Program | None = None
-
-    def _call(self, command, samples=0, optimizer=None, records=None, results=None, memory=None, image=None) -> None:
-        optimizer = optimizer or Optimizer("sgd")
-        pointers = [None if a is None else a.ctypes.data_as(ctypes.c_void_p) for a in (records, results, memory, image)]
-        name, *constants = optimizer_arguments(optimizer)
-        numbers = [ctypes.c_int(n) for n in (command, samples, name)]
-        self._library.trainer(*numbers, *(ctypes.c_float(c) for c in constants), *pointers)
-
-    def load_program(self, program: Program) -> None:
-        """Load a program; ProgramError if the machine refuses it because it was made for another machine."""
-        image = _aligned(program.image())
-        result = _aligned(np.zeros(1, result_dtype()))
-        self._call(M.LOAD_PROGRAM, len(image), results=result, image=image)
-        if result["status"][0] != M.DONE:
-            raise ProgramError(
-                "the machine refuses the program: it was made for another width or version; compile it again"
-            )
-        self.program = program
-
-    @property
-    def _layout(self) -> Layout:
-        assert isinstance(self.program, ModelProgram)
-        return self.program.model.layout
-
-    def load(self, *states: Mapping[str, np.ndarray]) -> None:
-        """Load parameters, then first and second moments if given, on chip."""
-        layout = self._layout
-        memory = _aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
-        for n, state in enumerate(states):
-            memory[n * layout.vectors : (n + 1) * layout.vectors] = layout.pack(state)
-        self._call(M.LOAD, memory=memory)
-
-    def store(self) -> list[dict[str, np.ndarray]]:
-        """Return the parameters, first moments and second moments on chip."""
-        layout = self._layout
-        memory = _aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
-        self._call(M.STORE, memory=memory)
-        return [layout.unpack(memory[n * layout.vectors : (n + 1) * layout.vectors]) for n in range(3)]
-
-    def train(self, records: np.ndarray, optimizer: Optimizer) -> np.ndarray:
-        results = _aligned(np.zeros(len(records), result_dtype()))
-        self._call(M.TRAIN, len(records), optimizer, _aligned(records), results)
-        return results
-
-    def predict(self, records: np.ndarray) -> np.ndarray:
-        results = _aligned(np.zeros(len(records), result_dtype()))
-        self._call(M.PREDICT, len(records), None, _aligned(records), results)
-        return results
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    buffer = np.zeros(array.nbytes + 64, np.uint8)
-    first = -buffer.ctypes.data % 64
-    copy = buffer[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy

@@ -23,20 +23,13 @@ FASTEST_MODE = {"cpu": "eager", "cuda": "graphs"}
 
 @dataclass(frozen=True)
 class Target:
-    """A way to train that a dashboard offers.
-
-    Attributes
-    ----------
-    make_run : callable
-        Takes samples, learning rate and, if there are `optimizers`, an optimizer's name and a seed; returns a
-        `DashboardRun` that has not begun.
-    optimizers : sequence of str
-        To choose from; empty if the target has its own optimizer and seed.
-    """
+    """A way to train that a dashboard offers."""
 
     name: str
+    # takes samples, learning rate and, if there are `optimizers`, an optimizer's name and a seed; returns a
+    # `DashboardRun` that has not begun
     make_run: Callable[..., DashboardRun]
-    optimizers: Sequence[str] = ()
+    optimizers: Sequence[str] = ()  # to choose from; empty if the target has its own optimizer and seed
 
 
 def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer | None = None) -> Target:

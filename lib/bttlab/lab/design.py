@@ -11,25 +11,15 @@ FEED_FORWARD = ("first", "second")  # of an encoder's layers
 
 @dataclass(frozen=True)
 class Design:
-    """A model, its program and the clock.
+    """A model, its program and the clock."""
 
-    Attributes
-    ----------
-    encoders, rank : int
-        Of the model; the rank is that of its linear layers, unless they have their own.
-    flow : str
-        Order of contraction: one of `bttlab.model.FLOW_TITLES`.
-    optimizer : {"sgd", "momentum", "adamw"}
-    feed_forward : int, optional
-        Rank of the two layers between which GELU stands; by default `rank`.
-    """
-
+    # encoders, rank: of the model; the rank is that of its linear layers, unless they have their own
     encoders: int = 2
     rank: int = 12
-    flow: str = PAPER_FLOW
-    optimizer: str = "sgd"
+    flow: str = PAPER_FLOW  # order of contraction: one of `bttlab.model.FLOW_TITLES`
+    optimizer: str = "sgd"  # "sgd", "momentum", "adamw"
     clock_mhz: int = CLOCK_MHZ
-    feed_forward: int | None = None
+    feed_forward: int | None = None  # rank of the two layers between which GELU stands; by default `rank`
 
     def __post_init__(self) -> None:
         if self.feed_forward is None:

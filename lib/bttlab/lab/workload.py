@@ -10,25 +10,14 @@ from bttlab.model import ModelConfig, ModuleConfig
 
 @dataclass(frozen=True)
 class Workload:
-    """A corpus, encoded for a model.
-
-    Attributes
-    ----------
-    config : ModelConfig or bttlab.compiler.module.ModuleModel
-        A module of your own comes from `bttlab.compiler.module_file.load_module`: the run keeps a copy of its file.
-    train : Samples
-        The whole training split.
-    dev : Samples
-        The whole dev split.
-    seed : int
-        Of initial parameters and order.
-    """
+    """A corpus, encoded for a model."""
 
     corpus: Corpus
+    # A module of your own comes from `bttlab.compiler.module_file.load_module`: the run keeps a copy of its file
     config: ModelConfig | ModuleConfig
-    train: Samples
-    dev: Samples
-    seed: int = 0
+    train: Samples  # the whole training split
+    dev: Samples  # the whole dev split
+    seed: int = 0  # of initial parameters and order
 
     @classmethod
     def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, seed: int = 0) -> "Workload":

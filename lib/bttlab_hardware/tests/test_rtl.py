@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.card.processor import sample_records
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.program import compile_program
@@ -24,6 +24,7 @@ from bttlab_hardware.netlist import Depth, packed_tables, stage_of
 from sample_modules import Net
 
 from conftest import ROOT
+from processor_native import NativeProcessor
 from training_processor import SMALL, equal_bits, some_parameters, some_samples
 
 pytestmark = pytest.mark.long
