@@ -31,12 +31,8 @@ def count(path: Path, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> Fi
     """Return the model of a config.json's content, with exactly counted parameters, and fields of `FineTuning`.
 
     A vision tower counts if its own fields give its shape; the tokens of text do not pass through it. The path is for
-    messages.
-
-    Raises
-    ------
-    CostError
-        If transformers does not know the architecture, or a field is not what the architecture takes.
+    messages. Raises CostError if transformers does not know the architecture, or a field is not what the architecture
+    takes.
     """
     config = _configuration(path, given)
     text = config.get_text_config(decoder=True) if config.is_encoder_decoder else config.get_text_config()

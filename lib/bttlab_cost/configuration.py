@@ -39,10 +39,7 @@ class CostError(BttlabError):
 class FineTuning:
     """A transformer, dense or a mixture of experts, and the way it is fine-tuned.
 
-    Raises
-    ------
-    CostError
-        If the numbers do not make a model.
+    Raises CostError if the numbers do not make a model.
     """
 
     # layers, hidden, heads: blocks (each a mixer and its experts), their width, and the attention heads that share it

@@ -34,10 +34,7 @@ ASSUMPTIONS = (
 class Price:
     """A row of the table of prices, data/gpu_prices.json or one of the user's own; all of it published.
 
-    Raises
-    ------
-    CostError
-        If the price is not above 0.
+    Raises CostError if the price is not above 0.
     """
 
     gpu: str  # a name of data/gpus.json
@@ -56,10 +53,8 @@ class Price:
 def read_prices(path: Path = PRICES) -> dict[str, Price]:
     """Return the prices of a table by GPU.
 
-    Raises
-    ------
-    CostError
-        If it cannot be read, a row breaks a rule, or rows are of several providers, so that they do not rank GPUs.
+    Raises CostError if it cannot be read, a row breaks a rule, or rows are of several providers, so that they do not
+    rank GPUs.
     """
     try:
         rows = from_values(list[Price], json.loads(path.read_text(encoding="utf-8-sig"))["gpus"])
@@ -157,10 +152,7 @@ class Estimator:
     ) -> Estimate:
         """Return what training on `tokens` tokens takes; by default with the largest batch that always fits.
 
-        Raises
-        ------
-        CostError
-            If batch 1, or the batch asked for, does not fit, or there are no tokens.
+        Raises CostError if batch 1, or the batch asked for, does not fit, or there are no tokens.
         """
         if tokens < 1:
             raise CostError(f"tokens is {tokens}: there must be at least 1 to train on")

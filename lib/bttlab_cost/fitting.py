@@ -71,12 +71,8 @@ def fit_time(
     """Return the most likely coefficients: least squares of the logarithms of times, with a prior.
 
     The fit begins at each of `starts`, by default the prior and points around it, and the best optimum is returned.
-    `flash` fits `falloff`, which is 0 else, with a heavier prior: a project has few points, many with one error.
-
-    Raises
-    ------
-    CostError
-        If a fit does not converge.
+    `flash` fits `falloff`, which is 0 else, with a heavier prior: a project has few points, many with one error. Raises
+    CostError if a fit does not converge.
     """
     groups = _groups(throughputs, stages)
     free = len(_PRIOR_DEVIATION) if flash else -1

@@ -40,10 +40,7 @@ def find_config(name: str) -> Path | None:
 def read_config(path: Path) -> FineTuning:
     """Return the model of a config.json.
 
-    Raises
-    ------
-    CostError
-        If the file cannot be read or describes no model that can be counted; the message names the field.
+    Raises CostError if the file cannot be read or describes no model that can be counted; the message names the field.
     """
     if path.exists() and not path.is_file():  # reading a pipe would wait for its other end
         raise CostError(f"{path} is no file; give a config.json")

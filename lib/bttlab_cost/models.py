@@ -34,12 +34,8 @@ def find_model(text: str) -> FineTuning:
     """Return the model that a word means: a name, then changes of it, as "small,top_k=8,method=lora".
 
     The path of a `config.json` of Hugging Face, of a folder with one, and the name of a model in its local cache mean
-    that model, fine-tuned with LoRA in BF16 with FlashAttention.
-
-    Raises
-    ------
-    CostError
-        If there is no such model or field, or they make no model.
+    that model, fine-tuned with LoRA in BF16 with FlashAttention. Raises CostError if there is no such model or field,
+    or they make no model.
     """
     name, *changes = text.split(",")
     base = MODELS.get(name)

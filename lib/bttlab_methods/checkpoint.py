@@ -17,12 +17,8 @@ def export(training: Training) -> tuple[ModelConfig, dict[str, np.ndarray]]:
     """Return a finished training's model as `bttlab.model` and the accelerator's driver take it.
 
     The parameters have the names, shapes and order of `config.parameter_shapes()`. A configuration has one rank for all
-    TT layers and one for the embedding: trains with other ranks are padded with zeros, which changes no output.
-
-    Raises
-    ------
-    MethodError
-        If the model has other parts than its configuration, such as adapters.
+    TT layers and one for the embedding: trains with other ranks are padded with zeros, which changes no output. Raises
+    MethodError if the model has other parts than its configuration, such as adapters.
     """
     model, config = training.model, training.setting.config
     every = model.named_modules(remove_duplicate=False)  # encoders may share what they are made of

@@ -85,6 +85,8 @@ def method_target(
 ) -> Target:
     """Return a dashboard's target that trains with methods, on CUDA where there is one.
 
+    Raises MethodError if the methods are unknown, do not combine, or do not run here.
+
     Parameters
     ----------
     methods : str
@@ -93,11 +95,6 @@ def method_target(
         Of the dense model.
     on_result : callable, optional
         Gets a `Result`, from the run's thread.
-
-    Raises
-    ------
-    bttlab_methods.MethodError
-        If the methods are unknown, do not combine, or do not run here.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     check_combination(parse(methods), device)
@@ -118,10 +115,6 @@ class MethodsLab:
         Of the dense model.
     samples : int
         Budget of a run, to begin with.
-
-    Attributes
-    ----------
-    results : list of Result
     """
 
     def __init__(self, workload: Workload, samples: int = 1000):

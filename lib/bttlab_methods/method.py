@@ -31,12 +31,7 @@ class Method:
     """A way to train with less: a subclass overrides the hooks that it needs.
 
     A subclass with parameters is a frozen dataclass, whose fields they are; each has a default. The first line of its
-    docstring says what it changes.
-
-    Raises
-    ------
-    MethodError
-        If a parameter lies outside its interval.
+    docstring says what it changes. Raises MethodError if a parameter lies outside its interval.
     """
 
     name: ClassVar[str]  # under which the command and the notebook know it

@@ -17,10 +17,7 @@ from bttlab_methods.setting import MethodError
 def in_processes(count: int, function: Callable[..., Any], arguments: tuple, stop: Event | None) -> list[dict]:
     """Return the dataclasses that `function(*arguments)` gives in `count` processes, as dictionaries by rank.
 
-    Raises
-    ------
-    MethodError
-        If one fails, or `stop` is set meanwhile.
+    Raises MethodError if one fails, or `stop` is set meanwhile.
     """
     with tempfile.TemporaryDirectory() as folder:
         started = multiprocessing.spawn(_work, (count, folder, function, arguments), count, join=False)

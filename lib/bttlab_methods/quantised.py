@@ -9,13 +9,8 @@ from torch import Tensor, nn
 def fake_quantised(core: Tensor, bits: int) -> Tensor:
     """Round a core to multiples -q to q of a step: q = 2^(bits - 1) - 1, and q steps are the largest magnitude.
 
-    The gradient ignores the rounding (the straight-through estimator); `bits` is at least 2.
-
-    core : Tensor
-    bits : int
-        At least 2.
-    ----------
-    Y. Bengio et al., "Estimating or propagating gradients through stochastic neurons", arXiv 1308.3432, 2013.
+    The gradient ignores the rounding: the straight-through estimator (Bengio et al., arXiv 1308.3432). `bits` is at
+    least 2.
     """
     most = 2 ** (bits - 1) - 1
     step = (core.detach().abs().amax() / most).clamp_min(torch.finfo(core.dtype).tiny).reshape(1)

@@ -31,10 +31,7 @@ class Results:
     def read(cls, path: str | os.PathLike | None) -> "Results":
         """Return what a file holds, which may not be there yet; of no file, nothing.
 
-        Raises
-        ------
-        bttlab.baseline.RecordError
-            If the file is not such a record.
+        Raises RecordError if the file is not such a record.
         """
         if path is None:
             return cls([])

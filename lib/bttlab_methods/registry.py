@@ -92,12 +92,8 @@ def parse(text: str) -> tuple[Method, ...]:
     """Return the methods of a combination.
 
     Its text joins names by "+", each with parameters if wanted, as "tensor+galore:rank=16,every=50"; "dense" is none.
-
-    Raises
-    ------
-    MethodError
-        If a name or parameter is unknown, a value has the wrong kind or breaks the method's rule, or the methods do not
-        combine.
+    Raises MethodError if a name or parameter is unknown, a value has the wrong kind or breaks the method's rule, or the
+    methods do not combine.
     """
     combination = tuple(_one(part) for part in text.split("+") if part != DENSE)
     check_combination(combination)

@@ -66,6 +66,8 @@ def run_methods(
 ) -> Result:
     """Train with a combination of methods, measure its time, energy and memory, and score it.
 
+    Raises MethodError if the methods do not combine, one does not run here, or a loss is not finite.
+
     Parameters
     ----------
     methods : sequence of Method
@@ -74,11 +76,6 @@ def run_methods(
         As for `Training.run`.
     on_training : callable, optional
         Gets the run before its first step.
-
-    Raises
-    ------
-    MethodError
-        If the methods do not combine, one does not run here, or a loss is not finite.
     """
     processes = max([one.processes for one in methods], default=1)
     if processes > 1 and not distributed.is_initialized():

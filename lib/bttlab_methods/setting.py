@@ -58,10 +58,7 @@ class Setting:
 def samples_of(budget: str | int, epoch: int) -> int:
     """Return the samples of a budget: a number of samples, or epochs of `epoch` samples as "2epochs" or "0.5epoch".
 
-    Raises
-    ------
-    MethodError
-        If it is neither, or less than one sample.
+    Raises MethodError if it is neither, or less than one sample.
     """
     text = str(budget).strip().lower()
     number = text.removesuffix("s").removesuffix("epoch")

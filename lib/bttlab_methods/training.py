@@ -76,6 +76,8 @@ def changed(setting: Setting, methods: Sequence) -> Setting:
 class Training:
     """One run: a model, an optimizer, and the methods that change them.
 
+    Raises MethodError if the methods do not combine, or one does not run here.
+
     Attributes
     ----------
     setting : Setting
@@ -94,11 +96,6 @@ class Training:
         Where methods keep what they remember, under their names.
     aside : callable
         Returns a context for what is done between two steps and is no part of the training: its energy is not counted.
-
-    Raises
-    ------
-    MethodError
-        If the methods do not combine, or one does not run here.
     """
 
     def __init__(self, setting: Setting, methods: Sequence = ()):
@@ -142,16 +139,13 @@ class Training:
     def run(self, on_batch: OnBatch | None = None, stop: Event | None = None) -> None:
         """Train until the budget is used, or `stop` is set.
 
+        Raises MethodError if a loss is not finite.
+
         Parameters
         ----------
         on_batch : callable, optional
             Gets the losses of each batch, float32 of shape (n,), before its update.
         stop : threading.Event, optional
-
-        Raises
-        ------
-        MethodError
-            If a loss is not finite.
         """
 
         def trained(batch: Batch, losses: np.ndarray, seconds: float) -> None:

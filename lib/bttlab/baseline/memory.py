@@ -22,10 +22,7 @@ NO_STATISTICS = "PyTorch's CPU allocator keeps no statistics"
 class StorageMeter(TorchDispatchMode):
     """While entered, notes when storages of tensors come and go.
 
-    Attributes
-    ----------
-    events : list of (int, int)
-        A storage's number and its bytes, negative when it goes.
+    An event is a storage's number and its bytes, negative when it goes.
     """
 
     def __init__(self) -> None:
@@ -66,10 +63,7 @@ class StorageMeter(TorchDispatchMode):
 def counted_step(task: Task) -> tuple[dict[str, int], dict[str, int]]:
     """Train on a task's first sample and count the bytes of each category.
 
-    Parameters
-    ----------
-    task : Task
-        Without an optimizer state: SGD keeps none.
+    The task has no optimizer state: SGD keeps none.
 
     Returns
     -------
@@ -100,10 +94,7 @@ def counted_step(task: Task) -> tuple[dict[str, int], dict[str, int]]:
 def replay(events: list[tuple[int, int]], kinds: dict[int, str]) -> tuple[dict[str, int], dict[str, int]]:
     """Count the bytes of each category over a `StorageMeter`'s events.
 
-    Parameters
-    ----------
-    kinds : dict of int to str
-        The category of each storage; "temporaries" of those that are not in it.
+    `kinds` has the category of each storage; storages that are not in it are "temporaries".
 
     Returns
     -------
@@ -124,10 +115,7 @@ def replay(events: list[tuple[int, int]], kinds: dict[int, str]) -> tuple[dict[s
 def stage_statistics(task: Task) -> dict[str, tuple[int, int]]:
     """Train on a task's first sample and read the allocator between the stages.
 
-    Parameters
-    ----------
-    task : Task
-        Has trained before: what is set up at first use is there.
+    The task has trained before, so that what is set up at first use is there.
 
     Returns
     -------

@@ -75,10 +75,7 @@ def _captured(task: Task, function, examples: dict[int, int], stop: Event) -> St
 def capture(step: Callable[[], None], stream, pool) -> Callable[[], None]:
     """Capture a step in a CUDA graph, without running it.
 
-    Parameters
-    ----------
-    step : callable
-        Has run before, on `stream`: autograd keeps to the stream on which it first saw a parameter.
+    The step has run before, on `stream`: autograd keeps to the stream on which it first saw a parameter.
 
     Returns
     -------

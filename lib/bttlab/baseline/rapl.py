@@ -33,10 +33,8 @@ def sockets(zones: dict[str, Path]) -> int:
 class RaplMeter:
     """The energy counters of all processor packages; several threads may read it.
 
-    Raises
-    ------
-    OSError
-        If there is no counter, or it cannot be read. `begin`, `end` and `watts` raise it when a counter vanishes.
+    Raises OSError if there is no counter, or it cannot be read. `begin`, `end` and `watts` raise it when a counter
+    vanishes.
     """
 
     def __init__(self, folder: Path = POWERCAP):

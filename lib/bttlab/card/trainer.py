@@ -46,13 +46,8 @@ class TrainerDriver(KernelDriver):
 
     Call `load_program` with a model, then `load_parameters`, then `train` and the other methods of
     `bttlab.model.Trainer`, or `start` to train in the background. Parameters stay on the card from call to call until
-    other parameters or another program are loaded.
-
-    Attributes
-    ----------
-    counted_cycles : int
-        Cycles of the machine's loop that the card has counted in all training. The emulated card runs programs
-        without that loop, so its count is 0.
+    other parameters or another program are loaded. `counted_cycles` are the cycles of the machine's loop that the
+    card has counted in all training. The emulated card runs programs without that loop, so its count is 0.
     """
 
     bindto = (TRAINER_KERNEL.vlnv,)
@@ -74,13 +69,9 @@ class TrainerDriver(KernelDriver):
         """Load the program that trains a model, without parameters.
 
         A model is compiled, unless its program is in the cache; `shapes`, `flow` and `optimizer` are as for
-        `bttlab.compiler.compiled.chosen_program`. The program trains by any other optimizer, too.
-
-        Raises
-        ------
-        bttlab.compiler.errors.ProgramError
-            If the machine cannot run the model, or the program is damaged or made for another machine. The program and
-            parameters on the card do not change then.
+        `bttlab.compiler.compiled.chosen_program`. The program trains by any other optimizer, too. Raises ProgramError
+        if the machine cannot run the model, or the program is damaged or made for another machine. The program and
+        parameters on the card do not change then.
         """
         if isinstance(program, CompiledProgram):
             compiled = program

@@ -88,10 +88,7 @@ NOTHING = Work(Counter(), Counter(), Counter(), 0, Counter(), Counter())
 def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> list[Work]:
     """Return the work of a run of the loop, for each sample length.
 
-    Parameters
-    ----------
-    lengths : sequence of int
-        Sample lengths in tokens.
+    `lengths` are sample lengths in tokens.
     """
     tokens = np.array(lengths)
     busy, acting, reads, writes = tables = [defaultdict(lambda: np.zeros_like(tokens)) for _ in range(4)]
@@ -143,10 +140,7 @@ def sample_works(
 def program_works(program: Program, lengths: Sequence[int], call_samples: int = CALL_SAMPLES) -> dict[int, Work]:
     """Return the work of `sample_works` for a program and some lengths.
 
-    Parameters
-    ----------
-    lengths : sequence of int
-        Numbers of real tokens, [CLS] included.
+    `lengths` are numbers of real tokens, [CLS] included.
     """
     (flush,) = works_of(program.flush, [1])
     share = flush.times(1 / call_samples)
@@ -162,10 +156,7 @@ def epoch_work(
 ) -> Work:
     """Return the work of training for an epoch.
 
-    Parameters
-    ----------
-    lengths : mapping of int to int
-        Number of samples of each length.
+    `lengths` has the number of samples of each length.
     """
     works = sample_works(model, flow, sums, call_samples)
     return sum((works[tokens].times(count) for tokens, count in lengths.items()), NOTHING)

@@ -102,12 +102,8 @@ class MemoryMap:
 def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: Flow, sums: bool = False) -> MemoryMap:
     """Return the memory map of training a model, for samples of any length and any tokens.
 
-    Raises ProgramError if the machine cannot run the model.
-
-    Parameters
-    ----------
-    optimizer : {"sgd", "momentum", "adamw"}
-        Banks for moments that it does not use count as empty.
+    Raises ProgramError if the machine cannot run the model. Banks for moments that the
+    optimizer ("sgd", "momentum", "adamw") does not use count as empty.
     """
     compiled_program(model, flow=flow, sums=sums).program.check_optimizer(Optimizer(optimizer))
     empty = [f"bank {number}" for number in MOMENTS[len(Optimizer(optimizer).moments) :]]

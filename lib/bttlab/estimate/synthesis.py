@@ -36,10 +36,7 @@ def without_cores(modules: dict[str, Counter]) -> dict[str, dict[str, int]]:
 def with_own_cores(modules: dict[str, Counter]) -> Counter:
     """Return the resources of the loop with the cores of hls_src/rtl.
 
-    Parameters
-    ----------
-    modules : dict of str to Counter
-        Result of `synthesised`.
+    `modules` is the result of `synthesised`.
     """
     return _total(modules, modules)
 
@@ -47,10 +44,7 @@ def with_own_cores(modules: dict[str, Counter]) -> Counter:
 def with_amd_cores(modules: dict[str, Counter]) -> Counter:
     """Return the resources of the loop with AMD's FP32 operators instead of the cores, as the schedule models it.
 
-    Parameters
-    ----------
-    modules : dict of str to Counter
-        Result of `synthesised`.
+    `modules` is the result of `synthesised`.
     """
     costs = read_data("operators")["operators"]
     cores = {}

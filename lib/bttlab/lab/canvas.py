@@ -127,12 +127,7 @@ def live_canvas(figure: Figure, lock: threading.RLock) -> ImageCanvas | ZoomCanv
 class LiveFigures:
     """Figures side by side, or one below the other in a narrow window; the mouse shows values.
 
-    The last pictures are kept in the saved notebook.
-
-    Attributes
-    ----------
-    lock : threading.RLock
-        To be held while the figures change.
+    The last pictures are kept in the saved notebook. Hold `lock` while the figures change.
     """
 
     def __init__(self, figures: Sequence[Figure]):

@@ -119,10 +119,7 @@ def draw_band(axes: Axes, x: np.ndarray, band: np.ndarray, colour: str, label: s
 def draw_megabytes(axes: Axes, rows: Sequence[tuple[str, str, tuple[float, float, float] | None]]) -> None:
     """Draw numbers of bytes as dots with their bands, a row each, with a label above.
 
-    Parameters
-    ----------
-    rows : sequence of (str, str, (float, float, float) or None)
-        Label, colour, and bytes (low, middle, high).
+    A row has a label, a colour, and bytes (low, middle, high).
     """
     text, dot, above = (8, 7, 7) if len(rows) <= 4 else (7, 4, 3)  # points: what has room between two rows
     for row, (label, colour, band) in enumerate(rows):

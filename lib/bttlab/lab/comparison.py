@@ -280,17 +280,14 @@ class EnergyToQuality:
 def energy_to_quality(gpu: Gpu, samples: Samples, target: float = TARGETS[-1]) -> list[EnergyToQuality]:
     """Return what each way to train on record takes to a slot F1, on the card or on a GPU.
 
+    Raises ValueError if the record has no such target.
+
     Parameters
     ----------
     samples : Samples
         Of equal length, as many as the largest batch: what the energy of a sample is modelled with.
     target : float
         One of `TARGETS`.
-
-    Raises
-    ------
-    ValueError
-        If the record has no such target.
     """
     if target not in TARGETS:
         raise ValueError(f"slot F1 {target} is not on record; take one of {', '.join(map(str, TARGETS))}")

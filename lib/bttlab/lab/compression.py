@@ -48,12 +48,9 @@ def truncate(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int], 
 def spectra(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int]) -> list[Tensor]:
     """Return the singular values at each bond: those of the matrix folded into modes and cut there.
 
-    They are divided by the matrix's norm, so that the squares of each bond's add up to 1. A TT of rank r loses at
-    least what lies behind the r-th value at any one bond.
+    They are divided by the matrix's norm, so that the squares of each bond's add up to 1. A TT of rank r loses at least
+    what lies behind the r-th value at any one bond. `matrix` has shape (out, in).
 
-    Parameters
-    ----------
-    matrix : Tensor, shape (out, in)
     Returns
     -------
     list of Tensor

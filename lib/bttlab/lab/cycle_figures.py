@@ -33,10 +33,7 @@ def kind_of(program: LayerProgram, instruction: Instruction) -> str:
 def draw_schedule(programs: Mapping[str, LayerProgram]) -> Picture:
     """Draw unit timelines, a panel a program, over the same cycles (modelled).
 
-    Parameters
-    ----------
-    programs : mapping of str to LayerProgram
-        By the panels' titles.
+    The programs are named by the panels' titles.
     """
     units = [n for n in range(len(UNIT_NAMES)) if any(i.unit == n for p in programs.values() for i in p.forward)]
     figure = new_figure(8.3, 0.7 + 2.1 * len(programs))
@@ -83,10 +80,7 @@ def cycles_by_kind(program: LayerProgram) -> dict[str, int]:
 def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> Picture:
     """Draw the modelled cycles of both passes over tokens: all flows in one panel, then each by what they are spent on.
 
-    Parameters
-    ----------
-    flows : mapping of str to flow
-        As for `bttlab.card.layer.layer_program`, by the panels' titles.
+    The flows are those of `bttlab.card.layer.layer_program`, by the panels' titles.
     """
     figure = new_figure(8.3, 3.4)
     together, *panels = figure.subplots(1, 1 + len(flows), sharey=True)

@@ -56,6 +56,8 @@ def _button(action: Callable) -> Callable:
 class Dashboard:
     """Start, control and watch training runs. Make one the last line of a cell.
 
+    `runs` are in the order of their start.
+
     Parameters
     ----------
     targets : sequence of Target
@@ -64,11 +66,6 @@ class Dashboard:
         A new dashboard closes an older one of the same name, as when its cell is run again.
     accounting : str
         Of `bttlab.lab.dashboard_runs.ACCOUNTINGS`, the one that the memory panel begins with.
-
-    Attributes
-    ----------
-    runs : list of DashboardRun
-        In the order of their start.
     """
 
     def __init__(

@@ -53,12 +53,8 @@ class View:
 class DashboardFigure:
     """Four panels in two figures, which stand side by side, or one below the other in a narrow window.
 
-    Every run has a number and a colour, which `bttlab.lab.run_words.legend` names.
-
-    Attributes
-    ----------
-    figure, right : Figure
-        Loss and dev split; memory and energy.
+    Every run has a number and a colour, which `bttlab.lab.run_words.legend` names. `figure` has loss and dev
+    split, `right` has memory and energy.
     """
 
     def __init__(self) -> None:

@@ -216,6 +216,8 @@ class DashboardRun:
 class TrainerRun(DashboardRun, Callback, Control):
     """A run like that of `bttlab train`, kept among the user's runs, on any `bttlab.model.Trainer`.
 
+    `rates` has the samples trained on before each change of the learning rate, and the new rate.
+
     Parameters
     ----------
     trainer : Trainer
@@ -224,11 +226,6 @@ class TrainerRun(DashboardRun, Callback, Control):
         Returns whether the trainer's card still has its overlay and program.
     on_u50 : bool
         Add the modelled figures of the U50 to the record.
-
-    Attributes
-    ----------
-    rates : list of (int, float)
-        Samples trained on before each change of the learning rate, and the new rate.
     """
 
     def __init__(

@@ -39,10 +39,7 @@ class Programs:
     def find(self, design: Design) -> Estimate | None:
         """Return a design's estimate; None while its program is not there.
 
-        Raises
-        ------
-        BttlabError
-            If there is none: the machine does not hold the model.
+        Raises BttlabError if there is none: the machine does not hold the model.
         """
         made = self._made.get(design.program)
         if isinstance(made, BttlabError):

@@ -25,10 +25,7 @@ _HOT = "#E69F00"
 class FlowExplorer(Explorer):
     """A flow, step by step, forward and backward.
 
-    Parameters
-    ----------
-    own : Order or str, optional
-        A custom contraction path, or its steps; shown first, as "my own".
+    `own` is a custom contraction path, or its steps; it is shown first, as "my own".
     """
 
     def __init__(

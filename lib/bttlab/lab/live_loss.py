@@ -21,6 +21,8 @@ REFRESH_SECONDS = 0.4
 def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.ndarray:
     """Draw a run's loss until it ends. The cell waits; interrupting the kernel stops the run.
 
+    Raises NumericalFault if that ended the run.
+
     Parameters
     ----------
     run : bttlab.card.TrainingRun
@@ -32,11 +34,6 @@ def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.nd
     -------
     ndarray of float32
         The losses; fewer than `run.total` if it was stopped.
-
-    Raises
-    ------
-    bttlab.model.NumericalFault
-        If that ended the run.
     """
     live = None
     try:

@@ -17,15 +17,12 @@ def budget(full: Budget, quick: Budget) -> Budget:
 def corpus_here(*names: str) -> Corpus:
     """Read the first of these corpora that is on this machine, without a download.
 
+    Raises CorpusError if none is here, or the first one found cannot be read.
+
     Parameters
     ----------
     *names : str
         In order of preference; "airline" is built in.
-
-    Raises
-    ------
-    bttlab.data.CorpusError
-        If none is here, or the first one found cannot be read.
     """
     for name in names:
         if name == "airline" or any(place.is_dir() for place in corpus_places(name)):

@@ -46,10 +46,7 @@ _UNTIL_STALE = f"""<style>
 class Picture:
     """A figure in a cell's output; a cell shows it, and a saved notebook keeps it.
 
-    Parameters
-    ----------
-    caption : str
-        One sentence; a description of the panels is appended.
+    `caption` is one sentence; a description of the panels is appended.
     """
 
     def __init__(self, figure: Figure, caption: str):

@@ -27,10 +27,7 @@ CURVES = {
 class RunBrowser(Explorer):
     """The user's runs and their curves. Make one the last line of a cell.
 
-    Parameters
-    ----------
-    condition : str
-        To begin with: of pandas.DataFrame.query, such as "linear_rank == 8 and dev.slot_f1 > 0.9".
+    It begins with `condition`, one of pandas.DataFrame.query, such as "linear_rank == 8 and dev.slot_f1 > 0.9".
     """
 
     def __init__(self, condition: str = "kind == 'training'"):
@@ -54,10 +51,7 @@ class RunBrowser(Explorer):
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the first selected run; the browser says if the last one is damaged.
 
-        Raises
-        ------
-        bttlab.util.errors.BttlabError
-            If none is selected, or it has no checkpoint.
+        Raises BttlabError if none is selected, or it has no checkpoint.
         """
         if not self.chosen:
             raise BttlabError("no run is selected: click on one in the list")

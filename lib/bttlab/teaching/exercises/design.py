@@ -21,10 +21,8 @@ Products = Mapping[str, tuple[int, Sequence[str]]]  # result -> (cycles, what it
 def engine_products(flow: str, tokens: int) -> Products:
     """Return a 768 x 768 layer's forward products and the cycles of each on an engine that is never idle.
 
-    Parameters
-    ----------
-    flow : str
-        One of `bttlab.tensor.FLOWS`.
+    `flow` is one of `bttlab.tensor.FLOWS`.
+
     Returns
     -------
     mapping of str to (int, sequence of str)
