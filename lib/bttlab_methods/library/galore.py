@@ -61,6 +61,16 @@ class GaLore(Method):
 
     The basis is of the shorter side, and chosen again every few updates. Parameters with less than twice the rank at
     their shorter side are trained by AdamW as it is.
+
+    Parameters
+    ----------
+    rank : int
+        Of the subspace.
+    every : int
+        Updates between two choices of the subspace.
+    scale : float
+        Of the projected updates; the paper's alpha.
+    learning_rate : float
     """
 
     name = "galore"
@@ -70,9 +80,9 @@ class GaLore(Method):
     excludes = frozenset({"tensor", "tensor-int8", "tensor-int4", "ranks"})  # cores are no matrices
     ranges = ("rank in [1, inf)", "every in [1, inf)")
 
-    rank: int = 64  # of the subspace
-    every: int = 50  # updates between two choices of the subspace
-    scale: float = 4.0  # of the projected updates; the paper's alpha
+    rank: int = 64
+    every: int = 50
+    scale: float = 4.0
     learning_rate: float = LEARNING_RATE
 
     def make_optimizer(self, training: Training) -> torch.optim.Optimizer:

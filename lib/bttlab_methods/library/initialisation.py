@@ -29,6 +29,11 @@ class ReZero(Method):
 
     Each encoder starts as the identity: h = x + s output(attention(x)), y = h + s second(GELU(first(h))). The embedding
     keeps its LayerNorm.
+
+    Parameters
+    ----------
+    speed : float
+        Learning rate of the scalars over that of the weights, where Adam or AdamW updates.
     """
 
     name = "rezero"
@@ -36,7 +41,7 @@ class ReZero(Method):
     source = "Bachlechner et al., arXiv 2003.04887, section on transformers"
     changes = frozenset({"initialisation"})
 
-    speed: float = 30.0  # learning rate of the scalars over that of the weights, where Adam or AdamW updates
+    speed: float = 30.0
 
     def change_model(self, training: Training) -> None:
         for encoder in training.model.encoders:

@@ -108,6 +108,17 @@ class Subspace(Method):
     spectrum falls; here training is from scratch, with random weights, whose spectrum is nearly flat. So what is
     explained is less, and the factors are scaled up to the weights' norm.
     With weights=false the layers stay as they are, TT layers, too.
+
+    Parameters
+    ----------
+    weights, activations : bool
+        Which of them are kept so.
+    explained : float
+        Part of a weight's squared norm that its factors have at the start, which gives their rank.
+    activation_rank : int
+        Coordinates of a token.
+    rate_factor : float
+        Of the learning rate, where weights are factors.
     """
 
     name = "subspace"
@@ -120,12 +131,11 @@ class Subspace(Method):
     ranges = ("explained in (0, 1]", "activation_rank in [1, inf)")
     excludes = frozenset({"bf16", "fp16"})  # bases are FP32
 
-    # weights, activations: which of them are kept so
     weights: bool = True
     activations: bool = True
-    explained: float = 0.2  # part of a weight's squared norm that its factors have at the start, which gives their rank
-    activation_rank: int = 32  # coordinates of a token
-    rate_factor: float = 2.0  # of the learning rate, where weights are factors
+    explained: float = 0.2
+    activation_rank: int = 32
+    rate_factor: float = 2.0
 
     def __post_init__(self) -> None:
         if not (self.weights or self.activations):
