@@ -9,6 +9,7 @@ import sample_modules
 from bttlab.card import load_overlay
 from bttlab.compiler.module_file import load_module
 from bttlab.data import load_corpus
+from bttlab.estimate.card import estimate
 from bttlab.lab import Dashboard, Workload, baseline_targets, card_and_gpu_target, card_target
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs import CheckpointStore, read_run, runs_folder, runs_table
@@ -31,6 +32,19 @@ def overlay():
     overlay = load_overlay("trainer", "emulated")
     overlay.trainer_1.load_program(ModelConfig())
     return overlay
+
+
+def test_an_update_of_several_samples_has_a_program_with_sums(overlay, workload):
+    """As `bttlab train --batch-size` has it, and the model of the U50 counts what that program takes."""
+    trainer, config = overlay.trainer_1, workload.config
+    for rule in (Optimizer("sgd", batch_size=4), Optimizer("sgd")):
+        run = card_target(overlay, workload, rule).make_run(8, 4e-3)
+        assert trainer._model_program.sums == (rule.batch_size > 1)
+        wanted = estimate(config, [config.sequence_length], "sgd", batch_size=rule.batch_size)
+        assert run.memory["tensors"].value == wanted.memory.bytes
+        run.meter.advance(workload.train[:1], 1.0)
+        took = estimate(config, workload.train.lengths[:1], "sgd", batch_size=rule.batch_size)
+        assert run.meter.seconds == took.seconds_per_sample
 
 
 def _folders(condition: str = "kind == 'training'") -> list[Path]:

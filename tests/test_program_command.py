@@ -1,22 +1,14 @@
 """bttlab program on the command line."""
 
-import functools
 import json
 
 import pytest
 
 from bttlab.cli import main
-from bttlab.compiler import program
+from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.hazards import Hazard
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once():
-    compile_program = program.compile_program
-    once = functools.cache(lambda model, flow: compile_program(model, flow=flow))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "compile_program", lambda model, flow: once(model, flow))
-        yield
+from bttlab.compiler.timing import time_program
+from bttlab.model import ModelConfig
 
 
 def run(capsys, *arguments):
@@ -47,6 +39,17 @@ def test_its_figures_agree(capsys):
     assert all(0 < share < 1 for share in data["busy"].values())
     assert list(data["cycles"].values()) == sorted(data["cycles"].values())
     assert [len(lines) for lines in data["list"].values()] == list(data["sections"].values())
+
+
+def test_an_update_of_several_samples_is_a_program_with_sums(capsys):
+    code, out, _ = run(capsys, "--encoders", "1", "--batch-size", "4", "--json")
+    data, program = json.loads(out), compiled_program(ModelConfig(encoders=1), sums=True).program
+    assert code == 0 and list(data["sections"].values()) == [len(section) for section in program.sections]
+    assert data["update_cycles"] == 4 * data["cycles"]["13"] + time_program(program.flush, 13).cycles
+    code, out, _ = run(capsys, "--encoders", "6", "--batch-size", "4")
+    assert code == 0 and "sample by sample: the sums of gradients do not fit" in out and "of an update" not in out
+    code, _, err = run(capsys, "--encoders", "1", "--batch-size", "0")
+    assert code == 2 and "batch_size is 0" in err
 
 
 def test_every_instruction_in_a_line(capsys):

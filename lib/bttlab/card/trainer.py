@@ -16,7 +16,7 @@ from bttlab.card.manifest import digest, read_file
 from bttlab.card.processor import sample_dtype, sample_records, set_rates
 from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
-from bttlab.compiler.compiled import CompiledProgram, Flow, check_image, chosen_program, compiled_program
+from bttlab.compiler.compiled import CompiledProgram, Flow, check_image, chosen_program
 from bttlab.compiler.layout import Layout
 from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
@@ -96,9 +96,9 @@ class TrainerDriver(KernelDriver):
             raise StateError("no program is on the card: call load_program first")
         return self._chip.program
 
-    def runs(self, config: ModelConfig, flow: Flow = PAPER_FLOW) -> bool:
-        """Return True if the card has the program of a model and a flow."""
-        return self._chip.program is not None and self.program.sha256 == compiled_program(config, flow=flow).sha256
+    def runs(self, config: ModelConfig, flow: Flow = PAPER_FLOW, optimizer: Optimizer | None = None) -> bool:
+        """Return True if the card has the program that `load_program` would load."""
+        return self._chip.program is not None and self.program.sha256 == chosen_program(config, flow, optimizer).sha256
 
     @property
     def config(self) -> ModelConfig | ModuleConfig:

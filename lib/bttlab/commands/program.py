@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     models.add_model(parser)
     models.add_flow(parser)
+    add("--batch-size", type=int, default=1, metavar="N", help="samples of an update by SGD (default: 1)")
     add("--tokens", type=int, metavar="T", help="length of the sample that is looked at (default: 13)")
     add("--list", action="store_true", help="list every instruction")
     add("--layer", metavar="NAME", help="list one layer's instructions, and its cycles: encoders.0.query")
@@ -25,11 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
+    from bttlab.compiler.compiled import chosen_program, why_no_sums
     from bttlab.compiler.instruction import UNIT_NAMES
     from bttlab.compiler.listing import SECTION_NAMES, instruction_line
     from bttlab.compiler.machine import M
     from bttlab.compiler.profile import busy_shares, layer_of
-    from bttlab.compiler.program import TYPICAL_TOKENS, compile_program
+    from bttlab.compiler.program import TYPICAL_TOKENS
     from bttlab.compiler.timing import time_program
     from bttlab.estimate.profile import cycles_by_layer
     from bttlab.model.choices import OPTIMIZERS
@@ -41,7 +43,8 @@ def run(options: argparse.Namespace) -> Outcome:
         raise BttlabError(f"--tokens {tokens}: a sample has 2 to {model.sequence_length} tokens, [CLS] included")
     if options.gantt is not None and options.gantt.suffix != ".png":
         raise BttlabError(f"--gantt {options.gantt}: the picture is a PNG; give a name that ends in .png")
-    program = compile_program(model, flow=options.flow)
+    rule = Optimizer("sgd", batch_size=options.batch_size)
+    program = chosen_program(model, options.flow, rule).program
     names = list(dict.fromkeys(map(layer_of, program.sample)))
     if options.layer not in (None, *names):
         last = "" if models.is_module(options) else f"; N is 0 to {model.encoders - 1}"
@@ -62,11 +65,15 @@ def run(options: argparse.Namespace) -> Outcome:
         "sections": dict(zip(SECTION_NAMES, map(len, program.sections), strict=True)),
         "instructions": dict(zip(UNIT_NAMES, units, strict=True)),
         "tokens": tokens,
+        "batch_size": rule.batch_size,
+        "why_no_sums": why_no_sums(model, options.flow, rule),
         "cycles": {str(n): time_program(program.sample, n).cycles for n in lengths},
         "busy": dict(zip(UNIT_NAMES, busy_shares(program.sample, timing), strict=True)),
         "cycles_by_stage": _by_stage(shares),
         "cycles_by_layer": [{"stage": s, "layer": layer, "cycles": count} for (s, layer), count in shares.items()],
     }
+    if program.sums:
+        data["update_cycles"] = rule.batch_size * timing.cycles + time_program(program.flush, tokens).cycles
     if options.layer is not None:
         own = {stage: count for (stage, layer), count in shares.items() if layer == options.layer}
         data["layer"] = {"name": options.layer, "cycles_by_stage": own}
@@ -150,6 +157,9 @@ def _text(data: dict[str, Any], name: str) -> str:
         f"cycles by length (at {data['clock_mhz']} MHz)",
         [(f"{n} tokens", f"{count:,} ({count / clock:.3f} ms)") for n, count in data["cycles"].items()],
     )
+    if "update_cycles" in data:
+        update = f"{data['batch_size']} samples of {data['tokens']} tokens"
+        rows("cycles of an update, in a call of its own", [(update, f"{data['update_cycles']:,}")])
     rows(
         "cycles by stage",
         [(STAGES[name], f"{count:,}") for name, count in data["cycles_by_stage"].items()],
@@ -170,6 +180,8 @@ def _text(data: dict[str, Any], name: str) -> str:
     lines.append(capture.get().rstrip("\n"))
     if data["optimizers"] == ["sgd"]:
         lines.append("banks have no room for moments: SGD alone trains this model")
+    if data["why_no_sums"]:
+        lines.append(f"an update of several samples runs sample by sample: {data['why_no_sums']}")
     if "gantt" in data:
         lines.append(f"{data['gantt']}: unit timeline")
     if "hazards" in data:

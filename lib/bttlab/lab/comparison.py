@@ -30,7 +30,7 @@ from bttlab.lab.charts import (
 )
 from bttlab.lab.energy_meters import step_of
 from bttlab.lab.picture import Picture, tile
-from bttlab.model import ModelConfig
+from bttlab.model import ModelConfig, Optimizer
 from bttlab.util.places import ROOT
 from bttlab.util.quantities import Quantity
 from bttlab.util.threads import Thread
@@ -45,9 +45,10 @@ BATCHES = (
 Ratio = tuple[float, float, float]
 
 
-def memory_of(config: ModelConfig, optimizer: str = "sgd") -> dict[str, Quantity]:
+def memory_of(config: ModelConfig, optimizer: Optimizer) -> dict[str, Quantity]:
     """Return the bytes that training a model takes on the chip, by the accountings of `dashboard_runs.ACCOUNTINGS`."""
-    memory = estimate(config, [config.sequence_length], optimizer).memory
+    rule, longest = optimizer.name, config.sequence_length
+    memory = estimate(config, [longest], rule, batch_size=optimizer.batch_size).memory
     used = f"the U50 model {MODEL_VERSION}: bytes that the program uses, and the machine's own"
     occupied = f"the U50 model {MODEL_VERSION}: all blocks that the machine occupies, filled or not"
     return {
@@ -172,7 +173,7 @@ class Savings:
     @staticmethod
     def _contenders(config: ModelConfig, samples: Samples, gpu: str) -> list[Contender]:
         blocks = capacity_bits(estimate(config).memory.blocks) / 8
-        steps = np.array([step_of(config, "sgd", int(length))[:3] for length in samples.lengths])
+        steps = np.array([step_of(config, Optimizer("sgd"), int(length))[:3] for length in samples.lengths])
         found = [Contender("U50, tensor", (blocks,) * 3, "on-chip blocks that the machine occupies", _sums(steps))]
         nearest = int(np.abs(samples.lengths - samples.lengths.mean()).argmin())
         for format, kind in (("btt", "tensor"), ("dense", "dense")):

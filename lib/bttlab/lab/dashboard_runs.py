@@ -314,7 +314,7 @@ class TrainerRun(DashboardRun, Callback, Control):
             record.configuration["learning_rate"] = self.rates[0][1]
         work = self._workload
         if self._on_u50 and record.status != RUNNING:  # it takes a moment, which nobody waits for at the beginning
-            u50_callback(work.config, work.train.lengths, Optimizer(self._optimizer.rule))(record)
+            u50_callback(work.config, work.train.lengths, self._optimizer)(record)
 
     # --- as the run's control and callback
 

@@ -48,21 +48,21 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
     place = f"{'emulated ' if emulated else ''}U50, {_formats(workload).get('btt', workload.config.short_name)}"
 
     def make_run(total: int, learning_rate: float, name: str = "sgd", seed: int = workload.seed) -> DashboardRun:
-        if not trainer.runs(workload.config):
-            trainer.load_program(workload.config)
         rule = optimizer or Optimizer(name)
+        if not trainer.runs(workload.config, optimizer=rule):
+            trainer.load_program(workload.config, optimizer=rule)
         run = TrainerRun(
             place,
             total,
             learning_rate,
-            card_meter(device, workload.config, rule.rule),
+            card_meter(device, workload.config, rule),
             replace(workload, seed=seed),
             trainer=trainer,
             optimizer=rule,
-            is_there=lambda: overlay.is_loaded() and trainer.runs(workload.config),
+            is_there=lambda: overlay.is_loaded() and trainer.runs(workload.config, optimizer=rule),
             on_u50=True,
         )
-        run.memory, run.published = memory_of(workload.config, rule.rule), published(workload.config)
+        run.memory, run.published = memory_of(workload.config, rule), published(workload.config)
         return run
 
     return Target(place, make_run, (optimizer.name,) if optimizer else OPTIMIZERS)

@@ -13,7 +13,7 @@ from bttlab.card.telemetry import board_sensors
 from bttlab.data import Samples
 from bttlab.estimate.card import estimate
 from bttlab.estimate.constants import MODEL_VERSION
-from bttlab.model import ModelConfig, Trainer
+from bttlab.model import ModelConfig, Optimizer, Trainer
 
 
 class EnergyMeter:
@@ -65,7 +65,7 @@ class ModelledMeter(EnergyMeter):
     The time that an emulated card takes plays no part in it.
     """
 
-    def __init__(self, config: ModelConfig, optimizer: str = "sgd"):
+    def __init__(self, config: ModelConfig, optimizer: Optimizer):
         super().__init__("modelled", f"the U50 model {MODEL_VERSION}, the middle of its band; the whole board")
         self._config, self._optimizer = config, optimizer
 
@@ -82,14 +82,14 @@ class ModelledMeter(EnergyMeter):
 
 
 @functools.cache
-def step_of(config: ModelConfig, optimizer: str, length: int) -> np.ndarray:
+def step_of(config: ModelConfig, optimizer: Optimizer, length: int) -> np.ndarray:
     """Return a training step on a sample of `length` real tokens, modelled: joules low, middle, high, and seconds."""
-    estimated = estimate(config, [length], optimizer)
+    estimated = estimate(config, [length], optimizer.name, batch_size=optimizer.batch_size)
     energy = estimated.energy_at_clocks
     return np.array([energy.low, energy.value, energy.high, estimated.seconds_per_sample])
 
 
-def card_meter(device: pynq.Device, config: ModelConfig, optimizer: str) -> EnergyMeter:
+def card_meter(device: pynq.Device, config: ModelConfig, optimizer: Optimizer) -> EnergyMeter:
     """Return the energy meter of a card: the sensors of a real card, the model for an emulated one."""
     if isinstance(device, EmulatedU50):
         return ModelledMeter(config, optimizer)
@@ -107,7 +107,7 @@ def torch_meter(device: str) -> EnergyMeter:
     return PowerMeter(meter.watts, f"{meter.how}, idle power included") if meter else EnergyMeter(None, reason)
 
 
-def meter_of(trainer: Trainer, optimizer: str) -> EnergyMeter:
+def meter_of(trainer: Trainer, optimizer: Optimizer) -> EnergyMeter:
     """Return the energy meter of a trainer: its card's, or that of PyTorch on the CPU."""
     device = getattr(trainer, "device", None)
     return torch_meter("cpu") if device is None else card_meter(device, trainer.config, optimizer)

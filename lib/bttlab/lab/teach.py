@@ -230,7 +230,7 @@ class Teach(Ask):
         near = self._common.nearest(answer.words, corpus.dev.words, SIMILAR)
         sentences = [corpus.dev.words[n] for n in near]
         self.before, loss, said = Dev.of(trainer, corpus, self._dev), trainer.predict(sample), self._label(sentences)
-        meter = meter_of(trainer, "sgd")
+        meter = meter_of(trainer, Optimizer("sgd"))
         try:
             seconds = _train(trainer, order[chosen], self._rate, meter)
         except NumericalFault as fault:

@@ -9,6 +9,7 @@ import huggingface_hub
 import pytest
 
 from bttlab.cli import main
+from bttlab.util.places import ROOT
 from bttlab_cost.configuration import CostError
 from bttlab_cost.models import find_model
 
@@ -30,11 +31,19 @@ def write(tmp_path):
 def test_parameters_are_the_published_ones(write, name):
     billions, values = PUBLIC[name]
     found = find_model(write(values))
-    assert found.parameters == pytest.approx(1e9 * billions, rel=0.01)
+    assert found.parameters == pytest.approx(1e9 * billions, rel=1e-4)
     repeated = 12 if name == "albert-base-v2" else 1  # one layer, twelve times
     # The matrices that the step multiplies with are all of the model's but the tables, norms and vision towers.
     assert 0.55 * found.parameters / repeated < found.linear_elements() / repeated < 1.001 * found.parameters or (
         billions < 0.5 or name == "gemma-3-4b"
+    )
+
+
+def test_the_page_counts_the_public_models():
+    kinds = {values["model_type"] for _, values in PUBLIC.values()}
+    assert len(kinds) == len(PUBLIC)
+    assert f"For {len(PUBLIC)} public models of as many kinds" in (ROOT / "docs" / "cost.md").read_text(
+        encoding="utf-8"
     )
 
 
