@@ -12,8 +12,8 @@ from bttlab.data import Corpus, Vocabulary
 from bttlab.data.corpus import OUTSIDE
 from bttlab.data.spans import Labelled, Span, percent
 from bttlab.lab.cells import Kept, close_widgets, close_with_cell
-from bttlab.lab.explorer import button, row
-from bttlab.lab.picture import FULL_WIDTH, alert
+from bttlab.lab.explorer import button, control, row
+from bttlab.lab.picture import alert
 from bttlab.model import Trainer
 from bttlab.runs.labelling import label, split_words
 from bttlab.util.errors import BttlabError
@@ -47,14 +47,8 @@ class Ask:
         self.answer: Labelled | None = None
         self._colours: dict[str, str] = {}
         self._lock = threading.RLock()
-        style = {"description_width": "70px"}
-        self._text = widgets.Text(
-            description="sentence",
-            placeholder="type a sentence and press Enter",
-            continuous_update=False,
-            style=style,
-            layout={"width": "560px", "max_width": FULL_WIDTH},
-        )
+        empty = {"placeholder": "type a sentence and press Enter", "continuous_update": False}
+        self._text = control(widgets.Text, "sentence", "560px", 70, **empty)
         self._message, self._unknown = widgets.HTML(), widgets.HTML()
         self._answer = widgets.VBox(layout={"overflow": "visible"})
         line = row(self._text, button("Ask", "question", self.ask, "90px"))

@@ -124,9 +124,10 @@ class DashboardFigure:
             for name, _, line in SCORES:
                 values = [100 * found.get(name, np.nan) for _, found in scores]
                 self.dev.plot(x, values, color=colour, linestyle=line, marker="o", markersize=3, label=f"{number}")
-        self.dev.set(ylim=(0, MOST_PERCENT), yticks=range(0, 101, 20))
+        end = 1.02 * self.dev.get_xlim()[1]  # a whole dot at the end, and at 0
+        self.dev.set(xlim=(0, end), ylim=(-3, MOST_PERCENT), yticks=range(0, 101, 20))
         handles = [Line2D([], [], color="0.3", linestyle=line, label=label) for _, label, line in SCORES]
-        close = {"borderaxespad": 0.1, "borderpad": 0.2}  # above the line at 100
+        close = {"borderaxespad": 0.1, "borderpad": 0.2, "columnspacing": 1.2}  # above the line at 100
         self.dev.legend(handles=handles, loc="upper left", frameon=False, ncols=3, **close, **_SMALL)
 
     def _draw_memory(self, runs: Sequence[DashboardRun]) -> None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.cells import close_widgets, close_with_cell
-from bttlab.lab.picture import STALE_CLASS, alert, describe, hidden
+from bttlab.lab.picture import FULL_WIDTH, STALE_CLASS, alert, describe, hidden
 from bttlab.util.errors import BttlabError
 
 KEEP_SECONDS = 2.0  # after the last change
@@ -100,9 +100,9 @@ class Explorer:
 
 
 def control(kind: type, name: str, width: str = "250px", name_width: int = 85, **keywords: Any) -> widgets.Widget:
-    """Return a control with its name on the left, of a width of its own."""
-    style = {"description_width": f"{name_width}px"}
-    return kind(description=name, style=style, layout={"width": width}, **keywords)
+    """Return a control with its name on the left, of a width of its own, or of the window's if that is less."""
+    style, layout = {"description_width": f"{name_width}px"}, {"width": width, "max_width": FULL_WIDTH}
+    return kind(description=name, style=style, layout=layout, **keywords)
 
 
 def button(name: str, icon: str, action: Callable[[], Any], width: str = "105px", **keywords: Any) -> widgets.Button:

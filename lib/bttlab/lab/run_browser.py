@@ -8,7 +8,7 @@ import pandas as pd
 
 from bttlab.lab.charts import PALETTE, SMOOTHING, as_label, new_figure, smooth, style
 from bttlab.lab.explorer import Explorer, control, row
-from bttlab.lab.picture import FULL_WIDTH, WRAPPED_CLASS
+from bttlab.lab.picture import WRAPPED_CLASS
 from bttlab.runs import Checkpoint, CheckpointStore, runs_table
 from bttlab.runs.curves import read_curves
 from bttlab.runs.table import where
@@ -34,7 +34,6 @@ class RunBrowser(Explorer):
         self._found: dict[str, Any] = {}
         self.condition = control(widgets.Text, "where", "430px", 70, value=condition, continuous_update=False)
         self.runs = control(widgets.SelectMultiple, "runs", "780px", 70, rows=7)  # of names that the filter finds
-        self.runs.layout.max_width = FULL_WIDTH
         self.runs.add_class(WRAPPED_CLASS)
         self.curve = control(widgets.Dropdown, "curve", "240px", 70, options=list(CURVES))
         self._applied: str | None = None

@@ -159,7 +159,7 @@ def _name_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
         while any(abs(left - x) < NAME_PIXELS[0] and abs(height - y) < NAME_PIXELS[1] for x, y in taken):
             height += 1
         taken.append((left, height))
-        place = 6, (height - bottom) * 72 / axes.figure.dpi
+        place = 9, (height - bottom) * 72 / axes.figure.dpi
         axes.annotate(text, (cost, objective), place, textcoords="offset points", va="center", fontsize=8)
 
 

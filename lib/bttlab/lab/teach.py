@@ -17,8 +17,7 @@ from bttlab.data.spans import Labelled, Span, percent
 from bttlab.data.store import files_of, store_corpus
 from bttlab.lab.ask import Ask, guarded
 from bttlab.lab.energy_meters import EnergyMeter, meter_of
-from bttlab.lab.explorer import button, row, slider
-from bttlab.lab.picture import FULL_WIDTH
+from bttlab.lab.explorer import button, control, row, slider
 from bttlab.model import LEARNING_RATES, NumericalFault, Optimizer, Predictions, Trainer
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import in_digits
@@ -88,14 +87,13 @@ class Teach(Ask):
         self._states: list[tuple[dict, dict, Split]] = []  # to go back to
         self._chosen: int | None = None
         self._mine: set[int] = set()  # places that the user has labelled
-        self._choice = widgets.Dropdown(style={"description_width": "initial"}, layout={"display": "none"})
-        self._choice.layout.width, self._choice.layout.max_width = "420px", FULL_WIDTH
+        self._choice = control(widgets.Dropdown, "", "420px")
+        self._choice.style.description_width, self._choice.layout.display = "initial", "none"
         self._choice.observe(lambda change: self._set(change["new"]), "value")
         self.steps, self.old = slider(STEPS, 1, MOST_STEPS, "steps"), slider(OLD, 0, MOST_OLD, "old per step")
         buttons = ("Train", "graduation-cap", self.train), ("Undo", "undo", self.undo), ("Save", "save", self.save)
         self._buttons = {name: button(name, icon, action, "90px") for name, icon, action in buttons}
-        self._folder = widgets.Text("taught", description="folder", layout={"width": "220px"})
-        self._folder.style.description_width = "60px"
+        self._folder = control(widgets.Text, "folder", "220px", 60, value="taught")
         self._result, self._kept = widgets.HTML(), widgets.HTML()
         super().__init__(trainer, corpus, vocabulary, sentence)
         controls = row(self.steps, self.old, self._buttons["Train"], self._buttons["Undo"])
