@@ -1,22 +1,14 @@
 """Model and method of a fine-tuning: the shapes that every count, prediction and measurement starts from."""
 
 import math
-from dataclasses import dataclass, fields
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from bttlab.util.errors import BttlabError
+from bttlab.util.settings import settings
 
-CHOICES = {
-    "method": ("full", "lora", "qlora"),
-    "mixer": ("attention", "mamba"),
-    "adapted": ("all", "experts", "queries"),
-    "precision": ("fp32", "bf16"),
-    "padding": ("none", "longest"),
-    "mlp": ("gated", "plain"),
-    "state": ("fp32", "bf16"),
-    "kernels": ("eager", "flash"),
-}
 VALUE_BYTES = {"fp32": 4, "bf16": 2}
 ADAPTER_BYTES = 4  # adapters, their gradients and moments stay FP32 whatever the model is in
 NF4_BYTES = 0.5 + 1 / 64  # four bits, and an 8-bit scale for 64 of them (QLoRA, arXiv 2305.14314, §3)
@@ -24,10 +16,10 @@ CUTOFF = 1024  # tokens of the longest sequence with padding: cutoff_len of the 
 LONGEST = 7  # medians of the same: a rule of thumb that was read off the largest batches that they ran on an A40
 _CUT = 16.0  # exponent of a smooth minimum of both: without a kink the fit has one optimum
 STATE, CONVOLUTION = 16, 4  # of a Mamba block: state size and width of the convolution (arXiv 2312.00752, §3.6)
-
-
 MOST_LAYERS = 1000  # of a config.json: more are a typing error, and take minutes to build
-_FROM_ZERO = ("key_value_heads", "head_size", "other", "counted", "expert_layers")
+Size = Annotated[int, Field(ge=1)]
+Part = Annotated[int, Field(ge=0)]  # 0: none, or as the other sizes have it
+Precision = Literal["fp32", "bf16"]
 Linear = tuple[int, int, int, str]
 
 
@@ -35,7 +27,7 @@ class CostError(BttlabError):
     """A fine-tuning run cannot be estimated as asked."""
 
 
-@dataclass(frozen=True)
+@settings(CostError)
 class FineTuning:
     """A transformer, dense or a mixture of experts, and the way it is fine-tuned.
 
@@ -43,62 +35,48 @@ class FineTuning:
     """
 
     # layers, hidden, heads: blocks (each a mixer and its experts), their width, and the attention heads that share it
-    layers: int = 2
-    hidden: int = 128
-    heads: int = 4
+    layers: Size = 2
+    hidden: Size = 128
+    heads: Size = 4
     # experts, top_k: experts of each block, and to how many of them a token goes; all of them is *dense*. One expert is
     # a model without a choice, such as Llama.
-    experts: int = 8
-    top_k: int = 2
-    expert_hidden: int = 256  # inner width of an expert, or of the feed-forward layer
-    sequence_length: int = 64  # tokens of a sequence; with `padding` "longest" the median of the data set
-    # "full", "lora", "qlora"; train every parameter, or low-rank adapters, over weights as they are or in four bits
-    # (NF4)
-    method: str = "full"
-    lora_rank: int = 8
-    vocabulary: int = 1000
-    # "attention", "mamba"; what mixes the tokens of a sequence. With "mamba" embedding and output are one matrix.
-    mixer: str = "attention"
-    key_value_heads: int = 0  # heads that keys and values have; 0: as many as queries
-    # "all", "experts", "queries"; which linear layers have adapters: all but the output, experts and router, or queries
-    # and values
-    adapted: str = "all"
-    precision: str = "fp32"  # "fp32", "bf16"; of weights, gradients, moments and activations
+    experts: Size = 8
+    top_k: Size = 2
+    expert_hidden: Size = 256  # inner width of an expert, or of the feed-forward layer
+    sequence_length: Size = 64  # tokens of a sequence; with `padding` "longest" the median of the data set
+    # train every parameter, or low-rank adapters, over weights as they are or in four bits (NF4)
+    method: Literal["full", "lora", "qlora"] = "full"
+    lora_rank: Size = 8
+    vocabulary: Size = 1000
+    # what mixes the tokens of a sequence; with "mamba" embedding and output are one matrix
+    mixer: Literal["attention", "mamba"] = "attention"
+    key_value_heads: Part = 0  # heads that keys and values have; 0: as many as queries
+    # which linear layers have adapters: all but the output, experts and router, or queries and values
+    adapted: Literal["all", "experts", "queries"] = "all"
+    precision: Precision = "fp32"  # of weights, gradients, moments and activations
     checkpointing: bool = False  # keep only what enters a block, and compute the block again on the way back
-    # "none", "longest"; sequences all of one length, or of many lengths, a batch padded to its longest
-    # (`padded_length`)
-    padding: str = "none"
-    # "gated", "plain"; feed-forward layers of three matrices (SwiGLU, as in Llama) or of two (GELU, as in GPT-2)
-    mlp: str = "gated"
+    # sequences all of one length, or of many lengths, a batch padded to its longest (`padded_length`)
+    padding: Literal["none", "longest"] = "none"
+    # feed-forward layers of three matrices (SwiGLU, as in Llama) or of two (GELU, as in GPT-2)
+    mlp: Literal["gated", "plain"] = "gated"
     tied: bool = False  # whether embedding and output are one matrix; with "mamba" they are
-    head_size: int = 0  # width of a head; 0: hidden / heads
-    other: int = 0  # parameters beside these matrices: position tables, biases, poolers
-    # "fp32", "bf16"; of full fine-tuning in BF16: mixed precision keeps weights, moments in FP32 beside the BF16
-    # weights (16 bytes a parameter), pure BF16 does not (8 bytes)
-    state: str = "fp32"
-    # "eager", "flash"; eager attention and norms as in Xia et al., or FlashAttention 2; each has coefficients of its
-    # own
-    kernels: str = "eager"
+    head_size: Part = 0  # width of a head; 0: hidden / heads
+    other: Part = 0  # parameters beside these matrices: position tables, biases, poolers
+    # of full fine-tuning in BF16: mixed precision keeps weights and moments in FP32 beside the BF16 weights (16 bytes
+    # per parameter), pure BF16 does not (8 bytes)
+    state: Precision = "fp32"
+    # eager attention and norms as in Xia et al., or FlashAttention 2; each has coefficients of its own
+    kernels: Literal["eager", "flash"] = "eager"
     # micro-batches of an update: a step is one of them, and takes its share of the optimizer's time
-    accumulation: int = 1
+    accumulation: Size = 1
     # parameters of the model, where they were counted (`bttlab_cost.architectures`); 0: they follow from the shapes
-    counted: int = 0
+    counted: Part = 0
     # inputs, outputs, number and kind ("queries", "mixer", "mlp") of the linear layers outside of experts; empty: they
     # follow from the shapes
     linears: tuple[Linear, ...] = ()
-    expert_layers: int = 0  # with `linears`: layers that have experts
+    expert_layers: Part = 0  # with `linears`: layers that have experts
 
     def __post_init__(self):
-        for field in fields(self):
-            value, least = getattr(self, field.name), int(field.name not in _FROM_ZERO)
-            if field.type is int and (type(value) is not int or value < least):
-                raise CostError(f"{field.name} is {value!r}: it must be a whole number from {least} on")
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise CostError(f"{name} {getattr(self, name)!r}: choose {' or '.join(known)}")
-        for name in ("checkpointing", "tied"):
-            if type(getattr(self, name)) is not bool:
-                raise CostError(f"{name} {getattr(self, name)!r}: choose yes or no")
         if self.top_k > self.experts:
             raise CostError(f"top_k is {self.top_k}: a token can go to at most the {self.experts} experts there are")
         if not self.head_size and (self.hidden % self.heads or self.hidden // self.heads % 2):

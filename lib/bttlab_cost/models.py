@@ -47,14 +47,13 @@ def find_model(text: str) -> FineTuning:
                 "name in the local cache of Hugging Face; change one of them, as small,layers=4,top_k=1"
             )
         base = read_config(path)
-    kinds = {field.name: field.type for field in fields(FineTuning) if field.type in (int, str, bool)}
+    defaults = {field.name: field.default for field in fields(FineTuning) if field.name != "linears"}
     values: dict[str, int | str | bool] = {}
     for change in changes:
         field, _, value = change.partition("=")
-        if field not in kinds:
-            raise CostError(f"model {text!r}: {field!r} is none of {', '.join(kinds)}")
-        if kinds[field] is int and value.isdecimal():
-            values[field] = int(value)
-        else:
-            values[field] = _WORDS.get(value, value) if kinds[field] is bool else value
+        if field not in defaults:
+            raise CostError(f"model {text!r}: {field!r} is none of {', '.join(defaults)}")
+        if type(defaults[field]) is bool and value not in _WORDS:
+            raise CostError(f"{field} {value!r}: choose yes or no")
+        values[field] = int(value) if value.isdecimal() else _WORDS.get(value, value)
     return replace(base, **values)

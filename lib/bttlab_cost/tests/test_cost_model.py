@@ -130,7 +130,7 @@ def test_check_on_the_command_line(capsys, tmp_path):
         ({"--tokens": None}, "--tokens is missing"),
         ({"--model": "tiny,checkpointing=maybe"}, "checkpointing 'maybe': choose yes or no"),
         ({"--model": "tiny,key_value_heads=3"}, "key_value_heads is 3: it must divide the 4 heads"),
-        ({"--model": "tiny,precision=fp8"}, "precision 'fp8': choose fp32 or bf16"),
+        ({"--model": "tiny,precision=fp8"}, "precision is 'fp8': it must be 'fp32' or 'bf16'"),
         ({"--batch": "0"}, "batch is 0: on A40-48GB it must be from 1 to"),
         ({"--gpu": None, "--model": "mixtral-8x7b,method=full"}, "it does not fit"),
         ({"--prices": "none.json"}, "none.json is no table of GPU prices"),
