@@ -92,14 +92,9 @@ def counted_step(task: Task) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def replay(events: list[tuple[int, int]], kinds: dict[int, str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Count the bytes of each category over a `StorageMeter`'s events.
+    """Return the bytes of each category over a `StorageMeter`'s events, as `counted_step` does.
 
     `kinds` has the category of each storage; storages that are not in it are "temporaries".
-
-    Returns
-    -------
-    most, at_peak : dict of str to int
-        As `counted_step` returns them.
     """
     held: Counter = Counter(dict.fromkeys(CATEGORIES, 0))
     most, at_peak, peak = dict(held), dict(held), 0

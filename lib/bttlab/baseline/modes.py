@@ -43,10 +43,7 @@ def prepare(task: Task, mode: str, stop: Event) -> Stepper:
     examples = {length: index for index, length in enumerate(task.lengths)}
     if mode == "graphs":
         return _captured(task, task.loss, examples, stop)
-
-    def step(index: int) -> None:
-        task.step(index, task.loss)
-
+    step = partial(task.step, function=task.loss)
     for index in examples.values():
         for _ in range(FIRST_STEPS):
             if not stop.is_set():

@@ -6,7 +6,7 @@ model (`tests/test_program_steps.py`); the cycles outside the loop follow from `
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import prod
 
@@ -44,14 +44,7 @@ class Work:
     writes: Counter
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(
-            self.cycles + other.cycles,
-            self.busy + other.busy,
-            self.acting + other.acting,
-            self.multiplications + other.multiplications,
-            self.reads + other.reads,
-            self.writes + other.writes,
-        )
+        return Work(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
     def times(self, count: float) -> "Work":
         """Return this work multiplied by `count`, rounded to whole cycles."""
@@ -86,10 +79,7 @@ NOTHING = Work(Counter(), Counter(), Counter(), 0, Counter(), Counter())
 
 
 def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> list[Work]:
-    """Return the work of a run of the loop, for each sample length.
-
-    `lengths` are sample lengths in tokens.
-    """
+    """Return the work of a run of the loop, for each sample length in tokens."""
     tokens = np.array(lengths)
     busy, acting, reads, writes = tables = [defaultdict(lambda: np.zeros_like(tokens)) for _ in range(4)]
     multiplications = np.zeros_like(tokens)
@@ -124,14 +114,7 @@ def sample_works(
 ) -> dict[int, Work]:
     """Return the work of training on a sample for each number of real tokens, with its share of the call's last update.
 
-    Raises ProgramError if the machine cannot run the model.
-
-    Parameters
-    ----------
-    flow : str or tuple of int
-        Order of contraction.
-    sums : bool
-        As for `bttlab.compiler.program.compile_program`.
+    `flow`, `sums` and the ProgramError are as for `bttlab.compiler.program.compile_program`.
     """
     program = compiled_program(model, flow=flow, sums=sums).program
     return program_works(program, range(1, model.sequence_length + 1), call_samples)
@@ -154,9 +137,6 @@ def program_works(program: Program, lengths: Sequence[int], call_samples: int = 
 def epoch_work(
     model: ModelConfig, lengths: Mapping[int, int], flow: Flow, sums: bool = False, call_samples: int = CALL_SAMPLES
 ) -> Work:
-    """Return the work of training for an epoch.
-
-    `lengths` has the number of samples of each length.
-    """
+    """Return the work of training for an epoch, of which `lengths` has the number of samples of each length."""
     works = sample_works(model, flow, sums, call_samples)
     return sum((works[tokens].times(count) for tokens, count in lengths.items()), NOTHING)

@@ -1,7 +1,8 @@
 """Blocks of the FPGA that a memory takes, from its depth and width (UG573, UG574)."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import ceil
+from operator import add
 
 BRAM18_SHAPES = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))  # bits x words; two make a BRAM36
 BRAM36_SHAPES = ((72, 512), (36, 1024), (18, 2048), (9, 4096), (4, 8192), (2, 16384), (1, 32768))
@@ -21,28 +22,14 @@ class Blocks:
     flip_flops: int = 0
 
     def __add__(self, other: "Blocks") -> "Blocks":
-        return Blocks(
-            self.bram36 + other.bram36,
-            self.uram + other.uram,
-            self.lookup_tables + other.lookup_tables,
-            self.flip_flops + other.flip_flops,
-        )
+        return Blocks(*map(add, astuple(self), astuple(other)))
 
     def times(self, count: int) -> "Blocks":
-        return Blocks(self.bram36 * count, self.uram * count, self.lookup_tables * count, self.flip_flops * count)
+        return Blocks(*(number * count for number in astuple(self)))
 
 
 def blocks(binding: str, width: int, depth: int) -> Blocks:
-    """Return the blocks of one memory.
-
-    Parameters
-    ----------
-    binding : {"uram", "bram", "lutram", "registers"}
-    width : int
-        Bits of a word.
-    depth : int
-        Words.
-    """
+    """Return the blocks of `depth` words of `width` bits, bound to "uram", "bram", "lutram" or "registers"."""
     if binding == "uram":
         return Blocks(uram=ceil(width / URAM_BITS) * ceil(depth / URAM_WORDS))
     if binding == "bram":

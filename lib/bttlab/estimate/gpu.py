@@ -175,14 +175,7 @@ def _time_and_power(
 
 
 class BatchTask(Task):
-    """Training on a batch of utterances of equal length in one step, by SGD or AdamW.
-
-    Parameters
-    ----------
-    samples : bttlab.data.Samples
-        Of equal length, all of them the batch.
-    optimizer : {"sgd", "adamw"}
-    """
+    """Training on all samples, of equal length, as one batch in one step, by "sgd" or "adamw"."""
 
     def __init__(self, config: ModelConfig, flow: str, samples: Samples, optimizer: str):
         super().__init__(config, flow, samples, LEARNING_RATES["sgd"], 0, "cpu")

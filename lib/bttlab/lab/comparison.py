@@ -137,13 +137,8 @@ class Contender:
 class Savings:
     """Memory and energy of training on the U50 and on a modelled GPU, dense and tensor-compressed, on the same samples.
 
-    Parameters
-    ----------
-    samples : Samples
-        In the order of training.
-    gpu : str
-        A name of `bttlab.baseline.gpus`. Its steps are launched as CUDA graphs, the fastest mode; each counts as a step
-        on a sample of mean length, since launches dominate (3 and 32 tokens differ by 2 %).
+    The samples are in the order of training. The GPU's steps are launched as CUDA graphs, the fastest mode; each counts
+    as a step on a sample of mean length, since launches dominate (3 and 32 tokens differ by 2 %).
     """
 
     def __init__(self, config: ModelConfig, samples: Samples, gpu: str = "RTX-3090"):
@@ -281,14 +276,8 @@ class EnergyToQuality:
 def energy_to_quality(gpu: Gpu, samples: Samples, target: float = TARGETS[-1]) -> list[EnergyToQuality]:
     """Return what each way to train on record takes to a slot F1, on the card or on a GPU.
 
-    Raises ValueError if the record has no such target.
-
-    Parameters
-    ----------
-    samples : Samples
-        Of equal length, as many as the largest batch: what the energy of a sample is modelled with.
-    target : float
-        One of `TARGETS`.
+    The energy of a sample is modelled with `samples` of equal length, as many as the largest batch. Raises ValueError
+    unless `target` is one of `TARGETS`.
     """
     if target not in TARGETS:
         raise ValueError(f"slot F1 {target} is not on record; take one of {', '.join(map(str, TARGETS))}")

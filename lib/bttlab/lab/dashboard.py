@@ -56,16 +56,9 @@ def _button(action: Callable) -> Callable:
 class Dashboard:
     """Start, control and watch training runs. Make one the last line of a cell.
 
-    `runs` are in the order of their start.
-
-    Parameters
-    ----------
-    targets : sequence of Target
-        From `card_target`, `card_and_gpu_target`, `baseline_targets`.
-    name : str
-        A new dashboard closes an older one of the same name, as when its cell is run again.
-    accounting : str
-        Of `bttlab.lab.dashboard_runs.ACCOUNTINGS`, the one that the memory panel begins with.
+    Targets are from `card_target`, `card_and_gpu_target`, `baseline_targets`. The memory panel begins with
+    `accounting`, one of `bttlab.lab.dashboard_runs.ACCOUNTINGS`. A new dashboard closes an older one of the same name,
+    as when its cell is run again. `runs` are in the order of their start.
     """
 
     def __init__(

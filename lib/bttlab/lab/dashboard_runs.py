@@ -51,31 +51,8 @@ READY, RUNNING, PAUSED, FINISHED, STOPPED, FAILED = "ready", "running", "paused"
 class DashboardRun:
     """A training run of a dashboard: its settings and its progress.
 
-    Parameters
-    ----------
-    learning_rate : float
-        May be changed at any time; takes effect with the next samples if `follows_learning_rate`.
-    workload : Workload, optional
-        None of a finished run.
-
-    Attributes
-    ----------
-    losses : ndarray, shape (samples so far,)
-    fault : NumericalFault or None
-        The failure, if the run can resume from before that sample.
-    seconds : float
-        Training time on this computer, without pauses, set-up and evaluations (measured).
-    device_seconds : float
-        On the device: the modelled time of an emulated card or a modelled GPU, else `seconds`.
-    scores : list of (int, dict of str to float)
-        Samples trained on, and the scores of the dev split that the model has (`bttlab.runs.evaluation.scores_of`).
-    history : list of (int, float, float, float, float, float)
-        Samples trained on, seconds on the device (modelled of a modelled one), joules with their bounds (low, middle,
-        high; NaN without a meter), seconds on this computer.
-    memory : dict of str to Quantity
-        Bytes that training takes, by the `ACCOUNTINGS` that are known.
-    marks : list of (int, str)
-        Samples trained on, and what the user did then: one of `MARKS`.
+    The learning rate may be changed at any time; a new one takes effect with the next samples if
+    `follows_learning_rate`. A finished run has no workload.
     """
 
     follows_learning_rate = True
@@ -87,16 +64,18 @@ class DashboardRun:
         self._workload = workload
         self.name, self.total, self.learning_rate, self.meter = name, total, learning_rate, meter
         self.state, self.error, self.begun = READY, "", ""
-        self.fault: NumericalFault | None = None
-        self.count, self.seconds, self.device_seconds = 0, 0.0, 0.0
+        self.fault: NumericalFault | None = None  # the failure, if the run can resume from before that sample
+        self.count = 0  # of samples trained on
+        self.seconds = 0.0  # of training on this computer, without pauses, set-up and evaluations (measured)
+        self.device_seconds = 0.0  # modelled of an emulated card or a modelled GPU, else `seconds`
         self.beside: DashboardRun | None = None
-        self.scores: list[tuple[int, dict[str, float]]] = []
-        self.history = [(0, 0.0, *([0.0 if meter.provenance else np.nan] * 3), 0.0)]
-        self.memory: dict[str, Quantity] = {}
+        self.scores: list[tuple[int, dict[str, float]]] = []  # count, and scores of dev as of `scores_of`
+        self.history = [(0, 0.0, *([0.0 if meter.provenance else np.nan] * 3), 0.0)]  # rows of the columns `HISTORY`
+        self.memory: dict[str, Quantity] = {}  # bytes that training takes, by the `ACCOUNTINGS` that are known
         self.published: Published | None = None
-        self.marks: list[tuple[int, str]] = []
+        self.marks: list[tuple[int, str]] = []  # count, and what the user did then: one of `MARKS`
         self.is_evaluating = False
-        self.losses = np.zeros(0, np.float32)
+        self.losses = np.zeros(0, np.float32)  # shape (count,)
         self._stop, self._unpaused = threading.Event(), threading.Event()
         self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
         self._thread: Thread | None = None
@@ -216,16 +195,8 @@ class DashboardRun:
 class TrainerRun(DashboardRun, Callback, Control):
     """A run like that of `bttlab train`, kept among the user's runs, on any `bttlab.model.Trainer`.
 
-    `rates` has the samples trained on before each change of the learning rate, and the new rate.
-
-    Parameters
-    ----------
-    trainer : Trainer
-        Starts from the workload's initial parameters, and keeps the trained ones.
-    is_there : callable, optional
-        Returns whether the trainer's card still has its overlay and program.
-    on_u50 : bool
-        Add the modelled figures of the U50 to the record.
+    The trainer starts from the workload's initial parameters and keeps the trained ones; `is_there` returns whether its
+    card still has its overlay and program. With `on_u50` the record has the modelled figures of the U50.
     """
 
     def __init__(
@@ -238,7 +209,7 @@ class TrainerRun(DashboardRun, Callback, Control):
     ):
         super().__init__(*common)
         self._trainer, self._optimizer, self._is_there, self._on_u50 = trainer, optimizer, is_there, on_u50
-        self.rates: list[tuple[int, float]] = []
+        self.rates: list[tuple[int, float]] = []  # samples trained on before each change of the rate, and the new rate
         self._plan = EvaluationsAt(self.scored_at, len(self._workload.dev))
         self._kept: Training | None = None
         self._good: list[tuple[int, float, dict, dict]] = []  # samples, mean loss, parameters, optimizer state

@@ -35,13 +35,9 @@ class Target:
 def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer | None = None) -> Target:
     """Return the target for the card that has an overlay.
 
-    Parameters
-    ----------
-    overlay : pynq.Overlay
-        From `bttlab.card.load_overlay("trainer")`. A run loads the program of the workload's model in the paper's flow
-        if it is not on the card, and leaves the trained parameters there.
-    optimizer : Optimizer, optional
-        By default the user chooses one of three.
+    The overlay is from `bttlab.card.load_overlay("trainer")`. A run loads the program of the workload's model in the
+    paper's flow if it is not on the card, and leaves the trained parameters there. Without an optimizer the user
+    chooses one of three.
     """
     device, trainer = overlay.device, overlay.trainer_1
     emulated = isinstance(device, EmulatedU50)

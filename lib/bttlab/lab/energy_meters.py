@@ -19,24 +19,14 @@ from bttlab.model import ModelConfig, Optimizer, Trainer
 class EnergyMeter:
     """Adds up a run's energy, by `add` or in a subclass's `advance`.
 
-    Parameters
-    ----------
-    provenance : {"measured", "modelled"} or None
-        None if there is no meter.
-    how : str
-        The meter or model, or the reason why there is none.
-
-    Attributes
-    ----------
-    joules : (float, float, float)
-        So far: low, middle, high; a measured energy has no band.
-    seconds : float
-        That a modelled device would have taken, if the meter models it; else 0.
+    The provenance is "measured", "modelled", or None without a meter; `how` names the meter or model, or the reason why
+    there is none.
     """
 
     def __init__(self, provenance: str | None, how: str):
         self.provenance, self.how = provenance, how
-        self.joules, self.seconds = (0.0, 0.0, 0.0), 0.0
+        self.joules = 0.0, 0.0, 0.0  # so far: low, middle, high; a measured energy has no band
+        self.seconds = 0.0  # that a modelled device would have taken, if the meter models it
 
     def add(self, low: float, middle: float, high: float) -> None:
         """Add joules."""

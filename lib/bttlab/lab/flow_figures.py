@@ -25,12 +25,7 @@ def draw_costs(
 ) -> Picture:
     """Draw multiply-accumulates of both passes, left over tokens, right over rank.
 
-    Parameters
-    ----------
-    tokens, ranks : sequence of int
-        The two axes.
-    fixed : (int, int)
-        Tokens in the right figure, rank in the left one.
+    `fixed` has the tokens of the right panel and the rank of the left one.
     """
     at_tokens, at_rank = fixed
     elements = math.prod((*out_modes, *in_modes))

@@ -50,14 +50,8 @@ def draw_lanes(
 ) -> None:
     """Draw a bar for each instruction that does steps.
 
-    Parameters
-    ----------
-    lanes : sequence of str
-        Names, from the top.
-    look_of : callable
-        Returns an instruction's colour and hatch.
-    line_width : float
-        Of the line of paper around a bar, in points.
+    Lanes are named from the top. `look_of` returns an instruction's colour and hatch; `line_width` is that of the line
+    of paper around a bar, in points.
     """
     bars = defaultdict(list)
     for i, begin, end in zip(instructions, timing.begin, timing.end, strict=True):

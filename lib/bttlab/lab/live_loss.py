@@ -19,21 +19,11 @@ REFRESH_SECONDS = 0.4
 
 
 def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.ndarray:
-    """Draw a run's loss until it ends. The cell waits; interrupting the kernel stops the run.
+    """Draw the loss of a run of `overlay.trainer_1.start(…)` until it ends, and return its losses, float32.
 
-    Raises NumericalFault if that ended the run.
-
-    Parameters
-    ----------
-    run : bttlab.card.TrainingRun
-        From `overlay.trainer_1.start(…)`.
-    savings : Savings, optional
-        Of the same samples: memory and energy beside a GPU are drawn, too, as soon as they are modelled.
-
-    Returns
-    -------
-    ndarray of float32
-        The losses; fewer than `run.total` if it was stopped.
+    The cell waits; interrupting the kernel stops the run, which then has fewer than `run.total` losses. With `savings`
+    of the same samples, memory and energy beside a GPU are drawn, too, as soon as they are modelled. Raises
+    NumericalFault if that ended the run.
     """
     live = None
     try:

@@ -51,22 +51,13 @@ class Dev:
 class Teach(Ask):
     """Ask the model on the card, correct its answer, and train on it. Make one the last line of a cell.
 
-    Nothing leaves the card but the answer: sentence, labels and parameters stay on this machine.
-
-    Parameters
-    ----------
-    corpus : Corpus
-        Its train split gives the old sentences, its dev split tells what is forgotten.
-    taught : Split, optional
-        Sentences taught before, such as `read_corpus(folder).train` of a folder that was saved.
-
-    Attributes
-    ----------
-    losses : (float, float)
-        Of the last sentence, before and after its training.
-    before, after : Dev
-        The dev split before and after the last training.
+    Nothing leaves the card but the answer: sentence, labels and parameters stay on this machine. The corpus's train
+    split gives the old sentences, its dev split tells what is forgotten. `taught` has sentences taught before, such as
+    `read_corpus(folder).train` of a folder that was saved.
     """
+
+    before: Dev  # the dev split before the last training
+    after: Dev  # and after it
 
     def __init__(
         self,
@@ -78,7 +69,7 @@ class Teach(Ask):
         taught: Split | None = None,
     ):
         self.taught = taught or Split([], [], [])
-        self.losses: tuple[float, float] | None = None
+        self.losses: tuple[float, float] | None = None  # of the last sentence, before and after its training
         self._rate, self._draw = learning_rate, np.random.default_rng(0)
         self._train = encode(corpus.train, vocabulary, corpus, trainer.config)
         self._dev = encode(corpus.dev, vocabulary, corpus, trainer.config)
