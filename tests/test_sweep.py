@@ -19,6 +19,7 @@ from bttlab.cli import main
 from bttlab.lab.sweep_view import SweepView, pareto_front
 from bttlab.runs import CheckpointStore, read_run, runs_table, tensors_digest
 from bttlab.runs.lock import run_lock
+from bttlab.runs.metrics import read_metrics
 from bttlab.runs.recipe import flat
 from bttlab.runs.sweep import ClusterError, Sweep, SweepError, open_executor, read_spec, task
 from bttlab.runs.sweep import executor as executor_module
@@ -266,11 +267,41 @@ def cluster(monkeypatch):
             yield cluster
 
 
+def _elsewhere(executor, monkeypatch):
+    """Let the workers of an executor see another machine's folder where the sweep's is."""
+    submit = executor.submit
+    monkeypatch.setattr(executor, "submit", lambda run, task: submit(run, replace(task, inodes=[0, 0])))
+    return executor
+
+
 @pytest.mark.long
-def test_a_cluster_trains_in_the_folder(cluster, corpus, alone, tmp_path):
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_cluster_trains_in_the_folder_or_sends_the_run(shared, cluster, corpus, alone, tmp_path, monkeypatch):
     with open_executor(cluster.scheduler_address) as workers:
-        Sweep(_spec(corpus), tmp_path / "shared").run(workers)
-    assert _digests(tmp_path / "shared") == alone
+        workers = workers if shared else _elsewhere(workers, monkeypatch)
+        Sweep(_spec(corpus), tmp_path / "sweep").run(workers)
+    assert _digests(tmp_path / "sweep") == alone
+    files = {path.name for path in (tmp_path / "sweep").glob("*/*")}
+    assert files == {"run.json", "metrics.jsonl", "checkpoint.safetensors"} | (_LEFT if shared else set())
+
+
+_LEFT = {"checkpoint.previous.safetensors", ".lock"}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_trial_of_a_worker_without_the_folder(shared, corpus, tmp_path, monkeypatch):
+    shutil.copy(Path(__file__).parent / "helpers" / "sample_modules.py", tmp_path / "net.py")
+    fixed = {"data": str(corpus), "samples": 4, "device": "reference", "model": f"{tmp_path}/net.py:Both"}
+    spec = spec_of({"fixed": fixed, "vary": {"seed": [0], "keep": ["best"]}}, "tiny")
+    pool = _Pool({}.get) if shared else _elsewhere(_Pool({}.get), monkeypatch)
+    progress = Sweep(spec, tmp_path / "sweep").run(pool)
+    (id,) = progress.records
+    folder = tmp_path / "sweep" / id
+    assert (read_run(folder).status, progress.failed) == ("complete", 0)
+    assert CheckpointStore(folder).load(best=True)[0].epochs_done == 1
+    assert len(read_metrics(folder)) == 2 and (folder / "model.py").exists()
+    assert (folder / ".lock").exists() == shared  # where it was trained
+    assert main(["eval", "--run", str(folder), "--device", "reference"]) == 0
 
 
 @pytest.mark.long
@@ -284,20 +315,13 @@ def test_a_scheduler_that_goes_ends_the_sweep_and_the_same_command_goes_on(clust
     assert _digests(tmp_path / "sweep") == alone
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda one: replace(one, identity=one.identity | {"torch": "1.0"}), r"a worker has torch 2.*, the sweep 1\.0"),
-        (lambda one: replace(one, folder=Path("/nowhere/x")), "a worker does not see /nowhere; give --out a folder"),
-    ],
-)
-def test_a_worker_that_does_not_fit_ends_the_sweep(change, message, tmp_path):
+def test_a_worker_with_another_environment_ends_the_sweep(tmp_path):
     class Elsewhere(_Pool):
         def submit(self, function, one):
-            return super().submit(function, change(one))
+            return super().submit(function, replace(one, identity=one.identity | {"torch": "1.0"}))
 
     spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 150]}}, "clocks")
-    with pytest.raises(ClusterError, match=message):
+    with pytest.raises(ClusterError, match=r"a worker has torch 2.*, the sweep 1\.0"):
         Sweep(spec, tmp_path / "sweep").run(Elsewhere({}.get))
     assert not list(tmp_path.glob("sweep/*/run.json"))
 
@@ -434,5 +458,5 @@ def test_a_trial_waits_for_a_card_and_releases_it(corpus, tmp_path, monkeypatch)
     monkeypatch.setattr(task, "u50_callback", lambda *arguments: None)
     monkeypatch.setattr("bttlab.card.release_card", released.append)
     with pytest.raises(AttributeError):  # such a trainer cannot train
-        task.run_trial(task.Task(trial, "tiny", tmp_path, task.identity()))
+        task.run_trial(task.Task(trial, None, "tiny", tmp_path / "trial", [], task.identity()))
     assert (asked["device"], asked["wait"], released) == ("auto", task.CARD_WAIT_SECONDS, ["a card"])

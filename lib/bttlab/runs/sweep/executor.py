@@ -71,7 +71,7 @@ class LocalPool:
 
 
 class Cluster:
-    """The workers of a user's Dask cluster, which see the sweep's folder."""
+    """The workers of a user's Dask cluster."""
 
     def __init__(self, client: "Client"):
         self._client = client

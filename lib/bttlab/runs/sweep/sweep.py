@@ -1,6 +1,7 @@
 """Run a sweep: a trial is one task of an executor, and an ordinary run in a folder named by its configuration's digest.
 
-A trial whose worker died goes on from its last checkpoint. A finished trial is not run again.
+A trial whose worker died goes on from its last checkpoint, if that worker saw the folder. A finished trial is not run
+again.
 """
 
 import time
@@ -16,9 +17,10 @@ from bttlab.runs.settings import RunError
 from bttlab.runs.sweep.executor import Cluster, LocalPool, no_interrupt
 from bttlab.runs.sweep.search import Search
 from bttlab.runs.sweep.spec import SweepSpec
-from bttlab.runs.sweep.task import ClusterError, Task, identity, run_trial
+from bttlab.runs.sweep.task import ClusterError, Task, identity, inodes, run_trial
 from bttlab.runs.sweep.trials import Trial, TrialMaker
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import write_file
 
 LOOK_SECONDS = 0.5
 STOP_SECONDS = 15.0  # that trials may take to save their state when the sweep is stopped
@@ -172,9 +174,11 @@ class Sweep:
         while len(self._running) < max(1, executor.workers) and (trial := self._next()) is not None:
             folder = self.folder / trial.id
             folder.mkdir(0o700, exist_ok=True)
-            if trial.module is not None:
-                write_module(folder, trial.module.source, trial.module.files)
-            task = Task(replace(trial, module=None), self.spec.name, folder, identity())
+            module = trial.module and (trial.module.source, trial.module.files)
+            if module is not None:
+                write_module(folder, *module)
+            bare = replace(trial, module=None)
+            task = Task(bare, module, self.spec.name, folder, inodes(self.folder), identity())
             try:
                 self._running[executor.submit(run_trial, task)] = trial
             except BrokenExecutor:  # a process died since
@@ -216,7 +220,9 @@ class Sweep:
         """Take the result of a trial; returns whether its worker died and it is to be handed out again."""
         self.progress.running.discard(trial.id)
         try:
-            future.result()
+            files = future.result()
+            for name in files:
+                write_file(self.folder / trial.id / name, files[name])
             record = read_run(self.folder / trial.id)
         except BrokenExecutor:
             self._waiting.append(trial)

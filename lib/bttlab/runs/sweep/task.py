@@ -1,4 +1,4 @@
-"""A trial, in the process of a worker: an ordinary run, in its folder of the sweep's."""
+"""A trial, in the process of a worker: an ordinary run, in the sweep's folder if the worker sees it."""
 
 import contextlib
 import hashlib
@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,20 +19,23 @@ import bttlab
 from bttlab.data import epoch_lengths
 from bttlab.estimate.card import estimate
 from bttlab.estimate.constants import MODEL_VERSION
-from bttlab.runs.checkpoint import CheckpointError, CheckpointStore
+from bttlab.runs.checkpoint import BEST, CheckpointError, CheckpointStore
 from bttlab.runs.devices import open_trainer
-from bttlab.runs.module import model_of_run
+from bttlab.runs.metrics import METRICS
+from bttlab.runs.module import model_of_run, write_module
 from bttlab.runs.plan import Control
 from bttlab.runs.progress import NoProgress
 from bttlab.runs.provenance import git_state, versions
-from bttlab.runs.record import COMPLETE, RunRecord
+from bttlab.runs.record import COMPLETE, LATEST, RUN_FILE, RunRecord
 from bttlab.runs.run import Run
 from bttlab.runs.stop import StopRequested
 from bttlab.runs.sweep.trials import CARD, Trial, estimated_model
 from bttlab.runs.u50 import card_figures, u50_callback
 from bttlab.util.errors import BttlabError
+from bttlab.util.locks import LOCK_FILE
 
 SAVE_SECONDS = 5.0  # that a trial has to end by itself after the sweep's process was killed
+SENT = (METRICS, BEST, LATEST, RUN_FILE)  # the record comes last
 CARD_WAIT_SECONDS = 3600.0  # for a card that another trial trains on
 _stop: Any = None  # an event of `multiprocessing` that ends this process's trials
 
@@ -56,9 +61,11 @@ def _end_with_parent() -> None:
 
 @dataclass(frozen=True)
 class Task:
-    trial: Trial  # without its module, whose file is in the folder
+    trial: Trial  # without its module
+    module: tuple[bytes, Mapping[str, bytes]] | None  # source of its file, and of the files beside it
     sweep: str
-    folder: Path  # of the trial's run
+    folder: Path
+    inodes: list[int]  # that tell the sweep's folder from another machine's of the same name
     identity: dict[str, str]  # of the process that hands it out
 
 
@@ -79,10 +86,15 @@ class _UntilStopped(Control):
             raise StopRequested
 
 
-def run_trial(task: Task) -> None:
-    """Run a trial, whose record is then in its folder, with faults of the training.
+def run_trial(task: Task) -> dict[str, bytes]:
+    """Run a trial; its record says how the training failed, if it did.
 
-    Raises ClusterError if this process has other versions or sources than the sweep's, or does not see its folder.
+    Raises ClusterError if this process has other versions or sources than the sweep's.
+
+    Returns
+    -------
+    dict of str to bytes
+        Files of the run; none if this machine sees the sweep's folder, which has them then.
     """
     here = identity()
     for what in here | task.identity:
@@ -91,16 +103,29 @@ def run_trial(task: Task) -> None:
                 f"a worker has {what} {here.get(what, 'none')}, the sweep {task.identity.get(what, 'none')}; give both "
                 "the same checkout and the same packages: results are to be equal to the bit"
             )
-    if not task.folder.is_dir():
-        raise ClusterError(f"a worker does not see {task.folder.parent}; give --out a folder that all machines share")
-    if task.trial.settings is None:
-        _estimate(task)
-    else:
-        _train(task, task.trial.settings)
+    run = _estimate if task.trial.settings is None else _train
+    if inodes(task.folder.parent) == task.inodes:
+        run(task)
+        return {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if task.module is not None:
+            write_module(folder, *task.module)
+        run(replace(task, folder=folder))
+        return {name: (folder / name).read_bytes() for name in SENT if (folder / name).exists()}
 
 
-def _train(task: Task, settings: Any) -> None:
+def inodes(folder: Path) -> list[int]:
+    """Return the numbers that the file system gives a sweep's folder and its lock; on every machine that sees them."""
+    try:
+        return [path.stat().st_ino for path in (folder, folder / LOCK_FILE)]
+    except OSError:
+        return []
+
+
+def _train(task: Task) -> None:
     trial, store, checkpoint = task.trial, CheckpointStore(task.folder), None
+    settings: Any = trial.settings
     with contextlib.suppress(CheckpointError):  # it begins again
         checkpoint, _ = store.load()
     model: Any = model_of_run(task.folder, settings.config, trust=True, seed=settings.seed)  # the sweep wrote the file
