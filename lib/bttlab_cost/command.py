@@ -110,6 +110,7 @@ def _as_data(estimate) -> dict:
     def value(number: float, unit: str) -> dict:
         return {"value": number, "unit": unit, "provenance": "modelled"}
 
+    several = estimate.parallel
     parts = [
         {"stage": stage, "kind": kind, "layer": layer, "seconds": seconds}
         for (stage, kind, layer), seconds in estimate.parts.items()
@@ -131,18 +132,15 @@ def _as_data(estimate) -> dict:
             "provenance": "modelled",
             "host_share": value(estimate.host_share, ""),
         },
-        "parallel": _parallel_data(estimate),
+        "parallel": several
+        and {
+            "gpus": several.gpus,
+            "strategy": several.strategy,
+            "link": vars(several.link) | {"provenance": "published"},
+            "sent_by_each": value(estimate.sent_bytes, "bytes"),
+        },
         "notes": estimate.notes,
     }
-
-
-def _parallel_data(estimate) -> dict | None:
-    parallel = estimate.parallel
-    if parallel is None:
-        return None
-    sent = {"value": estimate.sent_bytes, "unit": "bytes", "provenance": "modelled"}
-    link = vars(parallel.link) | {"provenance": "published"}
-    return {"gpus": parallel.gpus, "strategy": parallel.strategy, "link": link, "sent_by_each": sent}
 
 
 def _as_text(estimate) -> str:

@@ -125,6 +125,7 @@ class DashboardFigure:
                 values = [100 * found.get(name, np.nan) for _, found in scores]
                 self.dev.plot(x, values, color=colour, linestyle=line, marker="o", markersize=3, label=f"{number}")
         end = 1.02 * self.dev.get_xlim()[1]  # a whole dot at the end, and at 0
+        self.dev.xaxis.set_major_locator(MaxNLocator(5))
         self.dev.set(xlim=(0, end), ylim=(-3, MOST_PERCENT), yticks=range(0, 101, 20))
         handles = [Line2D([], [], color="0.3", linestyle=line, label=label) for _, label, line in SCORES]
         close = {"borderaxespad": 0.1, "borderpad": 0.2, "columnspacing": 1.2}  # above the line at 100
