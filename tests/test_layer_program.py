@@ -182,6 +182,11 @@ def test_any_order_of_each_end(overlay, seed, rank, modes, tokens):
         assert re.search(room, str(error)), (str(order), error)
 
 
+def test_an_operand_for_which_the_buffer_has_no_space_is_not_loaded():
+    order = some_order(Random(28))  # the cheapest products of its backward pass would load one
+    assert layer_program(some_layer(4), 13, order).hazards() == []
+
+
 @pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", "auto", "optimum"])
 @pytest.mark.parametrize("tokens", [13, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 32))])
 def test_known_flows_as_orders(overlay, flow, tokens):

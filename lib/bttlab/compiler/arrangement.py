@@ -118,6 +118,11 @@ class Stored:
 Loop = tuple[Bound, dict[str, int]]  # size, and stride by operand
 
 
+def loops_of(sizes: Sizes, strides: Mapping[str, Mapping[str, int]], indices: Iterable[str]) -> list[Loop]:
+    """Return a loop for each index, from the strides of each operand."""
+    return [(sizes.bound(i), {name: of.get(i, 0) for name, of in strides.items()}) for i in indices]
+
+
 def fused(loops: Iterable[Loop]) -> list[Loop]:
     """Merge neighbouring loops that all operands traverse with one common stride; outermost first."""
     result: list[Loop] = []
@@ -155,9 +160,7 @@ def nests(
     `tokens_last`: whether a loop over tokens is the innermost (the vector unit's order) or the outermost.
     """
     strides = {name: stored.strides(sizes) for name, stored in operands.items()}
-    outer, inner = (
-        [(sizes.bound(i), {n: s.get(i, 0) for n, s in strides.items()}) for i in of] for of in (fixed, indices)
-    )
+    outer, inner = (loops_of(sizes, strides, of) for of in (fixed, indices))
     loops = fused([*inner, *further])
     named = list(
         zip(_names([*zip(indices, inner, strict=True), *(("w", loop) for loop in further)], loops), loops, strict=True)
@@ -283,7 +286,7 @@ def _plan_of(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan
         in_block = sizes[rows] if rows in inside else int(not rows)
         block = _block(sizes, of, to, inside, max(in_block, 1))
         if block is not None:
-            loops = [(sizes.bound(i), {n: s[i] for n, s in strides.items()}) for i in rest[:count]]
+            loops = loops_of(sizes, strides, rest[:count])
             plans.append(_Plan(*block, in_block, fused(loops) if in_block else [loops[0], *fused(loops[1:])]))
     return min(plans, key=lambda plan: plan.steps, default=None)
 

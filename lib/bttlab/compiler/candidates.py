@@ -5,14 +5,15 @@ A tensor can have copies in several banks, each in an arrangement of its own, an
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, rearranging_steps
+from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, fused, loops_of, rearranging_steps
 from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
+from bttlab.compiler.instruction import ACCUMULATE, EXPAND, LEVELS, REDUCE, At
 from bttlab.compiler.machine import M
-from bttlab.compiler.products import accumulate, accumulate_steps, expand, expand_steps, reduce, reduce_steps
+from bttlab.compiler.products import accumulate_steps, expand_steps, reduce_steps, summed_indices
 from bttlab.tensor.order import Product
 
 PERMUTE_CYCLES = M.LATENCY  # cost of a permutation on top of its steps: the next instruction waits for its results
@@ -44,17 +45,40 @@ class Tensor:
 class Candidate(NamedTuple):
     """A way to compute a product C = A B on an engine."""
 
-    function: Callable  # `expand`, `reduce` or `accumulate` of `products`
+    operation: int  # EXPAND, REDUCE or ACCUMULATE
     steps: float  # steps of the engine, and of loading B
     delay: float  # cycles for which the product waits for permutations of its operands
-    # Operands. `accumulate` streams B from a bank; the others read it from the operand buffer.
+    # Operands. ACCUMULATE streams B from a bank; the others read it from the operand buffer.
     a: tuple[str, Arrangement]
     b: tuple[str, Arrangement]
-    contracted: Sequence[str]  # the function's argument `k`; for `accumulate`, its argument `m`
+    contracted: Sequence[str]  # the indices k of the product; for ACCUMULATE, m
     result: Arrangement  # arrangement of C
 
 
-BufferContents = dict[tuple[str, Arrangement], Stored]
+Key = tuple[str, Arrangement]  # a tensor in an operand buffer, by its name
+
+
+@dataclass
+class Region:
+    """The vectors of an operand buffer that a phase of a layer uses.
+
+    `plan`: first vector and number of vectors of each tensor.
+    `is_open`: whether tensors are added to the plan when they are first loaded.
+    `contents`: the tensors that are loaded.
+    """
+
+    place: At
+    plan: dict[Key, tuple[int, int]]
+    is_open: bool
+    contents: dict[Key, Stored] = field(default_factory=dict)
+
+    def has_space(self, key: Key) -> bool:
+        return self.is_open or key in self.plan
+
+    def place_of(self, key: Key, vectors: int) -> At:
+        if self.is_open:
+            self.plan.setdefault(key, (sum(size for _, size in self.plan.values()), vectors))
+        return self.place.offset_by(self.plan[key][0])
 
 
 class Candidates:
@@ -69,50 +93,62 @@ class Candidates:
 
     def __init__(
         self,
-        engine: int,
+        region: Region,
         sizes: Sizes,
         costs: Sizes,
         indices: Mapping[str, tuple[str, ...]],
         preferred: Mapping[str, frozenset[str]],
-        loaded: BufferContents,
         cache: dict,
     ):
-        self.engine, self.sizes, self.costs, self.indices = engine, sizes, costs, indices
-        self.preferred, self.loaded, self._cache = preferred, loaded, cache
+        self.region, self.sizes, self.costs, self.indices = region, sizes, costs, indices
+        self.preferred, self._cache = preferred, cache
         self.targets: dict[str, Stored] = {}
         self.tensors: dict[str, Tensor] = {}
 
-    def add_copy(self, name: str, stored: Stored, is_parameter: bool = False) -> None:
-        self.tensors.setdefault(name, Tensor(name, self.indices_of(name), is_parameter=is_parameter)).stored.append(
-            stored
-        )
+    def add_copy(self, stored: Stored, is_parameter: bool = False) -> None:
+        name, indices = stored.name, frozenset(stored.arrangement.order)
+        self.tensors.setdefault(name, Tensor(name, indices, is_parameter=is_parameter)).stored.append(stored)
 
-    def indices_of(self, name: str) -> frozenset[str]:
-        return frozenset(self.indices[name])
+    def tensor_of(self, product: Product) -> Tensor:
+        """Return the result of a product that is not computed yet."""
+        return Tensor(product[0], frozenset(self.indices[product[0]]), product=product)
 
-    def cheapest(self, product: Product, accept: Callable[[Candidate], bool]) -> Candidate | None:
-        """Return the cheapest candidate of a product that is accepted, None if none is."""
-        tensor = Tensor(product[0], self.indices_of(product[0]), product=product)
-        return next((candidate for candidate in self._sorted_candidates(tensor) if accept(candidate)), None)
+    def choose(self, product: Product, operation: int | None = None, streamed: str = "") -> Candidate | None:
+        """Return the cheapest candidate of a product, of an operation if one is given; None if there is none.
+
+        `streamed`: a tensor that the candidate streams from the bank in which it is.
+        """
+        for candidate in self._sorted_candidates(self.tensor_of(product)):
+            if streamed and (candidate.b[0] != streamed or not self._is_stored(*candidate.b)):
+                continue
+            if operation in (None, candidate.operation):
+                return candidate
+        return None
+
+    def _is_stored(self, name: str, arrangement: Arrangement) -> bool:
+        return any(arrangement in stored.views(self.sizes) for stored in self.tensors[name].arrangements)
 
     def matches_target(self, candidate: Candidate, name: str) -> bool:
         """Return True if a candidate's result has the arrangement that its target requires."""
         target = self.targets.get(name)
         return target is not None and target.arrangement in candidate.result.views(self.sizes)
 
-    def _sorted_candidates(
-        self, tensor: Tensor, result_cost: Callable[[Candidate], float] | None = None
-    ) -> list[Candidate]:
-        """Return the candidates of a tensor's product, the cheapest first."""
+    def _sorted_candidates(self, tensor: Tensor, to: Arrangement | None = None, rows: str = "") -> list[Candidate]:
+        """Return the candidates of a tensor's product, the cheapest first.
+
+        `to`, `rows`: an arrangement that is to be reached from the result, by default the one that its next use
+        prefers, and the index that counts rows if it is in an operand buffer.
+        """
         result, left, right = tensor.product
-        key = self.engine, result, self._state(left), self._state(right), frozenset(self.loaded), result in self.targets
+        key = result, self._state(left), self._state(right), frozenset(self.region.contents), result in self.targets
         if key not in self._cache:  # layers of the same shape look up the same keys
             pairs = (left, right), (right, left)
             self._cache[key] = [candidate for a, b in pairs for candidate in self._candidates(result, a, b)]
-        result_cost = result_cost or (lambda candidate: self._permute_cost(result, candidate.result))
-        costs = [
-            (candidate.steps + candidate.delay + result_cost(candidate), candidate) for candidate in self._cache[key]
-        ]
+        costs = []
+        for candidate in self._cache[key]:
+            of = candidate.result
+            last = self._permute_cost(result, of) if to is None else self._reach_cost(of, to, rows)
+            costs.append((candidate.steps + candidate.delay + last, candidate))
         return [candidate for cost, candidate in sorted(costs, key=lambda pair: pair[0]) if cost < math.inf]
 
     def _state(self, name: str) -> tuple:
@@ -149,7 +185,7 @@ class Candidates:
                     in_buffer = Arrangement((ks[-1], *ks[:-1], *order), lanes)
                     steps = expand_steps(sizes, ks, to) + self._buffer_cost(b, in_buffer)
                     delay = permute_cost + (elements(sizes, ks[:-1]) - 1) * PERMUTE_CYCLES
-                    yield Candidate(expand, steps, delay, (a.name, arrangement), (b.name, in_buffer), ks, to)
+                    yield Candidate(EXPAND, steps, delay, (a.name, arrangement), (b.name, in_buffer), ks, to)
             # REDUCE: the last of n counts rows
             for last in sorted(n) if not a.is_parameter else ():
                 fixed = sorted(n - {last})
@@ -157,7 +193,7 @@ class Candidates:
                     to = self._outer(result, (*ms, *fixed), (last,), 1)
                     in_buffer = Arrangement((last, *fixed, *ks), arrangement.lanes)
                     steps = reduce_steps(sizes, ms, in_buffer, fixed) + self._buffer_cost(b, in_buffer)
-                    yield Candidate(reduce, steps, permute_cost, (a.name, arrangement), (b.name, in_buffer), ks, to)
+                    yield Candidate(REDUCE, steps, permute_cost, (a.name, arrangement), (b.name, in_buffer), ks, to)
 
     def _outer(self, result: str, outer: Sequence[str], packed: Sequence[str], lanes: int) -> Arrangement:
         """Return an arrangement with the outer indices in the order of the result's target, or of its preference."""
@@ -177,25 +213,18 @@ class Candidates:
             vectors = Arrangement(ns, stream.lanes).vectors(sizes)
             runs = elements(sizes, ms[: -scalars.lanes]) * -(-vectors // M.ACCUMULATORS)
             most = LANES if len(scalars.packed) > 1 else MAX_RANK
-            if elements(sizes, scalars.packed) <= most and runs <= MAX_PASSES:
+            strides = {"scalars": scalars.strides(self.sizes), "stream": stream.strides(self.sizes)}
+            loops = fused(loops_of(self.sizes, strides, summed_indices(scalars, stream)))
+            if elements(sizes, scalars.packed) <= most and runs <= MAX_PASSES and len(loops) < LEVELS:
                 rows = elements(sizes, scalars.packed)
                 steps = accumulate_steps(sizes, k, runs, min(vectors, M.ACCUMULATORS), rows)
                 to = Arrangement((*ms, *ns), stream.lanes)
-                yield Candidate(accumulate, steps, cost_a + cost_b, (a.name, scalars), (b.name, stream), ms, to)
+                yield Candidate(ACCUMULATE, steps, cost_a + cost_b, (a.name, scalars), (b.name, stream), ms, to)
 
     def _direct_operands(self, tensor: Tensor, arrangement: Arrangement) -> Iterator[tuple]:
-        """Yield the operands from which EXPAND writes a product of cores directly into the operand buffer.
+        """Yield operands A and B of a product of cores, their common index, and a view of `arrangement`.
 
-        Yields
-        ------
-        tuple of (Tensor, Arrangement)
-            A.
-        tuple of (Tensor, Arrangement)
-            B.
-        tuple of str
-            The index that they share.
-        Arrangement
-            A view of `arrangement` in which EXPAND writes the product.
+        From these EXPAND writes the product into the operand buffer directly.
         """
         rows = arrangement.order[0]
         pairs = () if tensor.stored or tensor.product is None else itertools.permutations(tensor.product[1:])
@@ -222,13 +251,15 @@ class Candidates:
 
     def _buffer_cost(self, tensor: Tensor, arrangement: Arrangement) -> float:
         """Return the cost of loading a tensor into the operand buffer, 0 if it is already there."""
-        if (tensor.name, arrangement) in self.loaded:
+        key = tensor.name, arrangement
+        if key in self.region.contents:
             return 0.0
+        if not self.region.has_space(key):
+            return math.inf
         if next(self._direct_operands(tensor, arrangement), None) is not None:  # EXPAND writes it there
             return float(arrangement.vectors(self.costs))
         if tensor.is_parameter:
-            has_it = any(arrangement in stored.views(self.sizes) for stored in tensor.arrangements)
-            return float(arrangement.vectors(self.costs)) if has_it else math.inf
+            return float(arrangement.vectors(self.costs)) if self._is_stored(*key) else math.inf
         return self._load_cost(tensor, arrangement)[0]
 
     def _load_cost(self, tensor: Tensor, to: Arrangement) -> tuple[float, Arrangement | None]:

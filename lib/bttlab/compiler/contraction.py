@@ -4,30 +4,28 @@ A product of cores alone is emitted when it is first read. If the engine produce
 buffer needs, it is written there directly.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, rearrange, rearranging_steps
 from bttlab.compiler.builder import ROWS, Builder, row_passes
-from bttlab.compiler.candidates import Candidate, Candidates, Tensor
+from bttlab.compiler.candidates import Candidate, Candidates, Region, Tensor
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import At, Bound
+from bttlab.compiler.instruction import ACCUMULATE, EXPAND, At, Bound
 from bttlab.compiler.machine import M
 from bttlab.compiler.operands import load_rows
-from bttlab.compiler.products import accumulate, expand, reduce
+from bttlab.compiler.products import EngineProduct
 from bttlab.tensor.order import Product
+
+Blocks = Sequence[tuple[Bound, int, At]]  # of a result: tokens of each block, the first, and its place
 
 
 class Contraction(Candidates):
-    """Emits products on one engine.
+    """Emits products on the engine whose operand buffer has the region."""
 
-    `allocate_buffer`: maps a tensor's name and arrangement, and a number of vectors, to a place in the operand buffer.
-    """
-
-    def __init__(self, builder: Builder, allocate_buffer: Callable, *more):
-        super().__init__(*more)
-        self.b, self._allocate_buffer = builder, allocate_buffer
-        self.blocks: list[tuple[Bound, int, At]] | None = None  # of y: tokens of each block, the first, and its place
+    def __init__(self, builder: Builder, region: Region, *more):
+        super().__init__(region, *more)
+        self.b, self.engine = builder, region.place.number
 
     # ---- places --------------------------------------------------------------------------------------------------
 
@@ -55,11 +53,11 @@ class Contraction(Candidates):
 
     def buffered(self, tensor: Tensor, arrangement: Arrangement) -> Stored:
         """Return a tensor in the operand buffer, loaded if necessary; its outermost index counts rows."""
-        key = tensor.name, arrangement
-        if key not in self.loaded:
+        key, contents = (tensor.name, arrangement), self.region.contents
+        if key not in contents:
             rows = self.sizes[arrangement.order[0]]
             vectors, passes = arrangement.vectors(self.sizes) // rows, row_passes(rows)
-            place = Stored(tensor.name, self._allocate_buffer(key, vectors * len(passes)), arrangement)
+            place = Stored(tensor.name, self.region.place_of(key, vectors * len(passes)), arrangement)
             if tensor.is_parameter:
                 for n, some in passes:
                     source = tensor.stored[0].place.offset_by(ROWS * n * vectors)
@@ -73,8 +71,8 @@ class Contraction(Candidates):
                 stored = [s for s in tensor.stored if not is_cut or s.arrangement.order[0] == place.rows]
                 for sizes, source, destination in self._passes(self._nearest(stored, place), place):
                     rearrange(self.b, sizes, source, destination)
-            self.loaded[key] = place
-        return self.loaded[key]
+            contents[key] = place
+        return contents[key]
 
     def _passes(self, source: Stored, place: Stored) -> Iterator[tuple[Sizes, Stored, Stored]]:
         """Yield the sizes, source and destination of each pass of up to ROWS rows into an operand buffer."""
@@ -92,95 +90,80 @@ class Contraction(Candidates):
 
     # ---- products ------------------------------------------------------------------------------------------------
 
-    def product(self, product: Product, *options, **arguments) -> Stored:
-        """Emit the cheapest candidate of a product and return its stored result. Options are those of `_emit`."""
-        tensor = self.tensors[product[0]] = Tensor(product[0], self.indices_of(product[0]), product=product)
-        return self._emit(tensor, *options, **arguments)
+    def product(self, product: Product, candidate: Candidate | None = None, **fields) -> Stored:
+        """Emit a product by a candidate, by default the cheapest; return its stored result.
+
+        Raise `ProgramError` if there is no candidate. `fields` are those of `_emit`.
+        """
+        candidate = candidate or self.choose(product)
+        tensor = self.tensors[product[0]] = self.tensor_of(product)
+        return self._emit(tensor, candidate, **fields)
 
     def defer(self, product: Product) -> None:
         """Register a product of cores; it is emitted when it is first read."""
-        self.tensors[product[0]] = Tensor(product[0], self.indices_of(product[0]), product=product)
+        self.tensors[product[0]] = self.tensor_of(product)
 
     def _make(self, tensor: Tensor, to: Arrangement, rows: str = "") -> None:
         """Emit a deferred product by the candidate that reaches an arrangement at the least total cost."""
         if not tensor.stored:
-            self._emit(tensor, result_cost=lambda candidate: self._reach_cost(candidate.result, to, rows))
+            self._emit(tensor, next(iter(self._sorted_candidates(tensor, to, rows)), None))
 
     def _emit_into_buffer(self, tensor: Tensor, place: Stored) -> bool:
         """Emit a product of cores directly into the operand buffer; return False if no arrangement allows it."""
         for a, b, k, view in self._direct_operands(tensor, place.arrangement):
             a, b = self.arranged(*a), self.buffered(*b)
             for sizes, source, destination in self._passes(a, replace(place, arrangement=view)):
-                expand(self.b, self.engine, _text(tensor.product), sizes, source, k, b, destination)
+                self._multiply(tensor, EXPAND, sizes, source, k, b, destination)
             return True
         return False
 
     def _emit(
         self,
         tensor: Tensor,
-        accept: Callable[[Candidate], bool] = lambda _: True,
-        addend: Callable[[Arrangement], Stored] | None = None,
-        result_cost: Callable[[Candidate], float] | None = None,
-        **arguments,
+        candidate: Candidate | None,
+        addend: str = "",
+        blocks: Blocks | None = None,
+        flags: int = 0,
+        bias: At | None = None,
     ) -> Stored:
-        """Emit a tensor's product by the cheapest accepted candidate whose instructions the machine can encode.
+        """Emit a tensor's product by a candidate.
 
-        `addend`: from the arrangement of the result to the tensor that is added to it.
-        `result_cost`: from a candidate to the cost of its result's arrangement; by default `_permute_cost`.
-        Raise `ValueError` if no candidate works: the error of the cheapest, a ProgramError if there is no candidate.
+        `addend`: name of a tensor that is added to the result.
+        `blocks`: places of blocks of tokens, if the result is computed in the arrangement of its target.
+        `flags`, `bias`: as for `EngineProduct`.
         """
-        first_error = None
-        for candidate in filter(accept, self._sorted_candidates(tensor, result_cost)):
-            emitted, loaded = len(self.b.instructions), dict(self.loaded)
-            stored = {name: list(tensor.stored) for name, tensor in self.tensors.items()}
-            try:
-                (left, of_left), (right, of_right) = candidate.a, candidate.b
-                place_right = self.arranged if candidate.function is accumulate else self.buffered
-                b = place_right(self.tensors[right], of_right)
-                a = self.arranged(self.tensors[left], of_left)
-                if is_final := self.matches_target(candidate, tensor.name):
-                    c = replace(self.targets[tensor.name], arrangement=candidate.result)
-                else:
-                    c = self.allocate(tensor.name, candidate.result)
-                options, is_gradient = dict(arguments), tensor.name.startswith("dG")
-                if addend:
-                    options["addend"] = addend(candidate.result)
-                if candidate.function is reduce and is_gradient:
-                    options["flags"] = M.CHECK
-                elif candidate.function is accumulate:
-                    options |= {"check": is_gradient, "allocate": self._allocate_partial_sums(tensor)}
-                self._call(candidate, tensor, a, b, c, is_final, options)
-            except ValueError as error:  # no space in an operand buffer, or too many loops
-                first_error = first_error or error
-                del self.b.instructions[emitted:]
-                self.loaded.clear()
-                self.loaded |= loaded
-                for name, places in stored.items():
-                    self.tensors[name].stored = places
-                continue
-            tensor.stored.append(c)
-            return c
-        raise first_error or ProgramError(
-            f"'{_text(tensor.product)}': no engine can compute it: an engine has {ROWS} rows, and neither operand has "
-            "an index for them"
-        )
+        if candidate is None:
+            raise ProgramError(
+                f"'{_text(tensor.product)}': no engine can compute it: an engine has {ROWS} rows, and neither operand "
+                "has an index for them"
+            )
+        operation, _, _, (left, of_left), (right, of_right), contracted, to = candidate
+        place_right = self.arranged if operation == ACCUMULATE else self.buffered
+        b = place_right(self.tensors[right], of_right)
+        a = self.arranged(self.tensors[left], of_left)
+        is_final = self.matches_target(candidate, tensor.name)
+        c = replace(self.targets[tensor.name], arrangement=to) if is_final else self.allocate(tensor.name, to)
+        added = self._addend(self.tensors[addend], to) if addend else None
+        if operation != EXPAND and tensor.name.startswith("dG"):
+            flags |= M.CHECK
+        fields = {"addend": added, "flags": flags, "bias": bias}
+        if is_final and blocks:
+            t = a.strides(self.sizes)["t"]
+            for bound, first, place in blocks:
+                source, result = replace(a, place=a.place.offset_by(first * t)), replace(c, place=place)
+                sizes = Sizes(self.sizes, {"t": bound})
+                self._multiply(tensor, operation, sizes, source, contracted, b, result, **fields)
+        else:
+            self._multiply(tensor, operation, self.sizes, a, contracted, b, c, **fields)
+        tensor.stored.append(c)
+        return c
 
-    def _allocate_partial_sums(self, tensor: Tensor) -> Callable[[int], At]:
-        return lambda vectors: self.b.allocate(f"{tensor.name}, in parts", vectors)
+    def _multiply(self, tensor: Tensor, operation: int, *operands, **fields) -> None:
+        EngineProduct(self.b, self.engine, operation, _text(tensor.product), *operands, **fields).emit()
 
-    def _call(
-        self, candidate: Candidate, tensor: Tensor, a: Stored, b: Stored, c: Stored, is_final: bool, options: dict
-    ) -> None:
-        """Emit a candidate's instructions: for each block of tokens if the result goes to `blocks`."""
-        arguments = self.b, self.engine, _text(tensor.product)
-        if not (is_final and self.blocks):
-            candidate.function(*arguments, self.sizes, a, candidate.contracted, b, c, **options)
-            return
-        t = a.strides(self.sizes)["t"]
-        for bound, first, place in self.blocks:
-            sizes = Sizes(self.sizes, {"t": bound})
-            block = replace(a, place=a.place.offset_by(first * t))
-            candidate.function(*arguments, sizes, block, candidate.contracted, b, replace(c, place=place), **options)
+    def _addend(self, tensor: Tensor, result: Arrangement) -> Stored:
+        """Return an addend in the arrangement of the result; without tokens, if it has none."""
+        return self.arranged(tensor, replace(result, order=tuple(i for i in result.order if i in tensor.indices)))
 
 
 def _text(product: Product) -> str:

@@ -7,23 +7,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, rearrange
-from bttlab.compiler.builder import MAX_RANK, ROWS, Builder, padded, vectors_for
-from bttlab.compiler.candidates import BufferContents, Candidate
-from bttlab.compiler.contraction import Contraction
+from bttlab.compiler.arrangement import Sizes, Stored, elements, rearrange
+from bttlab.compiler.builder import MAX_RANK, ROWS, Builder, block_rows, padded, vectors_for
+from bttlab.compiler.candidates import Key, Region
+from bttlab.compiler.contraction import Blocks, Contraction
 from bttlab.compiler.errors import DoesNotFit, ProgramError
-from bttlab.compiler.instruction import At, Bound, Level, max_of
+from bttlab.compiler.instruction import ACCUMULATE, EXPAND, REDUCE, At, Bound, Level, max_of
 from bttlab.compiler.layout import Block, Layout
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import core_names
-from bttlab.compiler.products import accumulate, expand, reduce
-from bttlab.compiler.tt_layer import IN, OUT, TTLayer, axes_of, order_of_merges
+from bttlab.compiler.tt_layer import IN, OUT, TTLayer, axes_of, order_of_merges, shared_candidates
 from bttlab.tensor.order import Order, Product
 
 # Cores that are merged at the input's end and at the output's, before the tokens are contracted with them.
 MERGED = {"bidirectional": (3, 3), "right_to_left": (1, 1)}
-Key = tuple[str, Arrangement]
-BIAS = "the bias"  # two words: no tensor of an order has such a name
+BIAS, ADDEND = "the bias", "the addend"  # two words: no tensor of an order has such a name
 
 
 def _merges(flow: str | tuple[int, int] | Order) -> tuple[int, int] | None:
@@ -57,13 +55,7 @@ def _cores(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _buffer_plans(shapes: tuple, tokens: Bound, order: Order, sums: bool) -> tuple[dict[Key, tuple[int, int]], ...]:
-    """Return the contents of the operand buffers before z and after it, found by emitting both passes once.
-
-    Returns
-    -------
-    tuple of dict
-        For each phase: first vector and number of vectors, by the tensor's name and arrangement.
-    """
+    """Return the plans of both phases' regions (`candidates.Region`), found by emitting both passes once."""
     b, names = Builder(), {f"l.cores.{k}": shape for k, shape in enumerate(shapes)}
     trial = LinearLayers(b, Layout(b, names), {"l": tokens}, names, order, sums)
     (layer,) = trial.layers
@@ -72,16 +64,6 @@ def _buffer_plans(shapes: tuple, tokens: Bound, order: Order, sums: bool) -> tup
     trial.backward(0, dy, x, tokens, dx)
     trial.collect()
     return tuple(trial.plans[0])
-
-
-def is_expand(candidate: Candidate) -> bool:
-    """Return True for EXPAND: it takes an addend, and its result has features along the vectors."""
-    return candidate.function is expand
-
-
-def is_reduce(candidate: Candidate) -> bool:
-    """Return True for REDUCE: it can write an extra element of 1 to each row (flag ONE)."""
-    return candidate.function is reduce
 
 
 class LinearLayers:
@@ -113,9 +95,9 @@ class LinearLayers:
             builder.allocate(f"z of {layer.name}", layer.z_arrangement.vectors(layer.sizes)) for layer in self.layers
         ]
         self._regions: list[list[At]] = [[], []]
-        self._loaded: dict[tuple[int, int], tuple[int, int, BufferContents]] = {}
+        self._loaded: dict[tuple[int, int], tuple[int, int, Region]] = {}  # last user of each region
         self.plans: list[tuple[dict[Key, tuple[int, int]], ...]] = [({}, {}) for _ in self.layers]
-        self._is_trial = True  # until `divide_buffers`: requests for operand buffers are recorded in `plans`
+        self._is_trial = True  # until `divide_buffers`: the plans are open
         self._kept: dict[int, Stored | None] = {}  # None until the forward pass computes it
         products = [(layer, product) for layer in self.layers for product in layer.backward]
         self.sums = sums and any(not layer.has_tokens(product) for layer, product in products)
@@ -161,29 +143,17 @@ class LinearLayers:
         layer = self.layers[number]
         engine = layer.engines[phase]
         self.builder.layer = layer.name
-        plan = self.plans[number][phase]
-        if self._is_trial:
-            region, n = At(f"buffer {engine}", 0), 0
-        else:
-            n = number % len(self._regions[engine])
-            region = self._regions[engine][n]
+        n = 0 if self._is_trial else number % len(self._regions[engine])
         if self._loaded.get((engine, n), (None, None))[:2] != (number, phase):
-            self._loaded[engine, n] = number, phase, {}
-        loaded = self._loaded[engine, n][2]
-
-        def allocate_buffer(key, vectors: int) -> At:
-            if self._is_trial and key not in plan:
-                plan[key] = sum(v for _, v in plan.values()), vectors
-            if key not in plan:
-                raise ValueError(f"the operand buffer has no space for {key}")
-            return region.offset_by(plan[key][0])
-
-        of = layer.sizes, layer.costs, layer.indices, layer.preferred, loaded, layer.cache
-        s = Contraction(self.builder, allocate_buffer, engine, *of)
+            place = At(f"buffer {engine}", 0) if self._is_trial else self._regions[engine][n]
+            self._loaded[engine, n] = number, phase, Region(place, self.plans[number][phase], self._is_trial)
+        cache = shared_candidates(layer.order, layer.shapes, layer.tokens, self.sums, phase, self._is_trial)
+        region = self._loaded[engine, n][2]
+        s = Contraction(self.builder, region, layer.sizes, layer.costs, layer.indices, layer.preferred, cache)
         for k, (name, arrangement) in enumerate(layer.cores.items()):
             if any(name in step for step in layer.steps[phase]):
                 block = self.layout.of(f"{layer.name}.cores.{k}")
-                s.add_copy(name, Stored(name, block.where(), arrangement), True)
+                s.add_copy(Stored(name, block.where(), arrangement), True)
                 s.targets[f"d{name}"] = Stored(f"d{name}", block.gradient(), arrangement)
         for step in layer.steps[phase]:
             if "t" not in layer.indices[step[0]]:
@@ -208,19 +178,16 @@ class LinearLayers:
                 return
         s.copy_to(s.tensors[name], target)
 
-    def forward(self, number: int, x: At, y: At | None, buffered_result: At | None = None, rows=None) -> None:
+    def forward(self, number: int, x: At, y: At, is_buffered: bool = False) -> None:
         """Emit y = x W^T + b.
 
-        `x`, `y`: (tokens, features), row by row; y is None if it goes to an operand buffer alone.
-        `buffered_result`: place of y in an operand buffer: token t in row t mod ROWS, blocks of ROWS tokens one after
-        the other.
-        `rows`: maps a block's number to its number of tokens; required with `buffered_result`.
+        `x`, `y`: (tokens, features), row by row; y in an operand buffer if `is_buffered`: token t in row t mod ROWS,
+        blocks of ROWS tokens one after the other.
         """
-        layer = self.layers[number]
         s = self._contraction(number, IN)
-        s.add_copy("x", Stored("x", x, layer.features("x")))
+        s.add_copy(Stored("x", x, self.layers[number].features("x")))
         self._emit_z(number, s)
-        self.recompute(number, y, buffered_result, rows)
+        self.recompute(number, y, is_buffered)
 
     def _emit_z(self, number: int, s: Contraction, only_between: bool = False) -> None:
         """Emit the products from x to z, or those before z alone; the kept intermediate gets a buffer of its own."""
@@ -230,57 +197,46 @@ class LinearLayers:
             if step[0] == layer.z:
                 if only_between:
                     return
-                s.product(step, **({"accept": is_reduce, "flags": M.ONE} if layer.has_one else {}))
+                if layer.has_one:  # REDUCE can write an extra element of 1 to each row
+                    s.product(step, s.choose(step, REDUCE), flags=M.ONE)
+                else:
+                    s.product(step)
             elif self._kept.get(number, step) is None:
                 self._kept[number] = s.product(step)
             else:
                 s.product(step)
         self._store_result(s, layer.z)
 
-    def recompute(self, number: int, y: At | None, buffered_result: At | None = None, rows=None) -> None:
+    def recompute(self, number: int, y: At, is_buffered: bool = False) -> None:
         """Emit y = z L^T + b from the z that `forward` computed; arguments as for `forward`."""
         layer = self.layers[number]
         s = self._contraction(number, OUT)
-        s.add_copy(layer.z, Stored(layer.z, self.places[number], layer.z_arrangement))
+        s.add_copy(Stored(layer.z, self.places[number], layer.z_arrangement))
         *first, last = self._tokens(number, OUT)
         for step in first:
             s.product(step)
-        self._emit_y(number, s, last, y, buffered_result, rows)
-
-    def _emit_y(
-        self, number: int, s: Contraction, last: Product, y: At | None, buffered_result: At | None, rows
-    ) -> None:
-        """Emit the last product, y, with the bias as addend, and permute it to the features' order if necessary."""
-        layer, bias = self.layers[number], self._bias(number)
         features = layer.features("y")
-        vectors = features.row_vectors(layer.sizes)
-
-        def addend(to: Arrangement) -> Stored:
-            modes = Arrangement(tuple(i for i in to.order if i != "t"), to.lanes)
-            of_bias = replace(features, order=features.order[1:])
-            s.indices = {**s.indices, BIAS: features.order[1:]}
-            if BIAS not in s.tensors:
-                s.add_copy(BIAS, Stored(BIAS, bias.where(), of_bias))
-            return s.arranged(s.tensors[BIAS], modes)
-
         blocks = None
-        if buffered_result is not None:
-            blocks = [
-                (rows(n), ROWS * n, buffered_result.part(n * vectors)) for n in range(-(-max_of(layer.tokens) // ROWS))
-            ]
-        s.targets["y"] = Stored("y", y if y is not None else buffered_result.part(), features)
-        s.blocks = blocks
-        c = s.product(last, is_expand, addend if bias is not None else None)
-        s.blocks = None
-        if c.place.memory == s.targets["y"].place.memory:
+        if is_buffered:
+            vectors, count = features.row_vectors(layer.sizes), -(-max_of(layer.tokens) // ROWS)
+            blocks = [(block_rows(layer.tokens, n), ROWS * n, y.part(n * vectors)) for n in range(count)]
+        self._emit_y(number, s, last, Stored("y", y, features), blocks)
+
+    def _emit_y(self, number: int, s: Contraction, last: Product, y: Stored, blocks: Blocks | None) -> None:
+        """Emit the last product, y, with the bias as addend, and permute it to the features' order if necessary."""
+        s.targets["y"], bias = y, self._bias(number)
+        if bias is not None:
+            s.add_copy(Stored(BIAS, bias.where(), replace(y.arrangement, order=y.arrangement.order[1:])))
+        c = s.product(last, s.choose(last, EXPAND), addend=BIAS if bias is not None else "", blocks=blocks)
+        if c.place.memory == y.place.memory:
             return
         if blocks is None:
-            rearrange(s.b, s.sizes, c, s.targets["y"])
+            rearrange(s.b, s.sizes, c, y)
             return
         t = c.strides(s.sizes)["t"]
         for bound, first, place in blocks:
             sizes = Sizes(s.sizes, {"t": bound})
-            rearrange(s.b, sizes, replace(c, place=c.place.offset_by(first * t)), Stored("y", place, features))
+            rearrange(s.b, sizes, replace(c, place=c.place.offset_by(first * t)), replace(y, place=place))
 
     def backward(self, number: int, d_y: At, x: At, tokens: Bound, d_x: At, addend: At | None = None) -> None:
         """Emit d_x = addend + d_y W, and the gradients of the cores and the bias."""
@@ -289,9 +245,9 @@ class LinearLayers:
         sessions = [self._contraction(number, phase) for phase in (IN, OUT)]
         into, out = sessions
         z = layer.z
-        out.add_copy("dy", Stored("dy", d_y, layer.features("y")))
-        out.add_copy(z, Stored(z, self.places[number], layer.z_arrangement))
-        into.add_copy("x", Stored("x", x, layer.features("x")))
+        out.add_copy(Stored("dy", d_y, layer.features("y")))
+        out.add_copy(Stored(z, self.places[number], layer.z_arrangement))
+        into.add_copy(Stored("x", x, layer.features("x")))
         out.targets[f"d{z}"] = Stored(
             f"d{z}", b.allocate("d_z", layer.z_arrangement.vectors(layer.sizes)), layer.z_arrangement
         )
@@ -310,13 +266,13 @@ class LinearLayers:
                     for step in self._tokens(number, OUT)[:-1]:
                         s.product(step)
                 elif number in self._kept:
-                    s.add_copy(layer.keepable[0], self._kept[number])
+                    s.add_copy(self._kept[number])
                 else:
                     self._emit_z(number, s, True)
             if result == f"d{z}":
                 s.product(product)
                 self._store_result(s, result)
-                into.add_copy(result, s.targets[result])
+                into.add_copy(s.targets[result])
             elif result == "dx":
                 self._d_x(number, s, product, addend)
             elif not self.sums or "t" in layer.indices[result]:
@@ -363,7 +319,7 @@ class LinearLayers:
             result = product[0]
             s = sessions[layer.phase_of(product)]
             if result in sums:
-                s.add_copy(result, sums[result])
+                s.add_copy(sums[result])
                 self._copy_sum(s, result)
             elif not layer.has_tokens(product):
                 self._core_gradient(number, s, product, None)
@@ -385,15 +341,9 @@ class LinearLayers:
             s.product(product)
             self._store_result(s, result)
             return False
-        of_dy = s.tensors["dy"].stored[0].arrangement if "dy" in s.tensors else None
-
-        def is_direct(candidate: Candidate) -> bool:
-            name, arrangement = candidate.b
-            return candidate.function is accumulate and name == "dy" and arrangement in of_dy.views(s.sizes)
-
         is_whole = bias is not None and layer.has_one and set(product[1:]) == {layer.z, "dy"}
-        if is_whole and s.cheapest(product, is_direct):
-            s.product(product, is_direct, bias=bias.gradient())
+        if is_whole and (candidate := s.choose(product, ACCUMULATE, "dy")):
+            s.product(product, candidate, bias=bias.gradient())
             return True
         s.product(product)
         return False
@@ -402,15 +352,17 @@ class LinearLayers:
         layer, b = self.layers[number], self.builder
         features, target = layer.features("x"), s.targets["dx"]
         vectors = features.row_vectors(layer.sizes)
-        if addend is not None and s.matches_target(s.cheapest(product, is_expand), "dx"):
-            s.product(product, is_expand, lambda to: Stored("addend", addend, to))
-            return
+        candidate = s.choose(product, EXPAND)
         if addend is None:
-            s.product(product, is_expand)
+            s.product(product, candidate)
             self._store_result(s, "dx")
             return
+        if candidate is not None and s.matches_target(candidate, "dx"):
+            s.add_copy(Stored(ADDEND, addend, features))
+            s.product(product, candidate, addend=ADDEND)
+            return
         del s.targets["dx"]
-        c = s.product(product, is_expand)
+        c = s.product(product, s.choose(product, EXPAND))
         s.targets["dx"] = target
         term = s.allocate("dx", features)
         rearrange(s.b, s.sizes, c, term)

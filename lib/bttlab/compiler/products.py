@@ -10,36 +10,51 @@ A pass of the engine takes up to ROWS rows. More rows, or indices for which an i
 several instructions.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, nests
 from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
-from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import LEVELS, At, Level, max_of
+from bttlab.compiler.instruction import ACCUMULATE, EXPAND, LEVELS, REDUCE, At, Level, max_of
 from bttlab.compiler.machine import M
 
 
-def expand(
-    b: Builder,
-    engine: int,
-    what: str,
-    sizes: Sizes,
-    a: Stored,
-    k: Sequence[str],
-    in_buffer: Stored,
-    c: Stored,
-    addend: Stored | None = None,
-    **more,
-) -> None:
-    """Emit C = addend + A B by EXPAND: the last index of `k` counts the rows of B, the others are passes.
+@dataclass(frozen=True)
+class EngineProduct:
+    """C = addend + A B by an operation of an engine.
 
-    C goes to a bank, or to an operand buffer: then its outermost index counts the rows.
+    `contracted`: the indices k; for ACCUMULATE, m.
+    `right`: B, in the operand buffer, or in a bank for ACCUMULATE.
+    `c`: in a bank, or for EXPAND in an operand buffer: then its outermost index counts the rows.
+    `addend`: of EXPAND.
+    `flags`: of the instructions that write C.
+    `bias`: place of one more row of ACCUMULATE, the gradient of the bias.
     """
-    operands = {"scalars": a, "buffer": in_buffer, "result": c} | ({"addend": addend} if addend else {})
+
+    builder: Builder
+    engine: int
+    operation: int
+    what: str
+    sizes: Sizes
+    a: Stored
+    contracted: Sequence[str]
+    right: Stored
+    c: Stored
+    addend: Stored | None = None
+    flags: int = 0
+    bias: At | None = None
+
+    def emit(self) -> None:
+        {EXPAND: _expand, REDUCE: _reduce, ACCUMULATE: _accumulate}[self.operation](self)
+
+
+def _expand(p: EngineProduct) -> None:
+    """Emit EXPAND: the last index of k counts the rows of B, the others are passes."""
+    b, c, right, k, sizes = p.builder, p.c, p.right, p.contracted, p.sizes
+    operands = {"scalars": p.a, "buffer": right, "result": c} | ({"addend": p.addend} if p.addend else {})
     vectors = c.arrangement.row_vectors(sizes), {name: int(name != "scalars") for name in operands}
     started: set[int] = set()
-    block = in_buffer.arrangement.vectors(sizes) // sizes[k[-1]]
+    block = right.arrangement.vectors(sizes) // sizes[k[-1]]
     for levels, at in nests(sizes, operands, k[:-1], c.arrangement.outer, LEVELS, vectors):
         result, levels = at["result"], levels or [Level("one", 1)]
         if c.rows and sizes[c.rows] == 1:  # the row level needs a loop, even for one row
@@ -52,28 +67,26 @@ def expand(
         if passes:  # each pass adds to the result of the one before
             strides = result.strides | ({row: c.arrangement.strides(sizes)[c.rows]} if c.rows else {})
             span = 1 + sum((max_of(loop.active_bound) - 1) * strides.get(loop.name, 0) for loop in levels)
-            left = replace(b.allocate(f"{what}, a pass", span), strides=strides)
+            left = replace(b.allocate(f"{p.what}, a pass", span), strides=strides)
         for n, some in passes:
-            own = at["buffer"].offset_by(n * block), at["scalars"].offset_by(n)
-            b.expand(engine, what, levels, *own, left, addend=before, count=some)
+            places = at["buffer"].offset_by(n * block), at["scalars"].offset_by(n)
+            b.expand(p.engine, p.what, levels, *places, left, addend=before, count=some)
             before = left
-        own = at["buffer"].offset_by(last * block), at["scalars"].offset_by(last)
-        b.expand(engine, what, levels, *own, addend=before, count=count, **into, **more)
+        places = at["buffer"].offset_by(last * block), at["scalars"].offset_by(last)
+        b.expand(p.engine, p.what, levels, *places, addend=before, count=count, **into)
 
 
-def reduce(
-    b: Builder, engine: int, what: str, sizes: Sizes, a: Stored, k: Sequence[str], in_buffer: Stored, c: Stored, flags=0
-) -> None:
-    """Emit C = A B by REDUCE.
+def _reduce(p: EngineProduct) -> None:
+    """Emit REDUCE.
 
-    In the operand buffer the first index of B counts rows, the last are `k`, along the vectors of A and B, and those in
+    In the operand buffer the first index of B counts rows, the last are k, along the vectors of A and B, and those in
     between are passes.
     """
-    order = in_buffer.arrangement.order
-    fixed = order[1 : len(order) - len(k)]
-    depth = Arrangement(tuple(k), in_buffer.arrangement.lanes).vectors(sizes)
-    operands = {"buffer": in_buffer, "stream": a, "result": c}
-    outer = [i for i in c.arrangement.order if i not in order]
+    right, sizes, order = p.right, p.sizes, p.right.arrangement.order
+    fixed = order[1 : len(order) - len(p.contracted)]
+    depth = Arrangement(tuple(p.contracted), right.arrangement.lanes).vectors(sizes)
+    operands = {"buffer": right, "stream": p.a, "result": p.c}
+    outer = [i for i in p.c.arrangement.order if i not in order]
     for levels, at in nests(sizes, operands, fixed, outer, LEVELS - 1):
         *loops, last = levels or [Level("m", 1)]
         # As few sums at once as SUM_DISTANCE allows without idle steps, so that readers of the result can start early.
@@ -83,74 +96,71 @@ def reduce(
         if each and len(levels) < LEVELS - 1:  # one instruction with a loop over the parts
             loops, last = [*loops, Level("part", parts)], Level(last.name, each)
             at = {
-                n: replace(one, strides=one.strides | {"part": each * one.strides.get(last.name, 0)})
-                for n, one in at.items()
+                name: place.part(**place.strides, part=each * place.strides.get(last.name, 0))
+                for name, place in at.items()
             }
         loops = [*loops, Level("w", depth + 1), padded(last.name, last.bound)]
-        buffer, stream = (replace(at[name], strides=at[name].strides | {"w": 1}) for name in ("buffer", "stream"))
-        block = in_buffer.arrangement.vectors(sizes) // sizes[in_buffer.rows]
-        for n, count in row_passes(sizes[in_buffer.rows]):
-            own = buffer.offset_by(n * block), stream, at["result"].offset_by(n)
-            b.reduce(engine, what, loops, "w", *own, count=count, flags=flags)
+        buffer, stream = (at[name].part(**at[name].strides, w=1) for name in ("buffer", "stream"))
+        block = right.arrangement.vectors(sizes) // sizes[right.rows]
+        for n, count in row_passes(sizes[right.rows]):
+            places = buffer.offset_by(n * block), stream, at["result"].offset_by(n)
+            p.builder.reduce(p.engine, p.what, loops, "w", *places, count=count, flags=p.flags)
 
 
-def accumulate(
-    b: Builder,
-    engine: int,
-    what: str,
-    sizes: Sizes,
-    a: Stored,
-    m: Sequence[str],
-    stream: Stored,
-    c: Stored,
-    allocate: Callable[[int], At],
-    check: bool = False,
-    **more,
-) -> None:
-    """Emit C = A B by ACCUMULATE: the lanes of A count the rows of C; the other indices of `m` are passes.
+def _accumulate(p: EngineProduct) -> None:
+    """Emit ACCUMULATE: the lanes of A count the rows of C; the other indices of m are passes.
 
     The vectors of B become those of C. An accumulator may be updated again only after SUM_DISTANCE steps. Where C has
     fewer vectors than that, several steps of one summation loop get accumulators of their own; the vector unit adds
     these partial sums up.
-
-    `allocate`: maps a number of vectors to a place for the partial sums.
-    `check`: whether C is a gradient: it is written with CHECK.
     """
-    k = [i for i in stream.arrangement.order if i in a.arrangement.order]
-    rows = a.arrangement.packed
-    vectors = c.arrangement.vectors(sizes) // elements(sizes, m)
-    operands = {"scalars": a, "stream": stream, "result": c}
-    step = c.strides(sizes)[rows[-1]]
-    for levels, at in nests(sizes, operands, [i for i in m if i not in rows], k, LEVELS, tokens_last=False):
+    b, sizes, check = p.builder, p.sizes, bool(p.flags & M.CHECK)
+    rows = p.a.arrangement.packed
+    vectors = p.c.arrangement.vectors(sizes) // elements(sizes, p.contracted)
+    passes = row_passes(elements(sizes, rows))
+    step = p.c.strides(sizes)[rows[-1]]
+    operands = {"scalars": p.a, "stream": p.right, "result": p.c}
+    fixed = [i for i in p.contracted if i not in rows]
+    for levels, at in nests(
+        sizes, operands, fixed, summed_indices(p.a.arrangement, p.right.arrangement), LEVELS, tokens_last=False
+    ):
         loops = levels or [Level("k", 1)]
-        if len(loops) >= LEVELS:
-            raise ProgramError(f"{what}: it sums over {len(loops)} loops; an instruction has {LEVELS - 1} for a sum")
-        summed, names = replace(at["stream"], strides=at["stream"].strides | {"w": 1}), [loop.name for loop in loops]
-        result = replace(at["result"], strides={"r": step, "w": 1})
+        scalars, summed = at["scalars"], at["stream"].part(**at["stream"].strides, w=1)
+        names = [loop.name for loop in loops]
+        result = at["result"].part(r=step, w=1)
         place, pieces = _piece(loops, vectors)
-        if pieces == 1 or "bias" in more:
+        if pieces == 1 or p.bias is not None:
             nest = [*loops, padded("w", vectors)]
-            for n, count in row_passes(elements(sizes, rows)):
-                own = at["scalars"].offset_by(n), summed, Level("r", count), result.at_step("r", ROWS * n)
-                b.accumulate(engine, what, nest, names, *own, check=check, **more)
+            for n, count in passes:
+                places = scalars.offset_by(n), summed, Level("r", count), result.at_step("r", ROWS * n)
+                b.accumulate(p.engine, p.what, nest, names, *places, check=check, bias=p.bias)
             continue
         name, bound, _ = loops.pop(place)
         if bound > pieces or not loops:
             loops.append(Level(name, bound // pieces))
-        along = [{**one.strides, "p": one.strides.get(name, 0)} for one in (at["scalars"], summed)]
-        for strides in along:
-            one = strides.pop(name, 0)
-            strides |= {name: pieces * one} if loops[-1].name == name else {}
-        scalars, summed = (replace(one, strides=s) for one, s in zip((at["scalars"], summed), along, strict=True))
+        scalars, summed = (_divided(of, name, pieces, loops[-1].name == name) for of in (scalars, summed))
         nest = [*loops, padded("p", pieces, vectors), Level("w", vectors)]
         names = [loop.name for loop in loops]
-        parts = replace(allocate(elements(sizes, rows) * pieces * vectors), strides={"r": pieces * vectors, "w": 1})
-        own = replace(parts, strides={"p": vectors, "r": pieces * vectors, "w": 1})
-        for n, count in row_passes(elements(sizes, rows)):
-            some = scalars.offset_by(n), summed, Level("r", count), parts.at_step("r", ROWS * n)
-            b.accumulate(engine, what, nest, names, *some, **more)
+        name, size = f"{p.c.name}, in parts", elements(sizes, rows) * pieces * vectors
+        parts = b.allocate(name, size).part(p=vectors, r=pieces * vectors, w=1)
+        into = parts.part(r=pieces * vectors, w=1)
+        for n, count in passes:
+            places = scalars.offset_by(n), summed, Level("r", count), into.at_step("r", ROWS * n)
+            b.accumulate(p.engine, p.what, nest, names, *places)
             sums = [Level("p", pieces), padded("r", count, vectors), Level("w", vectors)]
-            b.columns(what, sums, own.at_step("r", ROWS * n), r1=result.at_step("r", ROWS * n), check=check)
+            b.columns(p.what, sums, parts.at_step("r", ROWS * n), r1=result.at_step("r", ROWS * n), check=check)
+
+
+def _divided(operand: At, loop: str, pieces: int, is_left: bool) -> At:
+    """Return an operand whose loop is divided into a loop p over `pieces` and, if any are left, one over the rest."""
+    strides = {**operand.strides, "p": operand.strides.get(loop, 0)}
+    stride = strides.pop(loop, 0)
+    return operand.part(**strides, **({loop: pieces * stride} if is_left else {}))
+
+
+def summed_indices(scalars: Arrangement, stream: Arrangement) -> list[str]:
+    """Return the indices that ACCUMULATE sums over: loops of its instructions, outermost first."""
+    return [i for i in stream.order if i in scalars.order]
 
 
 def _piece(loops: Sequence[Level], vectors: int) -> tuple[int, int]:

@@ -67,9 +67,9 @@ def _shared_sizes(sizes: tuple[tuple[str, int], ...], tokens: Bound) -> Sizes:
     return Sizes(dict(sizes), {"t": tokens} if isinstance(tokens, Register) else {})
 
 
-@lru_cache(maxsize=256)
-def _shared_candidates(order: Order, shapes: tuple[tuple[int, ...], ...], tokens: Bound) -> dict:
-    """Return the cache of candidates that layers of one order and shape share."""
+@lru_cache(maxsize=1024)
+def shared_candidates(order: Order, shapes: tuple, tokens: Bound, sums: bool, phase: int, is_trial: bool) -> dict:
+    """Return the cache of candidates that a phase of layers of one order and shape shares."""
     return {}
 
 
@@ -84,7 +84,6 @@ class TTLayer:
     `keepable`: the intermediate of the tokens between x and z, if there is exactly one: it may be kept for the backward
     pass.
     `preferred`: for each tensor, the indices that its next use reads along the lanes.
-    `cache`: candidates of products, shared by all layers of this order and shape.
     """
 
     name: str
@@ -111,7 +110,6 @@ class TTLayer:
         self.indices |= {f"d{name}": of for name, of in self.indices.items()}
         self._cut()
         self.preferred = self._preferred_lanes()
-        self.cache = _shared_candidates(self.order, self.shapes, self.tokens)
 
     def _preferred_lanes(self) -> dict[str, frozenset[str]]:
         preferred: dict[str, frozenset[str]] = {}

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from typing_extensions import Self
 
-from bttlab.compiler.builder import block_rows
 from bttlab.compiler.context import Context
 from bttlab.compiler.instruction import At
 from bttlab.compiler.linear import LinearLayers
@@ -42,18 +41,12 @@ class Linear(Operation):
     def is_in_bank(self) -> bool:
         return self.operand_buffer is None
 
-    def _target(self, place: At | None) -> tuple:
-        """Return the arguments of `LinearLayers.forward` for the output."""
-        if self.operand_buffer is None:
-            return (place,)
-        return None, self.operand_buffer, lambda block: block_rows(self.output.tokens, block)
-
     def forward(self, context: Context) -> None:
-        x, place = self.inputs[0], context.output(self.output) if self.is_in_bank else None
-        self.layers.forward(self.number, context.value(x), *self._target(place))
+        y = context.output(self.output) if self.is_in_bank else self.operand_buffer
+        self.layers.forward(self.number, context.value(self.inputs[0]), y, not self.is_in_bank)
 
     def recompute(self, context: Context, place: At | None = None) -> None:
-        self.layers.recompute(self.number, *self._target(place))
+        self.layers.recompute(self.number, place if self.is_in_bank else self.operand_buffer, not self.is_in_bank)
 
     def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
         return self.inputs
