@@ -30,7 +30,7 @@ from processor_native import NativeProcessor
 from training_processor import SMALL, equal_bits, fresh_processor, some_parameters, some_samples
 
 LENGTHS = (5, 17)  # of the samples that wrong programs are run on: one block of tokens, and a second
-WRONG = 8  # programs of each kind, or more until two were caught
+WRONG = 4  # programs of each kind, or more until two were caught
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_wrong_programs_are_caught(trainer_libraries, small, tmp_path, make: Mak
     """
     random = np.random.default_rng(7)
     harmful = caught = tried = 0
-    while tried < WRONG or (caught < 2 and tried < 5 * WRONG):
+    while tried < WRONG or (caught < 2 and tried < 10 * WRONG):
         wrong = make(random, small)
         if wrong is None:
             continue

@@ -384,14 +384,15 @@ def test_a_sweep_started_in_a_hostile_folder(tmp_path):
     """As the command does: its own folder, not this one, is where it imports from; so do the processes it starts."""
     for planted in ("multiprocessing", "distributed", "optuna"):
         (tmp_path / f"{planted}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"kind": "estimate", "vary": {"clock_mhz": [100]}}))
+    spec = {"kind": "estimate", "fixed": {"encoders": 1}, "vary": {"clock_mhz": [100]}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(spec))
     command = tmp_path / "bin" / "bttlab"
     command.parent.mkdir()
     command.write_text("from bttlab.cli import main\nif __name__ == '__main__':\n    raise SystemExit(main())\n")
     done = subprocess.run(
         [sys.executable, str(command), "sweep", "sweep.yaml", "--workers", "1"],
         cwd=tmp_path,
-        env=environment(BTTLAB_RUNS=str(tmp_path / "index"), HOME=str(tmp_path)),
+        env=environment(BTTLAB_RUNS=str(tmp_path / "index")),
         capture_output=True,
         text=True,
     )

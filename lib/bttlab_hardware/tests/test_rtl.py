@@ -1,4 +1,4 @@
-"""The loop in Verilog: FP32 cores against the host's arithmetic, whole samples against the emulation."""
+"""The machine's loop: its record; in Verilog, FP32 cores against the host and whole samples against the emulation."""
 
 import ctypes
 import json
@@ -16,11 +16,13 @@ from bttlab.compiler.program import compile_program
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.trace import trace
 from bttlab.estimate.constants import read_data
+from bttlab.estimate.recorded import RECORD
 from bttlab.estimate.synthesis import FILE, UNITS, with_amd_cores, with_own_cores
 from bttlab.model import ModelConfig, Optimizer
-from bttlab_hardware import SOURCE, UNIT, analyse
+from bttlab_hardware import SOURCE, UNIT, schedule_of
 from bttlab_hardware.files import module_digests, write_loop
 from bttlab_hardware.netlist import Depth, packed_tables, stage_of
+from bttlab_hardware.record import make_record
 from sample_modules import Net
 
 from conftest import ROOT
@@ -42,10 +44,22 @@ def test_fp32_cores_compute_what_the_host_does(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def verilog(tmp_path_factory):
+def analysed():
+    """The loop's schedule and its operators: the analysis takes 20 seconds."""
+    return schedule_of(SOURCE / UNIT)
+
+
+def test_the_record_is_what_the_analysis_finds_again(analysed):
+    made = json.loads(json.dumps(make_record(*analysed)))
+    kept = json.loads(RECORD.read_text(encoding="utf-8"))
+    assert kept == made, "make it again with: make schedule SCHEDULE=--record"
+
+
+@pytest.fixture(scope="module")
+def verilog(analysed, tmp_path_factory):
     """The loop's Verilog: a folder, and the text of each file."""
     folder = tmp_path_factory.mktemp("rtl")
-    return folder, write_loop(analyse(SOURCE / UNIT), folder)
+    return folder, write_loop(analysed[0], folder)
 
 
 def test_the_resources_on_record_are_of_this_verilog(verilog):

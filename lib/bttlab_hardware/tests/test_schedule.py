@@ -1,17 +1,14 @@
 """Small loops whose answers are known by hand; the machine's source, as it is and with faults in it."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from bttlab.estimate.recorded import RECORD
 from bttlab_hardware import SOURCE, UNIT, analyse, census, schedule_of
 from bttlab_hardware import compile as compiling
 from bttlab_hardware.__main__ import main
 from bttlab_hardware.analyse import Schedule
-from bttlab_hardware.record import make_record
 
 pytestmark = pytest.mark.long
 
@@ -241,17 +238,6 @@ def test_second_call_may_build_a_second_machine(analysed):
         'extern "C" void top(int a, int b) { if (a) run(a, b); else run(b, a); }'
     )
     assert "copies" in kinds(analysed(text))
-
-
-@pytest.fixture(scope="module")
-def machine():
-    return schedule_of(SOURCE / UNIT)
-
-
-def test_the_record_is_what_the_analysis_finds_again(machine):
-    made = json.loads(json.dumps(make_record(*machine)))
-    kept = json.loads(RECORD.read_text(encoding="utf-8"))
-    assert kept == made, "make it again with: make schedule SCHEDULE=--record"
 
 
 def broken(folder: Path, edits: list[tuple[str, str, str]]) -> Path:
