@@ -169,16 +169,9 @@ def metered(
 ) -> Energy:
     """Train within an energy window.
 
-    Parameters
-    ----------
-    reason : str
-        Why there is no meter.
-    idle : Quantity
-        Idle power in watts, which is subtracted.
-    timed : callable
-        Trains on the samples of the baseline and returns their number. It gets `EnergyWindow.aside`.
-    go_on : callable
-        Trains on as many again; called until the window is `least_seconds` long. Returns 0 to end it.
+    Without a meter `reason` says why. The idle power, in watts, is subtracted. `timed` trains on the samples of the
+    baseline and returns their number; it gets `EnergyWindow.aside`. `go_on` trains on as many again, until the window
+    is `least_seconds` long, and returns 0 to end it.
     """
     if meter is None:
         none = Quantity.missing("J", reason)

@@ -63,12 +63,8 @@ class StorageMeter(TorchDispatchMode):
 def counted_step(task: Task) -> tuple[dict[str, int], dict[str, int]]:
     """Train on a task's first sample and count the bytes of each category.
 
-    The task has no optimizer state: SGD keeps none.
-
-    Returns
-    -------
-    most, at_peak : dict of str to int
-        By category: the most bytes at any time, and the bytes when all together were the most.
+    The result has the most bytes at any time, and the bytes when all together were the most. The task has no optimizer
+    state: SGD keeps none.
     """
     meter = StorageMeter()
     saved: set[int] = set()
@@ -110,12 +106,8 @@ def replay(events: list[tuple[int, int]], kinds: dict[int, str]) -> tuple[dict[s
 def stage_statistics(task: Task) -> dict[str, tuple[int, int]]:
     """Train on a task's first sample and read the allocator between the stages.
 
-    The task has trained before, so that what is set up at first use is there.
-
-    Returns
-    -------
-    dict of str to (int, int)
-        For "forward", "backward" and "update": bytes held at its end, and its peak.
+    The result has the bytes held at the end of "forward", "backward" and "update", and the peak of each. The task has
+    trained before, so that what is set up at first use is there.
     """
     read: dict[str, tuple[int, int]] = {}
 

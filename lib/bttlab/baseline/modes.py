@@ -23,22 +23,11 @@ def modes_of(device: str) -> tuple[str, ...]:
 
 
 def prepare(task: Task, mode: str, stop: Event) -> Stepper:
-    """Capture what the mode needs for every length of utterance in the task.
+    """Capture what a mode of `EXECUTION_MODES` needs for every length of utterance in the task.
 
-    Parameters
-    ----------
-    task : Task
-        Trained on a little meanwhile: restart it afterwards.
-    mode : str
-        One of `EXECUTION_MODES`.
-    stop : threading.Event
-        Ends the preparation between two lengths.
-
-    Returns
-    -------
-    callable
-        Trains on the sample of an index. Captured steps find their samples by the cursor: call it for consecutive
-        indices from the one the cursor is at.
+    The task is trained on a little meanwhile: restart it afterwards. `stop` ends the preparation between two lengths.
+    The result trains on the sample of an index. Captured steps find their samples by the cursor: call it for
+    consecutive indices from the one the cursor is at.
     """
     examples = {length: index for index, length in enumerate(task.lengths)}
     if mode == "graphs":
@@ -70,14 +59,9 @@ def _captured(task: Task, function, examples: dict[int, int], stop: Event) -> St
 
 
 def capture(step: Callable[[], None], stream, pool) -> Callable[[], None]:
-    """Capture a step in a CUDA graph, without running it.
+    """Capture a step in a CUDA graph, without running it; return what launches the graph.
 
     The step has run before, on `stream`: autograd keeps to the stream on which it first saw a parameter.
-
-    Returns
-    -------
-    callable
-        Launches the graph.
     """
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

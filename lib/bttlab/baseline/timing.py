@@ -68,25 +68,11 @@ def timed_steps(
     stop: Event,
     between: Callable[[int], None] = lambda taken: None,
 ) -> tuple[list[float], list[float]]:
-    """Train on all samples of a task.
+    """Train on all samples of a task; return seconds and losses of each step.
 
+    `step` is from `prepare`. `on_step` gets step, loss and seconds; `between` gets the number of steps taken, between
+    two readings of the clock. What they take is in no step's time. `stop` ends the training after the current step.
     Raises NumericalFault if a loss is not finite.
-
-    Parameters
-    ----------
-    step : callable
-        From `prepare`.
-    on_step : callable, optional
-        Gets step, loss and seconds; what it takes is in no step's time.
-    stop : threading.Event
-        Ends it after the current step.
-    between : callable
-        Gets the number of steps taken, between two readings of the clock; what it takes is in no step's time.
-
-    Returns
-    -------
-    seconds, losses : list of float
-        Of each step.
     """
     seconds: list[float] = []
     losses: list[float] = []

@@ -45,13 +45,9 @@ _LINK = re.compile(r"\]\(((\d\d_\w+)\.ipynb)\)")
 def make_course(to: str | os.PathLike) -> dict[str, list[str]]:
     """Make an nbgrader course: nbgrader_config.py, source/NAME/NAME.ipynb of each notebook, and an exchange.
 
-    The folder is made if it is not there. Files that are there stay as they are. Raises OSError if a folder cannot be
+    The folder is made if it is not there. Files that are there stay as they are. Returns the files that were "copied",
+    those that were there ("same"), and those that a lecturer has changed ("kept"). Raises OSError if a folder cannot be
     made or written to.
-
-    Returns
-    -------
-    dict of str to list of str
-        Files that were "copied", those that were there ("same"), and those that a lecturer has changed ("kept").
     """
     to = Path(to)
     files = {"nbgrader_config.py": SETTINGS}

@@ -39,28 +39,14 @@ def _released(lines: Sequence[str]) -> Iterator[str]:
 
 
 def copy_notebooks(to: str | os.PathLike, reset: Sequence[str] | None = None) -> dict[str, list[str]]:
-    """Copy the notebooks into a folder; what is there already stays as it is.
+    """Copy the notebooks into a folder, which is made if it is not there; what is there already stays as it is.
 
-    Parameters
-    ----------
-    to : path
-        It is made if it is not there.
-    reset : sequence of str, optional
-        How the names of notebooks begin that are to be as they come; none: all. What is there in their place is kept
-        beside them, as NAME.kept-1.ipynb, NAME.kept-2.ipynb, ...
+    `reset` says how the names of notebooks begin that are to be as they come; none: all. What is there in their place
+    is kept beside them, as NAME.kept-1.ipynb, NAME.kept-2.ipynb, ... Returns the names that were "copied", those that
+    were there as they come ("same"), those that are somebody's work or of another version ("kept"), and the names under
+    which work was set "aside".
 
-    Returns
-    -------
-    dict of str to list of str
-        Names that were "copied", those that were there as they come ("same"), those that are somebody's work or of
-        another version ("kept"), and the names under which work was set "aside".
-
-    Raises
-    ------
-    BttlabError
-        If no notebook's name begins so.
-    OSError
-        If the folder cannot be made or written to.
+    Raises BttlabError if no notebook's name begins so, OSError if the folder cannot be made or written to.
     """
     to, sources = Path(to), sorted(FOLDER.glob("*.ipynb"))
     for begin in reset or ():

@@ -77,21 +77,9 @@ class Verdict(str):
 def check(name: str, answer: Any, *objects: Any) -> None:
     """Show whether an answer is right; if it is not, show what was found and, on request, a hint.
 
-    Parameters
-    ----------
-    name : str
-        Notebook and number, as "03.2".
-    answer : object
-        None, or a tuple with None in it, means "not done yet".
-    *objects : object
-        Objects of the notebook that the rule needs: run, corpus, model.
-
-    Raises
-    ------
-    NotRight
-        If the answer is not right and nbgrader runs the notebook.
-    BttlabError
-        If there is no such exercise.
+    The name is notebook and number, as "03.2". None, or a tuple with None in it, means "not done yet". Rules need
+    objects of the notebook: run, corpus, model. Raises NotRight if the answer is not right and nbgrader runs the
+    notebook, BttlabError if there is no such exercise.
     """
     right, words = _judged(name, answer, objects, hidden=False)
     _right[name] = right

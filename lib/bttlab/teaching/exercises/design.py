@@ -19,14 +19,10 @@ Products = Mapping[str, tuple[int, Sequence[str]]]  # result -> (cycles, what it
 
 
 def engine_products(flow: str, tokens: int) -> Products:
-    """Return a 768 x 768 layer's forward products and the cycles of each on an engine that is never idle.
+    """Return a 768 x 768 layer's forward products, in an order in which they can be computed, by their results.
 
-    `flow` is one of `bttlab.tensor.FLOWS`.
-
-    Returns
-    -------
-    mapping of str to (int, sequence of str)
-        Of each result, in an order in which they can be computed: cycles, and the tensors that it multiplies.
+    Each has its cycles on an engine that is never idle, and the tensors that it multiplies. `flow` is one of
+    `bttlab.tensor.FLOWS`.
     """
     steps = flow_cost(flow, tokens, *MODES, RANK).forward.steps
     names = (re.findall(r"\w+", step.name) for step in steps)
