@@ -48,3 +48,6 @@ class Check:
     detail: str
     way_out: str = ""  # what to do about it
     data: dict[str, Any] = field(default_factory=dict)  # details for --json
+
+    def __str__(self) -> str:
+        return f"{self.status:8} {self.name}: {self.detail}" + f"\n{'':8}   -> {self.way_out}" * bool(self.way_out)

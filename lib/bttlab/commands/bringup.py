@@ -44,9 +44,7 @@ def run(options: argparse.Namespace) -> Outcome:
     bringup = Bringup(options.device, options.overlay, model, samples, options.trust)
     checks = []
     for check in bringup.steps():
-        say(f"{check.status:8} {check.name}: {check.detail}")
-        if check.way_out:
-            say(f"{'':8}   -> {check.way_out}")
+        say(check)
         checks.append(check)
     failed = checks[-1].status == PROBLEM
     data = {"passed": not failed, "software": software(), "checks": [asdict(check) for check in checks]}

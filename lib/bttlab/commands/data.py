@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> Outcome:
     store_corpus(corpus_files(splits), options.folder)
     corpus = read_corpus(options.folder)
     lengths = [len(words) for split in splits.values() for words in split.words]
+    folded = Counter(label.lower() for label in corpus.intent_labels)
     usual = ModelConfig()
     words = {word for sentence in corpus.train.words for word in sentence}
     data = {
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "utterances": {name: len(split) for name, split in splits.items()},
         "intents": [{"name": n, "utterances": count} for n, count in Counter(corpus.train.intents).most_common()],
         "slot_labels": len(corpus.slot_labels),
-        "alike": _alike(corpus.intent_labels),
+        "alike": [label for label in corpus.intent_labels if folded[label.lower()] > 1],
         "words": len(words),
         "mean_length": sum(lengths) / len(lengths),
         "longest": max(lengths),
@@ -62,11 +63,6 @@ def run(options: argparse.Namespace) -> Outcome:
         "also_in_train": _repeated(splits),
     }
     return Outcome(data, _text(data, usual.sequence_length))
-
-
-def _alike(labels) -> list[str]:
-    folded = Counter(label.lower() for label in labels)
-    return [label for label in labels if folded[label.lower()] > 1]
 
 
 def _repeated(splits: dict) -> dict[str, int]:

@@ -28,14 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     checks = examine()
     problems = sum(check.status == PROBLEM for check in checks)
-    lines = []
-    for check in checks:
-        lines.append(f"{check.status:8} {check.name}: {check.detail}")
-        if check.way_out:
-            lines.append(f"{'':8}   -> {check.way_out}")
-    lines.append(f"{problems} problem{'s' * (problems != 1)}" if problems else "all that is needed is here")
+    end = f"{problems} problem{'s' * (problems != 1)}" if problems else "all that is needed is here"
     data = {"usable": not problems, "checks": [asdict(check) for check in checks]}
-    return Outcome(data, "\n".join(lines), int(bool(problems)))
+    return Outcome(data, "\n".join([*map(str, checks), end]), int(bool(problems)))
 
 
 def examine() -> list[Check]:

@@ -1,6 +1,7 @@
 """Score the model of a run's checkpoint on a split of its corpus."""
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices
@@ -72,6 +73,6 @@ def run(options: argparse.Namespace) -> Outcome:
     if data["position"]:
         trained += f" and {counted(data['position'], 'sample')}"
     trained += ", tags decoded" if decode and "slot_f1" in scores else ""
-    data |= {"report": details.to_dict()} if details else {}
+    data |= {"report": asdict(details)} if details else {}
     line = f"{corpus.name} {options.split} after {trained}: {scores_in_words(scores)}"
     return Outcome(data, f"{line}\n\n{words}" if words else line)

@@ -76,17 +76,10 @@ def is_module(options: argparse.Namespace) -> bool:
 def module_of(options: argparse.Namespace, seed: int = 0) -> "ModuleModel":
     """Return the PyTorch module that --model names, as the card trains it.
 
-    Its longest sequence is --sequence-length, else its attribute `sequence_length`, else 32.
+    Its longest sequence is --sequence-length, else its attribute `sequence_length`, else 32. `seed` is of the module's
+    own initial parameters.
 
-    Parameters
-    ----------
-    seed : int
-        Of the module's own initial parameters.
-
-    Raises
-    ------
-    BttlabError
-        As `bttlab.compiler.module_file.module_of_source`, or if there are options of another model.
+    Raises BttlabError as `bttlab.compiler.module_file.module_of_source`, or if there are options of another model.
     """
     from bttlab.compiler.module_file import load_module
 

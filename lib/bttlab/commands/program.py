@@ -2,7 +2,6 @@
 
 import argparse
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +52,7 @@ def run(options: argparse.Namespace) -> Outcome:
     timing = time_program(program.sample, tokens)
     lengths = sorted({*(n for n in (2, 8, 16, 24, 32, 48, 64) if n <= model.sequence_length), tokens})
     (shares,) = cycles_by_layer(program.sample, [tokens])
+    stages = {stage: sum(n for (of, _), n in shares.items() if of == stage) for stage in STAGES}
     units = [sum(i.unit == unit for section in program.sections for i in section) for unit in range(len(UNIT_NAMES))]
     data: dict[str, Any] = {
         "provenance": "modelled",
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "why_no_sums": why_no_sums(model, options.flow, rule),
         "cycles": {str(n): time_program(program.sample, n).cycles for n in lengths},
         "busy": dict(zip(UNIT_NAMES, busy_shares(program.sample, timing), strict=True)),
-        "cycles_by_stage": _by_stage(shares),
+        "cycles_by_stage": {stage: cycles for stage, cycles in stages.items() if cycles},
         "cycles_by_layer": [{"stage": s, "layer": layer, "cycles": count} for (s, layer), count in shares.items()],
     }
     if program.sums:
@@ -102,11 +102,6 @@ def assumptions(machine: Any) -> list[str]:
 def _told(names: list[str]) -> str:
     """Names of layers in a line: those of all encoders once."""
     return ", ".join(dict.fromkeys(re.sub(r"^encoders\.\d+\.", "encoders.N.", name) for name in sorted(names)))
-
-
-def _by_stage(shares: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    stages = {stage: sum(n for (of, _), n in shares.items() if of == stage) for stage in STAGES}
-    return {stage: cycles for stage, cycles in stages.items() if cycles}
 
 
 def _check(program: Any, model: Any) -> dict[str, Any]:

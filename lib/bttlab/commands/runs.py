@@ -167,7 +167,8 @@ def _chosen(options: argparse.Namespace, limit: int) -> "pd.DataFrame":
         found = [find_run(name, table) for name in names]
         table = pd.concat([runs_table([folder]) for folder in dict.fromkeys(found)], ignore_index=True)
         limit = 0
-    _name_faults(table)
+    for fault in table.attrs.get("faults", ()):
+        say(f"bttlab: note: left out: {fault}")
     for condition in options.where:
         table = where(table, condition)
     if options.sort not in table.columns:
@@ -189,11 +190,6 @@ def _limit(options: argparse.Namespace) -> int:
     if options.limit is not None and options.limit < 0:
         raise BttlabError(f"--limit {options.limit}: give how many runs at most, or 0 for all")
     return SHOWN if options.limit is None else options.limit
-
-
-def _name_faults(table: "pd.DataFrame") -> None:
-    for fault in table.attrs.get("faults", ()):
-        say(f"bttlab: note: left out: {fault}")
 
 
 def _rows(table: "pd.DataFrame") -> list[dict[str, Any]]:

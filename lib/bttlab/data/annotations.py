@@ -49,10 +49,7 @@ def _read(value: Any) -> Span | None:
 def span_tags(where: str, text: str, spans: list[Span]) -> tuple[list[str], list[str]]:
     """Return the words of a text, without punctuation at their ends, and their tags in BIO.
 
-    Raises
-    ------
-    CorpusError
-        If a span is outside the text, has no word, or ends within one.
+    Raises CorpusError if a span is outside the text, has no word, or ends within one.
     """
     words: list[Span] = []
     for match in re.finditer(r"\S+", text):
@@ -77,10 +74,7 @@ def span_tags(where: str, text: str, spans: list[Span]) -> tuple[list[str], list
 def label_studio_row(where: str, row: dict[str, Any]) -> dict[str, Any]:
     """Return a task of Label Studio's JSON as its columns, one for each control; other rows as they are.
 
-    Raises
-    ------
-    CorpusError
-        If a task has several annotations, or none.
+    Raises CorpusError if a task has several annotations, or none.
     """
     if not isinstance(row.get("data"), dict) or not isinstance(row.get("annotations"), list):
         return row

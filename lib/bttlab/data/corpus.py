@@ -64,6 +64,8 @@ class Corpus:
 def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Corpus:
     """Read a corpus from its folder.
 
+    Raises CorpusError, whose message names the file, the line, the rule and a remedy.
+
     Parameters
     ----------
     folder : path
@@ -73,11 +75,6 @@ def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Cor
         What to do if an utterance of ``train`` has a label that is not in the label lists: raise an error, or train on
         UNK instead. In ``dev`` and ``test`` (real ATIS has such labels there) the loss always uses UNK, and the scores
         compare with the label as written, so the prediction never counts as correct.
-
-    Raises
-    ------
-    CorpusError
-        The message names the file, the line, the rule and a remedy.
     """
     if unknown_labels not in ("error", "unk"):
         raise CorpusError(f"--unknown-labels={unknown_labels} is neither error nor unk")

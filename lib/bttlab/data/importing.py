@@ -45,6 +45,8 @@ class _Row:
 def read_utterances(path: Path, text: str, label: str | None, tags: str | None) -> Split:
     """Read utterances from a file or folder, in the format of its suffix.
 
+    Raises CorpusError, whose message names the place, the rule and a remedy.
+
     Parameters
     ----------
     path : Path
@@ -63,11 +65,6 @@ def read_utterances(path: Path, text: str, label: str | None, tags: str | None) 
     Split
         Words in lower case, split at spaces; without punctuation at their ends, unless each word has a tag of its own.
         Tags in BIO, O if there are none.
-
-    Raises
-    ------
-    CorpusError
-        The message names the place, the rule and a remedy.
     """
     if path.is_dir():
         found = list(_folder(path))

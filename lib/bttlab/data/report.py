@@ -1,6 +1,6 @@
 """Scores by intent and by slot type, and which intents are taken for which."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,6 @@ class Report:
     confusion: list[list[int]]
     intent_accuracy_any: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def mistakes(self) -> list[tuple[str, str, int]]:
         """Return (intent, predicted intent, utterances) of every kind of mistake, the most frequent first."""
         pairs = np.argwhere(np.array(self.confusion, int).reshape(len(self.labels), -1) > 0).tolist()
@@ -83,7 +80,8 @@ def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classifi
         confusion = confusion_matrix(split.intents, guesses, labels=labels)
         if any(SEPARATOR in intent for intent in split.intents):
             pairs = zip(split.intents, guesses, strict=True)
-            accuracy_any = sum(_any_is_right(gold, guess) for gold, guess in pairs) / len(split)
+            right = [UNK != gold and {*gold.split(SEPARATOR)} & {*guess.split(SEPARATOR)} for gold, guess in pairs]
+            accuracy_any = sum(map(bool, right)) / len(split)
     by_slot = []
     if "tagging" in task and corpus.has_slots:
         rows: Any = classification_report(split.slots, tags, output_dict=True, zero_division=0)  # pyright: ignore[reportArgumentType]
@@ -97,10 +95,6 @@ def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classifi
 
 def _row(label: str, precision: float, recall: float, f1: float, support: int) -> LabelScores:
     return LabelScores(label, float(precision), float(recall), float(f1), int(support))
-
-
-def _any_is_right(gold: str, guess: str) -> bool:
-    return gold != UNK and not set(gold.split(SEPARATOR)).isdisjoint(guess.split(SEPARATOR))
 
 
 def scored_in_words(found: Report, corpus: Corpus, split: Split, predictions: Any) -> str:

@@ -60,17 +60,9 @@ class Samples:
         return Samples(self.tokens[rows], self.lengths[rows], self.intents[rows], self.slots[rows])
 
     def validate(self, config) -> None:
-        """Check that these samples fit a model.
+        """Check that these samples fit a model's sequence_length, vocabulary_size, intents and slots.
 
-        Parameters
-        ----------
-        config : ModelConfig
-            Its sequence_length, vocabulary_size, intents and slots are the limits.
-
-        Raises
-        ------
-        SampleError
-            The message names the first sample that does not fit, its value and the rule.
+        Raises SampleError, whose message names the first sample that does not fit, its value and the rule.
         """
         length = config.sequence_length
         if self.tokens.shape[1] != length:
@@ -119,13 +111,7 @@ class EncodingReport:
 
 
 def encoding_report(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> EncodingReport:
-    """Count what :func:`encode` cuts and what it replaces by [UNK] or UNK.
-
-    Parameters
-    ----------
-    split, vocabulary, corpus, config
-        As for :func:`encode`.
-    """
+    """Count what :func:`encode` cuts and what it replaces by [UNK] or UNK; parameters are those of `encode`."""
     most = config.sequence_length - 1
     kept = [sentence[:most] for sentence in split.words]
     slots = Counter(tag for tags in split.slots for tag in tags[:most] if "tagging" in config.task)
@@ -160,10 +146,6 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
     config : ModelConfig or ModuleConfig
         Its sequence_length, vocabulary_size, intents and slots are the limits; a model may have more labels than the
         corpus.
-
-    Returns
-    -------
-    Samples
     """
     has_intents, has_slots = "classification" in config.task, "tagging" in config.task
     for kind, labels, limit in (

@@ -20,15 +20,7 @@ def to_bio(utterances: Sequence[Place]) -> list[list[str]]:
     The scheme is that of the whole file. Without prefixes, neighbours with the same name are one chunk. In every
     scheme a tag that continues nothing begins a chunk.
 
-    Parameters
-    ----------
-    utterances : sequence of (str, sequence of str)
-        The place of each, for messages, and its tags.
-
-    Raises
-    ------
-    CorpusError
-        If the tags are of no known scheme; the message names the place and the tag.
+    Raises CorpusError if the tags are of no known scheme; the message names the place and the tag.
     """
     distinct = {tag for _, tags in utterances for tag in tags if tag not in _OUTSIDE}
     split = _split_function(distinct - {"0"})

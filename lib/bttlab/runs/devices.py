@@ -41,6 +41,10 @@ def open_trainer(
 ) -> OpenedTrainer:
     """Open a trainer.
 
+    Raises DeviceError if pynq is missing, or an overlay is asked for without a card; OverlayError if there is no such
+    card, or no overlay for it; CardBusyError if another process holds the card; ProgramError if the card does not hold
+    the model, or what the optimizer keeps of it.
+
     Parameters
     ----------
     device : str
@@ -57,17 +61,6 @@ def open_trainer(
         Use neither the emulated card nor PyTorch.
     lengths : mapping of int to int, optional
         For flow "auto" on a card: the number of samples of each length of the corpus.
-
-    Raises
-    ------
-    DeviceError
-        If the device needs pynq, which is not installed, or is no card and an overlay is asked for.
-    bttlab.compiler.errors.ProgramError
-        If the machine on the card does not hold the model, or what the optimizer keeps of it.
-    bttlab.card.OverlayError
-        If there is no such card, or no such overlay for it.
-    bttlab.card.CardBusyError
-        If another process holds the card.
     """
     if require_card and device in ("reference", "emulated"):
         raise DeviceError(f"--device {device} is no real card: leave out --require-card, or use --device auto")

@@ -213,7 +213,9 @@ class Run:
             session = _Session(trainer, device, progress or ProgressBar(), plan, control, callback, stop, lock)
             if threading.current_thread() is threading.main_thread():
                 importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
-            before = self._previous_record()
+            before = None
+            with contextlib.suppress(BttlabError):  # a new run has none
+                before = read_run(self.folder)
             try:
                 self._begin(session, provenance, before)
             except BaseException:
@@ -292,12 +294,6 @@ class Run:
         other = self._checkpoint.device if session.device != self._checkpoint.device else _other(before, provenance)
         if other:
             session.progress.note(f"the run so far was on {other}: an unbroken run may differ in its last bits")
-
-    def _previous_record(self) -> RunRecord | None:
-        try:
-            return read_run(self.folder)
-        except BttlabError:
-            return None
 
     @contextlib.contextmanager
     def _recorded(

@@ -51,10 +51,8 @@ def settings(error: type[BttlabError], frozen: bool = True) -> Callable[[type[Cl
 def from_json(kind: type[Class], text: str | bytes) -> Class:
     """Build settings, a dataclass, or a list of them from JSON, whose lists may stand for tuples.
 
-    Raises
-    ------
-    BttlabError
-        Names the first entry that does not fit: the error of the class's `settings`, of other classes `RecordError`.
+    The error names the first entry that does not fit. It is that of the class's `settings`, of other classes
+    RecordError.
     """
     text = text if isinstance(text, bytes) else text.encode()
     try:

@@ -47,12 +47,7 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _float)
 def read_yaml(path: Path) -> Any:
     """Return the value of a YAML file.
 
-    Raises
-    ------
-    ValueError
-        If it is not UTF-8 or not YAML, with a message of one line.
-    OSError
-        If it cannot be read.
+    Raises OSError if it cannot be read; ValueError, with a message of one line, if it is not UTF-8 or not YAML.
     """
     text = Path(path).read_bytes().decode("utf-8-sig")
     try:
