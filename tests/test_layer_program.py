@@ -18,6 +18,8 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.layer import CORES, LayerProgram, compile_graph
 from bttlab.compiler.machine import M
+from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.operation import Operation
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, StateError, initial_parameters
 from bttlab.tensor import Order, TTLinear, order_of
@@ -133,6 +135,20 @@ def test_attention_alone(overlay, causal):
     graph = Graph({}, 17, 17)
     graph.output(graph.attention(*(graph.input(name, 64) for name in "qkv"), 2, "attention", causal), "y")
     run_graph(overlay, graph, attention, **{name: some_values(17, 64, seed=n) for n, name in enumerate("qkv")})
+
+
+class Half(Operation):
+    kind = "half"
+
+
+def test_a_method_that_an_operation_does_not_define_is_named(monkeypatch):
+    graph = Graph({}, 9, 9)
+    x = graph.input("x", 64)
+    graph.output(graph.append(Half("some.half", (x,), Matrix("half", x.tokens, 64))), "y")
+    for missing in ("emit", "backward"):
+        with pytest.raises(ProgramError, match=f"some.half: the operation 'half' has no method '{missing}'; Half must"):
+            compile_graph(graph)
+        monkeypatch.setattr(Half, "emit", lambda *_: None, raising=False)
 
 
 # ---- custom contraction paths ------------------------------------------------------------------------------------

@@ -21,13 +21,14 @@ Produce = Callable[[At | None, At], None]  # from addend and result: emits resul
 class Maker(Protocol):
     """What the context asks of the operation that computes a matrix."""
 
+    name: str
     inputs: tuple[Matrix, ...]
     output: Matrix
 
     def parameters(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         """Return the names of its parameters."""
 
-    def recompute(self, context: "Context", place: At) -> None:
+    def recompute(self, context: "Context", place: At | None) -> None:
         """Emit the output again, to a place."""
 
 
@@ -94,6 +95,11 @@ class Context:
         self.constants += self.section("CLEAR", lambda: places.append(emit(self.builder, self.tokens)))
         return places[0]
 
+    def emit_rows(self, operation: int, what: str, matrix: Matrix, result: At, *terms: At | None, **fields) -> None:
+        """Emit a row operation whose result and terms, the operands a and b, have the shape of a matrix."""
+        operands = [term and rows_of(matrix, term) for term in terms]
+        self.builder.vector(operation, what, row_loops(matrix), *operands, r0=rows_of(matrix, result), **fields)
+
     # ---- values --------------------------------------------------------------------------------------------------
 
     def new(self, matrix: Matrix, what: str = "") -> At:
@@ -129,9 +135,15 @@ class Context:
             return self._values[matrix]
         if matrix not in self._recomputed:
             place = self.new(matrix, f"{matrix.name}, recomputed")
-            self.maker[matrix].recompute(self, place)
+            self.recompute(matrix, place)
             self._recomputed[matrix] = place
         return self._recomputed[matrix]
+
+    def recompute(self, matrix: Matrix, place: At | None = None) -> None:
+        """Emit a matrix again, to a place, or to where its operation writes it."""
+        reader, self.builder.layer = self.builder.layer, self.maker[matrix].name
+        self.maker[matrix].recompute(self, place)
+        self.builder.layer = reader
 
     # ---- gradients -----------------------------------------------------------------------------------------------
 
@@ -184,9 +196,8 @@ class Context:
             return
 
         def produce(addend: At | None, result: At) -> None:
-            terms = [rows_of(matrix, term) for term in (where, addend) if term is not None]
             operation = M.ADD if addend is not None else M.COPY
-            self.builder.vector(operation, "sum of gradients", row_loops(matrix), *terms, r0=rows_of(matrix, result))
+            self.emit_rows(operation, "sum of gradients", matrix, result, where, addend)
 
         self.add_to_gradient(matrix, produce)
 
@@ -208,8 +219,7 @@ class Context:
             parts = self._row_parts(base)
             self._unwritten[base] = set(parts or ())
             if parts is None:
-                where, source = rows_of(base, self._gradients[base]), before and rows_of(base, before)
-                self.builder.vector(M.COPY, "gradient so far", row_loops(base), source, r0=where)
+                self.emit_rows(M.COPY, "gradient so far", base, self._gradients[base], before)
         return self._gradients[base]
 
     def _row_parts(self, base: Matrix) -> list[int] | None:

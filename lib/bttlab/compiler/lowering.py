@@ -126,10 +126,13 @@ class Lowering(Context):
 
     def _forward(self) -> None:
         table, *others = sorted(self.operations, key=lambda op: op is not self.embedding)
+        self.builder.layer = table.name
         table.forward(self)
         for op in self.operations:  # afterwards: the table may use the same vectors of the operand buffers
+            self.builder.layer = op.name
             op.load(self)
         for op in others:
+            self.builder.layer = op.name
             op.forward(self)
         for loss, rows in self.loss_rows.items():
             if self.losses and loss not in self.losses:
@@ -139,6 +142,7 @@ class Lowering(Context):
     def _backward(self) -> None:
         for op in reversed(self.operations):
             if self.is_needed(op.output):
+                self.builder.layer = op.name
                 op.backward(self, self.gradient(op.output))
         for parameter, *others in self.layout.uses():
             if parameter.name not in self.frozen:
@@ -216,7 +220,8 @@ def _families(operations: list[Operation]) -> dict[type[Operation], list[Operati
     """Return the operations by the class that prepares them."""
     families: dict[type[Operation], list[Operation]] = {}
     for op in operations:
-        family = next(base for base in type(op).__mro__ if "prepare" in vars(base))
+        bases = [base for base in type(op).__mro__ if {"prepare", "allocate"} & vars(base).keys()]
+        family = bases[-2:][0]
         families.setdefault(family, []).append(op)
     known = [family for family in FAMILIES if family in families]
     return {family: families[family] for family in dict.fromkeys([*known, *families])}

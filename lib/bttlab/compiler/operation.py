@@ -2,13 +2,14 @@
 
 A new operation is a class in a file of `ops/`. It has
 
-- `forward`: emits the output from the values of the inputs;
-- `backward`: emits the inputs' gradients from the output's;
-- `reads_in_backward`: the matrices whose values `backward` reads;
-- `recompute`: emits the output again in the backward pass, if it is not to be kept for it; then `keep` says when it is.
+- `emit`: emits the output from the values of the inputs, in the forward pass, or again in the backward pass if the
+  output is not to be kept for it; `keep` says when it is. An operation that does something else in each of them defines
+  `forward` and `recompute` instead;
+- `backward`: emits the inputs' gradients from the output's; it reads the values of the inputs unless `reads_inputs` is
+  False.
 
 `functions` names functions of PyTorch: the tracer records the operation for each call with activations of one shape.
-Operations with parameters, statistics or space in operand buffers allocate them in `prepare`. The methods see banks
+Operations with parameters, statistics or space in operand buffers allocate them in `allocate`. The methods see banks
 only as places that the context (`context.Context`) returns.
 """
 
@@ -33,6 +34,10 @@ class Operation:
     # Whether the output is kept for the backward pass if that reads it: ALWAYS; IF_SPACE, if the banks have space for
     # it; NEVER, since recomputing it takes the vector unit a short time.
     keep: ClassVar[str] = ALWAYS
+    reads_inputs: ClassVar[bool] = True  # `backward` reads the values of the inputs
+    # Lanes beyond the features stay 0 in both passes, so features need not fill whole vectors.
+    keeps_zeros: ClassVar[bool] = False
+    is_in_bank: ClassVar[bool] = True  # False if the output is written into operand buffers alone
     functions: ClassVar[tuple[str, ...]] = ()  # functions of PyTorch that it computes, of activations of one shape
     of_function: ClassVar[dict[str, type[Self]]] = {}  # the operations, by the functions that they compute
 
@@ -63,41 +68,41 @@ class Operation:
                 setattr(self, field.name, f"{value}#{number}")
         return {f"{name}#{number}": name for name in names}
 
-    @property
-    def keeps_zeros(self) -> bool:
-        """True if lanes beyond the features stay 0 in both passes, so features need not fill whole vectors."""
-        return False
-
-    @property
-    def is_in_bank(self) -> bool:
-        """False if the output is written into operand buffers alone."""
-        return True
-
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:
         """Allocate what the operations of this class need for both passes."""
+        for op in operations:
+            op.allocate(context)
+
+    def allocate(self, context: Context) -> None:
+        """Allocate what the operation needs for both passes."""
 
     def load(self, context: Context) -> None:
         """Emit loads of operand buffers that no other operation of the forward pass uses."""
 
+    def emit(self, context: Context, result: At, *values: At) -> None:
+        """Emit the output, to `result`, from the values of the inputs."""
+        self._has_no("emit")
+
     def forward(self, context: Context) -> None:
-        """Emit the output."""
-        self._has_no("forward")
+        """Emit the output in the forward pass."""
+        values = [context.value(matrix) for matrix in self.inputs]
+        self.emit(context, context.output(self.output), *values)
+
+    def recompute(self, context: Context, place: At) -> None:
+        """Emit the output again, to `place`, in the backward pass."""
+        self.emit(context, place, *map(context.backward_value, self.inputs))
 
     def backward(self, context: Context, d: At) -> None:
         """Emit the gradients of inputs and parameters from `d`, the gradient of the output."""
         self._has_no("backward")
-
-    def recompute(self, context: Context, place: At) -> None:
-        """Emit the output again, to `place`, in the backward pass."""
-        self._has_no("recompute")
 
     def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
         """Return the matrices whose values `backward` reads.
 
         `is_late`: whether the operation is after the last attention: its output is then kept, at no cost.
         """
-        self._has_no("reads_in_backward")
+        return self.inputs if self.reads_inputs else ()
 
     def _has_no(self, method: str) -> NoReturn:
         raise ProgramError(

@@ -153,14 +153,10 @@ class Attention(Operation):
             )
 
     def _rows(self) -> Iterator[tuple[int, dict]]:
-        """Yield the vector unit's loops over the scores, for as many heads at a time as it has accumulators for.
+        """Yield loops over the scores, for as many heads at a time as the vector unit has accumulators for.
 
-        Yields
-        ------
-        int
-            First vector of the heads' scores.
-        dict
-            Arguments of `Builder.vector`: the outer loop counts vectors of a row, the inner ones count rows.
+        Yield the first vector of the heads' scores, and arguments of `Builder.vector`: the outer loop counts vectors of
+        a row, the inner ones count rows.
         """
         vectors = Register(ROWS - 1, 4, 1, self.blocks)
         for first, heads in even_parts(self.heads, self.most, M.ROW_ACCUMULATORS):
@@ -172,7 +168,6 @@ class Attention(Operation):
         """Emit p = softmax(q k^T / sqrt(head size)) and the output p v."""
         b, scale, p = context.builder, self.factor, self.probabilities
         self._load(context, context.value)
-        self.buffers.user, b.layer = self, self.name
         q, result = context.value(self.inputs[0]), context.output(self.output)
         mask = {"count": self.tokens, "vector_loop": "w"}
         self._inner(b, "scores = q k^T", ENGINE_0, q, self.buffers.keys, p, self.addend)
@@ -186,17 +181,13 @@ class Attention(Operation):
 
     def recompute(self, context: Context, place: At) -> None:
         self._ensure_loaded(context)
-        context.builder.layer = self.name
         self._outer(context.builder, "context = p v", ENGINE_1, self.probabilities, self.buffers.values, place)
-
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return self.inputs
 
     def backward(self, context: Context, d: At) -> None:
         b, scale, p = context.builder, self.factor, self.probabilities
         self._ensure_loaded(context)
         q = context.backward_value(self.inputs[0])
-        b.layer, d_p = self.name, b.allocate("d_scores", self.score_vectors)
+        d_p = b.allocate("d_scores", self.score_vectors)
         d_q, d_k, d_v = gradients = [context.new(matrix, f"gradient of {matrix.name}") for matrix in self.inputs]
         self._inner(b, "d_p = d_context v^T", ENGINE_1, d, self.buffers.values, d_p)
         self._transposed(b, "d_v = p^T d_context", ENGINE_0, p, d, d_v)
@@ -214,20 +205,19 @@ class Attention(Operation):
         for matrix, buffer in zip(self.inputs[1:], (self.buffers.keys, self.buffers.values), strict=True):
             if not _is_loaded_by_maker(context, matrix):
                 source = value(matrix)
-                context.builder.layer = self.name
                 for block in range(self.blocks):
                     first, rows = source.part(ROWS * block * self.vectors), block_rows(matrix.tokens, block)
                     place = buffer.part(block * self.vectors)
                     load_rows(context.builder, "load keys, values", first, place, rows, self.vectors)
+        self.buffers.user = self
 
     def _ensure_loaded(self, context: Context) -> None:
         """Reload or recompute the keys and values if the operand buffers have those of another attention."""
         if self.buffers.user is not self:
             for matrix in self.inputs[1:]:
                 if _is_loaded_by_maker(context, matrix):
-                    context.maker[matrix].recompute(context)
+                    context.recompute(matrix)
             self._load(context, context.backward_value)
-            self.buffers.user = self
 
 
 def _is_loaded_by_maker(context: Context, matrix: Matrix) -> bool:

@@ -45,13 +45,10 @@ class Term:
 class Columns(Operation):
     """Columns of the inputs beside each other.
 
-    Attributes
-    ----------
-    columns : tuple of int
-        For each column of the output its column of the inputs, counted from the first column of the first input on.
+    `columns`: for each column of the output its column of the inputs, counted from the first one of the first input on.
     """
 
-    kind, keep, keeps_zeros = "columns", NEVER, True
+    kind, keep, keeps_zeros, reads_inputs = "columns", NEVER, True, False
 
     columns: tuple[int, ...]
 
@@ -83,18 +80,8 @@ class Columns(Operation):
         """How often an element is moved by the shuffle unit."""
         return sum(not term.is_whole[(term.lanes >= 0).any(1)].all() for term in self.terms)
 
-    def forward(self, context: Context) -> None:
-        self._emit(context, [context.value(x) for x in self.inputs], context.output(self.output))
-
-    def recompute(self, context: Context, place: At) -> None:
-        self._emit(context, [context.backward_value(x) for x in self.inputs], place)
-
-    def _emit(self, context: Context, places: Sequence[At], result: At) -> None:
-        context.builder.layer = self.name
+    def emit(self, context: Context, result: At, *places: At) -> None:
         move(context, self.terms, places, self.inputs, self.output, result)
-
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return ()
 
     def backward(self, context: Context, d: At) -> None:
         for n, x in enumerate(self.inputs):
@@ -102,7 +89,6 @@ class Columns(Operation):
                 terms = [term.back(x.vectors) for term in self.terms if term.source == n]
 
                 def produce(addend: At | None, d_x: At, x: Matrix = x, terms: list[Term] = terms) -> None:
-                    context.builder.layer = self.name
                     move(context, terms, [d], [self.output], x, d_x, addend)
 
                 context.add_to_gradient(x, produce, d)

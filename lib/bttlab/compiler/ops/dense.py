@@ -7,8 +7,7 @@ y, so each of these has two copies in different banks.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-from typing_extensions import Self
+from functools import partial
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded
 from bttlab.compiler.context import Context, row_loops, rows_of
@@ -16,7 +15,7 @@ from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import ENGINE_1, At, Bound, Level, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import INTENT, Matrix, Shapes
+from bttlab.compiler.matrix import INTENT, Shapes
 from bttlab.compiler.operands import identity, load_rows
 from bttlab.compiler.operation import Operation
 
@@ -37,6 +36,7 @@ class Share:
     first: int
     outputs: int
     buffer: At  # place of the weight in the engine's operand buffer
+    stride: int  # vectors from token to token: the first share uses y and its gradient, another has buffers of its own
 
     def passes(self) -> Iterator[tuple[int, int]]:
         """Yield the number of each vector of outputs, and the number of its outputs."""
@@ -61,11 +61,6 @@ class Dense(Operation):
     def parameters(self, shapes: Shapes) -> list[str]:
         return [name for name in (self.weight, self.bias) if name]
 
-    @classmethod
-    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
-        for op in operations:
-            op.allocate(context)
-
     def allocate(self, context: Context) -> None:
         """Allocate the parameters and their places in the operand buffers."""
         x, y, layout = self.inputs[0], self.output, context.layout
@@ -80,13 +75,13 @@ class Dense(Operation):
             axes = (1, 0) if self.transposed else None
             block = layout.place(self.weight, axes, part=rows, added=is_shared)
             buffer = context.builder.allocate_operand_buffer(f"weight of {self.name}", engine, count * x.vectors)
-            self.shares.append(Share(engine, block, count, first, y.features - first * LANES, buffer))
+            outputs, stride = y.features - first * LANES, count if first else y.vectors
+            self.shares.append(Share(engine, block, count, first, outputs, buffer, stride))
         self.bias_block = layout.place(self.bias) if self.bias else None
 
     def load(self, context: Context) -> None:
         """Load the weight into the operand buffers."""
         b, vectors = context.builder, self.inputs[0].vectors
-        b.layer = self.name
         for share in self.shares:
             for c, rows in share.passes():
                 source, buffer = share.block.where().part(c * ROWS * vectors), share.buffer.part(c * vectors)
@@ -101,70 +96,62 @@ class Dense(Operation):
     def forward(self, context: Context) -> None:
         self._multiply(context, self._copies(context, context.value(self.inputs[0])), context.output(self.output))
 
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return self.inputs
-
     def backward(self, context: Context, d: At) -> None:
-        x = self.inputs[0]
-        streams = self._copies(context, context.backward_value(x))
-        self._add_gradients(context, streams, d)
+        self._add_gradients(context, self._copies(context, context.backward_value(self.inputs[0])), d)
 
     def _add_gradients(self, context: Context, streams: Sequence[At], d_y: At) -> None:
         """Emit the gradients of x, weight and bias, as far as they are needed."""
+        multiply_back = partial(self._multiply_back, context, streams, d_y)
         if context.is_needed(self.inputs[0]):
-            context.add_to_gradient(
-                self.inputs[0], lambda addend, d_x: self._multiply_back(context, streams, d_y, d_x, addend), d_y
-            )
+            context.add_to_gradient(self.inputs[0], multiply_back, d_y)
         else:
-            self._multiply_back(context, streams, d_y, None, None)
+            multiply_back(None, None)
 
     def _copies(self, context: Context, x: At, what: str = "x") -> list[At]:
         """Return a copy of x for each share; the first share reads x itself."""
         b, matrix = context.builder, self.inputs[0]
-        b.layer = self.name
         loops = [Level("w", matrix.vectors), Level("t", matrix.tokens)]
         copies = [context.new(matrix, f"{what}, twice") for _ in self.shares[1:]]
         for copy in copies:
             b.vector(M.COPY, what, loops, rows_of(matrix, x), r0=rows_of(matrix, copy))
         return [x, *copies]
 
+    def _places(self, b: Builder, y: At, what: str) -> list[At]:
+        """Return the place of each share's columns of y, or of its gradient."""
+        tokens = max_of(self.output.tokens)
+        return [y, *(b.allocate(what, tokens * share.vectors) for share in self.shares[1:])]
+
     def _multiply(self, context: Context, streams: Sequence[At], y: At, what: str = "y") -> None:
         """Emit y = x W^T + b."""
         b, w, tokens, row = context.builder, self.inputs[0].vectors, self.output.tokens, self.output.vectors
-        products = [(y, row)]  # place of each share's outputs, without the bias, and vectors from token to token
-        for share in self.shares[1:]:
-            place = b.allocate(f"{what} of {self.name}", max_of(tokens) * share.vectors)
-            products.append((place, share.vectors))
-        for share, stream, (result, stride) in zip(self.shares, streams, products, strict=True):
+        products = self._places(b, y, f"{what} of {self.name}")  # without the bias
+        for share, stream, result in zip(self.shares, streams, products, strict=True):
             depth, buffer = Level("w", w + 1), share.buffer.part(c=w, w=1)
             if tokens == 1:
                 loops, stream, result = [depth, padded("c", share.vectors)], stream.part(w=1), result.part(c=1)
             else:
                 loops = [Level("c", share.vectors), depth, padded("t", tokens)]
-                stream, result = stream.part(t=w, w=1), result.part(t=stride, c=1)
+                stream, result = stream.part(t=w, w=1), result.part(t=share.stride, c=1)
             b.reduce(share.engine, what, loops, "w", buffer, stream, result)
-        for share, (product, stride) in zip(self.shares, products, strict=True):
+        for share, product in zip(self.shares, products, strict=True):
             if product is y and self.bias_block is None:
                 continue
             loops = [Level("w", share.vectors), padded("t", tokens)]
             lanes = {"count": share.outputs, "vector_loop": "w"}
             bias = self.bias_block and self.bias_block.where().part(self.first // LANES + share.first, w=1)
-            product, result = product.part(t=stride, w=1), y.part(share.first, t=row, w=1)
+            product, result = product.part(t=share.stride, w=1), y.part(share.first, t=row, w=1)
             b.vector(M.ADD if bias else M.COPY, f"{what} + b", loops, product, bias, r0=result, **lanes)
 
     def _multiply_back(
-        self, context: Context, streams: Sequence[At], d_y: At, d_x: At | None, addend: At | None
+        self, context: Context, streams: Sequence[At], d_y: At, addend: At | None, d_x: At | None
     ) -> None:
         """Emit d_x = addend + d_y W and the gradients of weight and bias."""
         b, x, y = context.builder, self.inputs[0], self.output
-        w, row, most = x.vectors, y.vectors, max_of(x.tokens)
-        b.layer = self.name
-        scalars = [(d_y, row)]  # d_y for each share, and vectors from token to token
-        for share in self.shares[1:]:
-            copy = b.allocate("d_y, twice", most * share.vectors)
+        w, row = x.vectors, y.vectors
+        scalars = self._places(b, d_y, "d_y, twice")
+        for share, copy in zip(self.shares[1:], scalars[1:], strict=True):
             nest = [Level("w", share.vectors), Level("t", x.tokens)]
-            b.vector(M.COPY, "d_y", nest, d_y.part(share.first, t=row, w=1), r0=copy.part(t=share.vectors, w=1))
-            scalars.append((copy, share.vectors))
+            b.vector(M.COPY, "d_y", nest, d_y.part(share.first, t=row, w=1), r0=copy.part(t=share.stride, w=1))
         if d_x is not None:
             self._emit_d_x(b, scalars, d_x, addend)
         if self.bias_block is not None and self.bias not in context.frozen:
@@ -172,26 +159,26 @@ class Dense(Operation):
             b.columns("d_b", nest, a=rows_of(y, d_y), r1=gradient.part(self.first // LANES, w=1), check=True)
         if self.weight in context.frozen:
             return
-        for share, stream, (d_share, stride) in zip(self.shares, streams, scalars, strict=True):
+        for share, stream, d_share in zip(self.shares, streams, scalars, strict=True):
             for c, count in share.passes():
                 gradient = share.block.gradient().part(c * ROWS * w, r=w, w=1)
                 rows, nest = Level("r", count), [Level("t", x.tokens), padded("w", w)]
-                scalar, what = d_share.part(c, t=stride), "d_W = d_y^T x"
+                scalar, what = d_share.part(c, t=share.stride), "d_W = d_y^T x"
                 b.accumulate(
                     share.engine, what, nest, ("t",), scalar, rows_of(x, stream), rows, gradient, ROWS, check=True
                 )
 
-    def _emit_d_x(self, b: Builder, scalars: Sequence[tuple[At, int]], d_x: At, addend: At | None) -> None:
+    def _emit_d_x(self, b: Builder, scalars: Sequence[At], d_x: At, addend: At | None) -> None:
         """Emit d_x = addend + d_y W."""
         x, w = self.inputs[0], self.inputs[0].vectors
         terms, loops = [d_x], [Level("w", w), Level("t", x.tokens)]
         if len(self.shares) > 1:
             terms = [b.allocate("share of d_x", max_of(x.tokens) * w) for _ in self.shares]
-        for share, term, (d_share, stride) in zip(self.shares, terms, scalars, strict=True):
+        for share, term, d_share in zip(self.shares, terms, scalars, strict=True):
             result = rows_of(x, term)
             before = rows_of(x, addend) if addend and share is self.shares[0] else None
             for c, rows in share.passes():
-                buffer, scalar = share.buffer.part(c * w, w=1), d_share.part(c, t=stride)
+                buffer, scalar = share.buffer.part(c * w, w=1), d_share.part(c, t=share.stride)
                 b.expand(share.engine, "d_x = d_y W", loops, buffer, scalar, result, addend=before, count=rows)
                 before = result
         if len(terms) == 2:
@@ -230,9 +217,7 @@ class Classifier(Dense):
         b.vector(M.LOSS_BACK, "d_logits", a=logits, r0=logits, flags=flags, **weights, **rows)
 
     def backward(self, context: Context, d: At | None) -> None:
-        x = self.inputs[0]
-        streams = [context.backward_value(x), *self.streams[1:]]
-        self._add_gradients(context, streams, self.logits)
+        self._add_gradients(context, [context.backward_value(self.inputs[0]), *self.streams[1:]], self.logits)
 
 
 def no_loss(b: Builder, name: str, is_intent: bool, tokens: Bound, rows: int) -> None:

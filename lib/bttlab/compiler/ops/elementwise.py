@@ -1,12 +1,9 @@
 """Operations of the vector unit, element by element: sums and functions."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from typing_extensions import Self
-
 from bttlab.compiler.builder import padded
-from bttlab.compiler.context import Context, row_loops, rows_of
+from bttlab.compiler.context import Context, rows_of
 from bttlab.compiler.functions import ACTIVATIONS, constant
 from bttlab.compiler.instruction import At, Level
 from bttlab.compiler.machine import M
@@ -18,6 +15,7 @@ from bttlab.compiler.operation import NEVER, Operation
 class Sum(Operation):
     """A sum of two matrices. If its first reader is a norm, the norm computes it in the same instruction."""
 
+    reads_inputs = False
     is_fused = False  # with the norm that reads it
 
     def terms(self, context: Context) -> tuple[At, At]:
@@ -25,11 +23,9 @@ class Sum(Operation):
         self._has_no("terms")
 
     def forward(self, context: Context) -> None:
-        if self.is_fused:
-            return
-        context.builder.layer, y = self.name, self.output
-        a, b = (rows_of(y, term) for term in self.terms(context))
-        context.builder.vector(M.ADD, "sum", row_loops(y), a, b, r0=rows_of(y, context.output(y)))
+        if not self.is_fused:
+            a, b = self.terms(context)
+            context.emit_rows(M.ADD, "sum", self.output, context.output(self.output), a, b)
 
     def backward(self, context: Context, d: At) -> None:
         if not self.is_fused:
@@ -39,16 +35,12 @@ class Sum(Operation):
         """Emit the gradients of the terms."""
         self._has_no("backward_terms")
 
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return ()
-
 
 @dataclass(eq=False)
 class Add(Sum):
     """a + b."""
 
-    kind = "add"
-    keeps_zeros = True
+    kind, keeps_zeros = "add", True
 
     def terms(self, context: Context) -> tuple[At, At]:
         """Return the places of a and b, the second first in a fused sum."""
@@ -71,10 +63,8 @@ class Position(Sum):
     def parameters(self, shapes: Shapes) -> list[str]:
         return [self.name] if self.name in shapes else []  # else it is a constant
 
-    @classmethod
-    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
-        for op in operations:
-            op.table = context.layout.place(op.name, added=True)
+    def allocate(self, context: Context) -> None:
+        self.table = context.layout.place(self.name, added=True)
 
     def terms(self, context: Context) -> tuple[At, At]:
         return context.value(self.inputs[0]), self.table.where().part(self.first * self.output.vectors)
@@ -84,10 +74,9 @@ class Position(Sum):
 
     def backward_terms(self, context: Context, d: At) -> None:
         """Copy the gradient to the table's, and pass it on to x."""
-        context.builder.layer, y = self.name.rpartition(".")[0], self.output
+        context.builder.layer = self.name.rpartition(".")[0]
         if self.name in context.shapes and self.name not in context.frozen:
-            result = rows_of(y, self.gradient())
-            context.builder.vector(M.COPY, "gradient", row_loops(y), rows_of(y, d), r0=result, flags=M.CHECK)
+            context.emit_rows(M.COPY, "gradient", self.output, self.gradient(), d, flags=M.CHECK)
         context.pass_gradient(self.inputs[0], d)
 
 
@@ -103,36 +92,26 @@ class Function(Operation):
     def keeps_zeros(self) -> bool:
         return ACTIVATIONS[self.function].times_x
 
-    def forward(self, context: Context) -> None:
-        self._emit(context, context.value(self.inputs[0]), context.output(self.output))
-
-    def recompute(self, context: Context, place: At) -> None:
-        self._emit(context, context.backward_value(self.inputs[0]), place)
-
-    def _emit(self, context: Context, u: At, result: At) -> None:
-        b, y, activation = context.builder, self.output, ACTIVATIONS[self.function]
-        b.layer = self.name
+    def emit(self, context: Context, result: At, u: At) -> None:
+        activation = ACTIVATIONS[self.function]
         operation = M.TIMES_FUNCTION if activation.times_x else M.FUNCTION
-        number = b.functions.number(activation.function)
-        what = f"{self.function}(u)"
-        b.vector(operation, what, row_loops(y), rows_of(y, u), r0=rows_of(y, result), function=number)
+        number = context.builder.functions.number(activation.function)
+        context.emit_rows(operation, f"{self.function}(u)", self.output, result, u, function=number)
 
     def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
         return (self.output if self.function == "tanh" and is_late else self.inputs[0],)
 
     def backward(self, context: Context, d: At) -> None:
-        b, x = context.builder, self.inputs[0]
+        x = self.inputs[0]
         is_from_output = self.function == "tanh" and self.output in context.kept
-        u = rows_of(x, context.backward_value(self.output if is_from_output else x))
+        u = context.backward_value(self.output if is_from_output else x)
 
-        def produce(place: At) -> None:
-            b.layer, loops, result, d_y = self.name, row_loops(x), rows_of(x, place), rows_of(x, d)
+        def produce(d_u: At) -> None:
             if is_from_output:
-                b.vector(M.TANH_BACK, "d_u = d_y (1 - y y)", loops, d_y, u, r0=result)
+                context.emit_rows(M.TANH_BACK, "d_u = d_y (1 - y y)", x, d_u, d, u)
             else:
-                number = b.functions.number(ACTIVATIONS[self.function].slope)
-                what = f"d_u = d_a {self.function}'(u)"
-                b.vector(M.TIMES_FUNCTION, what, loops, u, d_y, r0=result, function=number)
+                number = context.builder.functions.number(ACTIVATIONS[self.function].slope)
+                context.emit_rows(M.TIMES_FUNCTION, f"d_u = d_a {self.function}'(u)", x, d_u, u, d, function=number)
 
         context.write_gradient(x, produce)
 
@@ -141,7 +120,7 @@ class Function(Operation):
 class Shift(Operation):
     """x + a row of a parameter, the same for all tokens."""
 
-    kind, keep, has_prefix = "shift", NEVER, False
+    kind, keep, has_prefix, reads_inputs = "shift", NEVER, False, False
 
     parameter: str
     row: int = 0
@@ -149,125 +128,83 @@ class Shift(Operation):
     def parameters(self, shapes: Shapes) -> list[str]:
         return [self.parameter]
 
-    @classmethod
-    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
-        for op in operations:
-            op.block = context.layout.place(op.parameter, added=True)
+    def allocate(self, context: Context) -> None:
+        block, first = context.layout.place(self.parameter, added=True), self.row * self.output.vectors
+        self.values, self.gradient = (place.part(first, w=1) for place in (block.where(), block.gradient()))
 
-    def forward(self, context: Context) -> None:
-        self._emit(context, context.value(self.inputs[0]), context.output(self.output))
-
-    def recompute(self, context: Context, place: At) -> None:
-        self._emit(context, context.backward_value(self.inputs[0]), place)
-
-    def _emit(self, context: Context, x: At, result: At) -> None:
-        context.builder.layer, y = self.name, self.output
-        row = self.block.where().part(self.row * y.vectors, w=1)
-        context.builder.vector(M.ADD, "x + row", row_loops(y), rows_of(y, x), row, r0=rows_of(y, result))
-
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return ()
+    def emit(self, context: Context, result: At, x: At) -> None:
+        context.emit_rows(M.ADD, "x + row", self.output, result, x, b=self.values)
 
     def backward(self, context: Context, d: At) -> None:
-        context.builder.layer, y = self.name, self.output
         if self.parameter not in context.frozen:
-            row = self.block.gradient().part(self.row * y.vectors, w=1)
-            loops = [Level("t", y.tokens), padded("w", y.vectors)]
-            context.builder.columns("d_row", loops, a=rows_of(y, d), r1=row, check=True)
+            self._sum_columns(context, d, r1=self.gradient)
         context.pass_gradient(self.inputs[0], d)
+
+    def _sum_columns(self, context: Context, d: At, **operands: At) -> None:
+        loops = [Level("t", self.output.tokens), padded("w", self.output.vectors)]
+        context.builder.columns("d_row", loops, rows_of(self.output, d), check=True, **operands)
 
 
 @dataclass(eq=False)
 class Gain(Shift):
     """x times a row of a parameter, the same for all tokens, such as a LayerScale."""
 
-    kind = "gain"
-    keeps_zeros = True
+    kind, keeps_zeros, reads_inputs = "gain", True, True
 
-    def _emit(self, context: Context, x: At, result: At) -> None:
-        context.builder.layer, y = self.name, self.output
-        row = self.block.where().part(self.row * y.vectors, w=1)
-        context.builder.vector(M.AFFINE, "x row", row_loops(y), rows_of(y, x), row, r0=rows_of(y, result))
-
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return self.inputs
+    def emit(self, context: Context, result: At, x: At) -> None:
+        context.emit_rows(M.AFFINE, "x row", self.output, result, x, b=self.values)
 
     def backward(self, context: Context, d: At) -> None:
-        (x,), y = self.inputs, self.output
+        (x,) = self.inputs
         if self.parameter not in context.frozen:
-            context.builder.layer = self.name
-            row = self.block.gradient().part(self.row * y.vectors, w=1)
-            loops = [Level("t", y.tokens), padded("w", y.vectors)]
-            value = rows_of(x, context.backward_value(x))
-            context.builder.columns("d_row", loops, a=rows_of(y, d), b=value, r0=row, check=True)
+            self._sum_columns(context, d, b=rows_of(x, context.backward_value(x)), r0=self.gradient)
         if context.is_needed(x):
-            context.write_gradient(x, lambda place: self._emit(context, d, place))
+            context.write_gradient(x, lambda d_x: self.emit(context, d_x, d))
 
 
 @dataclass(eq=False)
-class Scale(Operation):
+class Times(Operation):
+    """x times a constant; the backward pass does the same with the gradient."""
+
+    keep, keeps_zeros, reads_inputs = NEVER, True, False
+
+    def backward(self, context: Context, d: At) -> None:
+        context.write_gradient(self.inputs[0], lambda d_x: self.emit(context, d_x, d, "d_x = c d_y"))
+
+
+@dataclass(eq=False)
+class Scale(Times):
     """factor * x."""
 
-    kind, keep = "scale", NEVER
-    keeps_zeros = True
+    kind = "scale"
 
     factor: float
 
-    def forward(self, context: Context) -> None:
-        self._emit(context, "c x", context.value(self.inputs[0]), context.output(self.output))
-
-    def recompute(self, context: Context, place: At) -> None:
-        self._emit(context, "c x", context.backward_value(self.inputs[0]), place)
-
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return ()
-
-    def backward(self, context: Context, d: At) -> None:
-        context.write_gradient(self.inputs[0], lambda place: self._emit(context, "d_x = c d_y", d, place))
-
-    def _emit(self, context: Context, what: str, x: At, result: At) -> None:
-        b, y = context.builder, self.output
-        b.layer, number = self.name, b.functions.number(constant(self.factor))
-        b.vector(M.TIMES_FUNCTION, what, row_loops(y), rows_of(y, x), r0=rows_of(y, result), function=number)
+    def emit(self, context: Context, result: At, x: At, what: str = "c x") -> None:
+        number = context.builder.functions.number(constant(self.factor))
+        context.emit_rows(M.TIMES_FUNCTION, what, self.output, result, x, function=number)
 
 
 @dataclass(eq=False)
-class Factors(Operation):
+class Factors(Times):
     """x times a constant, such as the cosines of rotary positions.
 
-    Attributes
-    ----------
-    constant : str
-        Of shape (tokens, features), or (1, features) for all tokens; of the first features alone if they repeat.
+    `constant`: its name. Its shape is (tokens, features), or (1, features) for all tokens; features that repeat are in
+    it once.
     """
 
-    kind, keep, keeps_zeros = "factors", NEVER, True
+    kind = "factors"
 
     constant: str
 
-    @classmethod
-    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
-        for op in operations:
-            op.block = context.layout.place(op.constant)
+    def allocate(self, context: Context) -> None:
+        self.block = context.layout.place(self.constant)
 
-    def forward(self, context: Context) -> None:
-        self._emit(context, "x c", context.value(self.inputs[0]), context.output(self.output))
-
-    def recompute(self, context: Context, place: At) -> None:
-        self._emit(context, "x c", context.backward_value(self.inputs[0]), place)
-
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return ()
-
-    def backward(self, context: Context, d: At) -> None:
-        context.write_gradient(self.inputs[0], lambda place: self._emit(context, "d_x = d_y c", d, place))
-
-    def _emit(self, context: Context, what: str, x: At, result: At) -> None:
+    def emit(self, context: Context, result: At, x: At, what: str = "c x") -> None:
         y, size = self.output, self.block.row_vectors
         loops = [Level("n", y.vectors // size), Level("w", size), padded("t", y.tokens)]
         x, result = (place.part(n=size, w=1, t=y.vectors) for place in (x, result))
         factors = self.block.where(w=1, t=size if self.block.last > 1 else 0)
-        context.builder.layer = self.name
         context.builder.vector(M.AFFINE, what, loops, x, factors, r0=result)
 
 
@@ -277,18 +214,10 @@ class Multiply(Operation):
 
     kind, functions = "multiply", ("mul",)
 
-    def forward(self, context: Context) -> None:
-        a, b = map(context.value, self.inputs)
-        self._emit(context, "a b", a, b, context.output(self.output))
-
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return self.inputs
+    def emit(self, context: Context, result: At, a: At, b: At, what: str = "a b") -> None:
+        context.emit_rows(M.AFFINE, what, self.output, result, a, b)
 
     def backward(self, context: Context, d: At) -> None:
         a, b = map(context.backward_value, self.inputs)
         for matrix, factor in zip(self.inputs, (b, a), strict=True):
-            context.write_gradient(matrix, lambda place, factor=factor: self._emit(context, "d_y b", d, factor, place))
-
-    def _emit(self, context: Context, what: str, a: At, b: At, result: At) -> None:
-        context.builder.layer, y = self.name, self.output
-        context.builder.vector(M.AFFINE, what, row_loops(y), rows_of(y, a), rows_of(y, b), r0=rows_of(y, result))
+            context.write_gradient(matrix, lambda d_x, factor=factor: self.emit(context, d_x, d, factor, "d_y b"))

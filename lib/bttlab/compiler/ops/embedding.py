@@ -9,13 +9,13 @@ are added.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from typing_extensions import Self
 
-from bttlab.compiler.builder import LANES, ROWS, padded, vectors_for
+from bttlab.compiler.builder import LANES, ROWS, Builder, padded, vectors_for
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import (
@@ -24,14 +24,13 @@ from bttlab.compiler.instruction import (
     VECTOR,
     At,
     Level,
-    Register,
     TokenOffset,
     bound_of_part,
     max_of,
 )
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Matrix, Shapes, core_names
+from bttlab.compiler.matrix import Shapes, core_names
 from bttlab.compiler.operands import identity
 from bttlab.compiler.operation import Operation
 
@@ -45,46 +44,39 @@ class Embedding(Operation):
 
     `rows`: rows of the table.
     `stride`: distance between token ids that differ in the first digit alone.
-    `slice_rows`, `slice_vectors`: for each table of token offsets, the number of slices, and the vectors of a slice.
+    `digits`: number of values of each digit of a token id; the rest is 1 for a table with fewer than three.
+    `slice_vectors`: for each table of token offsets, the vectors of a slice.
     """
 
-    kind = "embedding"
+    kind, reads_inputs = "embedding", False
 
     def parameters(self, shapes: Shapes) -> list[str]:
         return core_names(shapes, self.name) or [f"{self.name}.weight"]
 
-    @classmethod
-    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
-        for op in operations:
-            op.builder, op.tokens = context.builder, context.tokens
-            op.allocate(context)
-
     def allocate(self, context: Context) -> None:
-        """Allocate the parameters and buffers."""
-        self._has_no("allocate")
+        self.tokens, self.most = context.tokens, max_of(context.tokens)
+        self.rows, self.stride = math.prod(self.digits), math.prod(self.digits[1:])
 
-    def forward(self, context: Context) -> None:
-        self.builder.layer = self.name
-        self.prepare_cores()
-        self.emit_rows(context.output(self.output))
+    @property
+    def slice_rows(self) -> tuple[int, ...]:
+        """Number of slices, for each table of token offsets."""
+        return (*self.digits, self.digits[-1])
 
-    def prepare_cores(self) -> None:
-        """Emit what the forward pass needs of the parameters alone."""
+    @property
+    def offset_span(self) -> tuple[int, ...]:
+        """Largest token offset of each table, in vectors."""
+        return tuple(w * (n - 1) for w, n in zip(self.slice_vectors, self.slice_rows, strict=True))
 
-    def emit_rows(self, rows: At) -> None:
-        """Emit the rows (tokens, features) of the table for the sample's tokens."""
-        self._has_no("emit_rows")
+    def token_offsets(self, token_ids: np.ndarray) -> np.ndarray:
+        """Return the token offsets of token ids, int64 of shape (4, tokens)."""
+        i1, i2, i3 = np.unravel_index(token_ids, self.digits)
+        return np.stack([i * w for i, w in zip((i1, i2, i3, i3), self.slice_vectors, strict=True)])
 
-    def backward(self, context: Context, d: At) -> None:
-        self.builder.layer = self.name
-        self.emit_gradient(d)
-
-    def emit_gradient(self, d_rows: At) -> None:
-        """Emit the gradients of the parameters from d_rows (tokens, features)."""
-        self._has_no("emit_gradient")
-
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return ()
+    def add_slices(self, b: Builder, what: str, table: int, slices: At, vectors: int, parameter: Block) -> None:
+        """Add the tokens' slices of a gradient to the parameter's; each is written before the next can add to it."""
+        where = parameter.gradient().part(token_offset=TokenOffset(table, "t"), x=1)
+        loops = [Level("t", self.tokens), Level("x", max(vectors, M.LATENCY), vectors)]
+        b.vector(M.ADD, what, loops, slices.part(t=vectors, x=1), where, r0=where, flags=M.CHECK)
 
 
 @dataclass(eq=False)
@@ -93,11 +85,13 @@ class TTMTable(Embedding):
 
     def allocate(self, context: Context) -> None:
         """Allocate the cores, and vectors of the operand buffers that linear layers may use, too."""
-        builder, layout, shapes, tokens, name = context.builder, context.layout, context.shapes, self.tokens, self.name
+        builder, layout, shapes, name = context.builder, context.layout, context.shapes, self.name
         cores = [shapes[core] for core in core_names(shapes, name)]
         if len(cores) != 3:
             raise ProgramError(f"{name} has {len(cores)} cores: the card takes tables of three")
-        (_, self.rows_1, self.n1, self.a), (_, self.rows_2, self.n2, self.b), (_, self.rows_3, self.n3, _) = cores
+        (_, rows_1, self.n1, self.a), (_, rows_2, self.n2, self.b), (_, rows_3, self.n3, _) = cores
+        self.digits = rows_1, rows_2, rows_3
+        super().allocate(context)
         self.a_vectors, self.b_vectors = vectors_for(self.a), vectors_for(self.b)
         self.row_vectors = self.n2 * self.n3 // LANES  # of a token's row, for each of n1
         # Backward, a vector has n3 elements for each of `per` values of n2.
@@ -122,12 +116,8 @@ class TTMTable(Embedding):
         self.f2 = layout.place(f"{name}.cores.1", (1, 0, 2, 3), rows=self.a * self.n2, added=True)
         self.f3 = layout.place(f"{name}.cores.2", (1, 3, 2, 0), rows=self.n3, added=True)
         self.slice_2, self.slice_3 = self.a * self.n2 * self.b_vectors, self.n3 * self.b_vectors
-        most = max_of(tokens)
         buffered = self.per * self.b_vectors
-        self.buffer_f3 = [
-            builder.allocate_operand_buffer("F3", e, buffered * self.rows_3) for e in (ENGINE_0, ENGINE_1)
-        ]
-        self._most = most
+        self.buffer_f3 = [builder.allocate_operand_buffer("F3", e, buffered * rows_3) for e in (ENGINE_0, ENGINE_1)]
         # In use only before the first and after the last linear layer: they share vectors with the linear layers.
         buffer_vectors = GROUP * self.n2  # two buffers: one group of tokens is computed while the other is read
         self.buffer_v = [
@@ -136,26 +126,13 @@ class TTMTable(Embedding):
         ]
         # For d_V, and for d_F1: engine 1 has less to do where gradients of cores do not follow from each sample.
         engines = (ENGINE_0, ENGINE_1) if context.sums else (ENGINE_0,)
-        self.buffers_d = [builder.allocate_shared_operand_buffer("d_row", e, most * self.width) for e in engines]
+        self.buffers_d = [builder.allocate_shared_operand_buffer("d_row", e, self.most * self.width) for e in engines]
         # Both engines read d_V at the same time; engine 1 from a copy, of as many tokens as a bank has space for.
         reached = set(M.reach(VECTOR, 3, True).banks) & set(M.reach(ENGINE_1, 2, False).banks)
         space = max(M.banks[bank].depth for bank in reached) // (self.a * self.width)
-        self.copied_tokens = most if most <= space else space // GROUP * GROUP
-        self.v = builder.allocate("V", most * self.a * self.width)
+        self.copied_tokens = self.most if self.most <= space else space // GROUP * GROUP
+        self.v = builder.allocate("V", self.most * self.a * self.width)
         self.slice_vectors = (self.slice_1, self.slice_2, self.slice_3, buffered)
-        self.slice_rows = (self.rows_1, self.rows_2, self.rows_3, self.rows_3)
-        self.rows, self.stride = self.rows_1 * self.rows_2 * self.rows_3, self.rows_2 * self.rows_3
-
-    @property
-    def offset_span(self) -> tuple[int, ...]:
-        """Largest token offset of each table, in vectors."""
-        return tuple(w * (n - 1) for w, n in zip(self.slice_vectors, self.slice_rows, strict=True))
-
-    def token_offsets(self, token_ids: np.ndarray) -> np.ndarray:
-        """Return the token offsets of token ids, int64 of shape (4, tokens)."""
-        i1, rest = np.divmod(np.asarray(token_ids, np.int64), self.rows_2 * self.rows_3)
-        i2, i3 = np.divmod(rest, self.rows_3)
-        return np.stack([i * w for i, w in zip((i1, i2, i3, i3), self.slice_vectors, strict=True)])
 
     def _packing(self, rows: int, lanes: int = LANES) -> np.ndarray:
         """Return the permutation from rows of n2 vectors of n3 elements to rows of vectors of `lanes` elements."""
@@ -167,15 +144,34 @@ class TTMTable(Embedding):
         for block in range(self.a_vectors):
             yield block, block * ROWS, min(ROWS, self.a - block * ROWS)
 
-    def prepare_cores(self) -> None:
+    def forward(self, context: Context) -> None:
+        b, an = context.builder, self.a * self.n2
+        self._prepare_cores(b)
+        rows = context.output(self.output)
+        # Unpacked: n3 elements in a vector of LANES, as the engines leave them; the shuffle unit packs them.
+        unpacked = b.allocate("V, unpacked", self.most * an)
+        of_rows = [b.allocate("rows, unpacked", self.most * self.n1 * self.n2) for _ in range(2)]
+        for group in range(-(-self.most // GROUP)):
+            self._group_forward(b, group, unpacked, of_rows, rows)
+        for _, first, count in self._a_blocks():  # for the backward pass
+            b.shuffle(
+                "pack V",
+                self.tokens,
+                self._packing(count, self.per * self.n3),
+                unpacked.part(first * self.n2, block=an, x=self.n2, y=1),
+                self.v.part(first * self.width, block=self.a * self.width, x=self.width, y=1),
+                out=(count, self.width),
+            )
+
+    def _prepare_cores(self, b: Builder) -> None:
         """Emit F1 permuted to [i1][n1][a], and load F3: rows of b into buffer 0 (forward), of n3 into 1 (backward)."""
-        b = self.builder
-        self.f1_rows = b.allocate("F1 by rows", self.rows_1 * self.slice_1)
+        rows_1, _, rows_3 = self.digits
+        self.f1_rows = b.allocate("F1 by rows", rows_1 * self.slice_1)
         permuted = np.full((self.n1, self.a_vectors * LANES), -1)
         permuted[:, : self.a] = np.arange(self.a)[None, :] * LANES + np.arange(self.n1)[:, None]
         b.shuffle(
             "F1 by rows",
-            self.rows_1,
+            rows_1,
             permuted.reshape(-1, LANES),
             self.f1.where().part(block=self.slice_1, y=1),
             self.f1_rows.part(block=self.slice_1, y=1),
@@ -186,7 +182,7 @@ class TTMTable(Embedding):
         source = self.f3.where().part(block=self.slice_3, y=1)
         b.shuffle(
             "F3 by b",
-            self.rows_3,
+            rows_3,
             by_b.reshape(-1, LANES),
             _whole(source, self.slice_3, self.b_vectors),
             buffered_result=self.buffer_f3[ENGINE_0].part(block=self.slice_vectors[F3_BUFFERED], x=1),
@@ -198,7 +194,7 @@ class TTMTable(Embedding):
             by_n3[place] = identity(self.slice_3).reshape(self.n3, -1)
             b.shuffle(
                 "F3 by n3",
-                self.rows_3,
+                rows_3,
                 by_n3.reshape(-1, LANES),
                 _whole(source, self.slice_3, self.per * self.n3),
                 buffered_result=self.buffer_f3[ENGINE_1].part(
@@ -208,33 +204,12 @@ class TTMTable(Embedding):
                 out=(self.per * self.n3, self.b_vectors),
             )
 
-    def _group(self, group: int) -> Register:
-        return bound_of_part(self.tokens, GROUP * group, GROUP)
-
-    def emit_rows(self, rows: At) -> None:
-        """Emit the rows (tokens, features) of the table for the sample's tokens."""
-        b = self.builder
-        an = self.a * self.n2
-        # Unpacked: n3 elements in a vector of LANES, as the engines leave them; the shuffle unit packs them.
-        self.unpacked = b.allocate("V, unpacked", self._most * an)
-        self.unpacked_rows, self.copy = (b.allocate("rows, unpacked", self._most * self.n1 * self.n2) for _ in range(2))
-        for group in range(-(-max_of(self.tokens) // GROUP)):
-            self._group_forward(group, rows)
-        for _, first, count in self._a_blocks():  # for the backward pass
-            b.shuffle(
-                "pack V",
-                self.tokens,
-                self._packing(count, self.per * self.n3),
-                self.unpacked.part(first * self.n2, block=an, x=self.n2, y=1),
-                self.v.part(first * self.width, block=self.a * self.width, x=self.width, y=1),
-                out=(count, self.width),
-            )
-
-    def _group_forward(self, group: int, rows: At) -> None:
-        b, tokens, an, n = self.builder, self._group(group), self.a * self.n2, self.n1 * self.n2
+    def _group_forward(self, b: Builder, group: int, unpacked: At, of_rows: Sequence[At], result: At) -> None:
+        """Emit the rows of a group of tokens."""
+        tokens, an, n = bound_of_part(self.tokens, GROUP * group, GROUP), self.a * self.n2, self.n1 * self.n2
         buffer = self.buffer_v[group % 2]
         for block, first, count in self._a_blocks():
-            unpacked = self.unpacked.part(GROUP * group * an + first * self.n2, t=an, a=self.n2, n=1)
+            v = unpacked.part(GROUP * group * an + first * self.n2, t=an, a=self.n2, n=1)
             for vector in range(self.b_vectors):
                 last = vector == self.b_vectors - 1
                 b.expand(
@@ -248,13 +223,13 @@ class TTMTable(Embedding):
                         a=self.n2 * self.b_vectors,
                         n=self.b_vectors,
                     ),
-                    unpacked,
+                    v,
                     buffered_result=buffer[block].part(t=self.n2, n=1) if last else None,
                     row=("a", 0) if last else None,
-                    addend=unpacked if vector else None,
+                    addend=v if vector else None,
                     count=min(ROWS, self.b - ROWS * vector),
                 )
-        unpacked, whole = (x.part(GROUP * group * n, t=n, m=self.n2, n=1) for x in (self.unpacked_rows, self.copy))
+        first_part, whole = (x.part(GROUP * group * n, t=n, m=self.n2, n=1) for x in of_rows)
         for block, _, count in self._a_blocks():
             b.expand(
                 ENGINE_1,
@@ -262,8 +237,8 @@ class TTMTable(Embedding):
                 [Level("t", tokens), Level("m", self.n1), Level("n", self.n2)],
                 buffer[block].part(t=self.n2, n=1),
                 self.f1_rows.part(block, token_offset=TokenOffset(F1, "t", group), m=self.a_vectors),
-                whole if block == self.a_vectors - 1 else unpacked,
-                addend=unpacked if block else None,
+                whole if block == self.a_vectors - 1 else first_part,
+                addend=first_part if block else None,
                 count=count,
             )
         width = self.n1 * self.row_vectors
@@ -271,15 +246,14 @@ class TTMTable(Embedding):
             "pack the rows",
             tokens,
             self._packing(self.n1),
-            self.copy.part(GROUP * group * n, block=n, y=1),
-            rows.part(GROUP * group * width, block=width, y=1),
+            of_rows[1].part(GROUP * group * n, block=n, y=1),
+            result.part(GROUP * group * width, block=width, y=1),
             gate=tokens.clipped(0, 1) if group else None,
         )
 
-    def emit_gradient(self, d_rows: At) -> None:
-        """Emit the gradients of the cores from d_rows (tokens, features)."""
-        b, width, an = self.builder, self.width, self.a * self.width
-        d_v, copied = b.allocate("d_V", self._most * an), b.allocate("d_V, copied", self.copied_tokens * an)
+    def backward(self, context: Context, d: At) -> None:
+        b, width, an = context.builder, self.width, self.a * self.width
+        d_v, copied = b.allocate("d_V", self.most * an), b.allocate("d_V, copied", self.copied_tokens * an)
         order = _in_lanes(np.arange(self.n1 * self.n2 * self.n3), self.per * self.n3)
         row = self.n1 * self.row_vectors
         for buffer in self.buffers_d:
@@ -287,7 +261,7 @@ class TTMTable(Embedding):
                 "load d_row",
                 self.tokens,
                 order,
-                _whole(d_rows.part(block=row, y=1), row, self.n1),
+                _whole(d.part(block=row, y=1), row, self.n1),
                 buffered_result=buffer.part(block=width, y=1),
                 row=("x", 0),
                 out=(self.n1, width),
@@ -299,7 +273,7 @@ class TTMTable(Embedding):
         b.expand(ENGINE_0, "d_V = F1^T d_row", loops, d_row, scalars, places[0], count=self.n1)
         row = self.per * self.b_vectors
         steps = -(-M.LATENCY // row)  # enough that the next token reads the sums that this one has written
-        for first in range(0, self._most, self.copied_tokens):
+        for first in range(0, self.most, self.copied_tokens):
             tokens, group = bound_of_part(self.tokens, first, self.copied_tokens), first // GROUP
             where = self.f2.gradient().part(token_offset=TokenOffset(F2, "t", group), aw=row, b=1)
             b.vector(M.COPY, "d_V", [Level("t", tokens), *loops[1:]], places[0].at_step("t", first), r0=places[1])
@@ -314,17 +288,17 @@ class TTMTable(Embedding):
                 count=self.per * self.n3,
                 flags=M.CHECK,
             )
-        self._backward_far(d_v)
-        self._backward_near(d_row_of_last)
+        self._backward_far(b, d_v)
+        self._backward_near(b, d_row_of_last)
 
-    def _backward_near(self, d_row: At) -> None:
+    def _backward_near(self, b: Builder, d_row: At) -> None:
         """Emit d_F1 = V d_row^T. Engine 1, whose addends reach gradients, adds it to its slice, or the vector unit."""
         width, is_direct = self.width, d_row.number == ENGINE_1
-        d_f1 = self.builder.allocate("d_F1 of tokens", self._most * self.a).part(t=self.a, a=1)
+        d_f1 = b.allocate("d_F1 of tokens", self.most * self.a).part(t=self.a, a=1)
         if is_direct:
             d_f1 = self.f1.gradient().part(token_offset=TokenOffset(F1, "t"), a=1)
         least = -(-M.LATENCY // (width + 1)) if is_direct else 0  # a token's sums are written before the next one's
-        self.builder.reduce(
+        b.reduce(
             d_row.number,
             "d_F1 = V d_row^T",
             [Level("t", self.tokens), Level("w", width + 1), Level("a", max(self.a, M.SUM_DISTANCE, least), self.a)],
@@ -337,11 +311,11 @@ class TTMTable(Embedding):
             flags=M.CHECK if is_direct else 0,
         )
         if not is_direct:
-            self._add_slices("d_F1", F1, d_f1, self.a, self.f1)
+            self.add_slices(b, "d_F1", F1, d_f1, self.a, self.f1)
 
-    def _backward_far(self, d_v: At) -> None:
+    def _backward_far(self, b: Builder, d_v: At) -> None:
         """Emit d_F3 = F2^T d_V: partial sums by group of tokens, then their sum for each token, added to its slice."""
-        b, an = self.builder, self.a * self.width
+        an = self.a * self.width
         pieces = max(GROUP // self.b_vectors // self.per, 1)  # partial sums for each place in a vector of d_V
         while an % pieces:
             pieces -= 1
@@ -350,8 +324,8 @@ class TTMTable(Embedding):
         size = max(most // GROUP, 1) * GROUP  # tokens of a group
         each = pieces * self.per * self.b_vectors
         parts, d_f3 = (
-            b.allocate("d_F3, in parts", self._most * self.n3 * each),
-            b.allocate("d_F3 of tokens", self._most * self.slice_3),
+            b.allocate("d_F3, in parts", self.most * self.n3 * each),
+            b.allocate("d_F3 of tokens", self.most * self.slice_3),
         )
         for first in range(0, max_of(self.tokens), size):
             tokens = bound_of_part(self.tokens, first, size)
@@ -383,13 +357,7 @@ class TTMTable(Embedding):
                 parts.part(first * self.n3 * each, p=self.b_vectors, t=self.n3 * each, n=each, w=1),
                 r1=d_f3.part(first * self.slice_3, t=self.slice_3, n=self.b_vectors, w=1),
             )
-        self._add_slices("d_F3", F3, d_f3, self.slice_3, self.f3)
-
-    def _add_slices(self, what: str, table: int, slices: At, vectors: int, core: Block) -> None:
-        """Add the gradients of the tokens' slices to a core's; each is written before the next token can add to it."""
-        where = core.gradient().part(token_offset=TokenOffset(table, "t"), x=1)
-        loops = [Level("t", self.tokens), Level("x", max(vectors, M.LATENCY), vectors)]
-        self.builder.vector(M.ADD, what, loops, slices.part(t=vectors, x=1), where, r0=where, flags=M.CHECK)
+        self.add_slices(b, "d_F3", F3, d_f3, self.slice_3, self.f3)
 
 
 @dataclass(eq=False)
@@ -397,30 +365,19 @@ class Table(Embedding):
     """A dense table: rows of tokens are copied, and their gradients added to those of the table."""
 
     def allocate(self, context: Context) -> None:
-        self.rows, features = context.shapes[f"{self.name}.weight"]
-        self.row_vectors, self.stride = features // LANES, 1
+        rows, features = context.shapes[f"{self.name}.weight"]
+        self.digits, self.row_vectors = (rows, 1, 1), features // LANES
+        super().allocate(context)
         self.table = context.layout.place(f"{self.name}.weight", added=True)
-        self.slice_rows, self.slice_vectors = (self.rows, 1, 1, 1), (self.row_vectors, 0, 0, 0)
+        self.slice_vectors = (self.row_vectors, 0, 0, 0)
 
-    @property
-    def offset_span(self) -> tuple[int, ...]:
-        return (self.row_vectors * (self.rows - 1), 0, 0, 0)
-
-    def token_offsets(self, token_ids: np.ndarray) -> np.ndarray:
-        ids = np.asarray(token_ids, np.int64)
-        return np.stack([ids * vectors for vectors in self.slice_vectors])
-
-    def emit_rows(self, rows: At) -> None:
+    def emit(self, context: Context, result: At) -> None:
         where = self.table.where().part(token_offset=TokenOffset(F1, "t"), w=1)
         loops = [Level("t", self.tokens), Level("w", self.row_vectors)]
-        self.builder.vector(M.COPY, "rows", loops, where, r0=rows.part(t=self.row_vectors, w=1))
+        context.builder.vector(M.COPY, "rows", loops, where, r0=result.part(t=self.row_vectors, w=1))
 
-    def emit_gradient(self, d_rows: At) -> None:
-        """Emit the gradient of the table; each row is written before the next token can add to it."""
-        where = self.table.gradient().part(token_offset=TokenOffset(F1, "t"), w=1)
-        loops = [Level("t", self.tokens), Level("w", max(self.row_vectors, M.LATENCY), self.row_vectors)]
-        d = d_rows.part(t=self.row_vectors, w=1)
-        self.builder.vector(M.ADD, "d_rows", loops, d, where, r0=where, flags=M.CHECK)
+    def backward(self, context: Context, d: At) -> None:
+        self.add_slices(context.builder, "d_rows", F1, d, self.row_vectors, self.table)
 
 
 def _in_lanes(elements: np.ndarray, lanes: int) -> np.ndarray:

@@ -1,15 +1,12 @@
 """LayerNorm and RMSNorm over a token's features: forward, backward, and the recomputed output."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from typing_extensions import Self
 
 from bttlab.compiler.builder import LANES, padded
 from bttlab.compiler.context import Context, row_loops, rows_of
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Matrix, Shapes
+from bttlab.compiler.matrix import Shapes
 from bttlab.compiler.operation import NEVER, Operation
 from bttlab.compiler.ops.elementwise import Position, Sum
 
@@ -21,7 +18,7 @@ class Norm(Operation):
     n stays in a bank, and 1 / std in rows of statistics, for the backward pass.
     """
 
-    kind, keep, has_prefix = "norm", NEVER, False
+    kind, keep, has_prefix, reads_inputs = "norm", NEVER, False, False
 
     # Parameters; `bias` is empty if there is none, and `weight` may be a constant.
     weight: str
@@ -32,18 +29,15 @@ class Norm(Operation):
     def parameters(self, shapes: Shapes) -> list[str]:
         return [name for name in (self.weight, self.bias) if name in shapes]
 
-    @classmethod
-    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
-        for op in operations:
-            x = op.inputs[0]
-            op.scale = context.layout.place(op.weight)
-            op.shift = context.layout.place(op.bias) if op.bias else None
-            op.normalized = context.builder.allocate(f"normalized by {op.name}", max_of(x.tokens) * x.vectors)
-            op.rows = context.statistics(max_of(x.tokens))
-            maker = context.maker.get(x)
-            op.sum = maker if isinstance(maker, Sum) and context.readers(x)[0] is op else None
-            if op.sum is not None:
-                op.sum.is_fused = True
+    def allocate(self, context: Context) -> None:
+        x, place = self.inputs[0], context.layout.place
+        self.scale, self.shift = place(self.weight), place(self.bias) if self.bias else None
+        self.normalized = context.builder.allocate(f"normalized by {self.name}", max_of(x.tokens) * x.vectors)
+        self.rows = context.statistics(max_of(x.tokens))
+        maker = context.maker.get(x)
+        self.sum = maker if isinstance(maker, Sum) and context.readers(x)[0] is self else None
+        if self.sum is not None:
+            self.sum.is_fused = True
 
     def _parameters(self) -> dict[str, At]:
         shift = {} if self.shift is None else {"c": self.shift.where(w=1)}
@@ -56,13 +50,12 @@ class Norm(Operation):
     def forward(self, context: Context) -> None:
         b, x, y = context.builder, self.inputs[0], self.output
         if self.sum is not None:
-            first, second = self.sum.terms(context)
+            first, second = (rows_of(x, term) for term in self.sum.terms(context))
             total = rows_of(x, context.output(x))
-            terms = {"a": rows_of(x, first), "b": rows_of(x, second), "r0": total}
+            terms = {"a": first, "b": second, "r0": total}
         else:
             total = rows_of(x, context.value(x))
             terms = {"a": total}
-        b.layer = self.name
         share, sums = 1 / (x.vectors * LANES), self._row_sums(depth=("w",))
         b.vector(M.SUM, "mean" if self.centred else "no mean", **terms, immediates=(share * self.centred,), **sums)
         b.vector(M.VARIANCE, "1 / std", a=total, immediates=(share, self.epsilon), **sums)
@@ -70,12 +63,7 @@ class Norm(Operation):
         b.vector(M.NORMALIZE, "y", a=total, **self._parameters(), **results, **self._row_sums())
 
     def recompute(self, context: Context, place: At) -> None:
-        context.builder.layer, y = self.name, self.output
-        operands = {"a": rows_of(y, self.normalized), "r0": rows_of(y, place)} | self._parameters()
-        context.builder.vector(M.AFFINE, "recompute y", row_loops(y), **operands)
-
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return ()
+        context.emit_rows(M.AFFINE, "recompute y", self.output, place, self.normalized, **self._parameters())
 
     def backward(self, context: Context, d: At) -> None:
         x = self.inputs[0]
@@ -92,7 +80,6 @@ class Norm(Operation):
     def _emit_backward(self, context: Context, d_y: At, d_x: At, flags: int = 0) -> None:
         """Emit d_x = (d - mean(d) - n mean(d n)) / std with d = d_y scale, and the gradients of scale and shift."""
         b, x = context.builder, self.inputs[0]
-        b.layer = self.name
         operands = {"a": rows_of(x, d_y), "b": self.scale.where(w=1), "c": rows_of(x, self.normalized)}
         sums, share = self._row_sums(depth=("w",)), (1 / (x.vectors * LANES),)
         b.vector(M.NORM_SUMS, "mean(d), mean(d n)", immediates=share, **operands, **sums)

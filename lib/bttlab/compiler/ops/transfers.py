@@ -1,14 +1,10 @@
 """Inputs and outputs of a graph without a loss: matrices that LOAD brings and STORE takes away."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from typing_extensions import Self
-
-from bttlab.compiler.context import Context, row_loops, rows_of
+from bttlab.compiler.context import Context
 from bttlab.compiler.instruction import At, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.operation import Operation
 
 
@@ -16,29 +12,22 @@ from bttlab.compiler.operation import Operation
 class Transfer(Operation):
     """A matrix that is loaded, in the forward or the backward pass, and one of its size that is stored."""
 
-    @classmethod
-    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
-        for op in operations:
-            op.loaded, op.stored = (op.allocate(context, name) for name in op.names)
+    reads_inputs = False
 
     @property
     def names(self) -> tuple[str, str]:
         """Names of the matrix that is loaded, and of the one that is stored."""
         return self.name, f"d{self.name}"
 
-    def allocate(self, context: Context, name: str) -> At:
-        """Allocate a buffer of the matrix's size that keeps its vectors for the whole program."""
+    def allocate(self, context: Context) -> None:
+        """Allocate buffers of the matrix's size that keep their vectors for the whole program."""
         vectors = max_of(self.output.tokens) * self.output.vectors
-        return context.builder.allocate(name, vectors, is_persistent=True)
+        self.loaded, self.stored = (context.builder.allocate(n, vectors, is_persistent=True) for n in self.names)
 
     def copy(self, context: Context, source: At) -> None:
         """Copy a matrix to the one that is stored, unless it is there."""
         if source != self.stored:
-            context.builder.layer, y = self.name, self.output
-            context.builder.vector(M.COPY, "copy", row_loops(y), rows_of(y, source), r0=rows_of(y, self.stored))
-
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return ()
+            context.emit_rows(M.COPY, "copy", self.output, self.stored, source)
 
 
 @dataclass(eq=False)
@@ -65,11 +54,9 @@ class Output(Transfer):
     def names(self) -> tuple[str, str]:
         return f"d{self.name}", self.name
 
-    @classmethod
-    def prepare(cls, operations: Sequence[Self], context: Context) -> None:
-        super().prepare(operations, context)
-        for op in operations:
-            context.place_value(op.inputs[0], op.stored)
+    def allocate(self, context: Context) -> None:
+        super().allocate(context)
+        context.place_value(self.inputs[0], self.stored)
 
     def forward(self, context: Context) -> None:
         self.copy(context, context.value(self.inputs[0]))

@@ -8,7 +8,7 @@ from typing_extensions import Self
 from bttlab.compiler.context import Context
 from bttlab.compiler.instruction import At
 from bttlab.compiler.linear import LinearLayers
-from bttlab.compiler.matrix import Matrix, Shapes, core_names
+from bttlab.compiler.matrix import Shapes, core_names
 from bttlab.compiler.operation import IF_SPACE, Operation
 
 
@@ -22,6 +22,10 @@ class Linear(Operation):
 
     kind, keep = "linear", IF_SPACE
     operand_buffer = None
+
+    @property
+    def is_in_bank(self) -> bool:
+        return self.operand_buffer is None
 
     def parameters(self, shapes: Shapes) -> list[str]:
         bias = f"{self.name}.bias"
@@ -37,19 +41,12 @@ class Linear(Operation):
         for number, op in enumerate(operations):
             op.layers, op.number = layers, number
 
-    @property
-    def is_in_bank(self) -> bool:
-        return self.operand_buffer is None
-
     def forward(self, context: Context) -> None:
         y = context.output(self.output) if self.is_in_bank else self.operand_buffer
         self.layers.forward(self.number, context.value(self.inputs[0]), y, not self.is_in_bank)
 
     def recompute(self, context: Context, place: At | None = None) -> None:
         self.layers.recompute(self.number, place if self.is_in_bank else self.operand_buffer, not self.is_in_bank)
-
-    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
-        return self.inputs
 
     def backward(self, context: Context, d: At) -> None:
         x = self.inputs[0]
