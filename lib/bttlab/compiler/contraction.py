@@ -135,7 +135,7 @@ class Contraction(Candidates):
         if candidate is None:
             raise ProgramError(
                 f"'{_text(tensor.product)}': no engine can compute it: an engine has {ROWS} rows, and neither operand "
-                "has an index for them"
+                f"has an index for them; multiply others first, or take ranks of at most {ROWS}"
             )
         operation, _, _, (left, of_left), (right, of_right), contracted, to = candidate
         place_right = self.arranged if operation == ACCUMULATE else self.buffered
