@@ -66,7 +66,7 @@ def test_every_order_runs_or_is_refused_in_one_line(layer):
             assert layer_program(layer, 13, order).forward
         except ProgramError as error:
             assert "\n" not in str(error)
-    with pytest.raises(ProgramError, match="'D = C x': no engine can compute it: .* multiply others first"):
+    with pytest.raises(ProgramError, match=r"'D = C x': no engine can compute it: .* multiply others first"):
         layer_program(layer, 13, middle)
 
 

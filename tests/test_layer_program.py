@@ -194,7 +194,7 @@ def test_any_order_of_each_end(overlay, seed, rank, modes, tokens):
     except ProgramError as error:  # the largest of them do not fit; only that may be said
         room = r"takes [\d,]+ vectors(, a bank for| of bank \d+| of buffer \d)|permutations take \d+ entries"
         if max(shape_of(some_layer(rank, modes)).ranks) > M.ROWS:
-            room += "|needs blocks of more than the shuffle unit's|no engine can compute it: .* take ranks of at most 16"
+            room += "|needs blocks of more than the shuffle unit's|no engine can compute it: .* ranks of at most 16"
         assert re.search(room, str(error)), (str(order), error)
 
 
