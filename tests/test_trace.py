@@ -217,10 +217,15 @@ REFUSED = {
         "does not use more.weight: remove",
     ),
     "changed in place": (lambda n, x, t: n.q(x).index_fill_(1, torch.tensor([0]), 0.0), None, "index_fill is no"),
-    "a class token": (
+    "a row behind the tokens": (
+        lambda n, x, t: n.q(torch.cat([x, n.table.weight[:1].expand(len(x), 1, -1)], 1)),
+        None,
+        r"^Net: cat of a parameter and an activation is no .* torch.cat\(\[row, x\], 1\) .test_trace.py, line",
+    ),
+    "a class token that has logits": (
         lambda n, x, t: n.q(torch.cat([n.table.weight[:1].expand(len(x), 1, -1), x], 1)),
         None,
-        r"^Net: cat of a parameter and an activation is no .* samples begin with, x\[:, 0\] .test_trace.py, line",
+        r"^Net.forward returns 13 logits for 12 tokens: return those of the tokens, as x\[:, 1:\]",
     ),
     "what is almost a norm": (
         lambda n, x, t: x / x.std(-1, keepdim=True),

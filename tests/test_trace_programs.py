@@ -300,6 +300,42 @@ def test_the_last_token_trains_as_in_pytorch(fast, pool):
     check_gradients(fast, model, (2, 7, 12), **TOLERANCE)
 
 
+FRONTS = {
+    "class token": lambda net, x: torch.cat([net.rows[0].expand(len(x), 1, -1), x], 1),
+    "soft prompt": lambda net, x: torch.cat([net.places(torch.arange(6))[None], net.rows[0][None, None], x], 1),
+    "constant row": lambda net, x: torch.cat([torch.full((1, 1, WIDTH), 0.5), x], 1),
+}
+TAKEN = {
+    "first": lambda x, count: x[:, 0],
+    "words": lambda x, count: x[:, count:],
+    "mean of words": lambda x, count: x[:, count:].mean(1),
+    "last": lambda x, count: x[:, -1],
+}
+
+
+class InFront(Idioms):
+    """Rows in front of the tokens, and positions that count them."""
+
+    def __init__(self, front, taken):
+        super().__init__([front])
+        self.front, self.taken = FRONTS[front], TAKEN[taken]
+        self.positions = nn.Parameter(0.3 * torch.randn(1, LENGTH + 7, WIDTH))
+
+    def forward(self, tokens):
+        x = self.front(self, self.table(tokens))
+        x = x + self.positions[:, : x.shape[1]]
+        x = self.norms[0](x + attention(self, 0, x))
+        return self.head(self.taken(x, x.shape[1] - tokens.shape[1]))
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+@pytest.mark.parametrize("front", FRONTS)
+def test_rows_in_front_train_as_in_pytorch(fast, front, taken):
+    model = trace(prune(InFront(front, taken)), LENGTH)
+    program = check_gradients(fast, model, (2, 7, 12), **TOLERANCE)
+    assert check_program(program, (2, 11)) == []
+
+
 @pytest.mark.parametrize("name", ["residual of a dense layer", "fused qkv", "a gate", "residual of a TT layer"])
 def test_frozen_parameters_do_not_change_and_cost_no_backward_pass(fast, name):
     steps = [IDIOMS[name], IDIOMS["a norm"], IDIOMS["residual of a dense layer"]]

@@ -89,10 +89,10 @@ class Context:
         self.builder.instructions.clear()
         return instructions
 
-    def constant(self, emit: Callable[[Builder, Register], At]) -> At:
-        """Return the place of a constant, which a function emits from the builder and the sample's tokens."""
+    def constant(self, emit: Callable[[Builder], At]) -> At:
+        """Return the place of a constant, which a function emits."""
         places: list[At] = []
-        self.constants += self.section("CLEAR", lambda: places.append(emit(self.builder, self.tokens)))
+        self.constants += self.section("CLEAR", lambda: places.append(emit(self.builder)))
         return places[0]
 
     def emit_rows(self, operation: int, what: str, matrix: Matrix, result: At, *terms: At | None, **fields) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import Bound, Register
+from bttlab.compiler.instruction import Bound, Register, max_of
 from bttlab.compiler.matrix import INTENT, SLOTS, Matrix, Shapes, core_names
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.attention import Attention
@@ -19,6 +19,7 @@ from bttlab.compiler.ops.dense import Classifier, Dense
 from bttlab.compiler.ops.elementwise import Add, Factors, Function, Gain, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
+from bttlab.compiler.ops.prepend import Prepend
 from bttlab.compiler.ops.transfers import Input, Output
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.model.config import ModelConfig
@@ -126,9 +127,13 @@ class Graph:
         size = next((size for size in (64, 32, 16) if x.features % size == 0), x.features)
         scale, mask = 0.0, ""
         if is_last:  # a score falls by 200 from each token to the one before, so that p is 1 and zeros
-            scale, order = 1e-6, np.arange(self.sequence_length, dtype=np.float32)
+            scale, order = 1e-6, np.arange(max_of(x.tokens), dtype=np.float32)
             mask = self.constant(np.tile(order * 200 / 1e-6, (len(order), 1)).astype(np.float32), f"mask of {name}")
         return self.rows(self.attention(x, x, x, x.features // size, name, scale=scale, mask=mask), 0, 1)
+
+    def prepend(self, x: Matrix, table: str, first: int, rows: int, name: str) -> Matrix:
+        """Append rows of a parameter or constant, from row `first` on, and then x."""
+        return self.append(Prepend(name, (x,), Matrix(name, x.tokens + rows, x.features), table, first))
 
     def shift(self, x: Matrix, parameter: str, row: int, name: str) -> Matrix:
         """Append x + a row of a parameter, the same for all tokens."""

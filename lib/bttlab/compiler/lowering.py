@@ -14,7 +14,7 @@ from bttlab.compiler.builder import LANES
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import ENGINE_0, VECTOR, Instruction, Level, at
+from bttlab.compiler.instruction import ENGINE_0, VECTOR, Instruction, Level, at, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix
@@ -207,9 +207,9 @@ class Lowering(Context):
 
 
 def _check_sizes(graph: Graph) -> None:
-    if graph.sequence_length > M.SEQUENCE:
-        raise ProgramError(f"sequences of {graph.sequence_length}: the card takes up to {M.SEQUENCE} tokens")
     for op in graph.operations:
+        if (rows := max_of(op.output.tokens)) > M.SEQUENCE:
+            raise ProgramError(f"sequences of {rows}: the card takes up to {M.SEQUENCE} tokens")
         for matrix in (*op.inputs, op.output):
             if matrix.features % LANES and not op.keeps_zeros:
                 rule = f"the card takes multiples of {LANES}, and others between dense layers, ReLU, GELU and SiLU"

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from bttlab.compiler import trace_attention, trace_rules  # noqa: F401  (register the rules)
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import Register
+from bttlab.compiler.instruction import max_of
 from bttlab.compiler.matrix import INTENT, SLOTS, Matrix
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.ops.attention import Attention
@@ -204,7 +204,11 @@ def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], tas
             loss, of = SLOTS, LANGUAGE_MODEL if is_next else "tagging"
             of = task if task in ("tagging", LANGUAGE_MODEL) else of
             if x.tokens == graph.tokens:
-                x = graph.rows(x, 0 if of == LANGUAGE_MODEL else 1, Register(-1, 0, 0, graph.sequence_length - 1))
+                x = graph.rows(x, 0 if of == LANGUAGE_MODEL else 1, graph.tokens - 1)
+            if x.tokens != graph.tokens - 1:
+                rows = max_of(x.tokens)
+                rule = "return those of the tokens, as x[:, 1:] without a row in front"
+                raise ProgramError(f"{name}.forward returns {rows} logits for {graph.sequence_length} tokens: {rule}")
         if loss in limits:
             raise ProgramError(f"{name} returns two outputs for one label: return one")
         graph.classify(maker, x, loss)

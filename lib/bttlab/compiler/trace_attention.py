@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.trace_names import Call
 from bttlab.compiler.trace_norms import axes_of, of_rows
@@ -32,7 +33,7 @@ def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:
     if found is None:
         value = Elements(*recorder.columns(value))
         found = heads_in(value.index, value.matrix.features)
-    if found is None or found[1] != recorder.sequence_length:
+    if found is None or found[1] != max_of(value.matrix.tokens) or found[1] == 1:
         raise Refusal("attention over other axes", "axes (batch, heads, tokens, features of a head)")
     heads, _, column = found
     matrix, size = value.matrix, value.index.shape[-1] * heads
@@ -50,9 +51,9 @@ def _repeated(recorder: Recorder, x: Tensor, heads: torch.Size) -> Tensor:
 def _scores(recorder: Recorder, result: Tensor, q: Tensor, k: Tensor) -> Scores:
     """Return the scores q k^T of heads; k is not yet transposed."""
     (a, heads, factor), (b, others, its) = _heads(recorder, q), _heads(recorder, _repeated(recorder, k, q.shape[:-2]))
-    if (heads, a.features) != (others, b.features):
-        raise Refusal("attention of heads of other sizes", "as many heads and features of q, k and v")
-    tokens = recorder.sequence_length
+    if (heads, a.features, a.tokens) != (others, b.features, b.tokens):
+        raise Refusal("attention of heads of other sizes", "as many heads, features and tokens of q, k and v")
+    tokens = max_of(a.tokens)
     mask = torch.zeros(heads, tokens, tokens, dtype=torch.float64)
     return Scores(a, b, heads, factor * its, mask, torch.arange(mask.numel()).view(result.shape))
 
@@ -112,12 +113,13 @@ def _baddbmm(recorder: Recorder, call: Call) -> Value:
 def _context(recorder: Recorder, result: Tensor, scores: Scores, v: Tensor) -> Elements:
     """Record softmax(scale q k^T + mask) v."""
     values, heads, factor = _heads(recorder, _repeated(recorder, v, result.shape[:-2]))
-    if not scores.is_softmax or (heads, values.features) != (scores.heads, scores.q.features) or factor != 1:
+    sizes = heads, values.features, values.tokens
+    if not scores.is_softmax or sizes != (scores.heads, scores.q.features, scores.q.tokens) or factor != 1:
         raise Refusal("attention without a softmax, or of heads of other sizes", "softmax(q k^T) v of as many heads")
     name = recorder.unique(recorder.name("attention"))
     mask, usual = scores.mask, 1 / math.sqrt(scores.q.features // heads)
     hidden = mask <= HIDDEN
-    is_causal = bool((hidden == _above(recorder.sequence_length)).all()) and not mask[~hidden].any()
+    is_causal = bool((hidden == _above(hidden.shape[-1])).all()) and not mask[~hidden].any()
     constant, graph = "", recorder.graph
     if hidden.all(-1).any():
         raise Refusal("attention with a mask that hides all keys of a token", "a mask that shows a key to each token")
@@ -129,7 +131,7 @@ def _context(recorder: Recorder, result: Tensor, scores: Scores, v: Tensor) -> E
         constant = graph.constant(mask.float().numpy(), f"mask of {name}")
     scale = None if math.isclose(scores.scale, usual, rel_tol=1e-6) else scores.scale
     context = graph.attention(scores.q, scores.k, values, heads, name, is_causal, scale, constant)
-    tokens, features = recorder.sequence_length, values.features
+    tokens, features = max_of(values.tokens), values.features
     size = features // heads
     index = torch.arange(tokens)[:, None] * features + torch.arange(size) + size * torch.arange(heads)[:, None, None]
     return Elements(context, index.view(result.shape))
@@ -142,7 +144,7 @@ def _sdpa(recorder: Recorder, call: Call) -> Elements:
     )
     if p:
         raise Refusal(f"dropout of probability {p:g}")
-    tokens = recorder.sequence_length
+    tokens = k.shape[-2]
     shape = (*q.shape[:-1], k.shape[-2])
     if grouped and q.shape != k.shape:
         with recorder:
@@ -167,10 +169,11 @@ def _pooled(recorder: Recorder, call: Call) -> Value:
     if dim is not None and is_kept and set(axes_of(dim, x.ndim)) == {x.ndim - 1}:
         return of_rows(recorder, call)
     matrix, index = recorder.operand(recorder.elements(x, call.name))
-    features, tokens = matrix.features, recorder.sequence_length
+    features, tokens = matrix.features, max_of(matrix.tokens)
     axes = axes_of(dim, x.ndim)
     over = index.movedim(tuple(axes), tuple(range(-len(axes), 0))).reshape(call.result.numel(), -1)
-    if not torch.equal(over, torch.arange(features)[:, None] + features * torch.arange(tokens)):
+    is_all = min_of(matrix.tokens) > 0 and tokens > 1
+    if not is_all or not torch.equal(over, torch.arange(features)[:, None] + features * torch.arange(tokens)):
         raise Refusal(f"{call.name} over other axes", "the mean over all tokens, x.mean(1)")
     name = recorder.unique(recorder.name("mean"))
     mean = recorder.like(call.result, recorder.graph.pooled(matrix, name))

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import value_of
+from bttlab.compiler.instruction import max_of, value_of
 from bttlab.compiler.matrix import Matrix, core_names
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.attention import Attention
@@ -28,6 +28,7 @@ from bttlab.compiler.ops.dense import Dense
 from bttlab.compiler.ops.elementwise import Add, Factors, Function, Gain, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
+from bttlab.compiler.ops.prepend import Prepend
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.trace_names import IN_TORCH
 
@@ -248,6 +249,9 @@ def _value(
     if isinstance(op, Position):
         table = p(op.name) if op.name in parameters else torch.from_numpy(graph.constants[op.name]).to(x)
         return x + table.reshape(-1, x.shape[1])[op.first : op.first + len(x)]
+    if isinstance(op, Prepend):
+        table = p(op.table) if op.table in parameters else torch.from_numpy(graph.constants[op.table]).to(x)
+        return torch.cat([table.reshape(-1, x.shape[1])[op.first : op.first + op.rows], x])
     if isinstance(op, Shift):
         row = p(op.parameter).reshape(-1, x.shape[1])[op.row]
         return x * row if isinstance(op, Gain) else x + row
@@ -288,7 +292,7 @@ def _attention(op: Attention, q: Tensor, k: Tensor, v: Tensor, graph: Graph) -> 
     if op.causal:
         scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1), float("-inf"))
     if op.mask:
-        most = graph.sequence_length
+        most = max_of(op.output.tokens)
         mask = torch.from_numpy(graph.constants[op.mask]).view(-1, most, most)[:, :n, :n].to(scores)
         scores = scores + mask * op.factor_of(q.shape[-1])
     return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)

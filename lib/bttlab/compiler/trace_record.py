@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import Register, max_of
+from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.ops.dense import Dense
@@ -343,14 +343,15 @@ class Recorder(TorchFunctionMode):
         """Return rows and columns of a matrix."""
         if rows.columns < matrix.features:
             matrix = self._part(matrix, rows.column, rows.columns)
-        length, most = max_of(matrix.tokens), self.sequence_length
-        if (rows.first, rows.count) == (0, length):
+        most, least = max_of(matrix.tokens), min_of(matrix.tokens)
+        left = most - rows.count
+        if not left:
             return matrix
-        if length == most and (rows.first, rows.count) == (0, 1):
-            return self.graph.rows(matrix, 0, 1)
-        if length == most and rows.count == most - 1:
-            return self.graph.rows(matrix, rows.first, Register(-1, 0, 0, most - 1))
-        if length == most and (rows.first, rows.count) == (most - 1, 1):
+        if rows.count == 1 and rows.first < least:
+            return self.graph.rows(matrix, rows.first, 1)
+        if left <= least:
+            return self.graph.rows(matrix, rows.first, matrix.tokens - left)
+        if (rows.first, rows.count) == (most - 1, 1) and least:
             return self._last(matrix)
         what = f"rows {rows.first} to {rows.first + rows.count - 1} of the tokens"
         raise Refusal(what, "x[:, 0], x[:, -1], x[:, 1:] or x[:, :-1]")
@@ -417,8 +418,6 @@ class Recorder(TorchFunctionMode):
         sizes = [size for size in range(LANES, matrix.features, LANES) if matrix.features % size == 0]
         repeats = (size for size in sizes if torch.equal(factors, factors[:, :size].repeat(1, matrix.features // size)))
         factors = factors[:, : next(repeats, matrix.features)]
-        if matrix.tokens != self.graph.tokens and len(factors) > 1:
-            raise Refusal("mul of some of the tokens by a constant tensor", "all tokens")
         constant = self.graph.constant(factors.float().numpy(), f"factors of {name}")
         return Elements(self.graph.factors(matrix, constant, name), index)
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -163,9 +163,11 @@ def _cat(recorder: Recorder, call: Call) -> Value:
     if len(tensors) == 1:
         return recorder.value(tensors[0])
     parts = [recorder.linear(recorder.value(x)) for x in tensors]
+    if parts[-1] is not None and all(part is None for part in parts[:-1]):
+        return _prepended(recorder, tensors, dim)
     if any(part is None for part in parts):
         kind = next(kind_of(recorder.value(x)) for x, part in zip(tensors, parts, strict=True) if part is None)
-        near = "activations; for a class token, the token that samples begin with, x[:, 0]"
+        near = "activations; for a class token, a row in front of all tokens, torch.cat([row, x], 1)"
         raise Refusal(f"cat of {kind} and an activation", near)
     if all(part.matrix is parts[0].matrix for part in parts):
         index = torch.cat([part.index for part in parts], dim)
@@ -180,6 +182,32 @@ def _cat(recorder: Recorder, call: Call) -> Value:
         raise Refusal("cat of tokens of different tensors", "cat of features, dim=-1")
     matrix = recorder._columns(matrices, found[0])
     return Weighted(matrix, found[1], torch.cat([part.factor for part in parts], dim))
+
+
+def _prepended(recorder: Recorder, tensors: Sequence[Tensor], dim: int) -> Elements:
+    """Record rows of parameters or constants in front of the tokens."""
+    *fronts, x = tensors
+    matrix = recorder.rows(recorder.elements(x, "cat"))
+    sizes = itertools.accumulate((y.numel() for y in tensors), initial=0)
+    index = torch.cat([torch.arange(y.numel()).view(y.shape) + n for y, n in zip(tensors, sizes, strict=False)], dim)
+    if not torch.equal(index.reshape(-1), torch.arange(index.numel())) or matrix.tokens == 1:
+        raise Refusal(
+            "cat of a constant or parameter and features", "rows in front of all tokens, torch.cat([row, x], 1)"
+        )
+    name = recorder.name("cat")
+    for front in reversed(fronts):
+        value = recorder.value(front)
+        if value is None:
+            values = front.detach().cpu().float().reshape(-1, matrix.features).numpy()
+            table, first, count = recorder.graph.constant(values, f"rows of {name}"), 0, len(values)
+        else:
+            w = recorder.of_parameter(front, "cat of rows")
+            rows = rows_in(w.index.reshape(-1, matrix.features), matrix.features)
+            if rows is None:
+                raise Refusal(f"cat of these elements of {w.name}", "rows of a parameter, or all of it")
+            table, first, count = w.name, rows.first, rows.count
+        matrix = recorder.graph.prepend(matrix, table, first, count, recorder.unique(name))
+    return Elements(matrix, index)
 
 
 @rule("dropout", "alpha_dropout", "dropout1d", "feature_dropout", "native_dropout")
@@ -248,8 +276,8 @@ def _sum(recorder: Recorder, x: Any, y: Any, sign: float = 1.0) -> Elements:
 def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
     """Record x + a constant for each token, such as sinusoids, or for all of them."""
     matrix, index = recorder.operand(recorder.elements(x, "add"))
-    if matrix.tokens != recorder.graph.tokens or not torch.equal(index.reshape(-1), torch.arange(index.numel())):
-        raise Refusal("add of a constant tensor to some of the tokens", "all tokens")
+    if not torch.equal(index.reshape(-1), torch.arange(index.numel())):
+        raise Refusal("add of a constant tensor to tokens in another order", "the order of the sample")
     value = constant.expand(index.shape).reshape(-1, matrix.features).float().numpy()
     name = recorder.graph.constant(value, f"constant of {recorder.name('add')}")
     return Elements(recorder.graph.position(matrix, name), index)
@@ -263,11 +291,9 @@ def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     if row is not None:
         return Elements(recorder.graph.shift(matrix, w.name, row, recorder.unique(recorder.name("add"))), index)
     rows = rows_in(w.index, recorder.graph.shapes[w.name][-1])
-    tokens = recorder.sequence_length
+    tokens = max_of(matrix.tokens)
     if rows is None or (rows.count, rows.column, rows.columns) != (tokens, 0, matrix.features):
         raise Refusal(f"add of these elements of {w.name}", "as many rows of a table of positions as there are tokens")
-    if matrix.tokens != recorder.graph.tokens or not torch.equal(index.reshape(-1), torch.arange(index.numel())):
-        raise Refusal(f"add of {w.name} to some of the tokens", "all tokens")
     return Elements(recorder.graph.position(matrix, w.name, rows.first), index)
 
 

@@ -14,7 +14,7 @@ from bttlab.compiler.builder import LANES, ROWS, Builder, block_rows, even_parts
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import EXPONENT, constant
-from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Bound, Level, Register, max_of
+from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Level, Register, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.operands import load_rows
@@ -45,20 +45,23 @@ class Attention(Operation):
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:
         """Allocate what all attentions share, and let layers write keys and values that only they read there."""
-        b, tokens = context.builder, context.tokens
-        blocks, vectors = -(-max_of(tokens) // ROWS), max(op.output.vectors for op in operations)
-        buffers = KeyBuffers(
-            *(b.allocate_operand_buffer(name, e, vectors * blocks) for e, name in enumerate(("keys", "values")))
-        )
-        rows = context.statistics(max_of(tokens) * max(op.heads for op in operations))
-        causal = context.constant(causal_mask) if any(op.causal for op in operations) else None
+        b = context.builder
+        for op in operations:
+            op.tokens, op.vectors = op.output.tokens, op.output.vectors
+        size = max(op.vectors * op.blocks for op in operations)
+        buffers = KeyBuffers(*(b.allocate_operand_buffer(name, e, size) for e, name in enumerate(("keys", "values"))))
+        rows = context.statistics(max(op.most * op.heads for op in operations))
+        causal = {
+            most: context.constant(lambda b, most=most: causal_mask(b, most))
+            for most in dict.fromkeys(op.most for op in operations if op.causal)
+        }
         for op in operations:
             if op.output.features % (op.heads * LANES):
                 rule = f"heads of a multiple of {LANES} features"
                 size = f"{op.output.features / op.heads:g}"
                 raise ProgramError(f"{op.name} has heads of {size} features: the card takes {rule}")
-            op.tokens, op.vectors = op.output.tokens, op.output.vectors
-            op.buffers, op.rows, op.addend, op.addend_heads = buffers, rows, causal if op.causal else None, 0
+            op.buffers, op.rows, op.addend_heads = buffers, rows, 0
+            op.addend = causal[op.most] if op.causal else None
             if op.mask:
                 block = context.layout.place(op.mask)
                 op.addend, op.addend_heads = block.where(), block.vectors > op.most * op.blocks
@@ -158,9 +161,11 @@ class Attention(Operation):
         Yield the first vector of the heads' scores, and arguments of `Builder.vector`: the outer loop counts vectors of
         a row, the inner ones count rows.
         """
-        vectors = Register(ROWS - 1, 4, 1, self.blocks)
+        vectors, tokens = self.blocks, self.tokens
+        if isinstance(tokens, Register):
+            vectors = Register(tokens.offset + ROWS - 1, 4, 1, self.blocks)
         for first, heads in even_parts(self.heads, self.most, M.ROW_ACCUMULATORS):
-            loops = [Level("w", vectors), Level("h", heads), padded("t", self.tokens, heads)]
+            loops = [Level("w", vectors), Level("h", heads), padded("t", tokens, heads)]
             rows = {"loops": loops, "accumulator_loop": "w", "rows": self.rows + first * self.most}
             yield first * self._scores["h"], rows
 
@@ -227,9 +232,9 @@ def _is_loaded_by_maker(context: Context, matrix: Matrix) -> bool:
 MASKED = -1e9  # added to a score, it makes the exponential negligible
 
 
-def causal_mask(b: Builder, tokens: Bound) -> At:
+def causal_mask(b: Builder, most: int) -> At:
     """Emit the causal mask, which is added to scores: 0 up to the query's token, MASKED after it; return its place."""
-    most, blocks = max_of(tokens), -(-max_of(tokens) // ROWS)
+    blocks = -(-most // ROWS)
     mask = b.allocate("causal mask", most * blocks, is_persistent=True)
     all_of, hidden = b.allocate("all masked", 1, is_persistent=True), b.functions.number(constant(MASKED))
     shown, one = b.functions.number(constant(-MASKED)), [Level("one", 1)]
