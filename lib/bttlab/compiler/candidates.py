@@ -213,13 +213,16 @@ class Candidates:
             vectors = Arrangement(ns, stream.lanes).vectors(sizes)
             runs = elements(sizes, ms[: -scalars.lanes]) * -(-vectors // M.ACCUMULATORS)
             most = LANES if len(scalars.packed) > 1 else MAX_RANK
-            strides = {"scalars": scalars.strides(self.sizes), "stream": stream.strides(self.sizes)}
-            loops = fused(loops_of(self.sizes, strides, summed_indices(scalars, stream)))
-            if elements(sizes, scalars.packed) <= most and runs <= MAX_PASSES and len(loops) < LEVELS:
+            if elements(sizes, scalars.packed) <= most and runs <= MAX_PASSES and self._is_summed(k, scalars, stream):
                 rows = elements(sizes, scalars.packed)
                 steps = accumulate_steps(sizes, k, runs, min(vectors, M.ACCUMULATORS), rows)
                 to = Arrangement((*ms, *ns), stream.lanes)
                 yield Candidate(ACCUMULATE, steps, cost_a + cost_b, (a.name, scalars), (b.name, stream), ms, to)
+
+    def _is_summed(self, k: frozenset[str], scalars: Arrangement, stream: Arrangement) -> bool:
+        """Return True if the loops of a sum leave one of an instruction's loops for the vectors of the result."""
+        strides = {"scalars": scalars.strides(self.sizes), "stream": stream.strides(self.sizes)}
+        return len(k) < LEVELS or len(fused(loops_of(self.sizes, strides, summed_indices(scalars, stream)))) < LEVELS
 
     def _direct_operands(self, tensor: Tensor, arrangement: Arrangement) -> Iterator[tuple]:
         """Yield operands A and B of a product of cores, their common index, and a view of `arrangement`.
