@@ -217,6 +217,11 @@ REFUSED = {
         "does not use more.weight: remove",
     ),
     "changed in place": (lambda n, x, t: n.q(x).index_fill_(1, torch.tensor([0]), 0.0), None, "index_fill is no"),
+    "a parameter as the input of a layer": (
+        lambda n, x, t: n.q(x) + n.q(n.table.weight[:1]),
+        None,
+        r"^q: linear: a computed parameter, from .* use a row in front of the tokens .*cat\(\[row, x\], 1\)",
+    ),
     "a row behind the tokens": (
         lambda n, x, t: n.q(torch.cat([x, n.table.weight[:1].expand(len(x), 1, -1)], 1)),
         None,

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NEAR = {
-    "conv1d": "attention",
+    "conv1d": "nn.Linear for each token, attention between tokens",
     "gt": "F.relu or F.leaky_relu",
     **dict.fromkeys(("rsqrt", "var_mean", "normalize"), "nn.LayerNorm or nn.RMSNorm for a norm"),
     "max": "x.mean(1), or x[:, 0]",

@@ -164,7 +164,10 @@ class Recorder(TorchFunctionMode):
     def _by_rule(self, call: Call) -> Value:
         if call.name != "embedding" and all(isinstance(value, Weights) for value in self._found(call)):
             names = sorted({value.name for value in self._found(call)})
-            raise Refusal(f"{call.name}: a computed parameter, from {', '.join(names[:2])},", "the parameter as it is")
+            near = "the parameter as it is"
+            if call.name == "linear":
+                near = "a row in front of the tokens for a parameter that is a layer's input, torch.cat([row, x], 1)"
+            raise Refusal(f"{call.name}: a computed parameter, from {', '.join(names[:2])},", near)
         for tensor in tensors_in((call.args, tuple(call.kwargs.values()))):
             value = self.value(tensor)
             if isinstance(value, Weighted) and call.name not in LAZY:
