@@ -156,7 +156,7 @@ def check_gradients(fast, model, lengths, tolerance, shapes=None, flow="bidirect
         assert found.keys() == wanted.keys()
         sizes = {name: np.abs(gradient).max() for name, gradient in wanted.items()}
         for name, gradient in wanted.items():
-            size = max(sizes[name.replace("key.bias", "query.bias")], least * max(sizes.values()))
+            size = max(sizes[name.replace("key.bias", "query.bias")], least * max(sizes.values()), 1e-12)
             error = np.abs(found[name] - gradient).max() / size
             assert error < tolerance, f"{length} tokens: {name} differs by {error:.1e} of its largest"
     return program
