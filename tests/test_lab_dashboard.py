@@ -201,19 +201,21 @@ def test_only_buttons_that_do_something_can_be_pressed(board_of):
 
 
 def test_a_stopped_run_continues_to_its_end(board_of):
-    board = board_of(PretendTrainer(seconds=1e-3), samples=600)
+    trainer = PretendTrainer(seconds=1e-3)
+    board = board_of(trainer, samples=20_000)
     board.start()
     (run,) = board.runs
     assert until(lambda: run.count > 50)
     board.stop()
     board.wait()
     stopped = run.count
-    assert run.state == "stopped" and stopped < 600
+    assert run.state == "stopped" and stopped < 20_000
     board._rate.value = 1e-3
+    trainer.seconds = 1e-5
     board.resume()
     board.wait()
-    assert (run.state, run.count, len(board.runs)) == ("finished", 600, 1)
-    np.testing.assert_array_equal(run.losses, (1.0 / np.arange(1, 601)).astype(np.float32))
+    assert (run.state, run.count, len(board.runs)) == ("finished", 20_000, 1)
+    np.testing.assert_array_equal(run.losses, (1.0 / np.arange(1, 20_001)).astype(np.float32))
     assert run.marks == [(stopped, "stop"), (stopped, "rate")] and run.rates[-1] == (stopped, 1e-3)
 
 
