@@ -375,7 +375,7 @@ def modules(draw) -> Idioms:
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(net=modules())
 def test_random_modules_are_refused_or_right(fast, net):
-    """`--hypothesis-show-statistics` counts both."""
+    """`--hypothesis-show-statistics` counts both; many examples need `--timeout 0`."""
     kind = "with rows in front" if net.front else "of the tokens alone"
     try:
         model = trace(prune(net), LENGTH)

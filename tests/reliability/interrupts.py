@@ -1,5 +1,6 @@
 """Training interrupted at random moments as users do it, from a shell and from a notebook; then resumed."""
 
+import contextlib
 import os
 import queue
 import random
@@ -60,7 +61,8 @@ def _stop_process(way: str, arguments: list[str], folder: Path, delay: float) ->
     wait_for(process, CheckpointStore(folder).latest.exists)
     time.sleep(delay)
     begin = time.time()
-    os.kill(process.pid, signal.Signals[way])
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        os.kill(process.pid, signal.Signals[way])
     process.output()
     if _is_complete(folder):
         return None
