@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from bttlab.card.processor import sample_records
-from bttlab.compiler.access import accesses
+from bttlab.compiler.access import accesses, adds_up
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.hazards import (
-    SUMMING,
     Hazard,
     check_program,
     find_hazards,
@@ -20,7 +19,7 @@ from bttlab.compiler.hazards import (
     token_id_sets,
     unchecked_gradients,
 )
-from bttlab.compiler.instruction import ACCUMULATE, ENGINE_1, REDUCE, UNITS, VECTOR, Instruction, Level, at, value_of
+from bttlab.compiler.instruction import ENGINE_1, REDUCE, UNITS, VECTOR, Instruction, Level, at, value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.ops.embedding import F1
 from bttlab.compiler.program import Program, compile_program
@@ -240,12 +239,10 @@ def test_sums_without_their_idle_steps_are_always_caught(small):
     """Without idle steps a sum is added to again after fewer than SUM_DISTANCE steps."""
     length, tried = 3, 0
     for n, instruction in enumerate(small.sample):
-        sums = instruction.unit <= ENGINE_1 and instruction.operation in (ACCUMULATE, REDUCE)
-        sums |= instruction.unit == VECTOR and instruction.operation in SUMMING
         idle = [
             loop for loop in instruction.loops if value_of(loop.bound, length) > value_of(loop.active_bound, length) > 0
         ]
-        if not (sums and idle and instruction.accumulator_loop) or tried == 8:
+        if not (adds_up(instruction) and idle and instruction.accumulator_loop) or tried == 8:
             continue
         tight = replace(
             instruction,

@@ -4,13 +4,13 @@ This is the only place that says which steps of a unit read and write what. Wait
 from comparing the loops of two accesses (`dependencies`); the check of hazards enumerates the same steps (`hazards`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from bttlab.compiler.instruction import (
-    DRAIN_0,
+    ACCUMULATE,
     ENGINE_1,
     EXPAND,
     REDUCE,
@@ -43,6 +43,7 @@ STATISTICS_WRITTEN = {
     M.EXPONENT: (1,),
     M.DOT: (2,),
 }
+ROW_SUMS = (*STATISTICS_WRITTEN, M.COLUMNS)  # operations of the vector unit that add to its accumulators
 
 
 class Steps(NamedTuple):
@@ -137,16 +138,16 @@ def accesses(instruction: Instruction, wanted: Callable[[str], bool] = lambda me
 
 
 def sum_accesses(instruction: Instruction) -> Iterator[Access]:
-    unit, operation, loops = instruction.unit, instruction.operation, instruction.loops
-    if unit > DRAIN_0 + 1 or (unit <= ENGINE_1 and operation == EXPAND):
+    if not uses_sums(instruction):
         return
-    adding, strides = tuple(Steps(0, loop.active_bound, loop.bound) for loop in loops), ()
-    if unit >= DRAIN_0:
+    loops, strides = instruction.loops, ()
+    adding = tuple(Steps(0, loop.active_bound, loop.bound) for loop in loops)
+    if instruction.is_drain:
         strides = tuple(instruction.operands[0].strides.get(loop.name, 0) for loop in loops)
-    elif operation == REDUCE:  # the last step of the depth is the fold
+    elif instruction.operation == REDUCE:  # the last step of the depth is the fold
         adding = _at_depth(adding, instruction, lambda s: s._replace(end=s.bound - 1))
-    memory = f"sums {unit % M.ENGINES} {int(bool(instruction.flags & M.PONG))}"
-    yield Access(memory, 0, adding, strides, unit <= ENGINE_1, rows=1)
+    memory = f"sums {instruction.engine} {int(bool(instruction.flags & M.PONG))}"
+    yield Access(memory, 0, adding, strides, not instruction.is_drain, rows=1)
 
 
 def _at_depth(steps: tuple[Steps, ...], instruction: Instruction, change: Callable[[Steps], Steps]) -> tuple:
@@ -160,6 +161,25 @@ def is_sum(memory: str) -> bool:
     return memory.startswith("sums")
 
 
-def has_sums(instruction: Instruction) -> bool:
-    """Return True if an engine's instruction adds to sums, and drains read them."""
-    return instruction.unit <= ENGINE_1 and instruction.operation != EXPAND
+def uses_sums(instruction: Instruction) -> bool:
+    """Return True if an instruction adds to the sums of an engine or drains them."""
+    return instruction.is_drain or (instruction.unit <= ENGINE_1 and instruction.operation != EXPAND)
+
+
+def adds_up(instruction: Instruction) -> bool:
+    """Return True if an instruction adds to accumulators."""
+    is_row_sum = instruction.unit == VECTOR and instruction.operation in ROW_SUMS
+    return is_row_sum or (uses_sums(instruction) and not instruction.is_drain)
+
+
+def drains_of(instructions: Sequence[Instruction]) -> dict[int, list[int]]:
+    """Return the numbers of the drains after each ACCUMULATE, by its number."""
+    drains: dict[int, list[int]] = {}
+    filled: dict[int, int] = {}  # last ACCUMULATE of each engine
+    for i, instruction in enumerate(instructions):
+        if instruction.is_drain:
+            drains[filled[instruction.engine]].append(i)
+        elif instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
+            filled[instruction.engine] = i
+            drains[i] = []
+    return drains

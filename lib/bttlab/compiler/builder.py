@@ -146,11 +146,10 @@ class Builder:
         given = {number: operand for number, operand in operands.items() if operand is not None}
         instruction = Instruction(unit, operation, tuple(loops), given, label, **fields)
         used = instruction.most_accumulators if instruction.depth and instruction.accumulator_loop else 0
-        count = M.ACCUMULATORS if unit <= ENGINE_1 else M.ROW_ACCUMULATORS
-        if used > count:
+        if used > instruction.accumulator_count:
             owner = f"engine {unit}" if unit <= ENGINE_1 else "the vector unit"
             raise DoesNotFit(
-                f"{' / '.join(label)} needs {used} accumulators, {owner} has {count}",
+                f"{' / '.join(label)} needs {used} accumulators, {owner} has {instruction.accumulator_count}",
                 "a smaller hidden size or a shorter sequence",
             )
         for _, text in instruction.unreached():

@@ -10,10 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from bttlab.compiler.access import Access, accesses, has_sums, is_sum, sum_accesses
+from bttlab.compiler.access import Access, accesses, drains_of, is_sum, sum_accesses, uses_sums
 from bttlab.compiler.instruction import (
-    ACCUMULATE,
-    DRAIN_0,
     ENGINE_1,
     EXPAND,
     SHUFFLE,
@@ -42,12 +40,9 @@ def data_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]
     """
     accessed = (accesses(i, lambda memory: not is_sum(memory)) for i in instructions)
     waits = _conflicts(instructions, range(len(instructions)), accessed, offset_span)
-    filled: dict[int, int] = {}  # last ACCUMULATE of each engine
-    for i, instruction in enumerate(instructions):
-        if instruction.unit in (DRAIN_0, DRAIN_0 + 1):
-            waits[i][filled[instruction.unit - DRAIN_0]] = DRAIN
-        elif instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
-            filled[instruction.unit] = i
+    for accumulation, drains in drains_of(instructions).items():
+        for drain in drains:
+            waits[drain][accumulation] = DRAIN
     return waits
 
 
@@ -160,7 +155,7 @@ def set_waits(
     """
     order = range(len(instructions)) if order is None else order
     if known:
-        summing = [i for i in order if has_sums(instructions[i]) or instructions[i].unit in (DRAIN_0, DRAIN_0 + 1)]
+        summing = [i for i in order if uses_sums(instructions[i])]
         accessed = (sum_accesses(instructions[i]) for i in summing)
         waits = _conflicts(instructions, summing, accessed, offset_span, known)
     else:

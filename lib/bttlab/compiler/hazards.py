@@ -15,23 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bttlab.compiler.access import accesses, has_sums
+from bttlab.compiler.access import accesses, adds_up, is_sum
 from bttlab.compiler.buffers import GRADIENT_OF
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import (
-    DRAIN_0,
-    ENGINE_1,
-    SHUFFLE,
-    UPDATE,
-    VECTOR,
-    Instruction,
-    value_of,
-)
+from bttlab.compiler.instruction import SHUFFLE, UPDATE, Instruction, value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram
 from bttlab.compiler.timing import time_program
-
-SUMMING = (M.SUM, M.VARIANCE, M.NORM_SUMS, M.COLUMNS, M.MAXIMUM, M.EXPONENT, M.DOT)
 
 
 class Hazard(NamedTuple):
@@ -82,10 +72,13 @@ def find_hazards(
         if timing.end[i] == timing.begin[i]:
             continue
         indices = instruction.grid(tokens)
-        step = np.arange(len(indices[0]))
+        active = instruction.active(indices, tokens)
+        step = np.arange(len(active))
         cycle = timing.begin[i] + step
         for access in accesses(instruction):
             memory, acts = access.memory, access.acts(indices, tokens)
+            if is_sum(memory):  # a fold reads them, too
+                ports[memory, False].append((cycle[active], np.full(int(active.sum()), i)))
             if not acts.any():
                 continue
             key = access.addresses(instruction, indices, tokens, token_offsets)[acts]
@@ -103,13 +96,7 @@ def find_hazards(
                 repeats = min(max(value_of(instruction.count, tokens), 0), M.ROWS)
                 key = (key[:, None] * M.ROWS + np.arange(repeats)).reshape(-1)
             vectors[memory].add(key, np.repeat(cycle[acts], repeats), i, np.repeat(step[acts], repeats), access.writes)
-        if has_sums(instruction) or instruction.unit in (DRAIN_0, DRAIN_0 + 1):
-            memory, acts = (
-                f"sums {instruction.unit % M.ENGINES} {int(bool(instruction.flags & M.PONG))}",
-                _active(instruction, indices, tokens),
-            )
-            ports[memory, False].append((cycle[acts], np.full(int(acts.sum()), i)))
-        hazards += _instruction_hazards(i, instruction, indices, tokens)
+        hazards += _instruction_hazards(i, instruction, indices, active, tokens)
     for (memory, writes), uses in ports.items():
         hazards += _port_hazards(memory, writes, uses)[:most]
     for memory, events in vectors.items():
@@ -202,12 +189,6 @@ def check_program(
     return texts
 
 
-def _active(instruction: Instruction, indices: list[np.ndarray], tokens: int) -> np.ndarray:
-    """Return which steps are not idle."""
-    bounds = [value_of(loop.active_bound, tokens) for loop in instruction.loops]
-    return np.all([index < bound for index, bound in zip(indices, bounds, strict=True)], axis=0)
-
-
 def _range_hazards(number: int, memory: str, addresses: np.ndarray) -> list[Hazard]:
     depth = M.OPERAND_BUFFER_DEPTH if memory.startswith("buffer") else M.banks[int(memory.split()[1])].depth
     if addresses.max() < depth:
@@ -216,7 +197,9 @@ def _range_hazards(number: int, memory: str, addresses: np.ndarray) -> list[Haza
     return [Hazard("range", memory, 0, (number,), text)]
 
 
-def _instruction_hazards(i: int, instruction: Instruction, indices: list[np.ndarray], tokens: int) -> list[Hazard]:
+def _instruction_hazards(
+    i: int, instruction: Instruction, indices: list[np.ndarray], active: np.ndarray, tokens: int
+) -> list[Hazard]:
     """Return the hazards within an instruction: sums updated again too soon, and shuffle blocks with too few steps."""
     if instruction.unit == SHUFFLE:
         *outer, inner = instruction.loops[1:]
@@ -227,14 +210,12 @@ def _instruction_hazards(i: int, instruction: Instruction, indices: list[np.ndar
             text = f"instruction {i}: blocks have {block} steps for {vectors_in} vectors in and {vectors_out} out"
             return [Hazard("shuffle", "shuffle", 0, (i,), text)]
         return []
-    if not has_sums(instruction) and not (instruction.unit == VECTOR and instruction.operation in SUMMING):
+    if not adds_up(instruction):
         return []
-    active = _active(instruction, indices, tokens)
     step = np.flatnonzero(active)
     accumulator = instruction.accumulators(indices, tokens)[active]
-    count = M.ACCUMULATORS if instruction.unit <= ENGINE_1 else M.ROW_ACCUMULATORS
-    if len(accumulator) and accumulator.max() >= count:
-        text = f"instruction {i} uses {accumulator.max() + 1} accumulators; there are {count}"
+    if len(accumulator) and accumulator.max() >= instruction.accumulator_count:
+        text = f"instruction {i} uses {accumulator.max() + 1} accumulators; there are {instruction.accumulator_count}"
         return [Hazard("range", "sums", 0, (i,), text)]
     order = np.lexsort((step, accumulator))
     same = np.diff(accumulator[order]) == 0

@@ -13,6 +13,9 @@ LEVELS, OPERANDS, UNITS = M.LEVELS, M.OPERANDS, M.UNITS
 ENGINE_0, ENGINE_1, DRAIN_0, DRAIN_1, VECTOR, SHUFFLE, UPDATE = range(UNITS)
 UNIT_NAMES = ("engine 0", "engine 1", "drain 0", "drain 1", "vector", "shuffle", "update")
 EXPAND, ACCUMULATE, REDUCE = range(3)
+# Numbers of the operands in banks and operand buffers that the steps of each unit read, and those that they write.
+READ = ((0, 1, 2, 3), (0, 1, 2, 3), (), (), (0, 1, 2), (1,), (0, 1, 2, 3))
+WRITTEN = ((4, 5), (4, 5), (4,), (4,), (3, 4), (4, 5), (0, 1, 2, 3))
 
 
 class Register(NamedTuple):
@@ -169,23 +172,14 @@ class Instruction:
             inner *= value_of(loop.bound, tokens)
         return np.arange(len(indices[0])) % max(inner, 1)
 
-    # Operands that a step of each unit accesses.
-    def reads(self) -> Iterator[int]:
-        """Yield the numbers of operands that are read from banks and operand buffers."""
-        numbers = {VECTOR: (0, 1, 2), SHUFFLE: (1,), UPDATE: (0, 1, 2, 3)}
-        for number in (0, 1, 2, 3) if self.unit <= ENGINE_1 else numbers.get(self.unit, ()):
-            if number in self.operands:
-                yield number
+    def reads(self) -> list[int]:
+        """Return the numbers of operands that are read from banks and operand buffers."""
+        return [number for number in READ[self.unit] if number in self.operands]
 
-    def writes(self) -> Iterator[int]:
-        """Yield the numbers of operands that are written to banks and operand buffers."""
-        if self.unit == UPDATE:
-            numbers: tuple[int, ...] = (0, 1, 2, 3) if self.flags & M.CLEAR else (0, 2, 3)
-        else:
-            numbers = {VECTOR: (3, 4), SHUFFLE: (4, 5), DRAIN_0: (4,), DRAIN_1: (4,)}.get(self.unit, (4, 5))
-        for number in numbers:
-            if number in self.operands:
-                yield number
+    def writes(self) -> list[int]:
+        """Return the numbers of operands that are written to banks and operand buffers."""
+        kept = 1 if self.unit == UPDATE and not self.flags & M.CLEAR else None  # the gradient, if it is not cleared
+        return [number for number in WRITTEN[self.unit] if number in self.operands and number != kept]
 
     def accessed(self) -> Iterator[tuple[int, bool]]:
         """Yield the number of each operand that is accessed, and whether it is written: reads, then writes."""
@@ -193,6 +187,25 @@ class Instruction:
             yield number, False
         for number in self.writes():
             yield number, True
+
+    @property
+    def engine(self) -> int:
+        """Number of the engine, if it is an engine's instruction or a drain's."""
+        return self.unit % M.ENGINES
+
+    @property
+    def is_drain(self) -> bool:
+        return self.unit in (DRAIN_0, DRAIN_1)
+
+    @property
+    def accumulator_count(self) -> int:
+        """Number of accumulators that its unit has."""
+        return M.ACCUMULATORS if self.unit <= ENGINE_1 else M.ROW_ACCUMULATORS
+
+    def active(self, indices: list[np.ndarray], tokens: int) -> np.ndarray:
+        """Return which steps are not idle, from the index of each loop at each step."""
+        bounds = [value_of(loop.active_bound, tokens) for loop in self.loops]
+        return np.all([index < bound for index, bound in zip(indices, bounds, strict=True)], axis=0)
 
     @property
     def most_accumulators(self) -> int:

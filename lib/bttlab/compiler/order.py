@@ -12,8 +12,9 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from bttlab.compiler.access import drains_of, uses_sums
 from bttlab.compiler.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
-from bttlab.compiler.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, UNITS, Instruction
+from bttlab.compiler.instruction import ENGINE_1, UNITS, Instruction
 from bttlab.compiler.machine import M
 from bttlab.compiler.timing import time_program
 
@@ -76,14 +77,7 @@ class _Schedule:
             (instruction.unit, *(shared[port] for port in of_instruction if port in shared))
             for instruction, of_instruction in zip(instructions, ports, strict=True)
         ]
-        self.drains: dict[int, list[int]] = {}  # of an accumulation
-        filled: dict[int, int] = {}
-        for i, instruction in enumerate(instructions):
-            if instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
-                filled[instruction.unit] = i
-                self.drains[i] = []
-            elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
-                self.drains[filled[instruction.unit - DRAIN_0]].append(i)
+        self.drains = drains_of(instructions)
         self._drained = {drain for drains in self.drains.values() for drain in drains}
         # For each instruction: those that wait for it, and the least number of cycles from its end to their begin.
         self.followers: list[list[tuple[int, int]]] = [[] for _ in instructions]
@@ -126,7 +120,7 @@ class _Schedule:
         while True:
             start = self.free(i, start)
             end = start + self.steps[i]
-            if self.instructions[i].unit > ENGINE_1 or self.instructions[i].operation == EXPAND:
+            if not uses_sums(self.instructions[i]):
                 break
             drains: list[tuple[int, int]] = []
             for drain in self.drains.get(i, ()):

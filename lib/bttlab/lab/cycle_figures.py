@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from bttlab.card.layer import layer_program
-from bttlab.compiler.instruction import DRAIN_0, ENGINE_1, SHUFFLE, UNIT_NAMES, Instruction
+from bttlab.compiler.instruction import ENGINE_1, SHUFFLE, UNIT_NAMES, Instruction
 from bttlab.compiler.layer import LayerProgram
 from bttlab.compiler.profile import intervals_of
 from bttlab.compiler.timing import time_program
@@ -27,7 +27,7 @@ def kind_of(program: LayerProgram, instruction: Instruction) -> str:
     """Return what an instruction of a layer's program does, one of `KINDS`."""
     if instruction.unit <= ENGINE_1:
         return KINDS[0] if program.has_tokens(instruction) else KINDS[1]
-    return KINDS[2] if instruction.unit in (DRAIN_0, DRAIN_0 + 1, SHUFFLE) else KINDS[3]
+    return KINDS[2] if instruction.is_drain or instruction.unit == SHUFFLE else KINDS[3]
 
 
 def draw_schedule(programs: Mapping[str, LayerProgram]) -> Picture:
