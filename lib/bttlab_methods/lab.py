@@ -85,16 +85,8 @@ def method_target(
 ) -> Target:
     """Return a dashboard's target that trains with methods, on CUDA where there is one.
 
-    Raises MethodError if the methods are unknown, do not combine, or do not run here.
-
-    Parameters
-    ----------
-    methods : str
-        As `bttlab_methods.parse` takes it.
-    workload : Workload
-        Of the dense model.
-    on_result : callable, optional
-        Gets a `Result`, from the run's thread.
+    The methods are as `bttlab_methods.parse` takes them, the workload is the dense model's; `on_result` is called in
+    the run's thread. Raises MethodError if the methods are unknown, do not combine, or do not run here.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     check_combination(parse(methods), device)
@@ -107,15 +99,7 @@ def method_target(
 
 
 class MethodsLab:
-    """Tick boxes of all methods, and a dashboard that trains with them.
-
-    Parameters
-    ----------
-    workload : Workload
-        Of the dense model.
-    samples : int
-        Budget of a run, to begin with.
-    """
+    """Tick boxes of all methods, and a dashboard that trains the dense model of a workload with them."""
 
     def __init__(self, workload: Workload, samples: int = 1000):
         self._workload = workload

@@ -66,16 +66,9 @@ def run_methods(
 ) -> Result:
     """Train with a combination of methods, measure its time, energy and memory, and score it.
 
-    Raises MethodError if the methods do not combine, one does not run here, or a loss is not finite.
-
-    Parameters
-    ----------
-    methods : sequence of Method
-        From `bttlab_methods.parse`; none for dense training with AdamW.
-    on_batch, stop
-        As for `Training.run`.
-    on_training : callable, optional
-        Gets the run before its first step.
+    Without methods it is dense training with AdamW. `on_batch` and `stop` are as for `Training.run`; `on_training` gets
+    the run before its first step. Raises MethodError if the methods do not combine, one does not run here, or a loss is
+    not finite.
     """
     processes = max([one.processes for one in methods], default=1)
     if processes > 1 and not distributed.is_initialized():

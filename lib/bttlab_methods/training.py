@@ -77,36 +77,18 @@ class Training:
     """One run: a model, an optimizer, and the methods that change them.
 
     Raises MethodError if the methods do not combine, or one does not run here.
-
-    Attributes
-    ----------
-    setting : Setting
-        As the methods have changed it.
-    model : torch.nn.Module
-        Takes tokens of shape (n, T), as `bttlab.model.Transformer`.
-    samples : Samples
-        The whole training split.
-    random : numpy.random.Generator
-        For whatever a method draws.
-    count, steps : int
-        Samples trained on and updates done so far.
-    seconds_spent : float
-        On steps and on choosing their samples, by `clock`.
-    extra : dict
-        Where methods keep what they remember, under their names.
-    aside : callable
-        Returns a context for what is done between two steps and is no part of the training: its energy is not counted.
     """
 
     def __init__(self, setting: Setting, methods: Sequence = ()):
         self.methods = tuple(methods)
         self.setting = changed(setting, methods)
-        self.extra: dict[str, Any] = {}
+        self.extra: dict[str, Any] = {}  # what methods remember, under their names
+        # a context for what is done between two steps and is no part of the training: its energy is not counted
         self.aside: Callable[[], AbstractContextManager] = nullcontext
-        self.count = self.steps = 0
-        self.seconds_spent = 0.0
+        self.count = self.steps = 0  # samples trained on, and updates
+        self.seconds_spent = 0.0  # on steps and on choosing their samples, by `clock`
         self.clock = GPU_CLOCK if torch.device(setting.device).type == "cuda" else CPU_CLOCK
-        self.random = np.random.Generator(np.random.PCG64([setting.seed, 1]))
+        self.random = np.random.Generator(np.random.PCG64([setting.seed, 1]))  # for whatever a method draws
         torch.manual_seed(setting.seed)
         corpus, config = self.setting.corpus, self.setting.config
         self.vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
@@ -139,13 +121,8 @@ class Training:
     def run(self, on_batch: OnBatch | None = None, stop: Event | None = None) -> None:
         """Train until the budget is used, or `stop` is set.
 
-        Raises MethodError if a loss is not finite.
-
-        Parameters
-        ----------
-        on_batch : callable, optional
-            Gets the losses of each batch, float32 of shape (n,), before its update.
-        stop : threading.Event, optional
+        `on_batch` gets the losses of each batch, float32 of shape (n,), before its update. Raises MethodError if a loss
+        is not finite.
         """
 
         def trained(batch: Batch, losses: np.ndarray, seconds: float) -> None:

@@ -15,28 +15,11 @@ LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 class Task:
     """Training by SGD, a sample or a batch per step, with everything that a step needs on the device before the first.
 
-    Parameters
-    ----------
-    flow : {"bidirectional", "right_to_left"}
-        Order of contraction in the TT layers; nothing in a dense model.
-    samples : bttlab.data.Samples
-        `batch` for each step, in order; those of a step have one length.
-    seed : int
-        Of the initial parameters; a module has its own.
-
-    Attributes
-    ----------
-    lengths : list of int
-        Real tokens of each step's samples.
-    losses : float32 Tensor, shape (steps,), on the device
-        What each step has written: reading one waits for the device, so they are read in chunks.
-
-    Notes
-    -----
-    Gradients come from `torch.autograd.grad`: at batch 1 it saves filling and adding to one array a parameter. A step
-    is a row of `rows`, so that an eager step takes views, which cost the device nothing, and a captured step finds its
-    samples by the `cursor`, which lies on the device and moves on by itself: a step is then one launch, with no copy
-    from the host.
+    There are `batch` samples for each step, in order, of one length; a module has its own initial parameters, whatever
+    the seed. Gradients come from `torch.autograd.grad`: at batch 1 it saves filling and adding to one array a
+    parameter. A step is a row of `rows`, so that an eager step takes views, which cost the device nothing, and a
+    captured step finds its samples by the `cursor`, which lies on the device and moves on by itself: a step is then one
+    launch, with no copy from the host.
     """
 
     def __init__(
@@ -52,13 +35,14 @@ class Task:
         samples.validate(config)
         self.device = torch.device(device)
         self.learning_rate = learning_rate
-        self.lengths: list[int] = samples.lengths[::batch].tolist()
+        self.lengths: list[int] = samples.lengths[::batch].tolist()  # real tokens of each step's samples
         self.model = network_of(config, flow, seed).to(self.device)
         self.parameters = list(self.model.parameters())
         columns = (samples.tokens, samples.intents[:, None], samples.slots)
         rows = np.concatenate(columns, axis=1).astype(np.int64)
         steps = rows if batch == 1 else rows.reshape(-1, batch, rows.shape[1])
         self.rows = torch.from_numpy(steps).to(self.device)
+        # shape (steps,); what each step has written: reading one waits for the device, so they are read in chunks
         self.losses = torch.zeros(len(self.lengths), device=self.device)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._width = samples.tokens.shape[1]

@@ -160,18 +160,10 @@ def estimate(
 ) -> Estimate:
     """Estimate cycles, memory, resources, power and energy of training a model.
 
-    Raises ProgramError if the machine cannot run the model; the message names the bank; EstimateError if a length or
-    the clock is invalid.
-
-    Parameters
-    ----------
-    lengths : iterable of int, or mapping of int to int
-        Number of real tokens of each sample of an epoch, [CLS] included; or the number of samples of each length.
-    optimizer : {"sgd", "momentum", "adamw"}
-    flow : str or tuple of int
-        As for `bttlab.compiler.program.compile_program`.
-    batch_size : int
-        Samples of an update.
+    `lengths` are the numbers of real tokens of each sample of an epoch, [CLS] included, or the number of samples of
+    each length; `batch_size` are the samples of an update, and `flow` is as for
+    `bttlab.compiler.program.compile_program`. Raises ProgramError if the machine cannot run the model; the message
+    names the bank; EstimateError if a length or the clock is invalid.
     """
     histogram = dict(lengths) if isinstance(lengths, Mapping) else dict(Counter(map(int, lengths)))
     for tokens, count in histogram.items():

@@ -128,16 +128,9 @@ def typical_sample(corpus: Corpus, config: ModelConfig | ModuleConfig) -> Sample
 
 
 def model_step(gpu: Gpu, format: str, mode: str, config: ModelConfig | ModuleConfig, sample: Samples) -> Modelled:
-    """Model a training step.
+    """Model a training step on one sample, whose length counts.
 
-    Parameters
-    ----------
-    format : {"dense", "tt", "btt", "module"}
-    mode : {"eager", "graphs"}
-    config : ModelConfig or bttlab.compiler.module.ModuleModel
-        Its own format plays no part.
-    sample : Samples
-        One, whose length counts.
+    The format is "dense", "tt", "btt" or "module", and that of `config` plays no part; the mode is "eager" or "graphs".
     """
     kernels, tensor_bytes = known_kernels(format, config, sample)
     seconds, watts = _time_and_power(kernels, gpu, mode)

@@ -101,14 +101,7 @@ def draw_parts(axes: Axes, row: int, parts: Iterable[tuple[str, float, str]], he
 
 
 def draw_band(axes: Axes, x: np.ndarray, band: np.ndarray, colour: str, label: str = "", **look) -> None:
-    """Draw a line in the pale area of its band.
-
-    Parameters
-    ----------
-    x : ndarray, shape (n,)
-    band : ndarray, shape (3, n)
-        Low, middle and high.
-    """
+    """Draw a line over `x`, shape (n,), in the pale area of its band, shape (3, n): low, middle and high."""
     low, middle, high = band
     axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     (line,) = axes.plot(x, middle, color=colour, label=label, **{"linewidth": 2, **look})

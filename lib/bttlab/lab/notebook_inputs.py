@@ -15,14 +15,9 @@ def budget(full: Budget, quick: Budget) -> Budget:
 
 
 def corpus_here(*names: str) -> Corpus:
-    """Read the first of these corpora that is on this machine, without a download.
+    """Read the first of these corpora that is on this machine, without a download; "airline" is built in.
 
     Raises CorpusError if none is here, or the first one found cannot be read.
-
-    Parameters
-    ----------
-    *names : str
-        In order of preference; "airline" is built in.
     """
     for name in names:
         if name == "airline" or any(place.is_dir() for place in corpus_places(name)):

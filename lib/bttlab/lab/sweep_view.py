@@ -35,12 +35,8 @@ MOST_NAMED = 20  # trials that are all named; of more only those that none beats
 class SweepView:
     """Widget that runs a sweep in the background; display it, then press Start.
 
-    Parameters
-    ----------
-    folder : path, optional
-        By default one of the sweep's name among the user's runs.
-    scheduler, workers
-        As for `bttlab.runs.sweep.open_executor`.
+    By default the folder is one of the sweep's name among the user's runs. `scheduler` and `workers` are as for
+    `bttlab.runs.sweep.open_executor`.
     """
 
     def __init__(
@@ -164,15 +160,7 @@ def _name_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
 
 
 def pareto_front(points: Sequence[tuple[float, float]], maximize: bool) -> list[tuple[float, float]]:
-    """Return the points that no other beats in both, by rising cost.
-
-    Parameters
-    ----------
-    points : sequence of (cost, objective)
-        Less cost is better.
-    maximize : bool
-        Whether more of the objective is.
-    """
+    """Return the points (cost, objective) that no other beats in both, by rising cost; less cost is better."""
     sign = -1 if maximize else 1
     front, least = [], float("inf")
     for cost, objective in sorted(points, key=lambda point: (point[0], sign * point[1])):

@@ -39,13 +39,6 @@ class Stacking(Method):
     """Train with few encoders, then put a copy of them on top, with a new optimizer state, until all are there.
 
     Encoder i of the deeper model starts as encoder i - n of the n that there were; embedding, poolers and heads go on.
-
-    Parameters
-    ----------
-    doublings : int
-        How often the depth doubles.
-    share : float
-        Part of the budget after which all encoders are there; the doublings are spread evenly over it.
     """
 
     name = "stacking"
@@ -54,8 +47,8 @@ class Stacking(Method):
     changes = frozenset({"encoders"})
     excludes = frozenset({"ranks"})  # which are counted for the encoders of the start
 
-    doublings: int = 1
-    share: float = 0.3
+    doublings: int = 1  # how often the depth doubles
+    share: float = 0.3  # part of the budget after which all encoders are there; the doublings are spread evenly over it
 
     def change_setting(self, setting: Setting) -> Setting:
         depth = setting.config.encoders
@@ -84,20 +77,14 @@ class Stacking(Method):
 
 @dataclass(frozen=True)
 class SparseAttention(Method):
-    """Let a token see its neighbours and [CLS] only, and [CLS] all; by a mask, which saves no time by itself.
-
-    Parameters
-    ----------
-    window : int
-        Neighbours on each side.
-    """
+    """Let a token see its neighbours and [CLS] only, and [CLS] all; by a mask, which saves no time by itself."""
 
     name = "sparse-attention"
     family = "hardware view"
     source = "Child et al., arXiv 1904.10509; Beltagy et al., arXiv 2004.05150, section 3.1"
     changes = frozenset({"attention"})
 
-    window: int = 3
+    window: int = 3  # neighbours on each side
 
     def change_model(self, training: Training) -> None:
         for encoder in training.model.encoders:

@@ -15,13 +15,7 @@ from bttlab_methods.training import LEARNING_RATE, Training
 class ProjectedAdamW(KeptAdamW):
     """AdamW, whose moments of matrices with a "rank" in their group are those of the gradient in a subspace.
 
-    Parameters
-    ----------
-    groups : iterable of dict
-    every : int
-        Updates between two choices of the subspace; the moments stay as they are then (GaLore, section 4.1).
-    scale : float
-        Of the projected updates.
+    The moments stay as they are when the subspace is chosen again (GaLore, section 4.1); other parameters are GaLore's.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, every: int, scale: float, **constants):
@@ -61,16 +55,6 @@ class GaLore(Method):
 
     The basis is of the shorter side, and chosen again every few updates. Parameters with less than twice the rank at
     their shorter side are trained by AdamW as it is.
-
-    Parameters
-    ----------
-    rank : int
-        Of the subspace.
-    every : int
-        Updates between two choices of the subspace.
-    scale : float
-        Of the projected updates; the paper's alpha.
-    learning_rate : float
     """
 
     name = "galore"
@@ -80,9 +64,9 @@ class GaLore(Method):
     excludes = frozenset({"tensor", "tensor-int8", "tensor-int4", "ranks"})  # cores are no matrices
     ranges = ("rank in [1, inf)", "every in [1, inf)")
 
-    rank: int = 64
-    every: int = 50
-    scale: float = 4.0
+    rank: int = 64  # of the subspace
+    every: int = 50  # updates between two choices of the subspace
+    scale: float = 4.0  # of the projected updates; the paper's alpha
     learning_rate: float = LEARNING_RATE
 
     def make_optimizer(self, training: Training) -> torch.optim.Optimizer:

@@ -29,11 +29,6 @@ class ReZero(Method):
 
     Each encoder starts as the identity: h = x + s output(attention(x)), y = h + s second(GELU(first(h))). The embedding
     keeps its LayerNorm.
-
-    Parameters
-    ----------
-    speed : float
-        Learning rate of the scalars over that of the weights, where Adam or AdamW updates.
     """
 
     name = "rezero"
@@ -41,7 +36,7 @@ class ReZero(Method):
     source = "Bachlechner et al., arXiv 2003.04887, section on transformers"
     changes = frozenset({"initialisation"})
 
-    speed: float = 30.0
+    speed: float = 30.0  # learning rate of the scalars over that of the weights, where Adam or AdamW updates
 
     def change_model(self, training: Training) -> None:
         for encoder in training.model.encoders:

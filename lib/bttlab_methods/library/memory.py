@@ -58,11 +58,6 @@ class CompressedActivations(Method):
     """Keep activations in 8 bits a value, with a scale for each block, rounded at random.
 
     The rounding is right on average, so that a linear layer's gradient is so too, whatever it does in a single step.
-
-    Parameters
-    ----------
-    block : int
-        Values that share a scale.
     """
 
     name = "compressed-activations"
@@ -70,7 +65,7 @@ class CompressedActivations(Method):
     source = "Chen et al. (ActNN), arXiv 2104.14129, sections 3 and 4; Liu et al. (GACT), arXiv 2206.11357"
     changes = frozenset({"saved activations"})
 
-    block: int = 256
+    block: int = 256  # values that share a scale
 
     def around_forward(self, training: Training) -> AbstractContextManager:
         parameters = {parameter.untyped_storage()._cdata for parameter in training.model.parameters()}
@@ -112,13 +107,6 @@ class EightBitOptimizer(Method):
     """Keep AdamW's moments in 8 bits, in blocks with a scale each and codes denser near zero.
 
     On a CPU, codes are found and read in more time than all the rest of a step of the dense model takes.
-
-    Parameters
-    ----------
-    block : int
-        Values that share a scale.
-    smallest : int
-        Values of a parameter from which on its moments are kept so; below, a scale saves little.
     """
 
     name = "8bit-optimizer"
@@ -126,8 +114,8 @@ class EightBitOptimizer(Method):
     source = "Dettmers et al., arXiv 2110.02861, sections 2.1 and 2.2"
     changes = frozenset({"optimizer"})
 
-    block: int = 256
-    smallest: int = 1024
+    block: int = 256  # values that share a scale
+    smallest: int = 1024  # values of a parameter from which on its moments are kept so; below, a scale saves little
 
     def make_optimizer(self, training: Training) -> torch.optim.Optimizer:
         return AdamW8bit(training.trained, LEARNING_RATE, self.block, self.smallest)

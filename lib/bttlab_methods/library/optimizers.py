@@ -33,12 +33,7 @@ class KeptAdamW(torch.optim.Optimizer):
 
 @dataclass(frozen=True)
 class AdamW(Method):
-    """Update by two moments of the gradient; at its defaults the optimizer of runs that name none.
-
-    Parameters
-    ----------
-    learning_rate, beta1, beta2, weight_decay : float
-    """
+    """Update by two moments of the gradient; at its defaults the optimizer of runs that name none."""
 
     name = "adamw"
     family = "optimizers"
@@ -59,19 +54,14 @@ class AdamW(Method):
 
 @dataclass(frozen=True)
 class Momentum(Method):
-    """Update by a running sum of the gradients: one moment for each parameter instead of Adam's two.
-
-    Parameters
-    ----------
-    learning_rate, momentum, weight_decay : float
-        As for torch.optim.SGD.
-    """
+    """Update by a running sum of the gradients: one moment for each parameter instead of Adam's two."""
 
     name = "momentum"
     family = "optimizers"
     source = "Sutskever et al., ICML 2013, equations 1 and 2"
     changes = frozenset({"optimizer"})
 
+    # learning_rate, momentum, weight_decay: as for torch.optim.SGD
     learning_rate: float = 0.003
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -84,12 +74,7 @@ class Momentum(Method):
 
 @dataclass(frozen=True)
 class Lion(Method):
-    """Update by the sign of an interpolated momentum: one moment for each parameter instead of Adam's two.
-
-    Parameters
-    ----------
-    learning_rate, beta1, beta2, weight_decay : float
-    """
+    """Update by the sign of an interpolated momentum: one moment for each parameter instead of Adam's two."""
 
     name = "lion"
     family = "optimizers"
@@ -112,27 +97,20 @@ class Lion(Method):
 
 @dataclass(frozen=True)
 class LAMB(Method):
-    """Adam in larger batches, each weight's step in proportion to the weight's norm (of at most 10).
-
-    Parameters
-    ----------
-    learning_rate : float
-        Norm of a weight's step over the norm of the weight. Biases and norms take Adam's steps at Adam's own rate.
-    beta1, beta2, weight_decay : float
-    factor : int
-        Of the batch.
-    """
+    """Adam in larger batches, each weight's step in proportion to the weight's norm (of at most 10)."""
 
     name = "lamb"
     family = "large batch"
     source = "You et al., arXiv 1904.00962, algorithm 2"
     changes = frozenset({"optimizer", "batch size"})
 
+    # learning_rate: norm of a weight's step over the norm of the weight. Biases and norms take Adam's steps at Adam's
+    # own rate.
     learning_rate: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.01
-    factor: int = 4
+    factor: int = 4  # of the batch
 
     def change_setting(self, setting: Setting) -> Setting:
         return replace(setting, batch=self.factor * setting.batch)

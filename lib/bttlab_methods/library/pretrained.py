@@ -34,13 +34,6 @@ class FullFinetuning(Method):
     """Go on training all parameters of a model that was trained on another corpus first.
 
     The other methods train a part of them: what full fine-tuning reaches is what they are measured by.
-
-    Parameters
-    ----------
-    pretraining : int
-        Samples that the model is trained on first.
-    rate_factor : float
-        Of the learning rate.
     """
 
     name = "full-finetuning"
@@ -51,8 +44,8 @@ class FullFinetuning(Method):
     excludes = frozenset({"linear layers", "embedding"})
     ranges = ("pretraining in [1, inf)",)
 
-    pretraining: int = 4500
-    rate_factor: float = 1.0
+    pretraining: int = 4500  # samples that the model is trained on first
+    rate_factor: float = 1.0  # of the learning rate
 
     def change_setting(self, setting: Setting) -> Setting:
         return setting.scaled(self.rate_factor)
@@ -132,22 +125,14 @@ def _train(setting: Setting, vocabulary: Vocabulary, path: Path) -> None:
 
 @dataclass(frozen=True)
 class LoRA(FullFinetuning):
-    """Freeze a model trained first, and train a product of two thin matrices beside each of its linear layers.
-
-    Parameters
-    ----------
-    rank : int
-        Of what is added to a weight matrix.
-    alpha : float
-        What is added counts alpha / rank.
-    """
+    """Freeze a model trained first, and train a product of two thin matrices beside each of its linear layers."""
 
     name = "lora"
     source = "Hu et al., arXiv 2106.09685, section 4.1; peft"
     changes = FullFinetuning.changes | {"linear layers"}
 
-    rank: int = 8
-    alpha: float = 16.0
+    rank: int = 8  # of what is added to a weight matrix
+    alpha: float = 16.0  # what is added counts alpha / rank
     rate_factor: float = 4.0
 
     def choose_trained(self, training: Training) -> None:
@@ -172,18 +157,13 @@ class Adapters(FullFinetuning):
     """Freeze a model trained first, and train a bottleneck behind each attention and feed-forward block.
 
     The norms of the encoders are trained too, as in the paper. peft has no such adapter for modules at large.
-
-    Parameters
-    ----------
-    size : int
-        Features of the bottleneck.
     """
 
     name = "adapters"
     source = "Houlsby et al., arXiv 1902.00751, section 2.1"
     changes = FullFinetuning.changes | {"linear layers"}
 
-    size: int = 32
+    size: int = 32  # features of the bottleneck
     rate_factor: float = 4.0
 
     def choose_trained(self, training: Training) -> None:
@@ -219,11 +199,6 @@ class PromptTuning(FullFinetuning):
 
     The encoders see them as they see tokens; what comes out at their places is dropped. They start as embeddings of
     words at random.
-
-    Parameters
-    ----------
-    length : int
-        Vectors.
     """
 
     name = "prompt-tuning"
@@ -231,7 +206,7 @@ class PromptTuning(FullFinetuning):
     ranges = (*FullFinetuning.ranges, "length in [1, inf)")
     changes = FullFinetuning.changes | {"tokens"}
 
-    length: int = 8
+    length: int = 8  # vectors
     rate_factor: float = 10.0
 
     def choose_trained(self, training: Training) -> None:

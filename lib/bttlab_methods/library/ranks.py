@@ -80,13 +80,6 @@ class RankPruning(TensorCompression):
     the mean of its square is the index's importance. The cores are cut, so that their size falls in a straight line to
     the target; indices with the least importance for their parameters go first. At the target the gates are removed and
     training goes on.
-
-    Parameters
-    ----------
-    target : float
-        Part of the numbers in the cores that is to be left.
-    settled : float
-        Part of the budget after which the target is met.
     """
 
     name = "rank-pruning"
@@ -95,8 +88,8 @@ class RankPruning(TensorCompression):
     excludes = frozenset({"galore"})  # whose subspaces are of one shape
     ranges = ("target in (0, 1)", "settled in (0, 1)")
 
-    target: float = 0.5
-    settled: float = 0.6
+    target: float = 0.5  # part of the numbers in the cores that is to be left
+    settled: float = 0.6  # part of the budget after which the target is met
 
     def change_model(self, training: Training) -> None:
         layers = put_gates(training)

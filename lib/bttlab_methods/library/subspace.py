@@ -15,20 +15,10 @@ from bttlab_methods.training import Training
 
 
 class LowRankLinear(nn.Module):
-    """Linear layer y = x (left right)^T + b.
+    """Linear layer y = x (left right)^T + b, of shapes (out, r) and (r, in), from the singular values of another.
 
-    Parameters
-    ----------
-    linear : nn.Linear
-        Gives the weight, by its singular value decomposition, and the bias.
-    explained : float
-        Part of the weight's squared Frobenius norm that the kept singular values make up, at least; above 0, at most 1.
-
-    Attributes
-    ----------
-    left : nn.Parameter, shape (out, r)
-    right : nn.Parameter, shape (r, in)
-        Each has the square roots of the singular values, times what gives the product the weight's Frobenius norm.
+    The kept ones make up at least `explained`, above 0 and at most 1, of the weight's squared Frobenius norm. Each
+    factor has their square roots, times what gives the product the weight's norm.
     """
 
     def __init__(self, linear: nn.Linear, explained: float):
@@ -108,17 +98,6 @@ class Subspace(Method):
     spectrum falls; here training is from scratch, with random weights, whose spectrum is nearly flat. So what is
     explained is less, and the factors are scaled up to the weights' norm.
     With weights=false the layers stay as they are, TT layers, too.
-
-    Parameters
-    ----------
-    weights, activations : bool
-        Which of them are kept so.
-    explained : float
-        Part of a weight's squared norm that its factors have at the start, which gives their rank.
-    activation_rank : int
-        Coordinates of a token.
-    rate_factor : float
-        Of the learning rate, where weights are factors.
     """
 
     name = "subspace"
@@ -131,11 +110,12 @@ class Subspace(Method):
     ranges = ("explained in (0, 1]", "activation_rank in [1, inf)")
     excludes = frozenset({"bf16", "fp16"})  # bases are FP32
 
+    # weights, activations: which of them are kept so
     weights: bool = True
     activations: bool = True
-    explained: float = 0.2
-    activation_rank: int = 32
-    rate_factor: float = 2.0
+    explained: float = 0.2  # part of a weight's squared norm that its factors have at the start, which gives their rank
+    activation_rank: int = 32  # coordinates of a token
+    rate_factor: float = 2.0  # of the learning rate, where weights are factors
 
     def __post_init__(self) -> None:
         if not (self.weights or self.activations):

@@ -14,24 +14,17 @@ SCALE_BYTES = 4  # FP32, one for each core
 
 @dataclass(frozen=True)
 class TensorCompression(Method):
-    """Linear layers in TT format, the embedding in TTM format, trained as cores; contraction bi-directional.
-
-    Parameters
-    ----------
-    rank, embedding_rank : int
-        Internal ranks of the TT layers and of the TTM embedding.
-    rate_factor : float
-        Of the learning rate: cores want a higher one than matrices.
-    """
+    """Linear layers in TT format, the embedding in TTM format, trained as cores; contraction bi-directional."""
 
     name = "tensor"
     family = "tensor compression"
     source = "arXiv 2501.06663"
     changes = frozenset({"linear layers", "embedding"})
 
+    # rank, embedding_rank: internal ranks of the TT layers and of the TTM embedding
     rank: int = 12
     embedding_rank: int = 30
-    rate_factor: float = 4.0
+    rate_factor: float = 4.0  # of the learning rate: cores want a higher one than matrices
 
     def change_setting(self, setting: Setting) -> Setting:
         config = replace(setting.config, format="tensor", linear_rank=self.rank, embedding_rank=self.embedding_rank)

@@ -29,8 +29,6 @@ def test_every_method_says_what_it_is(name):
     assert kind.family in FAMILIES and kind.source and kind.changes
     assert 20 < len(kind.summary()) <= 120 and kind.summary().endswith(".")
     assert parse(name)[0] == kind()
-    documented = " ".join(base.__doc__ for base in kind.mro()[:-1])
-    assert all(parameter in documented for parameter in kind.parameters())
 
 
 def test_names_come_with_parameters_and_join():
