@@ -16,7 +16,14 @@ from bttlab.util.quantities import to_json
 from bttlab.util.settings import RecordError, from_values
 from bttlab_cost import xia2024
 from bttlab_cost.configuration import CostError, FineTuning
-from bttlab_cost.gpu_step import Coefficients, MemoryCoefficients, largest_batch, step_parts, step_seconds
+from bttlab_cost.gpu_step import (
+    Coefficients,
+    MemoryCoefficients,
+    fixed_bytes,
+    step_parts,
+    step_seconds,
+    token_bytes,
+)
 from bttlab_cost.xia2024 import LargestBatch, Stages, Throughput
 
 RECORDED = ROOT / "data" / "cost" / "gpu_model.json"
@@ -116,10 +123,11 @@ def errors_of_equation_2() -> Errors:
 
 def modelled_largest_batches(coefficients: MemoryCoefficients) -> list[tuple[LargestBatch, int]]:
     """Return the published largest batches, each with the modelled one."""
-    return [
-        (one, largest_batch(one.config, find_gpu(one.gpu).memory_bytes, one.config.sequence_length, coefficients))
-        for one in xia2024.largest_batches()
-    ]
+    found = []
+    for one in xia2024.largest_batches():
+        left = find_gpu(one.gpu).memory_bytes - fixed_bytes(one.config)
+        found.append((one, int(left / (one.config.sequence_length * token_bytes(one.config, coefficients)))))
+    return found
 
 
 @cache

@@ -69,7 +69,7 @@ def _estimate(options: argparse.Namespace) -> Outcome:
     from bttlab.baseline.gpus import find_gpu
     from bttlab_cost.estimate import ASSUMPTIONS, MODEL_VERSION, PRICES, Estimator, read_prices
     from bttlab_cost.models import find_model
-    from bttlab_cost.parallel import Parallel
+    from bttlab_cost.parallel import ALONE, Parallel
 
     for name in ("model", "tokens"):
         if getattr(options, name) is None:
@@ -93,8 +93,8 @@ def _estimate(options: argparse.Namespace) -> Outcome:
             raise BttlabError("--gpus is the number of GPUs of one kind: name it with --gpu")
         return _ranking(estimator, config, tokens, options.batch, about)
     gpu = find_gpu(options.gpu)
-    parallel = None
-    if options.gpus is not None and (options.gpus != 1 or options.parallel):
+    parallel = ALONE
+    if options.gpus is not None and (options.gpus != 1 or options.parallel or options.link):
         parallel = Parallel.of(options.gpus, options.parallel or "fsdp", gpu, options.link)
     estimate = estimator.estimate(config, gpu, tokens, options.batch, parallel)
     return Outcome(about | _as_data(estimate), _as_text(estimate))
@@ -132,13 +132,14 @@ def _as_data(estimate) -> dict:
             "provenance": "modelled",
             "host_share": value(estimate.host_share, ""),
         },
-        "parallel": several
-        and {
+        "parallel": {
             "gpus": several.gpus,
             "strategy": several.strategy,
             "link": vars(several.link) | {"provenance": "published"},
             "sent_by_each": value(estimate.sent_bytes, "bytes"),
-        },
+        }
+        if several.gpus > 1
+        else None,
         "notes": estimate.notes,
     }
 
@@ -155,7 +156,8 @@ def _as_text(estimate) -> str:
     for (_, _, layer), value in estimate.parts.items():
         by_layer[layer] = by_layer.get(layer, 0.0) + value
     shares = ", ".join(f"{layer} {value / seconds:.0%}" for layer, value in by_layer.items())
-    number = f"{parallel.gpus} " if (parallel := estimate.parallel) else ""
+    parallel = estimate.parallel
+    number = f"{parallel.gpus} " if parallel.gpus > 1 else ""
     lines = [
         f"{config}; {config.parameters:,} parameters, on {number}{gpu.gpu}",
         f"{fits}; taken: {estimate.batch:,}",
@@ -165,7 +167,7 @@ def _as_text(estimate) -> str:
         _row("", estimate.tokens_per_second, "{:,.0f}", "tokens/s"),
         _row("time", estimate.hours, "{:,.3g}", "h") + f" for {estimate.tokens:,} tokens",
     ]
-    if parallel:
+    if parallel.gpus > 1:
         lines[1:1] = [
             f"  GPUs           {parallel.strategy} over {parallel.link.link}, {parallel.link.gb_s:g} GB/s (published)",
             f"                 each sends {estimate.sent_bytes / 1e9:,.3g} GB a step (modelled); batch, memory and "

@@ -11,9 +11,9 @@ from bttlab.util.settings import RecordError, from_values
 from bttlab_cost import xia2024
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError, FineTuning
-from bttlab_cost.gpu_step import RESERVED, fixed_bytes, host_share, step_parts, step_seconds, token_bytes
+from bttlab_cost.gpu_step import RESERVED, host_share
 from bttlab_cost.models import find_model
-from bttlab_cost.parallel import REACHED, Parallel
+from bttlab_cost.parallel import ALONE, REACHED, Parallel
 
 PRICES = ROOT / "data" / "gpu_prices.json"
 MODEL_VERSION = "cost-5"
@@ -70,7 +70,10 @@ def read_prices(path: Path = PRICES) -> dict[str, Price]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One fine-tuning run on one GPU."""
+    """One fine-tuning run on one GPU, or several.
+
+    Of several, `batch`, `largest_batch` and `peak_bytes` are those of each, `sequences_per_second` of all.
+    """
 
     config: FineTuning
     gpu: Gpu
@@ -85,9 +88,8 @@ class Estimate:
     host_share: float  # for how much of a step the GPU waits for its host
     peak_bytes: float  # memory at the peak of a step whose sequences have the expected padding
     notes: list[str]  # what lies outside of what was measured, or does not always fit
-    # several GPUs: `batch`, `largest_batch` and `peak_bytes` are those of each GPU, `sequences_per_second` of all
-    parallel: Parallel | None = None
-    sent_bytes: float = 0.0  # what each GPU sends in a step
+    parallel: Parallel
+    sent_bytes: float  # what each GPU sends in a step
 
     @property
     def tokens_per_second(self) -> tuple[float, float, float]:
@@ -102,8 +104,9 @@ class Estimate:
     @property
     def cost(self) -> tuple[float, float, float] | None:
         """USD: low, middle and high; None without a price."""
-        number = self.parallel.gpus if self.parallel else 1
-        return tuple(number * hours * self.price.usd_per_hour for hours in self.hours) if self.price else None
+        if self.price is None:
+            return None
+        return tuple(self.parallel.gpus * hours * self.price.usd_per_hour for hours in self.hours)
 
 
 class Estimator:
@@ -113,42 +116,31 @@ class Estimator:
         self.calibration = read_calibration()
         self.prices = read_prices() if prices is None else prices
 
-    def largest_batch(self, config: FineTuning, gpu: Gpu, parallel: Parallel | None = None) -> int:
+    def largest_batch(self, config: FineTuning, gpu: Gpu, parallel: Parallel = ALONE) -> int:
         """Return how many sequences of the stated length fit a GPU; 0 if none does."""
         return self._fitting(config, gpu, config.sequence_length, parallel)
 
-    def padded_batch(self, config: FineTuning, gpu: Gpu, parallel: Parallel | None = None) -> int:
+    def padded_batch(self, config: FineTuning, gpu: Gpu, parallel: Parallel = ALONE) -> int:
         """Return how many sequences fit a GPU when they are padded to the longest that a run meets; 0 if none does."""
         return self._fitting(config, gpu, config.longest_length, parallel)
 
-    def _fitting(self, config: FineTuning, gpu: Gpu, length: int, parallel: Parallel | None) -> int:
-        fixed, token = self._bytes(config, parallel)
-        return max(0, int((gpu.memory_bytes - fixed) / (length * token)))
-
-    def _bytes(self, config: FineTuning, parallel: Parallel | None) -> tuple[float, float]:
-        """Return what a GPU holds whatever its batch, and for each token."""
-        fitted = self.calibration.memory_of(config)
-        token = token_bytes(config, fitted)
-        if parallel is None:
-            return fixed_bytes(config), token
-        return parallel.fixed_bytes(config), parallel.token_bytes(config, fitted, token)
+    def _fitting(self, config: FineTuning, gpu: Gpu, length: int, parallel: Parallel) -> int:
+        token = parallel.token_bytes(config, self.calibration.memory_of(config))
+        return max(0, int((gpu.memory_bytes - parallel.fixed_bytes(config)) / (length * token)))
 
     def sequences_per_second(
-        self, config: FineTuning, gpu: Gpu, batch: int, parallel: Parallel | None = None
+        self, config: FineTuning, gpu: Gpu, batch: int, parallel: Parallel = ALONE
     ) -> tuple[float, float, float]:
         """Return low, middle and high: nine of ten points that were not fitted to lie in such a band."""
         time = self.calibration.time_of(config)
         factor, _ = self._band(config, gpu, host_share(config, gpu, batch, time))
-        if parallel is None:
-            middle = batch / step_seconds(config, gpu, batch, time)
-            return middle / factor, middle, middle * factor
         tokens = batch * config.padded_length(batch, time.tail)
         low, middle, high = parallel.step_seconds(config, gpu, tokens, time)
         together = batch * parallel.sequences
         return together / high / factor, together / middle, together / low * factor
 
     def estimate(
-        self, config: FineTuning, gpu: Gpu, tokens: int, batch: int | None = None, parallel: Parallel | None = None
+        self, config: FineTuning, gpu: Gpu, tokens: int, batch: int | None = None, parallel: Parallel = ALONE
     ) -> Estimate:
         """Return what training on `tokens` tokens takes; by default with the largest batch that always fits.
 
@@ -156,15 +148,11 @@ class Estimator:
         """
         if tokens < 1:
             raise CostError(f"tokens is {tokens}: there must be at least 1 to train on")
-        if parallel is not None:
-            parallel.check(config)
-        largest = self.largest_batch(config, gpu, parallel)
-        fixed, token = self._bytes(config, parallel)
+        parallel.check(config)
+        largest, fixed = self.largest_batch(config, gpu, parallel), parallel.fixed_bytes(config)
         if largest < 1:
             lighter = {"full": ", lora or qlora", "lora": " or qlora"}.get(config.method, "")
-            more = (
-                "more GPUs with --parallel fsdp, " if parallel is None or parallel.strategy != "fsdp" else "more GPUs, "
-            )
+            more = "more GPUs, " if parallel.strategy == "fsdp" else "more GPUs with --parallel fsdp, "
             raise CostError(
                 f"{config}, {config.parameters:,} parameters: it does not fit {gpu.gpu} at batch 1, what it holds "
                 f"between steps alone takes {(fixed - RESERVED) / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB; "
@@ -192,12 +180,12 @@ class Estimator:
             padded,
             batch,
             self.sequences_per_second(config, gpu, batch, parallel),
-            parallel.compute_parts(config, gpu, taken, time) if parallel else step_parts(config, gpu, batch, time),
+            parallel.compute_parts(config, gpu, taken, time),
             share,
-            fixed + taken * token,
+            fixed + taken * parallel.token_bytes(config, self.calibration.memory_of(config)),
             notes + self._band(config, gpu, share)[1],
             parallel,
-            parallel.sent_bytes(config, taken) if parallel else 0.0,
+            parallel.sent_bytes(config, taken),
         )
 
     def _band(self, config: FineTuning, gpu: Gpu, share: float) -> tuple[float, list[str]]:

@@ -14,7 +14,7 @@ from bttlab.lab.explorer import Explorer, control, row, slider
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.estimate import MODEL_VERSION, Estimate, Estimator
 from bttlab_cost.models import MODELS
-from bttlab_cost.parallel import STRATEGIES, Parallel
+from bttlab_cost.parallel import ALONE, STRATEGIES, Parallel
 
 _GRID = sorted({2**power for power in range(16)} | {3 * 2**power for power in range(16)})  # batches
 NUMBERS_OF_GPUS = (1, 2, 4, 8, 16)
@@ -74,15 +74,14 @@ class CostExplorer(Explorer):
         )
         return results, "; ".join(estimate.notes)
 
-    def _parallel(self, number: int) -> Parallel | None:
-        return Parallel.of(number, self.strategy.value, self._gpus[self.gpu.value]) if number > 1 else None
+    def _parallel(self, number: int) -> Parallel:
+        return Parallel.of(number, self.strategy.value, self._gpus[self.gpu.value]) if number > 1 else ALONE
 
-    def _costs(self, estimate: Estimate, config: FineTuning, batch: int, parallel: Parallel | None) -> np.ndarray:
+    def _costs(self, estimate: Estimate, config: FineTuning, batch: int, parallel: Parallel) -> np.ndarray:
         """USD, or hours where there is no price: low, middle, high."""
         low, middle, high = self._estimator.sequences_per_second(config, estimate.gpu, batch, parallel)
         hours = estimate.tokens / config.sequence_length / np.array([high, middle, low]) / 3600
-        number = parallel.gpus if parallel else 1
-        return number * hours * estimate.price.usd_per_hour if estimate.price else hours
+        return parallel.gpus * hours * estimate.price.usd_per_hour if estimate.price else hours
 
     def _clear(self, axes: Axes, title: str, x_label: str) -> None:
         axes.clear()
@@ -127,7 +126,7 @@ class CostExplorer(Explorer):
         self._beside.xaxis.set_minor_formatter(NullFormatter())
         self._ring(estimate, self.number.value)
 
-    def _draw_beside(self, estimate: Estimate, rows: Sequence[tuple[float, FineTuning, Parallel | None]]) -> None:
+    def _draw_beside(self, estimate: Estimate, rows: Sequence[tuple[float, FineTuning, Parallel]]) -> None:
         """Draw the cost with the largest batch over a quantity; what does not fit is left out."""
         points = []
         for x, config, parallel in rows:

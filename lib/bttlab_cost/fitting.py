@@ -14,7 +14,7 @@ Runs with FlashAttention have coefficients of their own, fitted to three other p
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
-from functools import cache, lru_cache
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -39,7 +39,7 @@ from bttlab_cost.gpu_step import (
     fixed_bytes,
     host_share,
     peak_bytes,
-    stage_derivatives,
+    stages_of_steps,
     token_bytes,
 )
 from bttlab_cost.xia2024 import LargestBatch, Stages, Throughput
@@ -50,6 +50,7 @@ _PRIOR = Coefficients(0.55, 0.75, 15e-6, 0.4e-3, 1.0, 100.0, 0.0)
 _PRIOR_DEVIATION = np.array([0.3, 0.15, 0.5, 1.0, 0.5, 0.5, 0.3])
 _PRIOR_WEIGHT = 0.05
 _FLASH_PRIOR_WEIGHT = 0.3  # a project has few points, all of one regime: many rows with one error
+_STEP = 1e-20  # imaginary: a function's imaginary part over it is the derivative, to the last bit
 _OUTLIER = 0.1  # of a logarithm: larger errors count less than their square
 _TURNS = np.array(
     [[1, -1, 1, -1, 1, -1, 1], [-1, 1, 1, 1, -1, 1, -1], [1, 1, -1, -1, -1, -1, 1]]
@@ -83,23 +84,22 @@ def fit_time(
         begin = [_values(start)[:free] for start in starts]
     weight = (_FLASH_PRIOR_WEIGHT if flash else _PRIOR_WEIGHT) / deviation
 
-    @lru_cache(maxsize=1)
-    def evaluate(key: bytes) -> tuple[np.ndarray, np.ndarray]:
-        values = np.frombuffer(key)
-        errors, slopes = [weight * (values - prior)], [np.diag(weight)]
+    def errors(values: np.ndarray) -> np.ndarray:
+        found = [(weight * (values - prior)).T]
         for config, gpus, batches, measured in groups:
-            modelled = stage_derivatives(config, gpus, batches, _coefficients(values))
+            modelled = stages_of_steps(config, gpus, batches, _coefficients(values))
             modelled["all"] = sum(modelled.values())
-            for stage, seconds in measured.items():
-                errors.append(np.log(modelled[stage][0] / seconds))
-                slopes.append((modelled[stage][1 : 1 + len(values)] / modelled[stage][0]).T)
-        return np.concatenate(errors), np.concatenate(slopes)
+            found += [np.log(modelled[stage] / seconds).T for stage, seconds in measured.items()]
+        return np.concatenate(found)
+
+    def slopes(values: np.ndarray) -> np.ndarray:
+        return errors(values + 1j * _STEP * np.eye(len(values))).imag / _STEP
 
     solutions = [
         optimize.least_squares(
-            lambda values: evaluate(values.tobytes())[0],
+            lambda values: errors(values[None])[:, 0],
             start,
-            jac=lambda values: evaluate(values.tobytes())[1],
+            jac=slopes,
             loss="soft_l1",
             f_scale=_OUTLIER,
             x_scale=deviation,
@@ -112,7 +112,7 @@ def fit_time(
     best = min(solutions, key=lambda solution: solution.cost)
     if not best.success:
         raise CostError(f"the fit did not converge: {best.message}")
-    return _coefficients(best.x)
+    return Coefficients(*(coefficient.item() for coefficient in astuple(_coefficients(best.x[None]))))
 
 
 def _values(coefficients: Coefficients) -> np.ndarray:
@@ -122,8 +122,9 @@ def _values(coefficients: Coefficients) -> np.ndarray:
 
 
 def _coefficients(values: np.ndarray) -> Coefficients:
-    """Return the coefficients of a fit's variables; without the last one, `falloff` is 0."""
-    return Coefficients(*np.exp(values[:6]).tolist(), float(values[6]) if len(values) > 6 else 0.0)
+    """Return the coefficients of n fits' variables, shape (n, variables); without the last one, `falloff` is 0."""
+    *positive, falloff = np.hsplit(np.pad(values, ((0, 0), (0, 7 - values.shape[1]))), 7)
+    return Coefficients(*np.exp(positive), falloff)
 
 
 def _groups(throughputs: Sequence[Throughput], stages: Sequence[Stages]) -> list[tuple]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bttlab.baseline.gpus import OVERLAP, Gpu, overlapped
+from bttlab.baseline.gpus import Gpu, overlapped
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.operators import Operator, operators
 
@@ -52,30 +52,15 @@ MIXER_VALUES = {"attention": 6, "mamba": 10}  # hidden vectors that a mixer keep
 def operator_seconds(operator: Operator, gpu: Gpu, precision: str, fitted: Coefficients) -> float:
     """Return the seconds of an operator, all its times together."""
     relative = gpu.bf16_tflops / A100_TFLOPS
-    return float(_seconds(operator, gpu.peak(precision), relative, 1e9 * gpu.bandwidth_gb_s, fitted)[0])
+    return float(_seconds(operator, gpu.peak(precision), relative, 1e9 * gpu.bandwidth_gb_s, fitted))
 
 
-def _seconds(operator: Operator, peak, relative, bandwidth, fitted: Coefficients) -> tuple[np.ndarray, ...]:
-    # The seconds, and their derivatives as in `stage_derivatives`, all but the one by the tail. `relative` is the GPU's
-    # peak over the A100's.
+def _seconds(operator: Operator, peak, relative, bandwidth, fitted: Coefficients):
+    # `relative` is the GPU's peak over the A100's.
     arithmetic = operator.flops / (fitted.arithmetic * peak) * relative**fitted.falloff
-    passes = fitted.passes * operator.elementwise / (fitted.bandwidth * bandwidth)
-    memory = operator.traffic / (fitted.bandwidth * bandwidth) + passes
-    launch, wrapper = operator.kernels * fitted.launch, operator.wrapped * fitted.wrapper
-    host = launch + wrapper
-    seconds = overlapped(arithmetic, memory, host)
-    by_arithmetic, by_memory, by_host = (
-        operator.times * (part / seconds) ** (OVERLAP - 1) for part in (arithmetic, memory, host)
-    )
-    return (
-        operator.times * seconds,
-        -by_arithmetic * arithmetic,
-        -by_memory * memory,
-        by_host * launch,
-        by_host * wrapper,
-        by_memory * passes,
-        by_arithmetic * arithmetic * np.log(relative),
-    )
+    memory = (operator.traffic + fitted.passes * operator.elementwise) / (fitted.bandwidth * bandwidth)
+    host = operator.kernels * fitted.launch + operator.wrapped * fitted.wrapper
+    return operator.times * overlapped(arithmetic, memory, host)
 
 
 def parts_of(counted: Iterable[Operator], gpu: Gpu, precision: str, fitted: Coefficients) -> Parts:
@@ -102,33 +87,27 @@ def host_share(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -
     return 1 - free / step_seconds(config, gpu, batch, fitted)
 
 
-def stage_derivatives(
+def stages_of_steps(
     config: FineTuning, gpus: Sequence[Gpu], batches: Sequence[int], fitted: Coefficients
 ) -> dict[str, np.ndarray]:
-    """Return the seconds of each stage of several steps with their derivatives, shape (8, steps).
+    """Return the seconds of each stage of several steps for n values of each coefficient, (n, 1); shape (n, steps).
 
-    Rows are seconds, then derivatives by the logarithm of each of the `Coefficients`, in their order, but by `falloff`
-    itself. The one by the tail is a central difference, the others are exact.
+    They are analytic functions of the coefficients, which may be complex: `bttlab_cost.fitting` takes its derivatives
+    so.
     """
-    nudge = 1e-4
-    tails = fitted.tail * np.array([1 - nudge, 1, 1 + nudge])
-    tokens = np.stack([batch * config.padded_length(batch, tails) for batch in batches], axis=1)  # (3, steps)
+    tokens = np.concatenate([batch * config.padded_length(batch, fitted.tail) for batch in batches], axis=1)
     peak = np.array([gpu.peak(config.precision) for gpu in gpus])
     relative = np.array([gpu.bf16_tflops / A100_TFLOPS for gpu in gpus])
     bandwidth = 1e9 * np.array([gpu.bandwidth_gb_s for gpu in gpus])
     counted = operators(config, tokens)
     fields = ("times", "flops", "traffic", "elementwise", "kernels", "wrapped")
-    table = np.empty((len(fields), len(counted), *tokens.shape))  # one operator with arrays for counts: it is faster
+    table = np.empty((len(fields), len(counted), *tokens.shape), tokens.dtype)  # one operator with arrays: it is faster
     for place, operator in enumerate(counted):
         for row, name in zip(table, fields, strict=True):
             row[place] = getattr(operator, name)
-    parts = np.stack(
-        _seconds(Operator("", "", "", *table), peak, relative, bandwidth, fitted)
-    )  # (7, operators, 3, steps)
-    by_tail = (parts[0, :, 2] - parts[0, :, 0]) / (2 * nudge)
-    columns = np.concatenate([parts[:-1, :, 1], by_tail[None], parts[-1:, :, 1]])
+    seconds = _seconds(Operator("", "", "", *table), peak, relative, bandwidth, fitted)
     stage_of = np.array([operator.stage for operator in counted])
-    return {stage: columns[:, stage_of == stage].sum(axis=1) for stage in STAGES}
+    return {stage: seconds[stage_of == stage].sum(axis=0) for stage in STAGES}
 
 
 def token_bytes(config: FineTuning, fitted: MemoryCoefficients) -> float:
@@ -159,8 +138,3 @@ def own_bytes(config: FineTuning) -> float:
 def peak_bytes(config: FineTuning, tokens: float, fitted: MemoryCoefficients) -> float:
     """Return the memory at the peak of a step of `tokens` tokens, padding included, in bytes."""
     return fixed_bytes(config) + tokens * token_bytes(config, fitted)
-
-
-def largest_batch(config: FineTuning, memory: int, length: int, fitted: MemoryCoefficients) -> int:
-    """Return how many sequences of `length` tokens fit `memory` bytes; 0 if not even one."""
-    return max(0, int((memory - fixed_bytes(config)) / (length * token_bytes(config, fitted))))

@@ -20,6 +20,7 @@ from bttlab_cost.gpu_step import (
     gradient_bytes,
     own_bytes,
     parts_of,
+    token_bytes,
 )
 from bttlab_cost.operators import Operator, operators
 
@@ -48,21 +49,19 @@ def read_links() -> dict[str, Link]:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Several GPUs, one of `STRATEGIES` in which they share the work, and their link."""
+    """GPUs, one of `STRATEGIES` in which they share the work, and their link."""
 
     gpus: int
     strategy: str
     link: Link
 
-    def __post_init__(self):
-        if type(self.gpus) is not int or not 2 <= self.gpus <= 65_536:
-            raise CostError(f"--gpus is {self.gpus}: several GPUs are 2 to 65,536")
-        if self.strategy not in STRATEGIES:
-            raise CostError(f"--parallel {self.strategy!r}: choose {', '.join(STRATEGIES)}")
-
     @classmethod
     def of(cls, gpus: int, strategy: str, gpu: Gpu, link: str | None = None) -> "Parallel":
-        """Return GPUs with the link of that name, by default the usual one of the GPU, else PCIe 4.0."""
+        """Return several GPUs with the link of that name, by default the usual one of the GPU, else PCIe 4.0."""
+        if type(gpus) is not int or not 2 <= gpus <= 65_536:
+            raise CostError(f"--gpus is {gpus}: several GPUs are 2 to 65,536")
+        if strategy not in STRATEGIES:
+            raise CostError(f"--parallel {strategy!r}: choose {', '.join(STRATEGIES)}")
         links = read_links()
         if link is not None and link not in links:
             raise CostError(f"--link {link!r} is none of {', '.join(links)}")
@@ -101,8 +100,9 @@ class Parallel:
         copies = 4 * config.parameters if config.mixed else 0
         return copies + 2 * config.trainable_bytes * config.trainable
 
-    def token_bytes(self, config: FineTuning, fitted: MemoryCoefficients, whole: float) -> float:
-        """Return what a token takes of a GPU's memory; `whole` is what it takes of a single GPU's."""
+    def token_bytes(self, config: FineTuning, fitted: MemoryCoefficients) -> float:
+        """Return what a token takes of a GPU's memory at the peak of a step, in bytes."""
+        whole = token_bytes(config, fitted)
         if self.strategy != "tensor":
             return whole
         kept = config.layers * fitted.kept if not config.checkpointing else fitted.recomputed
@@ -149,3 +149,6 @@ class Parallel:
         if self.strategy == "tensor":
             return compute + fast, compute + middle, compute + slow
         return max(compute, fast), float(overlapped(compute, middle)), compute + slow
+
+
+ALONE = Parallel(1, "zero1", Link("none", 1.0, [], ""))  # one GPU, which sends nothing
