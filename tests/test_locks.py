@@ -60,7 +60,7 @@ def test_a_lock_of_another_user(two_users, monkeypatch):
         with folder_lock(folder):
             pass
         said = run_as_nobody(
-            "import sys\nfrom pathlib import Path\nfrom bttlab.runs.lock import run_lock\n"
+            "import sys\nfrom pathlib import Path\nfrom bttlab.runs.folder import run_lock\n"
             "try:\n    with run_lock(Path(sys.argv[1])): print('in')\nexcept Exception as error: print(error)",
             folder,
         )

@@ -18,7 +18,7 @@ import tiny_runs
 from bttlab.cli import main
 from bttlab.lab.sweep_view import SweepView, pareto_front
 from bttlab.runs import CheckpointStore, read_run, runs_table, tensors_digest
-from bttlab.runs.lock import run_lock
+from bttlab.runs.folder import run_lock
 from bttlab.runs.metrics import read_metrics
 from bttlab.runs.recipe import flat
 from bttlab.runs.sweep import ClusterError, Sweep, SweepError, open_executor, read_spec, task

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import shutil
 import signal
 import sys
@@ -25,7 +26,7 @@ from bttlab.runs import (
     stop,
     tensors_digest,
 )
-from bttlab.runs import run as run_module
+from bttlab.runs.folder import run_lock
 from bttlab.util.errors import BttlabError
 from tiny_runs import CONFIG, DEVICE, SIZES, Interrupter, metrics, resume, settings, train, write_corpus
 
@@ -179,6 +180,18 @@ def test_the_best_epoch_is_kept_beside_the_last(tmp_path, corpus):
         CheckpointStore(tmp_path / "short").load(best=True)
 
 
+def test_the_best_epoch_of_a_corpus_without_slots_has_the_best_intents(tmp_path):
+    folder = write_corpus(tmp_path / "corpus")
+    (folder / "slot_label.txt").write_text("PAD\nUNK\nO\n")
+    for path in folder.glob("*/seq.out"):
+        path.write_text(re.sub(r"[BI]-city", "O", path.read_text()))
+    train(tmp_path / "run", folder, epochs=6, keep="best", learning_rate=0.3)
+    scores = [line["dev"]["intent_accuracy"] for line in metrics(tmp_path / "run") if line["event"] == "epoch"]
+    best = 1 + scores.index(max(scores))
+    assert best < 6, "the case shows nothing"
+    assert CheckpointStore(tmp_path / "run").load(best=True)[0].epochs_done == best
+
+
 def test_dev_is_predicted_once_an_epoch_and_no_file_is_read_again(tmp_path, corpus, monkeypatch):
     """With decoded tags as without; a resumed run reads its checkpoint and its metrics once."""
     train(tmp_path / "run", corpus, epochs=1, decode_tags=True)
@@ -326,7 +339,7 @@ def test_a_folder_in_use_is_refused(tmp_path, corpus):
             train(tmp_path / name, corpus)
     (tmp_path / "free").mkdir()
     run = start_run(tmp_path / "free", settings(corpus), load_corpus(corpus))
-    with run_module.run_lock(tmp_path / "free"), pytest.raises(RunError, match="another process trains"):
+    with run_lock(tmp_path / "free"), pytest.raises(RunError, match="another process trains"):
         run.train(ReferenceTrainer(CONFIG), DEVICE)
     assert [path.name for path in (tmp_path / "free").iterdir()] == [".lock"]
 

@@ -17,9 +17,10 @@ import torch
 from bttlab.data import Augmenter, Corpus, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, batch_losses, equal_length_batches
 from bttlab.model.loop import train_pieces
-from bttlab.runs.evaluation import evaluate, scores_in_words
+from bttlab.runs.evaluation import predict, scores_of
 from bttlab.runs.progress import ProgressBar
 from bttlab.runs.recipe import Recipe, read_recipe
+from bttlab.runs.scores import scores_in_words
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.terminal import say
@@ -94,7 +95,8 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
 
     def scores(split: str, trainer: ReferenceTrainer, vocabulary: Vocabulary) -> dict[str, Any]:
         samples = encode(corpus.split(split), vocabulary, corpus, config)
-        return evaluate(trainer, samples, corpus, split, progress, decode_tags=recipe.decode_tags)
+        predictions = predict(trainer, samples, corpus, recipe.decode_tags, f"{split} split", progress)
+        return scores_of(predictions, corpus, split, config)
 
     for mean_loss, trainer, vocabulary in train_in_batches(config, recipe, corpus, options.seed, options.batch):
         curve.append({"epoch": len(curve) + 1, "dev": scores("dev", trainer, vocabulary)})

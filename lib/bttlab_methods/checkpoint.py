@@ -59,7 +59,7 @@ def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
     """
     from bttlab.model import LEARNING_RATES, Optimizer, ReferenceTrainer
     from bttlab.runs import Checkpoint, CheckpointStore, RunError, RunSettings
-    from bttlab.runs.run import check_free
+    from bttlab.runs.folder import check_free
     from bttlab.runs.settings import CorpusRecord
 
     config, parameters = export(training)

@@ -104,8 +104,8 @@ def _run(options: argparse.Namespace) -> Outcome:
 
     from bttlab.baseline.machine import open_device
     from bttlab.data import load_corpus
+    from bttlab.runs.folder import check_free
     from bttlab.runs.progress import ProgressBar
-    from bttlab.runs.run import check_free
     from bttlab.util.files import check_output
     from bttlab_methods import MethodError, Setting, combination_name, parse, run_methods, samples_of, write_checkpoint
     from bttlab_methods.record import Results, comparison

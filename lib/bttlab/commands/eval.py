@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices
+from bttlab.runs.scores import counted, scores_in_words
 from bttlab.util.errors import BttlabError
 
 
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
     from bttlab.runs import CheckpointStore, ProgressBar, tensors_digest
-    from bttlab.runs.evaluation import counted, predict_split, scores_in_words, scores_of
+    from bttlab.runs.evaluation import predict, scores_of
 
     progress = ProgressBar()
     checkpoint, warning = CheckpointStore(options.folder).load(options.best)
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> Outcome:
     opened = devices.open_checkpoint(options, checkpoint, options.device or settings.device)
     progress.note(f"evaluating on {opened.announcement}")
     decode = settings.decode_tags if options.decode_tags is None else options.decode_tags
-    predictions = predict_split(opened.trainer, samples, corpus, options.split, progress, decode_tags=decode)
+    predictions = predict(opened.trainer, samples, corpus, decode, f"{options.split} split", progress)
     scores = scores_of(predictions, corpus, options.split, settings.config)
     details = words = None
     if options.report:

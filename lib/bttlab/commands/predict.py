@@ -1,7 +1,7 @@
 """Predict a sentence's labels, or its next word, with the model of a run's checkpoint."""
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data import Corpus, CorpusError, Split, Vocabulary, encode, load_corpus
-    from bttlab.data.tags import TagDecoder
-    from bttlab.model.loop import chunks
     from bttlab.runs import CheckpointStore
-    from bttlab.runs.evaluation import decoded, joined
+    from bttlab.runs.evaluation import predict
     from bttlab.runs.labelling import label, placeholder_split, split_words
     from bttlab.util.terminal import say
 
@@ -47,16 +45,12 @@ def run(options: argparse.Namespace) -> Outcome:
     samples = encode(placeholder_split(given, corpus), vocabulary, corpus, settings.config)
     device = options.device or ("auto" if options.require_card else "reference")
     opened = devices.open_checkpoint(options, checkpoint, device)
-    if not settings.decode_tags or "tagging" not in settings.config.task:
-        predictions = joined([opened.trainer.predict(samples[part]) for part in chunks(0, len(samples))])
-    else:
+    if settings.decode_tags and "tagging" in settings.config.task:
         try:
-            train = load_corpus(settings.data, settings.unknown_labels).train
+            corpus = replace(corpus, train=load_corpus(settings.data, settings.unknown_labels).train)
         except CorpusError as error:
             say(f"note: {error}; tags are decoded without the counts of its training split")
-            train = None
-        decoder = TagDecoder(record.slot_labels, record.intent_labels, train)
-        predictions = decoded(opened.trainer, samples, decoder)
+    predictions = predict(opened.trainer, samples, corpus, settings.decode_tags)
     rows, texts = [], []
     for n, one in enumerate(label(opened.trainer, corpus, vocabulary, sentences, predictions)):
         row: dict[str, Any] = {"words": one.words}

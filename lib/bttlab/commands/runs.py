@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bttlab.commands import Outcome
+from bttlab.runs.scores import SCORES
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import say
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 30  # runs in a table, unless --limit says otherwise
-FIGURES = ("dev.intent_accuracy", "dev.slot_f1", "dev.frame_accuracy", "loss")
+FIGURES = (*(f"dev.{name}" for name in SCORES if name != "mean_loss"), "loss")
 VARIED = ("encoders", "module", "linear_rank", "optimizer", "batch_size", "learning_rate", "learning_rates", "seed")
 LISTED = ("id", "begun", "ended", "kind", "name", "status", "sweep", "device", *VARIED, *FIGURES, "folder")
 CONDITION = (
@@ -62,6 +63,7 @@ def _list(options: argparse.Namespace) -> Outcome:
     chosen = _chosen(options, 0)
     shown = chosen.head(_limit(options) or len(chosen)).reindex(columns=LISTED)
     rows = _rows(shown)
+    figures = [name for name in FIGURES if any(row[name] is not None for row in rows)]
     lines = [
         (
             row["id"],
@@ -70,11 +72,11 @@ def _list(options: argparse.Namespace) -> Outcome:
             row["status"],
             row["name"],
             " ".join(f"{key}={_cell(row[key])}" for key in VARIED if row[key] is not None),
-            *(_cell(row[name]) for name in FIGURES),
+            *(_cell(row[name]) for name in figures),
         )
         for row in rows
     ]
-    titles = ("run", "begun (UTC)", "kind", "status", "name", "configuration", *FIGURES)
+    titles = ("run", "begun (UTC)", "kind", "status", "name", "configuration", *figures)
     text = _table(titles, lines) if rows else "no runs; bttlab train and sweep leave some"
     if len(rows) < len(chosen):
         text += f"\n{len(rows):,} of {len(chosen):,} runs; --limit 0 lists all, --where chooses among them"

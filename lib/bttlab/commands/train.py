@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bttlab.commands import Outcome, devices, models
 from bttlab.model.choices import LEARNING_RATES
+from bttlab.runs.scores import counted, scores_in_words
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import say
 
@@ -67,7 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.runs import ProgressBar
     from bttlab.runs.devices import open_trainer
-    from bttlab.runs.evaluation import counted
     from bttlab.runs.table import remember
     from bttlab.runs.u50 import u50_callback
 
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> Outcome:
             f"nothing is left of the run in {training.folder}: {counted(settings.epochs, 'epoch')} trained and tested; "
             "train more with a larger --epochs"
         )
-        return _outcome(training, training.trained_on, finished)
+        return _outcome(training, training.checkpoint.device, finished)
     lengths = Counter(map(int, training.samples["train"].lengths))
     opened = open_trainer(
         training.model,
@@ -108,8 +108,8 @@ def run(options: argparse.Namespace) -> Outcome:
 def _new(options: argparse.Namespace, given: dict):
     from bttlab.data import Vocabulary, load_corpus
     from bttlab.runs import start_run
+    from bttlab.runs.folder import check_free
     from bttlab.runs.recipe import settings_of
-    from bttlab.runs.run import check_free
 
     module = models.module_of(options, options.seed or 0) if models.is_module(options) else None
     if options.out is not None:
@@ -154,7 +154,6 @@ def _default_folder(name: str) -> Path:
 
 
 def _outcome(training, device: str, result) -> Outcome:
-    from bttlab.runs.evaluation import counted, scores_in_words
     from bttlab.runs.metrics import METRICS
     from bttlab.runs.record import LATEST
 

@@ -23,7 +23,7 @@ from bttlab.lab.explorer import button, control, row
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.run_words import describe_runs, legend, ratios
 from bttlab.model import LEARNING_RATES
-from bttlab.runs.evaluation import scores_in_words
+from bttlab.runs.scores import scores_in_words
 from bttlab.util.errors import BttlabError
 from bttlab.util.threads import Thread
 

@@ -25,11 +25,12 @@ from bttlab.runs.evaluation import joined, scores_of
 from bttlab.runs.plan import Callback, Control, EvaluationsAt
 from bttlab.runs.progress import NoProgress
 from bttlab.runs.record import RunRecord, now
-from bttlab.runs.run import DivergedRun, start_run
 from bttlab.runs.run import Run as Training
+from bttlab.runs.run import start_run
 from bttlab.runs.settings import RunError, RunSettings
 from bttlab.runs.stop import StopRequested
 from bttlab.runs.table import runs_folder
+from bttlab.runs.training import DivergedRun
 from bttlab.runs.u50 import u50_callback
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity

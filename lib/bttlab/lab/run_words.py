@@ -8,7 +8,7 @@ from bttlab.lab.comparison import over
 from bttlab.lab.dashboard_figure import coloured
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, DashboardRun
 from bttlab.lab.picture import SWATCH_CLASS
-from bttlab.runs.evaluation import scores_in_words
+from bttlab.runs.scores import scores_in_words
 
 
 def _label(number: int, run: DashboardRun) -> str:

@@ -1,5 +1,7 @@
 """Batches of utterances of equal length, which need neither padding nor masks."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -30,13 +32,13 @@ def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, rand
     return [batches[i] for i in random.permutation(len(batches))]
 
 
-def batch_logits(model: nn.Module, samples) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def batch_logits(model: nn.Module, samples) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
     """Return the logits and labels of n `Samples` of equal length, on the model's device.
 
     Returns
     -------
-    intent logits : Tensor, shape (n, intents)
-    slot logits : Tensor, shape (n, words, slots)
+    intent logits : Tensor, shape (n, intents), or None
+    slot logits : Tensor, shape (n, words, slots), or None
     intents : int64 Tensor, shape (n,)
     slots : int64 Tensor, shape (n, words)
     """
@@ -51,20 +53,37 @@ def batch_losses(model: nn.Module, samples, label_smoothing: float = 0.0) -> Ten
 
 
 @torch.no_grad()
-def predict_in_batches(model: nn.Module, samples, size: int = 64) -> Predictions:
-    """Predict in batches, in evaluation mode; equal to `bttlab.model.predict` except for rounding."""
+def predict_in_batches(
+    model: nn.Module,
+    samples,
+    size: int = 64,
+    choose_tags: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda logits, intents: logits.argmax(2),
+    predicted: Callable[[np.ndarray], None] = lambda losses: None,
+) -> Predictions:
+    """Predict in batches, in evaluation mode; equal to `bttlab.model.predict` except for rounding.
+
+    Parameters
+    ----------
+    choose_tags : callable
+        Gets the slot logits, shape (n, words, slots), and the n predicted intents, which are past all labels of a model
+        without intents; returns slot labels, shape (n, words).
+    predicted : callable
+        Called with the losses of each batch.
+    """
     was_training = model.training
     model.train(False)
     losses = np.zeros(len(samples), np.float32)
     intents = np.zeros(len(samples), np.int32)
     labels = np.zeros(samples.slots.shape, np.int32)
     for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, size, np.random.default_rng(0)):
-        part = samples[batch]
-        length = int(part.lengths[0])
-        intent_logits, slot_logits, gold, slots = batch_logits(model, part)
+        intent_logits, slot_logits, gold, slots = batch_logits(model, samples[batch])
         losses[batch] = sample_losses(intent_logits, slot_logits, gold, slots).cpu().numpy()
-        intents[batch] = intent_logits.argmax(1).cpu().numpy()
-        labels[batch, 1:length] = slot_logits.argmax(2).cpu().numpy()
+        chosen = np.full(len(batch), np.iinfo(np.int32).max)
+        if intent_logits is not None:
+            intents[batch] = chosen = intent_logits.argmax(1).cpu().numpy()
+        if slot_logits is not None:
+            labels[batch, 1 : slot_logits.shape[1] + 1] = choose_tags(slot_logits.cpu().numpy(), chosen)
+        predicted(losses[batch])
     model.train(was_training)
     return Predictions(losses, intents, labels)
 

@@ -32,9 +32,24 @@ class ConfigError(BttlabError, ValueError):
     """A configuration is invalid."""
 
 
+class Parametric:
+    """A configuration with `parameter_shapes()`."""
+
+    @property
+    def parameters_count(self) -> int:
+        return sum(math.prod(shape) for shape in self.parameter_shapes().values())  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def parameters_bytes(self) -> int:
+        """Size of the parameters in FP32."""
+        return BYTES_PER_PARAMETER * self.parameters_count
+
+
 @settings(ConfigError)
-class ModelConfig:
+class ModelConfig(Parametric):
     """A transformer for joint intent and slot labelling (arXiv 2501.06663).
+
+    Raises ConfigError or ShapeError if a value is invalid. Modes and ranks are checked for format "tensor" only.
 
     Parameters
     ----------
@@ -63,11 +78,6 @@ class ModelConfig:
     ranks : mapping of str to int or sequence of int
         Layers with other ranks, by name, such as {"encoders.0.query": 6, "embedding.word": (20, 30)}: one rank for all
         bonds between cores, or each internal rank in order. Stored as sorted pairs.
-
-    Raises
-    ------
-    ConfigError, bttlab.tensor.ShapeError
-        If a value is invalid. Modes and ranks are checked for format "tensor" only: "dense" does not use them.
     """
 
     encoders: Count = Field(default=2, ge=1, le=128)
@@ -131,10 +141,7 @@ class ModelConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
         """Build a configuration from the result of `to_dict`; missing fields get their defaults.
 
-        Raises
-        ------
-        ConfigError
-            If a key is not a field, or a value is invalid.
+        Raises ConfigError if a key is not a field, or a value is invalid.
         """
         return cls(**values)
 
@@ -161,10 +168,8 @@ class ModelConfig:
         Its modes are the three factors with the smallest sum, the largest first (last in `linear_in_modes`): 12, 8, 8
         for 768. They have another order if the card needs that to fill its vectors.
 
-        Raises
-        ------
-        ConfigError, bttlab.tensor.ShapeError
-            If the size is not an integer of at least 1, too large, or not divisible by the heads.
+        Raises ConfigError or ShapeError if the size is not an integer of at least 1, too large, or not
+        divisible by the heads.
         """
         if not isinstance(size, Integral) or not 1 <= size <= MOST_FEATURES:
             raise ConfigError(f"hidden_size is {size:,}: it must be an integer of 1 to {MOST_FEATURES:,}")
@@ -181,10 +186,7 @@ class ModelConfig:
 
         The vocabulary size is the smallest sufficient product of three modes that differ by at most 1.
 
-        Raises
-        ------
-        ConfigError, bttlab.tensor.ShapeError
-            If the number is not an integer of at least 1, or too large.
+        Raises ConfigError or ShapeError if the number is not an integer of at least 1, or too large.
         """
         if isinstance(tokens, Integral) and tokens > MOST_VOCABULARY:
             raise ConfigError(f"vocabulary is {tokens:,}: it must be at most {MOST_VOCABULARY:,}")
@@ -232,12 +234,10 @@ class ModelConfig:
 
     @property
     def task(self) -> str:
-        """The model's task as text."""
         return "classification and tagging"
 
     @property
     def title(self) -> str:
-        """The model's title."""
         return f"{self.encoders} encoders"
 
     @property
@@ -254,16 +254,6 @@ class ModelConfig:
     def identity(self) -> dict[str, int]:
         """Entry that identifies the model in results."""
         return {"encoders": self.encoders}
-
-    @property
-    def parameters_count(self) -> int:
-        """Number of trainable parameters."""
-        return sum(math.prod(shape) for shape in self.parameter_shapes().values())
-
-    @property
-    def parameters_bytes(self) -> int:
-        """Size of the parameters in bytes, in FP32."""
-        return BYTES_PER_PARAMETER * self.parameters_count
 
 
 def _fills_vectors(*modes: int) -> bool:
@@ -288,6 +278,8 @@ class Optimizer:
     consecutive samples share an update, also across epochs, with the learning rate of the last one. Each sample's
     gradient is added to the moments; a card may first sum the gradients of tensor-train layers over the samples.
 
+    Raises ConfigError if a value is invalid.
+
     Parameters
     ----------
     name : {"sgd", "momentum", "adamw"}
@@ -301,11 +293,6 @@ class Optimizer:
         Samples of an update, which uses the mean of their gradients. SGD and momentum are then those of torch.optim.
         AdamW uses the sum of the samples' squared gradients in place of the square of their sum, as AdamA does (Zhang
         et al., arXiv 2305.19982). The moments are those of the sum of gradients, not of their mean.
-
-    Raises
-    ------
-    ConfigError
-        If a value is invalid.
     """
 
     name: Literal["sgd", "momentum", "adamw"] = Field(default="sgd", title="optimizer")
@@ -332,5 +319,4 @@ class Optimizer:
         return {"sgd": (), "momentum": ("first_moment",), "adamw": ("first_moment", "second_moment")}[self.rule]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values."""
         return asdict(self)

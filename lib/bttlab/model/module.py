@@ -1,13 +1,12 @@
 """Configuration of a user's PyTorch module, the counterpart of `ModelConfig` for the paper's transformer."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bttlab.model.config import BYTES_PER_PARAMETER, ConfigError, ModelConfig
+from bttlab.model.config import ConfigError, ModelConfig, Parametric
 from bttlab.util.settings import Count, settings
 
 MOST = 1 << 24  # largest value of a size
@@ -15,8 +14,10 @@ Size = Annotated[Count, Field(ge=1, le=MOST)]
 
 
 @settings(ConfigError)
-class ModuleConfig:
+class ModuleConfig(Parametric):
     """A module's sample format, parameter shapes and source file, without its code.
+
+    Raises ConfigError if a value is invalid.
 
     Parameters
     ----------
@@ -33,11 +34,6 @@ class ModuleConfig:
         Shapes of the parameters.
     frozen : list of str
         Parameters that are not trained.
-
-    Raises
-    ------
-    ConfigError
-        If a value is invalid.
     """
 
     module: str
@@ -78,16 +74,6 @@ class ModuleConfig:
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return every parameter's name and shape."""
         return {name: tuple(shape) for name, shape in self.shapes.items()}
-
-    @property
-    def parameters_count(self) -> int:
-        """Number of trainable parameters."""
-        return sum(map(math.prod, self.shapes.values()))
-
-    @property
-    def parameters_bytes(self) -> int:
-        """Size of the parameters in bytes, in FP32."""
-        return BYTES_PER_PARAMETER * self.parameters_count
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""

@@ -30,17 +30,14 @@ _MOMENTS = Optimizer("adamw").moments
 def predict(model: nn.Module, samples, config: ModelConfig | ModuleConfig | None = None) -> Predictions:
     """Return a model's losses and predicted labels for samples, computed on the model's device.
 
+    Raises bttlab.data.SampleError if the samples do not fit the model.
+
     Parameters
     ----------
     model : nn.Module
         From `network_of`.
     config : ModelConfig or ModuleConfig, optional
         By default `model.config`.
-
-    Raises
-    ------
-    bttlab.data.SampleError
-        If the samples do not fit the model.
     """
     samples.validate(config or model.config)
     losses = np.zeros(len(samples), np.float32)

@@ -139,10 +139,7 @@ def check_label_smoothing(label_smoothing: float) -> None:
 def check_learning_rates(learning_rate: float | np.ndarray, count: int) -> list[float]:
     """Return one learning rate for each of `count` samples.
 
-    Raises
-    ------
-    ConfigError
-        If one is negative or not finite, or their number is not `count`.
+    Raises ConfigError if one is negative or not finite, or their number is not `count`.
     """
     rates = np.asarray(learning_rate, np.float64)
     if rates.ndim and rates.shape != (count,):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -171,12 +172,18 @@ def loss(
 
 
 def sample_losses(
-    intent_logits: Tensor, slot_logits: Tensor, intents: Tensor, slots: Tensor, label_smoothing: float = 0.0
+    intent_logits: Tensor | None,
+    slot_logits: Tensor | None,
+    intents: Tensor,
+    slots: Tensor,
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Return the losses, shape (n,), of n samples of equal length; parameters as for `loss`, with n samples first."""
-    intent_losses = F.cross_entropy(intent_logits, intents, reduction="none", label_smoothing=label_smoothing)
-    slot_losses = F.cross_entropy(slot_logits.transpose(1, 2), slots, reduction="none", label_smoothing=label_smoothing)
-    return intent_losses + slot_losses.mean(1)
+    keywords: Any = {"reduction": "none", "label_smoothing": label_smoothing}
+    parts = [] if intent_logits is None else [F.cross_entropy(intent_logits, intents, **keywords)]
+    if slot_logits is not None:
+        parts.append(F.cross_entropy(slot_logits.transpose(1, 2), slots, **keywords).mean(1))
+    return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
 def _linear(config: ModelConfig, flow: str, name: str) -> nn.Module:

@@ -14,9 +14,7 @@ from .recipe import recipe_names as recipe_names
 from .record import RUN_FILE as RUN_FILE
 from .record import RunRecord as RunRecord
 from .record import read_run as read_run
-from .run import DivergedRun as DivergedRun
 from .run import Run as Run
-from .run import RunResult as RunResult
 from .run import resume_run as resume_run
 from .run import start_run as start_run
 from .schedule import LearningRateSchedule as LearningRateSchedule
@@ -27,3 +25,5 @@ from .table import find_run as find_run
 from .table import remember as remember
 from .table import runs_folder as runs_folder
 from .table import runs_table as runs_table
+from .training import DivergedRun as DivergedRun
+from .training import RunResult as RunResult

@@ -19,7 +19,7 @@ from pydantic import Field
 from safetensors import SafetensorError
 
 from bttlab.model import check_finite
-from bttlab.runs.lock import RunLock, resume_command
+from bttlab.runs.folder import RunLock, resume_command
 from bttlab.runs.record import LATEST
 from bttlab.runs.settings import CorpusRecord, RunSettings
 from bttlab.util.errors import BttlabError

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bttlab.runs.metrics import METRICS, SCORES, read_lines
+from bttlab.runs.metrics import METRICS, read_lines
+from bttlab.runs.scores import SCORES
 
 STRETCHES = 100  # parts of an epoch whose mean losses are kept
 MOST_LINES = 1000  # of metrics.jsonl, whose stretches are plotted apart; of more, a curve has one loss each

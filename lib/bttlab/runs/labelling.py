@@ -1,37 +1,16 @@
 """Label sentences with a trainer's model, with the probability of each label."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from bttlab.data import Corpus, CorpusError, Samples, Split, Vocabulary, encode
+from bttlab.data import Corpus, CorpusError, Split, Vocabulary, encode
 from bttlab.data.corpus import OUTSIDE, PAD, PUNCTUATION, UNK
 from bttlab.data.metrics import named
 from bttlab.data.spans import Labelled
-from bttlab.model import ModelConfig, Predictions, Trainer, batch_logits, equal_length_batches, network_of
-
-
-def logits_of(trainer: Trainer, samples: Samples) -> Iterator[tuple[np.ndarray, np.ndarray | None, np.ndarray | None]]:
-    """Yield logits that PyTorch computes with the trainer's parameters, for samples of equal length at a time.
-
-    Yields
-    ------
-    ndarray of int
-        The indices of n samples.
-    ndarray of shape (n, intents) or None, ndarray of shape (n, words, slots) or None
-        None of labels that the model does not have.
-    """
-    model, parameters = network_of(trainer.config), trainer.store_parameters()
-    for name, parameter in model.named_parameters():
-        parameter.data = torch.from_numpy(parameters[name])
-    size = 64 if isinstance(trainer.config, ModelConfig) else 1  # a module may be written for one sample
-    random = np.random.default_rng(0)  # of the order of batches, which nothing depends on
-    for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, size, random):
-        with torch.no_grad():
-            logits = batch_logits(model, samples[batch])[:2]
-        intents, slots = (None if part is None else part.numpy() for part in logits)
-        yield batch, intents, slots
+from bttlab.model import Predictions, Trainer, batch_logits, equal_length_batches
+from bttlab.runs.evaluation import batch_size, trained_network
 
 
 def split_words(text: str, vocabulary: Vocabulary) -> list[str]:
@@ -78,8 +57,11 @@ def label(
     intents, tags = named(corpus, split, predictions or trainer.predict(samples))
     intent_names = corpus.intent_labels
     slot_names = [OUTSIDE if name in (PAD, UNK) else name for name in corpus.slot_labels]
-    task, found = trainer.config.task, {}
-    for batch, intent_logits, slot_logits in logits_of(trainer, samples):
+    task, found, model = trainer.config.task, {}, trained_network(trainer)
+    random = np.random.default_rng(0)  # of the order of batches, which nothing depends on
+    for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, batch_size(trainer), random):
+        with torch.no_grad():
+            intent_logits, slot_logits, *_ = batch_logits(model, samples[batch])
         for place, n in enumerate(batch):
             words = split.words[n]
             one = {"words": words, "unknown": [word for word in words if word not in vocabulary]}
@@ -92,11 +74,11 @@ def label(
     return [found[n] for n in range(len(sentences))]
 
 
-def _chances(logits: np.ndarray, names: Sequence[str], other: str) -> dict[str, float]:
+def _chances(logits: torch.Tensor, names: Sequence[str], other: str) -> dict[str, float]:
     """Return the probability of each name; labels that have no name, which a model may have, count as `other`."""
-    odds = np.exp(logits.astype(np.float64) - logits.max())
+    odds = logits.double().softmax(0).tolist()
     found = dict.fromkeys(names, 0.0)
-    for k, one in enumerate(odds / odds.sum()):
+    for k, one in enumerate(odds):
         name = names[k] if k < len(names) else other
-        found[name] = found.get(name, 0.0) + float(one)
+        found[name] = found.get(name, 0.0) + one
     return found

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from bttlab.runs.lock import RunLock, resume_command
+from bttlab.runs.folder import RunLock, resume_command
 from bttlab.runs.record import Figure
+from bttlab.runs.scores import SCORES
 from bttlab.runs.settings import RunError
 from bttlab.util.files import append_line, sync_folder, write_file
 from bttlab.util.quantities import measured, to_json
@@ -18,7 +19,6 @@ from bttlab.util.settings import RecordError, from_json, settings
 
 METRICS = "metrics.jsonl"
 LONGEST_LINE = 1 << 20  # bytes; one of ours has about 4,000
-SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "perplexity", "mean_loss")
 
 
 @settings(RecordError)

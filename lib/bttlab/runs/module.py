@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bttlab.data import Corpus, CorpusError
 from bttlab.model import ModelConfig, ModuleConfig
 from bttlab.runs.settings import RunError
 from bttlab.util.files import write_file
@@ -108,3 +109,14 @@ def is_copy(path: Path, model: object) -> bool:
 def remove_module(folder: Path) -> None:
     (folder / MODULE_FILE).unlink(missing_ok=True)
     shutil.rmtree(folder / MODULE_FILES, ignore_errors=True)
+
+
+def check_labels(corpus: Corpus, config: ModuleConfig) -> None:
+    """Raise CorpusError if a corpus has none of the labels that a module gives."""
+    intents, tags = set(corpus.train.intents), {tag for tags in corpus.train.slots for tag in tags}
+    for task, labels, what in (("classification", intents, "intent"), ("tagging", tags, "tag")):
+        if task in config.tasks and len(labels) < 2:
+            raise CorpusError(
+                f"{config.title} gives a label for each {'sample' if what == 'intent' else 'token'}, and all of "
+                f"{corpus.folder} have the {what} {', '.join(labels)}; use a corpus with {what}s, or another module"
+            )

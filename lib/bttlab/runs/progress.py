@@ -84,10 +84,6 @@ class ProgressBar:
 
 
 class NoProgress(ProgressBar):
-    def begin(self, title: str, total: int, done: int = 0) -> None: ...
-
-    def advance(self, losses: Iterable[float]) -> None: ...
-
-    def end(self) -> None: ...
-
-    def note(self, text: str) -> None: ...
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_gone = True

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ConfigDict
 from typing_extensions import NotRequired, TypedDict
 
+from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.locks import is_held
 from bttlab.util.quantities import to_json
@@ -67,6 +68,9 @@ class RunRecord:
 
     def end(self, status: str, error: str = "") -> None:
         self.status, self.error, self.ended = status, error, now()
+
+    def fail(self, error: BaseException) -> None:
+        self.end(FAILED, str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}")
 
     def value(self, key: str) -> Any:
         """Return the value of a figure, or of the configuration, or None."""

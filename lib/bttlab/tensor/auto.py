@@ -27,6 +27,8 @@ def cheapest_order(
 ) -> tuple[Grouping | None, Cost]:
     """Return the order with the fewest multiply-accumulates, forward and backward.
 
+    Raises ShapeError if tokens, modes or ranks are not allowed.
+
     Parameters
     ----------
     out_modes, in_modes : sequence of int
@@ -38,11 +40,6 @@ def cheapest_order(
     groups : (tuple of int, tuple of int) or None
         Number of neighbouring cores in each merge, for the output and the input cores; None to build W.
     cost : Cost
-
-    Raises
-    ------
-    ShapeError
-        If tokens, modes or ranks are not allowed.
     """
     reconstructed = flow_cost("reconstruct", tokens, out_modes, in_modes, rank)  # also checks the arguments
     out_modes, in_modes = tuple(out_modes), tuple(in_modes)

@@ -74,6 +74,8 @@ def compress(
 ) -> Compression:
     """Replace linear layers, embeddings and attentions of a model in place, by TT and TTM layers and `TTAttention`.
 
+    Raises ShapeError if rank or error are not allowed, a name in `skip` is not a layer, or `model` is itself a layer.
+
     Parameters
     ----------
     rank : int, optional
@@ -90,11 +92,6 @@ def compress(
     Returns
     -------
     Compression
-
-    Raises
-    ------
-    ShapeError
-        If rank or error are not allowed, a name in `skip` is not a layer, or `model` is itself a layer.
     """
     names = dict(model.named_modules())
     if unknown := set(skip) - set(names):

@@ -79,6 +79,8 @@ class _Train(nn.Module):
 class TTLinear(_Train):
     """Linear layer y = x W^T + b whose W is a TT (arXiv 2501.06663).
 
+    Raises ShapeError if modes or ranks do not fit, the flow is unknown, or (on a call) x does not end in `in_features`.
+
     Parameters
     ----------
     out_modes, in_modes : sequence of int
@@ -101,11 +103,6 @@ class TTLinear(_Train):
         Initially zero.
     core_map : nn.Module or None
         If set, maps the list of cores to the cores that the layer uses, with the same modes.
-
-    Raises
-    ------
-    ShapeError
-        If modes or ranks do not fit, the flow is unknown, or (on a call) x does not end in `in_features`.
     """
 
     def __init__(
@@ -145,17 +142,14 @@ class TTLinear(_Train):
     ) -> "TTLinear":
         """Return a layer with the TT-SVD of a dense layer's weight as cores, and the same device, dtype and bias.
 
+        Raises ShapeError if modes, rank or error do not fit.
+
         Parameters
         ----------
         rank, error
             Largest ranks, or the largest relative error of the weight, as for `matrix_to_tt`.
         modes : (out_modes, in_modes), optional
             By default three factors of each size, as equal as its prime factors allow.
-
-        Raises
-        ------
-        ShapeError
-            If modes, rank or error do not fit.
         """
         weight = layer.weight
         outs, ins = modes or (choose_modes(layer.out_features, ENDS), choose_modes(layer.in_features, ENDS)[::-1])
@@ -252,6 +246,8 @@ class TTLinear(_Train):
 class TTMEmbedding(_Train):
     """Embedding whose table is a TTM (arXiv 2501.06663).
 
+    Raises ShapeError if modes or ranks do not fit, or (on a call) an id is outside the table.
+
     Parameters
     ----------
     num_embeddings, embedding_dim : int
@@ -270,11 +266,6 @@ class TTMEmbedding(_Train):
         As for `TTLinear`.
 
     Parameters `device` and `dtype` are those of `torch.nn.Embedding`.
-
-    Raises
-    ------
-    ShapeError
-        If modes or ranks do not fit, or (on a call) an id is outside the table.
     """
 
     def __init__(

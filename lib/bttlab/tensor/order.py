@@ -61,10 +61,7 @@ class Order:
     def of(cls, text: "str | Sequence[str] | Order", outputs: int = 3, inputs: int = 3) -> "Order":
         """Return the order with the steps in some lines, one in each line, such as "z = x R4".
 
-        Raises
-        ------
-        ShapeError
-            If a line is not a step, or the steps are not a valid order; the message names the fault.
+        Raises ShapeError if a line is not a step, or the steps are not a valid order; the message names the fault.
         """
         if isinstance(text, Order):
             return text
@@ -97,10 +94,7 @@ class Order:
     def sizes(tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> dict[str, int]:
         """Return the size of every index.
 
-        Raises
-        ------
-        ShapeError
-            If tokens, modes or ranks are not allowed.
+        Raises ShapeError if tokens, modes or ranks are not allowed.
         """
         check_tokens(tokens)
         shapes = tt_shapes(out_modes, in_modes, rank)
@@ -191,17 +185,14 @@ def order_cost(
 def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Cost:
     """Return the cost of a TT linear layer in one of `bttlab.tensor.FLOWS` (arXiv 2501.06663).
 
+    Raises ShapeError if the flow is unknown, or tokens, modes or ranks are not allowed.
+
     Parameters
     ----------
     flow : {"bidirectional", "right_to_left", "reconstruct"}
     out_modes, in_modes : sequence of int
     rank : int or sequence of int
         Every internal rank, or all of them in order.
-
-    Raises
-    ------
-    ShapeError
-        If the flow is unknown, or tokens, modes or ranks are not allowed.
     """
     if flow not in FLOWS:
         raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}")
@@ -221,17 +212,14 @@ def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequen
 def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Cost:
     """Return the cost of a TT linear layer in `bttlab.tensor.flows.grouped`.
 
+    Raises ShapeError if the sizes of the groups do not add up to the cores, or tokens, modes or ranks are not allowed.
+
     Parameters
     ----------
     groups : (tuple of int, tuple of int)
         Number of neighbouring cores in each merge, for the output cores and the input cores.
     tokens, out_modes, in_modes, rank
         As for `flow_cost`.
-
-    Raises
-    ------
-    ShapeError
-        If the sizes of the groups do not add up to the cores, or tokens, modes or ranks are not allowed.
     """
     if (sum(groups[0]), sum(groups[1])) != (len(out_modes), len(in_modes)) or min(*groups[0], *groups[1]) < 1:
         raise ShapeError(f"groups are {groups}: they must add up to {len(out_modes)} and {len(in_modes)} cores")

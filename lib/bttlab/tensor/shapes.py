@@ -14,6 +14,8 @@ class ShapeError(BttlabError, ValueError):
 def check_modes(name: str, modes: Iterable[int], size: int | None = None) -> tuple[int, ...]:
     """Check modes and return them as a tuple of integers.
 
+    Raises ShapeError if a mode is not an integer of at least 1, there are none, or their product is not `size`.
+
     Parameters
     ----------
     name : str
@@ -22,11 +24,6 @@ def check_modes(name: str, modes: Iterable[int], size: int | None = None) -> tup
         At least one mode, each at least 1.
     size : int, optional
         The number of features or rows that the modes factorise.
-
-    Raises
-    ------
-    ShapeError
-        If a mode is not an integer of at least 1, there are none, or their product is not `size`.
     """
     modes = tuple(modes) if isinstance(modes, Iterable) else (modes,)
     if not modes or not all(_is_positive(mode) for mode in modes):
@@ -43,10 +40,7 @@ def check_modes(name: str, modes: Iterable[int], size: int | None = None) -> tup
 def balanced_modes(size: int) -> tuple[int, int, int]:
     """Return three modes that differ by at most 1, with the smallest product that is at least `size`.
 
-    Raises
-    ------
-    ShapeError
-        If the size is not an integer of at least 1.
+    Raises ShapeError if the size is not an integer of at least 1.
     """
     if not _is_positive(size):
         raise ShapeError(f"size is {size!r}: it must be an integer of at least 1")
@@ -67,17 +61,14 @@ def factors(size: int) -> tuple[int, int, int]:
 def full_ranks(rank: int | Sequence[int], modes: int) -> tuple[int, ...]:
     """Return all ranks (1, r_1, ..., r_(modes-1), 1) of a train of `modes` cores.
 
+    Raises ShapeError if a rank is not an integer of at least 1, or their number does not fit.
+
     Parameters
     ----------
     rank : int or sequence of int
         One rank for every bond between cores, or the `modes` - 1 internal ranks in order.
     modes : int
         Number of cores.
-
-    Raises
-    ------
-    ShapeError
-        If a rank is not an integer of at least 1, or their number does not fit.
     """
     ranks = tuple(rank) if isinstance(rank, Iterable) else (rank,) * (modes - 1)
     if not all(_is_positive(value) for value in ranks) or not (isinstance(rank, Iterable) or _is_positive(rank)):
@@ -114,10 +105,8 @@ def ttm_shapes(
 def check_cores(shapes: Sequence[Sequence[int]], order: int) -> None:
     """Check that cores with `order` dimensions form one tensor train.
 
-    Raises
-    ------
-    ShapeError
-        If there is no core, one has another number of dimensions, ranks do not match or the outer ranks are not 1.
+    Raises ShapeError if there is no core, one has another number of dimensions, ranks do not match or the outer ranks
+    are not 1.
     """
     shapes = [tuple(shape) for shape in shapes]
     if not shapes or any(len(shape) != order for shape in shapes):

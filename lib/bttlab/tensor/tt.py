@@ -81,6 +81,8 @@ def merge_right_backward(grad: Tensor, cores: Sequence[Tensor], merged: Sequence
 def tt_to_matrix(cores: Sequence[Tensor], out_modes: Sequence[int]) -> Tensor:
     """Reassemble the matrix of a TT.
 
+    Raises ShapeError if the cores are not a tensor train, do not begin with `out_modes` or leave no core for the input.
+
     Parameters
     ----------
     cores : sequence of Tensor, shapes (r_prev, n, r_next)
@@ -91,11 +93,6 @@ def tt_to_matrix(cores: Sequence[Tensor], out_modes: Sequence[int]) -> Tensor:
     Returns
     -------
     Tensor, shape (out, in)
-
-    Raises
-    ------
-    ShapeError
-        If the cores are not a tensor train, do not begin with `out_modes` or leave no core for the input.
     """
     check_cores([core.shape for core in cores], order=3)
     out_modes = check_modes("out_modes", out_modes)
@@ -116,6 +113,8 @@ def matrix_to_tt(
 ) -> list[Tensor]:
     """Decompose a matrix into a TT by TT-SVD (Oseledets 2011).
 
+    Raises ShapeError if modes, ranks or the error do not fit the matrix.
+
     Parameters
     ----------
     matrix : Tensor, shape (out, in)
@@ -131,11 +130,6 @@ def matrix_to_tt(
     -------
     list of Tensor, shapes (r_prev, n, r_next)
         The squared Frobenius error is at most the sum over all bonds of the squared singular values left out.
-
-    Raises
-    ------
-    ShapeError
-        If modes, ranks or the error do not fit the matrix.
     """
     out_modes, in_modes = check_matrix(matrix, "out_modes", out_modes, "in_modes", in_modes)
     return tt_svd(matrix.detach().reshape(out_modes + in_modes), rank, error)

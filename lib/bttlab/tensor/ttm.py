@@ -20,6 +20,8 @@ from bttlab.tensor.tt import check_matrix, tt_svd
 def ttm_to_matrix(cores: Sequence[Tensor]) -> Tensor:
     """Reassemble the matrix of a TTM.
 
+    Raises ShapeError if the cores are not a tensor train.
+
     Parameters
     ----------
     cores : sequence of Tensor, shapes (r_prev, row mode, column mode, r_next)
@@ -27,11 +29,6 @@ def ttm_to_matrix(cores: Sequence[Tensor]) -> Tensor:
     Returns
     -------
     Tensor, shape (rows, columns)
-
-    Raises
-    ------
-    ShapeError
-        If the cores are not a tensor train.
     """
     check_cores([core.shape for core in cores], order=4)
     matrix = cores[0][0]  # (rows, columns, r)
@@ -51,6 +48,8 @@ def matrix_to_ttm(
 ) -> list[Tensor]:
     """Decompose a matrix into a TTM by the TT-SVD of its tensor of paired modes (Oseledets 2011).
 
+    Raises ShapeError if modes, ranks or the error do not fit the matrix.
+
     Parameters
     ----------
     matrix : Tensor, shape (rows, columns)
@@ -62,11 +61,6 @@ def matrix_to_ttm(
     Returns
     -------
     list of Tensor, shapes (r_prev, row mode, column mode, r_next)
-
-    Raises
-    ------
-    ShapeError
-        If modes, ranks or the error do not fit the matrix.
     """
     row_modes, column_modes = check_matrix(matrix, "row_modes", row_modes, "column_modes", column_modes)
     ttm_shapes(row_modes, column_modes, 1)  # checks that their numbers are equal
@@ -95,6 +89,8 @@ def row_digits(ids: Tensor, row_modes: Sequence[int]) -> list[Tensor]:
 def lookup(digits: Sequence[Tensor], cores: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Look up each token's row: multiply its slices from the first core to the last.
 
+    Raises IndexError or RuntimeError if a digit is outside its mode (on a CPU; a GPU asserts).
+
     Parameters
     ----------
     digits : sequence of int64 Tensor, shape (tokens,)
@@ -107,11 +103,6 @@ def lookup(digits: Sequence[Tensor], cores: Sequence[Tensor]) -> tuple[Tensor, t
     saved : tuple of Tensor
         For `lookup_backward`: the slices of the second to the last core, shapes (r_(k-1), tokens, n_k r_k), then the
         partial products before each of them, shapes (tokens, n_1 ... n_(k-1), r_(k-1)).
-
-    Raises
-    ------
-    IndexError, RuntimeError
-        If a digit is outside its mode (on a CPU; a GPU asserts).
     """
     tokens = digits[0].shape[0]
     product = cores[0].index_select(1, digits[0])[0]  # (tokens, n_1, r_1)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from bttlab.runs.metrics import SCORES
+from bttlab.runs.scores import SCORES
 from bttlab.util.errors import BttlabError
 from bttlab.util.settings import from_values, nearest, settings
 from bttlab.util.yaml_files import read_yaml

@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bttlab.runs.lock import run_lock
+from bttlab.runs.folder import run_lock
 from bttlab.runs.module import write_module
 from bttlab.runs.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
 from bttlab.runs.settings import RunError
@@ -249,7 +249,7 @@ class Sweep:
         except BttlabError:
             kind = "estimate" if trial.settings is None else "training"
             record = RunRecord(kind, trial.name, trial.configuration, "", trial.id, sweep=self.spec.name)
-        record.end(FAILED, str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}")
+        record.fail(error)
         record.write(self.folder / trial.id)
         return record
 

@@ -13,9 +13,9 @@ from bttlab.data import Corpus, Vocabulary, encode, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer
-from bttlab.runs.evaluation import score_names
+from bttlab.runs.module import check_labels
 from bttlab.runs.recipe import OPTIMIZER_KEYS, TABLES, flat, settings_of
-from bttlab.runs.run import check_labels
+from bttlab.runs.scores import score_names
 from bttlab.runs.settings import MODEL_KEYS, RunSettings, corpus_digest
 from bttlab.runs.sweep.spec import SpecError, SweepSpec
 from bttlab.util.errors import BttlabError
