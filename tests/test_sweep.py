@@ -459,5 +459,5 @@ def test_a_trial_waits_for_a_card_and_releases_it(corpus, tmp_path, monkeypatch)
     monkeypatch.setattr(task, "u50_callback", lambda *arguments: None)
     monkeypatch.setattr("bttlab.card.release_card", released.append)
     with pytest.raises(AttributeError):  # such a trainer cannot train
-        task.run_trial(task.Task(trial, None, "tiny", tmp_path / "trial", [], task.identity()))
+        task.run_trial(task.Task(trial, "tiny", tmp_path / "trial", [], task.identity()))
     assert (asked["device"], asked["wait"], released) == ("auto", task.CARD_WAIT_SECONDS, ["a card"])

@@ -17,9 +17,9 @@ import torch
 from bttlab.data import Augmenter, Corpus, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, batch_losses, equal_length_batches
 from bttlab.model.loop import train_pieces
+from bttlab.runs import Recipe, read_recipe
 from bttlab.runs.evaluation import predict, scores_of
 from bttlab.runs.progress import ProgressBar
-from bttlab.runs.recipe import Recipe, read_recipe
 from bttlab.runs.scores import scores_in_words
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file

@@ -64,7 +64,14 @@ def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
 
     config, parameters = export(training)
     corpus, seed = training.setting.corpus, training.setting.seed
-    settings = RunSettings(config, str(corpus.folder), "auto", Optimizer("adamw"), LEARNING_RATES["adamw"], seed=seed)
+    settings = RunSettings(
+        config=config,
+        data=str(corpus.folder),
+        device="auto",
+        optimizer=Optimizer("adamw"),
+        learning_rate=LEARNING_RATES["adamw"],
+        seed=seed,
+    )
     trainer = ReferenceTrainer(config)
     trainer.load_parameters(parameters)
     check_free(folder)

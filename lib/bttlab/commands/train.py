@@ -5,7 +5,6 @@ import os
 import secrets
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices, models
@@ -106,10 +105,11 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _new(options: argparse.Namespace, given: dict):
-    from bttlab.data import Vocabulary, load_corpus
+    from bttlab.data import load_corpus
     from bttlab.runs import start_run
     from bttlab.runs.folder import check_free
     from bttlab.runs.recipe import settings_of
+    from bttlab.runs.settings import with_room
 
     module = models.module_of(options, options.seed or 0) if models.is_module(options) else None
     if options.out is not None:
@@ -119,10 +119,8 @@ def _new(options: argparse.Namespace, given: dict):
     config = models.model_of(options) if module is None else module.config
     settings = settings_of(values, config)
     corpus = load_corpus(settings.data, settings.unknown_labels)
-    if module is None and not models.has_vocabulary(options):  # room for all words
-        words = Vocabulary.from_sentences(corpus.train.words, None, settings.word_classes)
-        if len(words) > config.vocabulary_size:
-            settings = replace(settings, config=config.with_vocabulary(len(words)))
+    if not models.has_vocabulary(options):
+        settings = with_room(settings, corpus)
     folder = options.out or _default_folder(f"{corpus.name}-{config.slug}")
     return start_run(folder, settings, corpus, module=module)
 

@@ -8,7 +8,6 @@ from .plan import Control as Control
 from .plan import EvaluationPlan as EvaluationPlan
 from .plan import EvaluationsAt as EvaluationsAt
 from .progress import ProgressBar as ProgressBar
-from .recipe import Recipe as Recipe
 from .recipe import read_recipe as read_recipe
 from .recipe import recipe_names as recipe_names
 from .record import RUN_FILE as RUN_FILE
@@ -19,6 +18,7 @@ from .run import resume_run as resume_run
 from .run import start_run as start_run
 from .schedule import LearningRateSchedule as LearningRateSchedule
 from .settings import CorpusRecord as CorpusRecord
+from .settings import Recipe as Recipe
 from .settings import RunError as RunError
 from .settings import RunSettings as RunSettings
 from .table import find_run as find_run

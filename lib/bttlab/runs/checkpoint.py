@@ -5,6 +5,7 @@ current epoch. The header's metadata has two entries: "bttlab", JSON with everyt
 both. Nothing in the file is executed when it is read.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -171,18 +172,20 @@ class CheckpointStore:
                 f"{self.folder}"
             )
         if best:
-            return _read(self.best)[0], None
+            return read_checkpoint(self.best), None
         try:
-            checkpoint, self._identity = _read(self.latest)
-            return checkpoint, None
+            return self._load(self.latest), None
         except DamagedCheckpoint as error:
-            self._latest_is_sound = False
-            fault = str(error)
+            self._latest_is_sound, fault = False, str(error)
         try:
-            checkpoint, self._identity = _read(self.previous)
-            return checkpoint, f"{fault}; going back to the one before, {self.previous.name}"
+            return self._load(self.previous), f"{fault}; going back to the one before, {self.previous.name}"
         except DamagedCheckpoint as error:
             raise CheckpointError(f"{fault}; nor is the one before of use: {error}; start the run again") from None
+
+    def _load(self, path: Path) -> Checkpoint:
+        with contextlib.suppress(OSError):
+            self._identity = _identity(os.stat(path))
+        return read_checkpoint(path)
 
 
 @settings(CheckpointError)
@@ -196,24 +199,18 @@ class _Header:
     seconds: float = Field(ge=0)
 
 
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """Return what tells a file from one that is later put in its place."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint file.
 
     Raises DamagedCheckpoint if it is missing, torn, or not what was written; CheckpointError if a newer version of
     bttlab wrote it.
     """
-    return _read(path)[0]
-
-
-def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """Return what tells a file from one that is later put in its place."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _read(path: Path) -> tuple[Checkpoint, tuple[int, ...]]:
-    """Read a checkpoint file; returns the checkpoint and the file's identity."""
     try:
-        identity = _identity(os.stat(path))
         data = Path(path).read_bytes()  # a mapped file that another process cuts short would end the interpreter
         tensors = safetensors.numpy.load(data)
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
@@ -230,7 +227,7 @@ def _read(path: Path) -> tuple[Checkpoint, tuple[int, ...]]:
                 f"{path} is a checkpoint of format {header['format']}, this bttlab reads format {FORMAT}; use the "
                 "version of bttlab that wrote it"
             )
-        return _unpack(from_values(_Header, header), tensors), identity
+        return _unpack(from_values(_Header, header), tensors)
     except CheckpointError:
         raise
     except (BttlabError, ValueError, TypeError, KeyError) as error:

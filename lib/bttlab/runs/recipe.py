@@ -9,29 +9,15 @@ from typing import Any
 from bttlab.data import Augmentation
 from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, Optimizer
 from bttlab.runs.schedule import LearningRateSchedule
-from bttlab.runs.settings import MODEL_KEYS, RunError, RunSettings
+from bttlab.runs.settings import MODEL_KEYS, Recipe, RunError, RunSettings
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import read_toml
-from bttlab.util.settings import from_values, settings
+from bttlab.util.settings import from_values
 
 RECIPES = Path(__file__).parent / "recipes"
 TABLES = {"schedule": LearningRateSchedule, "augmentation": Augmentation}
 OPTIMIZER_KEYS = [one.name for one in fields(Optimizer) if one.name != "name"]
 USED = {"sgd": (), "momentum": ("momentum",), "adamw": ("beta1", "beta2", "epsilon", "weight_decay")}
-
-
-@settings(RunError)
-class Recipe:
-    """Training settings: the fields of `RunSettings` of the same names."""
-
-    epochs: int
-    learning_rate: float
-    optimizer: Optimizer
-    schedule: LearningRateSchedule = LearningRateSchedule()
-    augmentation: Augmentation = Augmentation()
-    word_classes: bool = False
-    label_smoothing: float = 0.0
-    decode_tags: bool = False
 
 
 def read_recipe(name_or_path: str | os.PathLike) -> Recipe:

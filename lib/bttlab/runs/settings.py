@@ -28,18 +28,14 @@ class RunError(BttlabError, ValueError):
     """Raised if a run cannot be started or continued."""
 
 
-@settings(RunError)
-class RunSettings:
-    """Settings of a run: equal settings, corpus and device give equal bits.
+@settings(RunError, kw_only=True)
+class Recipe:
+    """Settings of a training that a file of its own may give.
 
     Raises RunError or ConfigError if a value breaks a rule.
 
     Parameters
     ----------
-    data : str
-        Name or absolute path of the corpus.
-    device : str
-        As on the command line: "auto", "emulated", "reference" or an index.
     learning_rate : float
         The peak, if a schedule varies it.
     word_classes : bool
@@ -48,6 +44,28 @@ class RunSettings:
         As in `bttlab.model.Trainer`.
     decode_tags : bool
         Whether an utterance's tags are decoded together (`bttlab.data.tags.TagDecoder`) before they are scored.
+    """
+
+    epochs: int = Field(ge=1, le=10**6)
+    learning_rate: float = Field(ge=0, le=LARGEST_RATE)
+    optimizer: Optimizer
+    schedule: LearningRateSchedule = LearningRateSchedule()
+    augmentation: Augmentation = Augmentation()
+    word_classes: bool = False
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    decode_tags: bool = False
+
+
+@settings(RunError, kw_only=True)
+class RunSettings(Recipe):
+    """Settings of a run: equal settings, corpus and device give equal bits.
+
+    Parameters
+    ----------
+    data : str
+        Name or absolute path of the corpus.
+    device : str
+        As on the command line: "auto", "emulated", "reference" or an index.
     recipe : str, optional
         Name or path of the recipe of these settings.
     seed : int
@@ -69,13 +87,6 @@ class RunSettings:
     config: Model
     data: str
     device: str
-    optimizer: Optimizer
-    learning_rate: float = Field(ge=0, le=LARGEST_RATE)
-    schedule: LearningRateSchedule = LearningRateSchedule()
-    augmentation: Augmentation = Augmentation()
-    word_classes: bool = False
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    decode_tags: bool = False
     recipe: str | None = None
     seed: int = Field(default=0, ge=0, lt=2**63)
     epochs: int = Field(default=1, ge=1, le=10**6)
@@ -96,6 +107,14 @@ class RunSettings:
         known = {field.name for field in fields(Augmentation)}
         augmentation = {key: value for key, value in values.get("augmentation", {}).items() if key in known or value}
         return from_values(cls, values | {"augmentation": augmentation})
+
+
+def with_room(run: RunSettings, corpus: Corpus) -> RunSettings:
+    """Return settings whose model has room for all words of a corpus; a module has the size that it has."""
+    words = Vocabulary.from_sentences(corpus.train.words, None, run.word_classes)
+    if isinstance(run.config, ModuleConfig) or len(words) <= run.config.vocabulary_size:
+        return run
+    return replace(run, config=run.config.with_vocabulary(len(words)))
 
 
 @settings(RecordError)

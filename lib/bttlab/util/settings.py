@@ -25,7 +25,9 @@ class RecordError(BttlabError):
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field,))
-def settings(error: type[BttlabError], frozen: bool = True) -> Callable[[type[Class]], type[Class]]:
+def settings(
+    error: type[BttlabError], frozen: bool = True, kw_only: bool = False
+) -> Callable[[type[Class]], type[Class]]:
     """Make a class a strict pydantic dataclass that knows no other fields and raises `error`.
 
     `dataclasses.replace`, `fields` and `asdict` work on it; `pydantic.TypeAdapter(cls).json_schema()` is its schema. An
@@ -33,7 +35,7 @@ def settings(error: type[BttlabError], frozen: bool = True) -> Callable[[type[Cl
     """
 
     def decorate(cls: type[Class]) -> type[Class]:
-        cls = dataclass(frozen=frozen, config=CONFIG)(cls)
+        cls = dataclass(frozen=frozen, kw_only=kw_only, config=CONFIG)(cls)
         validate = cls.__init__
 
         def __init__(self, *args: Any, **values: Any) -> None:

@@ -7,7 +7,7 @@ again.
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bttlab.runs.folder import run_lock
@@ -174,11 +174,9 @@ class Sweep:
         while len(self._running) < max(1, executor.workers) and (trial := self._next()) is not None:
             folder = self.folder / trial.id
             folder.mkdir(0o700, exist_ok=True)
-            module = trial.module and (trial.module.source, trial.module.files)
-            if module is not None:
-                write_module(folder, *module)
-            bare = replace(trial, module=None)
-            task = Task(bare, module, self.spec.name, folder, inodes(self.folder), identity())
+            if trial.module is not None:
+                write_module(folder, *trial.module)
+            task = Task(trial, self.spec.name, folder, inodes(self.folder), identity())
             try:
                 self._running[executor.submit(run_trial, task)] = trial
             except BrokenExecutor:  # a process died since
@@ -247,8 +245,7 @@ class Sweep:
         try:
             record = read_run(self.folder / trial.id)
         except BttlabError:
-            kind = "estimate" if trial.settings is None else "training"
-            record = RunRecord(kind, trial.name, trial.configuration, "", trial.id, sweep=self.spec.name)
+            record = trial.record(self.spec.name, device="")
         record.fail(error)
         record.write(self.folder / trial.id)
         return record

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -61,8 +60,7 @@ def _end_with_parent() -> None:
 
 @dataclass(frozen=True)
 class Task:
-    trial: Trial  # without its module
-    module: tuple[bytes, Mapping[str, bytes]] | None  # source of its file, and of the files beside it
+    trial: Trial
     sweep: str
     folder: Path
     inodes: list[int]  # that tell the sweep's folder from another machine's of the same name
@@ -109,8 +107,8 @@ def run_trial(task: Task) -> dict[str, bytes]:
         return {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if task.module is not None:
-            write_module(folder, *task.module)
+        if task.trial.module is not None:
+            write_module(folder, *task.trial.module)
         run(replace(task, folder=folder))
         return {name: (folder / name).read_bytes() for name in SENT if (folder / name).exists()}
 
@@ -135,8 +133,8 @@ def _train(task: Task) -> None:
     figures = u50_callback(model, lengths, settings.optimizer, settings.flow)
 
     def on_record(record: RunRecord) -> None:
-        record.id, record.name, record.sweep, record.configuration = trial.id, trial.name, task.sweep, {}
-        record.configuration |= trial.configuration
+        record.id, record.name, record.sweep = trial.id, trial.name, task.sweep
+        record.configuration = dict(trial.configuration)
         figures(record)
 
     opened = open_trainer(
@@ -166,8 +164,8 @@ def _estimate(task: Task) -> None:
     model, values = estimated_model(trial.configuration)
     lengths = epoch_lengths(trial.corpus, model.sequence_length)
     estimated = estimate(model, lengths, values["optimizer"], values["flow"], values["clock_mhz"])
-    record = RunRecord("estimate", trial.name, trial.configuration, f"a model of the U50 ({MODEL_VERSION})", trial.id)
-    record = replace(record, figures=card_figures(estimated), versions=versions(), git=git_state(), sweep=task.sweep)
+    record = trial.record(task.sweep, f"a model of the U50 ({MODEL_VERSION})")
+    record.figures, record.versions, record.git = card_figures(estimated), versions(), git_state()
     record.end(COMPLETE)
     record.write(task.folder)
 

@@ -4,25 +4,25 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bttlab.compiler.compiled import compiled_program
+from bttlab.compiler.module import ModuleModel
+from bttlab.compiler.module_file import module_of_source, read_source
 from bttlab.data import Corpus, Vocabulary, encode, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer
 from bttlab.runs.module import check_labels
 from bttlab.runs.recipe import OPTIMIZER_KEYS, TABLES, flat, settings_of
+from bttlab.runs.record import RunRecord
 from bttlab.runs.scores import score_names
-from bttlab.runs.settings import MODEL_KEYS, RunSettings, corpus_digest
+from bttlab.runs.settings import MODEL_KEYS, RunSettings, corpus_digest, with_room
 from bttlab.runs.sweep.spec import SpecError, SweepSpec
 from bttlab.util.errors import BttlabError
 from bttlab.util.settings import nearest
-
-if TYPE_CHECKING:
-    from bttlab.compiler.module import ModuleModel
 
 CARD, EMULATED, REFERENCE = "auto", "emulated", "reference"
 DEVICES = (EMULATED, REFERENCE, CARD)  # "auto" waits for a real card, if there is one
@@ -42,11 +42,16 @@ class Trial:
     configuration: dict[str, Any]  # all of it, as a run's record has it
     settings: RunSettings | None  # of a training
     corpus: Corpus
-    module: "ModuleModel | None" = None  # of a training whose model is a module
+    module: tuple[bytes, Mapping[str, bytes]] | None = None  # source of a module's file, and of those that it imports
 
     @property
     def name(self) -> str:
         return " ".join(f"{key}={_brief(value)}" for key, value in self.varied.items())
+
+    def record(self, sweep: str, device: str) -> RunRecord:
+        """Return the record with which the trial begins."""
+        kind = "estimate" if self.settings is None else "training"
+        return RunRecord(kind, self.name, self.configuration, device, self.id, sweep=sweep)
 
 
 class TrialMaker:
@@ -58,13 +63,10 @@ class TrialMaker:
     def __init__(self, spec: SweepSpec):
         self.spec = spec
         self._corpus = functools.cache(_read_corpus)
-        self._tokens = functools.cache(
-            lambda data, unknown_labels, word_classes: len(
-                Vocabulary.from_sentences(self._corpus(data, unknown_labels)[0].train.words, None, word_classes)
-            )
+        self._source = functools.cache(read_source)  # a file that changes while trials run does not mix with these
+        self._module = functools.cache(
+            lambda path, name, length: module_of_source(self._source(path), path, name, length)
         )
-        self._sources: dict[Path, bytes] = {}
-        self._modules: dict[tuple[str, int | None], ModuleModel] = {}
         for part in ("fixed", "vary"):
             for key in getattr(spec, part):
                 if key not in KEYS[spec.kind]:
@@ -75,73 +77,64 @@ class TrialMaker:
 
         Raises SpecError if a value is outside its range, or the corpus is not here or does not fit the model.
         """
-        values = dict(self.spec.fixed) | dict(varied)
+        values, settings, module = dict(self.spec.fixed) | dict(varied), None, None
         try:
-            return self._training(values, varied) if self.spec.kind == "training" else self._estimate(values, varied)
+            if self.spec.kind == "estimate":
+                _, configuration = estimated_model(values)
+                corpus, sha256 = self._corpus(configuration["data"], "unk")
+            else:
+                module = self._module_of(values)
+                settings = self._settings(values, module)
+                corpus, sha256 = self._corpus(settings.data, settings.unknown_labels)
+                configuration = flat(settings)
         except (BttlabError, TypeError, ValueError) as error:
             raise SpecError(f"trial {', '.join(f'{k} = {v!r}' for k, v in varied.items())}: {error}") from None
+        decisive = {key: value for key, value in configuration.items() if key not in ("data", "recipe", "keep")}
+        id = digest_of({"kind": self.spec.kind, "corpus": sha256, **decisive})
+        if module is not None:
+            configuration["model"] = values["model"]  # as the specification has it
+        return Trial(
+            id, dict(varied), configuration, settings, corpus, None if module is None else (module.source, module.files)
+        )
 
-    def _training(self, values: dict[str, Any], varied: Mapping[str, Any]) -> Trial:
-        values = dict(values)
-        model = values.pop("model", None)
-        module = None if model is None else self._module(model, values)
-        settings = settings_of(DEFAULTS | values, module and module.config)
+    def _settings(self, values: dict[str, Any], module: ModuleModel | None) -> RunSettings:
+        """Return the settings of a training that the corpus and, unless it trains elsewhere, the card fit."""
+        model = values.get("model")
+        own = ("model", "sequence_length") if module else ()
+        given = {key: value for key, value in values.items() if key not in own}
+        settings = settings_of(DEFAULTS | given, module and module.config)
         self._check_objective(settings.config.task, model)
         if settings.device not in DEVICES:
             raise SpecError(f"device is {settings.device!r}: choose one of {', '.join(DEVICES)}")
-        corpus, sha256 = self._corpus(settings.data, settings.unknown_labels)
+        corpus, _ = self._corpus(settings.data, settings.unknown_labels)
         if module is not None:
             check_labels(corpus, module)
-        elif "vocabulary_size" not in values and isinstance(
-            settings.config, ModelConfig
-        ):  # as bttlab train has it: room for all words of the corpus
-            tokens = self._tokens(settings.data, settings.unknown_labels, settings.word_classes)
-            if tokens > settings.config.vocabulary_size:
-                settings = replace(settings, config=settings.config.with_vocabulary(tokens))
+        elif "vocabulary_size" not in values:
+            settings = with_room(settings, corpus)
         if settings.device != REFERENCE:
-            trained: Any = module or settings.config
-            compiled_program(trained, flow=settings.flow)  # whether the card holds it
+            compiled_program(module or settings.config, flow=settings.flow)  # whether the card holds it
         words = Vocabulary.from_sentences(corpus.train.words[:1], settings.config.vocabulary_size)
         encode(corpus.train[:1], words, corpus, settings.config)  # whether its labels fit the model
-        configuration = flat(settings)
-        decisive = {key: value for key, value in configuration.items() if key not in ("data", "recipe", "keep")}
-        id = digest_of({"kind": "training", "corpus": sha256, **decisive})
-        if module is not None:
-            configuration["model"] = model  # as the specification has it
-        return Trial(id, dict(varied), configuration, settings, corpus, module)
+        return settings
 
-    def _module(self, model: Any, values: dict[str, Any]) -> "ModuleModel":
-        """Return the module of FILE.py:CLASS; takes its sequence length from the values."""
-        from bttlab.compiler.module_file import module_of_source, read_source
-
+    def _module_of(self, values: Mapping[str, Any]) -> ModuleModel | None:
+        """Return the module of FILE.py:CLASS, if a training is of one; it takes its sequence length from the values."""
+        if (model := values.get("model")) is None:
+            return None
         path, _, name = str(model).rpartition(":")
         if not path.endswith(".py") or not name:
             raise SpecError(f"model is {model!r}: give FILE.py:CLASS, or sizes, as encoders")
-        length = values.pop("sequence_length", None)
-        sizes = [key for key in MODEL_KEYS if key in values]
-        if sizes:
+        if sizes := [key for key in MODEL_KEYS if key in values and key != "sequence_length"]:
             raise SpecError(f"{sizes[0]}: a module has sizes of its own; leave it out beside model")
-        if (model, length) not in self._modules:
-            path = Path(path)
-            if path not in self._sources:  # a file that changes while trials run does not mix with what was read
-                self._sources[path] = read_source(path)
-            self._modules[model, length] = module_of_source(self._sources[path], path, name, length)
-        return self._modules[model, length]
+        return self._module(Path(path), name, values.get("sequence_length"))
 
-    def _check_objective(self, task: str, model: str | None) -> None:
+    def _check_objective(self, task: str, model: Any) -> None:
         split, _, score = (self.spec.objective or "").partition(".")
         if split in SPLIT_NAMES and score not in (names := score_names(task)):
             raise SpecError(
                 f"objective is {self.spec.objective}, and {model or 'the model'} is for {task}: choose one of "
                 f"{', '.join(f'{split}.{name}' for name in names)}"
             )
-
-    def _estimate(self, values: dict[str, Any], varied: Mapping[str, Any]) -> Trial:
-        _, configuration = estimated_model(values)
-        corpus, sha256 = self._corpus(configuration["data"], "unk")
-        decisive = {key: value for key, value in configuration.items() if key != "data"}
-        id = digest_of({"kind": "estimate", "corpus": sha256, **decisive})
-        return Trial(id, dict(varied), configuration, None, corpus)
 
 
 def _read_corpus(data: str, unknown_labels: str) -> tuple[Corpus, str]:
