@@ -150,7 +150,6 @@ class FineTuning:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the model without adapters."""
         if self.counted:
             return self.counted
         vectors = 2 * self.hidden

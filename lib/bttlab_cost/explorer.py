@@ -48,7 +48,6 @@ class CostExplorer(Explorer):
         super().__init__(*figures, controls=[row(*pair) for pair in pairs])
 
     def _begin_with(self, config: FineTuning) -> None:
-        """Set the sliders to a model's routing and length."""
         with self.held():
             self.top_k.value, self.top_k.max = 1, config.experts
             self.top_k.value, self.length.value = config.top_k, config.sequence_length

@@ -50,12 +50,7 @@ def export(training: Training) -> tuple[ModelConfig, dict[str, np.ndarray]]:
 def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
     """Write a finished training's model as a run without epochs: `bttlab eval` scores it, `bttlab train` continues it.
 
-    Raises
-    ------
-    MethodError
-        As `export`.
-    bttlab.runs.RunError, bttlab.runs.CheckpointError
-        If the folder is in use, or cannot be written.
+    Raises MethodError as `export` does, RunError or CheckpointError if the folder is in use or cannot be written.
     """
     from bttlab.model import LEARNING_RATES, Optimizer, ReferenceTrainer
     from bttlab.runs import Checkpoint, CheckpointStore, RunError, RunSettings

@@ -164,7 +164,6 @@ class MethodsLab:
             self.dashboard.start(self._text.value, samples)
 
     def wait(self) -> None:
-        """Let the cell wait until the run has ended; interrupting the kernel stops the run."""
         self.dashboard.wait()
 
     def close(self) -> None:
@@ -183,7 +182,6 @@ class MethodsLab:
             group.layout.display = None if shown else "none"
 
     def _choose(self) -> None:
-        """Tick what a preset names."""
         if self._preset.value:
             chosen = {part.partition(":")[0] for part in self._preset.value.split("+")}
             for name, box in self._boxes.items():

@@ -132,14 +132,10 @@ def score_split(training: Training, split: str) -> dict[str, Any]:
 def measure_memory(training: Training) -> dict[str, Any]:
     """Train one step on the batch with the most tokens, at a learning rate of 0, and count.
 
-    The training has trained before, so that its optimizer has its state; its parameters stay as they are.
-
-    Returns
-    -------
-    dict
-        "peak", measured, in bytes; "categories" at the peak: parameters (with buffers), gradients, optimizer_state
-        (with what methods keep), activations (what the forward pass leaves for the backward pass), inputs, temporaries;
-        "most", each category at its own maximum; "tokens", the batch's. On a GPU also "allocated".
+    The training has trained before, so that its optimizer has its state; its parameters stay as they are. The result
+    has "peak", in bytes; "categories" at the peak: parameters (with buffers), gradients, optimizer_state (with what
+    methods keep), activations (what the forward pass leaves for the backward pass), inputs, temporaries; "most", each
+    category at its own maximum; "tokens", the batch's. On a GPU also "allocated".
     """
     samples = training.samples
     batches = equal_length_batches(

@@ -36,7 +36,6 @@ class Batch:
 
 
 def combination_name(combination: Sequence) -> str:
-    """Return a combination as `parse` takes it."""
     return "+".join(method.full_name() for method in combination) or DENSE
 
 

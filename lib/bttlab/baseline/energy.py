@@ -124,7 +124,6 @@ class EnergyWindow:
 
     @property
     def elapsed(self) -> float:
-        """Seconds counted so far."""
         return self._seconds + (time.perf_counter() - self._begin if self._begin is not None else 0.0)
 
     def quantity(self, of: Callable[[float], float], unit: str, how: str) -> Quantity:

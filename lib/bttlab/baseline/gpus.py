@@ -22,8 +22,6 @@ class GpuError(BttlabError):
 
 @dataclass(frozen=True)
 class Gpu:
-    """A row of the table."""
-
     gpu: str
     aliases: list[str]  # other names it goes by
     # peak of matrix products in BF16 on tensor cores, dense, sums in FP32, 10^12 operations a second

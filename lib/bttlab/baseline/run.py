@@ -302,7 +302,6 @@ def _release(device: torch.device) -> None:
 
 
 def _again(task: Task, step: Callable[[int], None], clock) -> int:
-    """Train on all samples of the task again; for the energy meter alone."""
     task.rewind()
     clock.begin()
     for index in range(len(task)):

@@ -80,7 +80,6 @@ class Task:
         torch._foreach_add_(self.parameters, gradients, alpha=-self.learning_rate)
 
     def step(self, index: int, function: LossFunction) -> None:
-        """Train on one sample or batch, with `function`, such as `loss`."""
         value = function(*self.sample(self.rows[index], self.lengths[index]))
         self.update(self.gradients(value))
         self.losses[index] = value.detach()

@@ -230,7 +230,6 @@ class EmulatedU50(pynq.Device):
 
     @property
     def device_info(self) -> DeviceInfo:
-        """The current readings of the modelled sensors, in XRT's structure."""
         return self._telemetry.info
 
     @property
@@ -290,7 +289,6 @@ class EmulatedU50(pynq.Device):
         self._telemetry.load(lambda: power_levels(program))
 
     def _forget(self) -> None:
-        """Set the description of a card without an overlay."""
         self._loaded: tuple[_Description, str | None] | None = None
         self._units: dict[int, ComputeUnit] = {}
         self._telemetry.load()

@@ -79,7 +79,6 @@ class Keeper:
         self._hung = ""  # the client whose kernel did not end
 
     def serve(self) -> None:
-        """Serve clients for ever."""
         while True:
             timeout = 0.1 if self._probe is not None else None
             if self._order():

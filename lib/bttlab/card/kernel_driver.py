@@ -13,11 +13,11 @@ from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.processor import optimizer_arguments, result_dtype
 from bttlab.card.sharing import shared
-from bttlab.card.training_run import wait_to_the_end
 from bttlab.compiler.compiled import CompiledProgram
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
 from bttlab.model import Optimizer
+from bttlab.util.signals import DeferredSignals
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,6 @@ class KernelDriver(DefaultIP):
             self._share.run(self._description, lambda is_current: (is_current or self._restore(), work()), publish)
 
     def _restore(self) -> None:
-        """Load program and state again, after another process used the card."""
         if self._chip.program is not None:
             self._send(self._chip.program.image)
         if self._chip.memory is not None:
@@ -155,9 +154,8 @@ class KernelDriver(DefaultIP):
         start = self._start_ert if self.device.has_capability("ERT") else self._start_sw
         arguments = (command, samples, *optimizer_arguments(optimizer or Optimizer("sgd")), *buffers)
         if isinstance(self.device, EmulatedU50):
-            with self.device.waited_for():
-                handle = start(*arguments)
-            wait_to_the_end(handle)
+            with DeferredSignals(), self.device.waited_for():
+                start(*arguments).wait()
         else:
             self._run_on_card(start, arguments)
 

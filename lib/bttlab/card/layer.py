@@ -37,7 +37,6 @@ def shape_of(layer: Any) -> LayerShape:
 
 
 def _flow(flow: Any) -> Any:
-    """Return a flow with the steps of a custom contraction path as an `Order`."""
     is_name = isinstance(flow, str) and "=" not in flow
     if is_name or isinstance(flow, Order) or (isinstance(flow, tuple) and all(isinstance(n, int) for n in flow)):
         return flow

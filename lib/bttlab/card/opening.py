@@ -35,14 +35,8 @@ def open_trainer(
     `bttlab.card.load_overlay`, `shapes`, `flow`, `lengths` and `optimizer` as for
     `bttlab.compiler.compiled.chosen_program`.
 
-    Raises
-    ------
-    bttlab.compiler.errors.ProgramError
-        If the machine cannot run the model; no card is used then.
-    bttlab.card.OverlayError
-        If there is no such card, no overlay for it, or the overlay is not the training processor.
-    bttlab.card.CardBusyError
-        If another process has the card.
+    Raises ProgramError if the machine cannot run the model, before a card is used; OverlayError if there is no such
+    card, no overlay for it, or the overlay is not the training processor; CardBusyError if another process has it.
     """
     compiled = chosen_program(config, flow, optimizer, lengths, shapes)
     loaded = load_overlay(overlay, device, trust, wait, require_card)

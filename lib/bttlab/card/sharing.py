@@ -125,7 +125,6 @@ class SharedCard:
             raise CardLostError
 
     def release(self) -> None:
-        """Release the card or the place in the queue."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -40,7 +40,6 @@ def card_interfaces(card: Card) -> frozenset[str]:
 
 
 def suits(card: Card, platform: str, interfaces: Collection[str] = ()) -> bool:
-    """Return True if overlays for a platform can be loaded on a card."""
     if isinstance(card, EmulatedU50):
         return card.platform == platform
     on_card = card_interfaces(card)

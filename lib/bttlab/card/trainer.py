@@ -180,7 +180,6 @@ class TrainerDriver(KernelDriver):
             self._chip = ChipState(self.program, memory, step, moments if step else None)
 
     def store_parameters(self) -> dict[str, np.ndarray]:
-        """Return a copy of the parameters on chip."""
         return self._layout.unpack(self._block(self._stored(), 0))
 
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
@@ -202,16 +201,10 @@ class TrainerDriver(KernelDriver):
         there is no state yet. Each sample's loss is returned, before its update and without label smoothing: float32,
         shape (n,).
 
-        Raises
-        ------
-        NumericalFault
-            At the first sample whose loss, gradient or update is not finite; that sample changes neither parameters nor
-            state.
-        bttlab.util.errors.BttlabError
-            If ids, learning rates or the optimizer are not allowed; nothing changes then.
+        Raises NumericalFault at the first sample whose loss, gradient or update is not finite; that sample changes
+        neither parameters nor state. BttlabError if ids, learning rates or the optimizer are not allowed; nothing
+        changes then.
 
-        Notes
-        -----
         Ctrl-C takes effect once the kernel has finished the samples of the call; a run of `start` can be stopped
         earlier. If a kernel of a real card does not finish within a second after Ctrl-C, or within its time limit, a
         `bttlab.card.waiting.CardFailedError` is raised.
@@ -375,7 +368,6 @@ class TrainerDriver(KernelDriver):
             self._on_card(work, publish)
 
     def _refuse(self, results: np.ndarray, sample: int, rates: np.ndarray) -> NoReturn:
-        """Raise the error of the first sample whose status is not DONE."""
         status = STATUS_NAMES.get(int(results["status"][sample]), "an unknown status")
         if status.endswith("_NOT_FINITE"):
             fault = status.removesuffix("_NOT_FINITE").lower()

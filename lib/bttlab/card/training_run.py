@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,6 @@ class TrainingRun:
         self._thread = Thread(target=self._train, args=(train, lock), name="bttlab-train")
 
     def begin(self) -> None:
-        """Start the thread."""
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -83,7 +81,6 @@ class TrainingRun:
             self._is_over = True
 
     def join(self) -> None:
-        """Wait for the end, whatever it is."""
         if not self.done:
             self._thread.join()
 
@@ -101,16 +98,3 @@ class TrainingRun:
         if self.done and self._error:
             raise self._error
         return self.losses
-
-
-def wait_to_the_end(handle: Any) -> None:
-    """Wait for a kernel's end, then raise a KeyboardInterrupt that came while waiting."""
-    interrupt = None
-    while True:
-        try:
-            handle.wait()
-            break
-        except KeyboardInterrupt as error:
-            interrupt = error
-    if interrupt:
-        raise interrupt

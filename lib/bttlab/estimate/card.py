@@ -75,7 +75,6 @@ class Estimate:
 
     @property
     def energy_per_sample(self) -> Quantity:
-        """Energy of a sample on average, in joules."""
         return self.energy_per_epoch.scaled(1 / self.samples)
 
     @property
@@ -91,7 +90,6 @@ class Estimate:
         return not self.resources.excess
 
     def with_optimizer(self, optimizer: str) -> "Estimate":
-        """Return the estimate for another optimizer."""
         return estimate(self.model, self.lengths, optimizer, self.flow, self.clock_mhz, self.batch_size)
 
     def at_clock(self, clock_mhz: float) -> "Estimate":

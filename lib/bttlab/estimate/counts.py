@@ -60,12 +60,10 @@ class Work:
 
     @property
     def loop(self) -> int:
-        """Cycles of the machine's loop."""
         return self.total - self.cycles[OUTSIDE_LOOP]
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of all cycles in which each unit acts."""
         return {unit: self.acting[unit] / self.total for unit in UNIT_NAMES}
 
     def by_stage(self) -> dict[str, int]:

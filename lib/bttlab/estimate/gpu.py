@@ -236,7 +236,6 @@ def known_kernels(format: str, config: ModelConfig | ModuleConfig, sample: Sampl
 
 
 def kernels_and_bytes(format: str, config: ModelConfig | ModuleConfig, sample: Samples) -> tuple[list[Kernel], float]:
-    """Count the kernels and the peak bytes of a step by running it."""
     config, flow = variant(config, format)
     task = Task(config, flow or "bidirectional", sample, LEARNING_RATES["sgd"], 0, "cpu")
     with torch.random.fork_rng(devices=[]):

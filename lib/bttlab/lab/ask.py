@@ -1,8 +1,7 @@
 """Ask the model on the card: type a sentence, read its intent and its slots with their probabilities."""
 
-import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 import ipywidgets as widgets
@@ -12,31 +11,13 @@ from bttlab.data import Corpus, Vocabulary
 from bttlab.data.corpus import OUTSIDE
 from bttlab.data.spans import Labelled, Span, percent
 from bttlab.lab.cells import Kept, close_widgets, close_with_cell
-from bttlab.lab.explorer import button, control, row
+from bttlab.lab.explorer import button, control, guarded, row
 from bttlab.lab.picture import alert
 from bttlab.model import Trainer
 from bttlab.runs.labelling import label, split_words
-from bttlab.util.errors import BttlabError
 
 # Okabe and Ito's colours, paled so that black text is legible on them; the slot's name is below the words.
 TINTS = ("#8CC8EE", "#F2B94B", "#6CCDAE", "#E3A8C8", "#F5EC7A", "#C9B8F2", "#F0A07C")
-
-
-def guarded(action: Callable) -> Callable:
-    """Show the errors of a widget's action as its message; one action runs at a time."""
-
-    @functools.wraps(action)
-    def shown(self, *arguments, **keywords) -> None:
-        with self._lock:
-            self._message.value = ""
-            try:
-                action(self, *arguments, **keywords)
-            except BttlabError as error:
-                self._message.value = alert(str(error))
-            except KeyboardInterrupt:
-                self._message.value = alert("interrupted: try again")
-
-    return shown
 
 
 class Ask:
@@ -63,6 +44,12 @@ class Ask:
         display(self.widget)
         self._saved.display()
         self._keep()
+
+    def _say(self, message: str = "") -> None:
+        self._message.value = alert(message)
+
+    def _enable(self) -> None:
+        """Enable the buttons that have an effect now: here all have."""
 
     def _keep(self) -> None:
         if self.answer is not None:

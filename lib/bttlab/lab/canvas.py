@@ -34,7 +34,6 @@ class ImageCanvas:
         self.widget.add_class(FIGURE_CLASS)
 
     def draw(self) -> None:
-        """Show the figure as it is now."""
         with self._lock:
             picture = to_png(self._figure, scale=2, compress_level=1)
         self.widget.value = picture
@@ -96,7 +95,6 @@ class ZoomCanvas:
         self.widget = ipywidgets.Box([self._first.widget, self._canvas])
 
     def draw(self) -> None:
-        """Have the figure shown as it is when the browser is ready for it."""
         with self._lock:
             if not self._has_picture:
                 self._first.draw()
@@ -142,7 +140,6 @@ class LiveFigures:
         self._kept = Kept(self.widget)
 
     def draw(self) -> None:
-        """Show the figures as they are now."""
         with self.lock:
             self._hover.show()
         for canvas in self._canvases:
@@ -157,11 +154,9 @@ class LiveFigures:
 
     @property
     def is_displayed(self) -> bool:
-        """True after `display`."""
         return self._kept.is_displayed
 
     def display(self) -> None:
-        """Make room for the kept pictures in the cell's output."""
         self._kept.display()
 
     def keep(self, caption: str, below: str = "") -> None:

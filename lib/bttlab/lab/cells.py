@@ -52,11 +52,9 @@ class Kept:
 
     @property
     def is_displayed(self) -> bool:
-        """True after `display`."""
         return self._handle is not None
 
     def display(self) -> None:
-        """Make room in the cell's output."""
         self._handle = DisplayHandle()
         self._handle.display({"text/html": "", "text/plain": ""}, raw=True)
 

@@ -64,7 +64,6 @@ def style(axes: Axes, title: str, x_label: str, y_label: str) -> None:
 
 
 def panel() -> Figure:
-    """Return an empty figure of the size of one panel."""
     figure = Figure(figsize=PANEL, dpi=DOTS_PER_INCH, facecolor="white")
     figure.subplots_adjust(left=0.18, right=0.89, bottom=0.2, top=0.88)
     return figure

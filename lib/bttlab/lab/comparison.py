@@ -262,7 +262,6 @@ class EnergyToQuality:
 
     @property
     def label(self) -> str:
-        """Label in a figure."""
         where = f"{self.device}, {self.mode}" if self.mode else self.device
         return f"{where}: {self.format}, batch {self.batch}"
 
@@ -297,7 +296,6 @@ def energy_to_quality(gpu: Gpu, samples: Samples, target: float = TARGETS[-1]) -
 
 
 def draw_energy_to_quality(rows: list[EnergyToQuality], title: str) -> Picture:
-    """Draw the energy of each way with its band."""
     rows = [row for row in rows if row.samples]
     figure = new_figure(8.3, 0.42 * len(rows) + 1.1)
     axes = figure.subplots()

@@ -46,15 +46,10 @@ def truncate(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int], 
 
 
 def spectra(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int]) -> list[Tensor]:
-    """Return the singular values at each bond: those of the matrix folded into modes and cut there.
+    """Return the singular values at each bond: those of the matrix, (out, in), folded into modes and cut there.
 
     They are divided by the matrix's norm, so that the squares of each bond's add up to 1. A TT of rank r loses at least
-    what lies behind the r-th value at any one bond. `matrix` has shape (out, in).
-
-    Returns
-    -------
-    list of Tensor
-        One for each of the len(out_modes) + len(in_modes) - 1 bonds, from the first core to the last.
+    what lies behind the r-th value at any one bond.
     """
     modes = (*out_modes, *in_modes)
     norm = matrix.norm()
@@ -65,7 +60,6 @@ def spectra(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int]) -
 def draw_truncation(
     matrices: Mapping[str, Tensor], out_modes: Sequence[int], in_modes: Sequence[int], ranks: Sequence[int]
 ) -> Picture:
-    """Draw error and parameters over the rank."""
     figure = new_figure(8.3, 3.2)
     left, right = figure.subplots(1, 2)
     style(left, "What is lost (measured)", "rank", "error, part of the norm")

@@ -6,9 +6,8 @@ while other cells compute. One lock separates them; the run's thread never takes
 """
 
 import atexit
-import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 import ipywidgets as widgets
@@ -19,7 +18,7 @@ from bttlab.lab.cells import close_widgets
 from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, BesideRun, DashboardRun
 from bttlab.lab.dashboard_targets import Target
-from bttlab.lab.explorer import button, control, row
+from bttlab.lab.explorer import button, control, guarded, row
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.run_words import describe_runs, legend, ratios
 from bttlab.model import LEARNING_RATES
@@ -31,26 +30,6 @@ REDRAW_SECONDS = 1.0  # a drawing takes a tenth of it
 KEEP_SECONDS = 15.0  # between two updates of the figure that stays in the notebook
 STOP_SECONDS = 10.0  # that closing waits for a run to end and to be saved
 _open: dict[str, "Dashboard"] = {}
-
-
-def _button(action: Callable) -> Callable:
-    """Show errors of a button's action in the dashboard."""
-
-    @functools.wraps(action)
-    def guarded(self, *arguments, **keywords) -> None:
-        try:
-            with self._lock:
-                self._say(self._failure)
-                action(self, *arguments, **keywords)
-                self._enable()
-        except BttlabError as error:
-            self._say(str(error))
-        except KeyboardInterrupt:
-            self._say(f"{action.__name__} was interrupted; click again")
-        except Exception as error:
-            self._say(f"{action.__name__} did not work ({type(error).__name__}: {error}); click again")
-
-    return guarded
 
 
 class Dashboard:
@@ -140,7 +119,7 @@ class Dashboard:
 
     # --- the buttons' actions
 
-    @_button
+    @guarded
     def start(self, target: str | None = None, samples: int | None = None) -> None:
         """Start a run with the values of the controls."""
         active = self._active
@@ -165,7 +144,7 @@ class Dashboard:
             self._drawer = Thread(target=self._follow, args=(self._drawer,), name="bttlab-lab-draw", daemon=True)
             self._drawer.start()
 
-    @_button
+    @guarded
     def pause(self) -> None:
         """Pause the run before its next samples."""
         run = self._the_active("pause")
@@ -173,7 +152,7 @@ class Dashboard:
             raise BttlabError(f"{run.name} is paused already: continue or stop it")
         run.pause()
 
-    @_button
+    @guarded
     def resume(self) -> None:
         """Resume after a pause or a stop or, with a lower learning rate, from before a numerical fault's sample."""
         if self._resting is not None:
@@ -194,18 +173,18 @@ class Dashboard:
         run.start()
         self._begin_drawing()
 
-    @_button
+    @guarded
     def stop(self) -> None:
         """Stop the run before its next samples; the trained parameters stay on the card."""
         self._the_active("stop").stop()
 
-    @_button
+    @guarded
     def clear(self) -> None:
         """Remove the runs that have ended from the figure."""
-        self.runs[:] = [run for run in self.runs if run.active or getattr(run, "of", run).active]
+        self.runs[:] = [run for run in self.runs if run.active]
         self._draw()
 
-    @_button
+    @guarded
     def _change_rate(self) -> None:
         run = self._active
         if run is not None and not run.follows_learning_rate:
@@ -214,7 +193,6 @@ class Dashboard:
             run.learning_rate = self._learning_rate
 
     def _offer_choices(self) -> None:
-        """Offer the target's optimizers, and a seed."""
         offered = self._targets[self._choice.value].optimizers
         chosen = self._optimizer.value if self._optimizer.value in offered else next(iter(offered), None)
         self._optimizer.options = offered
@@ -223,7 +201,6 @@ class Dashboard:
             one.layout.display = None if offered else "none"
 
     def _suit_rate(self) -> None:
-        """Set the optimizer's default learning rate for the next run."""
         if self._active is None and self._optimizer.value in LEARNING_RATES:
             self._rate.value = LEARNING_RATES[self._optimizer.value]
 
@@ -306,7 +283,7 @@ class Dashboard:
             self._legend.value = legend(self.runs)
             self._status.value = _status(self._last) if self._last else "Choose what to train on, and start."
             if self._state() != self._said_in:  # what was said of another state may no longer be true
-                self._say(self._failure)
+                self._say()
             self._enable()
             lines = map(escape, ratios(self.runs, view.memory))
             self._ratios.value = f"<p style='line-height:1.4'>{'<br>'.join(lines)}</p>"
@@ -321,14 +298,13 @@ class Dashboard:
     # --- the rest
 
     def _enable(self) -> None:
-        """Enable the buttons that have an effect now."""
         run = self._active
         may = {
             "Start": run is None,
             "Pause": run is not None and run.state == RUNNING,
             "Continue": self._resting is not None or (run is not None and run.state == PAUSED),
             "Stop": run is not None,
-            "Clear": any(not getattr(run, "of", run).active for run in self.runs),
+            "Clear": any(not run.active for run in self.runs),
         }
         for name, allowed in may.items():
             self._buttons[name].disabled = not allowed
@@ -375,9 +351,9 @@ class Dashboard:
     def _state(self) -> tuple[int, str]:
         return len(self.runs), self._last.state if self._last else ""
 
-    def _say(self, message: str) -> None:
+    def _say(self, message: str = "") -> None:
         self._said_in = self._state()
-        self._message.value = alert(message)
+        self._message.value = alert(message or self._failure)
 
 
 def _status(run: DashboardRun) -> str:

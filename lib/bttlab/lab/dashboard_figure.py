@@ -67,7 +67,6 @@ class DashboardFigure:
         self.update([])
 
     def update(self, runs: Sequence[DashboardRun], view: View = View()) -> None:
-        """Show the runs as they are now."""
         panels = self.loss, self.dev, self.memory, self.energy
         zoomed = {axes: _limits(axes) for axes in panels if self._limits.get(axes, _limits(axes)) != _limits(axes)}
         if view != self._view:
@@ -175,7 +174,6 @@ def _watts(history: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def coloured(runs: Sequence[DashboardRun]) -> list[tuple[DashboardRun, str]]:
-    """Return the runs with their colours."""
     return [(run, PALETTE[place % len(PALETTE)]) for place, run in enumerate(runs)]
 
 

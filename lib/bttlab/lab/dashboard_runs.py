@@ -69,7 +69,7 @@ class DashboardRun:
         self.count = 0  # of samples trained on
         self.seconds = 0.0  # of training on this computer, without pauses, set-up and evaluations (measured)
         self.device_seconds = 0.0  # modelled of an emulated card or a modelled GPU, else `seconds`
-        self.beside: DashboardRun | None = None
+        self.beside: DashboardRun | None = None  # it follows this one, and has its state
         self.scores: list[tuple[int, dict[str, float]]] = []  # count, and scores of dev as of `scores_of`
         self.history = [(0, 0.0, *([0.0 if meter.provenance else np.nan] * 3), 0.0)]  # rows of the columns `HISTORY`
         self.memory: dict[str, Quantity] = {}  # bytes that training takes, by the `ACCOUNTINGS` that are known
@@ -83,7 +83,6 @@ class DashboardRun:
 
     @property
     def setting(self) -> str:
-        """The optimizer, learning rate and seed, for legends."""
         return f"learning rate {self.learning_rate:g}"
 
     def at(self, counts: np.ndarray, across: str) -> np.ndarray:
@@ -93,7 +92,6 @@ class DashboardRun:
 
     @property
     def time_provenance(self) -> str:
-        """Provenance of `device_seconds`."""
         return "modelled" if self.meter.provenance == "modelled" else "measured"
 
     @property
@@ -119,7 +117,8 @@ class DashboardRun:
 
     def start(self) -> None:
         """Start in a thread, or resume after a fault or, if it `can_continue`, after a stop."""
-        self.state, self.error, self.fault = RUNNING, "", None
+        self.error, self.fault = "", None
+        self._set_state(RUNNING)
         self.begun = self.begun or now()
         self._stop.clear()
         self._unpaused.set()
@@ -134,7 +133,6 @@ class DashboardRun:
         self._become(PAUSED)
 
     def resume(self) -> None:
-        """Resume after a pause."""
         self._become(RUNNING)
         self._unpaused.set()
 
@@ -146,7 +144,11 @@ class DashboardRun:
     def _become(self, state: str) -> None:
         with self._changing:
             if self.active:
-                self.state = state
+                self._set_state(state)
+
+    def _set_state(self, state: str) -> None:
+        for run in filter(None, (self, self.beside)):
+            run.state = state
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the thread; returns whether it has ended."""
@@ -228,7 +230,6 @@ class TrainerRun(DashboardRun, Callback, Control):
 
     @property
     def setting(self) -> str:
-        """The optimizer, each learning rate, and the seed."""
         rates = [rate for _, rate in self.rates] or [self.learning_rate]
         moved = " → ".join(["…"] * (len(rates) > 3) + [f"{rate:g}" for rate in rates[-3:]])
         rule, size = self._optimizer.name, self._optimizer.batch_size
@@ -291,7 +292,6 @@ class TrainerRun(DashboardRun, Callback, Control):
     # --- as the run's control and callback
 
     def before(self, count: int) -> None:
-        """Wait while paused; end the run if it is stopped, or the card is another's."""
         self._unpaused.wait()
         if self._stop.is_set():
             raise StopRequested
@@ -306,7 +306,6 @@ class TrainerRun(DashboardRun, Callback, Control):
             self.marks.append((self.count, "back"))
 
     def next_rate(self, learning_rate: float) -> float:
-        """Return the current learning rate."""
         if not self.rates or self.rates[-1][1] != self.learning_rate:
             if self.rates:
                 self.marks.append((self.count, "rate"))
@@ -314,7 +313,6 @@ class TrainerRun(DashboardRun, Callback, Control):
         return self.rates[-1][1]
 
     def trained(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
-        """Add samples and their energy."""
         self.meter.advance(samples, seconds)
         self._add(losses, seconds)
         if self.beside is not None:
@@ -335,7 +333,6 @@ class TrainerRun(DashboardRun, Callback, Control):
         self.is_evaluating = True
 
     def evaluated(self, count: int, scores: dict[str, Any]) -> None:
-        """Keep the scores for the figure."""
         self.is_evaluating = False
         self.scores.append((count, scores))
 
@@ -352,7 +349,6 @@ class BaselineRun(DashboardRun):
 
     @property
     def setting(self) -> str:
-        """The optimizer, the learning rate and the seed."""
         return f"sgd, learning rate {self.learning_rate:g}, seed {self._workload.seed}"
 
     def _train(self) -> None:
@@ -389,7 +385,7 @@ class BesideRun(DashboardRun):
 
     def __init__(self, run: DashboardRun, name: str, meter: EnergyMeter, model: Callable[[Samples], Modelled]):
         super().__init__(name, run.total, run.learning_rate, meter)
-        self.of, self._model, run.beside = run, model, self
+        self._of, self._model, run.beside = run, model, self
         step = model(run._workload.train[int(run._workload.train.lengths.argmax())])
         low, held, high = step.process_bytes
         how = f"the GPU model {MODEL_VERSION}: "
@@ -399,26 +395,10 @@ class BesideRun(DashboardRun):
         }
 
     @property
-    def state(self) -> str:
-        """That of the other run."""
-        return self.of.state if hasattr(self, "of") else READY
-
-    @state.setter
-    def state(self, state: str) -> None:
-        """It has no state of its own."""
-
-    @property
     def setting(self) -> str:
-        """The other run's."""
-        return f"losses of {self.of.name}"
-
-    @property
-    def active(self) -> bool:
-        """False: it has no thread."""
-        return False
+        return f"losses of {self._of.name}"
 
     def follow(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
-        """Model the steps on some samples."""
         for n in range(len(samples)):
             modelled = self._model(samples[n])
             self.meter.add(*modelled.joules)

@@ -109,7 +109,6 @@ class DesignExplorer(Explorer):
         figures[0].canvas.mpl_connect("button_press_event", self._click)
 
     def choose(self, design: Design) -> None:
-        """Set the controls to a design."""
         first = (design.encoders, design.rank, design.flow)
         chosen = (*first, design.optimizer, design.clock_mhz, design.feed_forward)
         with self.held():

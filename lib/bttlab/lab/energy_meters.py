@@ -29,7 +29,6 @@ class EnergyMeter:
         self.seconds = 0.0  # that a modelled device would have taken, if the meter models it
 
     def add(self, low: float, middle: float, high: float) -> None:
-        """Add joules."""
         before = self.joules
         self.joules = before[0] + low, before[1] + middle, before[2] + high
 

@@ -1,5 +1,6 @@
-"""Base class of the explorers: sliders, figures, a line of results, a message for a bad choice."""
+"""Base class of the explorers: sliders, figures, a line of results, a message for a bad choice; controls of widgets."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Timer
@@ -33,12 +34,10 @@ class Explorer:
 
     @property
     def results(self) -> str:
-        """The line of results."""
         return self._results.value
 
     @property
     def message(self) -> str:
-        """Message about a bad choice, or empty."""
         return self._message.value
 
     @contextmanager
@@ -93,10 +92,29 @@ class Explorer:
         self._keep()
 
     def close(self) -> None:
-        """Close the widgets; the picture stays in the notebook."""
         self._timer.cancel()
         close_widgets(self.widget)
         self._live.close()
+
+
+def guarded(action: Callable) -> Callable:
+    """Show the errors of a widget's action in its message, by `_say`; one action runs at a time, by `_lock`."""
+
+    @functools.wraps(action)
+    def shown(self, *arguments, **keywords) -> None:
+        with self._lock:
+            self._say()
+            try:
+                action(self, *arguments, **keywords)
+                self._enable()
+            except BttlabError as error:
+                self._say(str(error))
+            except KeyboardInterrupt:
+                self._say(f"{action.__name__} was interrupted: try again")
+            except Exception as error:  # it would vanish in a log
+                self._say(f"{action.__name__} did not work ({type(error).__name__}: {error}): try again")
+
+    return shown
 
 
 def control(kind: type, name: str, width: str = "250px", name_width: int = 85, **keywords: Any) -> widgets.Widget:
@@ -106,14 +124,12 @@ def control(kind: type, name: str, width: str = "250px", name_width: int = 85, *
 
 
 def button(name: str, icon: str, action: Callable[[], Any], width: str = "105px", **keywords: Any) -> widgets.Button:
-    """Return a button that does something when it is clicked."""
     made = widgets.Button(description=name, icon=icon, layout={"width": width}, **keywords)
     made.on_click(lambda _: action())
     return made
 
 
 def slider(value: int, least: int, most: int, name: str, width: str = "250px") -> widgets.IntSlider:
-    """Return a slider of whole numbers."""
     return control(widgets.IntSlider, name, width, value=value, min=least, max=most)
 
 

@@ -54,7 +54,6 @@ def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.nd
 
 
 def _draw(run, title, savings, live, loss, others, words) -> None:
-    """Draw a run as it is now."""
     losses, over = run.losses, run.done
     known = savings is not None and (savings.ready or over)
     with live.lock:
@@ -87,6 +86,5 @@ def draw_loss(axes: Axes, losses: np.ndarray, end: float) -> None:
 
 
 def _left(run: TrainingRun) -> str:
-    """Return the time until all samples are done."""
     count = len(run.losses)
     return f"{run.seconds / count * (run.total - count):.0f} s left" if count and run.seconds else "beginning"

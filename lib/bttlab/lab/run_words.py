@@ -12,7 +12,6 @@ from bttlab.runs.scores import scores_in_words
 
 
 def _label(number: int, run: DashboardRun) -> str:
-    """Return a run's number, name, setting and provenance."""
     if run.meter.provenance == run.time_provenance:
         known = f"time and energy {run.time_provenance}"
     else:

@@ -67,7 +67,6 @@ class SweepView:
         return [record for record in self.sweep.progress.records.values() if record.status == COMPLETE]
 
     def start(self) -> None:
-        """Run the unfinished trials in a thread."""
         if self._thread is None or not self._thread.is_alive():
             self.sweep = Sweep(self.sweep.spec, self.sweep.folder)  # the one before may have been stopped
             self._start.disabled, self._stop.disabled = True, False

@@ -15,9 +15,9 @@ from bttlab.data.corpus import OUTSIDE, PAD, UNK
 from bttlab.data.metrics import Scores, named, score
 from bttlab.data.spans import Labelled, Span, percent
 from bttlab.data.store import files_of, store_corpus
-from bttlab.lab.ask import Ask, guarded
+from bttlab.lab.ask import Ask
 from bttlab.lab.energy_meters import EnergyMeter, meter_of
-from bttlab.lab.explorer import button, control, row, slider
+from bttlab.lab.explorer import button, control, guarded, row, slider
 from bttlab.model import LEARNING_RATES, NumericalFault, Optimizer, Predictions, Trainer
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import in_digits
@@ -40,7 +40,6 @@ class Dev:
 
     @classmethod
     def of(cls, trainer: Trainer, corpus: Corpus, samples: Samples) -> "Dev":
-        """Predict and score it."""
         predictions = trainer.predict(samples)
         intents, tags = named(corpus, corpus.dev, predictions)
         whole = zip(intents, corpus.dev.intents, tags, corpus.dev.slots, strict=True)
@@ -78,6 +77,7 @@ class Teach(Ask):
         self._states: list[tuple[dict, dict, Split]] = []  # to go back to
         self._chosen: int | None = None
         self._mine: set[int] = set()  # places that the user has labelled
+        self._saved_to = ""  # where the sentences taught are saved
         self._choice = control(widgets.Dropdown, "", "420px")
         self._choice.style.description_width, self._choice.layout.display = "initial", "none"
         self._choice.observe(lambda change: self._set(change["new"]), "value")
@@ -110,7 +110,6 @@ class Teach(Ask):
         self._mine, self._chosen = set(), None
         self._choice.layout.display = "none"
         super()._begin_with(answer)
-        self._enable()
 
     def _views(self, answer: Labelled) -> list[widgets.Widget]:
         """Buttons, so that a key reaches each word: a box for each span, with its slot below."""
@@ -171,14 +170,13 @@ class Teach(Ask):
     @guarded
     def correct(self, word: int | str, slot: str) -> None:
         """Label a word yourself: by its place from 0 on, or by the word; the slot is one of the corpus's, or "O"."""
-        self._correct(self._place(word), slot)
+        self._correct(self._place_of(word), slot)
 
     @guarded
     def correct_intent(self, intent: str) -> None:
-        """Label the intent yourself."""
         self._correct(INTENT, intent)
 
-    def _place(self, word: int | str) -> int:
+    def _place_of(self, word: int | str) -> int:
         words = self._asked().words
         places = [n for n, one in enumerate(words) if word in (n, one)]
         if len(places) != 1:
@@ -227,7 +225,7 @@ class Teach(Ask):
             raise BttlabError(f"{fault}; the parameters are those of before") from None
         self.losses = float(loss.losses[0]), float(trainer.predict(sample).losses[0])
         self.after = Dev.of(trainer, corpus, self._dev)
-        self.taught = _with(self.taught, split)
+        self.taught, self._saved_to = _with(self.taught, split), ""
         (found,) = self._label([answer.words])
         learned = (found.intent, found.tags) == (answer.intent, answer.tags)
         self._begin_with(replace(found, intent=answer.intent, tags=answer.tags))  # to train on again
@@ -239,7 +237,6 @@ class Teach(Ask):
             *map(self._similar, said, now),
         ]
         self._result.value = f"<div role='status' style='line-height:1.45'>{''.join(parts)}</div>"
-        self._enable()
 
     def _similar(self, before: Labelled, now: Labelled) -> str:
         if (before.intent, before.tags) == (now.intent, now.tags):
@@ -255,13 +252,13 @@ class Teach(Ask):
         self._result.value = "<span role='status'>The parameters are those from before the last training.</span>"
         if self.answer is not None:
             self._begin_with(*self._label([self.answer.words]))
-        self._enable()
 
     def _state(self) -> tuple[dict, dict, Split]:
         return self.trainer.store_parameters(), self.trainer.store_optimizer_state(), self.taught
 
     def _back(self) -> None:
         parameters, state, self.taught = self._states.pop()
+        self._saved_to = ""
         self.trainer.load_parameters(parameters, state)
 
     @guarded
@@ -278,8 +275,7 @@ class Teach(Ask):
         corpus = self.corpus
         splits = {"train": self.taught, "dev": corpus.dev, "test": corpus.test}
         store_corpus(files_of(corpus.intent_labels, corpus.slot_labels, splits), place)
-        self._enable()
-        self._kept.value += f", saved to {escape(str(place))}"
+        self._saved_to = f", saved to {escape(str(place))}"
 
     def _asked(self) -> Labelled:
         if self.answer is None:
@@ -291,7 +287,7 @@ class Teach(Ask):
         self._buttons["Undo"].disabled = not self._states
         self._buttons["Save"].disabled = not len(self.taught)
         count = len(self.taught)
-        self._kept.value = f"{count} sentence{'s' * (count != 1)} taught"
+        self._kept.value = f"{count} sentence{'s' * (count != 1)} taught{self._saved_to}"
 
 
 def _train(trainer: Trainer, samples: Samples, rate: float, meter: EnergyMeter) -> float:

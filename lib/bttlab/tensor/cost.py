@@ -31,6 +31,7 @@ class PassCost:
 
     steps: tuple[Step, ...]
     peak_elements: int
+    alive: tuple[dict[str, int], ...] = ()  # elements of the intermediates during each step
 
     @property
     def macs(self) -> int:
@@ -95,16 +96,14 @@ class PassProducts:
         return {name for _, reads, _ in self.products for name in reads}
 
     def cost(self, kept: dict[str, int]) -> PassCost:
-        alive = dict(kept)
+        alive, during = kept, []
         sizes = self.intermediates()
         last_read = {name: k for k, (_, reads, _) in enumerate(self.products) for name in reads}
-        peak = sum(alive.values())
         for k, (result, _, _) in enumerate(self.products):
-            if result in sizes:
-                alive[result] = sizes[result]
-            peak = max(peak, sum(alive.values()))
-            alive = {name: size for name, size in alive.items() if last_read.get(name, -1) > k}
-        return PassCost(tuple(step for _, _, step in self.products), peak)
+            during.append(alive | {result: sizes[result]} if result in sizes else alive)
+            alive = {name: size for name, size in during[k].items() if last_read.get(name, -1) > k}
+        peak = max((sum(sizes.values()) for sizes in (kept, *during)), default=0)
+        return PassCost(tuple(step for _, _, step in self.products), peak, tuple(during))
 
 
 def _product(result: str, reads: tuple[str, str], rows: int, inner: int, columns: int, batch: int = 1) -> tuple:

@@ -27,7 +27,6 @@ def put_gates(training: Training) -> list[Train]:
 
 
 def drop_gates(training: Training) -> None:
-    """Take the gates away, and their optimizer state."""
     gone = {gate for layer in trains(training.model) for gate in layer.core_map.parameters()}
     for gate in gone:
         training.optimizer.state.pop(gate, None)

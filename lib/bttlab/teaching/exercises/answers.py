@@ -21,7 +21,6 @@ def near(answer: Any, expected: float, relative: float = 1e-3) -> bool:
 
 
 def exactly(answer: Any, expected: int) -> bool:
-    """Return whether an answer is a number, and this one."""
     return near(answer, expected, 0.0)
 
 
