@@ -140,7 +140,7 @@ def own_module() -> ModuleModel:
     [
         pytest.param(lambda: SMALL, "adamw", [2, 17], id="small-adamw"),
         pytest.param(own_module, "momentum", [3, 11], id="module-momentum"),
-        pytest.param(lambda: ModelConfig(encoders=2), "sgd", [13], id="paper-sgd"),
+        pytest.param(lambda: ModelConfig(encoders=2), "sgd", [3], id="paper-sgd"),
     ],
 )
 def test_verilog_trains_to_the_emulations_bits_and_cycles(machine, fast, made, name, lengths):
