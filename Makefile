@@ -96,7 +96,7 @@ test: environment
 	@tools/test_needs --install >/dev/null
 	$(BIN)/ruff check lib tests notebooks tools classroom site setup.py conftest.py
 	$(BIN)/ruff format --check lib tests tools classroom site setup.py conftest.py
-	$(BIN)/pytest
+	$(BIN)/pytest $(if $(ALSO),-m "not long or $(ALSO)")
 
 test-all: environment
 	@tools/test_needs --long --install >/dev/null
@@ -105,9 +105,7 @@ test-all: environment
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 # The last three were wrong with one of them alone.
 quick: environment
-	$(BIN)/pytest -n 0 -m "" tests/test_any_python.py "tests/test_notebooks.py::test_runs_in_quick_mode[00_start_here]" \
-	    tests/test_sweep.py::test_a_sweep_started_in_a_hostile_folder \
-	    tests/test_emulated_card.py::test_a_process_ends_cleanly_while_a_kernel_runs
+	$(BIN)/pytest -n 0 -m every_python $(addprefix tests/test_,any_python.py notebooks.py sweep.py emulated_card.py)
 
 course: environment
 	$(BIN)/bttlab course "$(COURSE)"

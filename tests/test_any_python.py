@@ -1,4 +1,4 @@
-"""Checks for each Python. `make quick` runs this with one for which there is no time for every test."""
+"""Checks for each Python. `make quick` runs these with one for which there is no time for every test."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 import bttlab
 from bttlab.cli import main
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.every_python]
 
 PARAMETERS = (
     "BTTLAB_PARAMETERS"  # a file for the digest of trained parameters, which runs with other Pythons have written

@@ -251,6 +251,7 @@ def test_the_import_lists_the_card_without_a_warning():
 
 
 @pytest.mark.long
+@pytest.mark.every_python
 def test_a_process_ends_cleanly_while_a_kernel_runs(path):
     code = (
         f"import pynq, bttlab.card; overlay = pynq.Overlay({str(path)!r}); calls = overlay.HBM0.allocate(1, 'i4'); "

@@ -257,7 +257,7 @@ def test_03_teach(objects):
     """Three sentences among old ones, without them, too few, one of the train split, and not learned."""
     objects.trainer.load_program(CONFIG)
     objects.trainer.load_parameters(objects.start)
-    objects.trainer.train(objects.work.train[objects.work.order(3000)], Optimizer("sgd"), 4e-3)
+    objects.trainer.train(objects.work.train[objects.work.order(1500)], Optimizer("sgd"), 4e-3)
     trained = objects.trainer.store_parameters()
     vocabulary = Vocabulary.from_sentences(objects.corpus.train.words, CONFIG.vocabulary_size)
     cities = {"take me home to pittsburgh": "pittsburgh", "carry me to boston": "boston", "off to denver": "denver"}

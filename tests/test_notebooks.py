@@ -13,7 +13,11 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 SECONDS = 600  # for a cell, on a busy machine
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|Users|root|tmp|work|opt|mnt)/|[A-Z]:\\")
 
-every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+every_notebook = pytest.mark.parametrize(
+    "path",
+    [pytest.param(NOTEBOOKS[0], marks=pytest.mark.every_python), *NOTEBOOKS[1:]],
+    ids=lambda path: path.stem,
+)
 
 
 def _code_cells(notebook):

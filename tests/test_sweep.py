@@ -380,6 +380,7 @@ def test_a_folder_that_another_process_sweeps_in(corpus, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.every_python
 def test_a_sweep_started_in_a_hostile_folder(tmp_path):
     """As the command does: its own folder, not this one, is where it imports from; so do the processes it starts."""
     for planted in ("multiprocessing", "distributed", "optuna"):

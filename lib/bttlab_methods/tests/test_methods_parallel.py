@@ -1,11 +1,14 @@
 """Parallelism on two processes: the scores of one process, its parts of the memory, and what each sends."""
 
+from dataclasses import asdict, dataclass
+
 import pytest
 import torch
 
 from bttlab.data import load_corpus
 from bttlab.model import ModelConfig
-from bttlab_methods import MethodError, Setting, parse, run_methods
+from bttlab_methods import MethodError, Setting, parse, run, run_methods
+from bttlab_methods.processes import in_processes
 
 pytestmark = pytest.mark.long
 
@@ -27,16 +30,32 @@ HELD = {
 SENT = {"data-parallel": 1, "zero": 1.2}  # ZeRO: gathered forward and backward but for the root, gradients scattered
 
 
+@dataclass
+class Results:
+    by_name: dict[str, dict]
+
+
+def train_each(setting: Setting, names: list[str]) -> Results:
+    return Results({name: asdict(run_methods(setting, parse(name), splits=("dev",))) for name in names})
+
+
 @pytest.fixture(scope="module")
-def alone():
+def alone(short_airline):
     torch.set_num_threads(1)
-    setting = Setting(load_corpus("airline"), SMALL, samples=4 * STEPS, batch=4)
+    setting = Setting(load_corpus(short_airline), SMALL, samples=4 * STEPS, batch=4)
     return setting, run_methods(setting, parse("dense"), splits=("dev",))
 
 
+@pytest.fixture(scope="module")
+def parts(alone):
+    """What each of two processes finds, for all methods: to start processes takes longer than to train in them."""
+    return [part["by_name"] for part in in_processes(2, train_each, (alone[0], list(HELD)), None)]
+
+
 @pytest.mark.parametrize("name", HELD)
-def test_two_processes_train_as_one(alone, name):
+def test_two_processes_train_as_one(alone, parts, name, monkeypatch):
     setting, single = alone
+    monkeypatch.setattr(run, "in_processes", lambda *_: [part[name] for part in parts])
     result = run_methods(setting, parse(name), splits=("dev",))
     assert result.losses == pytest.approx(single.losses, rel=1e-5)
     assert result.scores["dev"] == pytest.approx(single.scores["dev"], abs=0.002)
