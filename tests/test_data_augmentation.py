@@ -84,7 +84,7 @@ def test_an_epoch_may_be_cut_anywhere(corpus, vocabulary):
     [{"word_dropout": -0.1}, {"slot_substitution": 1.5}, {"slot_substitution": True}],
 )
 def test_refuses_values_out_of_range(values):
-    with pytest.raises(AugmentationError, match=f"{next(iter(values))} is .*: it must be a number"):
+    with pytest.raises(AugmentationError, match=f"{next(iter(values))} is .*: it must be"):
         Augmentation(**values)
 
 

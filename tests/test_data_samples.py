@@ -22,7 +22,7 @@ from bttlab.data import (
     load_corpus,
 )
 from bttlab.data.metrics import score
-from bttlab.data.report import report, scored_in_words
+from bttlab.data.report import report
 from bttlab.model.config import ModelConfig
 from bttlab.runs.evaluation import scores_of
 
@@ -246,7 +246,7 @@ def test_scores_by_label_and_of_several_intents():
     scores = {one.label: (one.precision, one.recall, one.f1, one.support) for one in (*found.intents, *found.slots)}
     assert scores["flight"] == (0.5, 0.5, 0.5, 2)
     assert scores["city"] == (0.5, 0.5, 0.5, 2) and scores["day"] == (1, 1, 1, 2)
-    words = scored_in_words(found, corpus, corpus.test, guesses)
+    words = str(found)
     assert "33.3 % with labels such as a#b" in words and "100.0 % if one of several" in words
 
 

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
+    from bttlab.data import Vocabulary, encoded_split, load_corpus
     from bttlab.runs import CheckpointStore, ProgressBar, tensors_digest
     from bttlab.runs.evaluation import predict, scores_of
 
@@ -46,19 +46,18 @@ def run(options: argparse.Namespace) -> Outcome:
         progress.note(f"note: {corpus.folder} is another corpus than {record.name}, which the run was trained on")
         corpus = record.relabelled(corpus)
     split, vocabulary = corpus.split(options.split), Vocabulary.from_list(record.vocabulary)
-    samples = encode(split, vocabulary, corpus, settings.config)
-    progress.note(f"note: {corpus.name} {options.split}: {encoding_report(split, vocabulary, corpus, settings.config)}")
+    samples, note = encoded_split(corpus, options.split, vocabulary, settings.config)
+    progress.note(f"note: {note}")
     opened = devices.open_checkpoint(options, checkpoint, options.device or settings.device)
     progress.note(f"evaluating on {opened.announcement}")
     decode = settings.decode_tags if options.decode_tags is None else options.decode_tags
     predictions = predict(opened.trainer, samples, corpus, decode, f"{options.split} split", progress)
     scores = scores_of(predictions, corpus, options.split, settings.config)
-    details = words = None
+    details = None
     if options.report:
-        from bttlab.data.report import report, scored_in_words
+        from bttlab.data.report import report
 
         details = report(corpus, split, predictions, settings.config.task)
-        words = scored_in_words(details, corpus, split, predictions)
     data = {
         "run": str(options.folder),
         "corpus": corpus.name,
@@ -76,4 +75,4 @@ def run(options: argparse.Namespace) -> Outcome:
     trained += ", tags decoded" if decode and "slot_f1" in scores else ""
     data |= {"report": asdict(details)} if details else {}
     line = f"{corpus.name} {options.split} after {trained}: {scores_in_words(scores)}"
-    return Outcome(data, f"{line}\n\n{words}" if words else line)
+    return Outcome(data, f"{line}\n\n{details}" if details else line)

@@ -7,6 +7,7 @@ from typing import Any
 
 from bttlab.commands import Outcome, devices
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import read_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,13 +79,7 @@ def _sentences(options: argparse.Namespace) -> list[str]:
         return options.text
     if options.text:
         raise BttlabError("TEXT and --file FILE go one without the other; leave one out")
-    try:
-        text = options.file.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise BttlabError(f"{options.file} is not UTF-8 text; save it as UTF-8") from None
-    except OSError as error:
-        raise BttlabError(f"{options.file} cannot be read ({error.strerror})") from None
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in read_text(options.file).splitlines() if line.strip()]
     if not lines:
         raise BttlabError(f"{options.file} has no sentences; write one in each line")
     return lines

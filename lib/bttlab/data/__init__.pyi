@@ -11,6 +11,7 @@ from .samples import EncodingReport as EncodingReport
 from .samples import SampleError as SampleError
 from .samples import Samples as Samples
 from .samples import encode as encode
+from .samples import encoded_split as encoded_split
 from .samples import encoding_report as encoding_report
 from .samples import epoch_lengths as epoch_lengths
 from .samples import epoch_order as epoch_order

@@ -4,13 +4,13 @@ In a corpus of a few thousand utterances each city occurs in few sentences, and 
 same contexts. Every epoch draws new variants from the training split, so that the model learns a word's context.
 """
 
-import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 
 import numpy as np
+from pydantic import Field
 
 from bttlab.util.errors import BttlabError
+from bttlab.util.settings import settings
 
 from .corpus import OUTSIDE, Corpus, Split
 from .samples import Samples, encode
@@ -21,7 +21,7 @@ class AugmentationError(BttlabError):
     """A setting of an augmentation is invalid."""
 
 
-@dataclass(frozen=True)
+@settings(AugmentationError)
 class Augmentation:
     """Augmentation of the training split; dev and test do not change.
 
@@ -37,15 +37,8 @@ class Augmentation:
         of a label after its last dot: toloc.city_name and fromloc.city_name have the same values.
     """
 
-    word_dropout: float = 0.0
-    slot_substitution: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, limit in (("word_dropout", math.inf), ("slot_substitution", 1.0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= limit:
-                rule = "at least 0" if limit == math.inf else "from 0 to 1"
-                raise AugmentationError(f"{name} is {value!r}: it must be a number {rule}")
+    word_dropout: float = Field(default=0.0, ge=0)
+    slot_substitution: float = Field(default=0.0, ge=0, le=1)
 
 
 class Augmenter:

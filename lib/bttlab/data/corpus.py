@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import read_text
 
 SPLIT_NAMES = ("train", "dev", "test")
 PAD, UNK, OUTSIDE = "PAD", "UNK", "O"
@@ -91,16 +92,8 @@ def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Cor
 
 def _read_lines(path: Path) -> list[str]:
     """Return the stripped lines of a UTF-8 file, without blank lines at its end."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise CorpusError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
-    except OSError as error:
-        raise CorpusError(
-            f"{path} cannot be read ({error.strerror}): a corpus has intent_label.txt, slot_label.txt and, in each of "
-            "train, dev and test, seq.in, seq.out and label"
-        ) from None
+    files = "intent_label.txt, slot_label.txt and, in each of train, dev and test, seq.in, seq.out and label"
+    text = read_text(path, CorpusError, f": a corpus has {files}")
     # Not splitlines(): it would also break a line at characters such as U+2028 that may occur in an utterance.
     lines = [line.strip() for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
     while lines and not lines[-1]:

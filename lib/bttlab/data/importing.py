@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from bttlab.util.files import read_text
+
 from .annotations import is_spans, label_studio_row, read_spans, span_tags
 from .corpus import OUTSIDE, PAD, PUNCTUATION, SPLIT_NAMES, UNK, CorpusError, Split
 from .store import files_of
@@ -120,18 +122,9 @@ def _chosen(split: Split, places: list[int]) -> Split:
     return Split([words[i] for i in places], [slots[i] for i in places], [intents[i] for i in places])
 
 
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise CorpusError(f"{path}: not UTF-8 text; save the file as UTF-8") from None
-    except OSError as error:
-        raise CorpusError(f"{path} cannot be read ({error.strerror})") from None
-
-
 def _csv(path: Path) -> Iterator[_Row]:
     delimiter = "\t" if path.suffix == ".tsv" else ","
-    lines = list(io.StringIO(_text_of(path), newline=""))
+    lines = list(io.StringIO(read_text(path, CorpusError), newline=""))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     columns: list[str] = []
     first = 1  # line of the row
@@ -184,12 +177,14 @@ def _json_rows(values: Iterator[tuple[str, Any]]) -> Iterator[_Row]:
 
 
 def _json_lines(path: Path) -> Iterator[_Row]:
-    lines = ((f"{path}, line {number}", line) for number, line in enumerate(_text_of(path).split("\n"), 1))
+    lines = (
+        (f"{path}, line {number}", line) for number, line in enumerate(read_text(path, CorpusError).split("\n"), 1)
+    )
     return _json_rows((where, _parse(where, line)) for where, line in lines if line.strip())
 
 
 def _json(path: Path) -> Iterator[_Row]:
-    values = _parse(str(path), _text_of(path))
+    values = _parse(str(path), read_text(path, CorpusError))
     if not isinstance(values, list):
         raise CorpusError(f"{path}: not a list of objects; for an object in each line, name the file .jsonl")
     return _json_rows((f"{path}, item {number}", value) for number, value in enumerate(values, 1))
@@ -302,7 +297,7 @@ def _conll(path: Path) -> Iterator[_Utterance]:
 
 def _blocks(path: Path) -> Iterator[_Block]:
     """Yield the utterances of a CoNLL file; every line has the same number of columns."""
-    text = [line.rstrip("\r") for line in _text_of(path).split("\n")]
+    text = [line.rstrip("\r") for line in read_text(path, CorpusError).split("\n")]
     plain = [line for line in text if line.strip() and not line.startswith(("#", "-DOCSTART-"))]
     separator = "\t" if any("\t" in line for line in plain) else "[ \t]+"
     lines = [[column.strip(" ") for column in re.split(separator, line.strip(" "))] for line in text]
@@ -355,7 +350,7 @@ def _folder(folder: Path) -> Iterator[_Utterance]:
     if len(paths) > MOST_FILES:
         raise CorpusError(f"{folder} has {len(paths):,} texts, more than {MOST_FILES:,}; write them into one .jsonl")
     for path in paths:
-        if words := _plain(_text_of(path).split()):
+        if words := _plain(read_text(path, CorpusError).split()):
             yield _Utterance(str(path), words, None, path.parent.name)
 
 

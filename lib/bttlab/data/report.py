@@ -34,6 +34,8 @@ class Report:
         Intents in the split or among the predictions.
     confusion : list of list of int
         Row: intent in the corpus; column: predicted intent, in the order of `labels`.
+    intent_accuracy : float or None
+        None of a model without intents.
     intent_accuracy_any : float or None
         Accuracy if one of several intents is enough; None where no utterance has several.
 
@@ -48,6 +50,7 @@ class Report:
     slots: list[LabelScores]
     labels: list[str]
     confusion: list[list[int]]
+    intent_accuracy: float | None
     intent_accuracy_any: float | None
 
     def mistakes(self) -> list[tuple[str, str, int]]:
@@ -55,6 +58,24 @@ class Report:
         pairs = np.argwhere(np.array(self.confusion, int).reshape(len(self.labels), -1) > 0).tolist()
         found = [(self.labels[i], self.labels[k], self.confusion[i][k]) for i, k in pairs if i != k]
         return sorted(found, key=lambda mistake: -mistake[2])
+
+    def __str__(self) -> str:
+        """Return tables of the scores and a line for each kind of mistake."""
+        width = max((len(one.label) for one in (*self.intents, *self.slots)), default=5)
+        lines = []
+        for title, rows in (("intent", self.intents), ("slot", self.slots)):
+            if rows:
+                lines.append(f"{title:{width}}  precision  recall     F1  number")
+            for one in rows:
+                values = f"{100 * one.precision:9.1f}  {100 * one.recall:6.1f}  {100 * one.f1:5.1f}  {one.support:6,}"
+                lines.append(f"{one.label:{width}}  {values}")
+        lines += [f"{gold} taken for {guess}: {number}" for gold, guess, number in self.mistakes()]
+        if self.intent_accuracy is not None and self.intent_accuracy_any is not None:
+            lines.append(
+                f"intent accuracy {100 * self.intent_accuracy:.1f} % with labels such as a#b as a class of their own, "
+                f"{100 * self.intent_accuracy_any:.1f} % if one of several intents is enough"
+            )
+        return "\n".join(lines)
 
 
 def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classification and tagging") -> Report:
@@ -69,7 +90,7 @@ def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classifi
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     intents, tags = named(corpus, split, predictions)
-    by_intent, labels, confusion, accuracy_any = [], [], np.zeros((0, 0), int), None
+    by_intent, labels, confusion, accuracy, accuracy_any = [], [], np.zeros((0, 0), int), None, None
     if "classification" in task:
         guesses = [guess or UNK for guess in intents]
         counts = {label: split.intents.count(label) for label in {*split.intents, *guesses}}
@@ -78,6 +99,7 @@ def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classifi
         columns: Any = precision_recall_fscore_support(split.intents, guesses, labels=labels, zero_division=0)  # pyright: ignore[reportArgumentType]
         by_intent = [_row(label, *values) for label, *values in zip(labels, *columns, strict=True)]
         confusion = confusion_matrix(split.intents, guesses, labels=labels)
+        accuracy = score(corpus, split, predictions).intent_accuracy
         if any(SEPARATOR in intent for intent in split.intents):
             pairs = zip(split.intents, guesses, strict=True)
             right = [UNK != gold and {*gold.split(SEPARATOR)} & {*guess.split(SEPARATOR)} for gold, guess in pairs]
@@ -90,28 +112,8 @@ def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classifi
             _row(label, *(row[name] for name in names)) for label, row in rows.items() if not label.endswith(" avg")
         ]
         by_slot.sort(key=lambda one: (-one.support, one.label))
-    return Report(by_intent, by_slot, labels, confusion.tolist(), accuracy_any)
+    return Report(by_intent, by_slot, labels, confusion.tolist(), accuracy, accuracy_any)
 
 
 def _row(label: str, precision: float, recall: float, f1: float, support: int) -> LabelScores:
     return LabelScores(label, float(precision), float(recall), float(f1), int(support))
-
-
-def scored_in_words(found: Report, corpus: Corpus, split: Split, predictions: Any) -> str:
-    """Return a report as tables of text."""
-    width = max((len(one.label) for one in (*found.intents, *found.slots)), default=5)
-    lines = []
-    for title, rows in (("intent", found.intents), ("slot", found.slots)):
-        if rows:
-            lines.append(f"{title:{width}}  precision  recall     F1  number")
-        for one in rows:
-            values = f"{100 * one.precision:9.1f}  {100 * one.recall:6.1f}  {100 * one.f1:5.1f}  {one.support:6,}"
-            lines.append(f"{one.label:{width}}  {values}")
-    lines += [f"{gold} taken for {guess}: {number}" for gold, guess, number in found.mistakes()]
-    if found.intent_accuracy_any is not None:
-        whole = score(corpus, split, predictions).intent_accuracy
-        lines.append(
-            f"intent accuracy {100 * whole:.1f} % with labels such as a#b as a class of their own, "
-            f"{100 * found.intent_accuracy_any:.1f} % if one of several intents is enough"
-        )
-    return "\n".join(lines)

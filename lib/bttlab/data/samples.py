@@ -189,6 +189,12 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
     return Samples(tokens, lengths, intents, slots)
 
 
+def encoded_split(corpus: Corpus, name: str, vocabulary: Vocabulary, config) -> tuple[Samples, str]:
+    """Return the samples of a corpus's split, and a line that counts what was cut and replaced."""
+    arguments = corpus.split(name), vocabulary, corpus, config
+    return encode(*arguments), f"{corpus.name} {name}: {encoding_report(*arguments)}"
+
+
 def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
     """Return the order of n samples in an epoch: a permutation of 0..n-1, int64, the same on every machine.
 

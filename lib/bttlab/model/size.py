@@ -8,26 +8,18 @@ from bttlab.model.config import BYTES_PER_PARAMETER, ModelConfig
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Number of parameters of a model in both formats; MB are 10^6 bytes of FP32 (as in arXiv 2501.06663).
+    """Number of parameters of a model in both formats; MB are 10^6 bytes of FP32 (as in arXiv 2501.06663)."""
 
-    Attributes
-    ----------
-    encoders : int or None
-        None for a module.
-    """
-
-    encoders: int | None
+    encoders: int | None  # None for a module
     dense_parameters: int
     tensor_parameters: int
 
     @property
     def dense_megabytes(self) -> float:
-        """Size of the dense model in MB."""
         return self.dense_parameters * BYTES_PER_PARAMETER / 1e6
 
     @property
     def tensor_megabytes(self) -> float:
-        """Size of the tensor model in MB."""
         return self.tensor_parameters * BYTES_PER_PARAMETER / 1e6
 
     @property

@@ -107,15 +107,10 @@ class Embedding(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Post-norm encoder block: h = norm(x + output(attention(x))), y = norm(h + second(activate(first(h)))).
+    """Post-norm encoder block: h = norm(x + output(attention(x))), y = norm(h + second(activate(first(h))))."""
 
-    Attributes
-    ----------
-    attend : callable
-        softmax(q k^T / sqrt(head size)) v for tensors of shape (utterances, heads, T, head size). By default PyTorch's
-        fused kernel, which at batch 1 is a fifth faster than two products.
-    """
-
+    # softmax(q k^T / sqrt(head size)) v for tensors of shape (utterances, heads, T, head size); this fused kernel is at
+    # batch 1 a fifth faster than two products.
     attend = staticmethod(F.scaled_dot_product_attention)
     query: nn.Module
     key: nn.Module

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bttlab.data import Augmentation, Augmenter, Corpus, Samples, Vocabulary, encode, encoding_report, epoch_order
+from bttlab.data import Augmentation, Augmenter, Corpus, Samples, Vocabulary, encoded_split, epoch_order
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.model import FAULTS, ModelConfig, NumericalFault, Trainer, initial_parameters
 from bttlab.model.loop import chunks, train_pieces
@@ -88,9 +88,8 @@ class RunState:
         self.samples = dict(samples or {})
         self.notes: list[str] = []  # for the user, before training starts
         for name in SPLIT_NAMES if samples is None else ():
-            split = corpus.split(name)
-            self.samples[name] = encode(split, vocabulary, corpus, settings.config)
-            self.notes.append(f"{corpus.name} {name}: {encoding_report(split, vocabulary, corpus, settings.config)}")
+            self.samples[name], note = encoded_split(corpus, name, vocabulary, settings.config)
+            self.notes.append(note)
         self.augmented = lambda indices, seed, epoch: self.samples["train"][indices]
         if settings.augmentation != Augmentation():
             self.augmented = Augmenter(settings.augmentation, corpus, vocabulary, settings.config).samples

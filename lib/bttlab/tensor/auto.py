@@ -31,7 +31,6 @@ def cheapest_order(
 
     Parameters
     ----------
-    out_modes, in_modes : sequence of int
     rank : int or sequence of int
         Every internal rank, or all of them in order.
 
@@ -39,7 +38,7 @@ def cheapest_order(
     -------
     groups : (tuple of int, tuple of int) or None
         Number of neighbouring cores in each merge, for the output and the input cores; None to build W.
-    cost : Cost
+    Cost
     """
     reconstructed = flow_cost("reconstruct", tokens, out_modes, in_modes, rank)  # also checks the arguments
     out_modes, in_modes = tuple(out_modes), tuple(in_modes)

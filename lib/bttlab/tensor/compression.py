@@ -15,43 +15,22 @@ from bttlab.tensor.shapes import ShapeError
 
 @dataclass(frozen=True)
 class CompressedLayer:
-    """One line of a report.
+    """One line of a report."""
 
-    Attributes
-    ----------
-    name : str
-        Of the layer in its model.
-    before, after : int
-        Number of parameters.
-    ranks : tuple of int
-        Internal ranks; none if the layer was not replaced.
-    error : float
-        Relative error of the weight, in the Frobenius norm.
-    note : str
-        Why a layer was not replaced.
-    """
-
-    name: str
-    before: int
+    name: str  # of the layer in its model
+    before: int  # number of parameters
     after: int
-    ranks: tuple[int, ...] = ()
-    error: float = 0.0
-    note: str = ""
+    ranks: tuple[int, ...] = ()  # internal ranks; none if the layer was not replaced
+    error: float = 0.0  # relative error of the weight, in the Frobenius norm
+    note: str = ""  # why a layer was not replaced
 
 
 @dataclass(frozen=True)
 class Compression:
-    """Report of `compress` with a line for each linear layer and embedding; `print` shows a table.
-
-    Attributes
-    ----------
-    layers : list of CompressedLayer
-    before, after : int
-        Number of parameters of the whole model.
-    """
+    """Report of `compress` with a line for each linear layer and embedding; `print` shows a table."""
 
     layers: list[CompressedLayer]
-    before: int
+    before: int  # number of parameters of the whole model
     after: int
 
     def __str__(self) -> str:
@@ -88,10 +67,6 @@ def compress(
         Names of layers that stay dense, such as "classifier".
     flow : str
         Order of contraction, as for `TTLinear`.
-
-    Returns
-    -------
-    Compression
     """
     names = dict(model.named_modules())
     if unknown := set(skip) - set(names):

@@ -29,6 +29,7 @@ class _Train(nn.Module):
 
     cores: nn.ParameterList
     core_map: nn.Module | None
+    _count: int  # of cores
 
     def used_cores(self) -> Sequence[Tensor]:
         """Return the cores that the layer uses: the parameters, or the result of `core_map` for them."""
@@ -46,10 +47,13 @@ class _Train(nn.Module):
             raise ShapeError(f"core {core} is pruned, which has no effect here: call prune.remove first")
         return [getattr(self.cores, str(k)) for k in range(self._count)]
 
-    @property
-    def _count(self) -> int:
-        """Number of cores."""
+    def to_dense(self) -> Tensor:
         raise NotImplementedError
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix, rebuilt from the cores, for code that reads the weight of a layer of torch.nn."""
+        return self.to_dense()
 
     def _shapes_of(self, cores: Sequence[Tensor]) -> list[tuple[int, ...]]:
         """Return the shapes of a train with the layer's modes and the ranks of `cores`."""
@@ -126,7 +130,7 @@ class TTLinear(_Train):
         self.flow = flow
         options = {"device": device, "dtype": dtype}
         self.cores = nn.ParameterList(torch.empty(shape, **options) for shape in tt_shapes(out_modes, in_modes, rank))
-        self._ranks = _inner_ranks(list(self.cores))
+        self._count, self._ranks = len(self.cores), _inner_ranks(list(self.cores))
         self.bias = nn.Parameter(torch.empty(out_features, **options)) if bias else None
         self.core_map = None
         self.reset_parameters()
@@ -186,11 +190,6 @@ class TTLinear(_Train):
             layer.bias.requires_grad_(self.bias.requires_grad)
         return layer.train(self.training)
 
-    @property
-    def weight(self) -> Tensor:
-        """W, shape (out, in), rebuilt from the cores, for code that reads a linear layer's weight."""
-        return self.to_dense()
-
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw new cores from `generator` (default: PyTorch's global one) and set the bias to zero."""
         _normal(self.cores, xavier_std(self.in_features, self.out_features), generator)
@@ -224,10 +223,6 @@ class TTLinear(_Train):
         else:
             y, _ = flow.forward(rows, cores[:outputs], cores[outputs:], self.bias)
         return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
-
-    @property
-    def _count(self) -> int:
-        return len(self.out_modes) + len(self.in_modes)
 
     def _flow_for(self, x: Tensor) -> Flow:
         if self.flow != "auto":
@@ -284,6 +279,7 @@ class TTMEmbedding(_Train):
         self.column_modes = check_modes("column_modes", column_modes, embedding_dim)
         shapes = ttm_shapes(row_modes, column_modes, rank)
         self.cores = nn.ParameterList(torch.empty(shape, device=device, dtype=dtype) for shape in shapes)
+        self._count = len(shapes)
         self.core_map = None
         self.reset_parameters()
 
@@ -314,15 +310,6 @@ class TTMEmbedding(_Train):
         made.set_cores(cores)
         made.cores.requires_grad_(table.requires_grad)
         return made.train(layer.training)
-
-    @property
-    def weight(self) -> Tensor:
-        """The table, rebuilt from the cores, for code that reads an embedding's weight."""
-        return self.to_dense()
-
-    @property
-    def _count(self) -> int:
-        return len(self.row_modes)
 
     def _shapes_of(self, cores: Sequence[Tensor]) -> list[tuple[int, ...]]:
         return ttm_shapes(self.row_modes, self.column_modes, _inner_ranks(cores))

@@ -21,18 +21,10 @@ _STEP = re.compile(r"([A-Za-z]\w*)\s*=\s*([A-Za-z]\w*)\s+([A-Za-z]\w*)")
 
 @dataclass(frozen=True)
 class Order:
-    """An order of contraction.
+    """An order of contraction."""
 
-    Attributes
-    ----------
-    steps : tuple of (str, str, str)
-        Result, left and right tensor of each product; the last result is y.
-    outputs, inputs : int
-        Number of output cores and input cores.
-    """
-
-    steps: tuple[Product, ...]
-    outputs: int = 3
+    steps: tuple[Product, ...]  # the last result is y
+    outputs: int = 3  # number of output cores
     inputs: int = 3
 
     def __post_init__(self) -> None:
@@ -189,8 +181,6 @@ def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequen
 
     Parameters
     ----------
-    flow : {"bidirectional", "right_to_left", "reconstruct"}
-    out_modes, in_modes : sequence of int
     rank : int or sequence of int
         Every internal rank, or all of them in order.
     """
@@ -200,7 +190,7 @@ def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequen
     if flow == "right_to_left":
         return grouped_cost(((1,) * outs, (1,) * ins), tokens, out_modes, in_modes, rank)
     sizes = Order.sizes(tokens, out_modes, in_modes, rank)
-    (lefts, left), (rights, right) = _merged_left(1, outs), _merged_right(outs + 1, ins)
+    (lefts, left), (rights, right) = _merged(1, outs, True), _merged(outs + 1, ins, False)
     last = {
         "bidirectional": [("z", "x", right), ("y", "z", left)],
         "reconstruct": [("W", left, right), ("y", "x", "W")],
@@ -226,7 +216,7 @@ def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_mod
     sizes = Order.sizes(tokens, out_modes, in_modes, rank)
     steps, merged, first = [], [], 1
     for number, size in enumerate((*groups[0], *groups[1])):
-        products, name = (_merged_left if number < len(groups[0]) else _merged_right)(first, size)
+        products, name = _merged(first, size, from_left=number < len(groups[0]))
         steps += products
         merged.append(name)
         first += size
@@ -239,21 +229,13 @@ def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_mod
     return order.cost(sizes, order.backward(False, as_flow=True))
 
 
-def _merged_left(first: int, count: int) -> tuple[list[Product], str]:
-    """Return the products that merge `count` cores from G<first> on from the left, and the name of the result."""
-    steps, merged = [], f"G{first}"
-    for k in range(first + 1, first + count):
-        steps.append((f"L{k}", merged, f"G{k}"))
-        merged = f"L{k}"
-    return steps, merged
-
-
-def _merged_right(first: int, count: int) -> tuple[list[Product], str]:
-    """Return the products that merge `count` cores from G<first> on from the right, and the name of the result."""
-    steps, merged = [], f"G{first + count - 1}"
-    for k in range(first + count - 2, first - 1, -1):
-        steps.append((f"R{k}", f"G{k}", merged))
-        merged = f"R{k}"
+def _merged(first: int, count: int, from_left: bool) -> tuple[list[Product], str]:
+    """Return the products that merge `count` cores from G<first> on, and the name of the result."""
+    steps, rest = [], [*range(first, first + count)]
+    merged = f"G{rest.pop(0 if from_left else -1)}"
+    for k in rest if from_left else rest[::-1]:
+        steps.append((f"L{k}", merged, f"G{k}") if from_left else (f"R{k}", f"G{k}", merged))
+        merged = steps[-1][0]
     return steps, merged
 
 

@@ -25,6 +25,17 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     return tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
 
 
+def read_text(path: Path, error: type[BttlabError] = BttlabError, way_out: str = "") -> str:
+    """Return a file's text; raise `error` if it cannot be read, or is not UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        line = fault.object[: fault.start].count(b"\n") + 1
+        raise error(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
+    except OSError as fault:
+        raise error(f"{path} cannot be read ({fault.strerror}){way_out}") from None
+
+
 def writable_by_others(path: str | Path) -> Path | None:
     """Return what lets every user of the machine change a file: it, or a folder on the way to it; None if nothing does.
 
@@ -66,12 +77,7 @@ def draft_file(path: Path, data: bytes) -> Iterator[Path]:
 def write_file(path: Path, data: bytes | str, option: str = "") -> None:
     """Write a file, whole or not at all. A link of that name is replaced, not followed.
 
-    Raises OSError if the file cannot be written; with an option, BttlabError.
-
-    Parameters
-    ----------
-    option : str
-        The option of the command line that names the file, such as "--csv".
+    Raises OSError if the file cannot be written; BttlabError if an option such as "--csv" names it.
     """
     try:
         with draft_file(path, data.encode() if isinstance(data, str) else data) as draft:

@@ -80,15 +80,7 @@ def process_in_words(pid: int) -> str:
 def holders(status: os.stat_result) -> list[int] | None:
     """Return the processes that hold a lock of a file, as the system lists them to every user; None if it does not.
 
-    Parameters
-    ----------
-    status : os.stat_result
-        Of the file.
-
-    Returns
-    -------
-    list of int or None
-        -1 for a lock that is an open file's.
+    A lock that is an open file's has -1.
     """
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:

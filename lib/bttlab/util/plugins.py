@@ -25,11 +25,6 @@ def plugins(kind: str) -> dict[str, EntryPoint]:
 def missing_package(error: ImportError, wanted_for: str = "this") -> str | None:
     """Return the line that names a missing package and what installs it; None if none of ours requires it.
 
-    Parameters
-    ----------
-    wanted_for : str
-        Subject of the line, such as "a sweep".
-
     Examples
     --------
     >>> missing_package(ModuleNotFoundError(name="pynq"), "--device auto")
