@@ -14,6 +14,7 @@ from bttlab.util.settings import settings
 
 from .corpus import OUTSIDE, Corpus, Split
 from .samples import Samples, encode
+from .spans import slots_of
 from .vocabulary import Vocabulary
 
 
@@ -26,18 +27,13 @@ class Augmentation:
     """Augmentation of the training split; dev and test do not change.
 
     Raises AugmentationError if a value is outside its range.
-
-    Parameters
-    ----------
-    word_dropout : float
-        The a in a / (a + n), the probability that a word which occurs n times in the training split is replaced by an
-        unknown word; 0 drops no words. Rare words, whose embeddings are trained least, are dropped most often.
-    slot_substitution : float
-        Probability, in [0, 1], that a slot's value is replaced by another value of the same type. The type is the part
-        of a label after its last dot: toloc.city_name and fromloc.city_name have the same values.
     """
 
+    # the a in a / (a + n), the probability that a word which occurs n times in the training split is replaced by an
+    # unknown word; 0 drops no words. Rare words, whose embeddings are trained least, are dropped most often
     word_dropout: float = Field(default=0.0, ge=0)
+    # probability, in [0, 1], that a slot's value is replaced by another value of the same type. The type is the part of
+    # a label after its last dot: toloc.city_name and fromloc.city_name have the same values
     slot_substitution: float = Field(default=0.0, ge=0, le=1)
 
 
@@ -85,10 +81,10 @@ class Augmenter:
 
     def _substitute(self, words: list[str], tags: list[str], draw: np.random.Generator) -> tuple[list[str], list[str]]:
         new_words, new_tags = [], []
-        for begin, end, label in tag_chunks(tags):
+        for begin, end, label in _values(tags):
             value = words[begin:end]
             if label != OUTSIDE and draw.random() < self._augmentation.slot_substitution:
-                choices = self._values[type_of(label)]
+                choices = self._values[_type_of(label)]
                 choice = choices[draw.integers(len(choices))]
                 if len(choice) == 1 or f"I-{label}" in self._corpus.slot_labels:
                     value = choice
@@ -97,20 +93,12 @@ class Augmenter:
         return new_words, new_tags
 
 
-def tag_chunks(tags: list[str]) -> list[tuple[int, int, str]]:
-    """Split tags into chunks (begin, end, label); a tag that does not belong to a chunk has the label OUTSIDE."""
-    cut: list[tuple[int, int, str]] = []
-    for i, tag in enumerate(tags):
-        if tag.startswith("B-"):
-            cut.append((i, i + 1, tag[2:]))
-        elif cut and tag == f"I-{cut[-1][2]}":
-            cut[-1] = (cut[-1][0], i + 1, cut[-1][2])
-        else:
-            cut.append((i, i + 1, OUTSIDE))
-    return cut
+def _values(tags: list[str]) -> list[tuple[int, int, str]]:
+    """Return (begin, end, label) of each slot's value and of each other word; a value begins with a B- tag."""
+    return [(begin, end, slot if tags[begin][:2] == "B-" else OUTSIDE) for begin, end, slot in slots_of(tags)]
 
 
-def type_of(label: str) -> str:
+def _type_of(label: str) -> str:
     """Return a label's type: toloc.city_name and fromloc.city_name are both city_name."""
     return label.rpartition(".")[2]
 
@@ -119,7 +107,7 @@ def _slot_values(split: Split) -> dict[str, list[tuple[str, ...]]]:
     """Return the distinct slot values of each type, sorted."""
     values = defaultdict(set)
     for words, tags in zip(split.words, split.slots, strict=True):
-        for begin, end, label in tag_chunks(tags):
+        for begin, end, label in _values(tags):
             if label != OUTSIDE:
-                values[type_of(label)].add(tuple(words[begin:end]))
+                values[_type_of(label)].add(tuple(words[begin:end]))
     return {kind: sorted(texts) for kind, texts in values.items()}

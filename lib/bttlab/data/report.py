@@ -26,19 +26,6 @@ class LabelScores:
 class Report:
     """Scores of a split by label, the most frequent labels first.
 
-    Parameters
-    ----------
-    intents, slots : list of LabelScores
-        Empty where the model, or the corpus, has no such labels.
-    labels : list of str
-        Intents in the split or among the predictions.
-    confusion : list of list of int
-        Row: intent in the corpus; column: predicted intent, in the order of `labels`.
-    intent_accuracy : float or None
-        None of a model without intents.
-    intent_accuracy_any : float or None
-        Accuracy if one of several intents is enough; None where no utterance has several.
-
     Notes
     -----
     An utterance with several intents has one label, such as atis_flight#atis_airfare. `intent_accuracy` takes it for a
@@ -46,11 +33,13 @@ class Report:
     (arXiv 1609.01454) count a prediction of any of the labels as correct: `intent_accuracy_any`.
     """
 
+    # intents, slots: empty where the model, or the corpus, has no such labels
     intents: list[LabelScores]
     slots: list[LabelScores]
-    labels: list[str]
-    confusion: list[list[int]]
-    intent_accuracy: float | None
+    labels: list[str]  # intents in the split or among the predictions
+    confusion: list[list[int]]  # row: intent in the corpus; column: predicted intent, in the order of `labels`
+    intent_accuracy: float | None  # None of a model without intents
+    # accuracy if one of several intents is enough; None where no utterance has several
     intent_accuracy_any: float | None
 
     def mistakes(self) -> list[tuple[str, str, int]]:

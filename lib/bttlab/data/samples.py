@@ -20,23 +20,12 @@ class Samples:
     """n encoded utterances; indexing with an integer, a slice or an index array gives Samples.
 
     Raises SampleError if an array is not int32 or the shapes do not agree.
-
-    Parameters
-    ----------
-    tokens : ndarray of int32, shape (n, sequence_length)
-        Token ids: [CLS], the words, then [PAD].
-    lengths : ndarray of int32, shape (n,)
-        Number of real tokens, [CLS] included.
-    intents : ndarray of int32, shape (n,)
-        Intent label ids.
-    slots : ndarray of int32, shape (n, sequence_length)
-        Slot label ids; 0 (PAD) at [CLS] and at padding, which are never scored.
     """
 
-    tokens: np.ndarray
-    lengths: np.ndarray
-    intents: np.ndarray
-    slots: np.ndarray
+    tokens: np.ndarray  # (n, sequence_length): ids of [CLS], the words, then [PAD]
+    lengths: np.ndarray  # (n,): number of real tokens, [CLS] included
+    intents: np.ndarray  # (n,): intent label ids
+    slots: np.ndarray  # (n, sequence_length): slot label ids; 0 (PAD) at [CLS] and at padding, which are never scored
 
     def __post_init__(self):
         for field in fields(self):

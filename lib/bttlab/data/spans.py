@@ -9,46 +9,25 @@ from .corpus import OUTSIDE
 
 @dataclass(frozen=True)
 class Span:
-    """Words `first` to `end` - 1 of a sentence, which fill a slot, or one word outside of all slots.
-
-    Parameters
-    ----------
-    slot : str
-        A slot such as "toloc.city_name", or "O".
-    probability : float or None
-        Product over the words' tags, which the model labels independently.
-    """
+    """Words `first` to `end` - 1 of a sentence, which fill a slot, or one word outside of all slots."""
 
     first: int
     end: int
-    slot: str
-    probability: float | None = None
+    slot: str  # a slot such as "toloc.city_name", or "O"
+    probability: float | None = None  # product over the words' tags, which the model labels independently
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A sentence with its labels.
-
-    Parameters
-    ----------
-    intent : str, optional
-        None of a model that labels no intents.
-    tags : list of str
-        BIO tags, one for each word; empty of a model without slots.
-    intent_chances : mapping of str to float
-        Probability of every intent; empty if it is not known.
-    tag_chances : list of mapping of str to float
-        Probability of every tag, for each word.
-    unknown : list of str
-        Words that are not in the vocabulary.
-    """
+    """A sentence with its labels."""
 
     words: list[str]
-    intent: str | None = None
-    tags: list[str] = field(default_factory=list)
+    intent: str | None = None  # None of a model that labels no intents
+    tags: list[str] = field(default_factory=list)  # BIO tags, one for each word; empty of a model without slots
+    # probability of every intent; empty if it is not known
     intent_chances: Mapping[str, float] = field(default_factory=dict)
-    tag_chances: list[Mapping[str, float]] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
+    tag_chances: list[Mapping[str, float]] = field(default_factory=list)  # probability of every tag, for each word
+    unknown: list[str] = field(default_factory=list)  # words that are not in the vocabulary
 
     @property
     def intent_probability(self) -> float | None:

@@ -18,33 +18,20 @@ class ModuleConfig(Parametric):
     """A module's sample format, parameter shapes and source file, without its code.
 
     Raises ConfigError if a value is invalid.
-
-    Parameters
-    ----------
-    module : str
-        File and class, such as "my_net.py:Net".
-    module_sha256 : str
-        SHA-256 of the file; empty if there is no file.
-    tasks : list of str
-        Task of each output of `forward`, in order: "classification" (a label for each sample), "tagging" (a label for
-        each token) or "language model" (the next token).
-    sequence_length, vocabulary_size, intents, slots : int
-        As in `ModelConfig`; 1 if the model has no such output.
-    shapes : dict of str to list of int
-        Shapes of the parameters.
-    frozen : list of str
-        Parameters that are not trained.
     """
 
-    module: str
-    module_sha256: str
+    module: str  # file and class, such as "my_net.py:Net"
+    module_sha256: str  # SHA-256 of the file; empty if there is no file
+    # task of each output of `forward`, in order: "classification" (a label for each sample), "tagging" (a label for
+    # each token) or "language model" (the next token)
     tasks: Annotated[list[Literal["classification", "tagging", "language model"]], Field(min_length=1)]
+    # sequence_length, vocabulary_size, intents, slots: as in `ModelConfig`; 1 if the model has no such output
     sequence_length: Annotated[Count, Field(ge=2, le=MOST)]
     vocabulary_size: Size
     intents: Size
     slots: Size
-    shapes: dict[str, list[int]]
-    frozen: list[str] = Field(default_factory=list)
+    shapes: dict[str, list[int]]  # shapes of the parameters
+    frozen: list[str] = Field(default_factory=list)  # parameters that are not trained
 
     @property
     def task(self) -> str:

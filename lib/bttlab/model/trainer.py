@@ -62,20 +62,11 @@ class StateError(BttlabError, ValueError):
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions for n samples.
+    """Predictions for n samples."""
 
-    Parameters
-    ----------
-    losses : ndarray of float32, shape (n,)
-    intents : ndarray of int32, shape (n,)
-        Intent label ids.
-    slots : ndarray of int32, shape (n, sequence_length)
-        Slot label ids; 0 at position 0 and at padding.
-    """
-
-    losses: np.ndarray
-    intents: np.ndarray
-    slots: np.ndarray
+    losses: np.ndarray  # float32, (n,)
+    intents: np.ndarray  # int32, (n,): intent label ids
+    slots: np.ndarray  # int32, (n, sequence_length): slot label ids; 0 at position 0 and at padding
 
 
 class Trainer(Protocol):
@@ -165,22 +156,15 @@ def check_finite(what: str, tensors: Mapping[str, np.ndarray]) -> None:
 
 @dataclass(frozen=True)
 class UpdateFactors:
-    """Factors of the updates of n samples, float32 of shape (n,) each, or of one sample, of shape ().
+    """Factors of the updates of n samples, float32 of shape (n,) each, or of one sample, of shape ()."""
 
-    Parameters
-    ----------
-    rate : ndarray
-        For SGD and momentum: p -= rate m. Like `step`, it is 0 unless the sample is the last one of an update.
-    step, root, keep : ndarray
-        For AdamW: p = keep p - step m / (root sqrt(v) + epsilon).
-    same_update : ndarray
-        1 if the sample belongs to the same update as the previous one, so that the moments do not decay; 0 otherwise.
-    """
-
+    # for SGD and momentum: p -= rate m. Like `step`, it is 0 unless the sample is the last one of an update
     rate: np.ndarray
+    # step, root, keep: for AdamW: p = keep p - step m / (root sqrt(v) + epsilon)
     step: np.ndarray
     root: np.ndarray
     keep: np.ndarray
+    # 1 if the sample belongs to the same update as the previous one, so that the moments do not decay; 0 otherwise
     same_update: np.ndarray
 
     @classmethod

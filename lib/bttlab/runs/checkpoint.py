@@ -46,27 +46,16 @@ class Checkpoint:
     """State of a run after some samples.
 
     Raises StateError if one of them is not finite.
-
-    Parameters
-    ----------
-    device : str
-        What it was last trained on, in words.
-    epochs_done : int
-        Epochs that are finished, evaluation on dev included.
-    losses : ndarray of float32, shape (position,)
-        Losses of the current epoch's samples so far; their number is the position in the epoch's order.
-    seconds : float
-        Measured training time of the current epoch.
-    parameters, optimizer_state : mapping of str to ndarray
-        As `Trainer.store_parameters` and `store_optimizer_state` return them.
     """
 
     settings: RunSettings
     corpus: CorpusRecord
-    device: str
-    epochs_done: int
+    device: str  # what it was last trained on, in words
+    epochs_done: int  # epochs that are finished, evaluation on dev included
+    # float32, (position,): losses of the current epoch's samples so far, in the epoch's order
     losses: np.ndarray
-    seconds: float
+    seconds: float  # measured training time of the current epoch
+    # parameters, optimizer_state: as `Trainer.store_parameters` and `store_optimizer_state` return them
     parameters: Mapping[str, np.ndarray]
     optimizer_state: Mapping[str, np.ndarray]
 

@@ -9,21 +9,11 @@ from bttlab.data import Samples
 
 
 class EvaluationPlan:
-    """Score the dev split after each epoch, and the test split at the end.
+    """Score the dev split after each epoch, and the test split at the end."""
 
-    Attributes
-    ----------
-    event : str
-        Name of the lines of metrics.jsonl.
-    scores_test : bool
-        Score the test split at the end of the last epoch.
-    utterances : int or None
-        Utterances of the dev split to score; None for all.
-    """
-
-    event = "epoch"
-    scores_test = True
-    utterances: int | None = None
+    event = "epoch"  # name of the lines of metrics.jsonl
+    scores_test = True  # at the end of the last epoch
+    utterances: int | None = None  # of the dev split to score; None for all
 
     def next_stop(self, count: int, epoch_end: int) -> int:
         """Return the number of samples up to which to train next, after `count` of them."""

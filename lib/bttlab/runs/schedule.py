@@ -18,17 +18,10 @@ class LearningRateSchedule:
     """Learning rate over a run: linear warm-up from 0, then constant or linear decay to 0.
 
     Raises ScheduleError if a value breaks a rule.
-
-    Parameters
-    ----------
-    decay : {"none", "linear"}
-        "linear" decays to 0 at the end of the run.
-    warm_up : float
-        Fraction of the run for warm-up, in [0, 1).
     """
 
-    decay: Literal["none", "linear"] = "none"
-    warm_up: float = Field(default=0.0, ge=0, lt=1)
+    decay: Literal["none", "linear"] = "none"  # "linear" decays to 0 at the end of the run
+    warm_up: float = Field(default=0.0, ge=0, lt=1)  # fraction of the run for warm-up, in [0, 1)
 
     def rates(self, peak: float, steps: np.ndarray, total: int) -> np.ndarray:
         """Return the learning rates of steps.

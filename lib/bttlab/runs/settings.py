@@ -33,68 +33,40 @@ class Recipe:
     """Settings of a training that a file of its own may give.
 
     Raises RunError or ConfigError if a value breaks a rule.
-
-    Parameters
-    ----------
-    learning_rate : float
-        The peak, if a schedule varies it.
-    word_classes : bool
-        Whether unknown words get a class by their characters (`bttlab.data.Vocabulary`).
-    label_smoothing : float
-        As in `bttlab.model.Trainer`.
-    decode_tags : bool
-        Whether an utterance's tags are decoded together (`bttlab.data.tags.TagDecoder`) before they are scored.
     """
 
     epochs: int = Field(ge=1, le=10**6)
-    learning_rate: float = Field(ge=0, le=LARGEST_RATE)
+    learning_rate: float = Field(ge=0, le=LARGEST_RATE)  # the peak, if a schedule varies it
     optimizer: Optimizer
     schedule: LearningRateSchedule = LearningRateSchedule()
     augmentation: Augmentation = Augmentation()
-    word_classes: bool = False
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    word_classes: bool = False  # whether unknown words get a class by their characters (`bttlab.data.Vocabulary`)
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)  # as in `bttlab.model.Trainer`
+    # whether an utterance's tags are decoded together (`bttlab.data.tags.TagDecoder`) before they are scored
     decode_tags: bool = False
 
 
 @settings(RunError, kw_only=True)
 class RunSettings(Recipe):
-    """Settings of a run: equal settings, corpus and device give equal bits.
-
-    Parameters
-    ----------
-    data : str
-        Name or absolute path of the corpus.
-    device : str
-        As on the command line: "auto", "emulated", "reference" or an index.
-    recipe : str, optional
-        Name or path of the recipe of these settings.
-    seed : int
-        Of the initial parameters, the order of samples and their augmentation.
-    samples : int, optional
-        Samples of an epoch: the first so many of the epoch's order over the whole training split, so that epochs see
-        different ones. By default all.
-    unknown_labels : {"error", "unk"}
-        As in `bttlab.data.load_corpus`.
-    flow : {"bidirectional", "right_to_left", "auto"}
-        Order of contraction in the linear layers: the paper's, the one that contracts token by token, or the fastest
-        for the lengths of the corpus (modelled).
-    overlay : str, optional
-        Of the card: the name of one in the manifest, or the absolute path of an .xclbin. By default trainer.
-    keep : {"last", "best"}
-        "best" keeps the checkpoint of the epoch with the best dev scores, too.
-    """
+    """Settings of a run: equal settings, corpus and device give equal bits."""
 
     config: Model
-    data: str
-    device: str
-    recipe: str | None = None
+    data: str  # name or absolute path of the corpus
+    device: str  # as on the command line: "auto", "emulated", "reference" or an index
+    recipe: str | None = None  # name or path of the recipe of these settings
+    # of the initial parameters, the order of samples and their augmentation
     seed: int = Field(default=0, ge=0, lt=2**63)
     epochs: int = Field(default=1, ge=1, le=10**6)
+    # samples of an epoch: the first so many of the epoch's order over the whole training split, so that epochs see
+    # different ones. By default all
     samples: int | None = Field(default=None, ge=1)
-    unknown_labels: Literal["error", "unk"] = "error"
+    unknown_labels: Literal["error", "unk"] = "error"  # as in `bttlab.data.load_corpus`
+    # order of contraction in the linear layers: the paper's, the one that contracts token by token, or the fastest for
+    # the lengths of the corpus (modelled)
     flow: Literal["bidirectional", "right_to_left", "auto"] = PAPER_FLOW
+    # of the card: the name of one in the manifest, or the absolute path of an .xclbin. By default trainer
     overlay: str | None = None
-    keep: Literal["last", "best"] = "last"
+    keep: Literal["last", "best"] = "last"  # "best" keeps the checkpoint of the epoch with the best dev scores, too
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"config": self.config.to_dict()}
@@ -119,21 +91,13 @@ def with_room(run: RunSettings, corpus: Corpus) -> RunSettings:
 
 @settings(RecordError)
 class CorpusRecord:
-    """Record of a corpus: identifies it, and lets a trained model be used without it.
-
-    Parameters
-    ----------
-    sha256 : str
-        Digest of its label lists and splits as read.
-    vocabulary : list of str
-        Tokens by id.
-    """
+    """Record of a corpus: identifies it, and lets a trained model be used without it."""
 
     name: str
-    sha256: str
+    sha256: str  # digest of its label lists and splits as read
     intent_labels: list[str]
     slot_labels: list[str]
-    vocabulary: list[str]
+    vocabulary: list[str]  # tokens by id
 
     @classmethod
     def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, word_classes: bool = False) -> "CorpusRecord":

@@ -20,15 +20,10 @@ class StopSignals:
     Another signal, `PATIENCE_SECONDS` after the first, raises KeyboardInterrupt: the run hangs. A signal that is
     ignored, as SIGHUP under nohup, stays ignored. In a thread other than the main one, which gets no signals, it does
     nothing.
-
-    Attributes
-    ----------
-    received : signal.Signals or None
-        The last signal that asked to stop.
     """
 
     def __init__(self) -> None:
-        self.received: signal.Signals | None = None
+        self.received: signal.Signals | None = None  # the last one that asked to stop
         self._since = 0.0
         self._handlers: dict[signal.Signals, Any] = {}
 

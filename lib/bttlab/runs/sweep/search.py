@@ -27,11 +27,6 @@ class Search:
     """The study of a sweep.
 
     Raises SpecError if a value is outside its range: every one is tried before anything is written.
-
-    Attributes
-    ----------
-    total : int
-        Trials in all.
     """
 
     def __init__(self, spec: SweepSpec, maker: TrialMaker):
@@ -43,7 +38,7 @@ class Search:
             self._planned = []
             for varied in _corners(spec):
                 maker.make(varied)
-            self.total = spec.trials or 0
+            self.total = spec.trials or 0  # trials in all
         else:
             proposals = _grid(spec) if spec.search == "grid" else self._draws()
             trials = {maker.make(self._values(params)).id: params for params in proposals}

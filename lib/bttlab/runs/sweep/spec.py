@@ -63,38 +63,20 @@ class SweepSpec:
     """Specification of a sweep.
 
     Raises SpecError if a value breaks a rule.
-
-    Parameters
-    ----------
-    name : str
-        Also of its folder.
-    vary : mapping of str to list or Range
-        Keys of the configuration, and the values to try.
-    fixed : mapping of str to value
-        Keys that are the same for all trials.
-    kind : {"training", "estimate"}
-        Whether a trial trains, or estimates time and energy on the U50.
-    search : {"grid", "random", "optuna"}
-        Every combination; `trials` drawn independently; or `trials` proposed by Optuna's TPE from those before.
-    trials : int, optional
-        Of a random or Optuna search.
-    seed : int
-        Of these.
-    objective : str, optional
-        The figure by which trials are compared; by default the dev split's frame accuracy, or energy per epoch.
-    maximize : bool, optional
-        Whether more of it is better.
     """
 
-    name: str
-    vary: dict[str, Values]
-    fixed: dict[str, Any] = field(default_factory=dict)
+    name: str  # also of its folder
+    vary: dict[str, Values]  # keys of the configuration, and the values to try
+    fixed: dict[str, Any] = field(default_factory=dict)  # keys that are the same for all trials
+    # whether a trial trains, or estimates time and energy on the U50
     kind: Literal["training", "estimate"] = "training"
+    # every combination; `trials` drawn independently; or `trials` proposed by Optuna's TPE from those before
     search: Literal["grid", "random", "optuna"] = "grid"
-    trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
-    seed: int = Field(default=0, ge=0, lt=2**32)
+    trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)  # of a random or Optuna search
+    seed: int = Field(default=0, ge=0, lt=2**32)  # of these
+    # the figure by which trials are compared; by default the dev split's frame accuracy, or energy per epoch
     objective: str | None = None
-    maximize: bool | None = None
+    maximize: bool | None = None  # whether more of it is better
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or self.name.startswith("."):
