@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bttlab.data import Augmentation, AugmentationError, Augmenter, Corpus, Split, Vocabulary, encode
+from bttlab.data import Augmentation, Augmenter, Corpus, CorpusError, Split, Vocabulary, encode
 from bttlab.data.vocabulary import UNK_ID, WORD_CLASSES, word_class
 from bttlab.model import ModelConfig
 
@@ -84,7 +84,7 @@ def test_an_epoch_may_be_cut_anywhere(corpus, vocabulary):
     [{"word_dropout": -0.1}, {"slot_substitution": 1.5}, {"slot_substitution": True}],
 )
 def test_refuses_values_out_of_range(values):
-    with pytest.raises(AugmentationError, match=f"{next(iter(values))} is .*: it must be"):
+    with pytest.raises(CorpusError, match=f"{next(iter(values))} is .*: it must be"):
         Augmentation(**values)
 
 

@@ -17,7 +17,8 @@ from bttlab.runs.folder import run_lock
 from bttlab.runs.metrics import METRICS
 from bttlab.runs.record import RUN_FILE
 from bttlab.runs.stop import StopRequested
-from bttlab.runs.table import TableError, where
+from bttlab.runs.table import where
+from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import measured
 
 from conftest import ROOT
@@ -188,7 +189,7 @@ def test_conditions_choose_runs(three):
     ],
 )
 def test_a_wrong_condition_is_one_sentence(three, condition, message):
-    with pytest.raises(TableError, match=message) as raised:
+    with pytest.raises(BttlabError, match=message) as raised:
         where(runs_table(), condition)
     assert "\n" not in str(raised.value)
 
@@ -197,7 +198,7 @@ def test_a_run_is_found_by_id_name_and_folder(three):
     for name in ("0002abcd", "0002", "run-2", str(three / "run-2")):
         assert find_run(name) == three / "run-2"
     for name, message in (("0004", "no run"), ("000", "several"), ("", "no run")):
-        with pytest.raises(TableError, match=message):
+        with pytest.raises(BttlabError, match=message):
             find_run(name)
 
 

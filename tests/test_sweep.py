@@ -17,11 +17,11 @@ import yaml
 import tiny_runs
 from bttlab.cli import main
 from bttlab.lab.sweep_view import SweepView, pareto_front
-from bttlab.runs import CheckpointStore, read_run, runs_table, tensors_digest
+from bttlab.runs import CheckpointStore, RunError, read_run, runs_table, tensors_digest
 from bttlab.runs.folder import run_lock
 from bttlab.runs.metrics import read_metrics
 from bttlab.runs.recipe import flat
-from bttlab.runs.sweep import ClusterError, Sweep, SweepError, open_executor, read_spec, task
+from bttlab.runs.sweep import ClusterError, Sweep, open_executor, read_spec, task
 from bttlab.runs.sweep import executor as executor_module
 from bttlab.runs.sweep.executor import open_to_all
 from bttlab.runs.sweep.search import Search
@@ -176,7 +176,7 @@ def test_no_trial_is_lost_with_the_processes_that_had_it(tmp_path):
     pool = _Pool({1: "submit", 2: "result", 4: "submit"}.get)
     progress = Sweep(spec, tmp_path / "sweep").run(pool)
     assert (len(progress.records), progress.failed, pool.restarts) == (3, 0, 3)
-    with pytest.raises(SweepError, match=r"workers died 4 times, .* give fewer with --workers"):
+    with pytest.raises(RunError, match=r"workers died 4 times, .* give fewer with --workers"):
         Sweep(spec, tmp_path / "other").run(_Pool(lambda call: "result"))
 
 
@@ -374,7 +374,7 @@ def test_what_cannot_be_swept_is_one_line_and_no_folder(text, options, message, 
 
 
 def test_a_folder_that_another_process_sweeps_in(corpus, tmp_path):
-    with run_lock(tmp_path), pytest.raises(SweepError, match=f"another process trains in {tmp_path};"):
+    with run_lock(tmp_path), pytest.raises(RunError, match=f"another process trains in {tmp_path};"):
         Sweep(_spec(corpus), tmp_path).run(None)
     assert not list(tmp_path.glob("*/run.json"))
 

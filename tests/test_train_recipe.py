@@ -11,7 +11,6 @@ from bttlab.data import Augmentation, load_corpus
 from bttlab.data.tags import TagDecoder
 from bttlab.model import ReferenceTrainer
 from bttlab.runs import LearningRateSchedule, RunError, read_recipe, recipe_names, start_run
-from bttlab.runs.schedule import ScheduleError
 from tiny_runs import CONFIG, DEVICE, Interrupter, metrics, resume, settings, train
 
 RECIPE = """
@@ -49,7 +48,7 @@ def test_schedule_rises_and_falls_in_straight_lines():
 
 @pytest.mark.parametrize("values", [("cosine", 0.0), ("linear", 1.0), ("linear", -0.1), ("none", "slow")])
 def test_schedule_refuses(values):
-    with pytest.raises(ScheduleError, match=r"decay is|warm_up is"):
+    with pytest.raises(RunError, match=r"decay is|warm_up is"):
         LearningRateSchedule(*values)
 
 

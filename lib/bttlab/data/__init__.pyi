@@ -1,5 +1,4 @@
 from .augmentation import Augmentation as Augmentation
-from .augmentation import AugmentationError as AugmentationError
 from .augmentation import Augmenter as Augmenter
 from .corpus import Corpus as Corpus
 from .corpus import CorpusError as CorpusError

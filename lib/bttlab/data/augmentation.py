@@ -9,24 +9,19 @@ from collections import Counter, defaultdict
 import numpy as np
 from pydantic import Field
 
-from bttlab.util.errors import BttlabError
 from bttlab.util.settings import settings
 
-from .corpus import OUTSIDE, Corpus, Split
+from .corpus import OUTSIDE, Corpus, CorpusError, Split
 from .samples import Samples, encode
 from .spans import slots_of
 from .vocabulary import Vocabulary
 
 
-class AugmentationError(BttlabError):
-    """A setting of an augmentation is invalid."""
-
-
-@settings(AugmentationError)
+@settings(CorpusError)
 class Augmentation:
     """Augmentation of the training split; dev and test do not change.
 
-    Raises AugmentationError if a value is outside its range.
+    Raises CorpusError if a value is outside its range.
     """
 
     # the a in a / (a + n), the probability that a word which occurs n times in the training split is replaced by an

@@ -16,8 +16,8 @@ from .record import read_run as read_run
 from .run import Run as Run
 from .run import resume_run as resume_run
 from .run import start_run as start_run
-from .schedule import LearningRateSchedule as LearningRateSchedule
 from .settings import CorpusRecord as CorpusRecord
+from .settings import LearningRateSchedule as LearningRateSchedule
 from .settings import Recipe as Recipe
 from .settings import RunError as RunError
 from .settings import RunSettings as RunSettings

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
 
 
-class DeviceError(BttlabError):
-    """Raised if there is no such device."""
-
-
 @dataclass(frozen=True)
 class OpenedTrainer:
     trainer: Trainer
@@ -41,7 +37,7 @@ def open_trainer(
 ) -> OpenedTrainer:
     """Open a trainer.
 
-    Raises DeviceError if pynq is missing, or an overlay is asked for without a card; OverlayError if there is no such
+    Raises BttlabError if pynq is missing, or an overlay is asked for without a card; OverlayError if there is no such
     card, or no overlay for it; CardBusyError if another process holds the card; ProgramError if the card does not hold
     the model, or what the optimizer keeps of it.
 
@@ -63,10 +59,10 @@ def open_trainer(
         For flow "auto" on a card: the number of samples of each length of the corpus.
     """
     if require_card and device in ("reference", "emulated"):
-        raise DeviceError(f"--device {device} is no real card: leave out --require-card, or use --device auto")
+        raise BttlabError(f"--device {device} is no real card: leave out --require-card, or use --device auto")
     if device == "reference":
         if overlay is not None:
-            raise DeviceError(f"--overlay {overlay} is for a card: leave it out with --device reference")
+            raise BttlabError(f"--overlay {overlay} is for a card: leave it out with --device reference")
         return _open_reference(model, flow)
     try:
         import pynq  # noqa: F401 - what follows needs it
@@ -76,7 +72,7 @@ def open_trainer(
         from bttlab.card.overlay import unused_cards
         from bttlab.compiler.compiled import why_no_sums
     except ModuleNotFoundError as error:
-        raise DeviceError(
+        raise BttlabError(
             f"{missing_package(error, f'--device {device}') or error}, or use --device reference"
         ) from None
     overlay = overlay or OVERLAY

@@ -11,10 +11,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class ExportError(BttlabError):
-    """Raised if an export fails."""
-
-
 def to_csv(table: "pd.DataFrame", path: Path) -> None:
     """Write the rows of `runs_table`; a text that a spreadsheet would take for a formula gets an apostrophe."""
 
@@ -27,7 +23,7 @@ def to_csv(table: "pd.DataFrame", path: Path) -> None:
 def to_weights(folder: Path, path: Path, best: bool = False) -> str | None:
     """Write the dense model of a run's checkpoint, with what a reader in PyTorch needs beside it.
 
-    Raises ExportError if the run is of a module.
+    Raises BttlabError if the run is of a module.
 
     Returns
     -------
@@ -41,7 +37,7 @@ def to_weights(folder: Path, path: Path, best: bool = False) -> str | None:
 
     checkpoint, warning = CheckpointStore(folder).load(best)
     if not isinstance(checkpoint.settings.config, ModelConfig):
-        raise ExportError(f"{folder} is of a module of your own: load its checkpoint.safetensors into the class")
+        raise BttlabError(f"{folder} is of a module of your own: load its checkpoint.safetensors into the class")
     model = Transformer(checkpoint.settings.config)
     model.load(checkpoint.parameters)
     dense, corpus = model.to_dense(), checkpoint.corpus

@@ -8,8 +8,7 @@ from typing import Any
 
 from bttlab.data import Augmentation
 from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, Optimizer
-from bttlab.runs.schedule import LearningRateSchedule
-from bttlab.runs.settings import MODEL_KEYS, Recipe, RunError, RunSettings
+from bttlab.runs.settings import MODEL_KEYS, LearningRateSchedule, Recipe, RunError, RunSettings
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import read_toml
 from bttlab.util.settings import from_values

@@ -22,10 +22,6 @@ DEPTHS = ("", "*/", "*/*/", "*/*/*/")  # where below a folder a run may be
 COLUMNS = ("id", "kind", "name", "status", "begun", "ended", "sweep", "device", "error")
 
 
-class TableError(BttlabError):
-    """Raised if a run cannot be found or a condition cannot be read."""
-
-
 def runs_folder() -> Path:
     """Return the folder of runs that have no other: $BTTLAB_RUNS, or bttlab/runs in the user's data folder."""
     if own := os.environ.get("BTTLAB_RUNS"):
@@ -103,7 +99,7 @@ def _row(record: RunRecord) -> dict[str, Any]:
 def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
     """Return the rows that meet a condition of `DataFrame.query`; a key with a point needs no backticks.
 
-    Raises TableError if the condition cannot be read, or names a key that no run has.
+    Raises BttlabError if the condition cannot be read, or names a key that no run has.
     """
     if table.empty:
         return table
@@ -115,13 +111,13 @@ def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
         unknown = re.search(r"name '(.+?)' is not defined", str(error))
         if unknown:
             name = unknown[1].removeprefix("BACKTICK_QUOTED_STRING_")
-            raise TableError(f"no run has {name!r}{nearest(name, map(str, table.columns))}") from None
-        raise TableError(
+            raise BttlabError(f"no run has {name!r}{nearest(name, map(str, table.columns))}") from None
+        raise BttlabError(
             f"--where {condition!r}: {str(error).splitlines()[0]}; give a condition such as linear_rank == 12 and "
             "dev.slot_f1 > 0.9"
         ) from None
     if not isinstance(found, type(table)):
-        raise TableError(f"--where {condition!r} is no condition; give one such as linear_rank == 12")
+        raise BttlabError(f"--where {condition!r} is no condition; give one such as linear_rank == 12")
     found.attrs = table.attrs
     return found
 
@@ -129,14 +125,14 @@ def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
 def find_run(name: str, table: "pd.DataFrame | None" = None) -> Path:
     """Return the folder of one run, by its id or the beginning of it, its name, or its folder.
 
-    Raises TableError if there is none, or several.
+    Raises BttlabError if there is none, or several.
     """
     if (Path(name) / RUN_FILE).is_file():
         return Path(name).absolute()
     table = runs_table() if table is None else table
     found = table[(table["name"] == name) | table["id"].astype(str).str.startswith(name)]
     if not name or found.empty:
-        raise TableError(f"no run {name!r}; bttlab runs list shows those there are, by id and name")
+        raise BttlabError(f"no run {name!r}; bttlab runs list shows those there are, by id and name")
     if len(found) > 1:
-        raise TableError(f"several runs are called {name!r}; give more of the id, or the folder: bttlab runs list")
+        raise BttlabError(f"several runs are called {name!r}; give more of the id, or the folder: bttlab runs list")
     return Path(found.iloc[0]["folder"])

@@ -4,5 +4,4 @@ from .spec import SweepSpec as SweepSpec
 from .spec import read_spec as read_spec
 from .sweep import Progress as Progress
 from .sweep import Sweep as Sweep
-from .sweep import SweepError as SweepError
 from .task import ClusterError as ClusterError

@@ -28,10 +28,6 @@ NO_WORKER_SECONDS = 600.0  # without a worker, after which a sweep ends
 MOST_DEATHS = 3  # of workers, one after the other without a finished trial
 
 
-class SweepError(BttlabError):
-    """Raised if a sweep cannot run or continue."""
-
-
 @dataclass
 class Progress:
     """Progress of a sweep."""
@@ -104,7 +100,7 @@ class Sweep:
     ) -> Progress:
         """Run the unfinished trials.
 
-        Raises ClusterError if the scheduler or all workers have gone, or workers do not fit; SweepError if the folder
+        Raises ClusterError if the scheduler or all workers have gone, or workers do not fit; RunError if the folder
         cannot be used, or workers die again and again.
 
         Parameters
@@ -118,10 +114,8 @@ class Sweep:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
             with run_lock(self.folder):
                 return self._run(executor, on_change)
-        except RunError as error:
-            raise SweepError(str(error)) from None
         except OSError as error:
-            raise SweepError(
+            raise RunError(
                 f"{error.filename or self.folder} cannot be written ({error.strerror}): finished trials stay; make "
                 "room, or the folder writable, and run the same command again"
             ) from None
@@ -254,7 +248,7 @@ class Sweep:
         """Hand out again all that a broken executor had, from their last checkpoints."""
         self._deaths += 1
         if self._deaths > MOST_DEATHS:
-            raise SweepError(
+            raise RunError(
                 f"workers died {self._deaths} times, and no trial has ended since; give fewer with --workers, or see "
                 "whether the memory suffices"
             )
