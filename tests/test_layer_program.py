@@ -204,12 +204,13 @@ def test_an_operand_for_which_the_buffer_has_no_space_is_not_loaded():
 
 
 @pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", "auto", "optimum"])
-@pytest.mark.parametrize("tokens", [13, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 32))])
+@pytest.mark.parametrize("tokens", [13, 32])
 def test_known_flows_as_orders(overlay, flow, tokens):
-    for rank in (4, 16, 24) if tokens < 32 else (4, 16):  # 32 tokens of rank 24 do not fit in every flow
-        order = order_of(flow, tokens, *MODES, rank)
-        by_name, by_steps = (check_run(overlay, some_layer(rank), one, tokens) for one in (order, str(order)))
-        assert by_name.program is by_steps.program and by_name.program.order == order
+    order = order_of(flow, tokens, *MODES, 16)
+    by_name, by_steps = (layer_program(some_layer(16), tokens, one) for one in (order, str(order)))
+    assert by_name is by_steps and by_name.order == order
+    if flow == "optimum":  # the others run above
+        check_run(overlay, some_layer(16), order, tokens)
 
 
 @pytest.mark.parametrize(

@@ -143,14 +143,15 @@ def test_why_there_are_no_sums():
     assert why_no_sums(SMALL, "auto", optimizer) == why_no_sums(SMALL, "auto", Optimizer("adamw")) == ""
 
 
-@pytest.mark.parametrize(("batch_size", "before"), [(8, 0), (8, 6), (48, 5), (3, 7)])
+@pytest.mark.parametrize(("batch_size", "before"), [(1, 0), (8, 0), (8, 6), (48, 5), (3, 7)])
 def test_chunks_end_with_calls(batch_size, before):
     parts = list(chunks(2, 203, batch_size, before))
     assert [i for part in parts for i in range(part.start, part.stop)] == list(range(2, 203))
     for part in parts[:-1]:
         place = (before + part.stop) % batch_size
         assert place == 0 or place == 32
-    assert max(part.stop - part.start for part in parts) <= 32
+    sizes = [part.stop - part.start for part in parts]
+    assert max(sizes) <= 32 and (batch_size > 1 or (sizes[0], max(sizes)) == (1, 32)) and list(chunks(3, 3)) == []
 
 
 def test_the_estimate_counts_the_programs_cycles():

@@ -465,23 +465,31 @@ def hugging_face(name: str) -> nn.Module:
 
 ON_CARD = ("Bert", "DistilBert", "GPT2", "Albert", "Roberta", "OPT", "GPTNeo", "GPTNeoX")
 ON_CARD += ("Llama", "Qwen2", "Mistral", "Phi3", "Falcon")
+IN_SHORT = ("Bert", "GPT2", "Llama")
 
 
 class Encoder(nn.Module):
     """PyTorch's encoder, with a padding mask and dropout that eval() turns off."""
 
-    def __init__(self):
+    def __init__(self, norm_first=False):
         super().__init__()
         self.table, self.head = nn.Embedding(40, 64), nn.Linear(64, TAGS)
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 2, 128, batch_first=True), 2)
+        layer = nn.TransformerEncoderLayer(64, 2, 128, batch_first=True, norm_first=norm_first)
+        self.encoder = nn.TransformerEncoder(layer, 2)
 
     def forward(self, tokens):
         return self.head(self.encoder(self.table(tokens), src_key_padding_mask=tokens == 0))
 
 
 PEOPLES = {
-    **{name: pytest.param(lambda n=name: hugging_face(n), marks=transformers) for name in ON_CARD},
+    **{
+        name: pytest.param(
+            lambda n=name: hugging_face(n), marks=[transformers, *([pytest.mark.long] if name not in IN_SHORT else [])]
+        )
+        for name in ON_CARD
+    },
     "nn.TransformerEncoder": pytest.param(lambda: Encoder().eval()),
+    "nn.TransformerEncoder, norms first": pytest.param(lambda: Encoder(norm_first=True).eval()),
 }
 
 

@@ -1,4 +1,4 @@
-"""The small parts of the run loop: chunks, the metrics file, the progress bar, the memory of a corpus."""
+"""The small parts of the run loop: the metrics file, the progress bar, the memory of a corpus."""
 
 import errno
 import json
@@ -13,19 +13,10 @@ import pytest
 
 from bttlab.commands import train
 from bttlab.data import CorpusError, load_corpus
-from bttlab.model.loop import LARGEST_CHUNK, chunks
 from bttlab.runs import CorpusRecord, ProgressBar, RunError, progress
 from bttlab.runs.curves import read_curves
 from bttlab.runs.metrics import MetricsLog, read_metrics
 from tiny_runs import CONFIG, write_corpus
-
-
-def test_chunks_cover_the_range_and_grow_to_the_limit():
-    parts = list(chunks(7, 207))
-    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(7, 207))
-    sizes = [part.stop - part.start for part in parts]
-    assert sizes[0] == 1 and max(sizes) == LARGEST_CHUNK
-    assert list(chunks(3, 3)) == []
 
 
 def epoch(number: int) -> dict:
