@@ -111,7 +111,7 @@ def _engine(engine: int, sources: list[int], bank: int, result: int, reduce: boo
     builder = Builder()
     rows = _vectors(next(each for each in sources if each not in (bank, result)), 1)
     place, out = _vectors(bank, 0), _vectors(result, 2)
-    buffer = builder.allocate_operand_buffer("rows", engine, 1)
+    buffer = at(f"buffer {engine}", 0)
     same = np.arange(M.LANES).reshape(1, M.LANES)
     source, rows_of = at(rows.memory, rows.base, block=1, y=1), at(buffer.memory, buffer.base, y=1)
     builder.shuffle("fill", M.ROWS, same, source, buffered_result=rows_of, row=("block", 0))

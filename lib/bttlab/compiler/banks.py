@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bttlab.compiler.buffers import GRADIENT_OF, Buffer
+from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, Buffer, buffer_number, memory_of
 from bttlab.compiler.copies import is_buffer, uses_of, with_copies
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit
 from bttlab.compiler.instruction import Instruction
@@ -41,38 +41,44 @@ class _Use:
         return self.instructions[0], self.instructions[-1]
 
 
-class _BankSpace:
-    """Address ranges of a bank that are allocated, each for a range of instructions."""
+class _Space:
+    """Address ranges of a bank or an operand buffer that are allocated, each for a range of instructions."""
 
     def __init__(self, number: int):
-        self.number, self.depth = number, M.banks[number].depth
+        self.number, self.depth = number, DEPTHS[number]
         self.taken: list[tuple[int, int, int, int]] = []  # first and last instruction, first and last vector
 
     def place(self, vectors: int, first: int, last: int) -> tuple[int, int] | None:
-        """Choose the free range whose last use is the longest ago.
+        """Choose the free range whose last use is the longest ago; in an operand buffer, its next use is as far.
 
         Returns
         -------
         tuple of (int, int), optional
-            Its first vector, and the last instruction that used it (-1 if none did); None if no range is free.
+            Its first vector, and the last instruction that used it (negative if none did); None if no range is free.
         """
-        allocated = sorted((low, high) for begin, end, low, high in self.taken if begin <= last and first <= end)
+        allocated, near = [], []  # near: how many instructions away other uses are
+        for begin, end, low, high in self.taken:
+            if end < first:
+                near.append((first - end, low, high))
+            elif begin <= last:
+                allocated.append((low, high))
+            elif self.number >= M.BANKS:
+                near.append((begin - last, low, high))
         gaps, low = [], 0
-        for begin, end in [*allocated, (self.depth, self.depth)]:
+        for begin, end in [*sorted(allocated), (self.depth, self.depth)]:
             if begin - low >= vectors:
                 gaps.append((low, begin))
-            if end > low:
-                low = end
+            low = max(low, end)
         if not gaps:
             return None
-        before = sorted(((end, low, high) for _, end, low, high in self.taken if end < first), reverse=True)
-        edges = {high for _, _, high in before}
-        best = (1 << 30, 0)
+        near.sort()
+        edges = {high for _, _, high in near}
+        best = (0, 0)
         for low, high in gaps:
             for at in (low, *(edge for edge in edges if low < edge <= high - vectors)):
-                used = next((end for end, lo, hi in before if lo < at + vectors and at < hi), -1)
-                best = min(best, (used, at))
-        return best[1], best[0]
+                distance = next((n for n, lo, hi in near if lo < at + vectors and at < hi), 1 << 30)
+                best = min(best, (-distance, at))
+        return best[1], first + best[0]
 
 
 class Assignment:
@@ -94,8 +100,9 @@ class Assignment:
             if buffer.is_parameter:  # also if no instruction uses it
                 self.uses.setdefault(buffer.number, _Use(set(buffer.allowed_banks(transferred)), [0]))
         self.buffers = [buffer for buffer in buffers if buffer.number in self.uses]
-        self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(M.BANKS)]
-        names = (f"{kind} {number}" for number in self.uses for kind in ("matrix", "gradient"))
+        self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(len(DEPTHS))]
+        in_banks = (buffer.number for buffer in self.buffers if buffer.engine is None)
+        names = (f"{kind} {number}" for number in in_banks for kind in ("matrix", "gradient"))
         self._index = {name: row for row, name in enumerate(names)}
         self.times: np.ndarray | None = None
         self._contention = np.zeros((0, 0))
@@ -155,9 +162,9 @@ class Assignment:
         return unplaced
 
     def _reset(self) -> None:
-        self.spaces = [_BankSpace(number) for number in range(M.BANKS)]
+        self.spaces = [_Space(number) for number in range(len(DEPTHS))]
         self.names_in: list[set[str]] = [set() for _ in self.spaces]
-        self._bank_of = np.full(len(self._index), M.BANKS)  # BANKS: not placed
+        self._bank_of = np.full(len(self._index), M.BANKS)  # BANKS: not in a bank
         self.placed: dict[Buffer, tuple[int, int]] = {}
 
     def _place_all(self, first: Sequence[Buffer]) -> Buffer | None:
@@ -171,7 +178,8 @@ class Assignment:
         self.placed[buffer] = bank, base
         for name, at in _names(buffer, bank):
             self.names_in[at].add(name)
-            self._bank_of[self._index[name]] = at
+            if name in self._index:
+                self._bank_of[self._index[name]] = at
             self.spaces[at].taken.append((*self._span(buffer), base, base + buffer.vectors))
 
     def _improve(self) -> None:
@@ -199,7 +207,7 @@ class Assignment:
     def _place(self, buffer: Buffer) -> bool:
         span, choices = self._span(buffer), []
         costs = {}
-        if self.times is not None:
+        if self.times is not None and buffer.engine is None:
             names = (f"{kind} {buffer.number}" for kind in ("matrix", "gradient"))
             rows = ((name, self._contention[self._index[name]]) for name in names)
             costs = {name: np.bincount(self._bank_of, row, M.BANKS + 1) for name, row in rows}
@@ -240,7 +248,7 @@ class Assignment:
         space = self.spaces[number]
         taken = sum(high - low for begin, end, low, high in space.taken if begin <= span[1] and span[0] <= end)
         raise DoesNotFit(
-            f"{buffer.name} takes {buffer.vectors} vectors of bank {number}; {max(space.depth - taken, 0)} "
+            f"{buffer.name} takes {buffer.vectors} vectors of {memory_of(number)}; {max(space.depth - taken, 0)} "
             f"of its {space.depth} are free",
             SMALLER_MODEL,
         )
@@ -249,16 +257,15 @@ class Assignment:
 def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
     """Write banks and addresses into an instruction's operands."""
     for number, operand in instruction.operands.items():
-        kind, _, of = operand.memory.partition(" ")
-        if kind in ("matrix", "gradient"):
-            buffer = buffers[int(of)]
-            bank = buffer.bank if kind == "matrix" else GRADIENT_OF[buffer.bank]
-            instruction.operands[number] = replace(operand, memory=f"bank {bank}", base=buffer.base + operand.base)
+        if (of := buffer_number(operand.memory)) is not None:
+            buffer = buffers[of]
+            bank = GRADIENT_OF[buffer.bank] if operand.memory.startswith("gradient") else buffer.bank
+            instruction.operands[number] = replace(operand, memory=memory_of(bank), base=buffer.base + operand.base)
 
 
 def _names(buffer: Buffer, bank: int) -> Iterable[tuple[str, int]]:
     """Yield (memory, bank) of a buffer and, if it is a parameter, of its gradient."""
-    yield f"matrix {buffer.number}", bank
+    yield buffer.memory, bank
     if buffer.is_parameter:
         yield f"gradient {buffer.number}", GRADIENT_OF[bank]
 

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
 
-from bttlab.compiler.buffers import Buffer
-from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
+from bttlab.compiler.buffers import Buffer, buffer_number
+from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.functions import Functions
 from bttlab.compiler.instruction import (
     ACCUMULATE,
@@ -72,29 +71,6 @@ def row_passes(rows: int) -> list[tuple[int, int]]:
     return [(n, min(ROWS, rows - ROWS * n)) for n in range(-(-rows // ROWS))]
 
 
-@dataclass
-class Allocator:
-    """Allocates the vectors of an operand buffer, one range after the other."""
-
-    memory: str
-    depth: int
-    used: int = 0
-
-    def allocate(self, name: str, vectors: int) -> int:
-        """Allocate vectors and return their first address.
-
-        Raise `ProgramError` if the memory does not have enough free vectors.
-        """
-        first = self.used
-        if first + vectors > self.depth:
-            raise DoesNotFit(
-                f"{name} takes {vectors} vectors of {self.memory}; {self.depth - first} of its {self.depth} are free",
-                SMALLER_MODEL,
-            )
-        self.used += vectors
-        return first
-
-
 class Builder:
     """A program under construction; its methods append instructions in the order of the mathematics.
 
@@ -104,35 +80,23 @@ class Builder:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.stage, self.layer = "", ""
-        self.made: list[Buffer] = []  # buffers in banks
-        self.buffers = [Allocator(f"buffer {n}", M.OPERAND_BUFFER_DEPTH) for n in range(M.ENGINES)]
-        self._over = [0] * M.ENGINES
+        self.made: list[Buffer] = []
         self.functions = Functions()
         self.entries: dict[bytes, int] = {}
         self.entry_in: list[np.ndarray] = []
         self.entry_out: list[np.ndarray] = []
 
     def new_buffer(self, name: str, vectors: int, **fields) -> Buffer:
-        """Return a new buffer; its bank is assigned when all instructions are listed."""
+        """Return a new buffer; its place is assigned when all instructions are listed."""
         self.made.append(Buffer(name, vectors, len(self.made), **fields))
         return self.made[-1]
 
     def allocate(self, name: str, vectors: int, **fields) -> At:
-        return at(f"matrix {self.new_buffer(name, vectors, **fields).number}", 0)
+        return at(self.new_buffer(name, vectors, **fields).memory, 0)
 
-    def allocate_operand_buffer(self, name: str, engine: int, vectors: int) -> At:
-        """Allocate vectors in each row of an operand buffer and return their place."""
-        return at(f"buffer {engine}", self.buffers[engine].allocate(name, vectors))
-
-    def allocate_shared_operand_buffer(self, name: str, engine: int, vectors: int) -> At:
-        """Allocate vectors at the end of an operand buffer that may overlap with allocations used at other times."""
-        self._over[engine] += vectors
-        if self._over[engine] > M.OPERAND_BUFFER_DEPTH:
-            raise DoesNotFit(
-                f"{name} takes {vectors} vectors of buffer {engine}, which has {M.OPERAND_BUFFER_DEPTH}",
-                "a shorter sequence",
-            )
-        return at(f"buffer {engine}", M.OPERAND_BUFFER_DEPTH - self._over[engine])
+    def buffer_at(self, place: At) -> Buffer:
+        """Return the buffer of a place that `allocate` returned."""
+        return self.made[buffer_number(place.memory)]
 
     def emit(
         self, unit: int, operation: int, what: str, loops: Sequence[Level], operands: dict[int, At | None], **fields

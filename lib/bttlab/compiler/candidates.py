@@ -5,15 +5,17 @@ A tensor can have copies in several banks, each in an arrangement of its own, an
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, fused, loops_of, rearranging_steps
+from bttlab.compiler.arrangement import Arrangement, Stored, elements, fused, loops_of, rearranging_steps
+from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
 from bttlab.compiler.instruction import ACCUMULATE, EXPAND, LEVELS, REDUCE, At
 from bttlab.compiler.machine import M
 from bttlab.compiler.products import accumulate_steps, expand_steps, reduce_steps, summed_indices
+from bttlab.compiler.tt_layer import TTLayer
 from bttlab.tensor.order import Product
 
 PERMUTE_CYCLES = M.LATENCY  # cost of a permutation on top of its steps: the next instruction waits for its results
@@ -55,53 +57,31 @@ class Candidate(NamedTuple):
     result: Arrangement  # arrangement of C
 
 
-Key = tuple[str, Arrangement]  # a tensor in an operand buffer, by its name
+class Contents(dict[tuple[str, Arrangement], Stored]):
+    """The tensors that a layer has loaded into an operand buffer, by name and arrangement.
 
-
-@dataclass
-class Region:
-    """The vectors of an operand buffer that a phase of a layer uses.
-
-    `plan`: first vector and number of vectors of each tensor.
-    `is_open`: whether tensors are added to the plan when they are first loaded.
-    `contents`: the tensors that are loaded.
+    `buffers`: their buffers; more are loaded into the last one.
     """
 
-    place: At
-    plan: dict[Key, tuple[int, int]]
-    is_open: bool
-    contents: dict[Key, Stored] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
 
-    def has_space(self, key: Key) -> bool:
-        return self.is_open or key in self.plan
-
-    def place_of(self, key: Key, vectors: int) -> At:
-        if self.is_open:
-            self.plan.setdefault(key, (sum(size for _, size in self.plan.values()), vectors))
-        return self.place.offset_by(self.plan[key][0])
+    def place(self, vectors: int) -> At:
+        """Add vectors to the last buffer; return their place."""
+        buffer = self.buffers[-1]
+        buffer.vectors += vectors
+        return At(buffer.memory, buffer.vectors - vectors)
 
 
 class Candidates:
     """The tensors of a phase of a layer, and the candidates of their products.
 
-    `sizes`: largest size of each index, and its bound.
-    `costs`: sizes for which the cheapest candidate is chosen.
-    `preferred`: for each tensor, the indices that its next use reads along the lanes.
-    `cache`: candidates of products, shared by layers of the same order and shape.
+    `contents`: the tensors that the engine's operand buffer has.
     `targets`: required place and arrangement of final results.
     """
 
-    def __init__(
-        self,
-        region: Region,
-        sizes: Sizes,
-        costs: Sizes,
-        indices: Mapping[str, tuple[str, ...]],
-        preferred: Mapping[str, frozenset[str]],
-        cache: dict,
-    ):
-        self.region, self.sizes, self.costs, self.indices = region, sizes, costs, indices
-        self.preferred, self._cache = preferred, cache
+    def __init__(self, layer: TTLayer, contents: Contents):
+        self.layer, self.contents, self.sizes, self.costs = layer, contents, layer.sizes, layer.costs
         self.targets: dict[str, Stored] = {}
         self.tensors: dict[str, Tensor] = {}
 
@@ -111,7 +91,7 @@ class Candidates:
 
     def tensor_of(self, product: Product) -> Tensor:
         """Return the result of a product that is not computed yet."""
-        return Tensor(product[0], frozenset(self.indices[product[0]]), product=product)
+        return Tensor(product[0], frozenset(self.layer.indices[product[0]]), product=product)
 
     def choose(self, product: Product, operation: int | None = None, streamed: str = "") -> Candidate | None:
         """Return the cheapest candidate of a product, of an operation if one is given; None if there is none.
@@ -140,12 +120,13 @@ class Candidates:
         prefers, and the index that counts rows if it is in an operand buffer.
         """
         result, left, right = tensor.product
-        key = result, self._state(left), self._state(right), frozenset(self.region.contents), result in self.targets
-        if key not in self._cache:  # layers of the same shape look up the same keys
+        key = result, self._state(left), self._state(right), frozenset(self.contents), result in self.targets
+        known = self.layer.candidates
+        if key not in known:  # layers of the same shape look up the same keys
             pairs = (left, right), (right, left)
-            self._cache[key] = [candidate for a, b in pairs for candidate in self._candidates(result, a, b)]
+            known[key] = [candidate for a, b in pairs for candidate in self._candidates(result, a, b)]
         costs = []
-        for candidate in self._cache[key]:
+        for candidate in known[key]:
             of = candidate.result
             last = self._permute_cost(result, of) if to is None else self._reach_cost(of, to, rows)
             costs.append((candidate.steps + candidate.delay + last, candidate))
@@ -171,7 +152,7 @@ class Candidates:
 
     def _buffered_candidates(self, result: str, a: Tensor, b: Tensor, k, m, n) -> Iterator[Candidate]:
         """Yield candidates that read B from the operand buffer: EXPAND and REDUCE."""
-        sizes, preferred = self.costs, self.preferred.get(result, frozenset())
+        sizes, preferred = self.costs, self.layer.preferred.get(result, frozenset())
         for arrangement, permute_cost in self._suffixes(a, k):
             ks = arrangement.order[-len(k) :]
             ms = tuple(i for i in arrangement.order if i in m)
@@ -202,7 +183,7 @@ class Candidates:
             for view in target.arrangement.views(self.costs):
                 if view.packed == tuple(packed) and set(view.outer) == set(outer):
                     return view
-        preferred = self.preferred.get(result, frozenset())
+        preferred = self.layer.preferred.get(result, frozenset())
         return Arrangement((*sorted(outer, key=preferred.__contains__), *packed), lanes)
 
     def _streamed_candidates(self, a: Tensor, b: Tensor, k, m, n) -> Iterator[Candidate]:
@@ -254,15 +235,12 @@ class Candidates:
 
     def _buffer_cost(self, tensor: Tensor, arrangement: Arrangement) -> float:
         """Return the cost of loading a tensor into the operand buffer, 0 if it is already there."""
-        key = tensor.name, arrangement
-        if key in self.region.contents:
+        if (tensor.name, arrangement) in self.contents:
             return 0.0
-        if not self.region.has_space(key):
-            return math.inf
         if next(self._direct_operands(tensor, arrangement), None) is not None:  # EXPAND writes it there
             return float(arrangement.vectors(self.costs))
         if tensor.is_parameter:
-            return float(arrangement.vectors(self.costs)) if self._is_stored(*key) else math.inf
+            return float(arrangement.vectors(self.costs)) if self._is_stored(tensor.name, arrangement) else math.inf
         return self._load_cost(tensor, arrangement)[0]
 
     def _load_cost(self, tensor: Tensor, to: Arrangement) -> tuple[float, Arrangement | None]:
@@ -287,7 +265,7 @@ class Candidates:
             if target in to.views(self.costs):
                 return 0.0
             return math.inf if result.startswith("dG") else self._rearrange_cost([to], target)
-        preferred = self.preferred.get(result)
+        preferred = self.layer.preferred.get(result)
         if not preferred or any(_ends_in(view, preferred) for view in to.views(self.costs)):
             return 0.0
         return 4.0 * to.vectors(self.costs) + 2 * PERMUTE_CYCLES

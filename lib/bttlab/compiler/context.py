@@ -36,7 +36,7 @@ class Context:
     """Builder, parameters, values and gradients of a sample.
 
     `flow`: order of contraction of the tensor-train layers (`linear.MERGED`).
-    `sums`: whether the tensor-train layers sum gradients over the samples of an update (`linear.LinearLayers`).
+    `sums`: whether the tensor-train layers sum gradients over the samples of an update (`linear.linear_layers`).
     """
 
     def __init__(

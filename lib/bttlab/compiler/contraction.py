@@ -9,23 +9,24 @@ from dataclasses import replace
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, rearrange, rearranging_steps
 from bttlab.compiler.builder import ROWS, Builder, row_passes
-from bttlab.compiler.candidates import Candidate, Candidates, Region, Tensor
+from bttlab.compiler.candidates import Candidate, Candidates, Contents, Tensor
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import ACCUMULATE, EXPAND, At, Bound
 from bttlab.compiler.machine import M
 from bttlab.compiler.operands import load_rows
 from bttlab.compiler.products import EngineProduct
+from bttlab.compiler.tt_layer import TTLayer
 from bttlab.tensor.order import Product
 
 Blocks = Sequence[tuple[Bound, int, At]]  # of a result: tokens of each block, the first, and its place
 
 
 class Contraction(Candidates):
-    """Emits products on the engine whose operand buffer has the region."""
+    """Emits products of a layer on an engine."""
 
-    def __init__(self, builder: Builder, region: Region, *more):
-        super().__init__(region, *more)
-        self.b, self.engine = builder, region.place.number
+    def __init__(self, builder: Builder, engine: int, layer: TTLayer, contents: Contents):
+        super().__init__(layer, contents)
+        self.b, self.engine = builder, engine
 
     # ---- places --------------------------------------------------------------------------------------------------
 
@@ -53,11 +54,11 @@ class Contraction(Candidates):
 
     def buffered(self, tensor: Tensor, arrangement: Arrangement) -> Stored:
         """Return a tensor in the operand buffer, loaded if necessary; its outermost index counts rows."""
-        key, contents = (tensor.name, arrangement), self.region.contents
-        if key not in contents:
+        key = tensor.name, arrangement
+        if key not in self.contents:
             rows = self.sizes[arrangement.order[0]]
             vectors, passes = arrangement.vectors(self.sizes) // rows, row_passes(rows)
-            place = Stored(tensor.name, self.region.place_of(key, vectors * len(passes)), arrangement)
+            place = Stored(tensor.name, self.contents.place(vectors * len(passes)), arrangement)
             if tensor.is_parameter:
                 for n, some in passes:
                     source = tensor.stored[0].place.offset_by(ROWS * n * vectors)
@@ -71,8 +72,8 @@ class Contraction(Candidates):
                 stored = [s for s in tensor.stored if not is_cut or s.arrangement.order[0] == place.rows]
                 for sizes, source, destination in self._passes(self._nearest(stored, place), place):
                     rearrange(self.b, sizes, source, destination)
-            contents[key] = place
-        return contents[key]
+            self.contents[key] = place
+        return self.contents[key]
 
     def _passes(self, source: Stored, place: Stored) -> Iterator[tuple[Sizes, Stored, Stored]]:
         """Yield the sizes, source and destination of each pass of up to ROWS rows into an operand buffer."""

@@ -18,7 +18,7 @@ from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.hazards import find_hazards, written_vectors
 from bttlab.compiler.instruction import Instruction, max_of
-from bttlab.compiler.layout import Block
+from bttlab.compiler.layout import Block, pack, unpack
 from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
@@ -88,21 +88,12 @@ class LayerProgram(Program):
 
     def pack(self, tensors: dict[str, np.ndarray]) -> np.ndarray:
         """Return the inputs in the format of LOAD, float32 of shape (vectors, LANES)."""
-        memory, first = np.zeros((self.transfer_vectors, LANES), np.float32), 0
-        for name, block in self.inputs:
-            if name in tensors:
-                values = np.asarray(tensors[name], np.float32).reshape(block.shape)
-                block.write(memory[first : first + block.vectors], values)
-            first += block.vectors
-        return memory
+        return pack((block, tensors.get(name)) for name, block in self.inputs)
 
     def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
         """Return the outputs from the format of STORE."""
-        tensors, first = {}, 0
-        for name, block in self.outputs:
-            into = tensors.setdefault(name, np.zeros(block.shape, np.float32))
-            block.read(memory[first : first + block.vectors], into)
-            first += block.vectors
+        tensors = {name: np.zeros(block.shape, np.float32) for name, block in self.outputs if name}
+        unpack(memory, ((block, tensors.get(name)) for name, block in self.outputs))
         return tensors
 
     def hazards(self) -> list[str]:
@@ -170,7 +161,7 @@ def _blocks(model: Lowering, op) -> list[tuple[str, Block]]:
     """Return the blocks of a transfer's matrices, by name."""
     rows, features, blocks = max_of(op.output.tokens), op.output.features, []
     for name, place in zip(op.names, (op.loaded, op.stored), strict=True):
-        buffer = model.builder.made[int(place.memory.split()[1])]
+        buffer = model.builder.buffer_at(place)
         blocks.append((name, Block(name, (rows, features), (0, 1), buffer, features, rows, rows, 0, rows)))
     return blocks
 

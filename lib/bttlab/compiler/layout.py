@@ -1,6 +1,6 @@
 """Layout of parameters: their places in the banks, their elements in vectors; packing and unpacking for transfers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,6 +86,25 @@ class Block:
         into[...] = moved.reshape(shape).transpose(np.argsort(self.axes))
 
 
+def pack(values: Iterable[tuple[Block, np.ndarray | None]]) -> np.ndarray:
+    """Return blocks in the format of LOAD, float32 of shape (vectors, LANES); a block without a value is 0."""
+    parts = []
+    for block, value in values:
+        parts.append(np.zeros((block.vectors, LANES), np.float32))
+        if value is not None:
+            block.write(parts[-1], np.asarray(value, np.float32).reshape(block.shape))
+    return np.concatenate(parts)
+
+
+def unpack(memory: np.ndarray, tensors: Iterable[tuple[Block, np.ndarray | None]]) -> None:
+    """Copy blocks in the format of STORE to their tensors; a block without a tensor is padding."""
+    first = 0
+    for block, tensor in tensors:
+        if tensor is not None:
+            block.read(memory[first : first + block.vectors], tensor)
+        first += block.vectors
+
+
 class Layout:
     """The parameters of a model in the banks.
 
@@ -146,19 +165,11 @@ class Layout:
 
     def pack(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the parameters in the format of LOAD, float32 of shape (vectors, LANES)."""
-        memory, offset = np.zeros((self.vectors, LANES), np.float32), 0
-        for block in self.blocks:
-            value = self.constants.get(block.name)
-            value = tensors[self.copies.get(block.name, block.name)] if value is None else value
-            block.write(memory[offset : offset + block.vectors], np.asarray(value, np.float32))
-            offset += block.vectors
-        return memory
+        values = {**tensors, **{copy: tensors[name] for copy, name in self.copies.items()}, **self.constants}
+        return pack((block, values[block.name]) for block in self.blocks)
 
     def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parameters from their packed format: the inverse of `pack`."""
-        tensors, offset = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}, 0
-        for block in self.blocks:
-            if block.name in tensors:
-                block.read(memory[offset : offset + block.vectors], tensors[block.name])
-            offset += block.vectors
+        tensors = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}
+        unpack(memory, ((block, tensors.get(block.name)) for block in self.blocks))
         return tensors

@@ -3,20 +3,19 @@
 The backward pass recomputes y, and the intermediates between z and y, from z.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from bttlab.compiler.arrangement import Sizes, Stored, elements, rearrange
 from bttlab.compiler.builder import MAX_RANK, ROWS, Builder, block_rows, padded, vectors_for
-from bttlab.compiler.candidates import Key, Region
+from bttlab.compiler.candidates import Contents
 from bttlab.compiler.contraction import Blocks, Contraction
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.instruction import ACCUMULATE, EXPAND, REDUCE, At, Bound, Level, max_of
 from bttlab.compiler.layout import Block, Layout
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import core_names
-from bttlab.compiler.tt_layer import IN, OUT, TTLayer, axes_of, order_of_merges, shared_candidates
+from bttlab.compiler.tt_layer import IN, OUT, TTLayer, axes_of, order_of_merges
 from bttlab.tensor.order import Order, Product
 
 # Cores that are merged at the input's end and at the output's, before the tokens are contracted with them.
@@ -53,122 +52,103 @@ def _cores(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     return cores
 
 
-@lru_cache(maxsize=256)
-def _buffer_plans(shapes: tuple, tokens: Bound, order: Order, sums: bool) -> tuple[dict[Key, tuple[int, int]], ...]:
-    """Return the plans of both phases' regions (`candidates.Region`), found by emitting both passes once."""
-    b, names = Builder(), {f"l.cores.{k}": shape for k, shape in enumerate(shapes)}
-    trial = LinearLayers(b, Layout(b, names), {"l": tokens}, names, order, sums)
-    (layer,) = trial.layers
-    x, y, dy, dx = (b.allocate(n, layer.features(n).vectors(layer.sizes)) for n in ("x", "y", "dy", "dx"))
-    trial.forward(0, x, y)
-    trial.backward(0, dy, x, tokens, dx)
-    trial.collect()
-    return tuple(trial.plans[0])
+class OperandContents:
+    """What linear layers have loaded into the operand buffer of an engine."""
+
+    def __init__(self, builder: Builder, engine: int):
+        self.builder, self.engine = builder, engine
+        self._of: dict[str, Contents] = {}  # by the layer's name, in the order of their last use
+
+    def of(self, layer: str) -> Contents:
+        """Return what a layer has loaded: none of it if the operand buffer has no space for it and all loaded since."""
+        names = list(self._of)
+        since = names[names.index(layer) :] if layer in self._of else []
+        used = (buffer for name in since for buffer in self._of[name].buffers)
+        always = (b for b in self.builder.made if b.engine == self.engine and b.is_persistent)
+        is_kept = sum(b.vectors for b in (*used, *always)) <= M.OPERAND_BUFFER_DEPTH
+        contents = self._of.pop(layer, None)
+        contents = self._of[layer] = contents if contents is not None and is_kept else Contents()
+        contents.buffers.append(self.builder.new_buffer(f"operands of {layer}", 0, engine=self.engine))
+        return contents
+
+    def clear(self) -> None:
+        self._of.clear()
 
 
-class LinearLayers:
-    """All linear layers of a model: their operand buffers, and the instructions of a pass.
+def linear_layers(
+    builder: Builder,
+    layout: Layout,
+    names: Mapping[str, Bound],
+    shapes: Mapping[str, tuple[int, ...]],
+    flow: str | tuple[int, int] | Order,
+    sums: bool = False,
+) -> "list[LinearLayer]":
+    """Return all linear layers of a model, in the order of the forward pass.
 
-    `names`: names of the layers in the order of the forward pass, and their numbers of tokens.
+    `names`: their names, and their numbers of tokens.
     `flow`: a key of MERGED, the number of cores to merge at the input's and the output's end, or an order of
     contraction.
     `sums`: whether gradients that follow from the tokens (of merged cores, say) are summed over the samples of an
     update, and those of the cores follow from the sums once per update (`collect`).
     """
+    layers, contents = [], [OperandContents(builder, engine) for engine in range(M.ENGINES)]
+    biases = [layout.place(f"{name}.bias") if f"{name}.bias" in shapes else None for name in names]
+    for number, (name, tokens) in enumerate(names.items()):
+        cores = _cores(name, shapes)
+        merged = _merges(flow)
+        # Where the two ends take different work, the engines swap ends from layer to layer to balance the load.
+        swap = number % 2 if merged and merged[IN] != merged[OUT] else 0
+        order = order_of_merges(len(cores), merged) if merged else flow
+        if (order.outputs, order.inputs) != (len(cores) // 2,) * 2:
+            rule = f"the order has {order.outputs} and {order.inputs} at the ends"
+            raise ProgramError(f"{name} has {len(cores) // 2} cores at each end, {rule}: give one with as many")
+        blocks = [layout.place(core, axes) for core, axes in zip(cores, axes_of(len(cores) // 2), strict=True)]
+        ranks = tuple(shapes[core] for core in cores)
+        layer = LinearLayer(name, tokens, order, (swap, 1 - swap), ranks, builder, contents, blocks, biases[number])
+        layers.append(layer)
+    has_sums = sums and any(not layer.has_tokens(product) for layer in layers for product in layer.backward_products)
+    for layer in layers:
+        layer.has_sums = has_sums
+    return layers
 
-    def __init__(self, builder: Builder, layout: Layout, names: Mapping[str, Bound], shapes, flow, sums: bool = False):
-        self.builder, self.layout, self.names = builder, layout, list(names)
-        self.layers: list[TTLayer] = []
-        for number, (name, tokens) in enumerate(names.items()):
-            cores = _cores(name, shapes)
-            merged = _merges(flow)
-            # Where the two ends take different work, the engines swap ends from layer to layer to balance the load.
-            swap = number % 2 if merged and merged[IN] != merged[OUT] else 0
-            order = order_of_merges(len(cores), merged) if merged else flow
-            if (order.outputs, order.inputs) != (len(cores) // 2,) * 2:
-                rule = f"the order has {order.outputs} and {order.inputs} at the ends"
-                raise ProgramError(f"{name} has {len(cores) // 2} cores at each end, {rule}: give one with as many")
-            for core, axes in zip(cores, axes_of(len(cores) // 2), strict=True):
-                layout.place(core, axes)
-            self.layers.append(TTLayer(name, tokens, order, (swap, 1 - swap), tuple(shapes[core] for core in cores)))
-        self.places = [
-            builder.allocate(f"z of {layer.name}", layer.z_arrangement.vectors(layer.sizes)) for layer in self.layers
-        ]
-        self._regions: list[list[At]] = [[], []]
-        self._loaded: dict[tuple[int, int], tuple[int, int, Region]] = {}  # last user of each region
-        self.plans: list[tuple[dict[Key, tuple[int, int]], ...]] = [({}, {}) for _ in self.layers]
-        self._is_trial = True  # until `divide_buffers`: the plans are open
-        self._kept: dict[int, Stored | None] = {}  # None until the forward pass computes it
-        products = [(layer, product) for layer in self.layers for product in layer.backward]
-        self.sums = sums and any(not layer.has_tokens(product) for layer, product in products)
-        self._sums: list[dict[str, Stored]] = [{} for _ in self.layers]  # by layer and name of the gradient
 
-    @property
-    def layers_with_intermediate(self) -> list[int]:
-        """Numbers of the layers with an intermediate between x and z that may be kept for the backward pass."""
-        return [n for n, layer in enumerate(self.layers) if layer.keepable]
+@dataclass(eq=False)
+class LinearLayer(TTLayer):
+    """A linear layer with its parameters; its methods emit the instructions of the passes.
 
-    # ---- operand buffers -----------------------------------------------------------------------------------------
+    `keeps_between`: whether the intermediate between x and z (`keepable`) is kept for the backward pass.
+    `sums`: for a gradient of the tokens, its sum over the samples of an update.
+    """
 
-    def divide_buffers(self, kept: Collection | None = None) -> None:
-        """Divide the rest of the operand buffers into regions that layers use in turn; call it last.
+    builder: Builder
+    contents: Sequence[OperandContents]  # of the engines
+    blocks: Sequence[Block]  # of the cores
+    bias: Block | None
+    has_sums: bool = False
+    keeps_between: bool = False
 
-        `kept`: layers of `layers_with_intermediate` whose intermediate is kept for the backward pass; by default all.
-        """
-        if not self.layers:
-            return
-        self._is_trial = False
-        self.plans = [_buffer_plans(layer.shapes, layer.tokens, layer.order, self.sums) for layer in self.layers]
-        for engine, regions in enumerate(self._regions):
-            sizes = [0, 0]  # of the regions of even and odd layers
-            for n, layer in enumerate(self.layers):
-                phase = layer.engines.index(engine)
-                sizes[n % 2] = max(sizes[n % 2], sum(vectors for _, vectors in self.plans[n][phase].values()))
-            memory = self.builder.buffers[engine]
-            count = min((memory.depth - memory.used) // max(sum(sizes), 1), -(-len(self.layers) // 2))
-            for n in range(max(count, 1)):
-                regions.extend(
-                    self.builder.allocate_operand_buffer(
-                        f"a linear layer's cores, region {2 * n + i}", engine, sizes[i]
-                    )
-                    for i in (0, 1)
-                )
-        self._kept = {n: None for n in self.layers_with_intermediate if kept is None or n in kept}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        place = self.builder.allocate(f"z of {self.name}", self.z_arrangement.vectors(self.sizes))
+        self.stored_z = Stored(self.z, place, self.z_arrangement)
+        self.between: Stored | None = None
+        self.sums: dict[str, Stored] = {}
 
-    def _contraction(self, number: int, phase: int) -> Contraction:
-        """Return the emitter of a phase's products, with the cores and their targets.
-
-        The operand buffer still has its contents if the region's last user was the same phase of the same layer.
-        """
-        layer = self.layers[number]
-        engine = layer.engines[phase]
-        self.builder.layer = layer.name
-        n = 0 if self._is_trial else number % len(self._regions[engine])
-        if self._loaded.get((engine, n), (None, None))[:2] != (number, phase):
-            place = At(f"buffer {engine}", 0) if self._is_trial else self._regions[engine][n]
-            self._loaded[engine, n] = number, phase, Region(place, self.plans[number][phase], self._is_trial)
-        cache = shared_candidates(layer.order, layer.shapes, layer.tokens, self.sums, phase, self._is_trial)
-        region = self._loaded[engine, n][2]
-        s = Contraction(self.builder, region, layer.sizes, layer.costs, layer.indices, layer.preferred, cache)
-        for k, (name, arrangement) in enumerate(layer.cores.items()):
-            if any(name in step for step in layer.steps[phase]):
-                block = self.layout.of(f"{layer.name}.cores.{k}")
+    def _contraction(self, phase: int) -> Contraction:
+        """Return the emitter of a phase's products, with the cores and their targets."""
+        self.builder.layer, engine = self.name, self.engines[phase]
+        s = Contraction(self.builder, engine, self, self.contents[engine].of(self.name))
+        for block, (name, arrangement) in zip(self.blocks, self.cores.items(), strict=True):
+            if any(name in step for step in self.steps[phase]):
                 s.add_copy(Stored(name, block.where(), arrangement), True)
                 s.targets[f"d{name}"] = Stored(f"d{name}", block.gradient(), arrangement)
-        for step in layer.steps[phase]:
-            if "t" not in layer.indices[step[0]]:
+        for step in self.steps[phase]:
+            if "t" not in self.indices[step[0]]:
                 s.defer(step)
         return s
 
-    def _bias(self, number: int):
-        name = f"{self.names[number]}.bias"
-        return self.layout.of(name) if name in {*self.layout.shapes, *self.layout.copies} else None
-
-    # ---- passes --------------------------------------------------------------------------------------------------
-
-    def _tokens(self, number: int, phase: int) -> list[Product]:
-        layer = self.layers[number]
-        return [step for step in layer.steps[phase] if "t" in layer.indices[step[0]]]
+    def _tokens(self, phase: int) -> list[Product]:
+        return [step for step in self.steps[phase] if "t" in self.indices[step[0]]]
 
     def _store_result(self, s: Contraction, name: str) -> None:
         """Copy a result to its target, unless it was computed there."""
@@ -178,56 +158,51 @@ class LinearLayers:
                 return
         s.copy_to(s.tensors[name], target)
 
-    def forward(self, number: int, x: At, y: At, is_buffered: bool = False) -> None:
+    # ---- forward -------------------------------------------------------------------------------------------------
+
+    def forward(self, x: At, y: At, is_buffered: bool = False) -> None:
         """Emit y = x W^T + b.
 
         `x`, `y`: (tokens, features), row by row; y in an operand buffer if `is_buffered`: token t in row t mod ROWS,
         blocks of ROWS tokens one after the other.
         """
-        s = self._contraction(number, IN)
-        s.add_copy(Stored("x", x, self.layers[number].features("x")))
-        self._emit_z(number, s)
-        self.recompute(number, y, is_buffered)
+        s = self._contraction(IN)
+        s.add_copy(Stored("x", x, self.features("x")))
+        self._emit_z(s)
+        self.recompute(y, is_buffered)
 
-    def _emit_z(self, number: int, s: Contraction, only_between: bool = False) -> None:
-        """Emit the products from x to z, or those before z alone; the kept intermediate gets a buffer of its own."""
-        layer = self.layers[number]
-        s.targets[layer.z] = Stored(layer.z, self.places[number], layer.z_arrangement)
-        for step in self._tokens(number, IN):
-            if step[0] == layer.z:
-                if only_between:
-                    return
-                if layer.has_one:  # REDUCE can write an extra element of 1 to each row
-                    s.product(step, s.choose(step, REDUCE), flags=M.ONE)
-                else:
-                    s.product(step)
-            elif self._kept.get(number, step) is None:
-                self._kept[number] = s.product(step)
-            else:
-                s.product(step)
-        self._store_result(s, layer.z)
+    def _emit_z(self, s: Contraction) -> None:
+        """Emit the products from x to z."""
+        s.targets[self.z] = self.stored_z
+        *first, last = self._tokens(IN)
+        for step in first:
+            self.between = s.product(step)
+        if self.has_one:  # REDUCE can write an extra element of 1 to each row
+            s.product(last, s.choose(last, REDUCE), flags=M.ONE)
+        else:
+            s.product(last)
+        self._store_result(s, self.z)
 
-    def recompute(self, number: int, y: At, is_buffered: bool = False) -> None:
+    def recompute(self, y: At, is_buffered: bool = False) -> None:
         """Emit y = z L^T + b from the z that `forward` computed; arguments as for `forward`."""
-        layer = self.layers[number]
-        s = self._contraction(number, OUT)
-        s.add_copy(Stored(layer.z, self.places[number], layer.z_arrangement))
-        *first, last = self._tokens(number, OUT)
+        s = self._contraction(OUT)
+        s.add_copy(self.stored_z)
+        *first, last = self._tokens(OUT)
         for step in first:
             s.product(step)
-        features = layer.features("y")
+        features = self.features("y")
         blocks = None
         if is_buffered:
-            vectors, count = features.row_vectors(layer.sizes), -(-max_of(layer.tokens) // ROWS)
-            blocks = [(block_rows(layer.tokens, n), ROWS * n, y.part(n * vectors)) for n in range(count)]
-        self._emit_y(number, s, last, Stored("y", y, features), blocks)
+            vectors, count = features.row_vectors(self.sizes), -(-max_of(self.tokens) // ROWS)
+            blocks = [(block_rows(self.tokens, n), ROWS * n, y.part(n * vectors)) for n in range(count)]
+        self._emit_y(s, last, Stored("y", y, features), blocks)
 
-    def _emit_y(self, number: int, s: Contraction, last: Product, y: Stored, blocks: Blocks | None) -> None:
+    def _emit_y(self, s: Contraction, last: Product, y: Stored, blocks: Blocks | None) -> None:
         """Emit the last product, y, with the bias as addend, and permute it to the features' order if necessary."""
-        s.targets["y"], bias = y, self._bias(number)
-        if bias is not None:
-            s.add_copy(Stored(BIAS, bias.where(), replace(y.arrangement, order=y.arrangement.order[1:])))
-        c = s.product(last, s.choose(last, EXPAND), addend=BIAS if bias is not None else "", blocks=blocks)
+        s.targets["y"] = y
+        if self.bias is not None:
+            s.add_copy(Stored(BIAS, self.bias.where(), replace(y.arrangement, order=y.arrangement.order[1:])))
+        c = s.product(last, s.choose(last, EXPAND), addend=BIAS if self.bias is not None else "", blocks=blocks)
         if c.place.memory == y.place.memory:
             return
         if blocks is None:
@@ -238,120 +213,78 @@ class LinearLayers:
             sizes = Sizes(s.sizes, {"t": bound})
             rearrange(s.b, sizes, replace(c, place=c.place.offset_by(first * t)), replace(y, place=place))
 
-    def backward(self, number: int, d_y: At, x: At, tokens: Bound, d_x: At, addend: At | None = None) -> None:
+    # ---- backward ------------------------------------------------------------------------------------------------
+
+    def backward(self, d_y: At, x: At, tokens: Bound, d_x: At, addend: At | None = None) -> None:
         """Emit d_x = addend + d_y W, and the gradients of the cores and the bias."""
-        layer, b = self.layers[number], self.builder
-        bias = self._bias(number)
-        sessions = [self._contraction(number, phase) for phase in (IN, OUT)]
+        b, z = self.builder, self.z
+        sessions = [self._contraction(phase) for phase in (IN, OUT)]
         into, out = sessions
-        z = layer.z
-        out.add_copy(Stored("dy", d_y, layer.features("y")))
-        out.add_copy(Stored(z, self.places[number], layer.z_arrangement))
-        into.add_copy(Stored("x", x, layer.features("x")))
-        out.targets[f"d{z}"] = Stored(
-            f"d{z}", b.allocate("d_z", layer.z_arrangement.vectors(layer.sizes)), layer.z_arrangement
-        )
-        into.targets["dx"] = Stored("dx", d_x, layer.features("x"))
+        out.add_copy(Stored("dy", d_y, self.features("y")))
+        out.add_copy(self.stored_z)
+        into.add_copy(Stored("x", x, self.features("x")))
+        d_z = b.allocate("d_z", self.z_arrangement.vectors(self.sizes))
+        out.targets[f"d{z}"] = Stored(f"d{z}", d_z, self.z_arrangement)
+        into.targets["dx"] = Stored("dx", d_x, self.features("x"))
         has_bias = False
         prepared = [False, False]
-        for product in layer.backward:
+        for product in self.backward_products:
             result = product[0]
-            phase = layer.phase_of(product)
+            phase = self.phase_of(product)
             s = sessions[phase]
             if not prepared[phase] and any(
-                "t" in layer.indices[n] and not n.startswith("d") and n not in s.tensors for n in product[1:]
+                "t" in self.indices[n] and not n.startswith("d") and n not in s.tensors for n in product[1:]
             ):
                 prepared[phase] = True
-                if phase == OUT:
-                    for step in self._tokens(number, OUT)[:-1]:
-                        s.product(step)
-                elif number in self._kept:
-                    s.add_copy(self._kept[number])
+                if phase == IN and self.keeps_between:
+                    s.add_copy(self.between)
                 else:
-                    self._emit_z(number, s, True)
+                    for step in self._tokens(phase)[:-1]:
+                        s.product(step)
             if result == f"d{z}":
                 s.product(product)
                 self._store_result(s, result)
                 into.add_copy(s.targets[result])
             elif result == "dx":
-                self._d_x(number, s, product, addend)
-            elif not self.sums or "t" in layer.indices[result]:
-                has_bias |= self._core_gradient(number, s, product, bias)
-            elif layer.has_tokens(product):
+                self._d_x(s, product, addend)
+            elif not self.has_sums or "t" in self.indices[result]:
+                has_bias |= self._core_gradient(s, product, self.bias)
+            elif self.has_tokens(product):
                 if target := s.targets.get(result):
-                    vectors = target.arrangement.vectors(layer.sizes)
+                    vectors = target.arrangement.vectors(self.sizes)
                     s.targets[result] = replace(target, place=b.allocate(f"{result} of the sample", vectors))
-                has_bias |= self._core_gradient(number, s, product, bias)
-                self._add_to_sum(number, s.targets.get(result) or s.tensors[result].stored[0])
-        if bias is not None and not has_bias:
-            vectors = vectors_for(elements(layer.sizes, layer.features("y").packed))
+                has_bias |= self._core_gradient(s, product, self.bias)
+                self._add_to_sum(s.targets.get(result) or s.tensors[result].stored[0])
+        if self.bias is not None and not has_bias:
+            vectors = vectors_for(elements(self.sizes, self.features("y").packed))
             b.columns(
                 "d b",
                 [Level("t", tokens), padded("w", vectors)],
                 d_y.part(t=vectors, w=1),
-                r1=bias.gradient().part(w=1),
+                r1=self.bias.gradient().part(w=1),
                 check=True,
             )
 
-    def _add_to_sum(self, number: int, gradient: Stored) -> None:
-        """Emit sum = sum + gradient, for a gradient of the sample."""
-        name, vectors = gradient.name, gradient.arrangement.vectors(self.layers[number].sizes)
-        if name not in self._sums[number]:
-            text = f"sum of {name} of {self.names[number]}"
-            place = self.builder.allocate(text, vectors, is_persistent=True)
-            self._sums[number][name] = replace(gradient, place=place)
-        place, terms = self._sums[number][name].place.part(w=1), gradient.place.part(w=1)
-        self.builder.vector(M.ADD, f"sum of {name}", [Level("w", vectors)], place, terms, r0=place, flags=M.CHECK)
-
-    def collect(self) -> None:
-        """Emit the gradients of the cores from the sums over samples."""
-        for number in range(len(self.layers) if self.sums else 0):
-            self._collect(number)
-
-    def sum_buffers(self) -> list[int]:
-        return [int(total.place.memory.split()[1]) for sums in self._sums for total in sums.values()]
-
-    def _collect(self, number: int) -> None:
-        layer, sums = self.layers[number], self._sums[number]
-        self._loaded.clear()
-        sessions = [self._contraction(number, phase) for phase in (IN, OUT)]
-        for product in layer.backward:
-            result = product[0]
-            s = sessions[layer.phase_of(product)]
-            if result in sums:
-                s.add_copy(sums[result])
-                self._copy_sum(s, result)
-            elif not layer.has_tokens(product):
-                self._core_gradient(number, s, product, None)
-
-    def _copy_sum(self, s: Contraction, name: str) -> None:
-        """Copy a sum that is a core's gradient to its place."""
-        if name in s.targets:
-            vectors = s.targets[name].arrangement.vectors(s.sizes)
-            source, result = (stored.place.part(w=1) for stored in (s.tensors[name].stored[0], s.targets[name]))
-            self.builder.vector(M.COPY, f"d{name}", [Level("w", vectors)], source, r0=result, flags=M.CHECK)
-
-    def _core_gradient(self, number: int, s: Contraction, product: Product, bias: Block | None) -> bool:
+    def _core_gradient(self, s: Contraction, product: Product, bias: Block | None) -> bool:
         """Emit a product of the backward pass; return whether it also computes the gradient of the bias.
 
         Rows of z have an extra element of 1, so the sum over tokens of z^T d_y has one more row: that gradient.
         """
-        layer, result = self.layers[number], product[0]
+        result = product[0]
         if result in s.targets:
             s.product(product)
             self._store_result(s, result)
             return False
-        is_whole = bias is not None and layer.has_one and set(product[1:]) == {layer.z, "dy"}
+        is_whole = bias is not None and self.has_one and set(product[1:]) == {self.z, "dy"}
         if is_whole and (candidate := s.choose(product, ACCUMULATE, "dy")):
             s.product(product, candidate, bias=bias.gradient())
             return True
         s.product(product)
         return False
 
-    def _d_x(self, number: int, s: Contraction, product: Product, addend: At | None) -> None:
-        layer, b = self.layers[number], self.builder
-        features, target = layer.features("x"), s.targets["dx"]
-        vectors = features.row_vectors(layer.sizes)
+    def _d_x(self, s: Contraction, product: Product, addend: At | None) -> None:
+        features, target = self.features("x"), s.targets["dx"]
+        vectors = features.row_vectors(self.sizes)
         candidate = s.choose(product, EXPAND)
         if addend is None:
             s.product(product, candidate)
@@ -366,5 +299,34 @@ class LinearLayers:
         s.targets["dx"] = target
         term = s.allocate("dx", features)
         rearrange(s.b, s.sizes, c, term)
-        matrix, loops = {"t": vectors, "w": 1}, [Level("w", vectors), padded("t", layer.tokens)]
-        b.vector(M.ADD, "d_x", loops, term.place.part(**matrix), addend.part(**matrix), r0=target.place.part(**matrix))
+        matrix, loops = {"t": vectors, "w": 1}, [Level("w", vectors), padded("t", self.tokens)]
+        first, second, result = (place.part(**matrix) for place in (term.place, addend, target.place))
+        self.builder.vector(M.ADD, "d_x", loops, first, second, r0=result)
+
+    # ---- sums over samples ---------------------------------------------------------------------------------------
+
+    def _add_to_sum(self, gradient: Stored) -> None:
+        """Emit sum = sum + gradient, for a gradient of the sample."""
+        name, vectors = gradient.name, gradient.arrangement.vectors(self.sizes)
+        if name not in self.sums:
+            place = self.builder.allocate(f"sum of {name} of {self.name}", vectors, is_persistent=True)
+            self.sums[name] = replace(gradient, place=place)
+        place, terms = self.sums[name].place.part(w=1), gradient.place.part(w=1)
+        self.builder.vector(M.ADD, f"sum of {name}", [Level("w", vectors)], place, terms, r0=place, flags=M.CHECK)
+
+    def collect(self) -> None:
+        """Emit the gradients of the cores from the sums over samples."""
+        for contents in self.contents:
+            contents.clear()
+        sessions = [self._contraction(phase) for phase in (IN, OUT)]
+        for product in self.backward_products:
+            result = product[0]
+            s = sessions[self.phase_of(product)]
+            if result in self.sums:
+                s.add_copy(self.sums[result])
+                if result in s.targets:  # the sum is a core's gradient
+                    vectors = s.targets[result].arrangement.vectors(s.sizes)
+                    source, target = (stored.place.part(w=1) for stored in (self.sums[result], s.targets[result]))
+                    self.builder.vector(M.COPY, f"d{result}", [Level("w", vectors)], source, r0=target, flags=M.CHECK)
+            elif not self.has_tokens(product):
+                self._core_gradient(s, product, None)

@@ -44,7 +44,7 @@ class Lowering(Context):
     `sums`: whether gradients are summed over the samples of an update, if the tensor-train layers merge cores.
     `forward`, `backward`: the passes, in the order of the mathematics.
     `collect`: the gradients of the cores from the sums, once per update; empty without sums.
-    `keepable`: what the backward pass reads and engines can recompute: numbers of linear layers, for their intermediate
+    `keepable`: what the backward pass reads and engines can recompute: linear layers, for their intermediate
     between x and z, and matrices.
     `kept_buffers`: buffers that both passes use: kept matrices and parameters.
     """
@@ -67,17 +67,17 @@ class Lowering(Context):
         for name in graph.shapes.keys() - {block.name for block in self.layout.blocks}:
             self.layout.place(name)  # no operation reads it: it is loaded and stored
         recomputable, always_kept = self._read_by_backward()
-        linears = next((op.layers for op in operations if isinstance(op, Linear)), None)
-        self.order = linears.layers[0].order if linears else None  # of the first tensor-train layer
-        self.keepable = [*(linears.layers_with_intermediate if linears else ()), *recomputable]
+        linears = [op.layer for op in operations if isinstance(op, Linear)]
+        self.order = linears[0].order if linears else None  # of the first tensor-train layer
+        self.keepable = [*(layer for layer in linears if layer.keepable), *recomputable]
         self.kept = {*always_kept, *self.keepable[:kept]}
-        if linears:
-            linears.divide_buffers(self.kept)
+        for layer in linears:
+            layer.keeps_between = layer in self.kept
         self.forward, self.backward = self.section("FP", self._forward), self.section("BP", self._backward)
-        self.collect = self.section("BP", linears.collect) if linears else []
+        self.collect = self.section("BP", lambda: [layer.collect() for layer in linears if layer.has_sums])
         written = {operand.memory for i in self.collect for operand in i.operands.values()}
         self.collected = {buffer for buffer in self.builder.made if f"gradient {buffer.number}" in written}
-        self.summed = [self.builder.made[n] for n in (linears.sum_buffers() if linears else ())]
+        self.summed = [self.builder.buffer_at(stored.place) for layer in linears for stored in layer.sums.values()]
         self.first_use: dict[str, int] = {}  # of a buffer in the forward pass
 
     @property

@@ -68,12 +68,12 @@ def _shared_sizes(sizes: tuple[tuple[str, int], ...], tokens: Bound) -> Sizes:
 
 
 @lru_cache(maxsize=1024)
-def shared_candidates(order: Order, shapes: tuple, tokens: Bound, sums: bool, phase: int, is_trial: bool) -> dict:
-    """Return the cache of candidates that a phase of layers of one order and shape shares."""
+def _shared_candidates(order: Order, shapes: tuple, tokens: Bound) -> dict:
+    """Return the cache of candidates of products that layers of one order and shape share."""
     return {}
 
 
-@dataclass
+@dataclass(eq=False)
 class TTLayer:
     """A linear layer of a program.
 
@@ -102,6 +102,7 @@ class TTLayer:
         typical = min(TYPICAL, most)
         bound = Register(0, 0, typical, typical) if isinstance(self.tokens, Register) else typical
         self.costs = _shared_sizes(tuple((sizes | {"t": typical}).items()), bound)
+        self.candidates = _shared_candidates(self.order, self.shapes, self.tokens)
         self.indices = self.order.indices()
         self.cores = {
             f"G{k}": Arrangement(tuple(i for i in (of[axis] for axis in axes) if i), 1)
@@ -114,7 +115,7 @@ class TTLayer:
     def _preferred_lanes(self) -> dict[str, frozenset[str]]:
         preferred: dict[str, frozenset[str]] = {}
         forward = [*self.steps[IN], *self.steps[OUT]]
-        for number, (_, left, right) in enumerate([*forward, *self.backward]):
+        for number, (_, left, right) in enumerate([*forward, *self.backward_products]):
             is_forward = number < len(forward)
             shared = set(self.indices[left]) & set(self.indices[right])
             for one, other in ((left, right), (right, left)):
@@ -160,7 +161,7 @@ class TTLayer:
         self.steps: list[tuple[Product, ...]] = steps
         self.phase = {operand: phase for phase in (IN, OUT) for step in steps[phase] for operand in step[1:]}
         backward = self.order.backward(True, as_flow=True), self.order.backward(False)
-        self.backward = min(backward, key=lambda one: self.order.cost(self.sizes, one).backward.peak_elements)
+        self.backward_products = min(backward, key=lambda one: self.order.cost(self.sizes, one).backward.peak_elements)
         self.keepable = [step[0] for step in chain[:place]] if place == 1 else []
 
     def _check(self, step: Product) -> None:

@@ -49,7 +49,8 @@ class Attention(Operation):
         for op in operations:
             op.tokens, op.vectors = op.output.tokens, op.output.vectors
         size = max(op.vectors * op.blocks for op in operations)
-        buffers = KeyBuffers(*(b.allocate_operand_buffer(name, e, size) for e, name in enumerate(("keys", "values"))))
+        places = (b.allocate(name, size, engine=e, is_persistent=True) for e, name in enumerate(("keys", "values")))
+        buffers = KeyBuffers(*places)
         rows = context.statistics(max(op.most * op.heads for op in operations))
         causal = {
             most: context.constant(lambda b, most=most: causal_mask(b, most))

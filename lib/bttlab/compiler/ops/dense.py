@@ -74,7 +74,8 @@ class Dense(Operation):
             rows = (self.first + first * LANES, self.first + min((first + count) * LANES, y.features))
             axes = (1, 0) if self.transposed else None
             block = layout.place(self.weight, axes, part=rows, added=is_shared)
-            buffer = context.builder.allocate_operand_buffer(f"weight of {self.name}", engine, count * x.vectors)
+            name, vectors = f"weight of {self.name}", count * x.vectors
+            buffer = context.builder.allocate(name, vectors, engine=engine, is_persistent=True)
             outputs, stride = y.features - first * LANES, count if first else y.vectors
             self.shares.append(Share(engine, block, count, first, outputs, buffer, stride))
         self.bias_block = layout.place(self.bias) if self.bias else None

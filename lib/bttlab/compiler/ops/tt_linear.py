@@ -7,14 +7,14 @@ from typing_extensions import Self
 
 from bttlab.compiler.context import Context
 from bttlab.compiler.instruction import At
-from bttlab.compiler.linear import LinearLayers
+from bttlab.compiler.linear import linear_layers
 from bttlab.compiler.matrix import Shapes, core_names
 from bttlab.compiler.operation import IF_SPACE, Operation
 
 
 @dataclass(eq=False)
 class Linear(Operation):
-    """A linear layer in tensor-train format (`linear.LinearLayers`).
+    """A linear layer in tensor-train format (`linear.LinearLayer`).
 
     `operand_buffer`: place in an operand buffer to which an attention wants the output, instead of a bank: block by
     block of ROWS tokens.
@@ -33,24 +33,19 @@ class Linear(Operation):
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:
-        for op in operations:
-            if f"{op.name}.bias" in context.shapes:
-                context.layout.place(f"{op.name}.bias")
         tokens = {op.name: op.inputs[0].tokens for op in operations}
-        layers = LinearLayers(context.builder, context.layout, tokens, context.shapes, context.flow, context.sums)
-        for number, op in enumerate(operations):
-            op.layers, op.number = layers, number
+        layers = linear_layers(context.builder, context.layout, tokens, context.shapes, context.flow, context.sums)
+        for op, layer in zip(operations, layers, strict=True):
+            op.layer = layer
 
     def forward(self, context: Context) -> None:
         y = context.output(self.output) if self.is_in_bank else self.operand_buffer
-        self.layers.forward(self.number, context.value(self.inputs[0]), y, not self.is_in_bank)
+        self.layer.forward(context.value(self.inputs[0]), y, not self.is_in_bank)
 
     def recompute(self, context: Context, place: At | None = None) -> None:
-        self.layers.recompute(self.number, place if self.is_in_bank else self.operand_buffer, not self.is_in_bank)
+        self.layer.recompute(place if self.is_in_bank else self.operand_buffer, not self.is_in_bank)
 
     def backward(self, context: Context, d: At) -> None:
         x = self.inputs[0]
         stream = context.backward_value(x)
-        context.add_to_gradient(
-            x, lambda addend, result: self.layers.backward(self.number, d, stream, x.tokens, result, addend), d
-        )
+        context.add_to_gradient(x, lambda addend, result: self.layer.backward(d, stream, x.tokens, result, addend), d)
