@@ -102,7 +102,7 @@ class RunBrowser(Explorer):
             text = f"{run['id'][:6]} {run['name']}"
             axes.plot(x, scaled, color=colour, linewidth=1.4, marker=mark, markersize=4, label=as_label(text[:60]))
         axes.margins(x=0)
-        axes.set(xlim=(0, None), ylim=(0, None))
+        axes.set(xlim=(0, None), ylim=(0, None if axes.dataLim.ymax else 100))
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8, framealpha=0.8)
         notes = ([f"no such curve: {', '.join(empty)}"] if empty else []) + faults

@@ -126,6 +126,8 @@ class SweepView:
             best = points[progress.best.id]
             axes.scatter(*best, s=150, facecolors="none", edgecolors=PALETTE[1], linewidths=2, label="best")
         axes.margins(0.25, 0.12)
+        if not any(objective for _, objective in points.values()):  # scores of models that have learned nothing yet
+            axes.set_ylim(-0.05, 1.05)
         axes.locator_params("x", nbins=5)
         names = as_label(", ".join(spec.vary))
         above = {"loc": "lower center", "bbox_to_anchor": (0.45, 1.0), "ncols": 3, "columnspacing": 1.0}
