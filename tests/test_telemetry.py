@@ -91,6 +91,7 @@ def test_the_data_recorder_sees_a_running_kernel(tmp_path):
     calls = overlay.HBM0.allocate(1, "i4")
     sensors = board_sensors(card)
     assert {sensor.provenance for sensor in sensors.values()} == {"modelled"}
+    assert repr(sensors["power"]).endswith("W, modelled}")
     recorder = DataRecorder(card.sensors["12v_pex"].power, sensors["power"], sensors["temperature"])
     with recorder.record(0.02):
         time.sleep(0.1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch
 
 from bttlab.baseline.gpus import find_gpu
 from bttlab.lab.charts import PALETTE, legend_below, new_figure, style
@@ -109,12 +109,10 @@ def draw_stages(calibration: Calibration) -> Picture:
                     bottom += value
         labels = [f"{'dense' if point.config.sparsity == 1 else 'sparse'}\n{point.batch}" for point in chosen]
         axes.set_xticks(range(len(chosen)), labels)
-    handles = [Rectangle((0, 0), 1, 1, color=colour) for colour in STAGE_COLOURS.values()]
-    handles += [
-        Rectangle((0, 0), 1, 1, facecolor="0.8", hatch=hatch, edgecolor="0.4", linewidth=0) for hatch in ("", "///")
-    ]
-    labels = [*STAGE_COLOURS, "plain: published", "hatched: modelled"]
-    figure.legend(handles, labels, fontsize=8, ncols=5, loc="outside lower center", frameon=False)
+    marks = [Patch(color=colour, label=stage) for stage, colour in STAGE_COLOURS.items()]
+    for hatch, label in (("", "plain: published"), ("///", "hatched: modelled")):
+        marks.append(Patch(facecolor="0.8", hatch=hatch, edgecolor="0.4", linewidth=0, label=label))
+    legend_below(figure, 5, marks)
     return Picture(figure, "The stages of a step on the A40, sequences of 128 tokens.")
 
 

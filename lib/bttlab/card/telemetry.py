@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pynq.pmbus import XrtRail, get_xrt_sysfs_rails
+from pynq.pmbus import XrtRail, XrtSensor, get_xrt_sysfs_rails
 
 from bttlab.estimate.constants import constant, read_data
 from bttlab.estimate.power import PowerLevels
@@ -124,35 +124,27 @@ def modelled_rails(device: Any) -> dict[str, XrtRail]:
     return rails
 
 
-class BoardSensor:
-    """A sensor for PYNQ's DataRecorder."""
+class BoardSensor(XrtSensor):
+    """A sensor of a board; `provenance` is "measured" or "modelled"."""
 
-    def __init__(self, name: str, unit: str, provenance: str, parents: tuple, combine: Callable[..., float]) -> None:
-        self.name, self.unit, self.provenance, self.parents = name, unit, provenance, parents
-        self._combine = combine
-
-    def get_value(self, parents=None) -> float:
-        """Return the value, computed from the parents' values if they are given."""
-        return self._combine(*([parent.get_value() for parent in self.parents] if parents is None else parents))
-
-    @property
-    def value(self) -> float:
-        return self.get_value()
+    provenance: str
 
     def __repr__(self) -> str:
-        return f"Sensor {{name={self.name}, value={self.value:.2f}{self.unit}, {self.provenance}}}"
+        return f"{super().__repr__()[:-1]}, {self.provenance}}}"
 
 
-class _Info:
-    """The parent of a card's sensors, so that DataRecorder reads the card once for all of them."""
+class _Board:
+    """The parent of a card's sensors, so that PYNQ's DataRecorder reads the card once for all of them."""
 
     parents = ()
 
     def __init__(self, device: Any) -> None:
         self._device = device
 
-    def get_value(self, parents=None) -> Any:
-        return self._device.device_info
+    def get_value(self, parents=None) -> dict[str, float]:
+        info = self._device.device_info
+        watts = (info.m12VPex * info.mPexCurr + info.m12VAux * info.mAuxCurr) / MILLI**2
+        return {"power": watts, "temperature": float(info.mOnChipTemp)}
 
 
 def board_sensors(device: Any) -> dict[str, BoardSensor]:
@@ -161,13 +153,11 @@ def board_sensors(device: Any) -> dict[str, BoardSensor]:
     The power is that of the slot's 12 V, and of AUX if there is one; the slot's 3.3 V, under a watt, has no current
     sensor.
     """
-    provenance = getattr(device, "provenance", "measured")
-    info = (_Info(device),)
-
-    def power(i: Any) -> float:
-        return (i.m12VPex * i.mPexCurr + i.m12VAux * i.mAuxCurr) / MILLI**2
-
-    return {
-        "power": BoardSensor("board_power", "W", provenance, info, power),
-        "temperature": BoardSensor("fpga_temperature", "C", provenance, info, lambda i: float(i.mOnChipTemp)),
+    board = _Board(device)
+    sensors = {
+        "power": BoardSensor("W", "board_power", 1, board, "power"),
+        "temperature": BoardSensor("C", "fpga_temperature", 1, board, "temperature"),
     }
+    for sensor in sensors.values():
+        sensor.provenance = getattr(device, "provenance", "measured")
+    return sensors
