@@ -47,12 +47,8 @@ def cut(matrix, rank):
 
 
 def bidirectional(x, cores):
-    half, left, right = len(cores) // 2, cores[0], cores[-1]
-    for core in cores[1:half]:
-        left = torch.tensordot(left, core, 1)
-    for core in reversed(cores[half:-1]):
-        right = torch.tensordot(core, right, 1)
-    return x @ right.flatten(1).T @ left.flatten(0, -2).T
+    left, right = _halves(cores)
+    return x @ right.T @ left.T
 
 
 def through_the_matrix(x, cores):

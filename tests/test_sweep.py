@@ -16,7 +16,8 @@ import yaml
 
 import tiny_runs
 from bttlab.cli import main
-from bttlab.lab.sweep_view import SweepView, pareto_front
+from bttlab.lab.charts import pareto_front
+from bttlab.lab.sweep_view import SweepView
 from bttlab.runs import CheckpointStore, RunError, read_run, runs_table, tensors_digest
 from bttlab.runs.folder import run_lock
 from bttlab.runs.metrics import read_metrics

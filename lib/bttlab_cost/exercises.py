@@ -12,7 +12,6 @@ __all__ = ["check"]
 
 @exercise("07.1", "print rate(batch) / rate(17) for batch from 1 on.")
 def half_speed(answer: Any, estimator: Any, query: Any) -> str:
-    """A batch size."""
     require(is_whole(answer), f"you gave {answer!r}, which is not a batch size")
 
     def share(batch: int) -> float:
@@ -27,7 +26,6 @@ def half_speed(answer: Any, estimator: Any, query: Any) -> str:
 
 @exercise("07.2", "divide largest(2) by largest(8), and keep three digits.")
 def smaller_batch(answer: Any, estimator: Any, mixtral: Any) -> str:
-    """A ratio."""
     two, eight = (estimator.largest_batch(replace(mixtral, top_k=k), find_gpu("A40-48GB")) for k in (2, 8))
     require_number(answer, two / eight, 5e-3)
     return "Not four: the hidden state between blocks and the logits do not care about the router."

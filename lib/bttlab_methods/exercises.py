@@ -13,8 +13,6 @@ __all__ = ["check"]
 
 @exercise("06.1", "peak('dense') / peak('tensor'), to three digits")
 def smaller_peak(answer: Any, recorded: Sequence) -> str:
-    """A ratio."""
-
     def peak(name: str) -> float:
         peaks = [run.memory["peak"]["value"] for run in recorded if run.methods == name]
         return sum(peaks) / len(peaks)
@@ -25,7 +23,6 @@ def smaller_peak(answer: Any, recorded: Sequence) -> str:
 
 @exercise("06.2", "compare seconds(r.methods) over the record, leaving out names with a +.")
 def quickest(answer: Any, recorded: Sequence) -> str:
-    """A method's name."""
     seconds = {}
     for run in recorded:
         if "+" not in run.methods:

@@ -6,7 +6,7 @@ from statistics import fmean
 import numpy as np
 from matplotlib.axes import Axes
 
-from bttlab.lab.charts import PALETTE, as_label, draw_parts, legend_below, new_figure, style
+from bttlab.lab.charts import PALETTE, as_label, draw_parts, legend_below, new_figure, pareto_front, style
 from bttlab.lab.memory_figures import COLOURS
 from bttlab.lab.picture import Picture
 from bttlab_methods import Method, Result, methods
@@ -99,13 +99,9 @@ def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
         if names:
             places = [points[name] for name in names]
             axes.plot(*zip(*places, strict=True), marker, color=colour, label=f"{kind} model")
-    front = [
-        name
-        for name, (size, score) in points.items()
-        if not any(other[0] <= size and other[1] >= score and other != (size, score) for other in points.values())
-    ]
+    front = pareto_front(list(points.values()), maximize=True)
     named: list[tuple[float, float]] = []
-    for name in dict.fromkeys(["dense", "tensor", *front]):
+    for name in dict.fromkeys(["dense", "tensor", *(name for name in points if points[name] in front)]):
         size, score = points.get(name, (0, 0))
         if size and not any(abs(size / x - 1) < 0.03 and abs(score - y) < 2 for x, y in named):
             axes.annotate(_shortened(name), points[name], (4, 4), textcoords="offset points", fontsize=8)

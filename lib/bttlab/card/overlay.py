@@ -42,26 +42,18 @@ def load_overlay(
 ) -> pynq.Overlay:
     """Load an overlay on a real card if there is an overlay for it, otherwise on the emulated card.
 
-    If a real card is not used, a warning in the log "bttlab.card" (on stderr) names it.
+    The overlay is a name in the manifest of `overlays_folder()`, or the path of an .xclbin. The device is "auto",
+    "emulated", a card, or its index in `pynq.Device.devices`; with `require_card` it is not an emulated one. If a real
+    card is not used, a warning in the log "bttlab.card" (on stderr) names it.
+
+    `trust` loads an overlay even if the manifest does not list it: an emulation overlay contains native code, which
+    runs with your rights, and an hw overlay programs the card. `wait` has the seconds to wait at most for a real card
+    that another process has. This process then keeps the card until it ends or calls `release_card`. `wait` does not
+    apply to a shared card (docs/hosts.md).
 
     Raises OverlayError if there is no such overlay or card, the overlay is not for this card, its file is neither
     listed in the manifest nor trusted, or XRT refuses it; CardBusyError if another process still has the card after
     `wait` seconds.
-
-    Parameters
-    ----------
-    name_or_path : str or path
-        A name from the manifest of `overlays_folder()`, or the path of an .xclbin.
-    device : "auto", "emulated", int or pynq.Device
-        The card; an integer is an index into `pynq.Device.devices`.
-    trust : bool
-        Load an overlay even if the manifest does not list it: an emulation overlay contains native code, which runs
-        with your rights, and an hw overlay programs the card.
-    wait : float
-        Seconds to wait at most for a real card that another process has. This process then keeps the card until it
-        ends or calls `release_card`. Does not apply to a shared card (docs/hosts.md).
-    require_card : bool
-        Do not use an emulated card.
     """
     candidates = [_choose_device(device)] if device not in ("auto", "emulated") else list(pynq.Device.devices)
     if device == "emulated":

@@ -41,6 +41,17 @@ def round_up(value: float) -> float:
     return next(float(step * power) for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= value)
 
 
+def pareto_front(points: Sequence[tuple[float, float]], maximize: bool) -> list[tuple[float, float]]:
+    """Return the points (cost, objective) that no other beats in both, by rising cost; less cost is better."""
+    sign = -1 if maximize else 1
+    front, least = [], float("inf")
+    for cost, objective in sorted(points, key=lambda point: (point[0], sign * point[1])):
+        if sign * objective < least:
+            front.append((cost, objective))
+            least = sign * objective
+    return front
+
+
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure on white paper, `width` x `height` inches; legible in a dark theme, too."""
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained", facecolor="white")

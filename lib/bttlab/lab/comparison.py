@@ -13,7 +13,7 @@ from matplotlib.ticker import StrMethodFormatter
 from bttlab.baseline.gpus import Gpu, find_gpu
 from bttlab.data import Samples
 from bttlab.data.epoch import EPOCH_SAMPLES
-from bttlab.estimate.card import Estimate, estimate
+from bttlab.estimate.card import estimate
 from bttlab.estimate.constants import MODEL_VERSION, read_data
 from bttlab.estimate.geometry import capacity_bits
 from bttlab.estimate.gpu import batch_figures, model_step
@@ -89,7 +89,7 @@ class GpuRatios:
     """Ratios GPU / U50 of one model: low, middle and high, all modelled."""
 
     encoders: int
-    energy: dict[str, Ratio]  # joules of an epoch of tensor training, by mode ("eager", "graphs")
+    energy: dict[str, Ratio]  # joules of tensor training, by mode ("eager", "graphs")
     memory: Ratio  # bytes: a process of dense training, with context and workspaces, over those used on the chip
     blocks: Ratio  # the same over all block RAM and UltraRAM that the machine occupies, filled or not
     tensors: float  # bytes of that process's tensors alone over those used on the chip
@@ -102,21 +102,16 @@ def gpu_over_card(gpu: Gpu, encoders: int, sample: Samples) -> GpuRatios:
     card = estimate(config, lengths={int(sample.lengths[0]): EPOCH_SAMPLES})
     chip, blocks = card.memory.bytes, capacity_bits(card.memory.blocks) / 8
     dense = model_step(gpu, "dense", "graphs", config, sample)
+    own = card.energy_at_clocks.low, card.energy_at_clocks.value, card.energy_at_clocks.high  # joules of a sample
     sizes = [ModelConfig(encoders=encoders, format=kind).parameters_count for kind in ("dense", "tensor")]
     return GpuRatios(
         encoders,
-        {mode: _energy(gpu, mode, config, sample, card) for mode in ("eager", "graphs")},
+        {mode: over(model_step(gpu, "btt", mode, config, sample).joules, own) for mode in ("eager", "graphs")},
         tuple(held / chip for held in dense.process_bytes),
         tuple(held / blocks for held in dense.process_bytes),
         dense.tensor_bytes / chip,
         sizes[0] / sizes[1],
     )
-
-
-def _energy(gpu: Gpu, mode: str, config: ModelConfig, sample: Samples, card: Estimate) -> Ratio:
-    joules = [EPOCH_SAMPLES * value for value in model_step(gpu, "btt", mode, config, sample).joules]
-    own = card.energy_at_clocks.scaled(card.samples)
-    return over(joules, (own.low, own.value, own.high))
 
 
 def over(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:

@@ -10,7 +10,7 @@ from IPython.display import display
 from matplotlib.axes import Axes
 
 from bttlab.lab.canvas import LiveFigures
-from bttlab.lab.charts import PALETTE, as_label, new_figure, style
+from bttlab.lab.charts import PALETTE, as_label, new_figure, pareto_front, style
 from bttlab.lab.explorer import button, row
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.picture import describe as describe_figure
@@ -158,17 +158,6 @@ def _name_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
         taken.append((left, height))
         place = 9, (height - bottom) * 72 / axes.figure.dpi
         axes.annotate(text, (cost, objective), place, textcoords="offset points", va="center", fontsize=8)
-
-
-def pareto_front(points: Sequence[tuple[float, float]], maximize: bool) -> list[tuple[float, float]]:
-    """Return the points (cost, objective) that no other beats in both, by rising cost; less cost is better."""
-    sign = -1 if maximize else 1
-    front, least = [], float("inf")
-    for cost, objective in sorted(points, key=lambda point: (point[0], sign * point[1])):
-        if sign * objective < least:
-            front.append((cost, objective))
-            least = sign * objective
-    return front
 
 
 def _provenance(progress: Progress, name: str) -> str:

@@ -22,7 +22,6 @@ def _numbers(modes: Sequence[Sequence[int]], rank: int) -> int:
 
 @exercise("01.1", "a core has r_prev * n * r_next numbers, and the outermost ranks are 1. The explorer says it, too.")
 def half_the_rank(answer: Any) -> str:
-    """A number of parameters."""
     require_number(answer, _numbers(MODES, RANK // 2), 0)
     return "Half the rank is about a quarter of the parameters: the inner cores go with its square."
 
@@ -43,7 +42,6 @@ def smaller_modes(answer: Any) -> str:
     "count with truncate(trained, OUT_MODES, IN_MODES, rank).parameters; try ranks between 300 and 400.",
 )
 def no_gain(answer: Any, trained: Tensor) -> str:
-    """A rank."""
     here, before = (truncate(trained, *MODES, rank) for rank in (answer, answer - 1))
     size = trained.numel()
     found = f"at rank {answer} the cores have {here.parameters:,} parameters, the matrix {size:,}"

@@ -66,7 +66,6 @@ def most_encoders(answer: Any) -> str:
     "05.3", "try Design(4, rank, flow) with small ranks; 1.5 times the joules of Design(2, 12, 'auto') are the limit."
 )
 def thrifty(answer: Any, lengths: Mapping) -> str:
-    """A design."""
     limit = 1.5 * Design(2, 12, "auto").estimate(lengths).energy_per_epoch.value
     joules = answer.estimate(lengths).energy_per_epoch.value
     require(answer.encoders == 4, f"your design has {answer.encoders} encoders, 4 are asked for")
@@ -78,8 +77,6 @@ def thrifty(answer: Any, lengths: Mapping) -> str:
 
 @exercise("05.4", "run the sweep to its end, then take its values of vary, and add one more key.")
 def seeds(answer: Any, spec: Any, trials: Sequence) -> str:
-    """A sweep's spec."""
-
     def values(vary: Mapping) -> dict:
         return {name: set(of) for name, of in vary.items()}
 

@@ -28,7 +28,6 @@ def _peak(flow: str, tokens: int) -> int:
 
 @exercise("02.1", "read it off the figure of draw_optimum, on the right, or step through peak('right_to_left', t).")
 def same_peak(answer: Any) -> str:
-    """A number of tokens."""
     require(is_whole(answer), f"you gave {answer!r}, which is not a number of tokens")
     right, both = (_peak(flow, answer) for flow in ("right_to_left", "bidirectional"))
     found = f"with {answer} tokens the peaks are {right:,} (right to left) and {both:,} elements (bi-directional)"
@@ -42,7 +41,6 @@ def same_peak(answer: Any) -> str:
     "subtract btt.macs from flow_cost('bidirectional', 32, (8, 8, 12), (12, 8, 8), RANK).forward.macs, with its sign.",
 )
 def modes_in_reverse(answer: Any) -> str:
-    """A difference of multiply-accumulates."""
     ours, swapped = (flow_cost("bidirectional", 32, *modes, RANK).forward.macs for modes in (MODES, MODES[::-1]))
     require_number(answer, swapped - ours, 0)
     return f"{swapped:,} instead of {ours:,}: a large outer mode makes the first merge large."
@@ -54,7 +52,6 @@ MY_FLOW = "R5 = G5 G6; u = x R5; z = u G4; L2 = G1 G2; L3 = L2 G3; y = z L3".rep
 
 @exercise("02.3", "my_flow merges two cores at one end; compare_flows shows what the other end costs.")
 def fast_flow(answer: Any, overlay: Any, layer: Any, x: Any, dy: Any) -> str:
-    """An order of contraction."""
     orders = [order_of(flow, *SHAPE) for flow in ("right_to_left", "bidirectional")]
     known = min(flow_cycles(layer, order, TOKENS) for order in [*orders, Order.of(MY_FLOW)])
     cycles = flow_cycles(layer, Order.of(answer), TOKENS)
@@ -66,7 +63,6 @@ def fast_flow(answer: Any, overlay: Any, layer: Any, x: Any, dy: Any) -> str:
 
 @exercise("02.4", "let x meet G5 first; what is left of the train for G6, once its neighbour is gone?")
 def refused_flow(answer: Any, layer: Any) -> str:
-    """An order of contraction."""
     half = flow_cost("reconstruct", *SHAPE).macs / 2
     macs = order_cost(answer, *SHAPE).macs
     with suppress(ProgramError):

@@ -24,7 +24,6 @@ def moments_on_the_chip(answer: Any, card: Estimate) -> str:
 
 @exercise("04.2", "growth('activations') / growth('parameters') is the ratio for two encoders, and so for one.")
 def growth(answer: Any, two: Estimate, four: Estimate) -> str:
-    """A ratio."""
     activations, parameters = (chip_bytes(four)[g] - chip_bytes(two)[g] for g in ("activations", "parameters"))
     require_number(answer, activations / parameters, 5e-3)
     return "Depth costs activations first."

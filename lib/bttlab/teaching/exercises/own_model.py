@@ -22,7 +22,6 @@ WIDTH, TOKENS = 64, 16
     "time_program(compile_program(model, flow=flow).sample, 20).cycles for two flows; the second over the first.",
 )
 def longer_sentences(answer: Any, model: ModuleModel) -> str:
-    """A ratio."""
     first, second = (
         time_program(compile_program(model, flow=flow).sample, 20).cycles for flow in ("bidirectional", "right_to_left")
     )
@@ -31,8 +30,6 @@ def longer_sentences(answer: Any, model: ModuleModel) -> str:
 
 
 class _Around(nn.Module):
-    """A layer between a table and a classifier."""
-
     def __init__(self, layer: nn.Module):
         super().__init__()
         self.table, self.layer, self.head = nn.Embedding(20, WIDTH), layer, nn.Linear(WIDTH, 4)

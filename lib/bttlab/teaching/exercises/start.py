@@ -36,6 +36,5 @@ def long_step(answer: Any, trainer: Any, samples: Any, config: ModelConfig) -> s
     "a uniform guess among n labels costs ln n (np.log), and the loss is the sum of two of these; give three decimals.",
 )
 def uniform_loss(answer: Any, config: ModelConfig) -> str:
-    """A number."""
     require_number(answer, math.log(config.intents) + math.log(config.slots), 1e-4)
     return "Cross-entropies add up because the loss is their sum."
