@@ -36,6 +36,7 @@ def run(options: argparse.Namespace) -> Outcome:
     import torch
 
     from bttlab.baseline import BaselineError, BaselineSetting, Listener, run_baseline
+    from bttlab.baseline.run import MODULE
     from bttlab.runs import ProgressBar
     from bttlab.util.files import check_output
 
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> Outcome:
     if not 1 <= options.threads <= MOST_THREADS:
         raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads again")
     torch.set_num_threads(options.threads)
-    config, format = _model(options)
+    config, format = models.model_of(options, options.seed), options.format or MODULE
     names = ("device", "data", "steps", "warmup", "seed", "learning_rate", "modes", "batch")
     setting = BaselineSetting(format, config=config, **{name: getattr(options, name) for name in names})
     progress = ProgressBar()
@@ -56,15 +57,6 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.record is not None:
         record.write(options.record)
     return Outcome(record.to_dict(), _text(record))
-
-
-def _model(options: argparse.Namespace) -> tuple:
-    """Return the model and the name of its baseline, if that is one."""
-    from bttlab.baseline.run import MODULE
-
-    if not models.is_module(options):
-        return models.model_of(options), options.format
-    return models.module_of(options, options.seed), options.format or MODULE
 
 
 def _text(record) -> str:

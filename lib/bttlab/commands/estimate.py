@@ -28,10 +28,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.estimate.recorded import machine_record
 
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
-    if models.is_module(options):
-        configs = [models.module_of(options)]
-    else:
-        configs = models.models_of(options, models.SEVERAL)
+    configs = models.models_of(options, models.SEVERAL)
     name, lengths = _lengths(options, configs[0])
     how = options.optimizer, options.flow, clocks[0], options.batch_size
     estimates = [estimate(config, lengths, *how) for config in configs]

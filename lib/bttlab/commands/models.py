@@ -60,12 +60,9 @@ def add_flow(parser: argparse.ArgumentParser, default: str | None = PAPER_FLOW) 
     )
 
 
-def model_of(options: argparse.Namespace) -> "ModelConfig":
-    """Return the model that the options name.
-
-    Raises BttlabError if --model cannot be read, or a value breaks a rule of `ModelConfig`.
-    """
-    return models_of(options, (ENCODERS,))[0]
+def model_of(options: argparse.Namespace, seed: int = 0) -> Any:
+    """Return the model that the options name; parameters and errors are those of `models_of`."""
+    return models_of(options, (ENCODERS,), seed)[0]
 
 
 def is_module(options: argparse.Namespace) -> bool:
@@ -95,11 +92,6 @@ def module_of(options: argparse.Namespace, seed: int = 0) -> "ModuleModel":
     return model
 
 
-def model_or_module(options: argparse.Namespace) -> "ModelConfig | ModuleModel":
-    """Return the model or the PyTorch module that the options name; errors are those of `model_of` and `module_of`."""
-    return module_of(options) if is_module(options) else model_of(options)
-
-
 def has_vocabulary(options: argparse.Namespace) -> bool:
     """Return whether the options or their file say how many words the model knows: it does not grow with a corpus."""
     return options.vocabulary is not None or (
@@ -107,10 +99,15 @@ def has_vocabulary(options: argparse.Namespace) -> bool:
     )
 
 
-def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[ModelConfig]":
-    """Return a model for each number of encoders: those of --encoders, else of --model, else `several`."""
+def models_of(options: argparse.Namespace, several: Sequence[int], seed: int = 0) -> "list[ModelConfig | ModuleModel]":
+    """Return a model for each number of encoders: those of --encoders, else of --model, else `several`; or a module.
+
+    Raises BttlabError if --model cannot be read, or a value breaks a rule of `ModelConfig`; else as `module_of`.
+    """
     from bttlab.model.config import HIDDEN_MODES, ModelConfig
 
+    if is_module(options):
+        return [module_of(options, seed)]
     values = {} if options.model is None else _read(Path(options.model))
     given = {name: getattr(options, name) for name in SIZES if name != "vocabulary"}
     given |= {"vocabulary_size": options.vocabulary, "activation": options.activation}

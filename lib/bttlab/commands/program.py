@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.model.choices import OPTIMIZERS
     from bttlab.model.config import Optimizer
 
-    model = models.model_or_module(options)
+    model = models.model_of(options)
     tokens = min(TYPICAL_TOKENS, model.sequence_length) if options.tokens is None else options.tokens
     if not 2 <= tokens <= model.sequence_length:
         raise BttlabError(f"--tokens {tokens}: a sample has 2 to {model.sequence_length} tokens, [CLS] included")

@@ -1,6 +1,7 @@
 """Compare the sizes of dense and tensor models (arXiv 2501.06663, table III)."""
 
 import argparse
+from typing import Any
 
 from bttlab.commands import Outcome, models
 
@@ -14,13 +15,12 @@ def run(options: argparse.Namespace) -> Outcome:
 
     from bttlab.model.size import ModelSize, model_sizes
 
-    if models.is_module(options):
-        module = models.module_of(options)
-        sizes = [(module, ModelSize(None, module.dense_parameters, module.parameters_count))]
-    else:
-        sizes = [
-            (model, model_sizes([model.encoders], model)[0]) for model in models.models_of(options, models.SEVERAL)
-        ]
+    def size_of(model: Any) -> ModelSize:
+        if models.is_module(options):
+            return ModelSize(None, model.dense_parameters, model.parameters_count)
+        return model_sizes([model.encoders], model)[0]
+
+    sizes: Any = [(model, size_of(model)) for model in models.models_of(options, models.SEVERAL)]
     table = Table(caption="FP32, 4 bytes a parameter; MB = 10^6 bytes")
     for title in ("model", "dense parameters", "MB", "tensor parameters", "MB", "ratio"):
         table.add_column(title, justify="right")

@@ -32,19 +32,16 @@ def u50_callback(config, lengths, optimizer: Optimizer, flow: str = PAPER_FLOW) 
     def on_record(record: RunRecord) -> None:
         record.figures |= card_figures(estimated)
         if "samples" in record.figures and (samples := record.figures["samples"]["value"]) is not None:
-            band = estimated.energy_per_sample.scaled(samples)
-            energy: Any = {"value": band.value, "low": band.low, "high": band.high} | modelled("J")
-            record.figures |= {"u50.joules": energy}
+            record.figures["u50.joules"] = estimated.energy_per_sample.scaled(samples).to_dict()
 
     return on_record
 
 
 def card_figures(estimated) -> dict[str, Any]:
     """Return the time, energy and memory of an `Estimate` as figures of a run."""
-    energy = estimated.energy_per_epoch
     return {
         "u50.seconds_per_epoch": {"value": estimated.seconds_per_epoch} | modelled("s"),
-        "u50.joules_per_epoch": {"value": energy.value, "low": energy.low, "high": energy.high} | modelled("J"),
+        "u50.joules_per_epoch": estimated.energy_per_epoch.to_dict(),
         "u50.memory_bytes": {"value": estimated.memory.bytes} | modelled("bytes"),
         "u50.lane_utilisation": {"value": estimated.lane_utilisation} | modelled("1"),
     }
