@@ -5,19 +5,15 @@ import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import filelock
 
-from bttlab.model import ModelConfig
+from bttlab.model import ModelConfig, ModuleConfig
 from bttlab.runs.module import is_copy, remove_module
 from bttlab.runs.record import RUN_FILE
 from bttlab.runs.settings import RunError
 from bttlab.util.files import is_draft, sync_folder
 from bttlab.util.locks import LOCK_FILE, folder_lock
-
-if TYPE_CHECKING:
-    from bttlab.compiler.module import ModuleModel
 
 
 class RunLock:
@@ -91,7 +87,7 @@ def remove_folder(folder: Path) -> None:
         folder.rmdir()
 
 
-def check_free(folder: Path, model: "ModelConfig | ModuleModel | None" = None) -> None:
+def check_free(folder: Path, model: ModelConfig | ModuleConfig | None = None) -> None:
     """Raise RunError unless the folder is missing or empty, or has what a crash before the first checkpoint leaves."""
     try:
         contents = [

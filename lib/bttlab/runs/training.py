@@ -98,7 +98,10 @@ class RunState:
         self.epochs_done = checkpoint.epochs_done if checkpoint else 0
         self.losses = checkpoint.losses if checkpoint else np.zeros(0, np.float32)  # of the current epoch
         self.seconds = checkpoint.seconds if checkpoint else 0.0
-        self.line = 0, 0.0  # where in the epoch the next line of metrics.jsonl begins, in samples and seconds
+        self.line: tuple[int, float] = (
+            0,
+            0.0,
+        )  # where in the epoch the next line of metrics.jsonl begins, in samples and seconds
         self.has_begun = False
 
     def order(self, epoch: int) -> np.ndarray:

@@ -32,7 +32,8 @@ def u50_callback(config, lengths, optimizer: Optimizer, flow: str = PAPER_FLOW) 
     def on_record(record: RunRecord) -> None:
         record.figures |= card_figures(estimated)
         if "samples" in record.figures and (samples := record.figures["samples"]["value"]) is not None:
-            record.figures["u50.joules"] = estimated.energy_per_sample.scaled(samples).to_dict()
+            energy: Any = estimated.energy_per_sample.scaled(samples).to_dict()
+            record.figures["u50.joules"] = energy
 
     return on_record
 

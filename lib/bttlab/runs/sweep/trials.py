@@ -112,7 +112,8 @@ class TrialMaker:
         elif "vocabulary_size" not in values:
             settings = with_room(settings, corpus)
         if settings.device != REFERENCE:
-            compiled_program(module or settings.config, flow=settings.flow)  # whether the card holds it
+            trained: Any = module or settings.config
+            compiled_program(trained, flow=settings.flow)  # whether the card holds it
         words = Vocabulary.from_sentences(corpus.train.words[:1], settings.config.vocabulary_size)
         encode(corpus.train[:1], words, corpus, settings.config)  # whether its labels fit the model
         return settings
