@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from bttlab.baseline.gpus import find_gpu
-from bttlab.lab.charts import PALETTE, legend_below, new_figure, style
+from bttlab.lab.charts import PALETTE, legend_below, new_axes, new_figure, style
 from bttlab.lab.picture import Picture
 from bttlab_cost import xia2024
 from bttlab_cost.calibration import Calibration, modelled_largest_batches, stage_seconds
@@ -32,9 +32,7 @@ SETTINGS = {
 
 def draw_largest_batches(calibration: Calibration) -> Picture:
     """Draw the largest batches of 512 tokens: published, by our model, and by equation 1."""
-    figure = new_figure(7, 3.2)
-    axes = figure.subplots()
-    style(axes, "Largest batch, Mixtral-8x7B, QLoRA, top 2 of 8, 512 tokens", "", "sequences")
+    axes = new_axes(7, 3.2, "Largest batch, Mixtral-8x7B, QLoRA, top 2 of 8, 512 tokens", "", "sequences")
     pairs = modelled_largest_batches(calibration.memory)
     equation = [xia2024.equation_1(point) for point, _ in pairs]
     groups = (
@@ -48,7 +46,7 @@ def draw_largest_batches(calibration: Calibration) -> Picture:
         axes.bar_label(bars, fontsize=8)
     axes.set_xticks(range(len(pairs)), [point.gpu for point, _ in pairs])
     axes.legend(fontsize=8, frameon=False, loc="upper left")
-    return Picture(figure, "The largest batches of 512 tokens.")
+    return Picture(axes.figure, "The largest batches of 512 tokens.")
 
 
 def draw_throughput(calibration: Calibration) -> Picture:

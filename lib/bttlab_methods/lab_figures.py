@@ -6,7 +6,7 @@ from statistics import fmean
 import numpy as np
 from matplotlib.axes import Axes
 
-from bttlab.lab.charts import PALETTE, as_label, draw_parts, legend_below, new_figure, pareto_front, style
+from bttlab.lab.charts import PALETTE, as_label, draw_parts, legend_below, new_axes, new_figure, pareto_front, style
 from bttlab.lab.memory_figures import COLOURS
 from bttlab.lab.picture import Picture
 from bttlab_methods import Method, Result, methods
@@ -84,9 +84,8 @@ def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
         )
         for name, group in groups.items()
     }
-    figure = new_figure(7.5, 4.2)
-    axes = figure.subplots()
-    style(axes, f"Slot F1 on {split} against peak memory (measured)", "MB ($10^6$ bytes, logarithmic)", "slot F1 (%)")
+    title = f"Slot F1 on {split} against peak memory (measured)"
+    axes = new_axes(7.5, 4.2, title, "MB ($10^6$ bytes, logarithmic)", "slot F1 (%)")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")
@@ -108,4 +107,4 @@ def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
             named.append(points[name])
     axes.margins(0.15)
     axes.legend(loc="lower right", frameon=False)
-    return Picture(figure, "Methods of training by peak memory and slot F1.")
+    return Picture(axes.figure, "Methods of training by peak memory and slot F1.")

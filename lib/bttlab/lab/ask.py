@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from html import escape
 
 import ipywidgets as widgets
-from IPython.display import display
 
 from bttlab.data import Corpus, Vocabulary
 from bttlab.data.corpus import OUTSIDE
 from bttlab.data.spans import Labelled, Span, percent
-from bttlab.lab.cells import Kept, close_widgets, close_with_cell
+from bttlab.lab.cells import Kept, close_widgets
 from bttlab.lab.explorer import button, control, guarded, row
 from bttlab.lab.picture import alert
 from bttlab.model import Trainer
@@ -40,9 +39,7 @@ class Ask:
             self.ask(sentence)
 
     def _ipython_display_(self) -> None:
-        close_with_cell(lambda: close_widgets(self.widget))
-        display(self.widget)
-        self._saved.display()
+        self._saved.display(self.widget, lambda: close_widgets(self.widget))
         self._keep()
 
     def _say(self, message: str = "") -> None:

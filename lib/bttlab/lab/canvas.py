@@ -8,7 +8,7 @@ import functools
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import ipywidgets
 import matplotlib
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from bttlab.lab.cells import Kept, close_widgets
 from bttlab.lab.charts import to_png
 from bttlab.lab.hover import Hover
-from bttlab.lab.picture import DARK, FIGURE_CLASS, FULL_WIDTH, css_width, image_tag
+from bttlab.lab.picture import DARK, FIGURE_CLASS, FULL_WIDTH, css_width, describe, image_tag
 
 NARROW = 4.7  # inches: fits a window of 900 pixels beside JupyterLab's file browser; images shrink, a zoom canvas not
 PATIENCE_SECONDS = 5.0  # that a browser has to take a picture and say so
@@ -156,20 +156,22 @@ class LiveFigures:
     def is_displayed(self) -> bool:
         return self._kept.is_displayed
 
-    def display(self) -> None:
-        self._kept.display()
+    def display(self, widget: ipywidgets.Widget, close: Callable[[], None] | None = None) -> None:
+        """Display a widget with these figures; parameters as for `Kept.display`."""
+        self._kept.display(widget, close)
 
-    def keep(self, caption: str, below: str = "") -> None:
+    def keep(self, caption: str = "", below: str = "") -> None:
         """Keep the pictures, if they are displayed, with a caption for screen readers and HTML below them."""
         if not (self.is_displayed and self._canvases):  # not yet, or closed
             return
         with self.lock:
+            caption = caption or describe(*self._figures)
             tags = [image_tag(figure, to_png(figure, scale=2), caption) for figure in self._figures]
         self._kept.update("".join(tags) + below, caption, DARK)
 
-    def close(self) -> None:
-        """Close the canvases; who still has this object, as a notebook's `Out` has, keeps no pictures by it."""
-        close_widgets(self.widget)
+    def close(self, widget: ipywidgets.Widget) -> None:
+        """Close the widget with these figures; who still has this object, as `Out` has, keeps no pictures by it."""
+        close_widgets(widget)
         with self.lock:
             self._canvases = []
             for figure in self._figures:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import ipywidgets as widgets
 from IPython import get_ipython
-from IPython.display import DisplayHandle
+from IPython.display import DisplayHandle, display
 
 _closers: dict[str, tuple[str, list[Callable[[], None]]]] = {}  # cell: its last run, and what closes its widgets
 
@@ -54,7 +54,11 @@ class Kept:
     def is_displayed(self) -> bool:
         return self._handle is not None
 
-    def display(self) -> None:
+    def display(self, widget: widgets.Widget, close: Callable[[], None] | None = None) -> None:
+        """Display a widget, and make room for what is kept; `close` is called when the cell is run again."""
+        if close is not None:
+            close_with_cell(close)
+        display(widget)
         self._handle = DisplayHandle()
         self._handle.display({"text/html": "", "text/plain": ""}, raw=True)
 

@@ -59,6 +59,13 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def new_axes(width: float, height: float, title: str, x_label: str, y_label: str) -> Axes:
+    """Return the axes of a new figure with one panel."""
+    axes = new_figure(width, height).subplots()
+    style(axes, title, x_label, y_label)
+    return axes
+
+
 def as_label(name: str) -> str:
     """Return a user's name as a matplotlib label: no formula, not hidden from legends."""
     shown = name.replace("$", r"\$")

@@ -22,10 +22,9 @@ from bttlab.lab.charts import (
     PALETTE,
     draw_band,
     draw_megabytes,
-    new_figure,
+    new_axes,
     samples_end,
     small_style,
-    style,
     thinned,
 )
 from bttlab.lab.energy_meters import step_of
@@ -292,9 +291,8 @@ def energy_to_quality(gpu: Gpu, samples: Samples, target: float = TARGETS[-1]) -
 
 def draw_energy_to_quality(rows: list[EnergyToQuality], title: str) -> Picture:
     rows = [row for row in rows if row.samples]
-    figure = new_figure(8.3, 0.42 * len(rows) + 1.1)
-    axes = figure.subplots()
-    style(axes, title, "J (samples measured, energy of a sample modelled; lines: all bounds)", "")
+    label = "J (samples measured, energy of a sample modelled; lines: all bounds)"
+    axes = new_axes(8.3, 0.42 * len(rows) + 1.1, title, label, "")
     for place, row in enumerate(rows):
         low, middle, high = row.joules
         color, marker = LOOKS["card" if not row.mode else row.format]
@@ -304,4 +302,4 @@ def draw_energy_to_quality(rows: list[EnergyToQuality], title: str) -> Picture:
     axes.set(xscale="log", ylim=(len(rows) - 0.5, -0.8))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
-    return Picture(figure, "Energy to a slot F1 of each way to train, with bands.")
+    return Picture(axes.figure, "Energy to a slot F1 of each way to train, with bands.")

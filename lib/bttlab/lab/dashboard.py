@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from html import escape
 
 import ipywidgets as widgets
-from IPython.display import display
 
 from bttlab.lab.canvas import LiveFigures
-from bttlab.lab.cells import close_widgets
 from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, BesideRun, DashboardRun
 from bttlab.lab.dashboard_targets import Target
@@ -112,8 +110,7 @@ class Dashboard:
         self.widget = widgets.VBox(parts)
 
     def _ipython_display_(self) -> None:
-        display(self.widget)
-        self._live.display()
+        self._live.display(self.widget)
         if self.runs:
             self._keep()
 
@@ -244,8 +241,7 @@ class Dashboard:
             run.join(STOP_SECONDS)
         if self._drawer is not None:
             self._drawer.join(STOP_SECONDS)
-        close_widgets(self.widget)
-        self._live.close()
+        self._live.close(self.widget)
         self._figure = None
         if _open.get(self._name) is self:
             del _open[self._name]

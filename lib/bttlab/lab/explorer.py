@@ -7,11 +7,9 @@ from threading import Timer
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import display
 from matplotlib.figure import Figure
 
 from bttlab.lab.canvas import LiveFigures
-from bttlab.lab.cells import close_widgets, close_with_cell
 from bttlab.lab.picture import FULL_WIDTH, STALE_CLASS, alert, describe, hidden
 from bttlab.util.errors import BttlabError
 
@@ -26,7 +24,7 @@ class Explorer:
     def __init__(self, *figures: Figure, controls: Sequence[widgets.Widget]):
         self._figures, self._live = figures, LiveFigures(figures)
         self._results, self._message, self._words = (widgets.HTML() for _ in range(3))
-        self._timer = Timer(KEEP_SECONDS, self._keep)
+        self._timer = Timer(KEEP_SECONDS, self._live.keep)
         self.widget = widgets.VBox([*controls, self._results, self._message, self._live.widget, self._words])
         for control in _values(controls):
             control.observe(lambda _: self.refresh(), "value")
@@ -73,28 +71,21 @@ class Explorer:
         """Keep the pictures when no control has moved for a while."""
         self._timer.cancel()
         if self._live.is_displayed:
-            self._timer = Timer(KEEP_SECONDS, self._keep)
+            self._timer = Timer(KEEP_SECONDS, self._live.keep)
             self._timer.daemon = True
             self._timer.start()
-
-    def _keep(self) -> None:
-        with self._live.lock:
-            self._live.keep(describe(*self._figures))
 
     def _update(self) -> tuple[str, str]:
         """Compute and draw; returns results as HTML, and a note or nothing."""
         raise NotImplementedError
 
     def _ipython_display_(self) -> None:
-        close_with_cell(self.close)
-        display(self.widget)
-        self._live.display()
-        self._keep()
+        self._live.display(self.widget, self.close)
+        self._live.keep()
 
     def close(self) -> None:
         self._timer.cancel()
-        close_widgets(self.widget)
-        self._live.close()
+        self._live.close(self.widget)
 
 
 def guarded(action: Callable) -> Callable:

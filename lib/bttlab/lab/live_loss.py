@@ -1,17 +1,17 @@
 """Draw the loss of a training run while it runs."""
 
+from functools import partial
 from html import escape
 
 import numpy as np
-from IPython.display import HTML, DisplayHandle, display
+from IPython.display import HTML, DisplayHandle
 from matplotlib.axes import Axes
 
 from bttlab.card import TrainingRun
 from bttlab.lab.canvas import LiveFigures
-from bttlab.lab.cells import close_with_cell
 from bttlab.lab.charts import PALETTE, SMOOTHING, new_figure, panel, samples_end, small_style, smooth, thinned
 from bttlab.lab.comparison import Savings
-from bttlab.lab.picture import describe, tile, until_stale
+from bttlab.lab.picture import tile, until_stale
 from bttlab.model import NumericalFault
 from bttlab.util.signals import DeferredSignals
 
@@ -30,10 +30,8 @@ def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.nd
         figures = [panel(), panel(), panel()] if savings else [new_figure(4.6, 3.2)]
         loss, *others = (figure.subplots() for figure in figures)
         live, words = LiveFigures(figures), DisplayHandle()
-        close_with_cell(live.close)
         words.display(HTML())
-        display(live.widget)
-        live.display()
+        live.display(live.widget, partial(live.close, live.widget))
         while not run.done:
             with DeferredSignals():  # savefig was seen to turn an interrupt into a ValueError
                 _draw(run, title, savings, live, loss, others, words)
@@ -45,7 +43,7 @@ def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.nd
         pass  # raised below, when the figure is drawn
     if live is not None:
         _draw(run, title, savings, live, loss, others, words)
-        live.keep(describe(*figures))
+        live.keep()
     losses, seconds = run.wait(), run.seconds
     stopped = "" if len(losses) == run.total else f", stopped of {run.total:,}"
     rate = f": {len(losses) / seconds:,.0f} samples/s" if seconds else ""

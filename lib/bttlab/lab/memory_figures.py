@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from bttlab.baseline.record import Memory
 from bttlab.estimate.card import Estimate
 from bttlab.estimate.memory import VECTOR_BYTES
-from bttlab.lab.charts import PALETTE, draw_parts, legend_below, new_figure, style
+from bttlab.lab.charts import PALETTE, draw_parts, legend_below, new_axes
 from bttlab.lab.picture import Picture
 
 # A colour for each kind of byte, the same on the chip and in PyTorch.
@@ -33,26 +33,22 @@ def torch_bytes(memory: Memory) -> dict[str, int]:
 
 def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> Picture:
     """Draw stacked bars, a row for each name, in megabytes."""
-    figure = new_figure(8.3, 1.2 + 0.55 * len(rows))
-    axes = figure.subplots()
-    style(axes, title, "MB ($10^6$ bytes)", "")
+    axes = new_axes(8.3, 1.2 + 0.55 * len(rows), title, "MB ($10^6$ bytes)", "")
     for row, parts in enumerate(rows.values()):
         end = draw_parts(axes, row, [(name, size / 1e6, COLOURS.get(name, "0.9")) for name, size in parts.items()])
         axes.text(end, row, f" {end:,.1f}", va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), rows)
     axes.invert_yaxis()
     axes.margins(x=0.1)
-    legend_below(figure)
-    return Picture(figure, "Stacked bars of memory by what it is for.")
+    legend_below(axes.figure)
+    return Picture(axes.figure, "Stacked bars of memory by what it is for.")
 
 
 def draw_banks(estimate: Estimate) -> Picture:
     """Draw the size of each bank and the bytes that a program uses of it, by purpose."""
     banks = estimate.memory.banks
-    figure = new_figure(8.3, 1.4 + 0.23 * len(banks))
-    axes = figure.subplots()
     title = f"Bytes of each bank in use, {estimate.model.encoders} encoders, {estimate.optimizer} (modelled)"
-    style(axes, title, "MB ($10^6$ bytes)", "")
+    axes = new_axes(8.3, 1.4 + 0.23 * len(banks), title, "MB ($10^6$ bytes)", "")
     rooms = [bank.depth * bank.word_vectors * VECTOR_BYTES / 1e6 for bank in banks]
     for row, (bank, room) in enumerate(zip(banks, rooms, strict=True)):
         parts = [(group, room * words / bank.depth, COLOURS[group]) for group, words in bank.groups.items()]
@@ -66,14 +62,13 @@ def draw_banks(estimate: Estimate) -> Picture:
     kinds = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
     axes.legend(kinds.values(), kinds, loc="lower right", fontsize=8)
     filled = "; ".join(f"{bank.name} {bank.words / bank.depth:.0%}" for bank in banks)
-    return Picture(figure, f"Share of each bank that a program uses: {filled}.")
+    return Picture(axes.figure, f"Share of each bank that a program uses: {filled}.")
 
 
 def draw_energy(estimates: Mapping[str, Estimate]) -> Picture:
     """Draw the energy of an epoch by its parts, with the band that the constants' uncertainty gives the sum."""
-    figure = new_figure(8.3, 1.3 + 0.5 * len(estimates))
-    axes = figure.subplots()
-    style(axes, "Energy of an epoch (modelled; the line is the band of the sum)", "energy (J)", "")
+    title = "Energy of an epoch (modelled; the line is the band of the sum)"
+    axes = new_axes(8.3, 1.3 + 0.5 * len(estimates), title, "energy (J)", "")
     names: Sequence[str] = tuple(next(iter(estimates.values())).power.components)
     for row, estimate in enumerate(estimates.values()):
         watts, seconds = estimate.power.components, estimate.seconds_per_epoch
@@ -83,9 +78,9 @@ def draw_energy(estimates: Mapping[str, Estimate]) -> Picture:
         axes.plot([band.low, band.high], [row, row], color="0.15", linewidth=1.5, marker="|", markersize=9)
     axes.set_yticks(range(len(estimates)), estimates)
     axes.invert_yaxis()
-    legend_below(figure)
+    legend_below(axes.figure)
     bands = (
         f"{name} {estimate.energy_per_epoch.low:,.0f} to {estimate.energy_per_epoch.high:,.0f} J"
         for name, estimate in estimates.items()
     )
-    return Picture(figure, f"The energy of an epoch by its parts; the sum's band: {'; '.join(bands)}.")
+    return Picture(axes.figure, f"The energy of an epoch by its parts; the sum's band: {'; '.join(bands)}.")

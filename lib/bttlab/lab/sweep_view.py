@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import display
 from matplotlib.axes import Axes
 
 from bttlab.lab.canvas import LiveFigures
@@ -139,8 +138,7 @@ class SweepView:
         _name_points(axes, [(*points[id], as_label(text)) for id, text in texts.items()])
 
     def _ipython_display_(self) -> None:
-        display(self.widget)
-        self._live.display()
+        self._live.display(self.widget)
 
 
 def _value(value: Any) -> str:
