@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, Buffer, buffer_number, memory_of
+from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES, Buffer, buffer_number
 from bttlab.compiler.copies import is_buffer, uses_of, with_copies
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit
 from bttlab.compiler.instruction import Instruction
@@ -101,7 +101,7 @@ class Assignment:
                 self.uses.setdefault(buffer.number, _Use(set(buffer.allowed_banks(transferred)), [0]))
         self.buffers = [buffer for buffer in buffers if buffer.number in self.uses]
         self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(len(DEPTHS))]
-        in_banks = (buffer.number for buffer in self.buffers if buffer.engine is None)
+        in_banks = (buffer.number for buffer in self.buffers if buffer.is_in_bank)
         names = (f"{kind} {number}" for number in in_banks for kind in ("matrix", "gradient"))
         self._index = {name: row for row, name in enumerate(names)}
         self.times: np.ndarray | None = None
@@ -207,7 +207,7 @@ class Assignment:
     def _place(self, buffer: Buffer) -> bool:
         span, choices = self._span(buffer), []
         costs = {}
-        if self.times is not None and buffer.engine is None:
+        if self.times is not None and buffer.is_in_bank:
             names = (f"{kind} {buffer.number}" for kind in ("matrix", "gradient"))
             rows = ((name, self._contention[self._index[name]]) for name in names)
             costs = {name: np.bincount(self._bank_of, row, M.BANKS + 1) for name, row in rows}
@@ -247,11 +247,11 @@ class Assignment:
         number, span = max(use.banks, key=lambda bank: self.spaces[bank].depth), use.span
         space = self.spaces[number]
         taken = sum(high - low for begin, end, low, high in space.taken if begin <= span[1] and span[0] <= end)
-        raise DoesNotFit(
-            f"{buffer.name} takes {buffer.vectors} vectors of {memory_of(number)}; {max(space.depth - taken, 0)} "
-            f"of its {space.depth} are free",
-            SMALLER_MODEL,
-        )
+        unit, way_out = "vectors", SMALLER_MODEL
+        if buffer.home == "statistic 0":
+            unit, way_out = "rows", "fewer encoders or heads, or a shorter sequence"
+        free = f"{max(space.depth - taken, 0)} of its {space.depth} are free"
+        raise DoesNotFit(f"{buffer.name} takes {buffer.vectors} {unit} of {MEMORIES[number]}; {free}", way_out)
 
 
 def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
@@ -260,7 +260,8 @@ def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
         if (of := buffer_number(operand.memory)) is not None:
             buffer = buffers[of]
             bank = GRADIENT_OF[buffer.bank] if operand.memory.startswith("gradient") else buffer.bank
-            instruction.operands[number] = replace(operand, memory=memory_of(bank), base=buffer.base + operand.base)
+            memory = MEMORIES[bank] if buffer.is_in_bank else operand.memory.rpartition(" ")[0]
+            instruction.operands[number] = replace(operand, memory=memory, base=buffer.base + operand.base)
 
 
 def _names(buffer: Buffer, bank: int) -> Iterable[tuple[str, int]]:

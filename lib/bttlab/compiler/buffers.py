@@ -1,4 +1,4 @@
-"""Buffers: vectors of a bank or an operand buffer that a program allocates by name and size; where they may be."""
+"""Buffers: vectors or statistics that a program allocates by name and size; the memories that they may be in."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from bttlab.compiler.machine import M
 GRADIENT_OF = dict(zip(M.reach(UPDATE, 0, False).banks, M.reach(UPDATE, 1, False).banks, strict=True))
 MOMENTS = tuple(M.reach(UPDATE, number, False).banks[0] for number in (2, 3))
 INNER = frozenset(range(M.BANKS)) - {M.IN_BANK, M.OUT_BANK, *MOMENTS}  # banks for buffers
-# Depths, in vectors, of all memories that have buffers: the banks, then each engine's operand buffer.
-DEPTHS = (*(bank.depth for bank in M.banks), *[M.OPERAND_BUFFER_DEPTH] * M.ENGINES)
+# All memories that have buffers, and their depths in vectors; row n of statistics is in all four.
+MEMORIES = (*(f"bank {n}" for n in range(M.BANKS)), *(f"buffer {n}" for n in range(M.ENGINES)), "statistic 0")
+DEPTHS = (*(bank.depth for bank in M.banks), *[M.OPERAND_BUFFER_DEPTH] * M.ENGINES, M.STATISTICS)
 LOADS, STORES = frozenset(M.reach(VECTOR, 3, True).banks), frozenset(M.reach(VECTOR, 0, False).banks)  # of COPY
 
 
@@ -20,27 +21,31 @@ class Buffer:
     name: str
     vectors: int
     number: int = -1  # in the program
-    engine: int | None = None  # the engine whose operand buffer it is in; None for a bank
+    home: str = "matrix"  # the memory that it is in, "buffer 0" or "statistic 0"; by default any bank
     # Whether it is a parameter: it is never overwritten by other buffers, and has a gradient.
     is_parameter: bool = False
     is_accumulated: bool = False  # whether instructions add to its gradient; the update clears it
     is_persistent: bool = False  # whether it keeps its vectors for the whole program
-    # Number of its memory in DEPTHS, and first vector; known after the assignment.
+    # Number of its memory in MEMORIES, and first vector; known after the assignment.
     bank: int | None = None
     base: int = 0
 
     @property
     def memory(self) -> str:
         """Memory of an operand in it before the assignment; of an operand in its gradient it is "gradient N"."""
-        return f"matrix {self.number}" if self.engine is None else f"buffer {self.engine} {self.number}"
+        return f"{self.home} {self.number}"
+
+    @property
+    def is_in_bank(self) -> bool:
+        return self.home == "matrix"
 
     def allowed_banks(self, transferred: Collection[str]) -> frozenset[int]:
         """Return the memories that it may be in: LOAD, STORE and the update unit reach them, and they are large enough.
 
         `transferred` names buffers that LOAD and STORE transfer, and parameters whose gradients STORE transfers.
         """
-        if self.engine is not None:
-            return frozenset({M.BANKS + self.engine})
+        if not self.is_in_bank:
+            return frozenset({MEMORIES.index(self.home)})
         banks = INNER & LOADS & STORES if self.is_parameter or self.name in transferred else INNER
         if self.is_parameter:
             gradients = LOADS.intersection(M.reach(UPDATE, 1, True).banks) if self.is_accumulated else INNER
@@ -54,8 +59,3 @@ def buffer_number(memory: str) -> int | None:
     """Return the number of the buffer of an operand's memory; None after the assignment."""
     kind, *numbers = memory.split() or [""]
     return int(numbers[-1]) if kind in ("matrix", "gradient") or len(numbers) == 2 else None
-
-
-def memory_of(number: int) -> str:
-    """Return the name of a memory in DEPTHS, as operands have it."""
-    return f"bank {number}" if number < M.BANKS else f"buffer {number - M.BANKS}"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import starmap
 
 import numpy as np
@@ -206,10 +207,11 @@ class Builder:
     def vector(
         self, operation, what, loops, a=None, b=None, c=None, r0=None, r1=None, rows=None, function=None, **fields
     ):
-        """Append a row operation; `rows` is its first row of statistics, `function` the number of its function F."""
-        has_rows = rows is not None or function is not None
-        statistics = At(f"statistic {function or 0}", rows or 0) if has_rows else None
-        operands = {0: a, 1: b, 2: c, 3: r0, 4: r1, 5: statistics}
+        """Append a row operation; `rows` is the place of its statistics, `function` the number of its function F."""
+        if function is not None:
+            rows = rows or At("statistic 0", 0)
+            rows = replace(rows, memory=rows.memory.replace("statistic 0", f"statistic {function}"))
+        operands = {0: a, 1: b, 2: c, 3: r0, 4: r1, 5: rows}
         self.emit(VECTOR, operation, what, loops, operands, **fields)
 
     def columns(self, what, loops, a, b=None, r0=None, r1=None, check=False) -> None:

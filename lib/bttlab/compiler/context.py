@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from bttlab.compiler.builder import Builder, padded
-from bttlab.compiler.errors import DoesNotFit
 from bttlab.compiler.instruction import At, Instruction, Level, Register, max_of
 from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
@@ -52,12 +51,14 @@ class Context:
         self.operations, self.shapes, self.tokens, self.flow, self.sums = operations, shapes, tokens, flow, sums
         self.builder = Builder()
         self.layout = Layout(self.builder, shapes, constants, copies)
-        self._statistics = 0
         self.maker = {op.output: op for op in operations}
         self.transfers: Sequence[Maker] = ()  # inputs and outputs of a graph without a loss
         self.kept: Collection[Matrix] = ()  # values that stay in the banks for the backward pass
         self.constants: list[Instruction] = []  # computed once, by the section CLEAR
-        self.loss_rows = {INTENT: self.statistics(M.SUM_DISTANCE), SLOTS: self.statistics(M.SEQUENCE)}
+        rows = {INTENT: M.SUM_DISTANCE, SLOTS: M.SEQUENCE}
+        self.loss_rows = {
+            loss: self.builder.allocate(f"{loss} loss", n, home="statistic 0") for loss, n in rows.items()
+        }
         self.frozen: Collection[str] = ()  # parameters that are not trained
         self._not_needed: set[Matrix] = set()
         self._values: dict[Matrix, At] = {}
@@ -70,16 +71,6 @@ class Context:
     def readers(self, matrix: Matrix) -> list[Maker]:
         """Return the operations that read a matrix, or rows of it."""
         return [op for op in self.operations if any(m is matrix or m.base is matrix for m in op.inputs)]
-
-    def statistics(self, count: int) -> int:
-        first = self._statistics
-        self._statistics += count
-        if self._statistics > M.STATISTICS:
-            raise DoesNotFit(
-                f"the model needs {self._statistics} rows of statistics, the machine has {M.STATISTICS}",
-                "fewer encoders or heads, or a shorter sequence",
-            )
-        return first
 
     def section(self, stage: str, emit: Callable[[], Any]) -> list[Instruction]:
         """Return the instructions that a function emits, labelled with a stage."""

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from bttlab.compiler.access import Access, accesses
-from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, INNER, LOADS, STORES, Buffer, buffer_number
+from bttlab.compiler.buffers import GRADIENT_OF, INNER, LOADS, MEMORIES, STORES, Buffer, buffer_number
 from bttlab.compiler.instruction import VECTOR, At, Instruction, Level, Register
 from bttlab.compiler.machine import M
 
@@ -33,7 +33,8 @@ def uses_of(instructions: Sequence[Instruction]) -> dict[int, list[Use]]:
     """Return the uses of each buffer, by its number, in the order of the instructions."""
     uses: dict[int, list[Use]] = defaultdict(list)
     for i, instruction in enumerate(instructions):
-        for number, writes in instruction.accessed():
+        statistics = ((5, True),) if instruction.unit == VECTOR and 5 in instruction.operands else ()
+        for number, writes in (*instruction.accessed(), *statistics):
             memory = instruction.operands[number].memory
             buffer, kind = buffer_number(memory), memory.split()[0]
             if buffer is not None:
@@ -44,8 +45,8 @@ def uses_of(instructions: Sequence[Instruction]) -> dict[int, list[Use]]:
 @cache
 def _banks(unit: int, operand: int, writes: bool, kind: str) -> frozenset[int]:
     """Return the banks in which an operand's port reaches a buffer, or a buffer's gradient."""
-    if kind == "buffer":  # an engine accesses its operand buffer alone
-        return frozenset(range(M.BANKS, len(DEPTHS)))
+    if kind in ("buffer", "statistic"):  # the unit reaches no other
+        return frozenset(range(M.BANKS, len(MEMORIES)))
     banks = frozenset(M.reach(unit, operand, writes).banks)
     if kind == "gradient":
         banks = frozenset(bank for bank, of_gradient in GRADIENT_OF.items() if of_gradient in banks)

@@ -148,10 +148,6 @@ class Layout:
         self._of[name, first] = block
         return block
 
-    def of(self, name: str, first: int = 0) -> Block:
-        """Return the block of a parameter, or of its part that begins with row `first`."""
-        return self._of[name, first]
-
     def uses(self) -> list[list[Block]]:
         """Return the blocks of each part of a parameter that has copies, the parameter's own first."""
         groups: dict[tuple[str, int], list[Block]] = {}

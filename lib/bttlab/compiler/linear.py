@@ -56,7 +56,7 @@ class OperandContents:
     """What linear layers have loaded into the operand buffer of an engine."""
 
     def __init__(self, builder: Builder, engine: int):
-        self.builder, self.engine = builder, engine
+        self.builder, self.home = builder, f"buffer {engine}"
         self._of: dict[str, Contents] = {}  # by the layer's name, in the order of their last use
 
     def of(self, layer: str) -> Contents:
@@ -64,11 +64,11 @@ class OperandContents:
         names = list(self._of)
         since = names[names.index(layer) :] if layer in self._of else []
         used = (buffer for name in since for buffer in self._of[name].buffers)
-        always = (b for b in self.builder.made if b.engine == self.engine and b.is_persistent)
+        always = (b for b in self.builder.made if b.home == self.home and b.is_persistent)
         is_kept = sum(b.vectors for b in (*used, *always)) <= M.OPERAND_BUFFER_DEPTH
         contents = self._of.pop(layer, None)
         contents = self._of[layer] = contents if contents is not None and is_kept else Contents()
-        contents.buffers.append(self.builder.new_buffer(f"operands of {layer}", 0, engine=self.engine))
+        contents.buffers.append(self.builder.new_buffer(f"operands of {layer}", 0, home=self.home))
         return contents
 
     def clear(self) -> None:

@@ -49,9 +49,11 @@ class Attention(Operation):
         for op in operations:
             op.tokens, op.vectors = op.output.tokens, op.output.vectors
         size = max(op.vectors * op.blocks for op in operations)
-        places = (b.allocate(name, size, engine=e, is_persistent=True) for e, name in enumerate(("keys", "values")))
+        places = (
+            b.allocate(name, size, home=f"buffer {e}", is_persistent=True) for e, name in enumerate(("keys", "values"))
+        )
         buffers = KeyBuffers(*places)
-        rows = context.statistics(max(op.most * op.heads for op in operations))
+        rows = b.allocate("softmax", max(op.most * op.heads for op in operations), home="statistic 0")
         causal = {
             most: context.constant(lambda b, most=most: causal_mask(b, most))
             for most in dict.fromkeys(op.most for op in operations if op.causal)
@@ -167,7 +169,7 @@ class Attention(Operation):
             vectors = Register(tokens.offset + ROWS - 1, 4, 1, self.blocks)
         for first, heads in even_parts(self.heads, self.most, M.ROW_ACCUMULATORS):
             loops = [Level("w", vectors), Level("h", heads), padded("t", tokens, heads)]
-            rows = {"loops": loops, "accumulator_loop": "w", "rows": self.rows + first * self.most}
+            rows = {"loops": loops, "accumulator_loop": "w", "rows": self.rows.offset_by(first * self.most)}
             yield first * self._scores["h"], rows
 
     def forward(self, context: Context) -> None:

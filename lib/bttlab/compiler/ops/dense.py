@@ -75,7 +75,7 @@ class Dense(Operation):
             axes = (1, 0) if self.transposed else None
             block = layout.place(self.weight, axes, part=rows, added=is_shared)
             name, vectors = f"weight of {self.name}", count * x.vectors
-            buffer = context.builder.allocate(name, vectors, engine=engine, is_persistent=True)
+            buffer = context.builder.allocate(name, vectors, home=f"buffer {engine}", is_persistent=True)
             outputs, stride = y.features - first * LANES, count if first else y.vectors
             self.shares.append(Share(engine, block, count, first, outputs, buffer, stride))
         self.bias_block = layout.place(self.bias) if self.bias else None
@@ -221,7 +221,7 @@ class Classifier(Dense):
         self._add_gradients(context, [context.backward_value(self.inputs[0]), *self.streams[1:]], self.logits)
 
 
-def no_loss(b: Builder, name: str, is_intent: bool, tokens: Bound, rows: int) -> None:
+def no_loss(b: Builder, name: str, is_intent: bool, tokens: Bound, rows: At) -> None:
     """Emit a loss of 0 and label 0 for an output that the model does not have: the machine adds both losses."""
     b.layer, flags = name, M.INTENT if is_intent else 0
     nest = {"loops": [Level("w", 1), padded("t", tokens)], "accumulator_loop": "w", "rows": rows}

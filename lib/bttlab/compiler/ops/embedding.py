@@ -117,16 +117,17 @@ class TTMTable(Embedding):
         self.f3 = layout.place(f"{name}.cores.2", (1, 3, 2, 0), rows=self.n3, added=True)
         self.slice_2, self.slice_3 = self.a * self.n2 * self.b_vectors, self.n3 * self.b_vectors
         buffered = self.per * self.b_vectors
-        size = buffered * rows_3
-        self.buffer_f3 = [builder.allocate("F3", size, engine=e, is_persistent=True) for e in (ENGINE_0, ENGINE_1)]
+        fields = {"vectors": buffered * rows_3, "is_persistent": True}
+        self.buffer_f3 = [builder.allocate("F3", home=f"buffer {e}", **fields) for e in (ENGINE_0, ENGINE_1)]
         # In use only before the first and after the last linear layer: they share vectors with the linear layers.
         buffer_vectors = GROUP * self.n2  # two buffers: one group of tokens is computed while the other is read
         self.buffer_v = [
-            [builder.allocate("V", buffer_vectors, engine=ENGINE_1) for _ in range(self.a_vectors)] for _ in range(2)
+            [builder.allocate("V", buffer_vectors, home=f"buffer {ENGINE_1}") for _ in range(self.a_vectors)]
+            for _ in range(2)
         ]
         # For d_V, and for d_F1: engine 1 has less to do where gradients of cores do not follow from each sample.
         engines = (ENGINE_0, ENGINE_1) if context.sums else (ENGINE_0,)
-        self.buffers_d = [builder.allocate("d_row", self.most * self.width, engine=e) for e in engines]
+        self.buffers_d = [builder.allocate("d_row", self.most * self.width, home=f"buffer {e}") for e in engines]
         # Both engines read d_V at the same time; engine 1 from a copy, of as many tokens as a bank has space for.
         reached = set(M.reach(VECTOR, 3, True).banks) & set(M.reach(ENGINE_1, 2, False).banks)
         space = max(M.banks[bank].depth for bank in reached) // (self.a * self.width)
