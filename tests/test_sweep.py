@@ -291,14 +291,23 @@ def _elsewhere(executor, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_cluster_trains_in_the_folder_or_sends_the_run(shared, cluster, corpus, alone, tmp_path, monkeypatch):
-    with open_executor(cluster.scheduler_address) as workers:
-        workers = workers if shared else _elsewhere(workers, monkeypatch)
-        Sweep(_spec(corpus), tmp_path / "sweep").run(workers)
+def test_a_cluster_trains_in_the_folder_or_sends_the_run(cluster, corpus, alone, tmp_path, monkeypatch, pool):
+    """At last the scheduler goes, which ends a sweep; the same command goes on."""
+    for shared in (True, False):
+        folder = tmp_path / str(shared)
+        with open_executor(cluster.scheduler_address) as workers:
+            workers = workers if shared else _elsewhere(workers, monkeypatch)
+            Sweep(_spec(corpus), folder).run(workers)
+        assert _digests(folder) == alone
+        files = {path.name for path in folder.glob("*/*")}
+        assert files == {"run.json", "metrics.jsonl", "checkpoint.safetensors"} | (_LEFT if shared else set())
+    with pytest.raises(ClusterError, match=r"run the same command again to go on"):
+        with open_executor(cluster.scheduler_address) as workers:
+            Sweep(_spec(corpus), tmp_path / "sweep").run(
+                workers, lambda progress: cluster.close() if progress.records else None
+            )
+    Sweep(_spec(corpus), tmp_path / "sweep").run(pool)
     assert _digests(tmp_path / "sweep") == alone
-    files = {path.name for path in (tmp_path / "sweep").glob("*/*")}
-    assert files == {"run.json", "metrics.jsonl", "checkpoint.safetensors"} | (_LEFT if shared else set())
 
 
 _LEFT = {"checkpoint.previous.safetensors", ".lock"}
@@ -318,17 +327,6 @@ def test_a_trial_of_a_worker_without_the_folder(shared, corpus, tmp_path, monkey
     assert len(read_metrics(folder)) == 2 and (folder / "model.py").exists()
     assert (folder / ".lock").exists() == shared  # where it was trained
     assert main(["eval", "--run", str(folder), "--device", "reference"]) == 0
-
-
-@pytest.mark.long
-def test_a_scheduler_that_goes_ends_the_sweep_and_the_same_command_goes_on(cluster, corpus, alone, tmp_path, pool):
-    with pytest.raises(ClusterError, match=r"run the same command again to go on"):
-        with open_executor(cluster.scheduler_address) as workers:
-            Sweep(_spec(corpus), tmp_path / "sweep").run(
-                workers, lambda progress: cluster.close() if progress.records else None
-            )
-    Sweep(_spec(corpus), tmp_path / "sweep").run(pool)
-    assert _digests(tmp_path / "sweep") == alone
 
 
 def test_a_worker_with_another_environment_ends_the_sweep(tmp_path):
