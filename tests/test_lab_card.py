@@ -153,6 +153,7 @@ def test_a_module_on_the_card_in_pytorch_and_on_a_modelled_gpu(short_airline, ov
         board.wait()
     card, modelled, pytorch = board.runs
     assert [run.name for run in board.runs] == [f"{place}, {name}" for place in PLACES]
+    assert [run.state for run in board.runs] == ["finished"] * 3
     for run in (pytorch, modelled):
         np.testing.assert_allclose(run.losses, card.losses, rtol=1e-4, err_msg=run.error)
     assert 0 < card.meter.joules[1] < modelled.meter.joules[1]

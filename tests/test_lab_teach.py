@@ -75,6 +75,12 @@ def test_a_sentence_that_is_too_long_is_refused_in_one_line(teach):
     assert teach._message.value == ""
 
 
+def test_an_unexpected_error_is_shown(teach, monkeypatch):
+    monkeypatch.setattr(teach, "_label", lambda sentences: 1 / 0)
+    teach.ask("to boston")
+    assert "ask did not work (ZeroDivisionError: division by zero): try again" in teach._message.value
+
+
 def test_corrected_words_make_valid_tags(teach):
     teach.ask("from new york to new orleans")
     for place in (1, 2):

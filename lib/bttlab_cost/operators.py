@@ -65,9 +65,7 @@ def operators(config: FineTuning, tokens: float | np.ndarray) -> list[Operator]:
 def _block(config: FineTuning, tokens: float, stage: str, again: bool) -> Iterator[Operator]:
     """All blocks once, forward or (`again`) backward."""
     layers, hidden, size = config.layers, config.hidden, config.value_bytes
-    busy = config.experts  # experts that get a token if all are as likely
-    if config.top_k < config.experts:
-        busy = config.experts * (1 - (1 - config.sparsity) ** tokens)
+    busy = config.experts * (1 - (1 - config.sparsity) ** tokens)  # experts that get a token if all are as likely
     rows = tokens * config.top_k / busy
     work, launches = (2.0, 1.5) if again else (1.0, 1.0)
     blocks = config.expert_blocks
