@@ -46,10 +46,14 @@ def test_an_update_of_several_samples_is_a_program_with_sums(capsys):
     data, program = json.loads(out), compiled_program(ModelConfig(encoders=1), sums=True).program
     assert code == 0 and list(data["sections"].values()) == [len(section) for section in program.sections]
     assert data["update_cycles"] == 4 * data["cycles"]["13"] + time_program(program.flush, 13).cycles
-    code, out, _ = run(capsys, "--encoders", "6", "--batch-size", "4")
-    assert code == 0 and "sample by sample: the sums of gradients do not fit" in out and "of an update" not in out
     code, _, err = run(capsys, "--encoders", "1", "--batch-size", "0")
     assert code == 2 and "batch_size is 0" in err
+
+
+@pytest.mark.long
+def test_sums_that_do_not_fit(capsys):
+    code, out, _ = run(capsys, "--encoders", "6", "--batch-size", "4")
+    assert code == 0 and "sample by sample: the sums of gradients do not fit" in out and "of an update" not in out
 
 
 def test_every_instruction_in_a_line(capsys):

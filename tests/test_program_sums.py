@@ -7,7 +7,7 @@ import pytest
 
 from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.processor import sample_records
-from bttlab.compiler.compiled import chosen_program, compiled_program, why_no_sums
+from bttlab.compiler.compiled import compiled_program, why_no_sums
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram, compile_program
@@ -127,13 +127,6 @@ def test_a_program_with_sums_trains_by_any_optimizer(trainer):
             states.append(trainer.store_parameters())
         for name, wanted in states[1].items():
             np.testing.assert_allclose(states[0][name], wanted, rtol=0, atol=1e-5, err_msg=name)
-
-
-@pytest.mark.long
-def test_sums_that_do_not_fit_are_said_in_one_line():
-    six, optimizer = ModelConfig(encoders=6), Optimizer("sgd", batch_size=8)
-    assert "do not fit" in why_no_sums(six, "bidirectional", optimizer)
-    assert not chosen_program(six, optimizer=optimizer).program.sums
 
 
 def test_why_there_are_no_sums():

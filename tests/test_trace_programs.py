@@ -281,7 +281,42 @@ def changed(y):
     return y + F.pad(z, (0, 16))
 
 
-@pytest.mark.parametrize("name", ON_CARD)
+# Of idioms that one rule of the recorder or one operation takes, one is in the short suite.
+IN_LONG = (
+    *(
+        "residual of a dense layer",
+        "difference of activations",
+        "sigmoid",
+        "a gate",
+        "the same factors twice",
+        "a window",
+    ),
+    *(
+        "a scale",
+        "a number as a tensor",
+        "scaled tokens",
+        "positions",
+        "positions as a parameter",
+        "a scaled query",
+        "GLU",
+    ),
+    *(
+        "one layer twice",
+        "one norm twice",
+        "fused qkv twice",
+        "low rank",
+        "an activation and its input",
+        "LayerNorm by var",
+    ),
+    *("a norm without parameters", "other columns", "columns in reverse", "rotary positions of one layer"),
+    *("rotary positions of one head", "rotary positions of some features", "grouped queries by an option"),
+    *("one head of keys and values", "a layer by einsum, without its bias", "in place"),
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in IN_LONG else name for name in ON_CARD]
+)
 def test_an_idiom_trains_as_in_pytorch(fast, name):
     net = prune(Idioms([IDIOMS[name], IDIOMS["a norm"]]))
     program = check_gradients(fast, trace(net, LENGTH), (2, 7, 12), **TOLERANCE)
