@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from bttlab.data import Corpus, Split, load_corpus
-from bttlab.data.augmentation import tag_chunks, type_of
+from bttlab.data.augmentation import slot_values, type_of
 from bttlab.data.corpus import OUTSIDE
 from bttlab.data.store import files_of, store_corpus
 from bttlab.util.errors import BttlabError
@@ -26,7 +26,8 @@ def fold_indices(split: Split, parts: int) -> list[list[int]]:
     by_template: dict[tuple[str, ...], list[int]] = {}
     for i, (words, tags) in enumerate(zip(split.words, split.slots, strict=True)):
         template = (
-            " ".join(words[begin:end]) if label == OUTSIDE else type_of(label) for begin, end, label in tag_chunks(tags)
+            " ".join(words[begin:end]) if label == OUTSIDE else type_of(label)
+            for begin, end, label in slot_values(tags)
         )
         by_template.setdefault(tuple(template), []).append(i)
     templates = sorted(by_template)

@@ -76,10 +76,10 @@ class Augmenter:
 
     def _substitute(self, words: list[str], tags: list[str], draw: np.random.Generator) -> tuple[list[str], list[str]]:
         new_words, new_tags = [], []
-        for begin, end, label in _values(tags):
+        for begin, end, label in slot_values(tags):
             value = words[begin:end]
             if label != OUTSIDE and draw.random() < self._augmentation.slot_substitution:
-                choices = self._values[_type_of(label)]
+                choices = self._values[type_of(label)]
                 choice = choices[draw.integers(len(choices))]
                 if len(choice) == 1 or f"I-{label}" in self._corpus.slot_labels:
                     value = choice
@@ -88,12 +88,12 @@ class Augmenter:
         return new_words, new_tags
 
 
-def _values(tags: list[str]) -> list[tuple[int, int, str]]:
+def slot_values(tags: list[str]) -> list[tuple[int, int, str]]:
     """Return (begin, end, label) of each slot's value and of each other word; a value begins with a B- tag."""
     return [(begin, end, slot if tags[begin][:2] == "B-" else OUTSIDE) for begin, end, slot in slots_of(tags)]
 
 
-def _type_of(label: str) -> str:
+def type_of(label: str) -> str:
     """Return a label's type: toloc.city_name and fromloc.city_name are both city_name."""
     return label.rpartition(".")[2]
 
@@ -102,7 +102,7 @@ def _slot_values(split: Split) -> dict[str, list[tuple[str, ...]]]:
     """Return the distinct slot values of each type, sorted."""
     values = defaultdict(set)
     for words, tags in zip(split.words, split.slots, strict=True):
-        for begin, end, label in _values(tags):
+        for begin, end, label in slot_values(tags):
             if label != OUTSIDE:
-                values[_type_of(label)].add(tuple(words[begin:end]))
+                values[type_of(label)].add(tuple(words[begin:end]))
     return {kind: sorted(texts) for kind, texts in values.items()}
