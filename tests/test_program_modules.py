@@ -13,6 +13,7 @@ from torch import nn
 
 from bttlab.cli import main
 from bttlab.compiler.banks import fitted
+from bttlab.compiler.buffers import DEPTHS, MEMORIES
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import graph_of_config
@@ -20,6 +21,7 @@ from bttlab.compiler.hazards import check_program
 from bttlab.compiler.instruction import Level
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
+from bttlab.compiler.operands import load_rows
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, Transformer
@@ -234,6 +236,23 @@ def test_operands_that_have_to_be_in_one_bank_get_a_copy():
         assert not list(instruction.unreached())
         reads = [instruction.operands[n].memory for n in instruction.reads()]
         assert len(set(reads)) == len(reads)
+
+
+@pytest.mark.parametrize("home", ["buffer 0", "statistic 0"])
+def test_buffers_that_are_in_use_at_once_do_not_overlap(home):
+    b, size = Builder(), DEPTHS[MEMORIES.index(home)] // 2
+    x, y = (b.allocate(name, 1) for name in "xy")
+    first, second, third = (b.allocate(name, size, home=home) for name in ("first", "second", "third"))
+    b.vector(M.COPY, "", [Level("w", 1)], x, r0=y)
+    for place in (first, second, third, first):
+        if home == "buffer 0":
+            load_rows(b, "", x, place, 1, 1)
+        else:
+            b.vector(M.SCALE, "", [Level("w", 1)], x, r0=y, rows=place)
+    _, assignment = fitted(b.made, [b.instructions])
+    assignment.balance(11)
+    one, two, three = (b.buffer_at(place).base for place in (first, second, third))
+    assert one != two == three
 
 
 def refused(message: str, forward) -> None:
