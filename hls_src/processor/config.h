@@ -70,14 +70,14 @@ constexpr int IN_BANK = 0, OUT_BANK = 1, TRANSFER_VECTORS = 512;
 // Ports of the units, loads and stores: name, unit, operand, and the banks that it reaches. A switch costs a LUT a bit for
 // every three of them.
 #define BTTLAB_READERS(PORT)                                                                            \
-    PORT(STREAM_0, ENGINE_0, 1, 4, 8, 13, 14, 15, 16, 17, 18, 20)                                              \
+    PORT(STREAM_0, ENGINE_0, 1, 4, 5, 8, 13, 14, 15, 16, 17, 18, 20)                                              \
     PORT(SCALARS_0, ENGINE_0, 2, 2, 4, 5, 12, 13, 18, 19, 21)                                                  \
     PORT(ADDEND_0, ENGINE_0, 3, 2, 5, 12, 14, 16, 17, 19)                                                      \
     PORT(STREAM_1, ENGINE_1, 1, 4, 8, 13, 14, 15, 16, 17, 19, 21)                                              \
-    PORT(SCALARS_1, ENGINE_1, 2, 3, 13, 18, 19, 20)                                                            \
+    PORT(SCALARS_1, ENGINE_1, 2, 3, 5, 13, 18, 19, 20)                                                            \
     PORT(ADDEND_1, ENGINE_1, 3, 3, 4, 5, 8, 9, 13, 14, 15, 16, 17, 19)                                         \
     PORT(VECTOR_A, VECTOR, 0, 0, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20, 21)              \
-    PORT(VECTOR_B, VECTOR, 1, 3, 5, 8, 9, 12, 14, 15, 16, 17, 18)                                              \
+    PORT(VECTOR_B, VECTOR, 1, 3, 5, 8, 9, 12, 15, 16, 17, 18)                                                  \
     PORT(VECTOR_C, VECTOR, 2, 2, 4, 12)                                                                        \
     PORT(SHUFFLE_SOURCE, SHUFFLE, 1, 2, 3, 4, 5, 9, 12, 13, 14, 15, 16, 17, 20, 21)                            \
     PORT(UPDATE_P, UPDATE, 0, 2, 3, 4, 5)                                                                      \
@@ -90,7 +90,7 @@ constexpr int IN_BANK = 0, OUT_BANK = 1, TRANSFER_VECTORS = 512;
     PORT(MOVED_0, DRAIN_0, 4, 6, 9, 15, 17, 20)                                                                \
     PORT(MOVED_1, DRAIN_1, 4, 7, 8, 9, 15, 21)                                                                 \
     PORT(VECTOR_R0, VECTOR, 3, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19)                 \
-    PORT(VECTOR_R1, VECTOR, 4, 6, 7, 8, 9, 16, 17, 20, 21)                                                     \
+    PORT(VECTOR_R1, VECTOR, 4, 6, 7, 8, 9, 16, 17, 20)                                                         \
     PORT(SHUFFLED, SHUFFLE, 4, 4, 13, 14, 15, 16, 17, 19, 20, 21)                                              \
     PORT(UPDATED_P, UPDATE, 0, 2, 3, 4, 5)                                                                     \
     PORT(CLEARED_G, UPDATE, 1, 8, 9)                                                                           \

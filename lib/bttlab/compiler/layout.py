@@ -1,5 +1,6 @@
 """Layout of parameters: their places in the banks, their elements in vectors; packing and unpacking for transfers."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -28,9 +29,9 @@ class Block:
     axes: tuple[int, ...]
     buffer: Buffer
     columns: int  # elements of a row
-    rows: int  # rows of a group
-    group_rows: int  # distance, in rows, from group to group; rows that are not used are 0
-    # Range of the parameter's rows that the block contains.
+    rows: int  # rows of a group of the parameter
+    group_rows: int  # distance in the bank, in rows, from group to group; rows that are not used are 0
+    # Range of the rows of each group that the block contains.
     first: int
     last: int
 
@@ -50,7 +51,7 @@ class Block:
     @property
     def groups(self) -> int:
         """Groups of rows."""
-        return -(-(self.last - self.first) // self.rows)
+        return math.prod(self.shape) // (self.columns * self.rows)
 
     @property
     def vectors(self) -> int:
@@ -70,20 +71,23 @@ class Block:
 
     def write(self, memory: np.ndarray, value: np.ndarray) -> None:
         """Write the parameter to its vectors, float32 of shape (vectors, LANES)."""
-        rows = np.ascontiguousarray(value.transpose(self.axes)).reshape(-1, self.columns)[self.first : self.last]
-        target = memory.reshape(self.groups, self.group_rows, self.row_vectors * LANES)
-        filled = np.zeros((self.groups * self.rows, self.columns), np.float32)
-        filled[: len(rows)] = rows
-        target[:, : self.rows, : self.columns] = filled.reshape(self.groups, self.rows, self.columns)
+        self._in_bank(memory)[...] = self._in_parameter(value.transpose(self.axes))
 
     def read(self, memory: np.ndarray, into: np.ndarray) -> None:
         """Copy the block's rows from its vectors to the parameter `into`."""
-        source = memory.reshape(self.groups, self.group_rows, self.row_vectors * LANES)
-        rows = source[:, : self.rows, : self.columns].reshape(-1, self.columns)[: self.last - self.first]
-        moved = np.ascontiguousarray(into.transpose(self.axes)).reshape(-1, self.columns)
-        moved[self.first : self.last] = rows
         shape = tuple(self.shape[axis] for axis in self.axes)
+        moved = np.ascontiguousarray(into.transpose(self.axes))
+        self._in_parameter(moved)[...] = self._in_bank(memory)
         into[...] = moved.reshape(shape).transpose(np.argsort(self.axes))
+
+    def _in_bank(self, memory: np.ndarray) -> np.ndarray:
+        """Return its elements in the bank's vectors, of shape (groups, rows, columns)."""
+        vectors = memory.reshape(self.groups, self.group_rows, self.row_vectors * LANES)
+        return vectors[:, : self.last - self.first, : self.columns]
+
+    def _in_parameter(self, ordered: np.ndarray) -> np.ndarray:
+        """Return its elements in the parameter, whose axes have the bank's order; of the same shape."""
+        return ordered.reshape(self.groups, self.rows, self.columns)[:, self.first : self.last]
 
 
 def pack(values: Iterable[tuple[Block, np.ndarray | None]]) -> np.ndarray:
@@ -126,7 +130,7 @@ class Layout:
         self._of: dict[tuple[str, int], Block] = {}
 
     def place(self, name, axes=None, rows=None, group_rows=None, part=None, added=False) -> Block:
-        """Allocate a block for a parameter, or for the rows `part` of it.
+        """Allocate a block for a parameter, or for the rows `part` of each of its groups.
 
         `added`: whether gradients are accumulated, or written for the tokens of the sample only; the update clears
         them.
@@ -136,12 +140,11 @@ class Layout:
         shape = self.constants[name].shape if name in self.constants else self.shapes[self.copies.get(name, name)]
         axes = tuple(range(len(shape))) if axes is None else axes
         columns = shape[axes[-1]]
-        all_rows = int(np.prod(shape)) // columns
-        first, last = part or (0, all_rows)
-        last = min(last, all_rows)
-        rows = last - first if rows is None else rows
-        group_rows = rows if group_rows is None else group_rows
-        vectors = -(-(last - first) // rows) * group_rows * vectors_for(columns)
+        rows = math.prod(shape) // columns if rows is None else rows
+        first, last = part or (0, rows)
+        last = min(last, rows)
+        group_rows = last - first if group_rows is None else group_rows
+        vectors = math.prod(shape) // (columns * rows) * group_rows * vectors_for(columns)
         buffer = self._builder.new_buffer(name, vectors, is_parameter=True, is_accumulated=added)
         block = Block(name, shape, axes, buffer, columns, rows, group_rows, first, last)
         self.blocks.append(block)

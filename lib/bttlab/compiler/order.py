@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from copy import copy
 from heapq import heapify, heappop, heappush
+from random import Random
 
 import numpy as np
 
@@ -20,8 +21,9 @@ from bttlab.compiler.timing import time_program
 
 NEVER = 1 << 60
 WEIGHTS = (1.0, 1.5)  # to try: of an engine's steps in the urgency, since engines are scarce
-JUSTIFIED, JUSTIFICATIONS = 2, 3  # the schedules that are improved, the shortest ones, and how often each
-TIMED = 3  # number of orders whose cycles are modelled: those that end first
+# Range, in cycles, of the random shift of each instruction's urgency when the shortest schedule is improved.
+SHIFTS = (0, 10000, 3000, 1000)
+TIMED = 2  # number of orders whose cycles are modelled: those that end first
 TIMED_FOR = (-5, -2, 0, 3, 6, 12)  # for samples of the typical length plus so many tokens
 
 
@@ -166,11 +168,14 @@ def ordered(instructions: Sequence[Instruction], offset_span: tuple[int, ...], t
     """
     empty = _Schedule(instructions, data_waits(instructions, offset_span), tokens)
     schedules = [_scheduled(empty.emptied(), _urgency(empty, weight)) for weight in WEIGHTS]
-    schedules.sort(key=_length)
-    for schedule in schedules[:JUSTIFIED]:
-        for _ in range(JUSTIFICATIONS):
-            schedule = _scheduled(empty.emptied(), _latest(schedule))
-            schedules.append(schedule)
+    random = Random(0)  # always the same program for a model
+    for shift in SHIFTS:
+        urgency = _latest(min(schedules, key=_length))
+        if shift:
+            shifted = [begin + shift * random.random() for begin in urgency]
+            schedules.append(_scheduled(empty.emptied(), shifted))
+            urgency = _latest(schedules[-1])
+        schedules.append(_scheduled(empty.emptied(), urgency))
     schedules.sort(key=_length)
     best = min(schedules[:TIMED], key=lambda schedule: _cycles(schedule, offset_span, tokens))
     return [instructions[i] for i in _order(best)]

@@ -10,7 +10,7 @@ are added.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from bttlab.compiler.instruction import (
     ENGINE_1,
     VECTOR,
     At,
+    Bound,
     Level,
     TokenOffset,
     bound_of_part,
@@ -94,10 +95,10 @@ class TTMTable(Embedding):
         super().allocate(context)
         self.a_vectors, self.b_vectors = vectors_for(self.a), vectors_for(self.b)
         self.row_vectors = self.n2 * self.n3 // LANES  # of a token's row, for each of n1
-        # Backward, a vector has n3 elements for each of `per` values of n2.
+        # A vector has n3 elements for each of `per` values of n2.
         self.per = max(n for n in range(1, LANES // min(self.n3, LANES) + 1) if not self.n2 % n)
-        self.width = self.n2 // self.per  # vectors of a token's row, for each of n1, or of d_V, for each of a
-        too_long = max(self.n1, min(self.a, ROWS)) * self.n2 > M.SHUFFLE_VECTORS
+        self.width = self.n2 // self.per  # vectors of a token's row, for each of n1, or of V, for each of a
+        too_long = self.n1 * self.width > M.SHUFFLE_VECTORS
         if (
             max(self.n1, self.n3) > ROWS
             or self.n2 * self.n3 % LANES
@@ -113,17 +114,26 @@ class TTMTable(Embedding):
         self.slice_1 = max(self.a, self.n1 * self.a_vectors)
         axes = (1, 0, 3, 2)
         self.f1 = layout.place(f"{name}.cores.0", axes, rows=self.a, group_rows=self.slice_1, added=True)
-        self.f2 = layout.place(f"{name}.cores.1", (1, 0, 2, 3), rows=self.a * self.n2, added=True)
+        # Each engine computes V for a part of the first rank, from its own part of F2.
+        self.a_part = -(-self.a // self.a_vectors)
+        part = self.a_part * self.n2
+        of_f2 = {"axes": (1, 0, 2, 3), "rows": self.a * self.n2, "group_rows": part, "added": True}
+        self.f2 = [
+            layout.place(f"{name}.cores.1", part=(n * part, (n + 1) * part), **of_f2) for n in range(self.a_vectors)
+        ]
         self.f3 = layout.place(f"{name}.cores.2", (1, 3, 2, 0), rows=self.n3, added=True)
-        self.slice_2, self.slice_3 = self.a * self.n2 * self.b_vectors, self.n3 * self.b_vectors
+        self.slice_2, self.slice_3 = part * self.b_vectors, self.n3 * self.b_vectors
         buffered = self.per * self.b_vectors
         fields = {"vectors": buffered * rows_3, "is_persistent": True}
-        self.buffer_f3 = [builder.allocate("F3", home=f"buffer {e}", **fields) for e in (ENGINE_0, ENGINE_1)]
+        homes = [f"buffer {engine}" for engine in (ENGINE_0, ENGINE_1)]
+        self.buffer_by_b = [builder.allocate("F3", home=home, **fields) for home in homes[: self.a_vectors]]
+        self.buffer_by_n3 = builder.allocate("F3", home=homes[ENGINE_1], **fields)
         # In use only before the first and after the last linear layer: they share vectors with the linear layers.
-        buffer_vectors = GROUP * self.n2  # two buffers: one group of tokens is computed while the other is read
+        # V of several groups of tokens: one is computed while others are read.
+        buffer_vectors = GROUP * self.width
         self.buffer_v = [
-            [builder.allocate("V", buffer_vectors, home=f"buffer {ENGINE_1}") for _ in range(self.a_vectors)]
-            for _ in range(2)
+            [builder.allocate("V", buffer_vectors, home=homes[ENGINE_1]) for _ in range(self.a_vectors)]
+            for _ in range(2 * self.per)
         ]
         # For d_V, and for d_F1: engine 1 has less to do where gradients of cores do not follow from each sample.
         engines = (ENGINE_0, ENGINE_1) if context.sums else (ENGINE_0,)
@@ -132,44 +142,33 @@ class TTMTable(Embedding):
         reached = set(M.reach(VECTOR, 3, True).banks) & set(M.reach(ENGINE_1, 2, False).banks)
         space = max(M.banks[bank].depth for bank in reached) // (self.a * self.width)
         self.copied_tokens = self.most if self.most <= space else space // GROUP * GROUP
-        self.v = builder.allocate("V", self.most * self.a * self.width)
+        self.v = [builder.allocate("V", self.most * count * self.width) for *_, count in self._a_parts()]
         self.slice_vectors = (self.slice_1, self.slice_2, self.slice_3, buffered)
 
-    def _packing(self, rows: int, lanes: int = LANES) -> np.ndarray:
-        """Return the permutation from rows of n2 vectors of n3 elements to rows of vectors of `lanes` elements."""
-        vector, lane = divmod(np.arange(rows * self.n2 * self.n3), self.n3)
-        return _in_lanes(vector * LANES + lane, lanes)
-
-    def _a_blocks(self):
-        """Yield (number, first, rows) of the blocks of ROWS into which the first rank, a, is divided."""
-        for block in range(self.a_vectors):
-            yield block, block * ROWS, min(ROWS, self.a - block * ROWS)
+    def _a_parts(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (number, first, count) of the parts into which the first rank, a, is divided."""
+        for n in range(self.a_vectors):
+            yield n, n * self.a_part, min(self.a_part, self.a - n * self.a_part)
 
     def forward(self, context: Context) -> None:
-        b, an = context.builder, self.a * self.n2
+        b, rows = context.builder, context.output(self.output)
         self._prepare_cores(b)
-        rows = context.output(self.output)
-        # Unpacked: n3 elements in a vector of LANES, as the engines leave them; the shuffle unit packs them.
-        unpacked = b.allocate("V, unpacked", self.most * an)
-        of_rows = [b.allocate("rows, unpacked", self.most * self.n1 * self.n2) for _ in range(2)]
+        in_parts = [b.allocate("V, in parts", self.most * self.a_part * self.width) for _ in self.v]
+        of_rows = [b.allocate("rows, in parts", self.most * self.n1 * self.width) for _ in range(2)]
         for group in range(-(-self.most // GROUP)):
-            self._group_forward(b, group, unpacked, of_rows, rows)
-        for _, first, count in self._a_blocks():  # for the backward pass
-            b.shuffle(
-                "pack V",
-                self.tokens,
-                self._packing(count, self.per * self.n3),
-                unpacked.part(first * self.n2, block=an, x=self.n2, y=1),
-                self.v.part(first * self.width, block=self.a * self.width, x=self.width, y=1),
-                out=(count, self.width),
-            )
+            self._group_forward(b, group, in_parts, of_rows, rows)
 
     def _prepare_cores(self, b: Builder) -> None:
-        """Emit F1 permuted to [i1][n1][a], and load F3: rows of b into buffer 0 (forward), of n3 into 1 (backward)."""
+        """Emit F1 permuted to [i1][n1][a], and load F3: rows of b into buffer 0 (forward), of n3 into 1 (backward).
+
+        In the vectors that V and d_V share, each place has a copy of F3; the other elements of it are 0.
+        """
         rows_1, _, rows_3 = self.digits
         self.f1_rows = b.allocate("F1 by rows", rows_1 * self.slice_1)
         permuted = np.full((self.n1, self.a_vectors * LANES), -1)
-        permuted[:, : self.a] = np.arange(self.a)[None, :] * LANES + np.arange(self.n1)[:, None]
+        for n, first, count in self._a_parts():
+            rows = np.arange(first, first + count)
+            permuted[:, n * LANES : n * LANES + count] = rows[None, :] * LANES + np.arange(self.n1)[:, None]
         b.shuffle(
             "F1 by rows",
             rows_1,
@@ -177,20 +176,22 @@ class TTMTable(Embedding):
             self.f1.where().part(block=self.slice_1, y=1),
             self.f1_rows.part(block=self.slice_1, y=1),
         )
-        by_b = np.full((self.b_vectors, ROWS, LANES), -1)
-        for row in range(self.b):
-            by_b[row // ROWS, row % ROWS, : self.n3] = np.arange(self.n3) * self.b_vectors * LANES + row
         source = self.f3.where().part(block=self.slice_3, y=1)
-        b.shuffle(
-            "F3 by b",
-            rows_3,
-            by_b.reshape(-1, LANES),
-            _whole(source, self.slice_3, self.b_vectors),
-            buffered_result=self.buffer_f3[ENGINE_0].part(block=self.slice_vectors[F3_BUFFERED], x=1),
-            row=("y", 0),
-            out=(self.b_vectors, ROWS),
-        )
-        for place in range(self.per):  # in a vector of d_V; the rows of other places are 0
+        for place in range(self.per):
+            by_b = np.full((self.b_vectors, ROWS, LANES), -1)
+            lanes = slice(place * self.n3, (place + 1) * self.n3)
+            for row in range(self.b):
+                by_b[row // ROWS, row % ROWS, lanes] = np.arange(self.n3) * self.b_vectors * LANES + row
+            for buffer in self.buffer_by_b:
+                b.shuffle(
+                    "F3 by b",
+                    rows_3,
+                    by_b.reshape(-1, LANES),
+                    _whole(source, self.slice_3, self.b_vectors),
+                    buffered_result=buffer.part(place * self.b_vectors, block=self.slice_vectors[F3_BUFFERED], x=1),
+                    row=("y", 0),
+                    out=(self.b_vectors, ROWS),
+                )
             by_n3 = np.full((self.per, self.n3, self.b_vectors * LANES), -1)
             by_n3[place] = identity(self.slice_3).reshape(self.n3, -1)
             b.shuffle(
@@ -198,59 +199,61 @@ class TTMTable(Embedding):
                 rows_3,
                 by_n3.reshape(-1, LANES),
                 _whole(source, self.slice_3, self.per * self.n3),
-                buffered_result=self.buffer_f3[ENGINE_1].part(
+                buffered_result=self.buffer_by_n3.part(
                     place * self.b_vectors, block=self.slice_vectors[F3_BUFFERED], y=1
                 ),
                 row=("x", 0),
                 out=(self.per * self.n3, self.b_vectors),
             )
 
-    def _group_forward(self, b: Builder, group: int, unpacked: At, of_rows: Sequence[At], result: At) -> None:
+    def _group_forward(self, b: Builder, group: int, in_parts: Sequence[At], of_rows: Sequence[At], result: At) -> None:
         """Emit the rows of a group of tokens."""
-        tokens, an, n = bound_of_part(self.tokens, GROUP * group, GROUP), self.a * self.n2, self.n1 * self.n2
-        buffer = self.buffer_v[group % 2]
-        for block, first, count in self._a_blocks():
-            v = unpacked.part(GROUP * group * an + first * self.n2, t=an, a=self.n2, n=1)
-            for vector in range(self.b_vectors):
-                last = vector == self.b_vectors - 1
+        tokens, first_token = bound_of_part(self.tokens, GROUP * group, GROUP), GROUP * group
+        n, buffer, row = self.n1 * self.width, self.buffer_v[group % len(self.buffer_v)], self.per * self.b_vectors
+        for engine, _, count in self._a_parts():
+            an = count * self.width
+            parts, v = (
+                place.part(first_token * an, t=an, a=self.width, w=1) for place in (in_parts[engine], self.v[engine])
+            )
+            for part in range(row):
+                last, vector = part == row - 1, part % self.b_vectors
+                token_offset = TokenOffset(F2, "t", group)
                 b.expand(
-                    ENGINE_0,
+                    engine,
                     "V = F2 F3",
-                    [Level("t", tokens), Level("a", count), Level("n", self.n2)],
-                    self.buffer_f3[ENGINE_0].part(vector, token_offset=TokenOffset(F3_BUFFERED, "t", group)),
-                    self.f2.where().part(
-                        first * self.n2 * self.b_vectors + vector,
-                        token_offset=TokenOffset(F2, "t", group),
-                        a=self.n2 * self.b_vectors,
-                        n=self.b_vectors,
-                    ),
-                    v,
-                    buffered_result=buffer[block].part(t=self.n2, n=1) if last else None,
+                    [Level("t", tokens), Level("a", count), Level("w", self.width)],
+                    self.buffer_by_b[engine].part(part, token_offset=TokenOffset(F3_BUFFERED, "t", group)),
+                    self.f2[engine].where().part(part, token_offset, a=self.n2 * self.b_vectors, w=row),
+                    v if last else parts,
+                    buffered_result=buffer[engine].part(t=self.width, w=1) if last else None,
                     row=("a", 0) if last else None,
-                    addend=v if vector else None,
+                    addend=parts if part else None,
                     count=min(ROWS, self.b - ROWS * vector),
                 )
-        first_part, whole = (x.part(GROUP * group * n, t=n, m=self.n2, n=1) for x in of_rows)
-        for block, _, count in self._a_blocks():
+        width, is_packed = self.n1 * self.row_vectors, self.per * self.n3 == LANES
+        whole = result if is_packed else of_rows[1]
+        rows = [place.part(first_token * n, t=n, m=self.width, w=1) for place in (of_rows[0], whole)]
+        for n_part, _, count in self._a_parts():
             b.expand(
                 ENGINE_1,
                 "row = F1 V",
-                [Level("t", tokens), Level("m", self.n1), Level("n", self.n2)],
-                buffer[block].part(t=self.n2, n=1),
-                self.f1_rows.part(block, token_offset=TokenOffset(F1, "t", group), m=self.a_vectors),
-                whole if block == self.a_vectors - 1 else first_part,
-                addend=first_part if block else None,
+                [Level("t", tokens), Level("m", self.n1), Level("w", self.width)],
+                buffer[n_part].part(t=self.width, w=1),
+                self.f1_rows.part(n_part, token_offset=TokenOffset(F1, "t", group), m=self.a_vectors),
+                rows[n_part == self.a_vectors - 1],
+                addend=rows[0] if n_part else None,
                 count=count,
             )
-        width = self.n1 * self.row_vectors
-        b.shuffle(
-            "pack the rows",
-            tokens,
-            self._packing(self.n1),
-            of_rows[1].part(GROUP * group * n, block=n, y=1),
-            result.part(GROUP * group * width, block=width, y=1),
-            gate=tokens.clipped(0, 1) if group else None,
-        )
+        if not is_packed:
+            vector, lane = divmod(np.arange(self.n1 * self.n2 * self.n3), self.per * self.n3)
+            b.shuffle(
+                "pack the rows",
+                tokens,
+                _in_lanes(vector * LANES + lane, LANES),
+                of_rows[1].part(first_token * n, block=n, y=1),
+                result.part(first_token * width, block=width, y=1),
+                gate=tokens.clipped(0, 1) if group else None,
+            )
 
     def backward(self, context: Context, d: At) -> None:
         b, width, an = context.builder, self.width, self.a * self.width
@@ -276,19 +279,21 @@ class TTMTable(Embedding):
         steps = -(-M.LATENCY // row)  # enough that the next token reads the sums that this one has written
         for first in range(0, self.most, self.copied_tokens):
             tokens, group = bound_of_part(self.tokens, first, self.copied_tokens), first // GROUP
-            where = self.f2.gradient().part(token_offset=TokenOffset(F2, "t", group), aw=row, b=1)
             b.vector(M.COPY, "d_V", [Level("t", tokens), *loops[1:]], places[0].at_step("t", first), r0=places[1])
-            b.expand(
-                ENGINE_1,
-                "d_F2 = d_V F3^T",
-                [Level("t", tokens), Level("aw", max(an, steps), an), Level("b", row)],
-                self.buffer_f3[ENGINE_1].part(token_offset=TokenOffset(F3_BUFFERED, "t", group), b=1),
-                copied.part(t=an, aw=1),
-                where,
-                addend=where,
-                count=self.per * self.n3,
-                flags=M.CHECK,
-            )
+            for n, first_row, count in self._a_parts():
+                where = self.f2[n].gradient().part(token_offset=TokenOffset(F2, "t", group), aw=row, b=1)
+                aw = count * width
+                b.expand(
+                    ENGINE_1,
+                    "d_F2 = d_V F3^T",
+                    [Level("t", tokens), Level("aw", max(aw, steps), aw), Level("b", row)],
+                    self.buffer_by_n3.part(token_offset=TokenOffset(F3_BUFFERED, "t", group), b=1),
+                    copied.part(first_row * width, t=an, aw=1),
+                    where,
+                    addend=where,
+                    count=self.per * self.n3,
+                    flags=M.CHECK,
+                )
         self._backward_far(b, d_v)
         self._backward_near(b, d_row_of_last)
 
@@ -299,63 +304,67 @@ class TTMTable(Embedding):
         if is_direct:
             d_f1 = self.f1.gradient().part(token_offset=TokenOffset(F1, "t"), a=1)
         least = -(-M.LATENCY // (width + 1)) if is_direct else 0  # a token's sums are written before the next one's
-        b.reduce(
-            d_row.number,
-            "d_F1 = V d_row^T",
-            [Level("t", self.tokens), Level("w", width + 1), Level("a", max(self.a, M.SUM_DISTANCE, least), self.a)],
-            "w",
-            d_row,
-            self.v.part(t=self.a * width, a=width, w=1),
-            d_f1,
-            addend=d_f1 if is_direct else None,
-            count=self.n1,
-            flags=M.CHECK if is_direct else 0,
-        )
+        for n, first, count in self._a_parts():
+            result = d_f1.offset_by(first)
+            b.reduce(
+                d_row.number,
+                "d_F1 = V d_row^T",
+                [Level("t", self.tokens), Level("w", width + 1), Level("a", max(count, M.SUM_DISTANCE, least), count)],
+                "w",
+                d_row,
+                self.v[n].part(t=count * width, a=width, w=1),
+                result,
+                addend=result if is_direct else None,
+                count=self.n1,
+                flags=M.CHECK if is_direct else 0,
+            )
         if not is_direct:
             self.add_slices(b, "d_F1", F1, d_f1, self.a, self.f1)
 
+    def _groups(self, most: int) -> Iterator[tuple[int, Bound]]:
+        """Yield the first token of each group of at most so many, and the number of its tokens."""
+        size = max(most // GROUP, 1) * GROUP
+        for first in range(0, self.most, size):
+            yield first, bound_of_part(self.tokens, first, size)
+
     def _backward_far(self, b: Builder, d_v: At) -> None:
         """Emit d_F3 = F2^T d_V: partial sums by group of tokens, then their sum for each token, added to its slice."""
-        an = self.a * self.width
-        pieces = max(GROUP // self.b_vectors // self.per, 1)  # partial sums for each place in a vector of d_V
-        while an % pieces:
+        an, part = self.a * self.width, self.a_part * self.width
+        # Partial sums for each place in a vector of d_V, of each part of the first rank.
+        pieces = max(GROUP // self.b_vectors // self.per // self.a_vectors, 1)
+        while any(count * self.width % pieces for *_, count in self._a_parts()):
             pieces -= 1
-        sums = padded("w", self.b_vectors, self.n3)
-        most = min(M.ACCUMULATORS // pieces, M.ROW_ACCUMULATORS // (self.n3 * max_of(sums.bound)))
-        size = max(most // GROUP, 1) * GROUP  # tokens of a group
-        each = pieces * self.per * self.b_vectors
+        each = self.per * self.b_vectors
+        places = pieces * self.a_vectors
         parts, d_f3 = (
-            b.allocate("d_F3, in parts", self.most * self.n3 * each),
+            b.allocate("d_F3, in parts", self.most * self.n3 * places * each),
             b.allocate("d_F3 of tokens", self.most * self.slice_3),
         )
-        for first in range(0, max_of(self.tokens), size):
-            tokens = bound_of_part(self.tokens, first, size)
-            gate = Level("gate", tokens.clipped(0, 1) if first else 1)
-            for place, vector in itertools.product(range(self.per), range(self.b_vectors)):
+        parts = parts.part(t=self.n3 * places * each, n=places * each, w=each)
+        for first, tokens in self._groups(M.ACCUMULATORS // pieces):
+            gate, in_group = Level("gate", tokens.clipped(0, 1) if first else 1), parts.at_step("t", first)
+            for (n, _, count), place, vector in itertools.product(
+                self._a_parts(), range(self.per), range(self.b_vectors)
+            ):
                 offset = place * self.b_vectors + vector
                 b.accumulate(
                     ENGINE_0,
                     "d_F3 = F2^T d_V, in parts",
-                    [gate, Level("q", an // pieces), padded("t", tokens, pieces), Level("p", pieces)],
+                    [gate, Level("q", count * self.width // pieces), padded("t", tokens, pieces), Level("p", pieces)],
                     ("q",),
-                    d_v.part(first * an, t=an, q=pieces, p=1),
-                    self.f2.where().part(
-                        offset, TokenOffset(F2, "t", first // GROUP), q=each, p=self.per * self.b_vectors
-                    ),
+                    d_v.part(first * an + n * part, t=an, q=pieces, p=1),
+                    self.f2[n].where().part(offset, TokenOffset(F2, "t", first // GROUP), q=pieces * each, p=each),
                     Level("n", self.n3),
-                    parts.part(first * self.n3 * each + offset, t=self.n3 * each, n=each, w=self.per * self.b_vectors),
+                    in_group.offset_by(n * pieces * each + offset),
                     count=(place + 1) * self.n3,
                     first_row=place * self.n3,
                 )
+        sums = padded("w", self.b_vectors, self.n3)
+        for first, tokens in self._groups(M.ROW_ACCUMULATORS // (self.n3 * max_of(sums.bound))):
             b.columns(
                 "d_F3 of tokens",
-                [
-                    Level("p", pieces * self.per),
-                    Level("t", tokens),
-                    Level("n", self.n3),
-                    sums,
-                ],
-                parts.part(first * self.n3 * each, p=self.b_vectors, t=self.n3 * each, n=each, w=1),
+                [Level("p", places * self.per), Level("t", tokens), Level("n", self.n3), sums],
+                parts.at_step("t", first).part(p=self.b_vectors, t=self.n3 * places * each, n=places * each, w=1),
                 r1=d_f3.part(first * self.slice_3, t=self.slice_3, n=self.b_vectors, w=1),
             )
         self.add_slices(b, "d_F3", F3, d_f3, self.slice_3, self.f3)
