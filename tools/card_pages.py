@@ -281,7 +281,7 @@ def _quality(alike: Samples) -> tuple[str, str]:
     )
     alone = [joules[f"{GPU}, {mode}: dense, batch 1"][1] for mode in ("graphs", "eager")]
     gpu = GPU.replace("-", " ")
-    batches = f"1/{card / dense[0]:.0f} to 1/{card / dense[1]:.0f} of the U50's energy"
+    batches = f"{100 * dense[0] / card:.0f} % to {100 * dense[1] / card:.0f} % of the U50's energy"
     ratios = (
         f"Median against median, the same tensor training costs the {gpu} {tensor[0] / card:.0f} times (CUDA graphs) "
         f"to {tensor[1] / card:.0f} times (eager) the U50's energy. Dense training at batch size 1 costs the GPU "
