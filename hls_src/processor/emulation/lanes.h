@@ -93,31 +93,22 @@ static inline float scalar_of(const Vector *vector, int l) {
     return reinterpret_cast<const Element *>(vector)[l];
 }
 
+alignas(REGISTER_BYTES) static const int LANE_NUMBERS[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 // A mask of the first `count` lanes, for &.
 static inline Lanes first_lanes(int count) {
-    static const int edge[2 * LANES] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
-    typedef int Unaligned __attribute__((vector_size(REGISTER_BYTES), may_alias, aligned(4)));
-    count = count < 0 ? 0 : count > LANES ? LANES : count;
-    Lanes result;
+    Lanes mask;
     UNROLL
-    for (int i = 0; i < PARTS; i++) {
-        result.part[i] = (Part) * reinterpret_cast<const Unaligned *>(edge + LANES - count + i * REGISTER_BYTES / 4);
-    }
-    return result;
+    for (int i = 0; i < PARTS; i++) mask.part[i] = (Part)(reinterpret_cast<const IntPart *>(LANE_NUMBERS)[i] < count);
+    return mask;
 }
 
 // A mask of one lane; empty if the lane number is out of range.
 static inline Lanes one_lane(int lane) {
-    static const int edge[4 * LANES] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                                        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1};
-    typedef int Unaligned __attribute__((vector_size(REGISTER_BYTES), may_alias, aligned(4)));
-    const int place = lane < 0 || lane >= LANES ? 0 : 2 * LANES - lane;
-    Lanes result;
+    Lanes mask;
     UNROLL
-    for (int i = 0; i < PARTS; i++) {
-        result.part[i] = (Part) * reinterpret_cast<const Unaligned *>(edge + place + i * REGISTER_BYTES / 4);
-    }
-    return result;
+    for (int i = 0; i < PARTS; i++) mask.part[i] = (Part)(reinterpret_cast<const IntPart *>(LANE_NUMBERS)[i] == lane);
+    return mask;
 }
 
 // Packs a mask into one bit per lane.

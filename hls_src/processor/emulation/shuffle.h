@@ -24,7 +24,7 @@ struct ShuffleMap {
     bool is_made;
     int key[4 * LEVELS];  // the cache key, apart from the tables
     const Place (*place)[LANES];
-    int run;  // elements that stay contiguous: 16, 4 or 1
+    bool moves_vectors;  // each vector out is a vector in, or zero
 };
 constexpr int MAPS = 256, MAPS_LOOKED_AT = 8;
 static ShuffleMap maps[MAPS];
@@ -55,21 +55,15 @@ static ShuffleMap *kept_map(const Nest &nest) {
     return map;
 }
 
-// The longest run of contiguous elements that every vector out consists of; one of a whole vector is aligned.
-static int longest_run(const Place (*place)[LANES], int vectors) {
-    for (int run = LANES; run > 1; run /= 4) {
-        bool stays = true;
-        for (int w = 0; stays && w < vectors; w++) {
-            for (int l = 0; l < LANES; l++) {
-                const Place first = place[w][l - l % run];
-                const bool zero = first == ZERO_PLACE;
-                stays &= place[w][l] == (zero ? ZERO_PLACE : first + l % run);
-                stays &= run < LANES || zero || first % LANES == 0;  // `gather` loads a whole vector
-            }
-        }
-        if (stays) return run;
+// Whether every vector out is a vector in, or zero.
+static bool are_vectors(const Place (*place)[LANES], int vectors) {
+    bool are_whole = true;
+    for (int w = 0; w < vectors; w++) {
+        const Place first = place[w][0];
+        are_whole &= first % LANES == 0;
+        for (int l = 1; l < LANES; l++) are_whole &= place[w][l] == (first == ZERO_PLACE ? first : first + l);
     }
-    return 1;
+    return are_whole;
 }
 
 // Builds the map of a block whose steps read and write in these boxes. Elements that no vector of the block wrote are zero.
@@ -104,39 +98,30 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
     map_vectors += steps;
     map.is_made = true;
     map.place = place;
-    map.run = longest_run(place, made);
+    map.moves_vectors = are_vectors(place, made);
 }
 static_assert((SHUFFLE_VECTORS & (SHUFFLE_VECTORS - 1)) == 0, "places are taken modulo their number");
 
 // Gathers a vector out from the elements of a block.
-template <int RUN>
+template <bool WHOLE>
 static inline Lanes gather(const Vector *block, const Place *place) {
-    alignas(16) static const float zeros[4] = {};
-    const float *from = reinterpret_cast<const float *>(block);
-    const auto at = [&](Place p) { return p == ZERO_PLACE ? zeros : from + p; };
+    static const float zero = 0.0f;
+    if (WHOLE) return *place == ZERO_PLACE ? all(0.0f) : load(block + *place / LANES);
+    const auto at = [&](Place p) { return p == ZERO_PLACE ? &zero : reinterpret_cast<const float *>(block) + p; };
     __m128 four[4];
     UNROLL
     for (int i = 0; i < 4; i++) {
         const Place *p = place + 4 * i;
-        if (RUN > 1) {
-            four[i] = _mm_loadu_ps(at(p[0]));
-        } else {
-            four[i] = _mm_insert_ps(_mm_load_ss(at(p[0])), _mm_load_ss(at(p[1])), 0x10);
-            four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[2])), 0x20);
-            four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[3])), 0x30);
-        }
+        four[i] = _mm_insert_ps(_mm_load_ss(at(p[0])), _mm_load_ss(at(p[1])), 0x10);
+        four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[2])), 0x20);
+        four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[3])), 0x30);
     }
     return join(_mm256_insertf128_ps(_mm256_castps128_ps256(four[0]), four[1], 1),
                 _mm256_insertf128_ps(_mm256_castps128_ps256(four[2]), four[3], 1));
 }
 
-template <>
-inline Lanes gather<LANES>(const Vector *block, const Place *place) {
-    return *place == ZERO_PLACE ? all(0.0f) : load(block + *place / LANES);
-}
-
 // Writes the vectors out of a block.
-template <int RUN>
+template <bool WHOLE>
 static void give_vectors(const Nest &nest, const Box &writes, const Vector *block, const Place (*place)[LANES],
                        Marks &marks) {
     const int row_level = nest.code->row_level, inner = innermost(writes);
@@ -148,7 +133,7 @@ static void give_vectors(const Nest &nest, const Box &writes, const Vector *bloc
         const int row = row_of(nest, step), rows = row_level == inner;
         const long bank_stride = stride[SHUFFLED_OUT], buffer_stride = stride[SHUFFLED_BUFFER];
         for (int n = 0; n < count; n++, place++) {
-            const Lanes vector = gather<RUN>(block, *place);
+            const Lanes vector = gather<WHOLE>(block, *place);
             if (to_bank) store(bank + n * bank_stride, vector);
             if (to_buffer) store(buffer + ((row + n * rows) & (ROWS - 1)) * BUFFER_PITCH + n * buffer_stride, vector);
             if (check) mark_overflow(marks, vector, STATE_LIMIT);
@@ -229,7 +214,7 @@ static void run_shuffle(const Nest &nest, Run &run) {
         out.from[0] = out.to[0] = block;
         const bool takes = block + 1 < nest.n[0], gives = block > 0;
         if (gives && !(same_entries && map->is_made)) make_map(*map, nest, in, out);
-        const auto give = map->run == 16 ? give_vectors<16> : map->run == 4 ? give_vectors<4> : give_vectors<1>;
+        const auto give = map->moves_vectors ? give_vectors<true> : give_vectors<false>;
         in.from[0] = in.to[0] = block;
         const int first[LEVELS] = {block};
         Vector *vectors = stays ? from.memory + from.offset(first, code.offset_level) : block_vectors[block % 2];

@@ -28,29 +28,9 @@ struct Coefficients {
     Lanes c[3];
 };
 
-// Group FOUR of a vector's integers, four at a time.
-template <int FOUR>
-static inline __m128i four_of(const IntPart *part) {
-#if defined(__AVX512F__)
-    return _mm512_maskz_extracti32x4_epi32(15, (__m512i)part[0], FOUR);
-#else
-    return _mm256_extracti128_si256((__m256i)part[FOUR / 2], FOUR % 2);
-#endif
-}
-
-// Gathers the coefficients of LANES entries and transposes them, eight lanes at a time. The entry numbers are extracted from
-// registers, since loads from memory would wait for the store.
+// Gathers the coefficients of LANES entries and transposes them, eight lanes at a time.
 static inline Coefficients coefficients_of(const IntPart *entries) {
-    unsigned entry[LANES];
-    const __m128i fours[] = {four_of<0>(entries), four_of<1>(entries), four_of<2>(entries), four_of<3>(entries)};
-    UNROLL
-    for (int i = 0; i < 4; i++) {
-        const unsigned long low = _mm_cvtsi128_si64(fours[i]), high = _mm_extract_epi64(fours[i], 1);
-        entry[4 * i] = low;
-        entry[4 * i + 1] = low >> 32;
-        entry[4 * i + 2] = high;
-        entry[4 * i + 3] = high >> 32;
-    }
+    const int *entry = reinterpret_cast<const int *>(entries);
     __m256 column[LANES / 8][4];
     UNROLL
     for (int half = 0; half < LANES / 8; half++) {
