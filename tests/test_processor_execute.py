@@ -1,4 +1,4 @@
-"""The training processor's loop against the functional model, which shares none of its units: equal bits.
+"""The training processor's loop against the functional model, which shares the arithmetic of two units: equal bits.
 
 The cycles of the loop are those of the rule in docs/processor.md.
 """

@@ -45,7 +45,7 @@ static_assert(OFFSET_TABLES * SEQUENCE >= CONSTANTS + SCALARS && OFFSET_TABLES *
 
 // Runs instructions [run.first, run.first + run.count) to completion; returns the number of cycles.
 static int run(Run &section, const Sample &sample) {
-    const RunSettings settings = {factors_of(section), section.pending != NOTHING, section.pending == APPLY,
+    const RunSettings settings = {factors_of<Vector>(section), section.pending != NOTHING, section.pending == APPLY,
                                   section.optimizer != SGD, section.optimizer == ADAMW, sample.intent};
     BIND_MEMORIES
     Nest nest[UNITS] = {};

@@ -24,10 +24,6 @@ struct Operand {
     Address at[LEVELS], stride[LEVELS];
 };
 
-// Levels of the adder tree over a vector's lanes.
-constexpr int TREE_LEVELS = 4;
-static_assert(1 << TREE_LEVELS == LANES, "a level for each halving");
-
 struct Nest {
     bool busy;   // a step is done in this cycle
     bool empty;  // of an instruction without steps

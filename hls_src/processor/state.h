@@ -6,21 +6,16 @@
 #include "isa.h"
 #include "vector.h"
 
-// On a host, banks are spaced by slightly more than a power of two, like the rows of the operand buffers below.
+// On a host, banks, and the rows of operand buffers, which are separate memories, are spaced by slightly more than a power of
+// two; otherwise the vectors of a step would map to one set of its cache.
 #if defined(BTTLAB_FAST)
-#define DECLARE_BANK(number, depth, block) static Vector bank_##number[depth + 21];
+constexpr int BANK_GAP = 21, ROW_GAP = 52;
 #else
-#define DECLARE_BANK(number, depth, block) static Vector bank_##number[depth];
+constexpr int BANK_GAP = 0, ROW_GAP = 0;
 #endif
+#define DECLARE_BANK(number, depth, block) static Vector bank_##number[depth + BANK_GAP];
 BTTLAB_BANKS(DECLARE_BANK)
-
-// Operand buffers: each row is a separate memory. On a host, rows are spaced by slightly more than a power of two;
-// otherwise the vectors of a step would map to one set of its cache.
-#if defined(BTTLAB_FAST)
-static Vector operand_buffer[ENGINES][ROWS][OPERAND_BUFFER_DEPTH + 52];
-#else
-static Vector operand_buffer[ENGINES][ROWS][OPERAND_BUFFER_DEPTH];
-#endif
+static Vector operand_buffer[ENGINES][ROWS][OPERAND_BUFFER_DEPTH + ROW_GAP];
 // Sums of an engine's rows, in two ping-pong buffers: the engine adds to one, the drain reads the other.
 static Vector sums[ENGINES][2][ROWS][ACCUMULATORS];
 // Statistics of the vector unit's rows: m, i, p, q.

@@ -10,7 +10,7 @@
 
 // The parts of the update and the sample that a run needs.
 struct RunSettings {
-    Factors factors;
+    Factors<Vector> factors;
     bool pending, applying, has_m, has_v;
     int intent;
 };
@@ -40,7 +40,7 @@ struct Results {
     EngineStep engine_0, engine_1;
     VectorStep row;
     Vector shuffled;
-    Updated updated;
+    Updated<Vector> updated;
 };
 
 ALWAYS_INLINE void cross_slr(Request &request) {

@@ -5,32 +5,35 @@
 
 #include <cmath>
 
-#include "nest.h"
+#include "state.h"
 
 enum UpdateOperand { PARAMETER, GRADIENT, FIRST_MOMENT, SECOND_MOMENT };
 
-// Scalars of an update, constant during a run.
+// Scalars of an update in all lanes, constant during a run.
+template <class V>
 struct Factors {
     bool adamw, sgd;
-    Vector beta1, rest1, beta2, rest2, epsilon, step, root, keep;  // step: what the velocity is multiplied by
+    V beta1, rest1, beta2, rest2, epsilon, step, root, keep;  // step: what the velocity is multiplied by
 };
 
-ALWAYS_INLINE Factors factors_of(const Run &run) {
+template <class V>
+ALWAYS_INLINE Factors<V> factors_of(const Run &run) {
     const bool adamw = run.optimizer == ADAMW;
     return {adamw,
             run.optimizer == SGD,
-            splat(run.beta1),
-            splat(run.rest1),
-            splat(run.beta2),
-            splat(run.rest2),
-            splat(run.epsilon),
-            splat(adamw ? run.step : run.rate),
-            splat(run.root),
-            splat(run.keep)};
+            splat<V>(run.beta1),
+            splat<V>(run.rest1),
+            splat<V>(run.beta2),
+            splat<V>(run.rest2),
+            splat<V>(run.epsilon),
+            splat<V>(adamw ? run.step : run.rate),
+            splat<V>(run.root),
+            splat<V>(run.keep)};
 }
 
+template <class V>
 struct Updated {
-    Vector p, m, v;
+    V p, m, v;
 };
 
 ALWAYS_INLINE Vector square_root(const Vector &x) {
@@ -42,13 +45,14 @@ Lanes_Unroll:
     return root;
 }
 
-ALWAYS_INLINE Updated update_step(const Factors &by, const Vector &p, const Vector &g, const Vector &m, const Vector &v) {
+template <class V>
+ALWAYS_INLINE Updated<V> update_step(const Factors<V> &by, const V &p, const V &g, const V &m, const V &v) {
 #pragma HLS INLINE
-    const Vector decayed = by.beta1 * m, weighted = by.rest1 * g;
-    const Vector first = decayed + choose(by.adamw, weighted, g);
-    const Vector second = by.beta2 * v + (by.rest2 * g) * g;
-    const Vector step = by.step * choose(by.sgd, g, first);
-    const Vector change = choose(by.adamw, step / (square_root(second) * by.root + by.epsilon), step);
+    const V decayed = by.beta1 * m, weighted = by.rest1 * g;
+    const V first = decayed + choose(by.adamw, weighted, g);
+    const V second = by.beta2 * v + (by.rest2 * g) * g;
+    const V step = by.step * choose(by.sgd, g, first);
+    const V change = choose(by.adamw, step / (square_root(second) * by.root + by.epsilon), step);
     return {choose(by.adamw, p * by.keep, p) - change, first, second};
 }
 

@@ -24,11 +24,12 @@ typedef unsigned short FieldVector __attribute__((vector_size(2 * LANES)));
 // The whole machine becomes one loop.
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-static inline Vector splat(float value) {
+template <class V = Vector>
+static inline V splat(float value) {
 #if defined(__VITIS_HLS__)
-    return Vector(value);
+    return V(value);
 #else
-    return value - Vector{};  // x - 0 is x, and -0 too
+    return value - V{};  // x - 0 is x, and -0 too
 #endif
 }
 
@@ -75,6 +76,19 @@ ALWAYS_INLINE Vector choose(bool first, Vector one, Vector other) {
 #else
     return first ? one : other;
 #endif
+}
+
+// Levels of the adder tree over a vector's lanes.
+constexpr int TREE_LEVELS = 4;
+static_assert(1 << TREE_LEVELS == LANES, "a level for each halving");
+
+// The vector with zeros in all lanes but one.
+ALWAYS_INLINE Vector one_lane(const Vector &vector, int lane) {
+#pragma HLS INLINE
+    Vector kept;
+    UNROLL
+    for (int l = 0; l < LANES; l++) kept[l] = choose(l == lane, vector[l], 0.0f);
+    return kept;
 }
 
 constexpr int parts(int whole, int part) { return (whole + part - 1) / part; }

@@ -20,7 +20,7 @@ def unit_of(chain: tuple[Place, ...]) -> tuple[str, int]:
     """
     for outer, inner in pairwise(chain):
         if inner.function.split("<")[0].endswith("_step"):
-            return inner.function.removesuffix("_step"), outer.line
+            return inner.function.split("<")[0].removesuffix("_step"), outer.line
     return CONTROL, 0
 
 

@@ -215,7 +215,7 @@ static bool accumulate_tiled(const Nest &nest) {
                 for (int w = 0; k < ROWS && w < vectors; w++) {
                     // Rows without scalars sum to zero unless the stream is not finite; in that case row 0 is not finite either.
                     Vector *first = &sum[0][accumulator + w * tile.sum_x];
-                    Lanes zero = all(0.0f);
+                    Lanes zero = splat<Lanes>(0.0f);
                     if (!is_finite_vector(first)) {
                         AccumulateTile row = tile;
                         row.sum = first + k * ACCUMULATORS;
@@ -311,7 +311,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     tile.depth = nest.n[f] - 1;
     Vector sum[TILE_VECTORS][ROWS];
     for (int y = 0; y < TILE_VECTORS; y++) {
-        for (int r = k; r < ROWS; r++) store(&sum[y][r], all(0.0f));
+        for (int r = k; r < ROWS; r++) store(&sum[y][r], splat<Lanes>(0.0f));
     }
     ReducePoints *const *points_of = tile.depth * k <= POINT_VECTORS ? reduce_points_of(k, AllRows{}) : nullptr;
     const bool has_addend = code.operand[ADDEND].valid;
@@ -320,7 +320,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     fold.bank_y = stride_along(results.bank, tiled.y);
     fold.buffer_y = stride_along(results.buffer, tiled.y);
     fold.used = first_lanes(k);
-    fold.one = (code.flags & ONE) ? one_lane(k) & all(1.0f) : all(0.0f);
+    fold.one = one_lane(splat<Lanes>(1.0f), code.flags & ONE ? k : LANES);
     fold.marks = code.flags & CHECK ? &marks : nullptr;
     // After the instruction, accumulators hold the sums of the nest's last iteration: the last steps of a line.
     const int accumulators = tiled.y > f ? nest.end[tiled.y] : 1;

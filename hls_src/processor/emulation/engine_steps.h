@@ -57,7 +57,7 @@ static void expand_steps(const Nest &nest, Marks &marks) {
         const Vector *scalars = nest.operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
         Lanes sum = load(nest.operand[ADDEND].memory + step.offset[ADDEND]);
         for (int r = 0; r < k; r++) {
-            sum = sum + all(scalar_of(scalars, r)) * load(buffer_row(nest.operand[BUFFER_IN], r) + step.offset[BUFFER_IN]);
+            sum = sum + splat<Lanes>(scalar_of(scalars, r)) * load(buffer_row(nest.operand[BUFFER_IN], r) + step.offset[BUFFER_IN]);
         }
         write_result(nest, step, sum, marks);
     });
@@ -72,7 +72,7 @@ static void accumulate_steps(const Nest &nest) {
         const Vector *scalars = nest.operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
         for (int r = 0; r < ROWS; r++) {
             Vector *sum = &row[r][step.accumulator % ACCUMULATORS];
-            store(sum, (first ? all(0.0f) : load(sum)) + stream * all(r < k ? scalar_of(scalars, r) : 0.0f));
+            store(sum, (first ? splat<Lanes>(0.0f) : load(sum)) + stream * splat<Lanes>(r < k ? scalar_of(scalars, r) : 0.0f));
         }
     });
 }
@@ -87,12 +87,12 @@ static void reduce_steps(const Nest &nest, Marks &marks) {
             const Lanes stream = load(nest.operand[STREAM].memory + step.offset[STREAM]);
             for (int r = 0; r < ROWS; r++) {
                 const Lanes product = stream * load(buffer_row(nest.operand[BUFFER_IN], r) + step.offset[BUFFER_IN]);
-                store(&row[r][accumulator], (first ? all(0.0f) : load(&row[r][accumulator])) + product);
+                store(&row[r][accumulator], (first ? splat<Lanes>(0.0f) : load(&row[r][accumulator])) + product);
             }
             return;
         }
         Vector result = {};
-        for (int r = 0; r < k; r++) result[r] = tree(load(&row[r][accumulator]));
+        for (int r = 0; r < k; r++) result[r] = tree_of(load(&row[r][accumulator]));
         if (nest.code->operand[ADDEND].valid) {
             const Vector *addend = nest.operand[ADDEND].memory + step.offset[ADDEND];
             for (int r = 0; r < k; r++) result[r] += scalar_of(addend, r);

@@ -34,7 +34,6 @@ LANE_BY_LANE(operator+, a.part[i] + b.part[i])
 LANE_BY_LANE(operator-, a.part[i] - b.part[i])
 LANE_BY_LANE(operator*, a.part[i] * b.part[i])
 LANE_BY_LANE(operator/, a.part[i] / b.part[i])
-LANE_BY_LANE(operator==, (Part)(a.part[i] == b.part[i]))
 LANE_BY_LANE(operator&, (Part)((IntPart)a.part[i] & (IntPart)b.part[i]))
 LANE_BY_LANE(operator|, (Part)((IntPart)a.part[i] | (IntPart)b.part[i]))
 
@@ -59,11 +58,19 @@ static inline void store(Vector *vector, const Lanes &value) {
     for (int i = 0; i < PARTS; i++) reinterpret_cast<Part *>(vector)[i] = value.part[i];
 }
 
-static inline Lanes all(float value) {
+template <>
+inline Lanes splat<Lanes>(float value) {
     Lanes result;
     UNROLL
-    for (int i = 0; i < PARTS; i++) result.part[i] = value - Part{};  // a broadcast: x - 0 is x, and -0 too
+    for (int i = 0; i < PARTS; i++) result.part[i] = splat<Part>(value);
     return result;
+}
+
+ALWAYS_INLINE Lanes choose(bool first, const Lanes &one, const Lanes &other) {
+    Lanes chosen;
+    UNROLL
+    for (int i = 0; i < PARTS; i++) chosen.part[i] = first ? one.part[i] : other.part[i];
+    return chosen;
 }
 
 // Joins two halves of eight lanes.
@@ -103,21 +110,12 @@ static inline Lanes first_lanes(int count) {
     return mask;
 }
 
-// A mask of one lane; empty if the lane number is out of range.
-static inline Lanes one_lane(int lane) {
+// The vector with zeros in all lanes but one, which may be out of range.
+static inline Lanes one_lane(const Lanes &value, int lane) {
     Lanes mask;
     UNROLL
     for (int i = 0; i < PARTS; i++) mask.part[i] = (Part)(reinterpret_cast<const IntPart *>(LANE_NUMBERS)[i] == lane);
-    return mask;
-}
-
-// Packs a mask into one bit per lane.
-static inline unsigned bits_of_lanes(const Lanes &mask) {
-#if defined(__AVX512F__)
-    return _mm512_movepi32_mask((__m512i)mask.part[0]);
-#else
-    return _mm256_movemask_ps(mask.part[0]) | _mm256_movemask_ps(mask.part[1]) << 8;
-#endif
+    return value & mask;
 }
 
 // Overflow marks, accumulated over vectors: set in lanes whose magnitude reached that of `limit`'s bits, or that were NaN.
@@ -139,24 +137,14 @@ static inline bool any_mark(const Marks &marks) {
 }
 
 // Combines lane l with lane l + 8, then l + 4, l + 2, l + 1.
-template <typename Meet>
-static inline float met(const Lanes &value, Meet meet) {
-    typedef float Eight __attribute__((vector_size(32), may_alias));
-    typedef float Four __attribute__((vector_size(16), may_alias));
-    const Eight *half = reinterpret_cast<const Eight *>(&value);
-    const Eight eight = meet(half[0], half[1]);
-    const Four *quarter = reinterpret_cast<const Four *>(&eight);
-    const Four four = meet(quarter[0], quarter[1]);
-    return meet(meet(four[0], four[2]), meet(four[1], four[3]));
-}
-
-static inline float tree(const Lanes &value) {
-    return met(value, [](auto a, auto b) { return a + b; });
-}
-
-// The largest lane; no lane may be NaN.
-static inline float largest_of(const Lanes &value) {
-    return met(value, [](auto a, auto b) { return a > b ? a : b; });
+static inline float tree_of(const Lanes &value) {
+    typedef float Half __attribute__((vector_size(32), may_alias));
+    typedef float Quarter __attribute__((vector_size(16), may_alias));
+    const Half *half = reinterpret_cast<const Half *>(&value);
+    const Half eight = half[0] + half[1];
+    const Quarter *quarter = reinterpret_cast<const Quarter *>(&eight);
+    const Quarter four = quarter[0] + quarter[1];
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 // The adder trees of LANES vectors: as many as fit share a register, so that every addition uses all lanes.

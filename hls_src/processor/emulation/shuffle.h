@@ -106,7 +106,7 @@ static_assert((SHUFFLE_VECTORS & (SHUFFLE_VECTORS - 1)) == 0, "places are taken 
 template <bool WHOLE>
 static inline Lanes gather(const Vector *block, const Place *place) {
     static const float zero = 0.0f;
-    if (WHOLE) return *place == ZERO_PLACE ? all(0.0f) : load(block + *place / LANES);
+    if (WHOLE) return *place == ZERO_PLACE ? splat<Lanes>(0.0f) : load(block + *place / LANES);
     const auto at = [&](Place p) { return p == ZERO_PLACE ? &zero : reinterpret_cast<const float *>(block) + p; };
     __m128 four[4];
     UNROLL

@@ -43,7 +43,7 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
         UNROLL
         for (int y = 0; y < Y; y++) {
             UNROLL
-            for (int x = 0; x < X; x++) sum[y][x] = addend ? load(addend + y * tile.addend_y + x) : all(0.0f);
+            for (int x = 0; x < X; x++) sum[y][x] = addend ? load(addend + y * tile.addend_y + x) : splat<Lanes>(0.0f);
         }
         const Vector *row = buffer;
         for (int r = 0; r < rows; r++, row += BUFFER_PITCH) {
@@ -54,7 +54,7 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
             }
             UNROLL
             for (int y = 0; y < Y; y++) {
-                const Lanes scalar = all(scalar_of(scalars + y * tile.scalars_y, r));
+                const Lanes scalar = splat<Lanes>(scalar_of(scalars + y * tile.scalars_y, r));
                 UNROLL
                 for (int x = 0; x < X; x++) {
                     sum[y][x] = sum[y][x] + scalar * (SHARED ? vector[x] : load(row + y * tile.buffer_y));
@@ -108,7 +108,7 @@ static void accumulate_tile(const AccumulateTile &tile) {
     UNROLL
     for (int r = 0; r < R; r++) {
         UNROLL
-        for (int x = 0; x < X; x++) sum[r][x] = tile.goes_on ? load(tile.sum + r * ACCUMULATORS + x * tile.sum_x) : all(0.0f);
+        for (int x = 0; x < X; x++) sum[r][x] = tile.goes_on ? load(tile.sum + r * ACCUMULATORS + x * tile.sum_x) : splat<Lanes>(0.0f);
     }
     for (int d = 0; d < tile.depth; d++) {
         const Vector *stream = tile.stream[d] + tile.stream_start, *scalars = tile.scalars[d] + tile.scalars_start;
@@ -117,7 +117,7 @@ static void accumulate_tile(const AccumulateTile &tile) {
         for (int x = 0; x < X; x++) vector[x] = load_once(stream + x * tile.stream_x);
         UNROLL
         for (int r = 0; r < R; r++) {
-            const Lanes scalar = all(HAS_SCALARS ? scalar_of(scalars, tile.row + r) : 0.0f);
+            const Lanes scalar = splat<Lanes>(HAS_SCALARS ? scalar_of(scalars, tile.row + r) : 0.0f);
             UNROLL
             for (int x = 0; x < X; x++) sum[r][x] = sum[r][x] + vector[x] * scalar;
         }
@@ -168,7 +168,7 @@ ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Vector *stream, Lanes 
     UNROLL
     for (int y = 0; y < Y; y++) {
         UNROLL
-        for (int r = 0; r < ROOM; r++) sum[y][r] = all(0.0f);
+        for (int r = 0; r < ROOM; r++) sum[y][r] = splat<Lanes>(0.0f);
     }
     const Vector *buffer = tile.buffer;
     for (int d = 0; d < tile.depth; d++, stream += tile.stream_d, buffer += tile.buffer_d) {

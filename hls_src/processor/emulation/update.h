@@ -2,11 +2,10 @@
 #ifndef BTTLAB_PROCESSOR_EMULATION_UPDATE_H
 #define BTTLAB_PROCESSOR_EMULATION_UPDATE_H
 
+#include "../update.h"
 #include "nest.h"
 
-enum UpdateOperand { PARAMETERS, GRADIENT, MEAN, SQUARE };
-
-static inline Lanes root_of(const Lanes &value) {
+static inline Lanes square_root(const Lanes &value) {
     Lanes result;
     UNROLL
     for (int i = 0; i < PARTS; i++) {
@@ -21,45 +20,35 @@ static inline Lanes root_of(const Lanes &value) {
 
 template <int OPTIMIZER>
 static void update_steps(const Nest &nest, Run &run) {
-    const Lanes rate = all(run.rate), step_size = all(run.step), root = all(run.root), keep = all(run.keep);
-    const Lanes beta1 = all(run.beta1), beta2 = all(run.beta2), epsilon = all(run.epsilon);
-    const Lanes rest1 = all(run.rest1), rest2 = all(run.rest2);
+    Factors<Lanes> factors = factors_of<Lanes>(run);
+    factors.adamw = OPTIMIZER == ADAMW;  // known when this is compiled
+    factors.sgd = OPTIMIZER == SGD;
     const bool clear = nest.code->flags & CLEAR;
-    Vector *const memory[] = {nest.operand[PARAMETERS].memory, nest.operand[GRADIENT].memory, nest.operand[MEAN].memory,
-                            nest.operand[SQUARE].memory};
-    Marks marks[3] = {};
+    Vector *memory[SECOND_MOMENT + 1];
+    for (int o = PARAMETER; o <= SECOND_MOMENT; o++) memory[o] = nest.operand[o].memory;
+    Marks marks[SECOND_MOMENT + 1] = {};
     each_step(nest, active_box(nest), [&](const Step &step) {
-        const auto vector = [&](int o) { return memory[o] + step.offset[o]; };
-        const Lanes g = load(vector(GRADIENT));
-        Lanes p = load(vector(PARAMETERS));
-        if (OPTIMIZER == SGD) {
-            p = p - rate * g;
-        } else {
-            Lanes m = beta1 * load(vector(MEAN));
-            if (OPTIMIZER == MOMENTUM) {
-                m = m + g;
-                p = p - rate * m;
-            } else {
-                m = m + rest1 * g;
-                const Lanes v = beta2 * load(vector(SQUARE)) + (rest2 * g) * g;
-                p = p * keep - (step_size * m) / (root_of(v) * root + epsilon);
-                mark_overflow(marks[2], v, SQUARE_LIMIT);
-                store(vector(SQUARE), v);
-            }
-            mark_overflow(marks[1], m, STATE_LIMIT);
-            store(vector(MEAN), m);
-        }
-        mark_overflow(marks[0], p, STATE_LIMIT);
-        store(vector(PARAMETERS), p);
-        if (clear) store(vector(GRADIENT), all(0.0f));
+        const auto take = [&](int o) { return load(memory[o] + step.offset[o]); };
+        const auto give = [&](int o, const Lanes &value, int limit) {
+            mark_overflow(marks[o], value, limit);
+            store(memory[o] + step.offset[o], value);
+        };
+        const Updated<Lanes> updated =
+            update_step(factors, take(PARAMETER), take(GRADIENT), take(FIRST_MOMENT), take(SECOND_MOMENT));
+        if (OPTIMIZER == ADAMW) give(SECOND_MOMENT, updated.v, SQUARE_LIMIT);
+        if (OPTIMIZER != SGD) give(FIRST_MOMENT, updated.m, STATE_LIMIT);
+        give(PARAMETER, updated.p, STATE_LIMIT);
+        if (clear) store(memory[GRADIENT] + step.offset[GRADIENT], splat<Lanes>(0.0f));
     });
-    for (int i = 0; i < 3; i++) run.state_overflow[i] |= any_mark(marks[i]);
+    run.state_overflow[0] |= any_mark(marks[PARAMETER]);
+    run.state_overflow[1] |= any_mark(marks[FIRST_MOMENT]);
+    run.state_overflow[2] |= any_mark(marks[SECOND_MOMENT]);
 }
 
 static void place_update(Nest &nest, const Sample &sample) {
     const Box box = active_box(nest);
     for (int o = 0; o < OPERANDS; o++) {
-        if (o <= SQUARE) {
+        if (o <= SECOND_MOMENT) {
             place_in_bank(nest, o, &scratch_vector, box, sample);
         } else {
             place_nowhere(nest, o, &scratch_vector);
@@ -71,7 +60,7 @@ static void run_update(const Nest &nest, Run &run) {
     if (run.pending == DISCARD) {
         if (!(nest.code->flags & CLEAR)) return;
         each_step(nest, active_box(nest), [&](const Step &step) {
-            store(nest.operand[GRADIENT].memory + step.offset[GRADIENT], all(0.0f));
+            store(nest.operand[GRADIENT].memory + step.offset[GRADIENT], splat<Lanes>(0.0f));
         });
     } else if (run.optimizer == SGD) {
         update_steps<SGD>(nest, run);

@@ -4,15 +4,10 @@
 
 #include <utility>
 
+#include "../row_step.h"
 #include "order.h"
 
-enum VectorOperand { A_IN, B_IN, C_IN, RESULT_0, RESULT_1, STATISTIC_ROW };
-
 static Vector accumulator[2][ROW_ACCUMULATORS];
-struct Largest {
-    float value;
-    int place;
-};
 static Largest largest[ROW_ACCUMULATORS];
 
 // The coefficients of a table entry, contiguous so that one load reads all of them.
@@ -77,18 +72,6 @@ static inline Lanes function_of(const Function &g, const Lanes &x) {
 }
 static_assert((FUNCTION_ENTRIES & (FUNCTION_ENTRIES - 1)) == 0, "entries are taken modulo their number");
 
-// The first of the largest lanes among the first `count`; -1 if none is larger than minus infinity.
-static inline int largest_lane(const Lanes &vector, int count) {
-    const Lanes valid = first_lanes(count), least = all(-__builtin_inff());
-    Lanes value;
-    UNROLL
-    for (int i = 0; i < PARTS; i++) {
-        value.part[i] = ((IntPart)valid.part[i] != 0) & (vector.part[i] > least.part[i]) ? vector.part[i] : least.part[i];
-    }
-    const float most = largest_of(value);
-    return most > -__builtin_inff() ? __builtin_ctz(bits_of_lanes(value == all(most))) : -1;
-}
-
 static constexpr bool adds_rows(int operation) {
     return operation == SUM || operation == VARIANCE || operation == NORM_SUMS || operation == COLUMNS ||
            operation == MAXIMUM || operation == EXPONENT || operation == DOT;
@@ -130,7 +113,7 @@ static int row_along(const Nest &nest, int operation) {
     }
     if (knows_rows(operation) && last_accumulator >= ROW_ACCUMULATORS) return -1;
     const Tiled tiled = {along, -1};
-    for (int to = RESULT_0; to <= RESULT_1; to++) {
+    for (int to = R0_OUT; to <= R1_OUT; to++) {
         if (!code.operand[to].valid) continue;
         const Reach &result = nest.operand[to];
         if (operation != COLUMNS && !is_one_to_one(nest, result, tiled)) return -1;
@@ -139,98 +122,39 @@ static int row_along(const Nest &nest, int operation) {
             if (operation == COLUMNS ? !is_apart : !is_not_fed(nest, o, result)) return -1;
         }
     }
-    const Reach &r0 = nest.operand[RESULT_0], &r1 = nest.operand[RESULT_1];
-    if (code.operand[RESULT_1].valid && r0.memory == r1.memory && overlap(r0, r1)) return -1;
+    const Reach &r0 = nest.operand[R0_OUT], &r1 = nest.operand[R1_OUT];
+    if (code.operand[R1_OUT].valid && r0.memory == r1.memory && overlap(r0, r1)) return -1;
     return along;
 }
 
 // A row: its index among the statistics and among the terms of the loss, its statistics before the instruction, its sums.
 struct Row {
     int number, kept;
-    Lanes m, i, p, q, sum, sum_1;
+    RowFactors by;
+    Lanes sum, sum_1;
     Largest best;
 };
 
-// One step on vectors a, b, c: results r0 and r1, and terms of the row's sums. `cut` clears the lanes that are not valid;
-// `label` is a mask of the label's lane.
-template <int OPERATION, typename Cut>
-ALWAYS_INLINE void vector_step(const Nest &nest, const Function &function, const Lanes &a, const Lanes &b, const Lanes &c,
-                               Cut cut, const Lanes &label, Row &row, Lanes &r0, Lanes &r1) {
-    const Lanes f0 = all(nest.f0), f1 = all(nest.f1);
-    if (OPERATION == COPY) r0 = a;
-    if (OPERATION == ADD) r0 = a + b;
-    if (OPERATION == SUM) {
-        r0 = cut(nest.code->operand[B_IN].valid ? a + b : a);
-        row.sum = row.sum + r0;
-    }
-    if (OPERATION == VARIANCE) {
-        const Lanes u = cut(a - row.m);
-        row.sum = row.sum + u * u;
-    }
-    if (OPERATION == NORMALIZE) {
-        r0 = (a - row.m) * row.i;
-        r1 = r0 * b + c;
-    }
-    if (OPERATION == AFFINE) r0 = a * b + c;
-    if (OPERATION == NORM_SUMS) {
-        const Lanes d = cut(a * b);
-        row.sum = row.sum + d;
-        row.sum_1 = row.sum_1 + cut(d * c);
-    }
-    if (OPERATION == NORM_BACK) r0 = ((a * b - row.p) - c * row.q) * row.i;
-    if (OPERATION == COLUMNS) {
-        row.sum = row.sum + cut(a * b);
-        row.sum_1 = row.sum_1 + cut(a);
-    }
-    if (OPERATION == FUNCTION) r0 = function_of(function, a);
-    if (OPERATION == TIMES_FUNCTION) r0 = function_of(function, a) * b;
-    if (OPERATION == TANH_BACK) r0 = a * (all(1.0f) - b * b);
-    if (OPERATION == EXPONENT) {
-        const Lanes u = a - row.m;
-        r0 = cut(function_of(function, u * f0));
-        row.sum = row.sum + r0;
-        if (nest.code->flags & LOSS) row.sum_1 = row.sum_1 + cut(u & label);
-    }
-    if (OPERATION == SCALE) r0 = a * row.i;
-    if (OPERATION == LOSS_BACK) r0 = (a * row.i - f0) - (f1 & label);
-    if (OPERATION == DOT) row.sum = row.sum + cut(a * b);
-    if (OPERATION == SOFTMAX_BACK) r0 = ((b - row.p) * a) * f0;
+static constexpr VectorOperationBits bits_of_operation(int operation) {
+    VectorOperationBits bits = {};
+    bits.is[operation] = true;
+    return bits;
 }
 
-// Writes the statistics of a row, from its sums.
 template <int OPERATION>
-ALWAYS_INLINE void finish_row(const Nest &nest, const Row &row) {
-    float &m = statistic[0][row.number], &i = statistic[1][row.number];
-    float &p = statistic[2][row.number], &q = statistic[3][row.number];
-    if (OPERATION == SUM) m = nest.f0 * tree(row.sum);
-    if (OPERATION == VARIANCE) i = 1.0f / __builtin_sqrtf(nest.f0 * tree(row.sum) + nest.f1);
-    if (OPERATION == NORM_SUMS) {
-        p = nest.f0 * tree(row.sum);
-        q = nest.f0 * tree(row.sum_1);
-    }
-    if (OPERATION == MAXIMUM) {
-        m = row.best.value;
-        argument[row.kept] = row.best.place;
-    }
-    if (OPERATION == EXPONENT) {
-        const float total = tree(row.sum);
-        i = nest.f1 / total;
-        if (nest.code->flags & LOSS) {
-            loss_sum[row.kept] = total;
-            loss_margin[row.kept] = tree(row.sum_1);
-        }
-    }
-    if (OPERATION == DOT) p = tree(row.sum);
-}
+static constexpr VectorOperationBits operation_bits = bits_of_operation(OPERATION);
 
 // All rows of an instruction. WHOLE: all lanes of all vectors are valid.
 template <int OPERATION, bool WHOLE>
 static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
     const Instruction &code = *nest.code;
     const bool check = code.flags & CHECK, is_intent = code.flags & INTENT;
-    const bool marks_0 = check && code.operand[RESULT_0].valid, marks_1 = check && code.operand[RESULT_1].valid;
+    const bool marks_0 = check && code.operand[R0_OUT].valid, marks_1 = check && code.operand[R1_OUT].valid;
+    constexpr const VectorOperationBits &operation = operation_bits<OPERATION>;
+    constexpr bool has_second_sum = OPERATION == NORM_SUMS || OPERATION == COLUMNS || OPERATION == EXPONENT;
+    const bool has_b = OPERATION != SUM || code.operand[B_IN].valid;  // else it is a copy of a
     const Function &function = program.function[code.operand[STATISTIC_ROW].where % FUNCTIONS];
-    const Lanes zero = all(0.0f);
+    const Lanes zero = splat<Lanes>(0.0f);
     const int along = row_along(nest, OPERATION), vectors_along = along == code.vector_level ? LANES : 0;
     bool is_whole = true;  // each row contains all terms of its sum
     for (int j = 0; j < LEVELS; j++) {
@@ -243,10 +167,10 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
         const int label = is_intent ? sample.intent : sample.slot[(step.accumulator + 1) % SEQUENCE];
         const auto vector = [&](int o) { return nest.operand[o].memory + step.offset[o]; };
         const Vector *from_a = vector(A_IN), *from_b = vector(B_IN), *from_c = vector(C_IN);
-        Vector *to_0 = vector(RESULT_0), *to_1 = vector(RESULT_1);
+        Vector *to_0 = vector(R0_OUT), *to_1 = vector(R1_OUT);
         const bool first = is_whole || is_first(nest, step);
         Row row = {number, is_intent ? LAST_ROW : step.accumulator % SEQUENCE,
-                   all(statistic[0][number]), all(statistic[1][number]), all(statistic[2][number]), all(statistic[3][number]),
+                   {nest.f0, nest.f1, statistic[0][number], statistic[1][number], statistic[2][number], statistic[3][number]},
                    first ? zero : load(&accumulator[0][place]), first ? zero : load(&accumulator[1][place]),
                    first ? Largest{-__builtin_inff(), 0} : largest[place]};
         const int first_vector = step.index[code.vector_level] * LANES;
@@ -254,22 +178,24 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
         for (int n = 0; n < count; n++, from_a += strides[A_IN], from_b += strides[B_IN], from_c += strides[C_IN]) {
             const int vector_0 = first_vector + n * vectors_along;
             if (OPERATION == MAXIMUM) {
-                const int lane = largest_lane(load(from_a), WHOLE ? LANES : nest.count - vector_0);
-                if (lane >= 0 && scalar_of(from_a, lane) > row.best.value) row.best = {scalar_of(from_a, lane), vector_0 + lane};
+                row.best = larger_of(row.best, largest_lane(*from_a, WHOLE ? LANES : nest.count - vector_0), vector_0);
                 continue;
             }
             if (!WHOLE) valid = first_lanes(nest.count - vector_0);
             const auto cut = [&](const Lanes &value) { return WHOLE ? value : value & valid; };
-            Lanes r0 = zero, r1 = zero;
-            vector_step<OPERATION>(nest, function, load(from_a), load(from_b), load(from_c), cut, one_lane(label - vector_0), row, r0, r1);
+            const Lanes a = load(from_a), b = has_b ? load(from_b) : splat<Lanes>(-0.0f);
+            const RowStep<Lanes> of = row_step(operation, row.by, label - vector_0, a, b, load(from_c),
+                                               [&](const Lanes &x) { return function_of(function, x); });
+            if (adds_rows(OPERATION)) row.sum = row.sum + cut(of.value_0);
+            if (has_second_sum) row.sum_1 = row.sum_1 + cut(of.value_1);
             if (!writes_vectors(OPERATION)) continue;
-            r0 = cut(r0);
+            const Lanes r0 = cut(of.r0);
             if (marks_0) mark_overflow(marks, r0, STATE_LIMIT);
-            store(to_0 + n * strides[RESULT_0], r0);
+            store(to_0 + n * strides[R0_OUT], r0);
             if (OPERATION == NORMALIZE) {
-                r1 = cut(r1);
+                const Lanes r1 = cut(of.r1);
                 if (marks_1) mark_overflow(marks, r1, STATE_LIMIT);
-                store(to_1 + n * strides[RESULT_1], r1);
+                store(to_1 + n * strides[R1_OUT], r1);
             }
         }
         if (!adds_rows(OPERATION)) return;
@@ -286,10 +212,11 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
             const Lanes sums[] = {row.sum & valid, row.sum_1 & valid};
             if (marks_0) mark_overflow(marks, sums[0], STATE_LIMIT);
             if (marks_1) mark_overflow(marks, sums[1], STATE_LIMIT);
-            store(to_0 + (count - 1) * strides[RESULT_0], sums[0]);
-            store(to_1 + (count - 1) * strides[RESULT_1], sums[1]);
+            store(to_0 + (count - 1) * strides[R0_OUT], sums[0]);
+            store(to_1 + (count - 1) * strides[R1_OUT], sums[1]);
         }
-        finish_row<OPERATION>(nest, row);
+        write_statistics(operation, row.by, true, row.number, code.flags & LOSS, row.kept, tree_of(row.sum), tree_of(row.sum_1),
+                         row.best);
     });
     if (check) run.overflow |= any_mark(marks);
 }
@@ -315,8 +242,8 @@ static void place_vector(Nest &nest, const Sample &sample) {
     place_in_bank(nest, B_IN, &zero_vector, box, sample);
     if (!code.operand[B_IN].valid) nest.operand[B_IN] = nest.operand[A_IN];
     place_in_bank(nest, C_IN, &zero_vector, box, sample);
-    place_in_bank(nest, RESULT_0, &scratch_vector, writes, sample);
-    place_in_bank(nest, RESULT_1, &scratch_vector, writes, sample);
+    place_in_bank(nest, R0_OUT, &scratch_vector, writes, sample);
+    place_in_bank(nest, R1_OUT, &scratch_vector, writes, sample);
     place_nowhere(nest, STATISTIC_ROW, &scratch_vector);
 }
 
