@@ -9,6 +9,8 @@ from bttlab_hardware import SOURCE, UNIT, analyse, census, schedule_of
 from bttlab_hardware import compile as compiling
 from bttlab_hardware.__main__ import main
 from bttlab_hardware.analyse import Schedule
+from bttlab_hardware.census import unit_of
+from bttlab_hardware.places import Place
 
 pytestmark = pytest.mark.long
 
@@ -71,6 +73,11 @@ def test_census_counts_lanes_that_are_used(analysed):
     found = analysed(source(body))
     total = census(found.graph.nodes, found.places).total
     assert (total["fmul"], total["fadd"]) == (3, 1)  # lanes 0, 1 and 7
+
+
+@pytest.mark.parametrize("function", ["update_step", "update_step<float, 16>"])
+def test_a_unit_is_called_by_its_function_without_template_arguments(function):
+    assert unit_of((Place("run", "", 7, 1), Place(function, "", 3, 1))) == ("update", 7)
 
 
 @pytest.mark.parametrize(
