@@ -109,10 +109,9 @@ def test_what_is_finished_stays_and_what_was_begun_goes_on(corpus, alone, tmp_pa
     sweep = Sweep(_spec(corpus), tmp_path / "sweep")
     with open_executor(workers=1) as pool:
         sweep.run(pool, lambda progress: sweep.stop() if progress.records else None)
-    before = {id: read_run(tmp_path / "sweep" / id).ended for id in sweep.progress.records}
-    assert 0 < len(before) < len(alone)
-    again = Sweep(_spec(corpus), tmp_path / "sweep")
-    with open_executor(workers=1) as pool:
+        before = {id: read_run(tmp_path / "sweep" / id).ended for id in sweep.progress.records}
+        assert 0 < len(before) < len(alone)
+        again = Sweep(_spec(corpus), tmp_path / "sweep")
         again.run(pool)
     assert len(again.progress.records) == len(alone) and _digests(tmp_path / "sweep") == alone
     for id, ended in before.items():

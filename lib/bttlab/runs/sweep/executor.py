@@ -53,6 +53,12 @@ class LocalPool:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = self._new()
 
+    def begin(self) -> None:
+        """Begin a sweep: one that was stopped before has left processes that end their trials."""
+        if self._stop.is_set():
+            self._stop = self._context.Event()
+            self.restart()
+
     def check(self) -> None:
         """Processes of this machine need no check."""
 
@@ -75,8 +81,12 @@ class Cluster:
 
     def __init__(self, client: "Client"):
         self._client = client
-        self._executor = client.get_executor(pure=False, retries=2)
+        self.begin()
         self.check()
+
+    def begin(self) -> None:
+        """Begin a sweep: an executor that was stopped takes no more trials."""
+        self._executor = self._client.get_executor(pure=False, retries=2)
 
     def submit(self, *arguments: Any) -> Any:
         return self._executor.submit(*arguments)

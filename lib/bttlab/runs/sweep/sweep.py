@@ -130,6 +130,7 @@ class Sweep:
 
         self._waiting = [trial for trial in self._search.open(self.folder) if not self._is_done(trial)]
         before = len(progress.records)
+        executor.begin()
         try:
             while not self._stopped:
                 if self._hand_out(executor):
