@@ -147,8 +147,9 @@ def test_chunks_end_with_calls(batch_size, before):
 
 
 def test_the_estimate_counts_the_programs_cycles():
-    one, eight = (estimate(SMALL, {9: 80}, "momentum", batch_size=n) for n in (1, 8))
-    program = compile_program(SMALL, sums=True)
+    model = ModelConfig(encoders=1)
+    one, eight = (estimate(model, {9: 80}, "momentum", batch_size=n) for n in (1, 8))
+    program = compile_program(model, sums=True)
     sample, flush = (int(time_program(section, 9).cycles) for section in (program.sample, program.flush))
     assert eight.work.loop == pytest.approx(80 * sample + 10 * flush, rel=1e-3)
     assert eight.work.total < one.work.total

@@ -9,10 +9,10 @@ from copy import copy
 from typing import Any
 
 from bttlab.compiler.banks import fitted
-from bttlab.compiler.buffers import MOMENTS
+from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
 from bttlab.compiler.builder import LANES
 from bttlab.compiler.context import Context
-from bttlab.compiler.errors import DoesNotFit, ProgramError
+from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import ENGINE_0, VECTOR, Instruction, Level, at, max_of
 from bttlab.compiler.layout import Block
@@ -31,6 +31,7 @@ from bttlab.model.config import ModelConfig
 from bttlab.model.module import ModuleConfig
 
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
+PARAMETER_VECTORS = sum(M.banks[bank].depth for bank in GRADIENT_OF)
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
 FAMILIES = (Embedding, Position, Linear, Dense, Norm, Attention)
 
@@ -66,6 +67,9 @@ class Lowering(Context):
             family.prepare(members, self)
         for name in graph.shapes.keys() - {block.name for block in self.layout.blocks}:
             self.layout.place(name)  # no operation reads it: it is loaded and stored
+        if (vectors := self.layout.vectors) > PARAMETER_VECTORS:  # before all instructions are emitted
+            what = f"the parameters take {vectors} vectors, the banks of parameters have {PARAMETER_VECTORS}"
+            raise DoesNotFit(what, SMALLER_MODEL)
         recomputable, always_kept = self._read_by_backward()
         linears = [op.layer for op in operations if isinstance(op, Linear)]
         self.order = linears[0].order if linears else None  # of the first tensor-train layer

@@ -298,28 +298,20 @@ class TTMTable(Embedding):
         self._backward_near(b, d_row_of_last)
 
     def _backward_near(self, b: Builder, d_row: At) -> None:
-        """Emit d_F1 = V d_row^T. Engine 1, whose addends reach gradients, adds it to its slice, or the vector unit."""
-        width, is_direct = self.width, d_row.number == ENGINE_1
-        d_f1 = b.allocate("d_F1 of tokens", self.most * self.a).part(t=self.a, a=1)
-        if is_direct:
-            d_f1 = self.f1.gradient().part(token_offset=TokenOffset(F1, "t"), a=1)
-        least = -(-M.LATENCY // (width + 1)) if is_direct else 0  # a token's sums are written before the next one's
+        """Emit d_F1 = V d_row^T of each token, added to its slice."""
+        width, d_f1 = self.width, b.allocate("d_F1 of tokens", self.most * self.a).part(t=self.a, a=1)
         for n, first, count in self._a_parts():
-            result = d_f1.offset_by(first)
             b.reduce(
                 d_row.number,
                 "d_F1 = V d_row^T",
-                [Level("t", self.tokens), Level("w", width + 1), Level("a", max(count, M.SUM_DISTANCE, least), count)],
+                [Level("t", self.tokens), Level("w", width + 1), Level("a", max(count, M.SUM_DISTANCE), count)],
                 "w",
                 d_row,
                 self.v[n].part(t=count * width, a=width, w=1),
-                result,
-                addend=result if is_direct else None,
+                d_f1.offset_by(first),
                 count=self.n1,
-                flags=M.CHECK if is_direct else 0,
             )
-        if not is_direct:
-            self.add_slices(b, "d_F1", F1, d_f1, self.a, self.f1)
+        self.add_slices(b, "d_F1", F1, d_f1, self.a, self.f1)
 
     def _groups(self, most: int) -> Iterator[tuple[int, Bound]]:
         """Yield the first token of each group of at most so many, and the number of its tokens."""
