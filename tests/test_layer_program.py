@@ -16,7 +16,7 @@ from bttlab.card.layer import autograd_errors, layer_program, run_layer, shape_o
 from bttlab.card.processor import sample_dtype
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.layer import CORES, LayerProgram, compile_graph
+from bttlab.compiler.layer import CORES, LayerProgram, LayerShape, compile_graph, compile_layer
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.operation import Operation
@@ -201,6 +201,14 @@ def test_any_order_of_each_end(overlay, seed, rank, modes, tokens):
 def test_an_operand_for_which_the_buffer_has_no_space_is_not_loaded():
     order = some_order(Random(28))  # the cheapest products of its backward pass would load one
     assert layer_program(some_layer(4), 13, order).hazards() == []
+
+
+@pytest.mark.parametrize("tokens", [9, 13, 16])
+def test_two_merged_cores_at_each_end_are_faster_than_three_for_sentences(tokens):
+    """At 13 tokens a result once shared vectors with one that was read before it, and waited for it."""
+    shape = LayerShape((12, 8, 8), (8, 8, 12), (12,) * 5)
+    cycles = [time_program(compile_layer(shape, tokens, flow).forward, tokens).cycles for flow in ((2, 2), (3, 3))]
+    assert cycles[0] < 0.95 * cycles[1]
 
 
 @pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", "auto", "optimum"])

@@ -49,21 +49,21 @@ class _Space:
         self.taken: list[tuple[int, int, int, int]] = []  # first and last instruction, first and last vector
 
     def place(self, vectors: int, first: int, last: int) -> tuple[int, int] | None:
-        """Choose the free range whose last use is the longest ago; in an operand buffer, its next use is as far.
+        """Choose the free range whose other uses are the farthest away: instructions wait for those that are near.
 
         Returns
         -------
         tuple of (int, int), optional
-            Its first vector, and the last instruction that used it (negative if none did); None if no range is free.
+            Its first vector, and the instruction that is as far before `first` as the nearest use is away, negative if
+            there is none; None if no range is free.
         """
         allocated, near = [], []  # near: how many instructions away other uses are
         for begin, end, low, high in self.taken:
-            if end < first:
-                near.append((first - end, low, high))
-            elif begin <= last:
+            distance = max(first - end, begin - last)
+            if distance > 0:
+                near.append((distance, low, high))
+            else:
                 allocated.append((low, high))
-            elif self.number >= M.BANKS:
-                near.append((begin - last, low, high))
         gaps, low = [], 0
         for begin, end in [*sorted(allocated), (self.depth, self.depth)]:
             if begin - low >= vectors:
