@@ -169,6 +169,9 @@ class _Pool:
     def restart(self):
         self.restarts += 1
 
+    def begin(self):
+        pass
+
     def check(self):
         pass
 

@@ -71,7 +71,7 @@ constexpr int IN_BANK = 0, OUT_BANK = 1, TRANSFER_VECTORS = 512;
 // every three of them.
 #define BTTLAB_READERS(PORT)                                                                            \
     PORT(STREAM_0, ENGINE_0, 1, 4, 5, 8, 13, 14, 15, 16, 17, 18, 20)                                              \
-    PORT(SCALARS_0, ENGINE_0, 2, 2, 4, 5, 12, 13, 18, 19, 21)                                                  \
+    PORT(SCALARS_0, ENGINE_0, 2, 2, 4, 12, 13, 18, 19, 21)                                                     \
     PORT(ADDEND_0, ENGINE_0, 3, 2, 5, 12, 14, 16, 17, 19)                                                      \
     PORT(STREAM_1, ENGINE_1, 1, 4, 8, 13, 14, 15, 16, 17, 19, 21)                                              \
     PORT(SCALARS_1, ENGINE_1, 2, 3, 5, 13, 18, 19, 20)                                                            \
