@@ -108,7 +108,11 @@ def hub(request, short_airline) -> Iterator[SimpleNamespace]:
             yield SimpleNamespace(url=url, passwords=passwords, folder=settings.parent, is_open=is_open, page=page)
         finally:
             process.terminate()
-            process.wait(60)
+            try:
+                process.wait(300)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                pytest.fail(f"the hub does not end: {(settings.parent / 'log').read_text()}")
 
 
 def _plant_attack(home: Path, hub: str) -> None:
