@@ -22,14 +22,7 @@ SLACK = 1.5  # times the modelled time that training may take
 class Bringup:
     """The steps, in order; each needs those before it.
 
-    Parameters
-    ----------
-    device : str
-        "auto", "emulated" or a number of `pynq.Device.devices`.
-    samples : bttlab.data.Samples
-        Of the long run.
-    trust : bool
-        As for `bttlab.card.load_overlay`.
+    The device is "auto", "emulated" or a number of `pynq.Device.devices`; the samples are those of the long run.
     """
 
     def __init__(self, device: str, overlay: str, model: Any, samples: Any, trust: bool = False):

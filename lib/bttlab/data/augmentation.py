@@ -33,13 +33,7 @@ class Augmentation:
 
 
 class Augmenter:
-    """Makes the augmented samples of an epoch.
-
-    Parameters
-    ----------
-    corpus : Corpus
-        Its training split is augmented, and gives the slot values and the frequencies of words.
-    """
+    """Makes the augmented samples of an epoch, with the slot values and the word frequencies of the training split."""
 
     def __init__(self, augmentation: Augmentation, corpus: Corpus, vocabulary: Vocabulary, config):
         self._augmentation, self._corpus, self._vocabulary, self._config = augmentation, corpus, vocabulary, config
@@ -54,15 +48,7 @@ class Augmenter:
         self._values = _slot_values(corpus.train)
 
     def samples(self, utterances: np.ndarray, seed: int, epoch: int) -> Samples:
-        """Return augmented training utterances.
-
-        Each depends only on `seed`, `epoch` and its index.
-
-        Parameters
-        ----------
-        utterances : ndarray of int
-            Indices into the training split.
-        """
+        """Return augmented training utterances, by index; each depends only on `seed`, `epoch` and its index."""
         draws = [np.random.Generator(np.random.PCG64([seed, epoch, 1 + int(i)])) for i in utterances]
         train = self._corpus.train
         varied = [self._substitute(train.words[i], train.slots[i], d) for i, d in zip(utterances, draws, strict=True)]

@@ -63,19 +63,14 @@ class Corpus:
 
 
 def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Corpus:
-    """Read a corpus from its folder.
+    """Read a corpus from a folder in the common layout.
+
+    Lines may end with CRLF and with spaces; a line that is blank in all three files of a split is ignored. If an
+    utterance of ``train`` has a label that is not in the label lists, `unknown_labels` decides: "error" raises an
+    error, "unk" trains on UNK instead. In ``dev`` and ``test`` (real ATIS has such labels there) the loss always uses
+    UNK, and the scores compare with the label as written, so the prediction never counts as correct.
 
     Raises CorpusError, whose message names the file, the line, the rule and a remedy.
-
-    Parameters
-    ----------
-    folder : path
-        A folder in the common layout. Lines may end with CRLF and with spaces; a line that is blank in all three files
-        of a split is ignored.
-    unknown_labels : {"error", "unk"}
-        What to do if an utterance of ``train`` has a label that is not in the label lists: raise an error, or train on
-        UNK instead. In ``dev`` and ``test`` (real ATIS has such labels there) the loss always uses UNK, and the scores
-        compare with the label as written, so the prediction never counts as correct.
     """
     if unknown_labels not in ("error", "unk"):
         raise CorpusError(f"--unknown-labels={unknown_labels} is neither error nor unk")

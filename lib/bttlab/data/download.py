@@ -49,14 +49,9 @@ class DownloadError(CorpusError):
 
 
 def download(name: str, folder: str | os.PathLike) -> Path:
-    """Download a corpus into ``folder``, which is written only if every file has its pinned SHA-256.
+    """Download a corpus of :data:`SOURCES` into ``folder``, which is written only if every file has its pinned SHA-256.
 
-    Raises DownloadError if the name is not in SOURCES, a file cannot be fetched, or its SHA-256 is wrong.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`SOURCES`.
+    Raises DownloadError if there is no such corpus, a file cannot be fetched, or its SHA-256 is wrong.
     """
     if name not in SOURCES:
         raise DownloadError(f"no source is known for corpus {name!r}; known: {', '.join(SOURCES)}")

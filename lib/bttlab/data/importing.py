@@ -47,26 +47,18 @@ class _Row:
 def read_utterances(path: Path, text: str, label: str | None, tags: str | None) -> Split:
     """Read utterances from a file or folder, in the format of its suffix.
 
-    Raises CorpusError, whose message names the place, the rule and a remedy.
+    .csv and .tsv have the columns' names in the first line, .jsonl an object in each line, .json a list of objects;
+    .conll, .bio and .iob a word in each line with its tag in the last column, the intent as "# intent: NAME", and a
+    blank line after each utterance. A folder has a subfolder for each label, with a .txt file for each utterance.
 
-    Parameters
-    ----------
-    path : Path
-        .csv or .tsv (the first line names the columns), .jsonl (an object in each line) or .json (a list of objects),
-        .conll, .bio or .iob (a word in each line with its tag in the last column, the intent as "# intent: NAME", and
-        a blank line after each utterance), or a folder with a subfolder for each label, which has a .txt file for each
-        utterance.
-    text, label, tags : str
-        Columns with the words, the intent, and the tags: one for each word, separated by spaces or as a list, or spans
-        of characters as doccano and Label Studio write them. A column with spans given as `label` gives tags, too.
-        By default "label", "intent" or "cats", and "tags", or spans in "entities", "spans" or "label", if there are
-        such columns.
+    `text`, `label` and `tags` are columns with the words, the intent, and the tags: one for each word, separated by
+    spaces or as a list, or spans of characters as doccano and Label Studio write them. A column with spans given as
+    `label` gives tags, too. By default these are "label", "intent" or "cats", and "tags", or spans in "entities",
+    "spans" or "label", if there are such columns.
 
-    Returns
-    -------
-    Split
-        Words in lower case, split at spaces; without punctuation at their ends, unless each word has a tag of its own.
-        Tags in BIO, O if there are none.
+    The words are in lower case, split at spaces; without punctuation at their ends, unless each word has a tag of its
+    own. The tags are in BIO, O if there are none. Raises CorpusError, whose message names the place, the rule and a
+    remedy.
     """
     if path.is_dir():
         found = list(_folder(path))

@@ -25,20 +25,11 @@ class Scores:
 def named(corpus: Corpus, split: Split, predictions) -> tuple[list[str | None], list[list[str]]]:
     """Return the names of predicted labels: an intent for each utterance, and a tag for each of its words.
 
-    For PAD, UNK and ids outside the corpus's label list, the tag is O; for ids outside the list, the intent is None.
-    Words beyond the model's sequence length have the tag O.
+    `predictions` has ``intents``, integers of shape (n,), and ``slots``, integers of shape (n, sequence_length) in
+    which position 0 is [CLS] and position 1 the first word. For PAD, UNK and ids outside the corpus's label list, the
+    tag is O; for ids outside the list, the intent is None. Words beyond the model's sequence length have the tag O.
 
-    Raises CorpusError if the number of predictions is not that of the utterances.
-
-    Parameters
-    ----------
-    corpus : Corpus
-        Its label lists give the names.
-    split : Split
-        The n gold utterances, with all their words.
-    predictions : Predictions
-        ``intents``, integers of shape (n,), and ``slots``, integers of shape (n, sequence_length) in which position 0
-        is [CLS] and position 1 the first word.
+    Raises CorpusError if the number of predictions is not that of the n gold utterances.
     """
     intents, slots = np.asarray(predictions.intents), np.asarray(predictions.slots)
     if len(split) == 0 or intents.shape != (len(split),) or slots.shape[:1] != (len(split),) or slots.ndim != 2:
@@ -55,16 +46,9 @@ def named(corpus: Corpus, split: Split, predictions) -> tuple[list[str | None], 
 
 
 def score(corpus: Corpus, split: Split, predictions) -> Scores:
-    """Compare predictions with the labels of a split as written in the corpus.
+    """Compare predictions, as for `named`, with the labels of a split as written in the corpus.
 
     A prediction for a gold label that is not in the label lists is never correct.
-
-    Raises CorpusError if the number of predictions is not that of the utterances.
-
-    Parameters
-    ----------
-    corpus, split, predictions
-        As for `named`, which maps ids to labels.
     """
     from seqeval.metrics import f1_score  # here, because it imports scikit-learn, which takes a second
 

@@ -26,8 +26,6 @@ class LabelScores:
 class Report:
     """Scores of a split by label, the most frequent labels first.
 
-    Notes
-    -----
     An utterance with several intents has one label, such as atis_flight#atis_airfare. `intent_accuracy` takes it for a
     class of its own, as JointBERT (arXiv 1902.10909) and the slot-gated model (Goo et al., NAACL 2018) do. Liu and Lane
     (arXiv 1609.01454) count a prediction of any of the labels as correct: `intent_accuracy_any`.
@@ -68,13 +66,7 @@ class Report:
 
 
 def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classification and tagging") -> Report:
-    """Return the scores by label; parameters and errors are those of `bttlab.data.metrics.score`.
-
-    Parameters
-    ----------
-    task : str
-        The model's task: "classification", "tagging", or both.
-    """
+    """Return the scores by label of a model for this task; the rest is as for `bttlab.data.metrics.score`."""
     from seqeval.metrics import classification_report  # here, because it imports scikit-learn, which takes a second
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 

@@ -118,23 +118,14 @@ def encoding_report(split: Split, vocabulary: Vocabulary, corpus: Corpus, config
 
 
 def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samples:
-    """Encode the utterances of a split.
+    """Encode the utterances of a split, with the ids of the corpus's label lists.
 
     Utterances with more words than the model's sequence length allows are cut, words that are not in the vocabulary
     become unknown tokens, and labels that are not in the corpus's lists become UNK; :func:`encoding_report` counts all
-    three. Labels that the model does not predict are 0; the slot labels of a language model are the tokens.
+    three. Labels that the model does not predict are 0; the slot labels of a language model are the tokens. A model may
+    have more labels than the corpus.
 
     Raises CorpusError if the corpus has more labels, or the vocabulary more tokens, than the model.
-
-    Parameters
-    ----------
-    split : Split
-        n utterances.
-    corpus : Corpus
-        Its label lists give the label ids.
-    config : ModelConfig or ModuleConfig
-        Its sequence_length, vocabulary_size, intents and slots are the limits; a model may have more labels than the
-        corpus.
     """
     has_intents, has_slots = "classification" in config.task, "tagging" in config.task
     for kind, labels, limit in (
@@ -185,13 +176,7 @@ def encoded_split(corpus: Corpus, name: str, vocabulary: Vocabulary, config) -> 
 
 
 def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the order of n samples in an epoch: a permutation of 0..n-1, int64, the same on every machine.
-
-    Parameters
-    ----------
-    seed, epoch : int
-        Not negative; together they seed a PCG64 generator.
-    """
+    """Return the order of n samples in an epoch: a permutation of 0..n-1, int64, the same on every machine."""
     if seed < 0:
         raise SampleError(f"seed {seed} is negative; take 0 or more")
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(n)

@@ -10,15 +10,7 @@ from .corpus import CorpusError, Split
 
 
 def files_of(intent_labels: Sequence[str], slot_labels: Sequence[str], splits: Mapping[str, Split]) -> dict[str, bytes]:
-    """Return the files of a corpus in the common layout, by path relative to its folder.
-
-    Parameters
-    ----------
-    intent_labels, slot_labels : sequence of str
-        In the order of their ids.
-    splits : mapping of str to Split
-        By name.
-    """
+    """Return the files of a corpus in the common layout, by relative path; labels are in the order of their ids."""
     lines = {"intent_label.txt": intent_labels, "slot_label.txt": slot_labels}
     for name, split in splits.items():
         lines[f"{name}/seq.in"] = [" ".join(words) for words in split.words]
@@ -28,14 +20,9 @@ def files_of(intent_labels: Sequence[str], slot_labels: Sequence[str], splits: M
 
 
 def store_corpus(files: Mapping[str, bytes], folder: str | os.PathLike) -> Path:
-    """Write a corpus into a new folder, whole or not at all.
+    """Write a corpus, files by relative path, into a new folder, whole or not at all.
 
     Raises CorpusError if the folder cannot be written, or there is one of that name.
-
-    Parameters
-    ----------
-    files : mapping of str to bytes
-        Contents by path relative to the folder.
     """
     try:
         write_folder(Path(folder), files)

@@ -17,14 +17,10 @@ class TagDecoder:
 
     A model that labels each word independently may predict B-x I-y, which is not valid. The score of a sequence is the
     sum of its logits and of `WEIGHT` times log P(tag | previous tag) - log P(tag), estimated from the training split.
-    An I- tag must continue a chunk of its type. A tag that never occurs with the predicted intent in the training split
-    loses `ABSENT` times the number of times that it would, were tags independent of intents: rare tags of rare intents
-    lose little, others cannot win.
+    Without a training split all valid sequences are equally likely. An I- tag must continue a chunk of its type.
 
-    Parameters
-    ----------
-    train : Split, optional
-        Training split; without it all valid sequences are equally likely.
+    A tag that never occurs with the predicted intent in the training split is penalised: its score falls by `ABSENT`
+    times the number of times that it would occur, were tags independent of intents.
     """
 
     def __init__(self, slot_labels: Sequence[str], intent_labels: Sequence[str], train: Split | None = None):
@@ -60,14 +56,10 @@ class TagDecoder:
         self.allowed -= np.where(together == 0, ABSENT * expected, 0.0)
 
     def decode(self, logits: np.ndarray, intents: np.ndarray) -> np.ndarray:
-        """Return the best tags, int32 of shape (n, words).
+        """Return the best tags, int32 of shape (n, words), of n utterances of equal length.
 
-        Parameters
-        ----------
-        logits : ndarray, shape (n, words, slots)
-            For n utterances of equal length; a model may have more slots than there are labels.
-        intents : ndarray of int, shape (n,)
-            Predicted intents.
+        The logits have the shape (n, words, slots), with slots for labels that the corpus may lack; `intents`, (n,),
+        are predicted.
         """
         number = len(self.begin)
         known = intents < len(self.allowed)

@@ -11,21 +11,9 @@ from bttlab.model.transformer import sample_losses
 
 
 def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, random: np.random.Generator):
-    """Split samples into batches of at most `size` utterances of equal length, in random order.
+    """Return the indices in `order` by batch: at most `size` utterances of equal length, the batches in random order.
 
-    Parameters
-    ----------
-    order : ndarray of int
-        Indices of the samples. Samples of the same length keep this order.
-    lengths : ndarray of int
-        Number of real tokens of every sample that an index may refer to.
-    random : numpy.random.Generator
-        Determines the order of the batches.
-
-    Returns
-    -------
-    list of ndarray of int
-        The indices in `order`, by batch.
+    Samples of the same length keep their order. `lengths` has the real tokens of every sample.
     """
     groups = [order[lengths[order] == length] for length in np.unique(lengths[order])]
     batches = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
@@ -35,12 +23,8 @@ def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, rand
 def batch_logits(model: nn.Module, samples) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
     """Return the logits and labels of n `Samples` of equal length, on the model's device.
 
-    Returns
-    -------
-    intent logits : Tensor, shape (n, intents), or None
-    slot logits : Tensor, shape (n, words, slots), or None
-    intents : int64 Tensor, shape (n,)
-    slots : int64 Tensor, shape (n, words)
+    Intent logits have the shape (n, intents), slot logits (n, words, slots); either may be None. Intents are int64 of
+    shape (n,), slots int64 of shape (n, words).
     """
     length = int(samples.lengths[0])
     tokens, intents, slots = _on_device(model, samples.tokens[:, :length], samples.intents, samples.slots[:, 1:length])
@@ -62,13 +46,8 @@ def predict_in_batches(
 ) -> Predictions:
     """Predict in batches, in evaluation mode; equal to `bttlab.model.predict` except for rounding.
 
-    Parameters
-    ----------
-    choose_tags : callable
-        Gets the slot logits, shape (n, words, slots), and the n predicted intents, which are past all labels of a model
-        without intents; returns slot labels, shape (n, words).
-    predicted : callable
-        Called with the losses of each batch.
+    `choose_tags` gets the slot logits, shape (n, words, slots), and the n predicted intents, which are past all labels
+    of a model without intents; it returns slot labels, shape (n, words). `predicted` gets the losses of each batch.
     """
     was_training = model.training
     model.train(False)

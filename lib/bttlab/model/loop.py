@@ -25,25 +25,13 @@ def train_pieces(
     may_continue: Callable[[], bool] = lambda: True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Train on pieces of work in order.
+    """Train on pieces of work in order; each is requested only after the previous one has been trained on and reported.
 
-    Parameters
-    ----------
-    pieces : iterable
-        Each piece is requested only after the previous one has been trained on and reported.
-    step : callable
-        Trains on a piece and returns the losses, float32 of shape (n,).
-    trained : callable
-        Called with the piece, its losses, and the seconds to request and train on it, without the time of this call.
-    may_continue : callable
-        Called before each piece; it may wait, raise an error, or return False to end the training.
-    clock : callable
-        Returns the time in seconds.
+    `step` trains on a piece and returns the losses, float32 of shape (n,). `trained` gets the piece, its losses, and
+    the seconds to request and train on it, without the time of this call. `may_continue` is called before each piece;
+    it may wait, raise an error, or return False to end the training.
 
-    Raises
-    ------
-    NumericalFault
-        From `step`, after `trained` was called with the losses of the samples before the fault.
+    Raises NumericalFault of `step`, after `trained` was called with the losses of the samples before the fault.
     """
     each = iter(pieces)
     while may_continue():
@@ -64,12 +52,8 @@ def chunks(start: int, stop: int, batch_size: int = 1, before: int = 0) -> Itera
     """Yield consecutive slices from `start` to `stop`, each for about a quarter second and at most 32 samples.
 
     The size follows the time between two requests, in which the caller must train on the slice. If updates have several
-    samples, slices end where `call_end` says, whatever the time: a card may sum the gradients of a call.
-
-    Parameters
-    ----------
-    before : int
-        Samples of the training before sample 0.
+    samples, slices end where `call_end` says, whatever the time: a card may sum the gradients of a call. `before` is
+    the number of samples of the training before sample 0.
     """
     size = 1
     while start < stop:

@@ -16,14 +16,8 @@ from bttlab.tensor import TTLinear
 def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Module:
     """Return a network whose `forward` has the arguments and results of `Transformer.forward`.
 
-    Parameters
-    ----------
-    model : ModelConfig or bttlab.compiler.module.ModuleModel
-        A module is copied. Its `forward` returns None for logits that it does not compute.
-    flow : str
-        Order of contraction in the TT layers.
-    seed : int
-        Seed of the initial parameters of a `ModelConfig`; a module keeps its parameters.
+    A `ModuleModel`'s module is copied, with its parameters; its `forward` returns None for logits that it does not
+    compute. `seed` is that of the initial parameters of a `ModelConfig`.
     """
     if not isinstance(model, ModuleConfig):
         return Transformer(model, flow, seed)

@@ -28,16 +28,9 @@ _MOMENTS = Optimizer("adamw").moments
 
 @torch.no_grad()
 def predict(model: nn.Module, samples, config: ModelConfig | ModuleConfig | None = None) -> Predictions:
-    """Return a model's losses and predicted labels for samples, computed on the model's device.
+    """Return the losses and predicted labels of a model of `network_of`, computed on the model's device.
 
-    Raises bttlab.data.SampleError if the samples do not fit the model.
-
-    Parameters
-    ----------
-    model : nn.Module
-        From `network_of`.
-    config : ModelConfig or ModuleConfig, optional
-        By default `model.config`.
+    The configuration is by default `model.config`. Raises bttlab.data.SampleError if the samples do not fit the model.
     """
     samples.validate(config or model.config)
     losses = np.zeros(len(samples), np.float32)
@@ -66,20 +59,10 @@ def _utterances(samples, device: torch.device) -> Iterator[tuple[Tensor, Tensor,
 class ReferenceTrainer:
     """The `Trainer` in PyTorch: autograd in float32, one sample at a time, with torch.optim's fused kernels.
 
-    Parameters
-    ----------
-    config : ModelConfig or ModuleModel
-        A module and its parameters are copied.
-    flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
-        Order of contraction in the TT layers.
-    seed : int
-        Of the initial parameters.
-
-    Notes
-    -----
-    All parameters are views into one array, and all gradients into another. The optimizer updates the whole model at
-    once, which at batch 1 takes a third of the time of updating each tensor. Its kernels are called as torch.optim does
-    with `fused=True`; torch.optim itself would import torch's compiler first, which takes seconds.
+    A module and its parameters are copied. All parameters are views into one array, and all gradients into another. The
+    optimizer updates the whole model at once, which at batch 1 takes a third of the time of updating each tensor. Its
+    kernels are called as torch.optim does with `fused=True`; torch.optim itself would import torch's compiler first,
+    which takes seconds.
     """
 
     def __init__(

@@ -28,16 +28,8 @@ FAULTS = {
 class NumericalFault(BttlabError):
     """A number is not finite, or would not be after a sample's update, which is then left out.
 
-    Parameters
-    ----------
-    fault : str
-        Which number is not finite: a key of `FAULTS`.
-    sample : int
-        Index of the sample.
-    losses : ndarray of float32, shape (sample,)
-        Losses of the samples before it, which have all been trained on.
-    learning_rate : float
-        Learning rate of the sample.
+    `fault` is the key of `FAULTS` for the number. `losses`, float32 of shape (sample,), are those of the samples before
+    it, which have all been trained on; `learning_rate` is that of the sample.
     """
 
     def __init__(self, fault: str, sample: int, losses: np.ndarray, learning_rate: float):
@@ -100,18 +92,11 @@ class Trainer(Protocol):
     ) -> np.ndarray:
         """Train on samples, in order, and return the losses before each sample's update, float32 of shape (n,).
 
-        Parameters
-        ----------
-        learning_rate : float or ndarray of shape (n,)
-        label_smoothing : float
-            Part of each target that is spread evenly over all classes, in [0, 1). The losses returned do not include
-            it.
+        The learning rate is one, or an array of shape (n,). `label_smoothing`, in [0, 1), is the part of each target
+        that is spread evenly over all classes; the losses returned do not include it.
 
-        Raises
-        ------
-        NumericalFault
-            At the first sample whose loss, gradient or update is not finite; that sample changes neither parameters nor
-            state.
+        Raises NumericalFault at the first sample whose loss, gradient or update is not finite; that sample changes
+        neither parameters nor state.
         """
         ...
 

@@ -19,16 +19,9 @@ LAYER_NORM_EPSILON = 1e-5
 class Transformer(nn.Module):
     """Joint intent and slot labelling of utterances.
 
-    Parameters
-    ----------
-    flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
-        Order of contraction in the TT layers; has no effect on a dense model.
-    seed : int
-        Seed of the initial parameters (`initial_parameters`). PyTorch's global generator is not used.
-
-    Notes
-    -----
-    Its parameters have the names and shapes of `ModelConfig.parameter_shapes`.
+    Its parameters have the names and shapes of `ModelConfig.parameter_shapes`; `initial_parameters` draws them with
+    `seed`, PyTorch's global generator is not used. `flow`, the order of contraction in the TT layers, has no effect on
+    a dense model.
     """
 
     def __init__(self, config: ModelConfig, flow: str = "bidirectional", seed: int = 0):
@@ -60,16 +53,8 @@ class Transformer(nn.Module):
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of an utterance, or of several of equal length.
 
-        Parameters
-        ----------
-        tokens : int64 Tensor, shape (..., T)
-            The real tokens, [CLS] first; 1 <= T <= sequence_length.
-
-        Returns
-        -------
-        intent logits : Tensor, shape (..., intents)
-        slot logits : Tensor, shape (..., T - 1, slots)
-            Of the words, which are tokens 1 to T - 1.
+        The tokens, int64 of shape (..., T), are real ones, [CLS] first; 1 <= T <= sequence_length. Intent logits have
+        the shape (..., intents), slot logits (..., T - 1, slots): those of the words, which are tokens 1 to T - 1.
         """
         x = self.embedding(tokens)
         for encoder in self.encoders:
@@ -149,14 +134,9 @@ def loss(
 ) -> Tensor:
     """Return a sample's loss: cross-entropy of the intent plus mean cross-entropy of the slots of its words.
 
-    Parameters
-    ----------
-    intent_logits : Tensor, shape (intents,), or None
-    slot_logits : Tensor, shape (words, slots), or None
-    intent : int64 Tensor, shape ()
-    slots : int64 Tensor, shape (words,)
-    label_smoothing : float
-        Part of each target that is spread evenly over all classes (Szegedy et al., arXiv 1512.00567, section 7).
+    The logits have the shapes (intents,) and (words, slots), or are None; the labels, int64, () and (words,).
+    `label_smoothing` is the part of each target that is spread evenly over all classes (Szegedy et al., arXiv
+    1512.00567, section 7).
     """
     parts = [
         F.cross_entropy(logits, labels, label_smoothing=label_smoothing)

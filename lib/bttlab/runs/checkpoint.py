@@ -86,15 +86,9 @@ class CheckpointStore:
     def save(self, checkpoint: Checkpoint, lock: RunLock | None = None, is_best: bool = False) -> None:
         """Write a checkpoint and keep the one before it. A crash at any moment leaves one of them intact.
 
-        Raises CheckpointError if it cannot be written; those there were stay; RunError if the folder is no longer the
-        one that was locked.
-
-        Parameters
-        ----------
-        lock : RunLock, optional
-            Checked before anything is written.
-        is_best : bool
-            Keep it as that of the best epoch, too.
+        `lock` is checked before anything is written; with `is_best` it is kept as that of the best epoch, too. Raises
+        CheckpointError if it cannot be written; those there were stay; RunError if the folder is no longer the one that
+        was locked.
         """
         data = _pack(checkpoint)
         if lock is not None:
@@ -132,20 +126,10 @@ class CheckpointStore:
             )
 
     def load(self, best: bool = False) -> tuple[Checkpoint, str | None]:
-        """Read the latest checkpoint, or the one before if it is damaged or missing.
+        """Read the latest checkpoint, or the one before if it is damaged or missing, or that of the best epoch.
 
-        Raises CheckpointError if there is none, or both are damaged.
-
-        Parameters
-        ----------
-        best : bool
-            Read that of the best epoch instead.
-
-        Returns
-        -------
-        checkpoint : Checkpoint
-        warning : str or None
-            Why the one before was read.
+        Returns a warning, too, if the one before the latest was read. Raises CheckpointError if there is none, or both
+        are damaged.
         """
         try:
             is_there = self.latest.exists() or self.previous.exists()

@@ -35,28 +35,16 @@ def open_trainer(
     require_card: bool = False,
     lengths: Mapping[int, int] | None = None,
 ) -> OpenedTrainer:
-    """Open a trainer.
+    """Open a trainer on auto, emulated, reference, or the number of one of `pynq.Device.devices`.
+
+    `trust` and `wait` are as for `bttlab.card.load_overlay`. The overlay of a card is the name of one in the manifest,
+    or the path of an .xclbin; by default the training processor. `flow` is the order of contraction in the linear
+    layers; "auto" on a card takes the number of samples of each length of the corpus from `lengths`. `require_card`
+    uses neither the emulated card nor PyTorch.
 
     Raises BttlabError if pynq is missing, or an overlay is asked for without a card; OverlayError if there is no such
     card, or no overlay for it; CardBusyError if another process holds the card; ProgramError if the card does not hold
-    the model, or what the optimizer keeps of it.
-
-    Parameters
-    ----------
-    device : str
-        auto, emulated, reference, or the number of one of `pynq.Device.devices`.
-    trust, wait
-        As for `bttlab.card.load_overlay`.
-    flow : {"bidirectional", "right_to_left", "auto"}
-        Order of contraction in the linear layers.
-    overlay : str, optional
-        Of the card: the name of one in the manifest, or the path of an .xclbin; by default the training processor.
-    optimizer : Optimizer, optional
-        Raise `ProgramError` if the card has no room for its state.
-    require_card : bool
-        Use neither the emulated card nor PyTorch.
-    lengths : mapping of int to int, optional
-        For flow "auto" on a card: the number of samples of each length of the corpus.
+    the model, or the state of the optimizer.
     """
     if require_card and device in ("reference", "emulated"):
         raise BttlabError(f"--device {device} is no real card: leave out --require-card, or use --device auto")

@@ -31,12 +31,8 @@ def predict(
 ) -> Predictions:
     """Predict samples of a corpus, on the trainer's device; decoded tags with PyTorch and the trainer's parameters.
 
-    Raises StopRequested between two chunks, if the user asked for it.
-
-    Parameters
-    ----------
-    decode_tags : bool
-        As in `RunSettings`. A model without intents has all of an utterance's tags go with each other.
+    A model without intents has all of an utterance's tags go with each other. Raises StopRequested between two chunks,
+    if the user asked for it.
     """
 
     def advance(losses: np.ndarray) -> None:
@@ -81,11 +77,8 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
 def scores_of(predictions: Predictions, corpus: Corpus, split: str, model, most: int | None = None) -> dict[str, Any]:
     """Score a model's predictions of a split's first `most` utterances (default: all).
 
-    Returns
-    -------
-    dict
-        "mean_loss", and of `bttlab.data.metrics.Scores` those fields that the model has labels for; "perplexity" of a
-        language model.
+    The scores are "mean_loss", those fields of `bttlab.data.metrics.Scores` that the model has labels for, and
+    "perplexity" of a language model.
     """
     part, losses = corpus.split(split)[:most], predictions.losses
     scores = {"mean_loss": float(np.mean(losses, dtype=np.float64)), "utterances": len(part)}

@@ -23,12 +23,7 @@ def to_csv(table: "pd.DataFrame", path: Path) -> None:
 def to_weights(folder: Path, path: Path, best: bool = False) -> str | None:
     """Write the dense model of a run's checkpoint, with what a reader in PyTorch needs beside it.
 
-    Raises BttlabError if the run is of a module.
-
-    Returns
-    -------
-    str or None
-        Why the checkpoint before the last was taken.
+    Returns the warning of `CheckpointStore.load`. Raises BttlabError if the run is of a module.
     """
     from safetensors.torch import save
 

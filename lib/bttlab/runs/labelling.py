@@ -37,16 +37,8 @@ def label(
 ) -> list[Labelled]:
     """Label sentences: the trainer predicts the labels, PyTorch their probabilities from the trainer's parameters.
 
-    Raises CorpusError if a sentence is empty or longer than the model's.
-
-    Parameters
-    ----------
-    corpus : Corpus
-        Its label lists name the labels.
-    sentences : sequence of sequence of str
-        Words, as `split_words` returns them.
-    predictions : Predictions, optional
-        Of these sentences, such as decoded ones; by default the trainer is asked.
+    Sentences are words as of `split_words`; `predictions` of them may be given, such as decoded ones. Raises
+    CorpusError if a sentence is empty or longer than the model's.
     """
     most = trainer.config.sequence_length - 1
     for words in sentences:

@@ -25,19 +25,11 @@ MODULE_FILE, MODULE_FILES = "model.py", "model_files"  # in the folder of a run
 def model_of_run(
     folder: Path, config: ModelConfig | ModuleConfig, trust: bool = False, seed: int = 0
 ) -> "ModelConfig | ModuleModel":
-    """Return the model of a run; that of a module runs the copies of its files.
+    """Return the model of a run; that of a module runs the copies of its files, with `trust` whatever they are.
 
-    Raises RunError if the copies are not what the run was started with, or others can change them, without `trust`;
-    BttlabError if they cannot be read or run, or make another model.
-
-    Parameters
-    ----------
-    config : ModelConfig or ModuleConfig
-        Of the run's checkpoint.
-    trust : bool
-        Run the copies whatever they are.
-    seed : int
-        Of the module's own initial parameters, which a checkpoint replaces.
+    `seed` is of the module's own initial parameters, which a checkpoint replaces. Raises RunError if the copies are not
+    what the run was started with, or others can change them; BttlabError if they cannot be read or run, or make another
+    model.
     """
     if not isinstance(config, ModuleConfig):
         return config

@@ -20,14 +20,9 @@ USED = {"sgd": (), "momentum": ("momentum",), "adamw": ("beta1", "beta2", "epsil
 
 
 def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
-    """Read a recipe.
+    """Read a recipe: the name of one in `RECIPES`, or a .toml file.
 
     Raises RunError if there is none, it is no TOML, a key is unknown or missing, or a value breaks its rule.
-
-    Parameters
-    ----------
-    name_or_path : str or path
-        The name of one in `RECIPES`, or a .toml file.
     """
     path = Path(name_or_path).expanduser()
     if path.suffix != ".toml" and len(path.parts) == 1:
@@ -53,16 +48,11 @@ def recipe_names() -> list[str]:
 def settings_of(values: Mapping[str, Any], config: ModelConfig | ModuleConfig | None = None) -> RunSettings:
     """Return the settings of a flat configuration, completed from its recipe and the defaults.
 
-    Raises BttlabError if a value breaks a rule.
+    The keys are fields of `RunSettings`, of them "optimizer" by name; fields of `Optimizer`; and those of nested
+    settings with a point, such as "schedule.warm_up". They come before those of the recipe, and another optimizer than
+    the recipe's has its own default learning rate. The model is by default the one of the configuration's sizes.
 
-    Parameters
-    ----------
-    values : mapping
-        Fields of `RunSettings`, of them "optimizer" by name; fields of `Optimizer`; and those of nested settings with a
-        point in their key, such as "schedule.warm_up". They come before those of the recipe, and another optimizer than
-        the recipe's has its own default learning rate.
-    config : ModelConfig or ModuleConfig, optional
-        The model; by default the one of the configuration's sizes.
+    Raises BttlabError if a value breaks a rule.
     """
     values = dict(values)
     recipe = dict(vars(read_recipe(values["recipe"]))) if values.get("recipe") else {}

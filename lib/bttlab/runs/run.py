@@ -120,17 +120,11 @@ def start_run(
 
 
 def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bool = False) -> Run:
-    """Prepare to continue a run from its checkpoint.
+    """Prepare to continue a run from its checkpoint, with changes of the fields in `CHANGEABLE`.
 
-    Raises CheckpointError if there is no sound checkpoint; RunError if more epochs are done, or the corpus is not the
-    one it was started on; CorpusError if the corpus cannot be read.
-
-    Parameters
-    ----------
-    changes : mapping, optional
-        Of the fields in `CHANGEABLE`; `data` is the place of the same corpus.
-    trust : bool
-        As for `bttlab.runs.module.model_of_run`.
+    `data` is the place of the same corpus; `trust` is as for `bttlab.runs.module.model_of_run`. Raises CheckpointError
+    if there is no sound checkpoint; RunError if more epochs are done, or the corpus is not the one it was started on;
+    CorpusError if the corpus cannot be read.
     """
     folder = Path(folder)
     store = CheckpointStore(folder)

@@ -39,17 +39,7 @@ class LearningRateSchedule:
     warm_up: float = Field(default=0.0, ge=0, lt=1)  # fraction of the run for warm-up, in [0, 1)
 
     def rates(self, peak: float, steps: np.ndarray, total: int) -> np.ndarray:
-        """Return the learning rates of steps.
-
-        Parameters
-        ----------
-        peak : float
-            The highest.
-        steps : ndarray of int
-            Numbers of steps, from 0 below `total`.
-        total : int
-            Steps of the run.
-        """
+        """Return the learning rates of steps, numbers from 0 below `total`; `peak` is the highest."""
         done = np.asarray(steps, np.float64) / total
         rates = np.ones_like(done) if self.decay == "none" else (1.0 - done) / (1.0 - self.warm_up)
         rise = done / self.warm_up if self.warm_up else np.inf

@@ -61,18 +61,10 @@ def find_runs(folders: Iterable[Path] | None = None) -> Iterator[Path]:
 
 
 def runs_table(folders: Iterable[Path] | None = None) -> "pd.DataFrame":
-    """Return the table of all runs, the latest first.
+    """Return the table of all runs in some folders, by default where this user's runs are, the latest first.
 
-    Parameters
-    ----------
-    folders : iterable of path, optional
-        Where to look; by default where this user's runs are.
-
-    Returns
-    -------
-    DataFrame
-        A row for each run: the columns of `COLUMNS`, every key of the configuration, the value of every figure, and
-        "folder". `attrs["faults"]` has a line for each run.json that cannot be read.
+    A row has the columns of `COLUMNS`, every key of the configuration, the value of every figure, and "folder".
+    `attrs["faults"]` has a line for each run.json that cannot be read.
     """
     import pandas as pd  # slow to import
 

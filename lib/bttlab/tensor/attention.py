@@ -8,14 +8,8 @@ from torch import Tensor, nn
 class TTAttention(nn.Module):
     """Multi-head attention with the interface of `nn.MultiheadAttention`, but always returns None as weights.
 
-    Parameters
-    ----------
-    query, key, value, output : nn.Module
-        Linear layers, `TTLinear` or dense.
-    batch_first : bool
-        True if x is (batch, tokens, features), False if it is (tokens, batch, features).
-    dropout : float
-        Dropout of the attention probabilities in training.
+    Its linear layers are `TTLinear` or dense. x is (batch, tokens, features) with `batch_first`, else (tokens, batch,
+    features). `dropout` is that of the attention probabilities in training.
     """
 
     # nn.TransformerEncoder and its layers read these attributes; with these values they call `forward` instead of a

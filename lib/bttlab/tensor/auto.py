@@ -25,20 +25,10 @@ MORE = {"bidirectional": 0, "reconstruct": 0, "right_to_left": 500_000, "grouped
 def cheapest_order(
     tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: int | Sequence[int]
 ) -> tuple[Grouping | None, Cost]:
-    """Return the order with the fewest multiply-accumulates, forward and backward.
+    """Return the order with the fewest multiply-accumulates, forward and backward, and its cost.
 
+    The order is the number of neighbouring cores in each merge, for the output and the input cores; None to build W.
     Raises ShapeError if tokens, modes or ranks are not allowed.
-
-    Parameters
-    ----------
-    rank : int or sequence of int
-        Every internal rank, or all of them in order.
-
-    Returns
-    -------
-    groups : (tuple of int, tuple of int) or None
-        Number of neighbouring cores in each merge, for the output and the input cores; None to build W.
-    Cost
     """
     reconstructed = flow_cost("reconstruct", tokens, out_modes, in_modes, rank)  # also checks the arguments
     out_modes, in_modes = tuple(out_modes), tuple(in_modes)
@@ -83,14 +73,9 @@ def _groupings(cores: int) -> Iterator[tuple[int, ...]]:
 
 
 def order_of(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Order:
-    """Return a named flow as an `Order`.
+    """Return a named flow as an `Order`; the other parameters are as for `flow_cost`.
 
-    Parameters
-    ----------
-    flow : str
-        One of `bttlab.tensor.FLOWS`; "auto" for that of `cheapest_order`; or "optimum" for that of opt_einsum.
-    tokens, out_modes, in_modes, rank
-        As for `flow_cost`.
+    The flow is one of `bttlab.tensor.FLOWS`; "auto" for that of `cheapest_order`; or "optimum" for that of opt_einsum.
     """
     if flow == "auto":
         forward = cheapest_order(tokens, out_modes, in_modes, rank)[1].forward

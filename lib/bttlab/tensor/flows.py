@@ -138,11 +138,8 @@ Grouping = tuple[tuple[int, ...], tuple[int, ...]]
 def grouped(groups: Grouping) -> Flow:
     """Return the flow that merges neighbouring cores and contracts x with the merged cores from right to left.
 
-    Parameters
-    ----------
-    groups : (tuple of int, tuple of int)
-        Number of neighbouring cores in each merge, for the output cores and the input cores. Groups of one core give
-        `right_to_left`; one group at each end gives the contractions of `bidirectional`.
+    `groups` has the number of neighbouring cores in each merge, for the output cores and the input cores. Groups of one
+    core give `right_to_left`; one group at each end gives the contractions of `bidirectional`.
     """
     return Flow(partial(_grouped, groups), partial(_grouped_backward, groups))
 

@@ -97,14 +97,9 @@ class Order:
     def backward(self, chain_first: bool, as_flow: bool = False) -> tuple[Product, ...]:
         """Return the products of the backward pass.
 
-        Parameters
-        ----------
-        chain_first : bool
-            True to compute the gradients on the path from y to x before all others; False to compute both gradients of
-            each product on that path one after the other.
-        as_flow : bool
-            True for the order of `bttlab.tensor.flows`: the gradients of merged cores come after those that depend on
-            tokens, and for output cores the last one comes first.
+        With `chain_first` the gradients on the path from y to x come before all others; else both gradients of each
+        product on that path come one after the other. `as_flow` gives the order of `bttlab.tensor.flows`: the gradients
+        of merged cores come after those that depend on tokens, and for output cores the last one comes first.
         """
         indices, made = self.indices(), {step[0]: step for step in self.steps}
         chain: list[Product] = []
@@ -177,12 +172,8 @@ def order_cost(
 def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Cost:
     """Return the cost of a TT linear layer in one of `bttlab.tensor.FLOWS` (arXiv 2501.06663).
 
-    Raises ShapeError if the flow is unknown, or tokens, modes or ranks are not allowed.
-
-    Parameters
-    ----------
-    rank : int or sequence of int
-        Every internal rank, or all of them in order.
+    `rank` is every internal rank, or all of them in order. Raises ShapeError if the flow is unknown, or tokens, modes
+    or ranks are not allowed.
     """
     if flow not in FLOWS:
         raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}")
@@ -200,16 +191,9 @@ def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequen
 
 
 def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Cost:
-    """Return the cost of a TT linear layer in `bttlab.tensor.flows.grouped`.
+    """Return the cost of a TT linear layer in `bttlab.tensor.flows.grouped`; the rest is as for `flow_cost`.
 
     Raises ShapeError if the sizes of the groups do not add up to the cores, or tokens, modes or ranks are not allowed.
-
-    Parameters
-    ----------
-    groups : (tuple of int, tuple of int)
-        Number of neighbouring cores in each merge, for the output cores and the input cores.
-    tokens, out_modes, in_modes, rank
-        As for `flow_cost`.
     """
     if (sum(groups[0]), sum(groups[1])) != (len(out_modes), len(in_modes)) or min(*groups[0], *groups[1]) < 1:
         raise ShapeError(f"groups are {groups}: they must add up to {len(out_modes)} and {len(in_modes)} cores")
@@ -244,17 +228,9 @@ def optimal_cost(
 ) -> PassCost:
     """Return the cost of the best order of pairwise contractions that opt_einsum finds, for the forward pass only.
 
-    Parameters
-    ----------
-    tokens, out_modes, in_modes, rank
-        As for `flow_cost`, and so are errors.
-    search : {"dp", "optimal"}
-        "dp": dynamic programming over all orders without outer products; "optimal": exhaustive search of all orders,
-        for up to about ten cores.
-
-    References
-    ----------
-    D. G. A. Smith and J. Gray, "opt_einsum", J. Open Source Software 3(26), 2018.
+    Shapes and errors are as for `flow_cost`. `search` is "dp", dynamic programming over all orders without outer
+    products, or "optimal", exhaustive search of all orders, for up to about ten cores (D. G. A. Smith and J. Gray,
+    "opt_einsum", J. Open Source Software 3(26), 2018).
     """
     import opt_einsum  # here, because training does not need it
 

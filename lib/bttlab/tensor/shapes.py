@@ -12,18 +12,9 @@ class ShapeError(BttlabError, ValueError):
 
 
 def check_modes(name: str, modes: Iterable[int], size: int | None = None) -> tuple[int, ...]:
-    """Check modes and return them as a tuple of integers.
+    """Check modes and return them as a tuple of integers; `name` is theirs in errors, such as "out_modes".
 
     Raises ShapeError if a mode is not an integer of at least 1, there are none, or their product is not `size`.
-
-    Parameters
-    ----------
-    name : str
-        Name of the modes for errors, such as "out_modes".
-    modes : iterable of int
-        At least one mode, each at least 1.
-    size : int, optional
-        The number of features or rows that the modes factorise.
     """
     modes = tuple(modes) if isinstance(modes, Iterable) else (modes,)
     if not modes or not all(_is_positive(mode) for mode in modes):
@@ -59,16 +50,9 @@ def factors(size: int) -> tuple[int, int, int]:
 
 
 def full_ranks(rank: int | Sequence[int], modes: int) -> tuple[int, ...]:
-    """Return all ranks (1, r_1, ..., r_(modes-1), 1) of a train of `modes` cores.
+    """Return all ranks (1, r_1, ..., r_(modes-1), 1) of a train of `modes` cores; one rank is that of every bond.
 
     Raises ShapeError if a rank is not an integer of at least 1, or their number does not fit.
-
-    Parameters
-    ----------
-    rank : int or sequence of int
-        One rank for every bond between cores, or the `modes` - 1 internal ranks in order.
-    modes : int
-        Number of cores.
     """
     ranks = tuple(rank) if isinstance(rank, Iterable) else (rank,) * (modes - 1)
     if not all(_is_positive(value) for value in ranks) or not (isinstance(rank, Iterable) or _is_positive(rank)):

@@ -21,16 +21,9 @@ if TYPE_CHECKING:
 
 
 def merge_left(cores: Sequence[Tensor]) -> list[Tensor]:
-    """Merge cores from the left, and return all intermediates.
+    """Merge cores, shapes (r_(k-1), n_k, r_k), r_0 = 1, from the left, and return all intermediates.
 
-    Parameters
-    ----------
-    cores : sequence of Tensor, shapes (r_(k-1), n_k, r_k), r_0 = 1
-
-    Returns
-    -------
-    list of Tensor
-        Entry k, of shape (n_1 ... n_k, r_k), is the product of the first k cores; the last one is L.
+    Entry k, of shape (n_1 ... n_k, r_k), is the product of the first k cores; the last one is L.
     """
     merged = [cores[0].reshape(-1, cores[0].shape[2])]
     for core in cores[1:]:
@@ -50,16 +43,9 @@ def merge_left_backward(grad: Tensor, cores: Sequence[Tensor], merged: Sequence[
 
 
 def merge_right(cores: Sequence[Tensor]) -> list[Tensor]:
-    """Merge cores from the right, and return all intermediates.
+    """Merge cores, shapes (r_(k-1), n_k, r_k), last r = 1, from the right, and return all intermediates.
 
-    Parameters
-    ----------
-    cores : sequence of Tensor, shapes (r_(k-1), n_k, r_k), last r = 1
-
-    Returns
-    -------
-    list of Tensor
-        Entry k, of shape (r_(k-1), n_k ... n_m), is the product of the cores from the k-th on; the first one is R.
+    Entry k, of shape (r_(k-1), n_k ... n_m), is the product of the cores from the k-th on; the first one is R.
     """
     merged = [cores[-1].reshape(cores[-1].shape[0], -1)]
     for core in reversed(cores[:-1]):
@@ -79,20 +65,9 @@ def merge_right_backward(grad: Tensor, cores: Sequence[Tensor], merged: Sequence
 
 
 def tt_to_matrix(cores: Sequence[Tensor], out_modes: Sequence[int]) -> Tensor:
-    """Reassemble the matrix of a TT.
+    """Reassemble the matrix, (out, in), of a TT: cores of shapes (r_prev, n, r_next), output modes first.
 
     Raises ShapeError if the cores are not a tensor train, do not begin with `out_modes` or leave no core for the input.
-
-    Parameters
-    ----------
-    cores : sequence of Tensor, shapes (r_prev, n, r_next)
-        Output modes first.
-    out_modes : sequence of int
-        The output modes; the cores of the other modes belong to the input.
-
-    Returns
-    -------
-    Tensor, shape (out, in)
     """
     check_cores([core.shape for core in cores], order=3)
     out_modes = check_modes("out_modes", out_modes)

@@ -18,17 +18,9 @@ from bttlab.tensor.tt import check_matrix, tt_svd
 
 
 def ttm_to_matrix(cores: Sequence[Tensor]) -> Tensor:
-    """Reassemble the matrix of a TTM.
+    """Reassemble the matrix, (rows, columns), of a TTM: cores of shapes (r_prev, row mode, column mode, r_next).
 
     Raises ShapeError if the cores are not a tensor train.
-
-    Parameters
-    ----------
-    cores : sequence of Tensor, shapes (r_prev, row mode, column mode, r_next)
-
-    Returns
-    -------
-    Tensor, shape (rows, columns)
     """
     check_cores([core.shape for core in cores], order=4)
     matrix = cores[0][0]  # (rows, columns, r)
@@ -46,21 +38,11 @@ def matrix_to_ttm(
     rank: int | Sequence[int] | None = None,
     error: float | None = None,
 ) -> list[Tensor]:
-    """Decompose a matrix into a TTM by the TT-SVD of its tensor of paired modes (Oseledets 2011).
+    """Decompose a matrix, (rows, columns), into a TTM by the TT-SVD of its tensor of paired modes (Oseledets 2011).
 
-    Raises ShapeError if modes, ranks or the error do not fit the matrix.
-
-    Parameters
-    ----------
-    matrix : Tensor, shape (rows, columns)
-    row_modes, column_modes : sequence of int
-        Factorisations of rows and columns, with the same number of factors.
-    rank, error
-        As for `bttlab.tensor.matrix_to_tt`.
-
-    Returns
-    -------
-    list of Tensor, shapes (r_prev, row mode, column mode, r_next)
+    Row and column modes have the same number of factors; `rank` and `error` are as for `bttlab.tensor.matrix_to_tt`.
+    The cores have the shapes (r_prev, row mode, column mode, r_next). Raises ShapeError if modes, ranks or the error do
+    not fit the matrix.
     """
     row_modes, column_modes = check_matrix(matrix, "row_modes", row_modes, "column_modes", column_modes)
     ttm_shapes(row_modes, column_modes, 1)  # checks that their numbers are equal
@@ -87,22 +69,12 @@ def row_digits(ids: Tensor, row_modes: Sequence[int]) -> list[Tensor]:
 
 
 def lookup(digits: Sequence[Tensor], cores: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Look up each token's row: multiply its slices from the first core to the last.
+    """Look up each token's row, (tokens, columns): multiply its slices from the first core to the last.
 
-    Raises IndexError or RuntimeError if a digit is outside its mode (on a CPU; a GPU asserts).
-
-    Parameters
-    ----------
-    digits : sequence of int64 Tensor, shape (tokens,)
-        From `row_digits`.
-    cores : sequence of Tensor, shapes (r_(k-1), m_k, n_k, r_k)
-
-    Returns
-    -------
-    rows : Tensor, shape (tokens, columns)
-    saved : tuple of Tensor
-        For `lookup_backward`: the slices of the second to the last core, shapes (r_(k-1), tokens, n_k r_k), then the
-        partial products before each of them, shapes (tokens, n_1 ... n_(k-1), r_(k-1)).
+    `digits` are those of `row_digits`, int64 of shape (tokens,); cores have the shapes (r_(k-1), m_k, n_k, r_k). Also
+    returned, for `lookup_backward`: the slices of the second to the last core, shapes (r_(k-1), tokens, n_k r_k), then
+    the partial products before each of them, shapes (tokens, n_1 ... n_(k-1), r_(k-1)). Raises IndexError or
+    RuntimeError if a digit is outside its mode (on a CPU; a GPU asserts).
     """
     tokens = digits[0].shape[0]
     product = cores[0].index_select(1, digits[0])[0]  # (tokens, n_1, r_1)

@@ -75,12 +75,7 @@ def result_of(record: RunRecord, objective: str) -> str:
 class Sweep:
     """A sweep and its folder, with a run's folder for each trial. Trials are checked before anything starts.
 
-    Raises SpecError if the specification does not hold.
-
-    Parameters
-    ----------
-    folder : path
-        Finished trials in it stay; others are continued.
+    Finished trials in the folder stay; others are continued. Raises SpecError if the specification does not hold.
     """
 
     def __init__(self, spec: SweepSpec, folder: Path):
@@ -98,17 +93,10 @@ class Sweep:
     def run(
         self, executor: LocalPool | Cluster, on_change: Callable[[Progress], None] = lambda progress: None
     ) -> Progress:
-        """Run the unfinished trials.
+        """Run the unfinished trials, on an executor of `open_executor`; `on_change` gets the progress.
 
         Raises ClusterError if the scheduler or all workers have gone, or workers do not fit; RunError if the folder
         cannot be used, or workers die again and again.
-
-        Parameters
-        ----------
-        executor : LocalPool or Cluster
-            From `open_executor`.
-        on_change : callable
-            Gets the progress whenever there is some.
         """
         try:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)

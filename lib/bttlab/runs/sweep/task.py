@@ -87,12 +87,8 @@ class _UntilStopped(Control):
 def run_trial(task: Task) -> dict[str, bytes]:
     """Run a trial; its record says how the training failed, if it did.
 
-    Raises ClusterError if this process has other versions or sources than the sweep's.
-
-    Returns
-    -------
-    dict of str to bytes
-        Files of the run; none if this machine sees the sweep's folder, which has them then.
+    Returns files of the run; none if this machine sees the sweep's folder, which has them then. Raises ClusterError if
+    this process has other versions or sources than the sweep's.
     """
     here = identity()
     for what in here | task.identity:
