@@ -14,7 +14,7 @@ from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.cli import main
 from bttlab.runs import runs_table
 from bttlab.runs.curves import read_curves
-from bttlab.runs.metrics import METRICS, read_metrics
+from bttlab.runs.metrics import METRICS, MetricsLog
 from bttlab.runs.record import RUN_FILE
 
 
@@ -34,14 +34,14 @@ def test_a_torn_manifest_is_refused(tmp_path):
 
 
 def test_damaged_lines_of_metrics_are_left_out_and_named(run, tmp_path):
-    data, lines = (run / METRICS).read_bytes(), read_metrics(run)
+    data, lines = (run / METRICS).read_bytes(), MetricsLog(run).lines
     assert len(lines) == 4
     for number, damage in enumerate((b"torn", b"", b"[1]", b"\xff", b'{"event": "epoch", "epoch": 2, "samples": "x"}')):
         folder = tmp_path / str(number)
         folder.mkdir()
         whole = data.splitlines(keepends=True)
         (folder / METRICS).write_bytes(b"".join([whole[0], damage, b"\n", *whole[2:]]))
-        assert read_metrics(folder) == [lines[0], *lines[2:]]
+        assert MetricsLog(folder).lines == [lines[0], *lines[2:]]
         assert [fault[:30] for fault in read_curves(folder).faults] == ["line 2 of metrics.jsonl is lef"] * bool(damage)
 
 
@@ -60,7 +60,7 @@ def test_forged_metrics_stop_no_resume(run, tmp_path, line):
     text = (folder / METRICS).read_text().splitlines(keepends=True)
     (folder / METRICS).write_text("".join([json.dumps(line) + "\n", *text[1:], json.dumps(line) + "\n"]))
     result = tiny_runs.resume(folder, epochs=4)
-    assert result.test and len(read_metrics(folder)) == 4
+    assert result.test and len(MetricsLog(folder).lines) == 4
     assert main(["runs", "show", str(folder)]) == 0
 
 

@@ -12,7 +12,7 @@ import torch
 import tiny_runs
 from bttlab.cli import main
 from bttlab.lab import RunBrowser
-from bttlab.runs import CheckpointStore, Control, RunRecord, find_run, read_run, remember, runs_table, tensors_digest
+from bttlab.runs import Callback, CheckpointStore, RunRecord, find_run, read_run, remember, runs_table, tensors_digest
 from bttlab.runs.curves import MOST_LINES, read_curves, stretches
 from bttlab.runs.folder import run_lock
 from bttlab.runs.metrics import METRICS
@@ -66,9 +66,14 @@ def _told(capsys, *arguments):
 
 def test_a_training_leaves_its_record_from_the_beginning(corpus, tmp_path):
     seen = []
+
+    class Watch(Callback):
+        def on_record(self, record):
+            seen.append(record.status)
+
     run = tiny_runs.start_run(tmp_path / "run", tiny_runs.settings(corpus), tiny_runs.load_corpus(corpus))
     trainer = tiny_runs.ReferenceTrainer(tiny_runs.CONFIG)
-    result = run.train(trainer, tiny_runs.DEVICE, on_record=lambda record: seen.append(record.status))
+    result = run.train(trainer, tiny_runs.DEVICE, callback=Watch())
     assert seen == ["running", "complete"]
     record = read_run(tmp_path / "run")
     assert record.configuration["linear_rank"] == 2 and record.configuration["optimizer"] == "sgd"
@@ -81,13 +86,13 @@ def test_a_training_leaves_its_record_from_the_beginning(corpus, tmp_path):
 
 
 def test_a_stopped_run_says_so_and_goes_on_under_its_id(corpus, tmp_path):
-    class Stop(Control):
+    class Stop(Callback):
         def before(self, count):
             if count:
                 raise StopRequested
 
     run = tiny_runs.start_run(tmp_path / "run", tiny_runs.settings(corpus), tiny_runs.load_corpus(corpus))
-    result = run.train(tiny_runs.ReferenceTrainer(tiny_runs.CONFIG), tiny_runs.DEVICE, control=Stop())
+    result = run.train(tiny_runs.ReferenceTrainer(tiny_runs.CONFIG), tiny_runs.DEVICE, callback=Stop())
     stopped = read_run(tmp_path / "run")
     assert result.test is None and stopped.status == "stopped"
     complete = tiny_runs.resume(tmp_path / "run")

@@ -20,7 +20,7 @@ from bttlab.lab.charts import pareto_front
 from bttlab.lab.sweep_view import SweepView
 from bttlab.runs import CheckpointStore, RunError, read_run, runs_table, tensors_digest
 from bttlab.runs.folder import run_lock
-from bttlab.runs.metrics import read_metrics
+from bttlab.runs.metrics import MetricsLog
 from bttlab.runs.recipe import flat
 from bttlab.runs.record import COMPLETE, RunRecord
 from bttlab.runs.sweep import ClusterError, Sweep, open_executor, read_spec, task
@@ -326,7 +326,7 @@ def test_a_trial_of_a_worker_without_the_folder(shared, corpus, tmp_path, monkey
     folder = tmp_path / "sweep" / id
     assert (read_run(folder).status, progress.failed) == ("complete", 0)
     assert CheckpointStore(folder).load(best=True)[0].epochs_done == 1
-    assert len(read_metrics(folder)) == 2 and (folder / "model.py").exists()
+    assert len(MetricsLog(folder).lines) == 2 and (folder / "model.py").exists()
     assert (folder / ".lock").exists() == shared  # where it was trained
     assert main(["eval", "--run", str(folder), "--device", "reference"]) == 0
 
@@ -468,12 +468,12 @@ def test_a_trial_waits_for_a_card_and_releases_it(corpus, tmp_path, monkeypatch)
     trial, asked, released = TrialMaker(spec).make({"seed": 0}), {}, []
     trial = replace(trial, settings=replace(trial.settings, device="auto"))
 
-    def open_trainer(model, device, **options):
-        asked.update(options, device=device)
+    def open_trainer(model, device, trust, wait, *rest):
+        asked.update(device=device, wait=wait)
         return SimpleNamespace(trainer=SimpleNamespace(device="a card", config=model), device="", provenance={})
 
-    monkeypatch.setattr(task, "open_trainer", open_trainer)
-    monkeypatch.setattr(task, "u50_callback", lambda *arguments: None)
+    monkeypatch.setattr("bttlab.runs.run.open_trainer", open_trainer)
+    monkeypatch.setattr(task, "_TrialCallback", lambda *arguments: None)
     monkeypatch.setattr("bttlab.card.release_card", released.append)
     with pytest.raises(AttributeError):  # such a trainer cannot train
         task.run_trial(task.Task(trial, "tiny", tmp_path / "trial", [], task.identity()))

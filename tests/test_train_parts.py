@@ -15,7 +15,7 @@ from bttlab.commands import train
 from bttlab.data import CorpusError, load_corpus
 from bttlab.runs import CorpusRecord, ProgressBar, RunError, progress
 from bttlab.runs.curves import read_curves
-from bttlab.runs.metrics import MetricsLog, read_metrics
+from bttlab.runs.metrics import MetricsLog
 from tiny_runs import CONFIG, write_corpus
 
 
@@ -32,7 +32,7 @@ def test_metrics_rewind_to_an_epoch(tmp_path):
         file.write(b'\n[1]\n{"event": "epoch", "epoch": "2"}\n\xff\n{"event": "ep')
     log = MetricsLog(tmp_path)
     log.rewind(2)
-    assert log.lines == read_metrics(tmp_path) == [epoch(1), epoch(2)]
+    assert log.lines == MetricsLog(tmp_path).lines == [epoch(1), epoch(2)]
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
@@ -48,7 +48,7 @@ def test_metrics_without_room_keep_whole_lines(tmp_path, monkeypatch):
         log.append(epoch(2))
     with pytest.raises(RunError, match="No space left"):
         MetricsLog(tmp_path).rewind(0)
-    assert read_metrics(tmp_path) == [epoch(1)]
+    assert MetricsLog(tmp_path).lines == [epoch(1)]
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
@@ -62,7 +62,7 @@ def test_a_sparse_file_of_gigabytes_takes_no_memory(tmp_path):
     tracemalloc.stop()
     assert "line 2 of metrics.jsonl and those after it are left out" in curves.faults[0]
     log.rewind(1)
-    assert read_metrics(tmp_path) == [epoch(1)] and log.path.stat().st_size < 100
+    assert MetricsLog(tmp_path).lines == [epoch(1)] and log.path.stat().st_size < 100
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

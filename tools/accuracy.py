@@ -17,7 +17,7 @@ from pages import in_per_cent
 
 from bttlab.model import ModelConfig
 from bttlab.runs.checkpoint import CheckpointStore, tensors_digest
-from bttlab.runs.metrics import read_metrics
+from bttlab.runs.metrics import MetricsLog
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.terminal import say
@@ -64,7 +64,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 def _from_folder(folder: Path) -> dict[str, Any]:
     checkpoint, _ = CheckpointStore(folder).load()
-    lines = read_metrics(folder)
+    lines = MetricsLog(folder).lines
     tests = [line["test"] for line in lines if line.get("event") == "test"]
     if not tests:
         raise AccuracyError(f"{folder} is not finished; continue it with: bttlab train --resume {folder}")

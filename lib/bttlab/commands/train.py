@@ -4,7 +4,6 @@ import argparse
 import os
 import secrets
 import time
-from collections import Counter
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices, models
@@ -66,9 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.runs import ProgressBar
-    from bttlab.runs.devices import open_trainer
     from bttlab.runs.table import remember
-    from bttlab.runs.u50 import u50_callback
+    from bttlab.runs.u50 import U50Figures
 
     given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     training = _resumed(options, given) if options.resume else _new(options, given)
@@ -82,25 +80,14 @@ def run(options: argparse.Namespace) -> Outcome:
             "train more with a larger --epochs"
         )
         return _outcome(training, training.checkpoint.device, finished)
-    lengths = Counter(map(int, training.samples["train"].lengths))
-    opened = open_trainer(
-        training.model,
-        settings.device,
-        options.trust,
-        options.wait,
-        settings.flow,
-        settings.overlay,
-        settings.optimizer,
-        options.require_card,
-        lengths,
-    )
-    on_record = u50_callback(training.model, lengths, settings.optimizer, settings.flow)
+    opened = training.open_trainer(options.trust, options.wait, options.require_card)
+    figures = U50Figures(training.model, training.lengths, settings.optimizer, settings.flow)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     try:
         remember(training.folder)
     except OSError as error:
         say(f"bttlab: note: bttlab runs list will not show the run: {error.filename}: {error.strerror}")
-    result = training.train(opened.trainer, opened.device, progress, on_record, provenance=opened.provenance)
+    result = training.train(opened.trainer, opened.device, progress, opened.provenance, callback=figures)
     return _outcome(training, opened.device, result)
 
 
@@ -162,7 +149,7 @@ def _outcome(training, device: str, result) -> Outcome:
         "checkpoint": str(training.folder / LATEST),
         "metrics": str(training.folder / METRICS),
         "device": device,
-        "corpus": {"name": training.record.name, "sha256": training.record.sha256},
+        "corpus": {"name": training.corpus_record.name, "sha256": training.corpus_record.sha256},
         **settings.config.identity,
         "parameters": settings.config.parameters_count,
         "recipe": settings.recipe,

@@ -22,16 +22,16 @@ from bttlab.lab.energy_meters import EnergyMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, Predictions, Trainer, predict
 from bttlab.runs.evaluation import joined, scores_of
-from bttlab.runs.plan import Callback, Control, EvaluationsAt
+from bttlab.runs.plan import Callback, EvaluationsAt
 from bttlab.runs.progress import NoProgress
 from bttlab.runs.record import RunRecord, now
+from bttlab.runs.run import DivergedRun
 from bttlab.runs.run import Run as Training
-from bttlab.runs.run import start_run
 from bttlab.runs.settings import RunError, RunSettings
+from bttlab.runs.start import start_run
 from bttlab.runs.stop import StopRequested
 from bttlab.runs.table import runs_folder
-from bttlab.runs.training import DivergedRun
-from bttlab.runs.u50 import u50_callback
+from bttlab.runs.u50 import U50Figures
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 from bttlab.util.threads import Thread
@@ -195,7 +195,7 @@ class DashboardRun:
         self._become(state)
 
 
-class TrainerRun(DashboardRun, Callback, Control):
+class TrainerRun(DashboardRun, Callback):
     """A run like that of `bttlab train`, kept among the user's runs, on any `bttlab.model.Trainer`.
 
     The trainer starts from the workload's initial parameters and keeps the trained ones; `is_there` returns whether its
@@ -244,15 +244,7 @@ class TrainerRun(DashboardRun, Callback, Control):
     def _train(self) -> None:
         self._kept = self._kept or self._begin()
         try:
-            self._kept.train(
-                self._trainer,
-                self.name,
-                NoProgress(),
-                self._on_record,
-                plan=self._plan,
-                control=self,
-                callback=self,
-            )
+            self._kept.train(self._trainer, self.name, NoProgress(), plan=self._plan, callback=self)
         except DivergedRun as error:
             self.fault = error.fault.at(self.count, self.losses)
             raise self.fault from None
@@ -278,18 +270,17 @@ class TrainerRun(DashboardRun, Callback, Control):
         """Name of the dashboard's runs with this corpus and model in the index."""
         return f"dashboard-{self._workload.corpus.name}-{self._workload.config.slug}"
 
-    def _on_record(self, record: RunRecord) -> None:
+    def on_record(self, record: RunRecord) -> None:
         record.name, record.begun = self._group, self.begun
         if len(self.rates) > 1:  # no one rate made what came of many
             record.configuration.pop("learning_rate", None)
             record.configuration["learning_rates"] = self.rates
         elif self.rates:  # it may have moved between the click and the first sample
             record.configuration["learning_rate"] = self.rates[0][1]
-        work = self._workload
         if self._on_u50 and record.status != RUNNING:  # it takes a moment, which nobody waits for at the beginning
-            u50_callback(work.config, work.train.lengths, self._optimizer)(record)
+            U50Figures(self._workload.config, self._kept.lengths, self._optimizer).on_record(record)
 
-    # --- as the run's control and callback
+    # --- as the run's callback
 
     def before(self, count: int) -> None:
         self._unpaused.wait()

@@ -33,11 +33,11 @@ def stretches(losses: np.ndarray) -> list[float]:
 def read_curves(folder: Path) -> Curves:
     """Return the curves of a training; empty if there are none."""
     try:
-        found = list(read_lines(Path(folder) / METRICS))
+        lines, faults = read_lines(Path(folder) / METRICS)
     except OSError:
         return Curves()
-    curves, done = Curves(faults=[fault for _, fault in found if fault]), 0
-    lines = [line for line, _ in found if line and line.get("samples")]
+    curves, done = Curves(faults=faults), 0
+    lines = [line for line in lines if line.get("samples")]
     for line in lines:
         losses = (line.get("losses") if len(lines) <= MOST_LINES else None) or [line.get("mean_loss")]
         ends = np.linspace(0, line["samples"], len(losses) + 1)[1:] + done

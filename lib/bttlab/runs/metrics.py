@@ -39,32 +39,24 @@ class Line:
     sha256: str = ""  # of version 0.2
 
 
-def read_lines(path: Path) -> Iterator[tuple[dict[str, Any] | None, str]]:
-    """Yield the values of each line of a metrics.jsonl, and what is wrong with it; None for a line that is not ours.
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the sound lines of a metrics.jsonl, and what is wrong with the others.
 
     Nothing is read after a line of more than `LONGEST_LINE` bytes.
     """
+    lines, faults = [], []
     with path.open("rb") as file:
         for number, data in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
             if len(data) == LONGEST_LINE:
-                yield None, f"line {number} of {METRICS} and those after it are left out: it is too long"
-                return
+                faults.append(f"line {number} of {METRICS} and those after it are left out: it is too long")
+                break
             if data.strip():
                 try:
                     from_json(Line, data)
-                    values = json.loads(data)
-                    values.pop("sha256", None)
-                    yield values, ""
+                    lines.append({name: value for name, value in json.loads(data).items() if name != "sha256"})
                 except (RecordError, RecursionError) as error:
-                    yield None, f"line {number} of {METRICS} is left out: {error}"
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the sound lines of a run's metrics.jsonl; none if there is no such file."""
-    try:
-        return [line for line, _ in read_lines(Path(folder) / METRICS) if line]
-    except OSError:
-        return []
+                    faults.append(f"line {number} of {METRICS} is left out: {error}")
+    return lines, faults
 
 
 class MetricsLog:
@@ -73,11 +65,9 @@ class MetricsLog:
     def __init__(self, folder: Path):
         self.path = Path(folder) / METRICS
         self.lines: list[dict[str, Any]] = []
-        self._is_sound = True
         with self._writing():
-            found = list(read_lines(self.path)) if self.path.exists() else []
-            self.lines = [line for line, _ in found if line]
-            self._is_sound = len(self.lines) == len(found)
+            self.lines, faults = read_lines(self.path) if self.path.exists() else ([], [])
+        self._is_sound = not faults
 
     def rewind(self, epochs_done: int) -> None:
         """Keep the lines of the finished epochs, one each; later lines, tests and damaged lines go."""
@@ -114,15 +104,7 @@ class MetricsLog:
 
 
 def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, Any]:
-    """Return the last scores, the loss and the training time of a run's metrics as figures.
-
-    Parameters
-    ----------
-    lines : sequence of dict
-        From `read_metrics`.
-    device : str
-        Description of the device.
-    """
+    """Return the last scores, the loss and the training time of metrics on a device, in words, as figures."""
     figures: dict[str, dict[str, Any]] = {}
     done = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""When a run scores the dev split and ends; what is told of it; what steers it."""
+"""When a run scores the dev split and ends; what it reports, and asks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bttlab.data import Samples
+from bttlab.runs.record import RunRecord
 
 
 class EvaluationPlan:
@@ -48,7 +49,14 @@ class EvaluationsAt(EvaluationPlan):
 
 
 class Callback:
-    """What a run reports, in its thread. The base class does nothing."""
+    """What a run reports and asks, in its thread. The base class lets it train as its settings say."""
+
+    def before(self, count: int) -> None:
+        """Called before the next samples, after `count` of them; may wait, raise StopRequested or another error."""
+
+    def next_rate(self, learning_rate: float) -> float:
+        """Return the learning rate of the next samples."""
+        return learning_rate
 
     def trained(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
         """Called with the samples just trained on, their losses, and the time."""
@@ -57,15 +65,7 @@ class Callback:
         """Called after `count` samples, before the dev split is scored."""
 
     def evaluated(self, count: int, scores: dict[str, Any]) -> None:
-        """Called after `count` samples with the dev split's scores from `bttlab.runs.evaluation.evaluate`."""
+        """Called after `count` samples with the dev split's scores from `bttlab.runs.evaluation.scores_of`."""
 
-
-class Control:
-    """What steers a run, in its thread. The base class lets it train as its settings say."""
-
-    def before(self, count: int) -> None:
-        """Called before the next samples, after `count` of them; may wait, raise StopRequested or another error."""
-
-    def next_rate(self, learning_rate: float) -> float:
-        """Return the learning rate of the next samples."""
-        return learning_rate
+    def on_record(self, record: RunRecord) -> None:
+        """Called before run.json is written; may add to the record."""

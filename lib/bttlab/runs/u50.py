@@ -1,41 +1,35 @@
 """What the model of the U50 adds to the record of a training."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 from bttlab.estimate.card import estimate
 from bttlab.estimate.constants import modelled
 from bttlab.model import PAPER_FLOW, Optimizer
+from bttlab.runs.plan import Callback
 from bttlab.runs.record import RunRecord
 from bttlab.util.errors import BttlabError
 
-OnRecord = Callable[[RunRecord], None]  # called before run.json is written; may add to the record
 
+class U50Figures(Callback):
+    """Adds what the model of the U50 says of a training to its record; nothing if the card does not hold the model.
 
-def u50_callback(config, lengths, optimizer: Optimizer, flow: str = PAPER_FLOW) -> OnRecord:
-    """Return a callback for `Run.train` that adds what the model of the U50 says of a training to its record.
-
-    It adds nothing if the card does not hold the model.
-
-    Parameters
-    ----------
-    lengths : ndarray of int, or mapping of int to int
-        Real tokens of the training split's samples, or how many there are of each length.
-    flow : str
-        Order of contraction.
+    `lengths` has the number of samples of each length (real tokens) of the training split.
     """
-    try:
-        estimated = estimate(config, lengths, optimizer.name, flow, batch_size=optimizer.batch_size)
-    except BttlabError:
-        return lambda record: None
 
-    def on_record(record: RunRecord) -> None:
-        record.figures |= card_figures(estimated)
-        if "samples" in record.figures and (samples := record.figures["samples"]["value"]) is not None:
-            energy: Any = estimated.energy_per_sample.scaled(samples).to_dict()
+    def __init__(self, model: Any, lengths: Mapping[int, int], optimizer: Optimizer, flow: str = PAPER_FLOW):
+        self._estimate = None
+        with contextlib.suppress(BttlabError):
+            self._estimate = estimate(model, lengths, optimizer.name, flow, batch_size=optimizer.batch_size)
+
+    def on_record(self, record: RunRecord) -> None:
+        if self._estimate is None:
+            return
+        record.figures |= card_figures(self._estimate)
+        if (samples := record.value("samples")) is not None:
+            energy: Any = self._estimate.energy_per_sample.scaled(samples).to_dict()
             record.figures["u50.joules"] = energy
-
-    return on_record
 
 
 def card_figures(estimated) -> dict[str, Any]:

@@ -19,17 +19,15 @@ from bttlab.data import epoch_lengths
 from bttlab.estimate.card import estimate
 from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.runs.checkpoint import BEST, CheckpointError, CheckpointStore
-from bttlab.runs.devices import open_trainer
 from bttlab.runs.metrics import METRICS
 from bttlab.runs.module import model_of_run, write_module
-from bttlab.runs.plan import Control
 from bttlab.runs.progress import NoProgress
 from bttlab.runs.provenance import git_state, versions
 from bttlab.runs.record import COMPLETE, LATEST, RUN_FILE, RunRecord
 from bttlab.runs.run import Run
 from bttlab.runs.stop import StopRequested
 from bttlab.runs.sweep.trials import CARD, Trial, estimated_model
-from bttlab.runs.u50 import card_figures, u50_callback
+from bttlab.runs.u50 import U50Figures, card_figures
 from bttlab.util.errors import BttlabError
 from bttlab.util.locks import LOCK_FILE
 
@@ -67,11 +65,12 @@ class Task:
     identity: dict[str, str]  # of the process that hands it out
 
 
-class _UntilStopped(Control):
-    """Ends a run if its sweep has ended, or Dask has cancelled its task."""
+class _TrialCallback(U50Figures):
+    """Names the trial in the record; ends the run if its sweep has ended, or Dask has cancelled its task."""
 
-    def __init__(self) -> None:
-        self._worker = None
+    def __init__(self, task: Task, run: Run) -> None:
+        super().__init__(run.model, run.lengths, run.settings.optimizer, run.settings.flow)
+        self._task, self._worker = task, None
         if "distributed" in sys.modules:
             with contextlib.suppress(ValueError):  # this process is no worker
                 self._worker = sys.modules["distributed"].get_worker()
@@ -82,6 +81,12 @@ class _UntilStopped(Control):
         is_cancelled = tasks and (self._key not in tasks or tasks[self._key].state == "cancelled")
         if is_cancelled or (_stop is not None and _stop.is_set()):
             raise StopRequested
+
+    def on_record(self, record: RunRecord) -> None:
+        trial = self._task.trial
+        record.id, record.name, record.sweep = trial.id, trial.name, self._task.sweep
+        record.configuration = dict(trial.configuration)
+        super().on_record(record)
 
 
 def run_trial(task: Task) -> dict[str, bytes]:
@@ -125,28 +130,10 @@ def _train(task: Task) -> None:
     model: Any = model_of_run(task.folder, settings.config, trust=True, seed=settings.seed)  # the sweep wrote the file
     module = None if model is settings.config else model
     run = Run(task.folder, settings, trial.corpus, store, checkpoint, module=module)
-    lengths = epoch_lengths(trial.corpus, model.sequence_length)
-    figures = u50_callback(model, lengths, settings.optimizer, settings.flow)
-
-    def on_record(record: RunRecord) -> None:
-        record.id, record.name, record.sweep = trial.id, trial.name, task.sweep
-        record.configuration = dict(trial.configuration)
-        figures(record)
-
-    opened = open_trainer(
-        model,
-        settings.device,
-        wait=CARD_WAIT_SECONDS,
-        flow=settings.flow,
-        overlay=settings.overlay,
-        optimizer=settings.optimizer,
-        lengths=lengths,
-    )
+    callback, opened = _TrialCallback(task, run), run.open_trainer(wait=CARD_WAIT_SECONDS)
     try:
         with contextlib.suppress(BttlabError):  # a diverged run: its record says so
-            run.train(
-                opened.trainer, opened.device, NoProgress(), on_record, opened.provenance, control=_UntilStopped()
-            )
+            run.train(opened.trainer, opened.device, NoProgress(), opened.provenance, callback=callback)
     finally:
         if settings.device == CARD:
             from bttlab.card import release_card

@@ -1,0 +1,70 @@
+"""Prepare a run: a new one, or one that continues from its checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bttlab.data import Corpus, Samples, load_corpus
+from bttlab.model import ModuleConfig
+from bttlab.runs.checkpoint import CheckpointStore
+from bttlab.runs.folder import check_free
+from bttlab.runs.module import check_labels, model_of_run
+from bttlab.runs.run import Run
+from bttlab.runs.settings import RunError, RunSettings
+
+if TYPE_CHECKING:
+    from bttlab.compiler.module import ModuleModel
+
+CHANGEABLE = ("epochs", "learning_rate", "device", "overlay", "keep", "data")  # of a run that is resumed
+
+
+def start_run(
+    folder: Path,
+    settings: RunSettings,
+    corpus: Corpus,
+    samples: Mapping[str, Samples] | None = None,
+    module: "ModuleModel | None" = None,
+) -> Run:
+    """Prepare a new run; nothing is written before it trains. Parameters are those of `Run`.
+
+    Raises RunError if the folder is in use; CorpusError if the corpus does not fit the model.
+    """
+    folder = Path(folder)
+    check_free(folder, module)
+    if isinstance(settings.config, ModuleConfig):
+        check_labels(corpus, settings.config)
+    return Run(folder, settings, corpus, CheckpointStore(folder), samples=samples, module=module)
+
+
+def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bool = False) -> Run:
+    """Prepare to continue a run from its checkpoint, with changes of the fields in `CHANGEABLE`.
+
+    `data` is the place of the same corpus; `trust` is as for `bttlab.runs.module.model_of_run`. Raises CheckpointError
+    if there is no sound checkpoint; RunError if more epochs are done, or the corpus is not the one it was started on;
+    CorpusError if the corpus cannot be read.
+    """
+    folder = Path(folder)
+    store = CheckpointStore(folder)
+    checkpoint, warning = store.load()
+    for name in changes or {}:
+        if name not in CHANGEABLE:
+            option = f"--{name.replace('_', '-')}"
+            raise RunError(f"{option}: a run continues as it began; leave {option} out, or start another run")
+    settings = replace(checkpoint.settings, **changes or {})
+    if settings.epochs < checkpoint.epochs_done:
+        raise RunError(
+            f"--epochs {settings.epochs}: {checkpoint.epochs_done} are done already; give at least that many"
+        )
+    corpus = load_corpus(settings.data, settings.unknown_labels)
+    if not checkpoint.corpus.is_of(corpus):
+        raise RunError(
+            f"{corpus.folder} is not the corpus {checkpoint.corpus.name} that the run in {folder} was started on; "
+            "give its place with --data, or start another run"
+        )
+    model = model_of_run(folder, settings.config, trust)
+    module: Any = None if model is settings.config else model
+    run = Run(folder, settings, corpus, store, checkpoint, module=module)
+    if warning:
+        run.notes.insert(0, warning)
+    return run
