@@ -1,6 +1,7 @@
 """Vocabulary, encoding and scores."""
 
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -83,10 +84,7 @@ def test_encode():
     assert samples.tokens[2, :4].tolist() == [2, 3, 1, 0]
     assert samples.slots[2, :4].tolist() == [0, 2, 1, 0]
     assert samples.intents.tolist() == [1, 2, 0]
-    report = encoding_report(corpus.train, vocabulary, corpus, CONFIG)
-    assert (report.cut_utterances, report.cut_words, report.unknown_words) == (1, 2, 1)
-    assert (report.unknown_slots, report.unknown_intents) == ({"B-odd": 1}, {"odd": 1})
-    assert str(report) == (
+    assert encoding_report(corpus.train, vocabulary, corpus, CONFIG) == (
         "3 utterances, 38 words; 1 too long (cut by 2 words); 1 words unknown to the vocabulary; "
         "1 slot tags not in the label list (B-odd 1); 1 intents not in the label list (odd 1)"
     )
@@ -98,9 +96,9 @@ def test_real_atis_has_labels_beyond_its_lists(atis):
     assert len(vocabulary) == 870
     splits = (corpus.train, corpus.dev, corpus.test)
     reports = [encoding_report(split, vocabulary, corpus, CONFIG) for split in splits]
-    assert [report.cut_utterances for report in reports] == [13, 3, 0]
-    assert [sum(report.unknown_slots.values()) for report in reports] == [0, 1, 6]
-    assert [sum(report.unknown_intents.values()) for report in reports] == [0, 1, 5]
+    for what, counts in (("too long", [13, 3, 0]), ("slot tags not", [0, 1, 6]), ("intents not", [0, 1, 5])):
+        found = [re.search(rf"(\d+) {what}", report) for report in reports]
+        assert [int(match[1]) if match else 0 for match in found] == counts
     for split in splits:
         encode(split, vocabulary, corpus, CONFIG).validate(CONFIG)
 

@@ -40,8 +40,7 @@ def run(options: argparse.Namespace) -> Outcome:
     for number, words in enumerate(sentences, 1):
         if len(words) > most:
             raise BttlabError(f"sentence {number} has {len(words)} words, and the model takes at most {most}; cut it")
-    empty = Split([], [], [])
-    corpus = Corpus(record.name, options.folder, record.intent_labels, record.slot_labels, empty, empty, empty)
+    corpus = Corpus(record.name, options.folder, record.intent_labels, record.slot_labels, Split(), Split(), Split())
     given = [words + [""] * gives_next for words in sentences]  # a place for the word that is not known
     samples = encode(placeholder_split(given, corpus), vocabulary, corpus, settings.config)
     device = options.device or ("auto" if options.require_card else "reference")

@@ -6,7 +6,8 @@ intent), with one utterance in each line.
 """
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bttlab.util.errors import BttlabError
@@ -25,18 +26,22 @@ class CorpusError(BttlabError):
 class Split:
     """n utterances: the words, their slot tags as written in the corpus, and the intent of each.
 
-    Slicing gives another Split.
+    A slice, or a list of places, gives another Split.
     """
 
-    words: list[list[str]]
-    slots: list[list[str]]
-    intents: list[str]
+    words: list[list[str]] = field(default_factory=list)
+    slots: list[list[str]] = field(default_factory=list)
+    intents: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.words)
 
-    def __getitem__(self, index: slice) -> "Split":
-        return Split(self.words[index], self.slots[index], self.intents[index])
+    def __getitem__(self, index: slice | Sequence[int]) -> "Split":
+        places = range(len(self))[index] if isinstance(index, slice) else index
+        return Split(*([column[i] for i in places] for column in (self.words, self.slots, self.intents)))
+
+    def __add__(self, other: "Split") -> "Split":
+        return Split(self.words + other.words, self.slots + other.slots, self.intents + other.intents)
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ def _read_split(folder: Path, intent_labels: list[str], slot_labels: list[str], 
         counts = ", ".join(f"{path.name} {len(column)}" for path, column in zip(paths, lines, strict=True))
         raise CorpusError(f"{folder}: unequal numbers of lines ({counts}); each utterance needs one line in every file")
     known_intents, known_slots = set(intent_labels), set(slot_labels)
-    split = Split([], [], [])
+    split = Split()
     for number, (sentence, tags, intent) in enumerate(zip(*lines, strict=True), 1):
         if not (sentence or tags or intent):
             continue

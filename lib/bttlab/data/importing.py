@@ -38,10 +38,7 @@ class _Utterance:
     intent: str
 
 
-@dataclass(frozen=True)
-class _Row:
-    where: str
-    values: dict[str, Any]  # by column
+Row = tuple[str, dict[str, Any]]  # its place in the file, and its values by column
 
 
 def read_utterances(path: Path, text: str, label: str | None, tags: str | None) -> Split:
@@ -74,7 +71,7 @@ def read_utterances(path: Path, text: str, label: str | None, tags: str | None) 
     if not found:
         raise CorpusError(f"{path} has no utterances")
     tagged = iter(to_bio([(one.where, one.tags) for one in found if one.tags is not None]))
-    split = Split([], [], [])
+    split = Split()
     for one in found:
         intent = "_".join(one.intent.split())
         if intent in (UNK, PAD):
@@ -95,10 +92,10 @@ def divided(everything: Split, given: Mapping[str, Split], seed: int) -> dict[st
     splits = dict(given)
     for name in SPLIT_NAMES[1:]:
         if name not in given:
-            splits[name], order = _chosen(everything, sorted(order[:count])), order[count:]
+            splits[name], order = everything[sorted(order[:count])], order[count:]
     if not order:
         raise CorpusError(f"{len(everything)} utterances are too few for train, dev and test; give at least 3")
-    return {"train": _chosen(everything, sorted(order))} | splits
+    return {"train": everything[sorted(order)]} | splits
 
 
 def corpus_files(splits: Mapping[str, Split]) -> dict[str, bytes]:
@@ -109,12 +106,7 @@ def corpus_files(splits: Mapping[str, Split]) -> dict[str, bytes]:
     return files_of([UNK, *intents], [PAD, UNK, OUTSIDE, *sorted(tags)], splits)
 
 
-def _chosen(split: Split, places: list[int]) -> Split:
-    words, slots, intents = split.words, split.slots, split.intents
-    return Split([words[i] for i in places], [slots[i] for i in places], [intents[i] for i in places])
-
-
-def _csv(path: Path) -> Iterator[_Row]:
+def _csv(path: Path) -> Iterator[Row]:
     delimiter = "\t" if path.suffix == ".tsv" else ","
     lines = list(io.StringIO(read_text(path, CorpusError), newline=""))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -144,7 +136,7 @@ def _csv(path: Path) -> Iterator[_Row]:
                     f"{where}: a quotation mark joins lines {begin} to {reader.line_num}, each of which looks like a "
                     'row; write "" for a quotation mark, and the text in one line'
                 )
-            yield _Row(where, dict(zip(columns, row, strict=True)))
+            yield where, dict(zip(columns, row, strict=True))
     except csv.Error as error:
         raise CorpusError(f"{path}, line {first}: not a row of a table ({error})") from None
 
@@ -161,28 +153,28 @@ def _parse(where: str, text: str) -> Any:
         raise CorpusError(f"{where}: it is not valid JSON ({error})") from None
 
 
-def _json_rows(values: Iterator[tuple[str, Any]]) -> Iterator[_Row]:
+def _json_rows(values: Iterator[tuple[str, Any]]) -> Iterator[Row]:
     for where, value in values:
         if not isinstance(value, dict):
             raise CorpusError(f"{where}: not an object; write one for each utterance, with the text in a key")
-        yield _Row(where, label_studio_row(where, value))
+        yield where, label_studio_row(where, value)
 
 
-def _json_lines(path: Path) -> Iterator[_Row]:
+def _json_lines(path: Path) -> Iterator[Row]:
     lines = (
         (f"{path}, line {number}", line) for number, line in enumerate(read_text(path, CorpusError).split("\n"), 1)
     )
     return _json_rows((where, _parse(where, line)) for where, line in lines if line.strip())
 
 
-def _json(path: Path) -> Iterator[_Row]:
+def _json(path: Path) -> Iterator[Row]:
     values = _parse(str(path), read_text(path, CorpusError))
     if not isinstance(values, list):
         raise CorpusError(f"{path}: not a list of objects; for an object in each line, name the file .jsonl")
     return _json_rows((f"{path}, item {number}", value) for number, value in enumerate(values, 1))
 
 
-_TABLES: dict[str, Callable[[Path], Iterator[_Row]]] = {
+_TABLES: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".csv": _csv,
     ".tsv": _csv,
     ".jsonl": _json_lines,
@@ -190,9 +182,9 @@ _TABLES: dict[str, Callable[[Path], Iterator[_Row]]] = {
 }
 
 
-def _utterances(rows: list[_Row], text: str, label: str | None, tags: str | None) -> list[_Utterance]:
-    there = [*dict.fromkeys(name for row in rows for name in row.values)]
-    with_spans = [name for name in there if any(is_spans(row.values.get(name)) for row in rows)]
+def _utterances(rows: list[Row], text: str, label: str | None, tags: str | None) -> list[_Utterance]:
+    there = [*dict.fromkeys(name for _, values in rows for name in values)]
+    with_spans = [name for name in there if any(is_spans(values.get(name)) for _, values in rows)]
     if tags is None:
         usual = [
             name for name in there if name == "tags" or (name in ("entities", "spans", "label") and name in with_spans)
@@ -201,12 +193,12 @@ def _utterances(rows: list[_Row], text: str, label: str | None, tags: str | None
     if label is None or label == tags:
         label = next((name for name in ("label", "intent", "cats") if name in there and name != tags), None)
     spans = next((name for name in (tags, label) if name in with_spans), None)
-    for row in rows:
+    for where, values in rows:
         for option, name in (("--text", text), ("--label", label), ("--tags", tags)):
-            if name is not None and name != spans and row.values.get(name) is None:
-                columns = ", ".join(map(str, row.values))
-                raise CorpusError(f"{row.where}: no {name!r}; there are {columns}; name the column with {option}")
-    found = [_utterance(row, text, label, None if spans == tags else tags, spans) for row in rows]
+            if name is not None and name != spans and values.get(name) is None:
+                columns = ", ".join(map(str, values))
+                raise CorpusError(f"{where}: no {name!r}; there are {columns}; name the column with {option}")
+    found = [_utterance(*row, text, label, None if spans == tags else tags, spans) for row in rows]
     if found and label is None and tags is None:
         columns = ", ".join(there)
         raise CorpusError(
@@ -215,17 +207,19 @@ def _utterances(rows: list[_Row], text: str, label: str | None, tags: str | None
     return found
 
 
-def _utterance(row: _Row, text: str, label: str | None, tags: str | None, spans: str | None) -> _Utterance:
-    where, value = row.where, row.values[text]
-    if row.values.get("answer") in ("reject", "ignore"):  # Prodigy
-        raise CorpusError(f"{where}: the annotator's answer is {row.values['answer']}; remove the line")
-    intent = NO_INTENT if label is None else _intent(where, row.values[label])
+def _utterance(
+    where: str, values: dict[str, Any], text: str, label: str | None, tags: str | None, spans: str | None
+) -> _Utterance:
+    value = values[text]
+    if values.get("answer") in ("reject", "ignore"):  # Prodigy
+        raise CorpusError(f"{where}: the annotator's answer is {values['answer']}; remove the line")
+    intent = NO_INTENT if label is None else _intent(where, values[label])
     if spans is not None:
         if not isinstance(value, str):
             raise CorpusError(f"{where}: {text!r} is not text, which the spans in {spans!r} count the characters of")
-        words, own = span_tags(where, value, read_spans(where, row.values.get(spans) or []))
+        words, own = span_tags(where, value, read_spans(where, values.get(spans) or []))
     elif tags is not None:
-        words, own = _parts(where, value), _parts(where, row.values[tags])
+        words, own = _parts(where, value), _parts(where, values[tags])
         if len(own) != len(words):
             raise CorpusError(f"{where}: {len(words)} words, but {len(own)} tags; every word has one tag")
     else:

@@ -1,7 +1,9 @@
 """Encode utterances as fixed-size integer arrays, the input of every trainer."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 
@@ -74,47 +76,23 @@ class Samples:
             raise SampleError(f"sample {first}{place}: {name} {array[(first, *rest)]}: {rule}")
 
 
-@dataclass(frozen=True)
-class EncodingReport:
-    """What `encode` cuts and replaces in a split. Scores compare with the split as written."""
-
-    utterances: int
-    words: int
-    cut_utterances: int
-    cut_words: int
-    unknown_words: int
-    unknown_slots: dict[str, int]
-    unknown_intents: dict[str, int]
-
-    def __str__(self) -> str:
-        parts = [f"{self.utterances} utterances, {self.words} words"]
-        if self.cut_utterances:
-            parts.append(f"{self.cut_utterances} too long (cut by {self.cut_words} words)")
-        if self.unknown_words:
-            parts.append(f"{self.unknown_words} words unknown to the vocabulary")
-        for kind, unknown in (("slot tags", self.unknown_slots), ("intents", self.unknown_intents)):
-            if unknown:
-                listed = ", ".join(f"{label} {count}" for label, count in unknown.items())
-                parts.append(f"{sum(unknown.values())} {kind} not in the label list ({listed})")
-        return "; ".join(parts)
-
-
-def encoding_report(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> EncodingReport:
-    """Count what :func:`encode` cuts and what it replaces by [UNK] or UNK; parameters are those of `encode`."""
+def encoding_report(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> str:
+    """Count in a line what :func:`encode` cuts and what it replaces by [UNK] or UNK. Scores compare with the split."""
     most = config.sequence_length - 1
-    kept = [sentence[:most] for sentence in split.words]
-    slots = Counter(tag for tags in split.slots for tag in tags[:most] if "tagging" in config.task)
-    intents = Counter(intent for intent in split.intents if "classification" in config.task)
-    words = sum(map(len, split.words))
-    return EncodingReport(
-        utterances=len(split),
-        words=words,
-        cut_utterances=sum(len(sentence) > most for sentence in split.words),
-        cut_words=words - sum(map(len, kept)),
-        unknown_words=sum(word not in vocabulary for sentence in kept for word in sentence),
-        unknown_slots={tag: count for tag, count in sorted(slots.items()) if tag not in corpus.slot_labels},
-        unknown_intents={name: count for name, count in sorted(intents.items()) if name not in corpus.intent_labels},
-    )
+    words = [word for sentence in split.words for word in sentence[:most]]
+    number = sum(map(len, split.words))
+    parts = [f"{len(split)} utterances, {number} words"]
+    if cut := sum(len(sentence) > most for sentence in split.words):
+        parts.append(f"{cut} too long (cut by {number - len(words)} words)")
+    if unknown := sum(word not in vocabulary for word in words):
+        parts.append(f"{unknown} words unknown to the vocabulary")
+    tags = Counter(tag for tags in split.slots for tag in tags[:most] if "tagging" in config.task)
+    intents = Counter(split.intents if "classification" in config.task else ())
+    for kind, counts, labels in (("slot tags", tags, corpus.slot_labels), ("intents", intents, corpus.intent_labels)):
+        if others := {label: count for label, count in sorted(counts.items()) if label not in labels}:
+            listed = ", ".join(f"{label} {count}" for label, count in others.items())
+            parts.append(f"{sum(others.values())} {kind} not in the label list ({listed})")
+    return "; ".join(parts)
 
 
 def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samples:
@@ -167,6 +145,15 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
     if predicts_tokens:
         slots[:, 1:] = tokens[:, 1:]
     return Samples(tokens, lengths, intents, slots)
+
+
+Arrays = TypeVar("Arrays")
+
+
+def joined(parts: Sequence[Arrays]) -> Arrays:
+    """Return samples, or predictions, one after the other: dataclasses of arrays."""
+    columns = ([getattr(part, field.name) for part in parts] for field in fields(parts[0]))
+    return type(parts[0])(*map(np.concatenate, columns))
 
 
 def encoded_split(corpus: Corpus, name: str, vocabulary: Vocabulary, config) -> tuple[Samples, str]:

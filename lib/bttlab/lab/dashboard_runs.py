@@ -16,12 +16,13 @@ import torch
 from bttlab.baseline.record import Record
 from bttlab.baseline.run import BaselineSetting, Listener, run_baseline
 from bttlab.data import Samples
+from bttlab.data.samples import joined
 from bttlab.estimate.gpu import MODEL_VERSION, Modelled
 from bttlab.lab.comparison import Published
 from bttlab.lab.energy_meters import EnergyMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, Predictions, Trainer, predict
-from bttlab.runs.evaluation import joined, scores_of
+from bttlab.runs.evaluation import scores_of
 from bttlab.runs.plan import Callback, EvaluationsAt
 from bttlab.runs.progress import NoProgress
 from bttlab.runs.record import RunRecord, now

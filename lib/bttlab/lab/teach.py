@@ -13,6 +13,7 @@ import numpy as np
 from bttlab.data import Corpus, CorpusError, Samples, Split, Vocabulary, encode
 from bttlab.data.corpus import OUTSIDE, PAD, UNK
 from bttlab.data.metrics import Scores, named, score
+from bttlab.data.samples import joined
 from bttlab.data.spans import Labelled, Span, percent
 from bttlab.data.store import files_of, store_corpus
 from bttlab.lab.ask import Ask
@@ -67,7 +68,7 @@ class Teach(Ask):
         learning_rate: float = LEARNING_RATES["sgd"],
         taught: Split | None = None,
     ):
-        self.taught = taught or Split([], [], [])
+        self.taught = taught or Split()
         self.losses: tuple[float, float] | None = None  # of the last sentence, before and after its training
         self._rate, self._draw = learning_rate, np.random.default_rng(0)
         self._train = encode(corpus.train, vocabulary, corpus, trainer.config)
@@ -208,7 +209,7 @@ class Teach(Ask):
         steps, old = self.steps.value if steps is None else steps, self.old.value if old is None else old
         split = Split([answer.words], [answer.tags or [OUTSIDE] * len(answer.words)], [answer.intent or UNK])
         (sample, earlier) = (encode(one, self._vocabulary, corpus, trainer.config) for one in (split, self.taught))
-        order = _joined([self._train, earlier, sample])
+        order = joined([self._train, earlier, sample])
         pool = self._draw.integers(0, len(order) - 1, (steps, old))
         chosen = np.concatenate([pool, np.full((steps, 1), len(order) - 1)], axis=1).ravel()
         self._states = [*self._states[1 - MOST_UNDO :], self._state()]
@@ -225,7 +226,8 @@ class Teach(Ask):
             raise BttlabError(f"{fault}; the parameters are those of before") from None
         self.losses = float(loss.losses[0]), float(trainer.predict(sample).losses[0])
         self.after = Dev.of(trainer, corpus, self._dev)
-        self.taught, self._saved_to = _with(self.taught, split), ""
+        kept = [n for n, words in enumerate(self.taught.words) if words != answer.words]  # not the same sentence twice
+        self.taught, self._saved_to = self.taught[kept] + split, ""
         (found,) = self._label([answer.words])
         learned = (found.intent, found.tags) == (answer.intent, answer.tags)
         self._begin_with(replace(found, intent=answer.intent, tags=answer.tags))  # to train on again
@@ -368,14 +370,3 @@ def _tags(slots: Sequence[str], begins: Sequence[bool], labels: Sequence[str]) -
         goes_on = n > 0 and slots[n - 1] == slot and not begins[n] and f"I-{slot}" in labels
         tags.append(OUTSIDE if slot == OUTSIDE else f"{'I' if goes_on else 'B'}-{slot}")
     return tags
-
-
-def _joined(parts: Sequence[Samples]) -> Samples:
-    return Samples(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("tokens", "lengths", "intents", "slots")))
-
-
-def _with(taught: Split, new: Split) -> Split:
-    """Return sentences with a new one, which replaces one of the same words."""
-    kept = [n for n, words in enumerate(taught.words) if words != new.words[0]]
-    columns = ([getattr(taught, name)[n] for n in kept] + getattr(new, name) for name in ("words", "slots", "intents"))
-    return Split(*columns)

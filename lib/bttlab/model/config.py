@@ -50,51 +50,28 @@ class ModelConfig(Parametric):
     """A transformer for joint intent and slot labelling (arXiv 2501.06663).
 
     Raises ConfigError or ShapeError if a value is invalid. Modes and ranks are checked for format "tensor" only.
-
-    Parameters
-    ----------
-    encoders : int
-        Number of encoder blocks.
-    format : {"tensor", "dense"}
-        "tensor": linear layers in TT, word embedding in TTM; "dense": both as plain matrices.
-    sequence_length : int
-        Maximum number of tokens, [CLS] included.
-    hidden_size : int
-        Features of a token; input and output size of every linear layer.
-    heads : int
-        Number of attention heads; divides `hidden_size`.
-    vocabulary_size, intents, slots : int
-        Number of token ids, intent labels and slot labels.
-    linear_out_modes, linear_in_modes : tuple of int
-        Factorisations of `hidden_size` in the TT linear layers.
-    linear_rank : int
-        Every internal rank of the TT linear layers.
-    embedding_row_modes, embedding_column_modes : tuple of int
-        Factorisations of `vocabulary_size` and `hidden_size` in the TTM embedding.
-    embedding_rank : int
-        Every internal rank of the TTM embedding.
-    activation : {"gelu", "relu", "silu", "tanh"}
-        Between the two linear layers of a feed-forward block.
-    ranks : mapping of str to int or sequence of int
-        Layers with other ranks, by name, such as {"encoders.0.query": 6, "embedding.word": (20, 30)}: one rank for all
-        bonds between cores, or each internal rank in order. Stored as sorted pairs.
     """
 
-    encoders: Count = Field(default=2, ge=1, le=128)
+    encoders: Count = Field(default=2, ge=1, le=128)  # blocks
+    # "tensor": linear layers in TT, word embedding in TTM; "dense": both as plain matrices
     format: Literal["tensor", "dense"] = "tensor"
-    sequence_length: Count = Field(default=32, ge=2, le=1 << 12)  # [CLS] and a word
-    hidden_size: Count = Field(default=768, ge=1, le=MOST_FEATURES)
-    heads: Count = Field(default=12, ge=1, le=MOST_FEATURES)
+    sequence_length: Count = Field(default=32, ge=2, le=1 << 12)  # most tokens: [CLS] and at least a word
+    hidden_size: Count = Field(default=768, ge=1, le=MOST_FEATURES)  # input and output size of every linear layer
+    heads: Count = Field(default=12, ge=1, le=MOST_FEATURES)  # divides `hidden_size`
+    # vocabulary_size, intents, slots: numbers of token ids, intent labels and slot labels
     vocabulary_size: Count = Field(default=1000, ge=1, le=MOST_VOCABULARY)
     intents: Count = Field(default=22, ge=1, le=10**5)
     slots: Count = Field(default=122, ge=1, le=10**5)
+    # Modes factorise `hidden_size`, in the rows of the embedding `vocabulary_size`; a rank is every internal rank.
     linear_out_modes: Any = (12, 8, 8)
     linear_in_modes: Any = (8, 8, 12)
     linear_rank: Count = Field(default=12, ge=1, le=10**5)
     embedding_row_modes: Any = (10, 10, 10)
     embedding_column_modes: Any = (12, 8, 8)
     embedding_rank: Count = Field(default=30, ge=1, le=10**5)
-    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
+    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"  # of a feed-forward block
+    # layers with other ranks, such as {"encoders.0.query": 6, "embedding.word": (20, 30)}: one rank for all bonds
+    # between cores, or each internal rank in order; stored as sorted pairs
     ranks: Any = ()
 
     def __post_init__(self) -> None:
@@ -279,28 +256,19 @@ class Optimizer:
     gradient is added to the moments; a card may first sum the gradients of tensor-train layers over the samples.
 
     Raises ConfigError if a value is invalid.
-
-    Parameters
-    ----------
-    name : {"sgd", "momentum", "adamw"}
-        sgd: p -= lr g. momentum: m = momentum m + g (m = g at the first step), p -= lr m.
-        adamw: p -= lr weight_decay p, then Adam with bias correction.
-    momentum : float
-        For "momentum"; in [0, 1).
-    beta1, beta2, epsilon, weight_decay : float
-        For "adamw". Weight decay is decoupled and applies to every parameter.
-    batch_size : int
-        Samples of an update, which uses the mean of their gradients. SGD and momentum are then those of torch.optim.
-        AdamW uses the sum of the samples' squared gradients in place of the square of their sum, as AdamA does (Zhang
-        et al., arXiv 2305.19982). The moments are those of the sum of gradients, not of their mean.
     """
 
+    # sgd: p -= lr g. momentum: m = momentum m + g (m = g at the first step), p -= lr m.
+    # adamw: p -= lr weight_decay p for every parameter, then Adam with bias correction.
     name: Literal["sgd", "momentum", "adamw"] = Field(default="sgd", title="optimizer")
     momentum: Decay = 0.9
     beta1: Decay = 0.9
     beta2: Decay = 0.999
     epsilon: Positive = 1e-8
     weight_decay: Positive = 0.01
+    # samples of an update, which uses the mean of their gradients: SGD and momentum are then those of torch.optim.
+    # AdamW uses the sum of the samples' squared gradients, not the square of their sum, as AdamA does (Zhang et al.,
+    # arXiv 2305.19982). The moments are those of the sum of gradients, not of their mean
     batch_size: Count = Field(default=1, ge=1, le=LARGEST_BATCH)
 
     @property

@@ -1,6 +1,5 @@
 """Predictions of a trained model for a split, and their scores."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import nn
 
 from bttlab.data import Corpus, Samples
 from bttlab.data.metrics import score
+from bttlab.data.samples import joined
 from bttlab.data.tags import TagDecoder
 from bttlab.model import ModelConfig, Predictions, Trainer, network_of, predict_in_batches
 from bttlab.model.loop import chunks
@@ -66,12 +66,6 @@ def trained_network(trainer: Trainer) -> nn.Module:
 def batch_size(trainer: Trainer) -> int:
     """Return how many samples PyTorch predicts at once: a module may be written for one."""
     return 64 if isinstance(trainer.config, ModelConfig) else 1
-
-
-def joined(parts: Sequence[Predictions]) -> Predictions:
-    """Return the predictions of several parts of a split as one."""
-    columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
-    return Predictions(*map(np.concatenate, columns))
 
 
 def scores_of(predictions: Predictions, corpus: Corpus, split: str, model, most: int | None = None) -> dict[str, Any]:
