@@ -13,8 +13,7 @@ from bttlab.card import OverlayError
 from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.cli import main
 from bttlab.runs import runs_table
-from bttlab.runs.curves import read_curves
-from bttlab.runs.metrics import METRICS, MetricsLog
+from bttlab.runs.metrics import METRICS, MetricsLog, read_curves
 from bttlab.runs.record import RUN_FILE
 
 

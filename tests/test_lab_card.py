@@ -13,7 +13,7 @@ from bttlab.estimate.card import estimate
 from bttlab.lab import Dashboard, Workload, baseline_targets, card_and_gpu_target, card_target
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs import CheckpointStore, read_run, runs_folder, runs_table
-from bttlab.runs.curves import read_curves
+from bttlab.runs.metrics import read_curves
 from bttlab.runs.record import now
 from bttlab.runs.table import where
 from fake_trainer import our_threads, until

@@ -13,9 +13,8 @@ import tiny_runs
 from bttlab.cli import main
 from bttlab.lab import RunBrowser
 from bttlab.runs import Callback, CheckpointStore, RunRecord, find_run, read_run, remember, runs_table, tensors_digest
-from bttlab.runs.curves import MOST_LINES, read_curves, stretches
 from bttlab.runs.folder import run_lock
-from bttlab.runs.metrics import METRICS
+from bttlab.runs.metrics import METRICS, MOST_LINES, read_curves, stretches
 from bttlab.runs.record import RUN_FILE
 from bttlab.runs.stop import StopRequested
 from bttlab.runs.table import where

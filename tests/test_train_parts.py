@@ -14,8 +14,7 @@ import pytest
 from bttlab.commands import train
 from bttlab.data import CorpusError, load_corpus
 from bttlab.runs import CorpusRecord, ProgressBar, RunError, progress
-from bttlab.runs.curves import read_curves
-from bttlab.runs.metrics import MetricsLog
+from bttlab.runs.metrics import MetricsLog, read_curves
 from tiny_runs import CONFIG, write_corpus
 
 

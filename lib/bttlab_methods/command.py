@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bttlab.commands import Outcome, models
+from bttlab.commands import Outcome, add_actions, models
 
 if TYPE_CHECKING:
     from bttlab.model import ModelConfig
@@ -15,16 +15,15 @@ SUMMARY = "list the ways to train with less; train and compare"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
-    for name, summary in (
-        ("list", "name every method, what it changes, its parameters and its source"),
-        ("run", "train with methods, one run after the other, and compare"),
-    ):
-        action = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    summaries = {
+        "list": "name every method, what it changes, its parameters and its source",
+        "run": "train with methods, one run after the other, and compare",
+    }
+    actions = add_actions(parser, summaries)
+    for action in actions.values():
         further = "Python file with further methods"
         action.add_argument("--plugin", type=Path, action="append", default=[], metavar="FILE", help=further)
-    add = actions.choices["run"].add_argument
+    add = actions["run"].add_argument
     add(
         "names",
         nargs="+",
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--data", default="airline", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder")
     add("--budget", default="1epoch", metavar="N", help="samples of a run, as 2000, or epochs, as 2epochs (1epoch)")
-    models.add_model(actions.choices["run"])
+    models.add_model(actions["run"])
     add("--batch", type=int, default=8, metavar="N", help="utterances of a step (default: 8)")
     add("--seeds", type=int, nargs="+", default=[0], metavar="N", help="a run for each (default: 0)")
     scored = "to score; choose on dev, report on test (default: dev)"

@@ -96,8 +96,6 @@ class Energy:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Measurement of one mode."""
-
     # losses, step_seconds: of each step, without warm-up
     losses: list[float]
     step_seconds: list[float]
@@ -118,8 +116,6 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Record:
-    """A baseline."""
-
     version: int  # of this layout
     date: str  # when it ended, UTC
     bttlab: str  # its version

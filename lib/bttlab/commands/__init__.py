@@ -4,6 +4,8 @@ A module has `add_arguments(parser)` and `run(options) -> Outcome`; what is slow
 command is a module and a line in COMMANDS; a plugin's has its SUMMARY, too, and an entry point.
 """
 
+import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +34,15 @@ class Outcome:
     data: dict[str, Any]  # for --json
     text: Any  # for people
     exit_code: int = 0
+
+
+def add_actions(parser: argparse.ArgumentParser, summaries: Mapping[str, str]) -> dict[str, argparse.ArgumentParser]:
+    """Add the actions of a command, as `list` of `bttlab runs list`; `options.action` names the chosen one."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, dest="action")
+    for name, summary in summaries.items():
+        action = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    return dict(actions.choices)
 
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"

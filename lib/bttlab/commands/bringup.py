@@ -7,10 +7,8 @@ at the first step that fails.
 import argparse
 import platform
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 
-import bttlab
 from bttlab.commands import PROBLEM, Outcome, devices
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
@@ -69,7 +67,6 @@ def _samples(count: int) -> tuple:
 def software() -> dict[str, str]:
     """Return the versions that a report needs; neither host nor user."""
     from bttlab.card.xrt import xrt_version
+    from bttlab.runs.provenance import versions
 
-    versions = {name: metadata.version(name) for name in ("pynq", "numpy", "torch")}
-    own = {"bttlab": bttlab.__version__, "python": platform.python_version(), "kernel": platform.release()}
-    return own | versions | {"xrt": xrt_version() or "none"}
+    return versions() | {"kernel": platform.release(), "xrt": xrt_version() or "none"}

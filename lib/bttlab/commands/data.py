@@ -4,18 +4,15 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from bttlab.commands import Outcome
+from bttlab.commands import Outcome, add_actions
 from bttlab.util.errors import BttlabError
 
 SHOWN = 5  # labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, dest="action")
-    summary = "write a corpus that --data takes, from a file or a folder of texts"
-    action = actions.add_parser("import", help=summary, description=summary, allow_abbrev=False)
-    action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    add = action.add_argument
+    actions = add_actions(parser, {"import": "write a corpus that --data takes, from a file or a folder of texts"})
+    add = actions["import"].add_argument
     formats = ".csv, .tsv, .jsonl, .json, .conll, .bio, .iob, or a folder with a folder of .txt files for each label"
     add("file", type=Path, metavar="FILE", help=formats)
     add("folder", type=Path, metavar="DIR", help="where the corpus goes; it must not be there yet")

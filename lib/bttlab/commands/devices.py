@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from bttlab.util.terminal import say
+
 DEVICE_HELP = (
     "auto: a U50 if there is one with a hw overlay, else the emulated one; emulated; reference: PyTorch on the "
     "CPU; or a number: that one of pynq.Device.devices"
@@ -42,7 +44,9 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_best(parser: argparse.ArgumentParser) -> None:
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add --run and --best."""
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", dest="folder", help="the run's folder")
     parser.add_argument(
         "--best", action="store_true", help="take the epoch with the best dev scores, of a run with --keep best"
     )
@@ -62,6 +66,16 @@ def add_device(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--require-card", action="store_true", help="end with an error where no real card can be used, see doctor"
     )
+
+
+def load_checkpoint(options: argparse.Namespace) -> Any:
+    """Return the checkpoint of a run that a command names; print why, if it is not the latest."""
+    from bttlab.runs import CheckpointStore
+
+    checkpoint, warning = CheckpointStore(options.folder).load(options.best)
+    if warning:
+        say(f"bttlab: note: {warning}")
+    return checkpoint
 
 
 def open_checkpoint(options: argparse.Namespace, checkpoint: Any, device: str) -> Any:

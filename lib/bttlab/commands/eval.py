@@ -2,7 +2,6 @@
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 
 from bttlab.commands import Outcome, devices
 from bttlab.runs.scores import counted, scores_in_words
@@ -11,7 +10,6 @@ from bttlab.util.errors import BttlabError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--run", type=Path, required=True, metavar="DIR", dest="folder", help="the run's folder")
     add("--split", choices=("test", "dev", "train"), default="test", help="(default: test)")
     add("--data", metavar="NAME|PATH", help="another corpus, or another place of it (default: the run's)")
     add("--unknown-labels", choices=("error", "unk"), help="as for train (default: the run's)")
@@ -21,20 +19,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decode an utterance's tags together before they are scored (default: as the run's recipe says)",
     )
     add("--report", action="store_true", help="scores by intent and by slot type, and the intents that are confused")
-    devices.add_best(parser)
+    devices.add_run(parser)
     devices.add_device(parser, "auto, or the run's reference")
     devices.add_overlay(parser, "trainer")
 
 
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data import Vocabulary, encoded_split, load_corpus
-    from bttlab.runs import CheckpointStore, ProgressBar, tensors_digest
+    from bttlab.runs import ProgressBar, tensors_digest
     from bttlab.runs.evaluation import predict, scores_of
 
     progress = ProgressBar()
-    checkpoint, warning = CheckpointStore(options.folder).load(options.best)
-    if warning:
-        progress.note(f"note: {warning}")
+    checkpoint = devices.load_checkpoint(options)
     settings, record = checkpoint.settings, checkpoint.corpus
     corpus = load_corpus(options.data or settings.data, options.unknown_labels or settings.unknown_labels)
     if not record.is_of(corpus):

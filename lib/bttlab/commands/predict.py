@@ -14,21 +14,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("text", nargs="*", metavar="TEXT", help='a sentence in quotes, such as "show me flights to boston"; or several')
     add("--file", type=Path, metavar="FILE", help="a sentence in each line of a text file, such as test/seq.in")
-    add("--run", type=Path, required=True, metavar="DIR", dest="folder", help="the run's folder")
-    devices.add_best(parser)
+    devices.add_run(parser)
     devices.add_device(parser, "reference, with --require-card auto")
 
 
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data import Corpus, CorpusError, Split, Vocabulary, encode, load_corpus
-    from bttlab.runs import CheckpointStore
     from bttlab.runs.evaluation import predict
     from bttlab.runs.labelling import label, placeholder_split, split_words
     from bttlab.util.terminal import say
 
-    checkpoint, warning = CheckpointStore(options.folder).load(options.best)
-    if warning:
-        say(f"bttlab: note: {warning}")
+    checkpoint = devices.load_checkpoint(options)
     settings, record = checkpoint.settings, checkpoint.corpus
     vocabulary = Vocabulary.from_list(record.vocabulary)
     texts = _sentences(options)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bttlab.commands import Outcome
+from bttlab.commands import Outcome, add_actions
 from bttlab.runs.scores import SCORES
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import say
@@ -23,27 +23,23 @@ CONDITION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, dest="action")
-
-    def action(name: str, summary: str, chooses: bool = True) -> argparse.ArgumentParser:
-        added = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        added.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-        if chooses:
-            added.add_argument("--where", action="append", default=[], metavar="CONDITION", help=CONDITION)
-            added.add_argument(
-                "--sort", default="begun", metavar="KEY", help="largest or latest first (default: begun)"
-            )
-            added.add_argument("--ascending", action="store_true", help="smallest, or earliest, first")
-            added.add_argument("--limit", type=int, metavar="N", help=f"at most N, 0 for all (default: {SHOWN})")
-        return added
-
-    action("list", "list runs, the latest first")
-    show = action("show", "show all that is known of a run", chooses=False)
-    show.add_argument("name", metavar="RUN", help="id or the beginning of one, name, or folder")
-    compare = action("compare", "put what differs between runs side by side, and their figures")
-    compare.add_argument("runs", nargs="*", metavar="RUN", help="as for show; by default all that --where chooses")
-    export = action("export", "write runs for other tools")
-    export.add_argument("runs", nargs="*", metavar="RUN", help="as for show; by default all that --where chooses")
+    summaries = {
+        "list": "list runs, the latest first",
+        "show": "show all that is known of a run",
+        "compare": "put what differs between runs side by side, and their figures",
+        "export": "write runs for other tools",
+    }
+    actions = add_actions(parser, summaries)
+    for name in ("list", "compare", "export"):
+        add = actions[name].add_argument
+        add("--where", action="append", default=[], metavar="CONDITION", help=CONDITION)
+        add("--sort", default="begun", metavar="KEY", help="largest or latest first (default: begun)")
+        add("--ascending", action="store_true", help="smallest, or earliest, first")
+        add("--limit", type=int, metavar="N", help=f"at most N, 0 for all (default: {SHOWN})")
+        if name != "list":
+            add("runs", nargs="*", metavar="RUN", help="as for show; by default all that --where chooses")
+    actions["show"].add_argument("name", metavar="RUN", help="id or the beginning of one, name, or folder")
+    export = actions["export"]
     export.add_argument("--best", action="store_true", help="with --weights: of the epoch with the best dev scores")
     target = export.add_mutually_exclusive_group(required=True)
     target.add_argument("--csv", type=Path, metavar="FILE", help="a line per run")
@@ -85,7 +81,7 @@ def _list(options: argparse.Namespace) -> Outcome:
 
 def _show(options: argparse.Namespace) -> Outcome:
     from bttlab.runs import find_run, read_run
-    from bttlab.runs.curves import read_curves
+    from bttlab.runs.metrics import read_curves
 
     folder = find_run(options.name)
     record = read_run(folder)

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> Outcome:
         """Print the progress for each finished trial or note."""
         nonlocal said
         if (state := (len(progress.records), progress.failed, progress.note)) != said:
-            say(f"bttlab: {progress.in_words(spec.objective)}")
+            say(f"bttlab: {progress.in_words()}")
             said = state
 
     if warning := open_to_all(options.scheduler):

@@ -10,7 +10,7 @@ from bttlab.lab.charts import PALETTE, SMOOTHING, as_label, new_figure, smooth, 
 from bttlab.lab.explorer import Explorer, control, row
 from bttlab.lab.picture import WRAPPED_CLASS
 from bttlab.runs import Checkpoint, CheckpointStore, runs_table
-from bttlab.runs.curves import read_curves
+from bttlab.runs.metrics import read_curves
 from bttlab.runs.table import where
 from bttlab.util.errors import BttlabError
 

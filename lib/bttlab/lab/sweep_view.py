@@ -96,7 +96,7 @@ class SweepView:
 
     @property
     def _progress(self) -> str:
-        return escape(self.sweep.progress.in_words(self.sweep.spec.objective))
+        return escape(self.sweep.progress.in_words())
 
     def _show(self, state: str) -> None:
         with self._live.lock:
@@ -121,9 +121,8 @@ class SweepView:
         front = pareto_front(list(points.values()), spec.maximize)
         ring = {"marker": "o", "markersize": 9, "markerfacecolor": "none"}  # a front may be a single point
         axes.plot(*zip(*front, strict=True), color=PALETTE[0], linewidth=1, **ring, label="none better")
-        if progress.best is not None and progress.best.id in points:
-            best = points[progress.best.id]
-            axes.scatter(*best, s=150, facecolors="none", edgecolors=PALETTE[1], linewidths=2, label="best")
+        if (best := progress.best) is not None and best.id in points:
+            axes.scatter(*points[best.id], s=150, facecolors="none", edgecolors=PALETTE[1], linewidths=2, label="best")
         axes.margins(0.25, 0.12)
         if not any(objective for _, objective in points.values()):  # scores of models that have learned nothing yet
             axes.set_ylim(-0.05, 1.05)

@@ -1,12 +1,13 @@
-"""metrics.jsonl: a line of JSON for every epoch, or stretch of one, and one for the test at the end."""
+"""metrics.jsonl: a line of JSON for every epoch, or stretch of one, and one for the test; its curves and figures."""
 
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from bttlab.runs.folder import RunLock, resume_command
@@ -18,6 +19,8 @@ from bttlab.util.quantities import measured, to_json
 from bttlab.util.settings import RecordError, from_json, settings
 
 METRICS = "metrics.jsonl"
+STRETCHES = 100  # parts of an epoch whose mean losses are kept
+MOST_LINES = 1000  # of metrics.jsonl, whose stretches are plotted apart; of more, a curve has one loss each
 LONGEST_LINE = 1 << 20  # bytes; one of ours has about 4,000
 
 
@@ -120,3 +123,43 @@ def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, Any]:
         figures["seconds"] = measured(seconds, "s", f"time.perf_counter on the host, around training on {device}")
         figures["samples"] = measured(done, "1", "counted")
     return {name: figure for name, figure in figures.items() if figure["value"] is not None}
+
+
+@dataclass
+class Curves:
+    """Losses and scores over the samples trained on."""
+
+    samples: list[float] = field(default_factory=list)  # end of each part of the training, and its mean loss
+    losses: list[float] = field(default_factory=list)
+    scored: list[float] = field(default_factory=list)  # samples trained on when the dev split was scored
+    # of the dev split, by name
+    scores: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SCORES})
+    faults: list[str] = field(default_factory=list)  # what is left out of metrics.jsonl
+
+
+def stretches(losses: np.ndarray) -> list[float]:
+    """Return the mean losses of up to 100 nearly equal parts."""
+    parts = np.array_split(np.asarray(losses, np.float64), min(STRETCHES, len(losses)) or 1)
+    return [float(part.mean()) for part in parts if len(part)]
+
+
+def read_curves(folder: Path) -> Curves:
+    """Return the curves of a training; empty if there are none."""
+    try:
+        lines, faults = read_lines(Path(folder) / METRICS)
+    except OSError:
+        return Curves()
+    curves, done = Curves(faults=faults), 0
+    lines = [line for line in lines if line.get("samples")]
+    for line in lines:
+        losses = (line.get("losses") if len(lines) <= MOST_LINES else None) or [line.get("mean_loss")]
+        ends = np.linspace(0, line["samples"], len(losses) + 1)[1:] + done
+        curves.samples += ends.tolist()
+        curves.losses += [np.nan if loss is None else loss for loss in losses]
+        done += line["samples"]
+        if line.get("dev"):
+            curves.scored.append(done)
+            for name in SCORES:
+                value = line["dev"].get(name)
+                curves.scores[name].append(np.nan if value is None else value)
+    return curves

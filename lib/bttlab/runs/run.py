@@ -17,11 +17,10 @@ from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.model import FAULTS, ModelConfig, ModuleConfig, NumericalFault, Trainer, initial_parameters
 from bttlab.model.loop import chunks, train_pieces
 from bttlab.runs.checkpoint import Checkpoint, CheckpointStore, tensors_digest
-from bttlab.runs.curves import stretches
 from bttlab.runs.devices import OpenedTrainer, open_trainer
 from bttlab.runs.evaluation import predict, scores_of
 from bttlab.runs.folder import check_free, make_folder, remove_drafts, remove_folder, resume_command, run_lock
-from bttlab.runs.metrics import MetricsLog, figures_of
+from bttlab.runs.metrics import MetricsLog, figures_of, stretches
 from bttlab.runs.module import keep_module
 from bttlab.runs.plan import Callback, EvaluationPlan
 from bttlab.runs.progress import ProgressBar

@@ -32,10 +32,10 @@ MOST_DEATHS = 3  # of workers, one after the other without a finished trial
 class Progress:
     """Progress of a sweep."""
 
+    spec: SweepSpec
     total: int  # trials
     records: dict[str, RunRecord] = field(default_factory=dict)  # trials that have ended or failed, by id
     running: set[str] = field(default_factory=set)  # trials that workers have, by id
-    best: RunRecord | None = None
     workers: int = 0
     seconds_left: float | None = None  # estimate; None until a trial has ended
     note: str = ""  # other activity, such as waiting for workers
@@ -44,15 +44,22 @@ class Progress:
     def failed(self) -> int:
         return sum(record.status == FAILED for record in self.records.values())
 
-    def in_words(self, objective: str) -> str:
-        """Return the progress as a phrase; `objective` is the figure to compare trials by."""
+    @property
+    def best(self) -> RunRecord | None:
+        """The first of the trials with the best objective."""
+        sign, objective = 1 if self.spec.maximize else -1, self.spec.objective or ""
+        known = (record for record in self.records.values() if record.status == COMPLETE)
+        known = [record for record in known if record.value(objective) is not None]
+        return max(known, key=lambda record: sign * record.value(objective), default=None)
+
+    def in_words(self) -> str:
         parts = [f"{len(self.records)} of {self.total} trials done"]
         if self.failed:
             parts[0] += f", {self.failed} of them failed"
         if self.note:
             parts.append(self.note)
-        if self.best is not None:
-            parts.append(f"best so far: {self.best.name}, {result_of(self.best, objective)}")
+        if (best := self.best) is not None:
+            parts.append(f"best so far: {best.name}, {result_of(best, self.spec.objective or '')}")
         if self.running:
             parts.append(f"{len(self.running)} running on {self.workers} worker{'s' * (self.workers != 1)}")
             if self.seconds_left is not None:
@@ -81,7 +88,7 @@ class Sweep:
     def __init__(self, spec: SweepSpec, folder: Path):
         self.spec, self.folder = spec, Path(folder).absolute()
         self._search = Search(spec, TrialMaker(spec))
-        self.progress = Progress(self._search.total)
+        self.progress = Progress(spec, self._search.total)
         self._waiting: list[Trial] = []  # to be handed out again
         self._running: dict[Future, Trial] = {}
         self._stopped, self._deaths = False, 0
@@ -188,14 +195,8 @@ class Sweep:
         return True
 
     def _end(self, trial: Trial, record: RunRecord) -> None:
-        progress, objective = self.progress, self.spec.objective or ""
-        value = record.value(objective) if record.status == COMPLETE else None
-        self._search.tell(trial, value)
-        progress.records[record.id] = record
-        if value is not None:
-            best = None if progress.best is None else progress.best.value(objective)
-            if best is None or (value > best if self.spec.maximize else value < best):
-                progress.best = record
+        self._search.tell(trial, record.value(self.spec.objective or "") if record.status == COMPLETE else None)
+        self.progress.records[record.id] = record
 
     def _take(self, trial: Trial, future: Future) -> bool:
         """Take the result of a trial; returns whether its worker died and it is to be handed out again."""
