@@ -7,6 +7,7 @@ so that both units can work.
 """
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from bttlab.compiler.machine import M
 BUSY_UNITS, WINDOW, WINDOW_SHARE = 2, 12000, 0.25
 PORT_COST = 40.0  # cycles, for each port that reaches a bank: well-connected banks are left for buffers that need them
 ATTEMPTS = 12
+FAR = 1 << 30  # instructions from a use to one that there is not
 MOST_COPIES = 20  # times that copies are added for instructions whose operands would be in one bank
 PARAMETER_BANKS = {*GRADIENT_OF, *GRADIENT_OF.values()}
 PARAMETER_BANK_COST = 400.0  # cycles, for an activation in a bank of parameters or gradients
@@ -64,21 +66,23 @@ class _Space:
                 near.append((distance, low, high))
             else:
                 allocated.append((low, high))
-        gaps, low = [], 0
+        edges = sorted({high for _, _, high in near})
+        places, low = [], 0
         for begin, end in [*sorted(allocated), (self.depth, self.depth)]:
             if begin - low >= vectors:
-                gaps.append((low, begin))
+                places.append(low)
+                places += edges[bisect_right(edges, low) : bisect_right(edges, begin - vectors)]
             low = max(low, end)
-        if not gaps:
+        if not places:
             return None
-        near.sort()
-        edges = {high for _, _, high in near}
-        best = (0, 0)
-        for low, high in gaps:
-            for at in (low, *(edge for edge in edges if low < edge <= high - vectors)):
-                distance = next((n for n, lo, hi in near if lo < at + vectors and at < hi), 1 << 30)
-                best = min(best, (-distance, at))
-        return best[1], first + best[0]
+        left, distance = places, 0  # the places that no use so near overlaps
+        for use, low, high in sorted(near):
+            if use != distance:
+                places, distance = left, use
+            left = [place for place in left if place >= high or place + vectors <= low]
+            if not left:
+                return places[0], first - distance
+        return left[0], first - FAR
 
 
 class Assignment:

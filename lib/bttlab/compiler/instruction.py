@@ -181,12 +181,9 @@ class Instruction:
         kept = 1 if self.unit == UPDATE and not self.flags & M.CLEAR else None  # the gradient, if it is not cleared
         return [number for number in WRITTEN[self.unit] if number in self.operands and number != kept]
 
-    def accessed(self) -> Iterator[tuple[int, bool]]:
-        """Yield the number of each operand that is accessed, and whether it is written: reads, then writes."""
-        for number in self.reads():
-            yield number, False
-        for number in self.writes():
-            yield number, True
+    def accessed(self) -> list[tuple[int, bool]]:
+        """Return the number of each operand that is accessed, and whether it is written: reads, then writes."""
+        return [(number, False) for number in self.reads()] + [(number, True) for number in self.writes()]
 
     @property
     def engine(self) -> int:
