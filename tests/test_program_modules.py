@@ -229,8 +229,8 @@ def test_operands_that_have_to_be_in_one_bank_get_a_copy():
         b.expand(0, "", w, None, None, result=place, count=0)
     b.vector(M.AFFINE, "", w, b=x, c=y, r0=b.allocate("first", 4).part(w=1))
     b.vector(M.AFFINE, "", w, b=y, c=x, r0=b.allocate("second", 4).part(w=1))
-    (instructions,), assignment = fitted(b.made, [b.instructions])
-    assignment.balance(11)
+    (instructions,), assignment = fitted(b.made, [b.instructions], 11)
+    assignment.write()
     assert {i.label[2] for i in instructions} & {"copy of x", "copy of y"}
     for instruction in instructions:
         assert not list(instruction.unreached())
@@ -249,8 +249,8 @@ def test_buffers_that_are_in_use_at_once_do_not_overlap(home):
             load_rows(b, "", x, place, 1, 1)
         else:
             b.vector(M.SCALE, "", [Level("w", 1)], x, r0=y, rows=place)
-    _, assignment = fitted(b.made, [b.instructions])
-    assignment.balance(11)
+    _, assignment = fitted(b.made, [b.instructions], 11)
+    assignment.write()
     one, two, three = (b.buffer_at(place).base for place in (first, second, third))
     assert one != two == three
 

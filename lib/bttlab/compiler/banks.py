@@ -61,9 +61,10 @@ class _Space:
         """
         allocated, near = [], []  # near: how many instructions away other uses are
         for begin, end, low, high in self.taken:
-            distance = max(first - end, begin - last)
-            if distance > 0:
-                near.append((distance, low, high))
+            if end < first:
+                near.append((first - end, low, high))
+            elif begin > last:
+                near.append((begin - last, low, high))
             else:
                 allocated.append((low, high))
         edges = sorted({high for _, _, high in near})
@@ -86,14 +87,15 @@ class _Space:
 
 
 class Assignment:
-    """Assigns each buffer a bank and an address, in two steps: `fit` and `balance`.
+    """Assigns each buffer a bank and an address, in two steps: `fit` and `write`.
 
     `instructions`: instructions of a sample, in the order of the mathematics.
+    `tokens`: length of the samples that the banks are to suit.
     `transferred`: as for `Buffer.allowed_banks`.
     """
 
     def __init__(
-        self, buffers: Sequence[Buffer], instructions: Sequence[Instruction], transferred: Collection[str] = ()
+        self, buffers: Sequence[Buffer], instructions: Sequence[Instruction], tokens: int, transferred: Collection[str]
     ):
         self.instructions, self.all, self.last = instructions, buffers, len(instructions)
         self.conflicts, self.uses = _conflicts(instructions), {}
@@ -108,11 +110,11 @@ class Assignment:
         in_banks = (buffer.number for buffer in self.buffers if buffer.is_in_bank)
         names = (f"{kind} {number}" for number in in_banks for kind in ("matrix", "gradient"))
         self._index = {name: row for row, name in enumerate(names)}
-        self.times: np.ndarray | None = None
-        self._contention = np.zeros((0, 0))
+        self.times = _times(self.instructions, tokens)
+        self._contention = _contention(self.instructions, self.times, self._index)
 
     def fit(self) -> set[tuple[str, str]]:
-        """Find a bank and an address for every buffer.
+        """Find a bank and an address for every buffer, if possible in banks that let units work at the same time.
 
         Returns
         -------
@@ -124,8 +126,15 @@ class Assignment:
         DoesNotFit
             If the banks have no space.
         """
-        unplaced = self._attempt()
+        if self._attempt(True, 1) is None:
+            return set()
+        unplaced = self._attempt(False, ATTEMPTS)
         if unplaced is None:
+            places = self.placed
+            if self._attempt(True, ATTEMPTS) is not None:
+                self._reset()
+                for buffer, place in places.items():
+                    self._allocate(buffer, *place)
             return set()
         span, apart = self._span(unplaced), []
         for bank in sorted(self.uses[unplaced.number].banks):
@@ -137,28 +146,23 @@ class Assignment:
             self._raise_unplaced(unplaced)
         return min(apart, key=len)
 
-    def balance(self, tokens: int) -> None:
-        """Move buffers to banks that let units work at the same time, and write the result into the operands.
-
-        Call it after `fit`; the placement of `fit` is the fallback.
-        """
-        places = self.placed
-        self.times = _times(self.instructions, tokens)
-        self._contention = _contention(self.instructions, self.times, self._index)
-        if self._attempt() is not None:
-            self._reset()
-            for buffer, place in places.items():
-                self._allocate(buffer, *place)
+    def write(self) -> None:
+        """Move each buffer to the bank that is now the best, and write the places into the operands; after `fit`."""
+        self._is_balanced = True
         self._improve()
         for buffer, place in self.placed.items():
             buffer.bank, buffer.base = place
         for instruction in self.instructions:
             resolve(instruction, self.all)
 
-    def _attempt(self) -> Buffer | None:
-        """Place all buffers; return None, or a buffer for which no space was found."""
+    def _attempt(self, is_balanced: bool, attempts: int) -> Buffer | None:
+        """Place all buffers; return None, or a buffer for which no space was found.
+
+        `is_balanced`: whether banks are chosen by what units do at the same time.
+        """
+        self._is_balanced = is_balanced
         first: list[Buffer] = []  # buffers that found no space are placed first in the next attempt
-        for _ in range(ATTEMPTS):
+        for _ in range(attempts):
             unplaced = self._place_all(first)
             if unplaced is None:
                 return None
@@ -211,7 +215,7 @@ class Assignment:
     def _place(self, buffer: Buffer) -> bool:
         span, choices = self._span(buffer), []
         costs = {}
-        if self.times is not None and buffer.is_in_bank:
+        if self._is_balanced and buffer.is_in_bank:
             names = (f"{kind} {buffer.number}" for kind in ("matrix", "gradient"))
             rows = ((name, self._contention[self._index[name]]) for name in names)
             costs = {name: np.bincount(self._bank_of, row, M.BANKS + 1) for name, row in rows}
@@ -241,7 +245,7 @@ class Assignment:
 
     def _reuse_cost(self, buffer: Buffer, used: int) -> float:
         """Return the cost of vectors that the instruction `used` used last: scheduling may have to wait for it."""
-        if self.times is None or used < 0 or buffer.is_parameter:
+        if not self._is_balanced or used < 0 or buffer.is_parameter:
             return 0
         return max(self.times[used][1] + WINDOW - self.times[self.uses[buffer.number].span[0]][0], 0)
 
@@ -276,7 +280,7 @@ def _names(buffer: Buffer, bank: int) -> Iterable[tuple[str, int]]:
 
 
 def fitted(
-    made: list[Buffer], sections: Sequence[list[Instruction]], transferred: Collection[str] = ()
+    made: list[Buffer], sections: Sequence[list[Instruction]], tokens: int, transferred: Collection[str] = ()
 ) -> tuple[list[list[Instruction]], Assignment]:
     """Return the sections of a sample with the copies that they need, and banks and addresses for all buffers.
 
@@ -285,7 +289,7 @@ def fitted(
     apart: set[tuple[str, str]] = set()
     for _ in range(MOST_COPIES):
         sections = with_copies(made, sections, transferred, apart)
-        assignment = Assignment(made, [i for section in sections for i in section], transferred)
+        assignment = Assignment(made, [i for section in sections for i in section], tokens, transferred)
         apart = assignment.fit()
         if not apart:
             return sections, assignment

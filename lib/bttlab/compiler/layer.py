@@ -142,11 +142,11 @@ def compile_graph(graph: Graph, flow: str | Sequence[int] | Order = "bidirection
         return min(programs, key=lambda program: time_program(program.forward, program.tokens, False).cycles)
     try:
         model = Lowering(graph, flow)
-        model.fit()
+        model.fit(max_of(graph.tokens))
         model.builder.instructions = [*model.forward, *model.backward]
     except DoesNotFit as error:
         raise DoesNotFit(error.what, SMALLER) from None
-    model.assign(max_of(graph.tokens))
+    model.assign()
     matrices = {name: block for op in model.transfers for name, block in _blocks(model, op)}
     loaded = [(op.names[0], matrices[op.names[0]]) for op in model.transfers]
     stored = [(op.names[1], matrices[op.names[1]]) for op in reversed(model.transfers)]

@@ -89,11 +89,14 @@ class Lowering(Context):
         """True if the banks have space for the moments of momentum and AdamW; else only SGD trains the model."""
         return self.layout.vectors <= min(M.banks[bank].depth for bank in MOMENTS)
 
-    def fit(self) -> None:
-        """Find a bank and an address for every buffer; raise `DoesNotFit` if the search finds none."""
+    def fit(self, tokens: int) -> None:
+        """Find a bank and an address for every buffer, for samples of about `tokens` tokens.
+
+        Raise `DoesNotFit` if the search finds none.
+        """
         transferred = {name for op in self.transfers for name in (*op.names, *self.shapes)}
         sections = self.constants, self.forward, self.backward, self.collect
-        sections, self._assignment = fitted(self.builder.made, sections, transferred)
+        sections, self._assignment = fitted(self.builder.made, sections, tokens, transferred)
         self.constants, self.forward, self.backward, self.collect = sections
         for number, instruction in enumerate(self.forward):
             for operand in instruction.operands.values():
@@ -101,9 +104,9 @@ class Lowering(Context):
         used = [{o.memory for i in run for o in i.operands.values()} for run in (self.forward, self.backward)]
         self.kept_buffers = {buffer for buffer in self.builder.made if {f"matrix {buffer.number}"} <= used[0] & used[1]}
 
-    def assign(self, tokens: int) -> None:
-        """Assign all buffers banks that suit samples of about `tokens` tokens, and write them into the instructions."""
-        self._assignment.balance(tokens)
+    def assign(self) -> None:
+        """Write the banks and addresses of all buffers into the instructions."""
+        self._assignment.write()
         self.layout.blocks.sort(key=lambda block: (block.bank, block.base))
 
     def _read_by_backward(self) -> tuple[list[Matrix], list[Matrix]]:
@@ -241,18 +244,18 @@ def lower(graph: Graph, flow, tokens: int, sums: bool = False) -> Lowering:
     """
     model = fitting = Lowering(graph, flow, sums=sums)
     try:
-        fitting.fit()
+        fitting.fit(tokens)
     except DoesNotFit:
         fits, does_not = 0, len(model.keepable)  # numbers of matrices to keep
         fitting = Lowering(graph, flow, 0, sums)
-        fitting.fit()
+        fitting.fit(tokens)
         while does_not - fits > 1 and not sums:
             kept = (fits + does_not + 1) // 2
             model = Lowering(graph, flow, kept, sums)
             try:
-                model.fit()
+                model.fit(tokens)
                 fits, fitting = kept, model
             except DoesNotFit:
                 does_not = kept
-    fitting.assign(tokens)
+    fitting.assign()
     return fitting
