@@ -16,8 +16,10 @@ from bttlab.compiler.instruction import (
     REDUCE,
     SHUFFLE,
     VECTOR,
+    At,
     Bound,
     Instruction,
+    Level,
     TokenOffset,
     max_of,
     min_of,
@@ -75,7 +77,7 @@ class Access(NamedTuple):
         if self.operand is None:
             return self.base, self.base + self.rows
         low = high = self.base
-        for (first, end, _), stride in zip(self.steps, self.strides, strict=True):
+        for stride, (first, end, _) in zip(self.strides, self.steps, strict=True):
             if stride:
                 least = min_of(first)
                 ends = stride * least, stride * max(max_of(end) - 1, least)
@@ -105,11 +107,16 @@ class Access(NamedTuple):
         return acting
 
 
-def accesses(instruction: Instruction, wanted: Callable[[str], bool] = lambda memory: True) -> Iterator[Access]:
-    """Yield an instruction's accesses to the wanted memories: reads, then writes, then sums and statistics."""
+def accesses(instruction: Instruction) -> Iterator[Access]:
+    """Yield an instruction's accesses: reads, then writes, then sums and statistics."""
+    yield from accesses_of_vectors(instruction)
+    yield from accesses_of_sums(instruction)
+
+
+def accesses_of_vectors(instruction: Instruction) -> Iterator[Access]:
+    """Yield an instruction's accesses to banks, operand buffers and statistics."""
     unit, operation, loops, depth = instruction.unit, instruction.operation, instruction.loops, instruction.depth
-    active = tuple(Steps(0, loop.active_bound, loop.bound) for loop in loops)
-    reading = writing = adding = active  # steps that read, write, and complete the sum of a row
+    reading = writing = adding = active = _active(instruction)  # steps that read, write, and complete the sum of a row
     if unit == SHUFFLE:  # block b is read while block b - 1 is written
         reading = (Steps(0, loops[0].bound - 1, loops[0].bound), *active[1:])
         blocks, *between = (Steps(0, loop.bound, loop.bound) for loop in loops[:-1])
@@ -122,43 +129,43 @@ def accesses(instruction: Instruction, wanted: Callable[[str], bool] = lambda me
         writing = adding if operation == M.COLUMNS else active
     for number, writes in instruction.accessed():
         operand = instruction.operands[number]
-        if wanted(operand.memory):
-            is_folded = writes or (unit <= ENGINE_1 and number == 3)
-            strides = tuple(operand.strides.get(loop.name, 0) for loop in loops)
-            steps = writing if is_folded else reading
-            yield Access(operand.memory, operand.base, steps, strides, writes, number, operand.token_offset)
+        is_folded = writes or (unit <= ENGINE_1 and number == 3)
+        strides = _strides(operand, loops)
+        steps = writing if is_folded else reading
+        yield Access(operand.memory, operand.base, steps, strides, writes, number, operand.token_offset)
     if unit == VECTOR:
         base = instruction.operands[5].base if 5 in instruction.operands else 0
         for numbers, steps, writes in ((STATISTICS_READ, active, False), (STATISTICS_WRITTEN, adding, True)):
             for number in numbers.get(operation, ()):
-                if wanted(f"statistic {number}"):
-                    rows = instruction.most_accumulators
-                    yield Access(f"statistic {number}", base, steps, (), writes, rows=rows)
-    yield from filter(lambda access: wanted(access.memory), sum_accesses(instruction))
+                rows = instruction.most_accumulators
+                yield Access(f"statistic {number}", base, steps, (), writes, rows=rows)
 
 
-def sum_accesses(instruction: Instruction) -> Iterator[Access]:
+def accesses_of_sums(instruction: Instruction) -> Iterator[Access]:
+    """Yield an instruction's access to the sums of an engine: the ping-pong buffer is decided with the order."""
     if not uses_sums(instruction):
         return
-    loops, strides = instruction.loops, ()
-    adding = tuple(Steps(0, loop.active_bound, loop.bound) for loop in loops)
+    strides, adding = (), _active(instruction)
     if instruction.is_drain:
-        strides = tuple(instruction.operands[0].strides.get(loop.name, 0) for loop in loops)
+        strides = _strides(instruction.operands[0], instruction.loops)
     elif instruction.operation == REDUCE:  # the last step of the depth is the fold
         adding = _at_depth(adding, instruction, lambda s: s._replace(end=s.bound - 1))
     memory = f"sums {instruction.engine} {int(bool(instruction.flags & M.PONG))}"
     yield Access(memory, 0, adding, strides, not instruction.is_drain, rows=1)
 
 
+def _active(instruction: Instruction) -> tuple[Steps, ...]:
+    return tuple([Steps(0, loop.active_bound, loop.bound) for loop in instruction.loops])
+
+
+def _strides(operand: At, loops: Sequence[Level]) -> tuple[int, ...]:
+    return tuple([operand.strides.get(loop.name, 0) for loop in loops])
+
+
 def _at_depth(steps: tuple[Steps, ...], instruction: Instruction, change: Callable[[Steps], Steps]) -> tuple:
     """Return the steps with those of the depth's loops changed."""
     loops = zip(steps, instruction.loops, strict=True)
     return tuple(change(of) if loop.name in instruction.depth else of for of, loop in loops)
-
-
-def is_sum(memory: str) -> bool:
-    """Return True for the sums of an engine: which ping-pong buffer it uses is decided with the order."""
-    return memory.startswith("sums")
 
 
 def uses_sums(instruction: Instruction) -> bool:

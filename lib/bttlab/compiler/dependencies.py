@@ -7,10 +7,17 @@ them, it is *chained* to it: it waits until LATENCY cycles after the other's beg
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from bttlab.compiler.access import Access, accesses, drains_of, is_sum, sum_accesses, uses_sums
+from bttlab.compiler.access import (
+    Access,
+    accesses,
+    accesses_of_sums,
+    accesses_of_vectors,
+    drains_of,
+    uses_sums,
+)
 from bttlab.compiler.instruction import (
     ENGINE_1,
     EXPAND,
@@ -38,36 +45,27 @@ def data_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]
 
     Waits for a free ping-pong buffer of sums are not included: the scheduler still chooses the buffer.
     """
-    accessed = (accesses(i, lambda memory: not is_sum(memory)) for i in instructions)
-    waits = _conflicts(instructions, range(len(instructions)), accessed, offset_span)
+    waits: Waits = [{} for _ in instructions]
+    _add_conflicts(waits, instructions, range(len(instructions)), accesses_of_vectors, offset_span)
     for accumulation, drains in drains_of(instructions).items():
         for drain in drains:
             waits[drain][accumulation] = DRAIN
     return waits
 
 
-class _Past(NamedTuple):
-    """An access of an earlier instruction, and its interval of addresses."""
-
-    instruction: int
-    low: int
-    high: int
-    access: Access
-
-
-def _conflicts(
+def _add_conflicts(
+    waits: Waits,
     instructions: Sequence[Instruction],
     order: Iterable[int],
-    accessed: Iterable[Iterable[Access]],
+    accesses_of: Callable[[Instruction], Iterable[Access]],
     offset_span: tuple[int, ...],
-    known: Waits | None = None,
-) -> Waits:
-    """Return the waits that conflicting accesses cause for instructions in an order, added to known waits."""
-    past: dict[tuple[str, bool], list[_Past]] = defaultdict(list)  # by memory, and whether it writes
-    waits: Waits = list(known) if known else [{} for _ in instructions]
-    for i, of_instruction in zip(order, accessed, strict=True):
-        new = [_Past(i, *access.interval(offset_span), access) for access in of_instruction]
-        waits[i], met_by_writes = dict(waits[i]), []
+) -> None:
+    """Add the waits that conflicting accesses cause for instructions in an order."""
+    # Accesses so far, by memory and whether they write: instruction, interval of addresses, access.
+    past: dict[tuple[str, bool], list[tuple[int, int, int, Access]]] = defaultdict(list)
+    for i in order:
+        new = [(i, *access.interval(offset_span), access) for access in accesses_of(instructions[i])]
+        mine, met_by_writes = waits[i], []
         for _, low, high, access in new:
             for earlier_writes in (False, True) if access.writes else (True,):
                 entries = past[access.memory, earlier_writes]
@@ -75,14 +73,13 @@ def _conflicts(
                 later = DRAIN if earlier_writes and not access.writes else END
                 for j, _, _, earlier in met:
                     kind = CHAIN if _can_follow(instructions[j], earlier, instructions[i], access) else later
-                    waits[i][j] = waits[i].get(j, 0) | kind
+                    mine[j] = mine.get(j, 0) | kind
                 if access.writes and met:
                     met_by_writes.append((entries, low, high))
         for entries, low, high in met_by_writes:  # later instructions need not wait for accesses wholly within a write
-            entries[:] = [entry for entry in entries if entry.low < low or high < entry.high]
+            entries[:] = [entry for entry in entries if entry[1] < low or high < entry[2]]
         for entry in new:
-            past[entry.access.memory, entry.access.writes].append(entry)
-    return waits
+            past[entry[3].memory, entry[3].writes].append(entry)
 
 
 class _Loop(NamedTuple):
@@ -124,15 +121,15 @@ def _can_follow(writer: Instruction, written: Access, reader: Instruction, read:
 
     The same holds for two accesses of other kinds: the second instruction makes no access at an earlier step.
     """
-    if written.operand is None or read.operand is None or written.memory.startswith("buffer"):
+    if written.base != read.base or written.operand is None or read.operand is None:
+        return False
+    if written.token_offset or read.token_offset or written.memory.startswith("buffer"):
         return False
     if writer.unit not in (0, ENGINE_1, VECTOR) or (writer.unit <= ENGINE_1 and writer.operation != EXPAND):
         return False
     if writer.unit == VECTOR and writer.operation == M.COLUMNS:
         return False
     if reader.unit not in (0, ENGINE_1, VECTOR, SHUFFLE) or (reader.unit == SHUFFLE and read.writes):
-        return False
-    if written.base != read.base or written.token_offset or read.token_offset:
         return False
     loops, others = _loops(written, False), _loops(read, True)
     if [(loop.end, loop.stride) for loop in loops] != [(loop.end, loop.stride) for loop in others]:
@@ -155,32 +152,37 @@ def set_waits(
     """
     order = range(len(instructions)) if order is None else order
     if known:
-        summing = [i for i in order if uses_sums(instructions[i])]
-        accessed = (sum_accesses(instructions[i]) for i in summing)
-        waits = _conflicts(instructions, summing, accessed, offset_span, known)
+        waits, summing = list(known), [i for i in order if uses_sums(instructions[i])]
+        for i in summing:
+            waits[i] = dict(known[i])
+        _add_conflicts(waits, instructions, summing, accesses_of_sums, offset_span)
     else:
-        waits = _conflicts(instructions, order, map(accesses, (instructions[i] for i in order)), offset_span)
+        waits = [{} for _ in instructions]
+        _add_conflicts(waits, instructions, order, accesses, offset_span)
     place = [0] * len(instructions)  # position of each in its unit's sequence, from 1
     counts = [0] * UNITS
-    ports: dict[tuple[str, bool], dict[int, int]] = defaultdict(dict)  # last instruction of each unit that uses a port
+    # Last instruction of each unit that uses a port.
+    ports: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0] * UNITS)
     for i in order:
         instruction = instructions[i]
-        counts[instruction.unit] += 1
-        place[i] = counts[instruction.unit]
+        mine = instruction.unit
+        counts[mine] += 1
+        place[i] = counts[mine]
         end, begin, drain = ([0] * UNITS for _ in range(3))
         for j, until in waits[i].items():
             unit = instructions[j].unit
+            last = place[j]
             if until & DRAIN:
-                drain[unit] = max(drain[unit], place[j])
+                if last > drain[unit]:
+                    drain[unit] = last
                 continue
-            if until & CHAIN:
-                begin[unit] = max(begin[unit], place[j])
-            if until & END and unit != instruction.unit:
-                end[unit] = max(end[unit], place[j])
+            if until & CHAIN and last > begin[unit]:
+                begin[unit] = last
+            if until & END and last > end[unit]:
+                end[unit] = last
         for port in ports_of(instruction):
             users = ports[port]
-            for unit, last in users.items():
-                if unit != instruction.unit:
-                    end[unit] = max(end[unit], last)
-            users[instruction.unit] = place[i]
+            users[mine] = place[i]
+            end = list(map(max, end, users))
+        end[mine] = 0  # a unit takes its instructions in order
         instruction.after_end, instruction.after_begin, instruction.after_drain = end, begin, drain

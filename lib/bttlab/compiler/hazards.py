@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bttlab.compiler.access import accesses, adds_up, is_sum
+from bttlab.compiler.access import accesses, adds_up
 from bttlab.compiler.buffers import GRADIENT_OF
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import SHUFFLE, UPDATE, Instruction, value_of
@@ -77,7 +77,7 @@ def find_hazards(
         cycle = timing.begin[i] + step
         for access in accesses(instruction):
             memory, acts = access.memory, access.acts(indices, tokens)
-            if is_sum(memory):  # a fold reads them, too
+            if memory.startswith("sums"):  # a fold reads them, too
                 ports[memory, False].append((cycle[active], np.full(int(active.sum()), i)))
             if not acts.any():
                 continue
@@ -109,8 +109,8 @@ def written_vectors(instructions: Iterable[Instruction], tokens=1, token_offsets
     written = {f"bank {n}": np.zeros(bank.depth, bool) for n, bank in enumerate(M.banks)}
     for instruction in instructions:
         indices = instruction.grid(tokens)
-        for access in accesses(instruction, written.__contains__):
-            if access.writes:
+        for access in accesses(instruction):
+            if access.writes and access.memory in written:
                 key = access.addresses(instruction, indices, tokens, token_offsets)[access.acts(indices, tokens)]
                 written[access.memory][key[key < len(written[access.memory])]] = True
     return written
@@ -129,11 +129,10 @@ def loaded_vectors(program: ModelProgram, updates: bool) -> dict[str, np.ndarray
 def unchecked_gradients(program: ModelProgram) -> list[str]:
     """Return an error message for each instruction that writes a parameter's gradient without the CHECK flag."""
     texts = []
-    gradients = {f"bank {bank}" for bank in GRADIENT_OF.values()}
     for i, instruction in enumerate(program.sample):
         if instruction.unit == UPDATE or instruction.flags & M.CHECK:
             continue
-        for access in accesses(instruction, gradients.__contains__):
+        for access in accesses(instruction):
             low, high = access.interval(program.offset_span)
             for block in program.model.layout.blocks if access.writes else ():
                 is_there = low < block.base + block.vectors and block.base < high

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import UNIT_NAMES, UNITS, Instruction
+from bttlab.compiler.instruction import UNIT_NAMES, UNITS, Bound, Instruction
 from bttlab.compiler.machine import M
 
 FIRST_SENT = M.FETCH - 1  # the cycle in which the dispatcher sends the first instruction
@@ -56,18 +56,32 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
     ProgramError
         If the program deadlocks: it waits for itself.
     """
-    fetch, queue, latency = M.FETCH, M.QUEUE, M.LATENCY
+    queue = M.QUEUE
+    # Arrays if `tokens` is one: NumPy adds two arrays faster than an array and a number.
+    first_sent, fetch, to_unit, seen, drain, latency = (
+        cycles + 0 * tokens for cycles in (FIRST_SENT, M.FETCH, TO_UNIT, SEEN, M.LATENCY - 1, M.LATENCY)
+    )
     later = np.maximum if isinstance(tokens, np.ndarray) else max
+    steps_of: dict[tuple[Bound, ...], tuple] = {}  # by the bounds of the loops
     begin = [0] * len(instructions)
     end = [0] * len(instructions)
     sent = [0] * len(instructions)
     streams: list[list[int]] = [[] for _ in range(UNITS)]  # instructions sent to each unit
     begun = [0] * UNITS  # number of these whose times are known
     ends: list[list[int]] = [[] for _ in range(UNITS)]  # cycles after the last steps of these
+    free = [0 * tokens] * UNITS  # cycle in which the next one begins at the earliest
+
+    def counted(instruction: Instruction) -> tuple:
+        """Return an instruction's steps, and for how many cycles it keeps other units and the next of its own waiting."""
+        bounds = tuple([loop.bound for loop in instruction.loops])
+        if bounds not in steps_of:
+            steps = instruction.steps(tokens)
+            steps_of[bounds] = steps + 0 * tokens, later(steps + 0 * tokens, 1), later(steps, fetch)
+        return steps_of[bounds]
 
     def send(i: int) -> bool:
         stream = streams[instructions[i].unit]
-        cycle = sent[i - 1] + fetch if i else FIRST_SENT + 0 * tokens  # an array if `tokens` is one
+        cycle = sent[i - 1] + fetch if i else first_sent
         if len(stream) >= queue:
             if begun[instructions[i].unit] <= len(stream) - queue:
                 return False
@@ -81,9 +95,7 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
             return False
         i = streams[unit][begun[unit]]
         instruction = instructions[i]
-        cycle = sent[i] + TO_UNIT
-        if begun[unit]:
-            cycle = later(later(cycle, begin[streams[unit][begun[unit] - 1]] + fetch), ends[unit][-1])
+        cycle = later(sent[i] + to_unit, free[unit])
         waits = zip(instruction.after_end, instruction.after_drain, instruction.after_begin, strict=True)
         for other, (ended, drained, chained) in enumerate(waits):
             if not (ended or drained or chained):
@@ -91,14 +103,14 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
             if max(ended, drained, chained) > begun[other]:
                 return False
             if ended:
-                cycle = later(cycle, ends[other][ended - 1] + SEEN)
+                cycle = later(cycle, ends[other][ended - 1] + seen)
             if chained > drained:  # they share a field: a later begin implies the end of all instructions before it
                 cycle = later(cycle, begin[streams[other][chained - 1]] + latency)
             elif drained:
-                cycle = later(cycle, ends[other][drained - 1] + latency - 1)
-        steps = instruction.steps(tokens) if updates or unit != M.UPDATE else 0
-        begin[i], end[i] = cycle, cycle + steps
-        ends[unit].append(cycle + later(steps, 1))
+                cycle = later(cycle, ends[other][drained - 1] + drain)
+        steps, busy, until_next = counted(instruction) if updates or unit != M.UPDATE else (0, 1, fetch)
+        begin[i], end[i], free[unit] = cycle, cycle + steps, cycle + until_next
+        ends[unit].append(cycle + busy)
         begun[unit] += 1
         return True
 
@@ -117,4 +129,4 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
             raise ProgramError(
                 f"the program waits for itself: instruction {waiting} ({unit}) waits for one that begins after it"
             )
-    return Timing(begin, end, reduce(later, (e[-1] for e in ends if e), 0) + FINISHED + latency)
+    return Timing(begin, end, reduce(later, (e[-1] for e in ends if e), 0) + FINISHED + M.LATENCY)

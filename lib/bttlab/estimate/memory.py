@@ -159,7 +159,9 @@ def touched_words(model: ModelConfig, flow: Flow, sums: bool = False) -> dict[st
     no_offsets = np.zeros((M.OFFSET_TABLES, tokens), int)
     for instruction in (i for section in program.sections for i in section):
         indices = instruction.grid(tokens)
-        for access in accesses(instruction, touched.__contains__):
+        for access in accesses(instruction):
+            if access.memory not in touched:
+                continue
             words = access.addresses(instruction, indices, tokens, no_offsets)[access.acts(indices, tokens)]
             if (of := access.token_offset) is not None:  # any row of its table
                 offsets = np.arange(embedding.slice_rows[of.table]) * embedding.slice_vectors[of.table]
