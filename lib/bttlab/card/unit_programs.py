@@ -8,7 +8,7 @@ import numpy as np
 
 from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
 from bttlab.compiler.builder import Builder, Level
-from bttlab.compiler.dependencies import set_waits
+from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.instruction import At, at
 from bttlab.compiler.layer import LayerProgram, assemble, matrix_block
 from bttlab.compiler.layout import Block
@@ -132,7 +132,7 @@ def _update(bank: int, source: int, optimizer: Optimizer) -> UnitProgram:
     loops = [Level("one", 1), Level("w", VECTORS)]
     builder.columns("gradient", loops, at(loaded.memory, loaded.base, w=1), r1=at(gradient.memory, gradient.base, w=1))
     after.update("update", VECTORS, p, gradient, m, v)
-    set_waits(after.instructions, NO_OFFSETS)
+    set_waits(after.instructions, data_waits(after.instructions, NO_OFFSETS))
     unit = _assembled("update", builder, [p, loaded, m, v], {"p": p, "m": m, "v": v})
     banks = *unit.banks, gradient.number
     return replace(unit, banks=banks, program=replace(unit.program, flush=after.instructions), optimizer=optimizer)

@@ -10,14 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from bttlab.compiler.access import (
-    Access,
-    accesses,
-    accesses_of_sums,
-    accesses_of_vectors,
-    drains_of,
-    uses_sums,
-)
+from bttlab.compiler.access import Access, accesses_of_sums, accesses_of_vectors, drains_of, uses_sums
 from bttlab.compiler.instruction import (
     ENGINE_1,
     EXPAND,
@@ -43,6 +36,7 @@ def ports_of(instruction: Instruction) -> set[tuple[str, bool]]:
 def data_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]) -> Waits:
     """Return the waits that data dependences cause: through vectors, and from an accumulation to its drains.
 
+    They hold in every order that preserves the dependences. `offset_span`: largest token offset of each table.
     Waits for a free ping-pong buffer of sums are not included: the scheduler still chooses the buffer.
     """
     waits: Waits = [{} for _ in instructions]
@@ -138,27 +132,17 @@ def _can_follow(writer: Instruction, written: Access, reader: Instruction, read:
     return all(_at_least(b.bound, a.bound) for a, b in zip(loops[1:], others[1:], strict=True))
 
 
-def set_waits(
-    instructions: Sequence[Instruction],
-    offset_span: tuple[int, ...],
-    order: Sequence[int] | None = None,
-    known: Waits | None = None,
-) -> None:
+def set_waits(instructions: Sequence[Instruction], known: Waits, order: Sequence[int] | None = None) -> None:
     """Set every instruction's `after` counts.
 
-    `offset_span`: largest token offset of each table.
+    `known`: waits that are the same in every order (`data_waits`).
     `order`: order in which the instructions are sent; by default that of the list.
-    `known`: waits that are the same in every order: all but those for sums.
     """
     order = range(len(instructions)) if order is None else order
-    if known:
-        waits, summing = list(known), [i for i in order if uses_sums(instructions[i])]
-        for i in summing:
-            waits[i] = dict(known[i])
-        _add_conflicts(waits, instructions, summing, accesses_of_sums, offset_span)
-    else:
-        waits = [{} for _ in instructions]
-        _add_conflicts(waits, instructions, order, accesses, offset_span)
+    waits, summing = list(known), [i for i in order if uses_sums(instructions[i])]
+    for i in summing:
+        waits[i] = dict(known[i])
+    _add_conflicts(waits, instructions, summing, accesses_of_sums, (0,) * M.OFFSET_TABLES)
     place = [0] * len(instructions)  # position of each in its unit's sequence, from 1
     counts = [0] * UNITS
     # Last instruction of each unit that uses a port.

@@ -13,7 +13,7 @@ import numpy as np
 
 from bttlab.compiler.buffers import GRADIENT_OF, Buffer
 from bttlab.compiler.builder import LANES, Builder, vectors_for
-from bttlab.compiler.dependencies import set_waits
+from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.hazards import find_hazards, written_vectors
@@ -180,9 +180,8 @@ def assemble(
     constants: Sequence[Instruction] = (),
 ) -> LayerProgram:
     """Return the program of the builder's instructions, scheduled and with waits."""
-    instructions, clear = ordered(builder.instructions, NO_OFFSETS, tokens), list(constants)
-    for section in (instructions, clear):
-        set_waits(section, NO_OFFSETS)
+    (instructions,), clear = ordered([builder.instructions], NO_OFFSETS, tokens), list(constants)
+    set_waits(clear, data_waits(clear, NO_OFFSETS))
     vectors = max(sum(block.vectors for _, block in blocks) for blocks in (inputs, outputs))
     for blocks in (inputs, outputs):  # the machine stores as many vectors as it loads
         blocks += _filling(vectors - sum(block.vectors for _, block in blocks), outputs[-1][1])

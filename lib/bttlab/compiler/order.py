@@ -159,14 +159,31 @@ class _Schedule:
             self._taken[use].reserve(begin, begin + self.steps[i])
 
 
-def ordered(instructions: Sequence[Instruction], offset_span: tuple[int, ...], tokens: int) -> list[Instruction]:
-    """Return the instructions in an order that keeps units busy and preserves all data dependences.
+def ordered(
+    sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...], tokens: int
+) -> list[list[Instruction]]:
+    """Return sections that run one after the other, in orders that keep units busy, and set the instructions' waits.
 
-    `instructions`: in the order of the mathematics.
+    `sections`: in the order of the mathematics.
     `offset_span`: largest token offset of each table.
     `tokens`: length of the sample for which the order is optimized; it is valid for every length.
     """
-    empty = _Schedule(instructions, data_waits(instructions, offset_span), tokens)
+    instructions = [instruction for section in sections for instruction in section]
+    waits, order, result = data_waits(instructions, offset_span), [], []
+    for section in sections:
+        first = len(order)
+        own = waits[first : first + len(section)]
+        within = [{j - first: kinds for j, kinds in of.items() if j >= first} for of in own]
+        numbers = _ordered(section, within, tokens)
+        order += [first + i for i in numbers]
+        result.append([section[i] for i in numbers])
+    set_waits(instructions, waits, order)
+    return result
+
+
+def _ordered(instructions: Sequence[Instruction], waits: Waits, tokens: int) -> list[int]:
+    """Return the numbers of a section's instructions in the order that takes the fewest modelled cycles."""
+    empty = _Schedule(instructions, waits, tokens)
     schedules = [_scheduled(empty.emptied(), _urgency(empty, weight)) for weight in WEIGHTS]
     random = Random(0)  # always the same program for a model
     for shift in SHIFTS:
@@ -177,8 +194,7 @@ def ordered(instructions: Sequence[Instruction], offset_span: tuple[int, ...], t
             urgency = _latest(schedules[-1])
         schedules.append(_scheduled(empty.emptied(), urgency))
     schedules.sort(key=_length)
-    best = min(schedules[:TIMED], key=lambda schedule: _cycles(schedule, offset_span, tokens))
-    return [instructions[i] for i in _order(best)]
+    return _order(min(schedules[:TIMED], key=lambda schedule: _cycles(schedule, tokens)))
 
 
 def _order(schedule: _Schedule) -> list[int]:
@@ -190,10 +206,10 @@ def _order(schedule: _Schedule) -> list[int]:
     return sorted(range(len(instructions)), key=lambda i: (begin[i], i))
 
 
-def _cycles(schedule: _Schedule, offset_span: tuple[int, ...], tokens: int) -> int:
+def _cycles(schedule: _Schedule, tokens: int) -> int:
     """Return the modelled cycles of a schedule's order, the sum over TIMED_FOR."""
     order = _order(schedule)
-    set_waits(schedule.instructions, offset_span, order, schedule.waits)
+    set_waits(schedule.instructions, schedule.waits, order)
     lengths = np.maximum(tokens + np.array(TIMED_FOR), 1)
     return int(time_program([schedule.instructions[i] for i in order], lengths).cycles.sum())
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from bttlab.compiler.buffers import MOMENTS
 from bttlab.compiler.builder import Builder
-from bttlab.compiler.dependencies import set_waits
+from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph, graph_of_config
 from bttlab.compiler.instruction import Bound, Instruction, Level, Register, at, encode
@@ -254,13 +254,11 @@ def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow, sums: boo
     model.config = config
     program = _as_emitted(model)
     spans = program.offset_span
-    program.forward = ordered(program.forward, spans, ORDER_TOKENS)
-    program.backward = ordered(program.backward, spans, ORDER_TOKENS)
+    program.forward, program.backward = ordered([program.forward, program.backward], spans, ORDER_TOKENS)
     if program.sums:
-        program.flush = ordered(program.flush, spans, ORDER_TOKENS)
-    set_waits(program.sample, spans)
-    for section in (program.flush, program.clear):
-        set_waits(section, spans)
+        (program.flush,) = ordered([program.flush], spans, ORDER_TOKENS)
+    for section in (program.clear,) if program.sums else (program.flush, program.clear):
+        set_waits(section, data_waits(section, spans))
     return program
 
 
