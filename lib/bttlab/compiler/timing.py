@@ -62,7 +62,8 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
         cycles + 0 * tokens for cycles in (FIRST_SENT, M.FETCH, TO_UNIT, SEEN, M.LATENCY - 1, M.LATENCY)
     )
     later = np.maximum if isinstance(tokens, np.ndarray) else max
-    steps_of: dict[tuple[Bound, ...], tuple] = {}  # by the bounds of the loops
+    # By the bounds of the loops: steps, and cycles until other units see the end and until the unit begins the next.
+    steps_of: dict[tuple[Bound, ...], tuple] = {}
     begin = [0] * len(instructions)
     end = [0] * len(instructions)
     sent = [0] * len(instructions)
@@ -72,11 +73,10 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
     free = [0 * tokens] * UNITS  # cycle in which the next one begins at the earliest
 
     def counted(instruction: Instruction) -> tuple:
-        """Return an instruction's steps, and for how many cycles it keeps other units and the next of its own waiting."""
         bounds = tuple([loop.bound for loop in instruction.loops])
         if bounds not in steps_of:
-            steps = instruction.steps(tokens)
-            steps_of[bounds] = steps + 0 * tokens, later(steps + 0 * tokens, 1), later(steps, fetch)
+            steps = instruction.steps(tokens) + 0 * tokens
+            steps_of[bounds] = steps, later(steps, 1), later(steps, fetch)
         return steps_of[bounds]
 
     def send(i: int) -> bool:
