@@ -109,7 +109,7 @@ def _new(options: argparse.Namespace, given: dict):
     if not models.has_vocabulary(options):
         settings = with_room(settings, corpus)
     folder = options.out or _default_folder(f"{corpus.name}-{config.slug}")
-    return start_run(folder, settings, corpus, module=module)
+    return start_run(folder, settings, corpus, model=module)
 
 
 def _resumed(options: argparse.Namespace, given: dict):

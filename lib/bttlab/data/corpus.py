@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import read_text
@@ -38,7 +39,8 @@ class Split:
 
     def __getitem__(self, index: slice | Sequence[int]) -> "Split":
         places = range(len(self))[index] if isinstance(index, slice) else index
-        return Split(*([column[i] for i in places] for column in (self.words, self.slots, self.intents)))
+        columns: Any = self.words, self.slots, self.intents
+        return Split(*([column[i] for i in places] for column in columns))
 
     def __add__(self, other: "Split") -> "Split":
         return Split(self.words + other.words, self.slots + other.slots, self.intents + other.intents)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -152,8 +152,8 @@ Arrays = TypeVar("Arrays")
 
 def joined(parts: Sequence[Arrays]) -> Arrays:
     """Return samples, or predictions, one after the other: dataclasses of arrays."""
-    columns = ([getattr(part, field.name) for part in parts] for field in fields(parts[0]))
-    return type(parts[0])(*map(np.concatenate, columns))
+    first: Any = parts[0]
+    return type(first)(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(first)))
 
 
 def encoded_split(corpus: Corpus, name: str, vocabulary: Vocabulary, config) -> tuple[Samples, str]:

@@ -252,9 +252,8 @@ class TrainerRun(DashboardRun, Callback):
 
     def _begin(self) -> Training:
         corpus, model = self._workload.corpus, self._workload.config
-        module = None if isinstance(model, ModelConfig) else model
         settings = RunSettings(
-            config=module.config if module else model,
+            config=model if isinstance(model, ModelConfig) else model.config,
             data=str(corpus.folder),
             device="auto",
             optimizer=self._optimizer,
@@ -264,7 +263,7 @@ class TrainerRun(DashboardRun, Callback):
         )
         folder = runs_folder() / f"{self._group}-{secrets.token_hex(4)}"
         samples = {"train": self._workload.train, "dev": self._workload.dev}
-        return start_run(folder, settings, corpus, samples, module)
+        return start_run(folder, settings, corpus, samples, model)
 
     @property
     def _group(self) -> str:

@@ -24,7 +24,7 @@ MODULE_FILE, MODULE_FILES = "model.py", "model_files"  # in the folder of a run
 
 def model_of_run(
     folder: Path, config: ModelConfig | ModuleConfig, trust: bool = False, seed: int = 0
-) -> "ModelConfig | ModuleModel":
+) -> ModelConfig | ModuleConfig:
     """Return the model of a run; that of a module runs the copies of its files, with `trust` whatever they are.
 
     `seed` is of the module's own initial parameters, which a checkpoint replaces. Raises RunError if the copies are not

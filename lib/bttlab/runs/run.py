@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from bttlab.runs.settings import CorpusRecord, RunError, RunSettings
 from bttlab.runs.stop import StopRequested, StopSignals
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import measured
-
-if TYPE_CHECKING:
-    from bttlab.compiler.module import ModuleModel
 
 EPOCHS, NO_CALLBACK = EvaluationPlan(), Callback()
 
@@ -61,7 +58,7 @@ class Run:
     """A run and its folder: checkpoint.safetensors, the checkpoint before it, metrics.jsonl, and run.json.
 
     Use `start_run` or `resume_run` to get one. It continues from the checkpoint that `store` loaded. `samples` are the
-    encoded splits, by default all three; `module` is what the settings' `ModuleConfig` is of. Raises CorpusError if the
+    encoded splits, by default all three; of a module, `model` is the `ModuleModel`. Raises CorpusError if the
     corpus does not fit the model.
     """
 
@@ -73,9 +70,9 @@ class Run:
         store: CheckpointStore,
         checkpoint: Checkpoint | None = None,
         samples: Mapping[str, Samples] | None = None,
-        module: "ModuleModel | None" = None,
+        model: ModelConfig | ModuleConfig | None = None,
     ):
-        self.model = module or settings.config  # what a trainer is opened for
+        self.model: Any = model or settings.config  # a `ModelConfig` or `ModuleModel`: what a trainer is opened for
         self.folder, self.settings, self.corpus = folder, settings, corpus
         self.corpus_record = (
             checkpoint.corpus if checkpoint else CorpusRecord.of(corpus, settings.config, settings.word_classes)
@@ -189,8 +186,8 @@ class Run:
             if isinstance(self.model, ModelConfig):
                 parameters = initial_parameters(self.model, self.settings.seed)
             else:
-                parameters = self.model.parameters()  # pyright: ignore[reportAttributeAccessIssue]  # a ModuleModel
-                keep_module(self.folder, self.model)  # pyright: ignore[reportArgumentType]
+                parameters = self.model.parameters()
+                keep_module(self.folder, self.model)
             self._trainer.load_parameters(parameters)
             self._save()
             return

@@ -3,18 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bttlab.data import Corpus, Samples, load_corpus
-from bttlab.model import ModuleConfig
+from bttlab.model import ModelConfig, ModuleConfig
 from bttlab.runs.checkpoint import CheckpointStore
 from bttlab.runs.folder import check_free
 from bttlab.runs.module import check_labels, model_of_run
 from bttlab.runs.run import Run
 from bttlab.runs.settings import RunError, RunSettings
-
-if TYPE_CHECKING:
-    from bttlab.compiler.module import ModuleModel
 
 CHANGEABLE = ("epochs", "learning_rate", "device", "overlay", "keep", "data")  # of a run that is resumed
 
@@ -24,17 +21,17 @@ def start_run(
     settings: RunSettings,
     corpus: Corpus,
     samples: Mapping[str, Samples] | None = None,
-    module: "ModuleModel | None" = None,
+    model: ModelConfig | ModuleConfig | None = None,
 ) -> Run:
     """Prepare a new run; nothing is written before it trains. Parameters are those of `Run`.
 
     Raises RunError if the folder is in use; CorpusError if the corpus does not fit the model.
     """
     folder = Path(folder)
-    check_free(folder, module)
+    check_free(folder, model)
     if isinstance(settings.config, ModuleConfig):
         check_labels(corpus, settings.config)
-    return Run(folder, settings, corpus, CheckpointStore(folder), samples=samples, module=module)
+    return Run(folder, settings, corpus, CheckpointStore(folder), samples=samples, model=model)
 
 
 def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bool = False) -> Run:
@@ -62,9 +59,7 @@ def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bo
             f"{corpus.folder} is not the corpus {checkpoint.corpus.name} that the run in {folder} was started on; "
             "give its place with --data, or start another run"
         )
-    model = model_of_run(folder, settings.config, trust)
-    module: Any = None if model is settings.config else model
-    run = Run(folder, settings, corpus, store, checkpoint, module=module)
+    run = Run(folder, settings, corpus, store, checkpoint, model=model_of_run(folder, settings.config, trust))
     if warning:
         run.notes.insert(0, warning)
     return run

@@ -127,9 +127,8 @@ def _train(task: Task) -> None:
     settings: Any = trial.settings
     with contextlib.suppress(CheckpointError):  # it begins again
         checkpoint, _ = store.load()
-    model: Any = model_of_run(task.folder, settings.config, trust=True, seed=settings.seed)  # the sweep wrote the file
-    module = None if model is settings.config else model
-    run = Run(task.folder, settings, trial.corpus, store, checkpoint, module=module)
+    model = model_of_run(task.folder, settings.config, trust=True, seed=settings.seed)  # the sweep wrote the file
+    run = Run(task.folder, settings, trial.corpus, store, checkpoint, model=model)
     callback, opened = _TrialCallback(task, run), run.open_trainer(wait=CARD_WAIT_SECONDS)
     try:
         with contextlib.suppress(BttlabError):  # a diverged run: its record says so
