@@ -8,7 +8,7 @@ from bttlab.card.build import HLS_SOURCE
 from bttlab.card.image import IMAGES
 from bttlab.compiler.compiled import compiled_program
 
-from build_library import COMPILER
+from build_library import library
 from training_processor import SMALL
 
 pytestmark = pytest.mark.long
@@ -17,10 +17,9 @@ SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize=signed-integer-overfl
 
 
 def test_a_program_with_extreme_fields_is_refused_or_stays_within_its_memories(tmp_path):
-    port, image = tmp_path / "port", tmp_path / "image"
+    image = tmp_path / "image"
     image.write_bytes(compiled_program(SMALL).image.tobytes())
-    source = HLS_SOURCE / "testbench" / "port.cpp"
-    subprocess.run([COMPILER, *FLAGS, *SANITIZE, *IMAGES[-1].flags, source, "-o", port], check=True)
+    port = library(HLS_SOURCE / "testbench" / "port.cpp", *FLAGS, *SANITIZE, *IMAGES[-1].flags)
     done = subprocess.run([port, "400", "1", image], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stderr or done.stdout)[:2000]
     assert "programs taken" in done.stdout

@@ -165,11 +165,9 @@ def test_what_the_machine_does_not_hold(config, message):
 def test_hidden_sizes():
     for size in range(64, 1025, 64):
         config = replace(ModelConfig(heads=1).with_hidden_size(size), heads=size // 64)
-        assert compile_program(config, flow="auto").model.config.hidden_size == size
+        assert compile_program(config).model.config.hidden_size == size
     for size, tokens in ((512, 64), (768, 56)):
-        assert compile_program(
-            replace(ModelConfig(heads=1).with_hidden_size(size), sequence_length=tokens), flow="auto"
-        )
+        assert compile_program(replace(ModelConfig(heads=1).with_hidden_size(size), sequence_length=tokens))
 
 
 LARGE = ModelConfig(encoders=6, linear_rank=16)

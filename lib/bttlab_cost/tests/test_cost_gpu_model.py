@@ -12,7 +12,7 @@ from bttlab_cost.calibration import errors_of, errors_of_equation_2, modelled_la
 from bttlab_cost.calibration import stage_seconds as modelled_stages
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.estimate import Estimator
-from bttlab_cost.fitting import calibrate, fit_time, memory_errors
+from bttlab_cost.fitting import fit_time, memory_errors
 from bttlab_cost.gpu_step import Coefficients, operator_seconds, stages_of_steps
 from bttlab_cost.models import find_model
 from bttlab_cost.operators import Operator, operators
@@ -152,18 +152,6 @@ def test_a_step_that_waits_for_its_host_has_a_wider_band(recorded):
         shares.append(found.host_share)
     assert shares == sorted(shares, reverse=True) and shares[0] > 0.5 > 0.05 > shares[2]
     assert widths == sorted(widths, reverse=True) and widths[0] > 1.5 * widths[2]
-
-
-@pytest.mark.long
-def test_the_recorded_calibration_is_the_one_that_the_data_give(recorded):
-    found, groups = calibrate()
-    for part in ("time", "low", "high", "flash", "memory", "flash_memory", "spread", "flash_spread"):
-        assert vars(getattr(recorded, part)) == pytest.approx(vars(getattr(found, part)), rel=1e-3), part
-    for name, errors in found.errors.items():
-        assert vars(recorded.errors[name]) == pytest.approx(vars(errors), rel=1e-3, abs=1e-5), name
-    assert len(groups["one GPU"]) == 3 and all(one.median <= 0.25 for one in groups["one GPU"].values())
-    pairs = groups["one model and data set"]
-    assert len(pairs) == 4 and all(one.median <= 0.20 for one in pairs.values())
 
 
 @pytest.mark.long

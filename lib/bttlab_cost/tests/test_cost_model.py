@@ -108,14 +108,20 @@ def test_a_gpu_without_a_price_has_time_but_no_cost(capsys):
 
 
 @pytest.mark.long
-def test_check_on_the_command_line(capsys, tmp_path):
+def test_check_finds_the_recorded_calibration_again(capsys, tmp_path):
     code, out, _ = cost(capsys, "check", "--record", str(tmp_path / "model.json"), "--json")
     found = json.loads(out)
     assert found["memory"]["unsloth"]["points"] == 4
     assert code == 0 and found["errors"]["H100, kept aside"]["points"] == 19
-    assert read_calibration(tmp_path / "model.json").time.launch == pytest.approx(
-        found["coefficients"]["launch"], rel=1e-3
-    )
+    made, recorded = read_calibration(tmp_path / "model.json"), read_calibration()
+    assert made.time.launch == pytest.approx(found["coefficients"]["launch"], rel=1e-3)
+    for part in ("time", "low", "high", "flash", "memory", "flash_memory", "spread", "flash_spread"):
+        assert vars(getattr(recorded, part)) == pytest.approx(vars(getattr(made, part)), rel=1e-3), part
+    for name, errors in made.errors.items():
+        assert vars(recorded.errors[name]) == pytest.approx(vars(errors), rel=1e-3, abs=1e-5), name
+    for group, count, most in (("one GPU", 3, 0.25), ("one model and data set", 4, 0.20)):
+        medians = [one["median"] for one in found["groups"][group].values()]
+        assert len(medians) == count and max(medians) <= most
 
 
 @pytest.mark.parametrize(
