@@ -21,7 +21,6 @@ from bttlab.compiler.hazards import check_program
 from bttlab.compiler.instruction import Level
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
-from bttlab.compiler.operands import load_rows
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, Transformer
@@ -246,7 +245,7 @@ def test_buffers_that_are_in_use_at_once_do_not_overlap(home):
     b.vector(M.COPY, "", [Level("w", 1)], x, r0=y)
     for place in (first, second, third, first):
         if home == "buffer 0":
-            load_rows(b, "", x, place, 1, 1)
+            b.load_rows("", x, place, 1, 1)
         else:
             b.vector(M.SCALE, "", [Level("w", 1)], x, r0=y, rows=place)
     _, assignment = fitted(b.made, [b.instructions], 11)

@@ -79,12 +79,7 @@ class Arrangement:
             yield from (Arrangement(self.order, n) for n in aligned if n != self.lanes)
 
     def places(self, sizes: Sizes, indices: Sequence[str]) -> np.ndarray:
-        """Return the element number (vector x LANES + lane) at all values of some indices, the others being 0.
-
-        Returns
-        -------
-        ndarray of int, an axis for each index
-        """
+        """Return element numbers (vector x LANES + lane): an axis for each of some indices, the others being 0."""
         strides, step = {i: s * LANES for i, s in self.strides(sizes).items()}, 1
         for index in reversed(self.packed):
             strides[index] = step

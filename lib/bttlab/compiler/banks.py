@@ -53,11 +53,8 @@ class _Space:
     def place(self, vectors: int, first: int, last: int) -> tuple[int, int] | None:
         """Choose the free range whose other uses are the farthest away: instructions wait for those that are near.
 
-        Returns
-        -------
-        tuple of (int, int), optional
-            Its first vector, and the instruction that is as far before `first` as the nearest use is away, negative if
-            there is none; None if no range is free.
+        Return its first vector, and the instruction that is as far before `first` as the nearest use is away, negative
+        if there is none. Return None if no range is free.
         """
         allocated, near = [], []  # near: how many instructions away other uses are
         for begin, end, low, high in self.taken:
@@ -116,15 +113,8 @@ class Assignment:
     def fit(self) -> set[tuple[str, str]]:
         """Find a bank and an address for every buffer, if possible in banks that let units work at the same time.
 
-        Returns
-        -------
-        set of (str, str)
-            Pairs of memories that need a copy (`copies.with_copies`): no two banks suit both. Empty if all are placed.
-
-        Raises
-        ------
-        DoesNotFit
-            If the banks have no space.
+        Return pairs of memories that need a copy (`copies.with_copies`): no two banks suit both. If there are none, all
+        buffers are placed. Raise `DoesNotFit` if the banks have no space.
         """
         if self._attempt(True, 1) is None:
             return set()
@@ -317,10 +307,7 @@ def _times(instructions: Sequence[Instruction], tokens: int) -> np.ndarray:
 def _contention(instructions: Sequence[Instruction], times: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
     """Return the cost, in cycles, of two memories in one bank: different units use them at about the same time.
 
-    Returns
-    -------
-    ndarray of float
-        Symmetric; `index` has the row of each memory.
+    The matrix is symmetric; `index` has the row of each memory.
     """
     result = np.zeros((len(index), len(index)))
     for of in (Instruction.reads, Instruction.writes):

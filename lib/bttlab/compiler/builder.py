@@ -55,13 +55,7 @@ def padded(name: str, bound: Bound, other_steps: int = 1) -> Level:
 
 
 def even_parts(steps: int, sums: int, most: int) -> list[tuple[int, int]]:
-    """Divide a loop into the fewest even parts whose size times `sums` is at most `most`.
-
-    Returns
-    -------
-    list of (int, int)
-        First index and size of each part.
-    """
+    """Return first index and size of a loop's parts: the fewest even ones whose size times `sums` is at most `most`."""
     count = next((n for n in range(1, steps) if -(-steps // n) * sums <= most), max(steps, 1))
     size = max(-(-steps // count), 1)
     return [(first, min(size, steps - first)) for first in range(0, max(steps, 1), size)]
@@ -130,6 +124,16 @@ class Builder:
         """
         operands = {0: buffer, 2: scalars, 3: addend, 4: result, 5: buffered_result}
         self.emit(engine, EXPAND, what, loops, operands, count=count, **fields)
+
+    def load_rows(self, what: str, source: At | None, buffer: At, rows: Bound, vectors: int, first: int = 0) -> None:
+        """Append a load of rows of an operand buffer by its engine, from a bank or with zeros.
+
+        `source`: place of the first vector in a bank; None for zeros.
+        `first`: the first of the rows.
+        """
+        loops, addend = [Level("r", rows), Level("w", vectors)], source and source.part(r=vectors, w=1)
+        result = {"buffered_result": buffer.part(w=1), "row": ("r", first)}
+        self.expand(buffer.number, what, loops, None, None, addend=addend, count=0, **result)
 
     def reduce(self, engine, what, loops, depth, buffer, stream, result, addend=None, count=ROWS, **fields) -> None:
         """Append REDUCE: result[r] = sum over depth and lanes of buffer[r] x stream.

@@ -67,10 +67,7 @@ def chosen_flow(
 ) -> Flow:
     """Return the flow that "auto" is for samples of these lengths; any other flow as it is.
 
-    Parameters
-    ----------
-    lengths : mapping of int to int, optional
-        Number of samples of each length; by default one of 13 tokens.
+    `lengths`: number of samples of each length; by default one of 13 tokens.
     """
     if flow != "auto":
         return flow

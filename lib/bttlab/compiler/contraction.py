@@ -13,7 +13,6 @@ from bttlab.compiler.candidates import Candidate, Candidates, Contents, Tensor
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import ACCUMULATE, EXPAND, At, Bound
 from bttlab.compiler.machine import M
-from bttlab.compiler.operands import load_rows
 from bttlab.compiler.products import EngineProduct
 from bttlab.compiler.tt_layer import TTLayer
 from bttlab.tensor.order import Product
@@ -62,7 +61,7 @@ class Contraction(Candidates):
             if tensor.is_parameter:
                 for n, some in passes:
                     source = tensor.stored[0].place.offset_by(ROWS * n * vectors)
-                    load_rows(self.b, f"load {tensor.name}", source, place.place.offset_by(n * vectors), some, vectors)
+                    self.b.load_rows(f"load {tensor.name}", source, place.place.offset_by(n * vectors), some, vectors)
             elif not self._emit_into_buffer(tensor, place):
                 self._make(tensor, arrangement, place.rows)
                 is_cut = len(passes) > 1  # the source, too, must then have the rows as its outermost index

@@ -16,7 +16,7 @@ from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.columns import Columns
 from bttlab.compiler.ops.dense import Classifier, Dense
-from bttlab.compiler.ops.elementwise import Add, Factors, Function, Gain, Position, Scale, Shift
+from bttlab.compiler.ops.elementwise import Add, Function, Position
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.prepend import Prepend
@@ -50,6 +50,17 @@ class Graph:
         features = math.prod(self.shapes[core][2] for core in cores) if cores else self.shapes[f"{name}.weight"][1]
         return self.append((TTMTable if cores else Table)(name, (), Matrix(name, self.tokens, features)))
 
+    def same(self, kind: type[Operation], x: Matrix, name: str, *options, others: Sequence[Matrix] = ()) -> Matrix:
+        """Append an operation whose output has the shape of x, its first input.
+
+        `options`: fields of its class.
+        """
+        return self.append(kind(name, (x, *others), Matrix(name, x.tokens, x.features), *options))
+
+    def add(self, a: Matrix, b: Matrix, name: str = "add") -> Matrix:
+        """Append a + b."""
+        return self.same(Add, a, name, others=(b,))
+
     def input(self, name: str, features: int) -> Matrix:
         """Append an input that comes from HBM: its gradient goes there."""
         return self.append(Input(name, (), Matrix(name, self.tokens, features)))
@@ -58,20 +69,12 @@ class Graph:
         """Append an output that goes to HBM: its gradient comes from there."""
         self.append(Output(name, (x,), Matrix(name, x.tokens, x.features)))
 
-    def position(self, x: Matrix, parameter: str, first: int = 0) -> Matrix:
-        """Append x + rows of a table, from row `first` on."""
-        return self.append(Position(parameter, (x,), Matrix(parameter, x.tokens, x.features), first))
-
-    def add(self, a: Matrix, b: Matrix, name: str = "add") -> Matrix:
-        """Append a + b."""
-        return self.append(Add(name, (a, b), Matrix(name, a.tokens, a.features)))
-
     def norm(
         self, x: Matrix, name: str, weight: str, bias: str = "", epsilon: float = 1e-5, centred: bool = True
     ) -> Matrix:
         """Append LayerNorm; RMSNorm if not `centred`. Without a weight, its scale is 1."""
         weight = weight or self.constant(np.ones(x.features, np.float32), f"scale of {name}")
-        return self.append(Norm(name, (x,), Matrix(name, x.tokens, x.features), weight, bias, epsilon, centred))
+        return self.same(Norm, x, name, weight, bias, epsilon, centred)
 
     def linear(self, x: Matrix, name: str) -> Matrix:
         """Append x W^T + b, W in TT format or dense."""
@@ -95,14 +98,6 @@ class Graph:
         output = Matrix(name, x.tokens, outputs or self.shapes[weight][1 if transposed else 0])
         return self.append(Dense(name, (x,), output, weight, bias, first, transposed))
 
-    def function(self, x: Matrix, function: str, name: str) -> Matrix:
-        """Append an activation, element by element."""
-        return self.append(Function(name, (x,), Matrix(name, x.tokens, x.features), function))
-
-    def scale(self, x: Matrix, factor: float, name: str) -> Matrix:
-        """Append factor * x."""
-        return self.append(Scale(name, (x,), Matrix(name, x.tokens, x.features), factor))
-
     def of_function(self, name: str) -> type[Operation] | None:
         """Return the operation that computes a function of PyTorch; None if there is none."""
         return Operation.of_function.get(name)
@@ -119,8 +114,7 @@ class Graph:
         mask: str = "",
     ) -> Matrix:
         """Append softmax(scale q k^T + mask) v for each head; if `causal`, over tokens up to the query's own."""
-        output = Matrix(name, q.tokens, q.features)
-        return self.append(Attention(name, (q, k, v), output, heads, causal, scale, mask))
+        return self.same(Attention, q, name, heads, causal, scale, mask, others=(k, v))
 
     def pooled(self, x: Matrix, name: str, is_last: bool = False) -> Matrix:
         """Append the mean of all tokens, or the last one: attention with the same scores for each query."""
@@ -134,18 +128,6 @@ class Graph:
     def prepend(self, x: Matrix, table: str, first: int, rows: int, name: str) -> Matrix:
         """Append rows of a parameter or constant, from row `first` on, and then x."""
         return self.append(Prepend(name, (x,), Matrix(name, x.tokens + rows, x.features), table, first))
-
-    def shift(self, x: Matrix, parameter: str, row: int, name: str) -> Matrix:
-        """Append x + a row of a parameter, the same for all tokens."""
-        return self.append(Shift(name, (x,), Matrix(name, x.tokens, x.features), parameter, row))
-
-    def gain(self, x: Matrix, parameter: str, row: int, name: str) -> Matrix:
-        """Append x times a row of a parameter, the same for all tokens."""
-        return self.append(Gain(name, (x,), Matrix(name, x.tokens, x.features), parameter, row))
-
-    def factors(self, x: Matrix, constant: str, name: str) -> Matrix:
-        """Append x times a constant, of shape (tokens or 1, features) or of features that repeat."""
-        return self.append(Factors(name, (x,), Matrix(name, x.tokens, x.features), constant))
 
     def columns(self, inputs: Sequence[Matrix], columns: Sequence[int], name: str) -> Matrix:
         """Append columns of the inputs beside each other."""
@@ -203,7 +185,7 @@ def graph_of_config(config: ModelConfig, shapes: Shapes | None = None) -> Graph:
     if config.format != "tensor":
         raise ProgramError("the model is dense: the card trains tensor-compressed ones; choose format tensor")
     graph = Graph(shapes or config.parameter_shapes(), config.sequence_length)
-    x = graph.position(graph.embedding("embedding.word"), "embedding.position.weight")
+    x = graph.same(Position, graph.embedding("embedding.word"), "embedding.position.weight")
 
     def norm(x: Matrix, name: str) -> Matrix:
         return graph.norm(x, name, f"{name}.weight", f"{name}.bias")
@@ -214,9 +196,10 @@ def graph_of_config(config: ModelConfig, shapes: Shapes | None = None) -> Graph:
         q, k, v = (graph.linear(x, f"{name}.{part}") for part in ("query", "key", "value"))
         context = graph.attention(q, k, v, config.heads, f"{name}.attention")
         h = norm(graph.add(x, graph.linear(context, f"{name}.output")), f"{name}.attention_norm")
-        activated = graph.function(graph.linear(h, f"{name}.first"), config.activation, f"{name}.{config.activation}")
+        activation = config.activation
+        activated = graph.same(Function, graph.linear(h, f"{name}.first"), f"{name}.{activation}", activation)
         x = norm(graph.add(h, graph.linear(activated, f"{name}.second")), f"{name}.feed_forward_norm")
     for loss, rows in ((INTENT, graph.rows(x, 0, 1)), (SLOTS, graph.rows(x, 1, graph.tokens - 1))):
-        pooled = graph.function(graph.linear(rows, f"{loss}_pooler"), "tanh", f"{loss}_head")
+        pooled = graph.same(Function, graph.linear(rows, f"{loss}_pooler"), f"{loss}_head", "tanh")
         graph.classifier(pooled, f"{loss}_head", loss)
     return graph

@@ -230,18 +230,9 @@ class Instruction:
 
 
 def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
-    """Return an instruction's fields.
+    """Return an instruction's fields, uint16 of shape (64,).
 
-    Parameters
-    ----------
-    code_of : callable
-        Maps a bound to its code.
-    immediate_of : callable
-        Maps an immediate to its code.
-
-    Returns
-    -------
-    ndarray of uint16, shape (64,)
+    `code_of`, `immediate_of`: map a bound and an immediate to their codes.
     """
     fields = [0] * FIELDS
     loops = (Level("", 1),) * (LEVELS - len(instruction.loops)) + tuple(instruction.loops)

@@ -37,12 +37,7 @@ SMALLER = "fewer tokens or smaller ranks, or an order whose intermediates are sm
 class LayerShape:
     """A linear layer in tensor-train format.
 
-    Attributes
-    ----------
-    out_modes, in_modes : tuple of int
-        Three modes at each end.
-    ranks : tuple of int
-        The five ranks between the six cores.
+    It has three modes at each end, and five ranks between the six cores.
     """
 
     out_modes: tuple[int, ...]
@@ -117,16 +112,8 @@ def check_tokens(tokens: int) -> None:
 def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] | Order = "bidirectional") -> LayerProgram:
     """Return the program of a layer, with the same instructions as in a model's program (`linear`).
 
-    Parameters
-    ----------
-    shape : LayerShape
-    flow : str, tuple of int or Order
-        As for `bttlab.compiler.program.compile_program`.
-
-    Raises
-    ------
-    ProgramError
-        If the layer does not fit the machine.
+    `flow`: as for `bttlab.compiler.program.compile_program`.
+    Raise `ProgramError` if the layer does not fit the machine.
     """
     check_tokens(tokens)
     shapes = {f"{NAME}.cores.{k}": core for k, core in enumerate(shape.core_shapes)}

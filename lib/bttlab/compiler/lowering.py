@@ -14,11 +14,10 @@ from bttlab.compiler.builder import LANES
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import ENGINE_0, VECTOR, Instruction, Level, at, max_of
+from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, VECTOR, Instruction, Level, at, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix
-from bttlab.compiler.operands import clear
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, NEVER, Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, Dense, no_loss
@@ -30,6 +29,7 @@ from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.model.config import ModelConfig
 from bttlab.model.module import ModuleConfig
 
+RESULT = {VECTOR: 3, ENGINE_0: 4, ENGINE_1: 4}  # number of a unit's operand that zeros are written to
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
 PARAMETER_VECTORS = sum(M.banks[bank].depth for bank in GRADIENT_OF)
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
@@ -188,11 +188,18 @@ class Lowering(Context):
             steps[instruction.unit] += instruction.steps(1)
         # Most sums have been read after two thirds of the engines' steps: until then the vector unit cannot clear them.
         steps[VECTOR] = max(steps[VECTOR], 2 * steps[ENGINE_0] // 3)
-        for buffer in self.summed:
-            clear(self.builder, "clear the sum", at(f"bank {buffer.bank}", buffer.base), buffer.vectors, steps)
-        for block in self.layout.blocks:
-            if block.buffer in self.collected:
-                clear(self.builder, "clear", block.gradient(), block.vectors, steps)
+        places = [("clear the sum", at(f"bank {buffer.bank}", buffer.base), buffer.vectors) for buffer in self.summed]
+        places += (
+            ("clear", block.gradient(), block.vectors) for block in self.layout.blocks if block.buffer in self.collected
+        )
+        for what, place, vectors in places:
+            units = [unit for unit, number in RESULT.items() if place.number in M.reach(unit, number, True).banks]
+            unit = min(
+                units, key=lambda unit: steps[unit]
+            )  # the one with the fewest steps of those that reach the bank
+            steps[unit] += vectors
+            operation = M.COPY if unit == VECTOR else M.EXPAND
+            self.builder.emit(unit, operation, what, [Level("w", vectors)], {RESULT[unit]: place.part(w=1)})
 
     def _updates(self, is_early: bool | None) -> None:
         b, offsets, offset, has_moments = self.builder, {}, 0, self.has_moments

@@ -34,12 +34,7 @@ def intervals_of(
 ) -> Iterator[tuple[int, Counter]]:
     """Divide a run into intervals in which the same instructions do steps.
 
-    Yields
-    ------
-    int
-        Cycles of the interval.
-    Counter
-        Number of instructions of each label that do steps in it.
+    Yield the cycles of each interval, and the number of instructions of each label that do steps in it.
     """
     edges: dict[int, list[tuple[int, Hashable]]] = defaultdict(list)
     for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):

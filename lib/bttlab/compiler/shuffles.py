@@ -14,18 +14,16 @@ from bttlab.compiler.machine import M
 LANES = M.LANES
 
 
+def identity(vectors: int) -> np.ndarray:
+    return np.arange(vectors * LANES).reshape(vectors, LANES)
+
+
 def permutation_entries(permutation: np.ndarray, vectors_in: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the tables of a permutation, from a cache: programs use the same permutations.
 
-    Parameters
-    ----------
-    permutation : ndarray of int, shape (vectors out, LANES)
-        For each element out its element in (vector x LANES + lane), or -1 for 0. No element in may be used twice.
-
-    Returns
-    -------
-    entries in, entries out : list of ndarray of int, shape (LANES,)
-        In the format of docs/processor.md.
+    `permutation`, of shape (vectors out, LANES): for each element out its element in (vector x LANES + lane), or -1 for
+    0. No element in may be used twice. The tables are entries in and entries out, a row of LANES for each vector
+    (docs/processor.md).
     """
     return _entries(permutation.astype(np.int64).tobytes(), vectors_in)
 

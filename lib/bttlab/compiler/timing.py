@@ -23,38 +23,21 @@ FINISHED = 2  # cycles from the last end to the end of the loop; then the pipeli
 
 
 class Timing(NamedTuple):
-    """Times of instructions.
+    """Times of instructions, each an int, or an array with a number for each length."""
 
-    Attributes
-    ----------
-    begin, end : list of int, or of ndarray of int
-        Cycle of the first step, and the cycle after the last step; they are equal for an instruction without steps,
-        which still occupies its unit for a cycle.
-    cycles : int, or ndarray of int
-        Cycles of the whole run.
-    """
-
-    begin: list
+    begin: list  # cycles of the first steps
+    # Cycles after the last steps; an instruction without steps ends when it begins, and occupies its unit for a cycle.
     end: list
-    cycles: int | np.ndarray
+    cycles: int | np.ndarray  # of the whole run
 
 
 def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, updates: bool = True) -> Timing:
     """Return the cycles in which each instruction of a run begins and ends.
 
-    Parameters
-    ----------
-    instructions : sequence of Instruction
-        In the order of the list, with their `after` counts.
-    tokens : int, or ndarray of int
-        Length of the sample, or several lengths for which times are computed at once.
-    updates : bool
-        Whether an update is pending; else the update unit's instructions have no step.
-
-    Raises
-    ------
-    ProgramError
-        If the program deadlocks: it waits for itself.
+    `instructions`: in the order of the list, with their `after` counts.
+    `tokens`: length of the sample, or several lengths for which times are computed at once.
+    `updates`: whether an update is pending; else the update unit's instructions have no step.
+    Raise `ProgramError` if the program deadlocks: it waits for itself.
     """
     queue = M.QUEUE
     # Arrays if `tokens` is one: NumPy adds two arrays faster than an array and a number.

@@ -26,6 +26,7 @@ from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.ops.dense import Dense
+from bttlab.compiler.ops.elementwise import Factors, Function, Scale
 from bttlab.compiler.trace_names import (
     COMPARISONS,
     COPIES,
@@ -415,14 +416,14 @@ class Recorder(TorchFunctionMode):
         factors.view(-1)[index.reshape(-1)] = x.factor.reshape(-1)
         name, first = self.unique(self.name("mul")), factors[0, 0]
         if bool((factors == first).all()):
-            scaled = matrix if first == 1 else self.graph.scale(matrix, float(first), name)
+            scaled = matrix if first == 1 else self.graph.same(Scale, matrix, name, float(first))
             return Elements(scaled, index)
         factors = factors[:1] if bool((factors == factors[:1]).all()) else factors
         sizes = [size for size in range(LANES, matrix.features, LANES) if matrix.features % size == 0]
         repeats = (size for size in sizes if torch.equal(factors, factors[:, :size].repeat(1, matrix.features // size)))
         factors = factors[:, : next(repeats, matrix.features)]
         constant = self.graph.constant(factors.float().numpy(), f"factors of {name}")
-        return Elements(self.graph.factors(matrix, constant, name), index)
+        return Elements(self.graph.same(Factors, matrix, name, constant), index)
 
     def _known(self, matrix: Matrix, index: Tensor, function: Callable, name: str) -> Elements | None:
         x = torch.linspace(-7, 7, 113, dtype=torch.float64)
@@ -435,8 +436,8 @@ class Recorder(TorchFunctionMode):
             return None
         matrix, index = self.operand(Elements(matrix, index))
         if found is None:
-            return Elements(self.graph.scale(matrix, float(factor), self.unique(name)), index)
-        return Elements(self.graph.function(matrix, found, self.unique(name)), index)
+            return Elements(self.graph.same(Scale, matrix, self.unique(name), float(factor)), index)
+        return Elements(self.graph.same(Function, matrix, self.unique(name), found), index)
 
     def linear(self, value: Value) -> Weighted | None:
         """Return elements times constants, also where a function is a product with a number; None for other values."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bttlab.compiler.instruction import max_of
 from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.ops.elementwise import Gain, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.trace_names import Call
 from bttlab.compiler.trace_record import RULES, Recorder, Value
@@ -268,7 +269,7 @@ def _sum(recorder: Recorder, x: Any, y: Any, sign: float = 1.0) -> Elements:
     """Record x + y, or x - y."""
     (a, b), index = recorder.operands("add", x, y)
     if sign < 0:
-        b = recorder.graph.scale(b, sign, recorder.unique(recorder.name("minus")))
+        b = recorder.graph.same(Scale, b, recorder.unique(recorder.name("minus")), sign)
     name = recorder.unique(recorder.name("add"))
     return Elements(recorder.graph.add(a, b, name), index)
 
@@ -280,7 +281,7 @@ def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
         raise Refusal("add of a constant tensor to tokens in another order", "the order of the sample")
     value = constant.expand(index.shape).reshape(-1, matrix.features).float().numpy()
     name = recorder.graph.constant(value, f"constant of {recorder.name('add')}")
-    return Elements(recorder.graph.position(matrix, name), index)
+    return Elements(recorder.graph.same(Position, matrix, name), index)
 
 
 def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
@@ -289,12 +290,12 @@ def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     index = torch.arange(x.index.numel()).view(x.index.shape)
     row = _row_in(w, matrix)
     if row is not None:
-        return Elements(recorder.graph.shift(matrix, w.name, row, recorder.unique(recorder.name("add"))), index)
+        return Elements(recorder.graph.same(Shift, matrix, recorder.unique(recorder.name("add")), w.name, row), index)
     rows = rows_in(w.index, recorder.graph.shapes[w.name][-1])
     tokens = max_of(matrix.tokens)
     if rows is None or (rows.count, rows.column, rows.columns) != (tokens, 0, matrix.features):
         raise Refusal(f"add of these elements of {w.name}", "as many rows of a table of positions as there are tokens")
-    return Elements(recorder.graph.position(matrix, w.name, rows.first), index)
+    return Elements(recorder.graph.same(Position, matrix, w.name, rows.first), index)
 
 
 def _row_in(w: Weights, matrix: Matrix) -> int | None:
@@ -394,7 +395,7 @@ def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     row = _row_in(w, matrix)
     if row is None:
         raise Refusal(f"mul by these elements of {w.name}", "a factor for each feature, the same for all tokens")
-    return Elements(recorder.graph.gain(matrix, w.name, row, recorder.unique(recorder.name("mul"))), index)
+    return Elements(recorder.graph.same(Gain, matrix, recorder.unique(recorder.name("mul")), w.name, row), index)
 
 
 rule(*(name for name in ELEMENTWISE.split() if name not in RULES))(Recorder.elementwise)

@@ -17,7 +17,6 @@ from bttlab.compiler.functions import EXPONENT, constant
 from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Level, Register, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
-from bttlab.compiler.operands import load_rows
 from bttlab.compiler.operation import IF_SPACE, Operation
 from bttlab.compiler.ops.tt_linear import Linear
 
@@ -216,7 +215,7 @@ class Attention(Operation):
                 for block in range(self.blocks):
                     first, rows = source.part(ROWS * block * self.vectors), block_rows(matrix.tokens, block)
                     place = buffer.part(block * self.vectors)
-                    load_rows(context.builder, "load keys, values", first, place, rows, self.vectors)
+                    context.builder.load_rows("load keys, values", first, place, rows, self.vectors)
         self.buffers.user = self
 
     def _ensure_loaded(self, context: Context) -> None:

@@ -16,8 +16,8 @@ from bttlab.compiler.instruction import ENGINE_1, At, Bound, Level, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Shapes
-from bttlab.compiler.operands import identity, load_rows
 from bttlab.compiler.operation import Operation
+from bttlab.compiler.shuffles import identity
 
 # Scalars of the sample's record that weight the terms of a loss's gradient: the softmax, all classes (label smoothing),
 # and the label.
@@ -90,9 +90,9 @@ class Dense(Operation):
                     source, buffered_result = source.part(block=vectors, y=1), buffer.part(y=1)
                     b.shuffle("load weight", rows, identity(vectors), source, None, buffered_result, ("block", 0))
                 else:
-                    load_rows(b, "load weight", source, buffer, rows, vectors)
+                    b.load_rows("load weight", source, buffer, rows, vectors)
                 if rows < ROWS:
-                    load_rows(b, "no more outputs", None, buffer, ROWS - rows, vectors, rows)
+                    b.load_rows("no more outputs", None, buffer, ROWS - rows, vectors, rows)
 
     def forward(self, context: Context) -> None:
         self._multiply(context, self._copies(context, context.value(self.inputs[0])), context.output(self.output))

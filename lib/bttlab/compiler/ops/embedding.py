@@ -32,8 +32,8 @@ from bttlab.compiler.instruction import (
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Shapes, core_names
-from bttlab.compiler.operands import identity
 from bttlab.compiler.operation import Operation
+from bttlab.compiler.shuffles import identity
 
 F1, F2, F3, F3_BUFFERED = range(4)  # tables of token offsets: of the cores in banks, and of F3 in the operand buffers
 GROUP = 8  # tokens of an instruction
