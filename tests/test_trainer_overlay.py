@@ -67,8 +67,8 @@ def test_the_manifest_says_how_wide_the_machine_is():
 
 
 def test_what_the_driver_knows_of_the_source_is_so():
-    assert [getattr(M, name) for name in M.statuses] == list(range(len(M.statuses)))
-    assert M.statuses[:2] == ("NOT_REACHED", "DONE") and M.statuses[-1] == "PROGRAM_STUCK"
+    assert [getattr(M, name) for name in M.enums["Status"]] == list(range(len(M.enums["Status"])))
+    assert M.enums["Status"][:2] == ("NOT_REACHED", "DONE") and M.enums["Status"][-1] == "PROGRAM_STUCK"
     source = (SOURCE / "samples.h").read_text()
     assert f"MAX_SAMPLES = 1 << {MAX_SAMPLES.bit_length() - 1};" in source and MAX_SAMPLES == 1 << 16
 

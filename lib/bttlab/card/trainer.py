@@ -36,7 +36,7 @@ from bttlab.model import (
 from bttlab.model.loop import call_end
 from bttlab.model.module import ModuleConfig
 
-STATUS_NAMES = dict(enumerate(M.statuses))
+STATUS_NAMES = dict(enumerate(M.enums["Status"]))
 MOMENTS = ("first_moment", "second_moment")
 MAX_SAMPLES = 1 << 16  # of a call, as in hls_src/processor/samples.h
 

@@ -10,14 +10,14 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES, Buffer, buffer_number
 from bttlab.compiler.copies import is_buffer, uses_of, with_copies
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit
-from bttlab.compiler.instruction import Instruction
+from bttlab.compiler.instruction import At, Instruction
 from bttlab.compiler.machine import M
 
 # Times of instructions are estimates: BUSY_UNITS units work on average, and scheduling moves an instruction by up to
@@ -259,7 +259,7 @@ def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
             buffer = buffers[of]
             bank = GRADIENT_OF[buffer.bank] if operand.memory.startswith("gradient") else buffer.bank
             memory = MEMORIES[bank] if buffer.is_in_bank else operand.memory.rpartition(" ")[0]
-            instruction.operands[number] = replace(operand, memory=memory, base=buffer.base + operand.base)
+            instruction.operands[number] = At(memory, buffer.base + operand.base, operand.strides, operand.token_offset)
 
 
 def _names(buffer: Buffer, bank: int) -> Iterable[tuple[str, int]]:

@@ -98,10 +98,6 @@ class Graph:
         output = Matrix(name, x.tokens, outputs or self.shapes[weight][1 if transposed else 0])
         return self.append(Dense(name, (x,), output, weight, bias, first, transposed))
 
-    def of_function(self, name: str) -> type[Operation] | None:
-        """Return the operation that computes a function of PyTorch; None if there is none."""
-        return Operation.of_function.get(name)
-
     def attention(
         self,
         q: Matrix,

@@ -1,7 +1,7 @@
 """One instruction of the training processor: an affine loop nest over banks of vectors (docs/processor.md)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -114,7 +114,7 @@ class At:
 
     def offset_by(self, vectors: int) -> "At":
         """Return the operand with a number of vectors added to its base address."""
-        return replace(self, base=self.base + vectors)
+        return At(self.memory, self.base + vectors, self.strides, self.token_offset) if vectors else self
 
 
 def at(memory: str, base: int, token_offset: TokenOffset | None = None, **strides: int) -> At:

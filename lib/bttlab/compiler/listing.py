@@ -18,14 +18,9 @@ from bttlab.compiler.instruction import (
 from bttlab.compiler.machine import M
 
 SECTION_NAMES = ("forward", "backward", "flush", "load", "store", "clear")
-_ENGINE = ("EXPAND", "ACCUMULATE", "REDUCE")
-_VECTOR = (
-    *("COPY", "ADD", "SUM", "VARIANCE", "NORMALIZE", "AFFINE", "NORM_SUMS", "NORM_BACK", "COLUMNS", "FUNCTION"),
-    *("TIMES_FUNCTION", "TANH_BACK", "MAXIMUM", "EXPONENT", "SCALE", "LOSS_BACK", "DOT", "SOFTMAX_BACK"),
-)
 _OPERATIONS = {
-    **{(unit, getattr(M, name)): name for unit in (ENGINE_0, ENGINE_1) for name in _ENGINE},
-    **{(VECTOR, getattr(M, name)): name for name in _VECTOR},
+    **{(unit, getattr(M, name)): name for unit in (ENGINE_0, ENGINE_1) for name in M.enums["EngineOperation"]},
+    **{(VECTOR, getattr(M, name)): name for name in M.enums["VectorOperation"]},
     **{(DRAIN_0, 0): "MOVE", (DRAIN_1, 0): "MOVE", (SHUFFLE, 0): "SHUFFLE", (UPDATE, 0): "UPDATE"},
 }
 _OPERANDS = {  # names of each unit's operands
@@ -36,7 +31,6 @@ _OPERANDS = {  # names of each unit's operands
     UPDATE: ("p", "g", "m", "v", "", ""),
 }
 _OPERANDS[ENGINE_1], _OPERANDS[DRAIN_1] = _OPERANDS[ENGINE_0], _OPERANDS[DRAIN_0]
-_FLAGS = ("CHECK", "ONE", "PONG", "CLEAR", "INTENT", "LOSS")
 
 
 def operation_name(instruction: Instruction) -> str:
@@ -56,7 +50,7 @@ def instruction_line(number: int, instruction: Instruction) -> str:
     stage, layer, what = instruction.label
     names = _OPERANDS[instruction.unit]
     operands = [f"{names[n]}={_place(o)}" for n, o in sorted(instruction.operands.items())]
-    flags = [name for name in _FLAGS if instruction.flags & getattr(M, name)]
+    flags = [name for name in M.enums["Flag"] if instruction.flags & getattr(M, name)]
     parts = [
         f"{number:4} {UNIT_NAMES[instruction.unit]:8} {operation_name(instruction):14} {stage} {layer}: {what}",
         " ".join(_loop(loop) for loop in instruction.loops),

@@ -70,7 +70,7 @@ class Machine(Names):
     constants: dict[str, int]  # constants of config.h, in the header's order
     banks: tuple[Bank, ...]
     ports: tuple[Port, ...]  # loads, then stores
-    statuses: tuple[str, ...]  # names of a sample's statuses, by number
+    enums: dict[str, tuple[str, ...]]  # names of isa.h, by the name of their enumeration
 
     def __new__(
         cls,
@@ -78,13 +78,13 @@ class Machine(Names):
         banks: tuple[Bank, ...],
         ports: tuple[Port, ...],
         names: dict[str, int],
-        statuses: tuple[str, ...],
+        enums: dict[str, tuple[str, ...]],
     ) -> Self:
         values = names | constants
         if missing := [name for name in cls._fields if name not in values]:
             raise ProgramError(f"neither config.h nor isa.h defines {missing[0]}")
         machine = super().__new__(cls, *(values[name] for name in cls._fields))
-        machine.constants, machine.banks, machine.ports, machine.statuses = constants, banks, ports, statuses
+        machine.constants, machine.banks, machine.ports, machine.enums = constants, banks, ports, enums
         return machine
 
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -143,7 +143,7 @@ def read_machine(source: Path = SOURCE) -> Machine:
         for m in _PORT.finditer(config, readers)
     )
     constants = read_constants(source / "config.h")
-    return Machine(constants, tuple(banks[i] for i in range(len(banks))), ports, names, enums["Status"])
+    return Machine(constants, tuple(banks[i] for i in range(len(banks))), ports, names, enums)
 
 
 def read_constants(header: Path) -> dict[str, int]:

@@ -19,18 +19,13 @@ from bttlab.util.settings import settings
 class ModuleModel(ModuleConfig):
     """A PyTorch module, its graph, and the limits of its samples; returned by `bttlab.compiler.trace.trace`.
 
-    Attributes
-    ----------
-    source : bytes
-        Content of its file; empty if it does not come from a file.
-    files : mapping of str to bytes
-        The files that it imports from the folder of its file: their paths there, and contents.
+    It may come from a file.
     """
 
     network: nn.Module = None
     graph: Graph = None
-    source: bytes = b""
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    source: bytes = b""  # content of its file; empty if it does not come from one
+    files: Mapping[str, bytes] = field(default_factory=dict)  # those that it imports from there: paths and contents
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # models of equal sizes may have different graphs
 

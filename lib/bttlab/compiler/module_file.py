@@ -29,13 +29,7 @@ PREFIX = "bttlab_module_"  # of the name that a file is imported as
 
 
 def read_source(path: Path) -> bytes:
-    """Return a Python file's content.
-
-    Raises
-    ------
-    BttlabError
-        If it cannot be read.
-    """
+    """Return a Python file's content; raise `BttlabError` if it cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -70,28 +64,15 @@ def module_of_source(
 ) -> ModuleModel:
     """Run a file's code, construct a class of it and trace the module.
 
-    Parameters
-    ----------
-    source : bytes
-        The file's content, which is run.
-    path : Path
-        The file's path, for messages and `__file__`.
-    name : str
-        Name of the class, or of a function that returns a module; it is called without arguments.
-    sequence_length : int, optional
-        By default the module's attribute of this name, else 32.
-    seed : int
-        Seed of PyTorch's generator, set before the file is run and again before the module is constructed. The
-        generator's state is restored afterwards.
-    files : mapping of str to bytes, optional
-        The files that it imports, by their paths in its folder; by default those that are there.
-    task : str, optional
-        As for `trace`; by default the module's attribute of this name.
+    `source`, `path`: the file's content, which is run, and its path, for messages and `__file__`.
+    `name`: of the class, or of a function that returns a module; it is called without arguments.
+    `sequence_length`, `task`: as for `trace`; by default the module's attributes of these names, else 32 tokens.
+    `seed`: of PyTorch's generator, set before the file is run and again before the module is constructed. The
+    generator's state is restored afterwards.
+    `files`: the files that it imports, by their paths in its folder; by default those that are there.
 
-    Raises
-    ------
-    BttlabError
-        If the code raises an error, has no such class, or the card has no operation for a part of the module.
+    Raise `BttlabError` if the code raises an error, has no such class, or the card has no operation for a part of the
+    module.
     """
     where, beside = f"{path}:{name}", _FilesBeside(path.parent, files)
     with _in_one_line(where, path), one_thread(), torch.random.fork_rng(devices=[]), beside.importable():

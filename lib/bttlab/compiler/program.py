@@ -10,7 +10,7 @@ from bttlab.compiler.buffers import MOMENTS
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
-from bttlab.compiler.graph import Graph, graph_of_config
+from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.instruction import Bound, Instruction, Level, Register, at, encode
 from bttlab.compiler.lowering import Lowering, lower
 from bttlab.compiler.machine import M
@@ -216,8 +216,7 @@ def compile_program(
     """
 
     def compiled(flow: Flow) -> ModelProgram:
-        graph = graph_of_config(model, shapes) if isinstance(model, ModelConfig) else model.graph
-        return _compiled(model, graph, flow, sums)
+        return _compiled(model, shapes, flow, sums)
 
     return fastest(compiled, lengths) if flow == "auto" else compiled(flow)
 
@@ -249,7 +248,8 @@ def fastest(
     return min(programs, key=cycles)
 
 
-def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow, sums: bool) -> ModelProgram:
+def _compiled(config: "ModelConfig | ModuleModel", shapes, flow: Flow, sums: bool) -> ModelProgram:
+    graph = graph_of_config(config, shapes) if isinstance(config, ModelConfig) else config.graph
     model = lower(graph, flow, ORDER_TOKENS, sums)
     model.config = config
     program = _as_emitted(model)

@@ -41,14 +41,8 @@ SMALL = 0.05  # in place of it, for a parameter of zeros
 def check(graph: Graph, outputs: list[Matrix], module: nn.Module, vocabulary: int, call: Callable) -> None:
     """Compare a graph with its module; raise ProgramError at the first difference.
 
-    Parameters
-    ----------
-    outputs : list of Matrix
-        Logits, in the order in which `call` returns them.
-    vocabulary : int
-        Number of token ids.
-    call : callable
-        Returns the module's outputs for token ids (1, T), as a list.
+    `outputs`: logits, in the order in which `call` returns them for token ids (1, T).
+    `vocabulary`: number of token ids.
     """
     most, generator = graph.sequence_length, torch.Generator().manual_seed(0)
     lengths = sorted({most, 2, min(most, most // 2 | 1)}, reverse=True)

@@ -25,6 +25,7 @@ from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.operation import Operation
 from bttlab.compiler.ops.dense import Dense
 from bttlab.compiler.ops.elementwise import Factors, Function, Scale
 from bttlab.compiler.trace_names import (
@@ -73,10 +74,8 @@ RULES: dict[str, Callable[["Recorder", Call], Value | None]] = {}
 class Recorder(TorchFunctionMode):
     """Runs a module's `forward`, which takes token ids of shape (1, T), and records the graph.
 
-    Parameters
-    ----------
-    divides_layers : bool
-        Whether columns of a dense layer are a layer of their own; else they are moved, as those of other matrices.
+    `divides_layers`: whether columns of a dense layer are a layer of their own; else they are moved, as those of other
+    matrices.
     """
 
     def __init__(self, module: nn.Module, sequence_length: int, divides_layers: bool = True):
@@ -511,7 +510,7 @@ class Recorder(TorchFunctionMode):
 
     def by_operation(self, call: Call) -> Elements:
         """Record the operation of the graph that computes a function of activations of one shape."""
-        kind = self.graph.of_function(call.name)
+        kind = Operation.of_function.get(call.name)
         values = [self.value(x) for x in call.args]
         if kind is None or call.kwargs or not all(isinstance(v, Elements | Formula | Weighted) for v in values):
             raise Refusal(call.name, NEAR.get(call.name, ""))
