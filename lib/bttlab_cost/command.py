@@ -230,8 +230,7 @@ def _check(options: argparse.Namespace) -> Outcome:
 
     from bttlab_cost import xia2024
     from bttlab_cost.calibration import errors_of, errors_of_equation_2, modelled_largest_batches
-    from bttlab_cost.fitting import calibrate, memory_errors
-    from bttlab_cost.several_gpus import errors_of_several_gpus
+    from bttlab_cost.fitting import calibrate, errors_of_several_gpus, memory_errors
 
     say("bttlab: fitting, and fitting again without each group of points")
     calibration, groups = calibrate()

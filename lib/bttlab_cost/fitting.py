@@ -12,8 +12,8 @@ Runs with FlashAttention have coefficients of their own, fitted to three other p
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, replace
 from functools import cache
 from itertools import chain
 
@@ -32,7 +32,7 @@ from bttlab_cost.calibration import (
     errors_of_ratios,
     predict,
 )
-from bttlab_cost.configuration import CostError
+from bttlab_cost.configuration import CostError, FineTuning
 from bttlab_cost.gpu_step import (
     Coefficients,
     MemoryCoefficients,
@@ -42,6 +42,7 @@ from bttlab_cost.gpu_step import (
     stages_of_steps,
     token_bytes,
 )
+from bttlab_cost.parallel import Parallel
 from bttlab_cost.xia2024 import LargestBatch, Stages, Throughput
 
 # What is known of such GPUs before the data, and the standard deviation of its logarithm. It decides where the data say
@@ -247,3 +248,29 @@ def _spread(unseen: Sequence[Prediction], gpu: float | None = None) -> Spread:
     if gpu is None:
         gpu = float(np.quantile(off[~waits], 0.9))
     return Spread(gpu, float(np.quantile((off - gpu * (1 - share))[waits] / share[waits], 0.9)))
+
+
+def on_several_gpus(fitted: bool = False) -> Iterator[tuple[others.PublishedRun, FineTuning, Parallel]]:
+    """Yield the published runs on several GPUs, of projects that the model of a GPU is not fitted to, or is."""
+    for project in others.projects():
+        for run in project.runs:
+            if project.fitted == fitted and run.gpus > 1 and run.seconds and not run.left_out:
+                config = project.configuration(run)
+                # The records count the GPUs that share the optimizer as accumulation; here they are counted as GPUs.
+                config = replace(config, accumulation=max(1, config.accumulation // run.gpus))
+                yield run, config, Parallel.of(run.gpus, run.strategy, find_gpu(run.gpu), run.link)
+
+
+def several_gpu_ratios(calibration: Calibration, fitted: bool = False) -> list[tuple[float, float, float]]:
+    """Return low, middle and high of the modelled over the published throughput of each run."""
+    found = []
+    for run, config, parallel in on_several_gpus(fitted):
+        tokens = run.batch * run.sequence
+        seconds = parallel.step_seconds(config, find_gpu(run.gpu), tokens, calibration.time_of(config))
+        found.append(tuple(run.batch / one / (run.sequences / run.seconds) for one in reversed(seconds)))
+    return found
+
+
+def errors_of_several_gpus(calibration: Calibration) -> Errors:
+    """Return the errors of throughput on the runs that nothing was fitted to."""
+    return errors_of_ratios([middle for _, middle, _ in several_gpu_ratios(calibration)])

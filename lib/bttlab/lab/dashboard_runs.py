@@ -23,7 +23,7 @@ from bttlab.lab.energy_meters import EnergyMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, Predictions, Trainer, predict
 from bttlab.runs.evaluation import scores_of
-from bttlab.runs.plan import Callback, EvaluationsAt
+from bttlab.runs.plan import Callback, EvaluationPlan
 from bttlab.runs.progress import NoProgress
 from bttlab.runs.record import RunRecord, now
 from bttlab.runs.run import DivergedRun
@@ -214,7 +214,7 @@ class TrainerRun(DashboardRun, Callback):
         super().__init__(*common)
         self._trainer, self._optimizer, self._is_there, self._on_u50 = trainer, optimizer, is_there, on_u50
         self.rates: list[tuple[int, float]] = []  # samples trained on before each change of the rate, and the new rate
-        self._plan = EvaluationsAt(self.scored_at, len(self._workload.dev))
+        self._plan = EvaluationPlan(self.scored_at, len(self._workload.dev))
         self._kept: Training | None = None
         self._good: list[tuple[int, float, dict, dict]] = []  # samples, mean loss, parameters, optimizer state
         self._goes_back = False

@@ -5,7 +5,6 @@ from .checkpoint import read_checkpoint as read_checkpoint
 from .checkpoint import tensors_digest as tensors_digest
 from .plan import Callback as Callback
 from .plan import EvaluationPlan as EvaluationPlan
-from .plan import EvaluationsAt as EvaluationsAt
 from .progress import ProgressBar as ProgressBar
 from .recipe import read_recipe as read_recipe
 from .recipe import recipe_names as recipe_names

@@ -1,6 +1,7 @@
 """When a run scores the dev split and ends; what it reports, and asks."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,43 +10,32 @@ from bttlab.data import Samples
 from bttlab.runs.record import RunRecord
 
 
+@dataclass(frozen=True)
 class EvaluationPlan:
-    """Score the dev split after each epoch, and the test split at the end."""
+    """Score the dev split after each epoch, and the test split at the end; or dev after `counts` samples, ascending.
 
-    event = "epoch"  # name of the lines of metrics.jsonl
-    scores_test = True  # at the end of the last epoch
+    The last of the counts ends the run.
+    """
+
+    counts: Sequence[int] = ()
     utterances: int | None = None  # of the dev split to score; None for all
+
+    @property
+    def event(self) -> str:
+        """Name of the lines of metrics.jsonl."""
+        return "stretch" if self.counts else "epoch"
 
     def next_stop(self, count: int, epoch_end: int) -> int:
         """Return the number of samples up to which to train next, after `count` of them."""
-        return epoch_end
-
-    def scores_dev(self, count: int) -> bool:
-        """Return whether to score the dev split after `count` samples, at a stop of `next_stop`."""
-        return True
-
-    def is_over(self, count: int) -> bool:
-        """Return whether the run ends after `count` samples, before its last epoch does."""
-        return False
-
-
-class EvaluationsAt(EvaluationPlan):
-    """Score the dev split after some numbers of samples, ascending; the last of them ends the run."""
-
-    event = "stretch"
-    scores_test = False
-
-    def __init__(self, counts: Sequence[int], utterances: int | None = None):
-        self.counts, self.utterances = tuple(counts), utterances
-
-    def next_stop(self, count: int, epoch_end: int) -> int:
         return min([epoch_end, *(later for later in self.counts if later > count)])
 
     def scores_dev(self, count: int) -> bool:
-        return count in self.counts
+        """Return whether to score the dev split after `count` samples, at a stop of `next_stop`."""
+        return not self.counts or count in self.counts
 
     def is_over(self, count: int) -> bool:
-        return count >= self.counts[-1]
+        """Return whether the run ends after `count` samples, before its last epoch does."""
+        return bool(self.counts) and count >= self.counts[-1]
 
 
 class Callback:

@@ -156,7 +156,7 @@ class Run:
                 check_free(self.folder, self.model)  # again, now that no other process can write there
             else:
                 self.store.check_unchanged()
-                if plan.scores_test and (finished := self.finished()):
+                if not plan.counts and (finished := self.finished()):
                     trainer.load_parameters(self.checkpoint.parameters, self.checkpoint.optimizer_state)
                     return finished
             if threading.current_thread() is threading.main_thread():
@@ -242,7 +242,7 @@ class Run:
         try:
             while self.epochs_done < self.settings.epochs and not plan.is_over(self.count):
                 epoch = self._train_part()
-            if plan.scores_test:
+            if not plan.counts:
                 test = self._score("test")
                 line = {"event": "test", "epochs": self.epochs_done, "test": test, "device": self._device}
                 self.log.append(line, self._lock)

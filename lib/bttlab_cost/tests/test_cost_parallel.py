@@ -10,10 +10,10 @@ from bttlab.cli import main
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError
 from bttlab_cost.estimate import Estimator
+from bttlab_cost.fitting import errors_of_several_gpus, several_gpu_ratios
 from bttlab_cost.gpu_step import RESERVED, fixed_bytes
 from bttlab_cost.models import find_model
 from bttlab_cost.parallel import STRATEGIES, Parallel
-from bttlab_cost.several_gpus import errors_of_several_gpus, ratios
 
 LLAMA = find_model("llama-2-7b,method=full,padding=none")
 A100 = find_gpu("A100-80GB")
@@ -51,10 +51,12 @@ def test_published_runs_that_nothing_was_fitted_to():
     errors = errors_of_several_gpus(calibration)
     assert errors.points == 11 and errors.median < 0.13 and errors.nine_of_ten < 0.25
     factor = calibration.flash_spread.factor(0)
-    for low, _, high in [*ratios(calibration), *ratios(calibration, fitted=True)]:
+    for low, _, high in [*several_gpu_ratios(calibration), *several_gpu_ratios(calibration, fitted=True)]:
         assert low / factor < 1 < high * factor
     # 64 GPUs over a network: without what they exchange each of the three would be predicted 2 to 25 % faster.
-    assert [round(middle, 2) for _, middle, _ in ratios(calibration)[-3:]] == pytest.approx([0.85] * 3, abs=0.04)
+    assert [round(middle, 2) for _, middle, _ in several_gpu_ratios(calibration)[-3:]] == pytest.approx(
+        [0.85] * 3, abs=0.04
+    )
 
 
 def test_more_gpus_fit_more_and_cost_their_number():
