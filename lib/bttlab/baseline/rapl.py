@@ -25,11 +25,6 @@ def package_zones(folder: Path = POWERCAP) -> dict[str, Path]:
     return zones
 
 
-def sockets(zones: dict[str, Path]) -> int:
-    """Return the number of sockets: a socket of several dies has a zone for each, as package-0-die-1."""
-    return len({re.match(r"package-\d+", name)[0] for name in zones})
-
-
 class RaplMeter:
     """The energy counters of all processor packages; several threads may read it.
 
@@ -42,10 +37,10 @@ class RaplMeter:
         if not zones:
             raise FileNotFoundError
         self.how = f"RAPL: {', '.join(zones)}, without DRAM, with everything that runs on them"
-        self._counters = [zone / "energy_uj" for zone in zones.values()]
+        self.counters = [zone / "energy_uj" for zone in zones.values()]
         self._ranges = [int((zone / "max_energy_range_uj").read_text()) for zone in zones.values()]
         self._lock = threading.Lock()  # a second reader between the two reads of a wrap would count it twice
-        self._last = [int(counter.read_text()) for counter in self._counters]
+        self._last = [int(counter.read_text()) for counter in self.counters]
         self._microjoules = 0  # since the meter was made
         self._looked = (time.perf_counter(), 0.0)  # when watts() was last called, and the joules then
 
@@ -64,7 +59,7 @@ class RaplMeter:
     def joules(self) -> float:
         """Return the joules since the meter was made. Call it at least once a minute: counters wrap."""
         with self._lock:
-            values = [int(counter.read_text()) for counter in self._counters]
+            values = [int(counter.read_text()) for counter in self.counters]
             for value, last, limit in zip(values, self._last, self._ranges, strict=True):
                 self._microjoules += value - last if value >= last else value - last + limit
             self._last = values

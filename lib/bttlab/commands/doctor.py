@@ -204,19 +204,17 @@ def _gpu() -> Iterator[Check]:
 
 
 def _energy_meters() -> Iterator[Check]:
-    from bttlab.baseline.rapl import POWERCAP, package_zones, sockets
+    from bttlab.baseline import rapl
 
-    zones = package_zones(POWERCAP)
-    unreadable = [zone / "energy_uj" for zone in zones.values() if not os.access(zone / "energy_uj", os.R_OK)]
-    if not zones:
-        yield Check("cpu energy", NOTE, "no RAPL here, so a CPU's energy is left out")
-    elif unreadable:
-        way_out = f"ask the administrator to make {unreadable[0]} readable for you"
+    try:
+        meter = rapl.RaplMeter(rapl.POWERCAP)
+    except PermissionError as error:
+        way_out = f"ask the administrator to make {error.filename} readable for you"
         yield Check("cpu energy", NOTE, "RAPL is there but may not be read, so a CPU's energy is left out", way_out)
+    except OSError:
+        yield Check("cpu energy", NOTE, "no RAPL here, so a CPU's energy is left out")
     else:
-        number = sockets(zones)
-        detail = f"measured by RAPL ({number} socket{'s' * (number != 1)}: {', '.join(zones)})"
-        yield Check("cpu energy", OK, detail, data={"counters": [str(zone / "energy_uj") for zone in zones.values()]})
+        yield Check("cpu energy", OK, f"measured by {meter.how}", data={"counters": [*map(str, meter.counters)]})
 
 
 def _disk() -> Iterator[Check]:
