@@ -52,18 +52,7 @@ def build_parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Without the program's name; by default those of the process.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run a command line, given without the program's name, by default the process's; return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in arguments
     try:

@@ -173,10 +173,8 @@ class UpdateFactors:
         return UpdateFactors(*(getattr(self, field.name)[sample] for field in fields(self)))
 
     def are_bounded(self, optimizer: Optimizer) -> bool:
-        """Return True if one sample's update is finite for all gradients and states within their limits.
+        """Return True if one sample's update is finite for all gradients and states in their limits.
 
-        Notes
-        -----
         docs/accelerator.md derives the limits.
         """
         if not self.rate < RATE_LIMIT:

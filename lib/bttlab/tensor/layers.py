@@ -146,14 +146,8 @@ class TTLinear(_Train):
     ) -> "TTLinear":
         """Return a layer with the TT-SVD of a dense layer's weight as cores, and the same device, dtype and bias.
 
-        Raises ShapeError if modes, rank or error do not fit.
-
-        Parameters
-        ----------
-        rank, error
-            Largest ranks, or the largest relative error of the weight, as for `matrix_to_tt`.
-        modes : (out_modes, in_modes), optional
-            By default three factors of each size, as equal as its prime factors allow.
+        `rank` and `error` are as for `matrix_to_tt`. The modes, (out_modes, in_modes), are by default three factors of
+        each size, as equal as its prime factors allow. Raises ShapeError if modes, rank or error do not fit.
         """
         weight = layer.weight
         outs, ins = modes or (choose_modes(layer.out_features, ENDS), choose_modes(layer.in_features, ENDS)[::-1])

@@ -86,25 +86,14 @@ def matrix_to_tt(
     rank: int | Sequence[int] | None = None,
     error: float | None = None,
 ) -> list[Tensor]:
-    """Decompose a matrix into a TT by TT-SVD (Oseledets 2011).
+    """Decompose a matrix, (out, in), into a TT by TT-SVD (Oseledets 2011).
+
+    Give either `rank`, the largest internal ranks, or `error`, the largest relative error in the Frobenius norm, for
+    which ranks are chosen that satisfy it with few numbers. A rank larger than the unfolding at its bond allows is
+    reduced. The cores have the shapes (r_prev, n, r_next). The squared Frobenius error is at most the sum over all
+    bonds of the squared singular values left out.
 
     Raises ShapeError if modes, ranks or the error do not fit the matrix.
-
-    Parameters
-    ----------
-    matrix : Tensor, shape (out, in)
-    out_modes, in_modes : sequence of int
-        Factorisations of out and in.
-    rank : int or sequence of int, optional
-        Largest internal ranks. A rank larger than the unfolding at its bond allows is reduced.
-    error : float, optional
-        Largest relative error in the Frobenius norm; ranks are chosen that satisfy it with few numbers. Give either
-        `rank` or `error`.
-
-    Returns
-    -------
-    list of Tensor, shapes (r_prev, n, r_next)
-        The squared Frobenius error is at most the sum over all bonds of the squared singular values left out.
     """
     out_modes, in_modes = check_matrix(matrix, "out_modes", out_modes, "in_modes", in_modes)
     return tt_svd(matrix.detach().reshape(out_modes + in_modes), rank, error)
