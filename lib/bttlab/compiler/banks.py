@@ -9,7 +9,7 @@ so that both units can work.
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -104,8 +104,7 @@ class Assignment:
                 self.uses.setdefault(buffer.number, _Use(set(buffer.allowed_banks(transferred)), [0]))
         self.buffers = [buffer for buffer in buffers if buffer.number in self.uses]
         self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(len(DEPTHS))]
-        in_banks = (buffer.number for buffer in self.buffers if buffer.is_in_bank)
-        names = (f"{kind} {number}" for number in in_banks for kind in ("matrix", "gradient"))
+        names = (name for buffer in self.buffers if buffer.is_in_bank for name in _memories(buffer))
         self._index = {name: row for row, name in enumerate(names)}
         self.times = _times(self.instructions, tokens)
         self._contention = _contention(self.instructions, self.times, self._index)
@@ -206,8 +205,7 @@ class Assignment:
         span, choices = self._span(buffer), []
         costs = {}
         if self._is_balanced and buffer.is_in_bank:
-            names = (f"{kind} {buffer.number}" for kind in ("matrix", "gradient"))
-            rows = ((name, self._contention[self._index[name]]) for name in names)
+            rows = ((name, self._contention[self._index[name]]) for name in _memories(buffer))
             costs = {name: np.bincount(self._bank_of, row, M.BANKS + 1) for name, row in rows}
         for bank in self.uses[buffer.number].banks:
             if all(self.conflicts[name].isdisjoint(self.names_in[at]) for name, at in _names(buffer, bank)):
@@ -262,11 +260,14 @@ def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
             instruction.operands[number] = At(memory, buffer.base + operand.base, operand.strides, operand.token_offset)
 
 
-def _names(buffer: Buffer, bank: int) -> Iterable[tuple[str, int]]:
-    """Yield (memory, bank) of a buffer and, if it is a parameter, of its gradient."""
-    yield buffer.memory, bank
-    if buffer.is_parameter:
-        yield f"gradient {buffer.number}", GRADIENT_OF[bank]
+def _memories(buffer: Buffer) -> list[str]:
+    """Return the memory of a buffer and, if it is a parameter, of its gradient."""
+    return [buffer.memory, f"gradient {buffer.number}"] if buffer.is_parameter else [buffer.memory]
+
+
+def _names(buffer: Buffer, bank: int) -> list[tuple[str, int]]:
+    """Return the memories of a buffer, and the banks in which they are then."""
+    return list(zip(_memories(buffer), (bank, GRADIENT_OF.get(bank)), strict=False))
 
 
 def fitted(
