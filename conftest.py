@@ -104,7 +104,7 @@ def _compiled() -> None:
     """Keep the libraries that tests compile: the next run finds those of unchanged sources."""
     import build_library
 
-    build_library.folder = ROOT / "build" / "tests"
+    build_library.folder = Path(os.environ.get("BTTLAB_TEST_LIBRARIES", ROOT / "build" / "tests"))
     build_library.folder.mkdir(parents=True, exist_ok=True)
 
 

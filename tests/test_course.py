@@ -134,7 +134,7 @@ def test_assignments_are_graded(course):
 
 def test_every_lab_becomes_what_is_handed_out(course):
     """nbgrader clears the notebooks as `bttlab notebooks` does, and finds nothing wrong with them."""
-    for lab in NAMES:
+    for lab in (LAB, NAMES[-1]):  # the exercises of all have one form: test_release.py
         if lab != LAB:
             _nbgrader(course, "generate_assignment", lab)
         assert _sources(course / "release" / lab) == _handed_out(lab)

@@ -47,7 +47,8 @@ def late_source(tmp_path_factory):
     files[folder / "machine.h"] = (
         files[folder / "machine.h"].replace(loop, f"{loop} begin_cycle(cycles);").replace(end, f"end_run(); {end}")
     )
-    files[folder / "vector.h"] += f'#include "{ROOT}/tests/helpers/late_stores.h"\n'
+    shutil.copy(ROOT / "tests" / "helpers" / "late_stores.h", folder)
+    files[folder / "vector.h"] += '#include "late_stores.h"\n'
     for path, text in files.items():
         path.write_text(text)
     return folder / "trainer.cpp"

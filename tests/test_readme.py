@@ -52,14 +52,8 @@ def test_the_blocks_of_extending_run(monkeypatch):
         run(figure.replace("plot(lengths, mid,", "plot(lengths, mid[::-1],"))
 
 
-def test_the_types_of_pages_are_right(tmp_path):
-    for page, text in PAGES.items():
-        (tmp_path / f"{page}.py").write_text(text)
-    assert len(PAGES) > 2 and faults(tmp_path) == []
-
-
-@pytest.mark.long  # it takes longer than the pages by a multiple
-def test_the_types_of_notebooks_and_of_public_packages_are_right(tmp_path):
+@pytest.mark.long
+def test_the_types_of_pages_notebooks_and_public_packages_are_right(tmp_path):
     """A cell ends with what it shows, two cells may define one name, and a value that one of them measured is there."""
     optional = ("reportOptionalMemberAccess", "reportOptionalSubscript", "reportOptionalOperand")
     allowed = ", ".join(f"{rule}=false" for rule in ("reportUnusedExpression", "reportRedeclaration", *optional))
@@ -70,25 +64,15 @@ def test_the_types_of_notebooks_and_of_public_packages_are_right(tmp_path):
         lines = "\n".join(text for text in code if not text.startswith("%%")).split("\n")
         text = "\n".join(line for line in lines if not line.startswith(("%", "!")))
         (tmp_path / f"notebook_{path.stem}.py").write_text(f"# pyright: {allowed}\n{text}")
-    packages = [ROOT / "lib" / "bttlab" / name for name in PACKAGES]
-    assert len(notebooks) == 9 and faults(tmp_path, [tmp_path, *packages]) == []
-
-
-def faults(folder, include=()) -> list[str]:
-    """Return what basedpyright finds in the Python files of a folder, or of others that its configuration names."""
-    included = {"include": [str(path) for path in include]} if include else {}
-    (folder / "pyrightconfig.json").write_text(json.dumps(TYPES | included))
-    command = [
-        sys.executable,
-        "-m",
-        "basedpyright",
-        "--project",
-        folder,
-        "--pythonpath",
-        sys.executable,
-        "--outputjson",
-    ]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    for page, text in PAGES.items():
+        (tmp_path / f"{page}.py").write_text(text)
+    included = [str(tmp_path), *(str(ROOT / "lib" / "bttlab" / name) for name in PACKAGES)]
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(TYPES | {"include": included}))
+    command = [sys.executable, "-m", "basedpyright", "--project", tmp_path, "--pythonpath", sys.executable]
+    done = subprocess.run([*command, "--outputjson"], env=environment(), capture_output=True, text=True)
     found = json.loads(done.stdout)
-    assert found["summary"]["filesAnalyzed"] > 0
-    return [f"{one['file']}:{one['range']['start']['line']}: {one['message']}" for one in found["generalDiagnostics"]]
+    assert len(notebooks) == 9 and len(PAGES) > 2
+    assert found["summary"]["filesAnalyzed"] >= 12
+    assert [
+        f"{one['file']}:{one['range']['start']['line']}: {one['message']}" for one in found["generalDiagnostics"]
+    ] == []

@@ -26,7 +26,13 @@ def lab_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def lab_url(lab_folder) -> Iterator[str]:
+def lab_corpora(short_airline) -> dict[str, str]:
+    """Environment that names the corpora of JupyterLab: to score all of dev takes longer than a test trains."""
+    return {"BTTLAB_DATA": str(short_airline.parent)}
+
+
+@pytest.fixture(scope="session")
+def lab_url(lab_folder, lab_corpora) -> Iterator[str]:
     """The address of JupyterLab."""
     folder = lab_folder
     settings = folder / "settings"
@@ -40,7 +46,8 @@ def lab_url(lab_folder) -> Iterator[str]:
     command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={folder}"]
     command += [f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}"]
     command += [f"--LabApp.user_settings_dir={settings}", f"--LabApp.workspaces_dir={folder / 'workspaces'}"]
-    environment = os.environ | {"JUPYTER_CONFIG_DIR": str(folder / "config"), "BTTLAB_EMULATED_CARDS": "1"}
+    environment = os.environ | lab_corpora | {"JUPYTER_CONFIG_DIR": str(folder / "config")}
+    environment["BTTLAB_EMULATED_CARDS"] = "1"
     environment["JUPYTER_CONFIG_PATH"] = str(ROOT / "tools" / "jupyter")  # as `make lab` has it
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "lib"), str(ROOT / "tests" / "helpers")])
     with open(folder / "jupyter.log", "w") as log:

@@ -34,6 +34,12 @@ def run(lab: LabPage, *sources: str) -> None:
     assert lab.errors == []
 
 
+@pytest.fixture(scope="session")
+def lab_corpora() -> dict[str, str]:
+    """Whole corpora."""
+    return {}
+
+
 @pytest.fixture
 def opened(open_notebook) -> Callable[..., LabPage]:
     def opened(name: str) -> LabPage:

@@ -138,7 +138,7 @@ def test_running_the_cell_again_and_the_saved_notebook(lab, lab_folder):
     lab.run_cell_with("board = Dashboard")
     no_thread_stays(lab)
     lab.scroll_to("board = Dashboard")
-    lab.set_slider("samples", 2_000)
+    lab.set_slider("samples", 500)
     lab.button("Start").click()
     lab.wait_for_text("finished")
     kept = lab.page.locator("div[class^='bttlab-kept']").first
@@ -168,12 +168,12 @@ def test_restarting_the_kernel_while_it_trains(lab):
 
 def test_closing_the_tab_while_it_trains(lab):
     """The kernel lives on without its page, so the training goes on to its end; then nothing holds the card."""
-    lab.set_slider("samples", 5_000)
+    lab.set_slider("samples", 2_000)
     lab.button("Start").click()
     lab.wait_for_text("running")
     lab.reopen()
     lab.run_new("board.wait()")
-    assert lab.python("f'{board.runs[-1].state} {board.runs[-1].count}'") == "finished 5000"
+    assert lab.python("f'{board.runs[-1].state} {board.runs[-1].count}'") == "finished 2000"
     no_thread_stays(lab)
     assert len(eval(lab.python("trainer.train(train[:3], Optimizer('sgd'), LEARNING_RATE).tolist()"))) == 3
     assert lab.errors == []
@@ -216,7 +216,7 @@ def test_a_run_that_diverges_goes_on_with_its_last_good_parameters(lab):
 
 
 def test_without_ipympl(lab):  # the last of these tests: its dashboard stays on the page
-    lab.run_new("%matplotlib inline\nboard = Dashboard([card_target(overlay, workload)], samples=3000)\nboard")
+    lab.run_new("%matplotlib inline\nboard = Dashboard([card_target(overlay, workload)], samples=500)\nboard")
     image = lab.page.locator(".jupyter-widgets.widget-image").last
     image.wait_for()
     before = image.get_attribute("src")

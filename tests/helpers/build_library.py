@@ -19,7 +19,9 @@ folder = Path(tempfile.gettempdir())  # conftest.py names one that all workers s
 def library(source: Path, *flags: str) -> Path:
     """Compile a source with those of `hls_src`, and return the shared library, or the program without `-shared`."""
     command = [COMPILER, *flags, f"-I{SOURCES}", str(source), "-o"]
-    return kept(source.stem, repr(command), lambda part: subprocess.run([*command, str(part)], check=True), source)
+    beside = (path for path in source.parent.iterdir() if path.suffix in SUFFIXES)
+    how = repr((COMPILER, flags))
+    return kept(source.stem, how, lambda part: subprocess.run([*command, str(part)], check=True), *beside)
 
 
 def kept(name: str, how: str, make: Callable[[Path], object], *sources: Path) -> Path:
