@@ -11,7 +11,7 @@ from bttlab.card.compute_unit import CardError
 from bttlab.card.image import IMAGES
 from bttlab.compiler.access import accesses
 from bttlab.compiler.compiled import compiled_program
-from bttlab.compiler.dependencies import _conflicts
+from bttlab.compiler.dependencies import _add_conflicts
 from bttlab.compiler.instruction import DRAIN_0, ENGINE_1, SHUFFLE
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs import tensors_digest
@@ -36,8 +36,9 @@ def test_an_instruction_waits_for_all_that_the_compiler_knows_to_conflict(flow):
     last_waited_for.restype = ctypes.POINTER(ctypes.c_short)
     waits = last_waited_for(MODEL.sequence_length)
     count, checked = len(program.sample), 0
-    accessed = map(accesses, program.sample)
-    for i, mine in enumerate(_conflicts(program.sample, range(count), accessed, program.offset_span)):
+    conflicts = [{} for _ in program.sample]
+    _add_conflicts(conflicts, program.sample, range(count), accesses, program.offset_span)
+    for i, mine in enumerate(conflicts):
         is_second = program.sample[i].unit in SECOND
         for j in mine:
             if (program.sample[j].unit in SECOND) != is_second:

@@ -63,6 +63,7 @@ class Context:
         self._not_needed: set[Matrix] = set()
         self._values: dict[Matrix, At] = {}
         self._places: dict[Matrix, At] = {}  # for gradients that have a place before they are computed
+        self._copies: dict[Matrix, At] = {}
         self._recomputed: dict[Matrix, At] = {}
         self._gradients: dict[Matrix, At] = {}
         self._owned: set[Matrix] = set()  # matrices whose gradient has a buffer that no other matrix shares
@@ -117,6 +118,13 @@ class Context:
         if matrix.base is not None:
             return self.value(matrix.base).part(matrix.first * matrix.vectors)
         return self._values[matrix]
+
+    def copy(self, matrix: Matrix) -> At:
+        """Return the place of a copy of a matrix in the forward pass."""
+        if matrix not in self._copies:
+            self._copies[matrix] = self.new(matrix, f"{matrix.name}, twice")
+            self.recompute(matrix, self._copies[matrix])
+        return self._copies[matrix]
 
     def backward_value(self, matrix: Matrix) -> At:
         """Return the place of a matrix in the backward pass; recompute it there unless it is kept."""

@@ -18,8 +18,9 @@ from bttlab.compiler.matrix import core_names
 from bttlab.compiler.tt_layer import IN, OUT, TTLayer, axes_of, order_of_merges
 from bttlab.tensor.order import Order, Product
 
-# Cores that are merged at the input's end and at the output's, before the tokens are contracted with them.
-MERGED = {"bidirectional": (3, 3), "right_to_left": (1, 1)}
+# Cores that are merged at the input's end and at the output's, before the tokens are contracted with them. The forward
+# pass of "mixed" merges all: its path from x to y is shorter, and its backward pass has less to do than the paper's.
+MERGED = {"bidirectional": (3, 3), "right_to_left": (1, 1), "mixed": (2, 3)}
 BIAS, ADDEND = "the bias", "the addend"  # two words: no tensor of an order has such a name
 
 
@@ -104,7 +105,8 @@ def linear_layers(
             raise ProgramError(f"{name} has {len(cores) // 2} cores at each end, {rule}: give one with as many")
         blocks = [layout.place(core, axes) for core, axes in zip(cores, axes_of(len(cores) // 2), strict=True)]
         ranks = tuple(shapes[core] for core in cores)
-        layer = LinearLayer(name, tokens, order, (swap, 1 - swap), ranks, builder, contents, blocks, biases[number])
+        of, engines, is_direct = biases[number], (swap, 1 - swap), flow == "mixed"
+        layer = LinearLayer(name, tokens, order, engines, ranks, is_direct, builder, contents, blocks, of)
         layers.append(layer)
     has_sums = sums and any(not layer.has_tokens(product) for layer in layers for product in layer.backward_products)
     for layer in layers:
@@ -174,14 +176,20 @@ class LinearLayer(TTLayer):
     def _emit_z(self, s: Contraction) -> None:
         """Emit the products from x to z."""
         s.targets[self.z] = self.stored_z
-        *first, last = self._tokens(IN)
-        for step in first:
-            self.between = s.product(step)
+        *before, last = self._tokens(IN)
+        if self.direct:
+            merge, last = self.direct
+            s.defer(merge)
+        else:
+            for step in before:
+                self.between = s.product(step)
         if self.has_one:  # REDUCE can write an extra element of 1 to each row
             s.product(last, s.choose(last, REDUCE), flags=M.ONE)
         else:
             s.product(last)
         self._store_result(s, self.z)
+        if self.direct and self.keeps_between:
+            self.between = s.product(before[0])
 
     def recompute(self, y: At, is_buffered: bool = False) -> None:
         """Emit y = z L^T + b from the z that `forward` computed; arguments as for `forward`."""

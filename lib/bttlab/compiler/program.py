@@ -26,7 +26,7 @@ LANES = M.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
 Flow = str | tuple[int, int] | Order
 NO_OFFSETS = (0,) * M.OFFSET_TABLES
-CANDIDATES = ("bidirectional", (2, 3), (2, 2))  # of flow "auto"; other merges were never the fastest of those tried
+CANDIDATES = ("bidirectional", "mixed", (2, 2))  # of flow "auto"; other merges were never the fastest of those tried
 ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
 
 
@@ -201,7 +201,8 @@ def compile_program(
     shapes : mapping of str to tuple of int, optional
         Shapes of a configuration's parameters, if linear layers have different ranks.
     flow : str, tuple of int or Order
-        "bidirectional", the paper's; "right_to_left"; "auto", the fastest of `CANDIDATES`; the number of cores to merge
+        "bidirectional", the paper's; "right_to_left"; "mixed", which merges all cores of an end in the forward pass and
+        two of the input's in the backward pass; "auto", the fastest of `CANDIDATES`; the number of cores to merge
         at each end; or the order of contraction of every linear layer.
     lengths : mapping of int to int, optional
         For "auto": the number of samples of each length; by default one of 13 tokens.

@@ -83,6 +83,8 @@ class TTLayer:
     `steps`: the products before z, and those after it.
     `keepable`: the intermediate of the tokens between x and z, if there is exactly one: it may be kept for the backward
     pass.
+    `direct`: a product of cores, and z from x and its result, which the forward pass computes in place of z through
+    the intermediate; empty unless `is_direct`, and there is exactly one.
     `preferred`: for each tensor, the indices that its next use reads along the lanes.
     """
 
@@ -91,6 +93,7 @@ class TTLayer:
     order: Order
     engines: tuple[int, int]  # engine of the products before z, and of those after it
     shapes: tuple[tuple[int, ...], ...]  # shapes of the cores
+    is_direct: bool  # whether the forward pass merges all cores of the input's end, which the order does not
 
     def __post_init__(self) -> None:
         outs = self.order.outputs
@@ -114,7 +117,7 @@ class TTLayer:
 
     def _preferred_lanes(self) -> dict[str, frozenset[str]]:
         preferred: dict[str, frozenset[str]] = {}
-        forward = [*self.steps[IN], *self.steps[OUT]]
+        forward = [*self.steps[IN], *self.steps[OUT], *self.direct]
         for number, (_, left, right) in enumerate([*forward, *self.backward_products]):
             is_forward = number < len(forward)
             shared = set(self.indices[left]) & set(self.indices[right])
@@ -163,6 +166,12 @@ class TTLayer:
         backward = self.order.backward(True, as_flow=True), self.order.backward(False)
         self.backward_products = min(backward, key=lambda one: self.order.cost(self.sizes, one).backward.peak_elements)
         self.keepable = [step[0] for step in chain[:place]] if place == 1 else []
+        self.direct: list[Product] = []
+        if self.is_direct and place == 1:
+            (_, x, merged), (z, _, core) = chain[:2]
+            self.direct = [(f"{core}{merged}", core, merged), (z, x, f"{core}{merged}")]
+            both, shared = self.indices[core] + self.indices[merged], {*self.indices[core]} & {*self.indices[merged]}
+            self.indices[f"{core}{merged}"] = tuple(index for index in both if index not in shared)
 
     def _check(self, step: Product) -> None:
         """Check that a product leaves indices for the sum, an engine's rows and its lanes, and that its result fits."""

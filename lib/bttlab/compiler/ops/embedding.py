@@ -110,8 +110,8 @@ class TTMTable(Embedding):
                 f"the first and last mode go up to {ROWS}, the product of the last two is a multiple of {LANES}, ranks "
                 f"go up to {2 * ROWS}"
             )
-        # F1 as [i1][a][n1], F2 as [i2][a][n2][b], F3 as [i3][n3][b]; a slice of F1 also has space for [n1][a].
-        self.slice_1 = max(self.a, self.n1 * self.a_vectors)
+        # F1 as [i1][a][n1], F2 as [i2][a][n2][b], F3 as [i3][n3][b]; a slice of F1 also has space for [n1][part of a].
+        self.slice_1 = max(self.a, self.n1)
         axes = (1, 0, 3, 2)
         self.f1 = layout.place(f"{name}.cores.0", axes, rows=self.a, group_rows=self.slice_1, added=True)
         # Each engine computes V for a part of the first rank, from its own part of F2.
@@ -126,13 +126,16 @@ class TTMTable(Embedding):
         buffered = self.per * self.b_vectors
         fields = {"vectors": buffered * rows_3, "is_persistent": True}
         homes = [f"buffer {engine}" for engine in (ENGINE_0, ENGINE_1)]
-        self.buffer_by_b = [builder.allocate("F3", home=home, **fields) for home in homes[: self.a_vectors]]
+        # Engines of each part: of V, and of the rows.
+        self.v_engines = (ENGINE_1, ENGINE_0)[-self.a_vectors :]
+        self.row_engines = (ENGINE_1, ENGINE_0)[: self.a_vectors]
+        self.buffer_by_b = [builder.allocate("F3", home=homes[engine], **fields) for engine in self.v_engines]
         self.buffer_by_n3 = builder.allocate("F3", home=homes[ENGINE_1], **fields)
         # In use only before the first and after the last linear layer: they share vectors with the linear layers.
         # V of several groups of tokens: one is computed while others are read.
         buffer_vectors = GROUP * self.width
         self.buffer_v = [
-            [builder.allocate("V", buffer_vectors, home=homes[ENGINE_1]) for _ in range(self.a_vectors)]
+            [builder.allocate("V", buffer_vectors, home=homes[engine]) for engine in self.row_engines]
             for _ in range(2 * self.per)
         ]
         # For d_V, and for d_F1: engine 1 has less to do where gradients of cores do not follow from each sample.
@@ -159,23 +162,22 @@ class TTMTable(Embedding):
             self._group_forward(b, group, in_parts, of_rows, rows)
 
     def _prepare_cores(self, b: Builder) -> None:
-        """Emit F1 permuted to [i1][n1][a], and load F3: rows of b into buffer 0 (forward), of n3 into 1 (backward).
+        """Emit F1 permuted to [i1][n1][part of a], and load F3: rows of b (forward), and of n3 (backward).
 
         In the vectors that V and d_V share, each place has a copy of F3; the other elements of it are 0.
         """
         rows_1, _, rows_3 = self.digits
-        self.f1_rows = b.allocate("F1 by rows", rows_1 * self.slice_1)
-        permuted = np.full((self.n1, self.a_vectors * LANES), -1)
+        self.f1_rows = [b.allocate("F1 by rows", rows_1 * self.slice_1) for _ in self.row_engines]
         for n, first, count in self._a_parts():
-            rows = np.arange(first, first + count)
-            permuted[:, n * LANES : n * LANES + count] = rows[None, :] * LANES + np.arange(self.n1)[:, None]
-        b.shuffle(
-            "F1 by rows",
-            rows_1,
-            permuted.reshape(-1, LANES),
-            self.f1.where().part(block=self.slice_1, y=1),
-            self.f1_rows.part(block=self.slice_1, y=1),
-        )
+            permuted = np.full((self.n1, LANES), -1)
+            permuted[:, :count] = np.arange(count)[None, :] * LANES + np.arange(self.n1)[:, None]
+            b.shuffle(
+                "F1 by rows",
+                rows_1,
+                permuted,
+                self.f1.where().part(first, block=self.slice_1, y=1),
+                self.f1_rows[n].part(block=self.slice_1, y=1),
+            )
         source = self.f3.where().part(block=self.slice_3, y=1)
         for place in range(self.per):
             by_b = np.full((self.b_vectors, ROWS, LANES), -1)
@@ -210,22 +212,22 @@ class TTMTable(Embedding):
         """Emit the rows of a group of tokens."""
         tokens, first_token = bound_of_part(self.tokens, GROUP * group, GROUP), GROUP * group
         n, buffer, row = self.n1 * self.width, self.buffer_v[group % len(self.buffer_v)], self.per * self.b_vectors
-        for engine, _, count in self._a_parts():
+        for n_part, _, count in self._a_parts():
             an = count * self.width
             parts, v = (
-                place.part(first_token * an, t=an, a=self.width, w=1) for place in (in_parts[engine], self.v[engine])
+                place.part(first_token * an, t=an, a=self.width, w=1) for place in (in_parts[n_part], self.v[n_part])
             )
             for part in range(row):
                 last, vector = part == row - 1, part % self.b_vectors
                 token_offset = TokenOffset(F2, "t", group)
                 b.expand(
-                    engine,
+                    self.v_engines[n_part],
                     "V = F2 F3",
                     [Level("t", tokens), Level("a", count), Level("w", self.width)],
-                    self.buffer_by_b[engine].part(part, token_offset=TokenOffset(F3_BUFFERED, "t", group)),
-                    self.f2[engine].where().part(part, token_offset, a=self.n2 * self.b_vectors, w=row),
+                    self.buffer_by_b[n_part].part(part, token_offset=TokenOffset(F3_BUFFERED, "t", group)),
+                    self.f2[n_part].where().part(part, token_offset, a=self.n2 * self.b_vectors, w=row),
                     v if last else parts,
-                    buffered_result=buffer[engine].part(t=self.width, w=1) if last else None,
+                    buffered_result=buffer[n_part].part(t=self.width, w=1) if last else None,
                     row=("a", 0) if last else None,
                     addend=parts if part else None,
                     count=min(ROWS, self.b - ROWS * vector),
@@ -235,11 +237,11 @@ class TTMTable(Embedding):
         rows = [place.part(first_token * n, t=n, m=self.width, w=1) for place in (of_rows[0], whole)]
         for n_part, _, count in self._a_parts():
             b.expand(
-                ENGINE_1,
+                self.row_engines[n_part],
                 "row = F1 V",
                 [Level("t", tokens), Level("m", self.n1), Level("w", self.width)],
                 buffer[n_part].part(t=self.width, w=1),
-                self.f1_rows.part(n_part, token_offset=TokenOffset(F1, "t", group), m=self.a_vectors),
+                self.f1_rows[n_part].part(token_offset=TokenOffset(F1, "t", group), m=1),
                 rows[n_part == self.a_vectors - 1],
                 addend=rows[0] if n_part else None,
                 count=count,

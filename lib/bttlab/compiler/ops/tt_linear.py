@@ -40,7 +40,13 @@ class Linear(Operation):
 
     def forward(self, context: Context) -> None:
         y = context.output(self.output) if self.is_in_bank else self.operand_buffer
-        self.layer.forward(context.value(self.inputs[0]), y, not self.is_in_bank)
+        self.layer.forward(self._input(context), y, not self.is_in_bank)
+
+    def _input(self, context: Context) -> At:
+        """Return the place of x: a copy if a layer that reads it on another engine comes first, so that both can."""
+        x = self.inputs[0]
+        first = next(op for op in context.readers(x) if isinstance(op, Linear))
+        return context.value(x) if self.layer.engines == first.layer.engines else context.copy(x)
 
     def recompute(self, context: Context, place: At | None = None) -> None:
         self.layer.recompute(place if self.is_in_bank else self.operand_buffer, not self.is_in_bank)
