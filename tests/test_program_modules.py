@@ -305,6 +305,23 @@ def test_trains_of_two_and_four_cores_in_every_flow(fast, flow):
     check_gradients(fast, made(Trains), (2, 17), flow=flow, **TOLERANCE)
 
 
+@pytest.mark.parametrize("norm", [nn.Identity, nn.LayerNorm, nn.RMSNorm])
+def test_layers_that_read_one_matrix_on_both_engines(fast, norm):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.norm, self.head = nn.Embedding(WORDS, WIDTH), norm(WIDTH), nn.Linear(WIDTH, 19)
+            self.before, self.first, self.second = tt(), tt(), tt()
+
+        def forward(self, tokens):
+            x = self.norm(self.before(self.table(tokens)))
+            return self.head(self.first(x) + self.second(x))
+
+    program = check_gradients(fast, made(Net), (2, 17), flow=(2, 3), **TOLERANCE)
+    copies = [i for i in program.forward if i.label[1:] == ("norm", "recompute y")]
+    assert len(copies) == (norm is not nn.Identity)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODULES)
 def test_the_loop_gives_the_same_bits(loop, fast, name):

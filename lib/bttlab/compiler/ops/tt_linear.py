@@ -10,6 +10,7 @@ from bttlab.compiler.instruction import At
 from bttlab.compiler.linear import linear_layers
 from bttlab.compiler.matrix import Shapes, core_names
 from bttlab.compiler.operation import IF_SPACE, Operation
+from bttlab.compiler.ops.norm import Norm
 
 
 @dataclass(eq=False)
@@ -43,10 +44,15 @@ class Linear(Operation):
         self.layer.forward(self._input(context), y, not self.is_in_bank)
 
     def _input(self, context: Context) -> At:
-        """Return the place of x: a copy if a layer that reads it on another engine comes first, so that both can."""
+        """Return the place of x: a copy if a layer that reads it on another engine comes first, so that both can.
+
+        Only a norm makes a copy: the vector unit computes it again from another bank.
+        """
         x = self.inputs[0]
         first = next(op for op in context.readers(x) if isinstance(op, Linear))
-        return context.value(x) if self.layer.engines == first.layer.engines else context.copy(x)
+        if self.layer.engines == first.layer.engines or not isinstance(context.maker.get(x), Norm):
+            return context.value(x)
+        return context.copy(x)
 
     def recompute(self, context: Context, place: At | None = None) -> None:
         self.layer.recompute(place if self.is_in_bank else self.operand_buffer, not self.is_in_bank)
