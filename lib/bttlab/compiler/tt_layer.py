@@ -20,7 +20,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
 from bttlab.compiler.layout import IN_AXES, OUT_AXES
 from bttlab.compiler.machine import M
-from bttlab.tensor.order import Order, Product
+from bttlab.tensor.order import Order, Product, indices_of_product
 
 IN, OUT = 0, 1  # phases of a layer: before z, and after it
 TYPICAL = 13  # tokens for which the cheapest candidate of a product is chosen
@@ -169,9 +169,9 @@ class TTLayer:
         self.direct: list[Product] = []
         if self.is_direct and place == 1:
             (_, x, merged), (z, _, core) = chain[:2]
-            self.direct = [(f"{core}{merged}", core, merged), (z, x, f"{core}{merged}")]
-            both, shared = self.indices[core] + self.indices[merged], {*self.indices[core]} & {*self.indices[merged]}
-            self.indices[f"{core}{merged}"] = tuple(index for index in both if index not in shared)
+            name = f"{core}{merged}"
+            self.direct = [(name, core, merged), (z, x, name)]
+            self.indices[name] = indices_of_product(self.indices[core], self.indices[merged])
 
     def _check(self, step: Product) -> None:
         """Check that a product leaves indices for the sum, an engine's rows and its lanes, and that its result fits."""

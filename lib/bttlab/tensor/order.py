@@ -78,8 +78,7 @@ class Order:
         """
         indices = _train_indices(self.outputs, self.inputs)
         for result, left, right in self.steps[:-1]:
-            shared = set(indices[left]) & set(indices[right])
-            indices[result] = tuple(index for index in indices[left] + indices[right] if index not in shared)
+            indices[result] = indices_of_product(indices[left], indices[right])
         return indices
 
     @staticmethod
@@ -146,6 +145,11 @@ class Order:
                 rows, inner, columns = (math.prod(sizes[i] for i in of) for of in (a & c, a & b, b & c))
                 into.add(result, (left, right), rows, inner, columns)
         return cost_of(*passes)
+
+
+def indices_of_product(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the indices of the product of two tensors: those that only one of them has."""
+    return tuple(index for index in left + right if (index in left) != (index in right))
 
 
 def _train_indices(outputs: int, inputs: int) -> dict[str, tuple[str, ...]]:
