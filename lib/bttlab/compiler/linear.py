@@ -105,8 +105,8 @@ def linear_layers(
             raise ProgramError(f"{name} has {len(cores) // 2} cores at each end, {rule}: give one with as many")
         blocks = [layout.place(core, axes) for core, axes in zip(cores, axes_of(len(cores) // 2), strict=True)]
         ranks = tuple(shapes[core] for core in cores)
-        of, engines, is_direct = biases[number], (swap, 1 - swap), flow == "mixed"
-        layer = LinearLayer(name, tokens, order, engines, ranks, is_direct, builder, contents, blocks, of)
+        engines, is_direct, bias = (swap, 1 - swap), flow == "mixed", biases[number]
+        layer = LinearLayer(name, tokens, order, engines, ranks, is_direct, builder, contents, blocks, bias)
         layers.append(layer)
     has_sums = sums and any(not layer.has_tokens(product) for layer in layers for product in layer.backward_products)
     for layer in layers:

@@ -194,9 +194,8 @@ class Lowering(Context):
         )
         for what, place, vectors in places:
             units = [unit for unit, number in RESULT.items() if place.number in M.reach(unit, number, True).banks]
-            unit = min(
-                units, key=lambda unit: steps[unit]
-            )  # the one with the fewest steps of those that reach the bank
+            # The one with the fewest steps of those that reach the bank.
+            unit = min(units, key=lambda unit: steps[unit])
             steps[unit] += vectors
             operation = M.COPY if unit == VECTOR else M.EXPAND
             self.builder.emit(unit, operation, what, [Level("w", vectors)], {RESULT[unit]: place.part(w=1)})
