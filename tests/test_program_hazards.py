@@ -19,7 +19,7 @@ from bttlab.compiler.hazards import (
     token_id_sets,
     unchecked_gradients,
 )
-from bttlab.compiler.instruction import ENGINE_1, REDUCE, UNITS, VECTOR, Instruction, Level, at, value_of
+from bttlab.compiler.instruction import Instruction, Level, at, value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.ops.embedding import F1
 from bttlab.compiler.program import Program, compile_program
@@ -112,14 +112,17 @@ def in_order(program: Program, instructions: list[Instruction]) -> Program:
 
 def waits_of(instruction: Instruction) -> list[tuple[str, int]]:
     return [
-        (k, u) for k in ("after_end", "after_drain", "after_begin") for u in range(UNITS) if getattr(instruction, k)[u]
+        (k, u)
+        for k in ("after_end", "after_drain", "after_begin")
+        for u in range(M.UNITS)
+        if getattr(instruction, k)[u]
     ]
 
 
 def without_its_waits(random, program) -> Wrong:
     """An instruction waits for nobody: it reads what is not there yet, or overwrites what is still to be read."""
     n = int(random.choice([n for n, i in enumerate(program.sample) if waits_of(i)]))
-    return changed(program, n, **{kind: [0] * UNITS for kind, _ in waits_of(program.sample[n])}), n
+    return changed(program, n, **{kind: [0] * M.UNITS for kind, _ in waits_of(program.sample[n])}), n
 
 
 def with_a_lower_wait(random, program) -> Wrong:
@@ -150,7 +153,7 @@ def with_an_operand_elsewhere(random, program) -> Wrong:
 
 def with_two_swapped(random, program) -> Wrong:
     """Two neighbours on different units change places, of which the second reads what the first writes."""
-    place, candidates = [0] * UNITS, []
+    place, candidates = [0] * M.UNITS, []
     for n, (one, other) in enumerate(itertools.pairwise(program.sample)):
         place[one.unit] += 1
         if one.unit != other.unit and place[one.unit] in (other.after_drain[one.unit], other.after_begin[one.unit]):
@@ -207,7 +210,7 @@ def test_two_operands_in_one_bank_are_always_caught(small):
         for reads in [[m for m in instruction.reads() if instruction.operands[m].memory.startswith("bank")]]
         if instruction.steps(5)
         and len(reads) > 1
-        and not (instruction.unit <= ENGINE_1 and instruction.operation == REDUCE)
+        and not (instruction.unit <= M.ENGINE_1 and instruction.operation == M.REDUCE)
         for one, other in [reads[:2]]
     ]
     for n, one, other in np.random.default_rng(0).permutation(pairs)[:8].tolist():
@@ -220,7 +223,7 @@ def test_two_operands_in_one_bank_are_always_caught(small):
 @pytest.mark.parametrize("library", [pytest.param("loop", marks=pytest.mark.long), "fast"])
 def test_a_bank_that_a_port_does_not_reach(trainer_libraries, small, library):
     """The compiler, the check and the machine refuse it."""
-    n = next(n for n, i in enumerate(small.sample) if i.unit == VECTOR and 3 in i.operands)
+    n = next(n for n, i in enumerate(small.sample) if i.unit == M.VECTOR and 3 in i.operands)
     instruction = small.sample[n]
     assert list(instruction.unreached()) == []
     operand = replace(instruction.operands[3], memory=f"bank {M.IN_BANK}")
@@ -260,9 +263,9 @@ def test_sums_without_their_idle_steps_are_always_caught(small):
 
 def test_a_program_that_waits_for_itself(small):
     """An instruction that waits for a later one of its own unit never begins, and the report says so."""
-    n = next(n for n, i in enumerate(small.sample) if i.unit == VECTOR)
+    n = next(n for n, i in enumerate(small.sample) if i.unit == M.VECTOR)
     after = list(small.sample[n].after_end)
-    after[VECTOR] = 100
+    after[M.VECTOR] = 100
     wrong = changed(small, n, after_end=after)
     (found,) = hazards_of(wrong, 5)
     assert found.kind == "stuck" and "waits for itself" in found.text

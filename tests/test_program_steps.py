@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from bttlab.card.processor import result_dtype, sample_records
-from bttlab.compiler.instruction import ENGINE_0
 from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program, compile_program
@@ -252,7 +251,7 @@ def test_images_that_are_no_program(fresh, small, bad):
 @pytest.mark.long
 def test_a_program_that_waits_for_itself_is_stuck(loop, small):
     optimizer, forward = Optimizer("sgd"), list(small.forward)
-    forward[1] = replace(forward[1], after_end=[100 * (unit == ENGINE_0) for unit in range(M.UNITS)])
+    forward[1] = replace(forward[1], after_end=[100 * (unit == M.ENGINE_0) for unit in range(M.UNITS)])
     loop.load_program(replace(small, forward=forward))
     loop.load(some_parameters(SMALL))
     assert loop.train(records_of(small, [5], optimizer), optimizer)["status"] == M.PROGRAM_STUCK

@@ -12,7 +12,7 @@ from bttlab.card.image import IMAGES
 from bttlab.compiler.access import accesses
 from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.dependencies import _add_conflicts
-from bttlab.compiler.instruction import DRAIN_0, ENGINE_1, SHUFFLE
+from bttlab.compiler.machine import M
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs import tensors_digest
 from bttlab.util import processes
@@ -21,7 +21,7 @@ from build_library import library
 from conftest import ROOT
 from processor_native import FLAGS, NativeProcessor
 
-SECOND = (ENGINE_1, DRAIN_0 + 1, SHUFFLE)  # units of the second thread
+SECOND = (M.ENGINE_1, M.DRAIN_0 + 1, M.SHUFFLE)  # units of the second thread
 MODEL = ModelConfig()
 
 

@@ -9,22 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bttlab.compiler.instruction import (
-    ACCUMULATE,
-    ENGINE_1,
-    EXPAND,
-    REDUCE,
-    SHUFFLE,
-    VECTOR,
-    At,
-    Bound,
-    Instruction,
-    Level,
-    TokenOffset,
-    max_of,
-    min_of,
-    value_of,
-)
+from bttlab.compiler.instruction import At, Bound, Instruction, Level, TokenOffset, max_of, min_of, value_of
 from bttlab.compiler.machine import M
 
 # Statistics that each operation of the vector unit reads, and those that it writes.
@@ -117,23 +102,23 @@ def accesses_of_vectors(instruction: Instruction) -> Iterator[Access]:
     """Yield an instruction's accesses to banks, operand buffers and statistics."""
     unit, operation, loops, depth = instruction.unit, instruction.operation, instruction.loops, instruction.depth
     reading = writing = adding = active = _active(instruction)  # steps that read, write, and complete the sum of a row
-    if unit == SHUFFLE:  # block b is read while block b - 1 is written
+    if unit == M.SHUFFLE:  # block b is read while block b - 1 is written
         reading = (Steps(0, loops[0].bound - 1, loops[0].bound), *active[1:])
         blocks, *between = (Steps(0, loop.bound, loop.bound) for loop in loops[:-1])
         writing = (blocks._replace(first=1), *between, Steps(0, instruction.count, loops[-1].bound))
-    elif unit <= ENGINE_1 and operation == REDUCE:  # the last step of the depth, the fold, reads sums and addend
+    elif unit <= M.ENGINE_1 and operation == M.REDUCE:  # the last step of the depth, the fold, reads sums and addend
         reading = _at_depth(active, instruction, lambda s: s._replace(end=s.bound - 1))
         writing = _at_depth(active, instruction, lambda s: s._replace(first=s.bound - 1))
-    elif unit == VECTOR and depth:  # statistics, and the sums of COLUMNS, are written when the sum is complete
+    elif unit == M.VECTOR and depth:  # statistics, and the sums of COLUMNS, are written when the sum is complete
         adding = _at_depth(active, instruction, lambda s: s._replace(first=s.end - 1))
         writing = adding if operation == M.COLUMNS else active
     for number, writes in instruction.accessed():
         operand = instruction.operands[number]
-        is_folded = writes or (unit <= ENGINE_1 and number == 3)
+        is_folded = writes or (unit <= M.ENGINE_1 and number == 3)
         strides = _strides(operand, loops)
         steps = writing if is_folded else reading
         yield Access(operand.memory, operand.base, steps, strides, writes, number, operand.token_offset)
-    if unit == VECTOR:
+    if unit == M.VECTOR:
         base = instruction.operands[5].base if 5 in instruction.operands else 0
         for numbers, steps, writes in ((STATISTICS_READ, active, False), (STATISTICS_WRITTEN, adding, True)):
             for number in numbers.get(operation, ()):
@@ -148,7 +133,7 @@ def accesses_of_sums(instruction: Instruction) -> Iterator[Access]:
     strides, adding = (), _active(instruction)
     if instruction.is_drain:
         strides = _strides(instruction.operands[0], instruction.loops)
-    elif instruction.operation == REDUCE:  # the last step of the depth is the fold
+    elif instruction.operation == M.REDUCE:  # the last step of the depth is the fold
         adding = _at_depth(adding, instruction, lambda s: s._replace(end=s.bound - 1))
     memory = f"sums {instruction.engine} {int(bool(instruction.flags & M.PONG))}"
     yield Access(memory, 0, adding, strides, not instruction.is_drain, rows=1)
@@ -170,12 +155,12 @@ def _at_depth(steps: tuple[Steps, ...], instruction: Instruction, change: Callab
 
 def uses_sums(instruction: Instruction) -> bool:
     """Return True if an instruction adds to the sums of an engine or drains them."""
-    return instruction.is_drain or (instruction.unit <= ENGINE_1 and instruction.operation != EXPAND)
+    return instruction.is_drain or (instruction.unit <= M.ENGINE_1 and instruction.operation != M.EXPAND)
 
 
 def adds_up(instruction: Instruction) -> bool:
     """Return True if an instruction adds to accumulators."""
-    is_row_sum = instruction.unit == VECTOR and instruction.operation in ROW_SUMS
+    is_row_sum = instruction.unit == M.VECTOR and instruction.operation in ROW_SUMS
     return is_row_sum or (uses_sums(instruction) and not instruction.is_drain)
 
 
@@ -186,7 +171,7 @@ def drains_of(instructions: Sequence[Instruction]) -> dict[int, list[int]]:
     for i, instruction in enumerate(instructions):
         if instruction.is_drain:
             drains[filled[instruction.engine]].append(i)
-        elif instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
+        elif instruction.unit <= M.ENGINE_1 and instruction.operation == M.ACCUMULATE:
             filled[instruction.engine] = i
             drains[i] = []
     return drains

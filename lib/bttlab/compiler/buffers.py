@@ -3,17 +3,16 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from bttlab.compiler.instruction import UPDATE, VECTOR
 from bttlab.compiler.machine import M
 
 # Bank of a parameter -> bank of its gradient, which has the same address there: the update unit reads both in one step.
-GRADIENT_OF = dict(zip(M.reach(UPDATE, 0, False).banks, M.reach(UPDATE, 1, False).banks, strict=True))
-MOMENTS = tuple(M.reach(UPDATE, number, False).banks[0] for number in (2, 3))
+GRADIENT_OF = dict(zip(M.reach(M.UPDATE, 0, False).banks, M.reach(M.UPDATE, 1, False).banks, strict=True))
+MOMENTS = tuple(M.reach(M.UPDATE, number, False).banks[0] for number in (2, 3))
 INNER = frozenset(range(M.BANKS)) - {M.IN_BANK, M.OUT_BANK, *MOMENTS}  # banks for buffers
 # All memories that have buffers, and their depths in vectors; row n of statistics is in all four.
 MEMORIES = (*(f"bank {n}" for n in range(M.BANKS)), *(f"buffer {n}" for n in range(M.ENGINES)), "statistic 0")
 DEPTHS = (*(bank.depth for bank in M.banks), *[M.OPERAND_BUFFER_DEPTH] * M.ENGINES, M.STATISTICS)
-LOADS, STORES = frozenset(M.reach(VECTOR, 3, True).banks), frozenset(M.reach(VECTOR, 0, False).banks)  # of COPY
+LOADS, STORES = frozenset(M.reach(M.VECTOR, 3, True).banks), frozenset(M.reach(M.VECTOR, 0, False).banks)  # of COPY
 
 
 @dataclass(eq=False)
@@ -48,7 +47,7 @@ class Buffer:
             return frozenset({MEMORIES.index(self.home)})
         banks = INNER & LOADS & STORES if self.is_parameter or self.name in transferred else INNER
         if self.is_parameter:
-            gradients = LOADS.intersection(M.reach(UPDATE, 1, True).banks) if self.is_accumulated else INNER
+            gradients = LOADS.intersection(M.reach(M.UPDATE, 1, True).banks) if self.is_accumulated else INNER
             if self.name in transferred:
                 gradients &= STORES
             banks = frozenset(bank for bank in banks.intersection(GRADIENT_OF) if GRADIENT_OF[bank] in gradients)

@@ -10,25 +10,7 @@ import numpy as np
 from bttlab.compiler.buffers import Buffer, buffer_number
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.functions import Functions
-from bttlab.compiler.instruction import (
-    ACCUMULATE,
-    DRAIN_0,
-    ENGINE_1,
-    EXPAND,
-    LEVELS,
-    REDUCE,
-    SHUFFLE,
-    UPDATE,
-    VECTOR,
-    At,
-    Bound,
-    Instruction,
-    Level,
-    Register,
-    at,
-    bound_of_part,
-    max_of,
-)
+from bttlab.compiler.instruction import At, Bound, Instruction, Level, Register, at, bound_of_part, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.shuffles import permutation_entries
 
@@ -106,7 +88,7 @@ class Builder:
         instruction = Instruction(unit, operation, tuple(loops), given, label, **fields)
         used = instruction.most_accumulators if instruction.depth and instruction.accumulator_loop else 0
         if used > instruction.accumulator_count:
-            owner = f"engine {unit}" if unit <= ENGINE_1 else "the vector unit"
+            owner = f"engine {unit}" if unit <= M.ENGINE_1 else "the vector unit"
             raise DoesNotFit(
                 f"{' / '.join(label)} needs {used} accumulators, {owner} has {instruction.accumulator_count}",
                 "a smaller hidden size or a shorter sequence",
@@ -123,7 +105,7 @@ class Builder:
         `result` is in a bank, `buffered_result` in an operand buffer; either may be left out.
         """
         operands = {0: buffer, 2: scalars, 3: addend, 4: result, 5: buffered_result}
-        self.emit(engine, EXPAND, what, loops, operands, count=count, **fields)
+        self.emit(engine, M.EXPAND, what, loops, operands, count=count, **fields)
 
     def load_rows(self, what: str, source: At | None, buffer: At, rows: Bound, vectors: int, first: int = 0) -> None:
         """Append a load of rows of an operand buffer by its engine, from a bank or with zeros.
@@ -146,13 +128,13 @@ class Builder:
             nest = list(loops)
             if first or size < max_of(last.active_bound):
                 nest[-1] = padded(last.name, bound_of_part(last.active_bound, first, size))
-                if first and isinstance(last.active_bound, Register) and len(nest) < LEVELS:
+                if first and isinstance(last.active_bound, Register) and len(nest) < M.LEVELS:
                     # without such tokens the instruction has no step
                     nest.insert(0, Level("part", bound_of_part(last.active_bound, first, 1)))
             operands = {0: buffer, 1: stream, 3: addend, 4: result}
             operands = {n: o and o.at_step(last.name, first) for n, o in operands.items()}
             fields |= {"count": count, "depth": (depth,), "accumulator_loop": depth}
-            self.emit(engine, REDUCE, what, nest, operands, **fields)
+            self.emit(engine, M.REDUCE, what, nest, operands, **fields)
 
     def accumulate(
         self,
@@ -196,17 +178,17 @@ class Builder:
             operands = {1: stream.at_step(split, first), 2: scalars.at_step(split, first)}
             fields = {"depth": tuple(depth), "accumulator_loop": depth[-1], "flags": M.PONG}
             summed = count or (rows.bound if bias is None else rows.bound + 1)
-            self.emit(engine, ACCUMULATE, what, nest, operands, count=summed, **fields)
+            self.emit(engine, M.ACCUMULATE, what, nest, operands, count=summed, **fields)
             width = Level("w", inner_sums * size)
             accumulators = at("", 0, w=1, **{loop.name: inner_sums * size for loop in tokens})
             operands = {0: accumulators, 4: result.at_step("w", inner_sums * first)}
             self.emit(
-                DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, first_row), flags=flags
+                M.DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, first_row), flags=flags
             )
             if bias is not None:
                 operands = {0: accumulators, 4: bias.part(inner_sums * first, w=1)}
                 row, nest, checked = ("one", rows.bound), [Level("one", 1), width], flags | M.CHECK
-                self.emit(DRAIN_0 + engine, 0, "d b", nest, operands, row=row, flags=checked)
+                self.emit(M.DRAIN_0 + engine, 0, "d b", nest, operands, row=row, flags=checked)
 
     def vector(
         self, operation, what, loops, a=None, b=None, c=None, r0=None, r1=None, rows=None, function=None, **fields
@@ -216,7 +198,7 @@ class Builder:
             rows = rows or At("statistic 0", 0)
             rows = replace(rows, memory=rows.memory.replace("statistic 0", f"statistic {function}"))
         operands = {0: a, 1: b, 2: c, 3: r0, 4: r1, 5: rows}
-        self.emit(VECTOR, operation, what, loops, operands, **fields)
+        self.emit(M.VECTOR, operation, what, loops, operands, **fields)
 
     def columns(self, what, loops, a, b=None, r0=None, r1=None, check=False) -> None:
         """Append COLUMNS: r0 = sum of a b, r1 = sum of a, over the first loop, lane by lane; `check` for gradients."""
@@ -227,7 +209,7 @@ class Builder:
     def update(self, what, vectors: Bound, *state: At, clear=False) -> None:
         """Append the update of the state (p, g[, m, v]): parameters, gradient, moments; `clear` sets g to 0."""
         operands = {n: At(o.memory, o.base, {"w": 1}) for n, o in enumerate(state)}
-        self.emit(UPDATE, 0, what, (Level("w", vectors),), operands, flags=M.CLEAR if clear else 0)
+        self.emit(M.UPDATE, 0, what, (Level("w", vectors),), operands, flags=M.CLEAR if clear else 0)
 
     def shuffle(
         self,
@@ -268,7 +250,7 @@ class Builder:
         operands = dict(zip((0, 2, 1, 4, 5), (*entries, source, *results), strict=True))
         if row is not None and row[0] == "block":
             row = ("block", row[1] - 1)
-        self.emit(SHUFFLE, 0, what, loops, operands, count=count, row=row)
+        self.emit(M.SHUFFLE, 0, what, loops, operands, count=count, row=row)
 
     def _entries(self, permutation: np.ndarray, vectors_in: int) -> int:
         key = permutation.tobytes()

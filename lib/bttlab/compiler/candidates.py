@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bttlab.compiler.arrangement import Arrangement, Stored, elements, fused, loops_of, rearranging_steps
-from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
-from bttlab.compiler.instruction import ACCUMULATE, EXPAND, LEVELS, REDUCE, At
 from bttlab.compiler.machine import M
 from bttlab.compiler.products import accumulate_steps, expand_steps, reduce_steps, summed_indices
 from bttlab.compiler.tt_layer import TTLayer
@@ -57,31 +55,15 @@ class Candidate(NamedTuple):
     result: Arrangement  # arrangement of C
 
 
-class Contents(dict[tuple[str, Arrangement], Stored]):
-    """The tensors that a layer has loaded into an operand buffer, by name and arrangement.
-
-    `buffers`: their buffers; more are loaded into the last one.
-    """
-
-    def __init__(self) -> None:
-        self.buffers: list[Buffer] = []
-
-    def place(self, vectors: int) -> At:
-        """Add vectors to the last buffer; return their place."""
-        buffer = self.buffers[-1]
-        buffer.vectors += vectors
-        return At(buffer.memory, buffer.vectors - vectors)
-
-
 class Candidates:
     """The tensors of a phase of a layer, and the candidates of their products.
 
-    `contents`: the tensors that the engine's operand buffer has.
+    `loaded`: the tensors that the engine's operand buffer has, by name and arrangement.
     `targets`: required place and arrangement of final results.
     """
 
-    def __init__(self, layer: TTLayer, contents: Contents):
-        self.layer, self.contents, self.sizes, self.costs = layer, contents, layer.sizes, layer.costs
+    def __init__(self, layer: TTLayer, loaded: dict[tuple[str, Arrangement], Stored]):
+        self.layer, self.loaded, self.sizes, self.costs = layer, loaded, layer.sizes, layer.costs
         self.targets: dict[str, Stored] = {}
         self.tensors: dict[str, Tensor] = {}
 
@@ -120,7 +102,7 @@ class Candidates:
         prefers, and the index that counts rows if it is in an operand buffer.
         """
         result, left, right = tensor.product
-        key = result, self._state(left), self._state(right), frozenset(self.contents), result in self.targets
+        key = result, self._state(left), self._state(right), frozenset(self.loaded), result in self.targets
         known = self.layer.candidates
         if key not in known:  # layers of the same shape look up the same keys
             pairs = (left, right), (right, left)
@@ -166,7 +148,7 @@ class Candidates:
                     in_buffer = Arrangement((ks[-1], *ks[:-1], *order), lanes)
                     steps = expand_steps(sizes, ks, to) + self._buffer_cost(b, in_buffer)
                     delay = permute_cost + (elements(sizes, ks[:-1]) - 1) * PERMUTE_CYCLES
-                    yield Candidate(EXPAND, steps, delay, (a.name, arrangement), (b.name, in_buffer), ks, to)
+                    yield Candidate(M.EXPAND, steps, delay, (a.name, arrangement), (b.name, in_buffer), ks, to)
             # REDUCE: the last of n counts rows
             for last in sorted(n) if not a.is_parameter else ():
                 fixed = sorted(n - {last})
@@ -174,7 +156,7 @@ class Candidates:
                     to = self._outer(result, (*ms, *fixed), (last,), 1)
                     in_buffer = Arrangement((last, *fixed, *ks), arrangement.lanes)
                     steps = reduce_steps(sizes, ms, in_buffer, fixed) + self._buffer_cost(b, in_buffer)
-                    yield Candidate(REDUCE, steps, permute_cost, (a.name, arrangement), (b.name, in_buffer), ks, to)
+                    yield Candidate(M.REDUCE, steps, permute_cost, (a.name, arrangement), (b.name, in_buffer), ks, to)
 
     def _outer(self, result: str, outer: Sequence[str], packed: Sequence[str], lanes: int) -> Arrangement:
         """Return an arrangement with the outer indices in the order of the result's target, or of its preference."""
@@ -198,12 +180,13 @@ class Candidates:
                 rows = elements(sizes, scalars.packed)
                 steps = accumulate_steps(sizes, k, runs, min(vectors, M.ACCUMULATORS), rows)
                 to = Arrangement((*ms, *ns), stream.lanes)
-                yield Candidate(ACCUMULATE, steps, cost_a + cost_b, (a.name, scalars), (b.name, stream), ms, to)
+                yield Candidate(M.ACCUMULATE, steps, cost_a + cost_b, (a.name, scalars), (b.name, stream), ms, to)
 
     def _is_summed(self, k: frozenset[str], scalars: Arrangement, stream: Arrangement) -> bool:
         """Return True if the loops of a sum leave one of an instruction's loops for the vectors of the result."""
         strides = {"scalars": scalars.strides(self.sizes), "stream": stream.strides(self.sizes)}
-        return len(k) < LEVELS or len(fused(loops_of(self.sizes, strides, summed_indices(scalars, stream)))) < LEVELS
+        loops = loops_of(self.sizes, strides, summed_indices(scalars, stream))
+        return len(k) < M.LEVELS or len(fused(loops)) < M.LEVELS
 
     def _direct_operands(self, tensor: Tensor, arrangement: Arrangement) -> Iterator[tuple]:
         """Yield operands A and B of a product of cores, their common index, and a view of `arrangement`.
@@ -235,7 +218,7 @@ class Candidates:
 
     def _buffer_cost(self, tensor: Tensor, arrangement: Arrangement) -> float:
         """Return the cost of loading a tensor into the operand buffer, 0 if it is already there."""
-        if (tensor.name, arrangement) in self.contents:
+        if (tensor.name, arrangement) in self.loaded:
             return 0.0
         if next(self._direct_operands(tensor, arrangement), None) is not None:  # EXPAND writes it there
             return float(arrangement.vectors(self.costs))

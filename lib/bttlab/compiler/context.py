@@ -34,8 +34,8 @@ class Maker(Protocol):
 class Context:
     """Builder, parameters, values and gradients of a sample.
 
-    `flow`: order of contraction of the tensor-train layers (`linear.MERGED`).
-    `sums`: whether the tensor-train layers sum gradients over the samples of an update (`linear.linear_layers`).
+    `flow`: order of contraction of the tensor-train layers (`tt_layer.MERGED`).
+    `sums`: whether the tensor-train layers sum gradients over the samples of an update (`Linear.has_sums`).
     """
 
     def __init__(

@@ -8,24 +8,57 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, rearrange, rearranging_steps
+from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.builder import ROWS, Builder, row_passes
-from bttlab.compiler.candidates import Candidate, Candidates, Contents, Tensor
+from bttlab.compiler.candidates import Candidate, Candidates, Tensor
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import ACCUMULATE, EXPAND, At, Bound
+from bttlab.compiler.instruction import At, Bound
 from bttlab.compiler.machine import M
 from bttlab.compiler.products import EngineProduct
 from bttlab.compiler.tt_layer import TTLayer
 from bttlab.tensor.order import Product
 
-Blocks = Sequence[tuple[Bound, int, At]]  # of a result: tokens of each block, the first, and its place
+# Of a result: tokens of each block, by default all, the first, and its place.
+Blocks = Sequence[tuple[Bound | None, int, At]]
+
+
+class OperandBuffer:
+    """What linear layers have loaded into the operand buffer of an engine."""
+
+    def __init__(self, builder: Builder, engine: int):
+        self.builder, self.engine, self._home = builder, engine, f"buffer {engine}"
+        # By the layer's name, in the order of their last use: the tensors, by name and arrangement, and their buffers.
+        self._of: dict[str, tuple[dict[tuple[str, Arrangement], Stored], list[Buffer]]] = {}
+
+    def loaded_by(self, layer: str) -> dict[tuple[str, Arrangement], Stored]:
+        """Return what a layer has loaded: none of it if the operand buffer has no space for it and all loaded since."""
+        names = list(self._of)
+        since = names[names.index(layer) :] if layer in self._of else []
+        used = [buffer for name in since for buffer in self._of[name][1]]
+        used += (b for b in self.builder.made if b.home == self._home and b.is_persistent)
+        loaded, buffers = self._of.pop(layer, ({}, []))
+        if sum(b.vectors for b in used) > M.OPERAND_BUFFER_DEPTH:
+            loaded, buffers = {}, []
+        self._of[layer] = loaded, buffers
+        buffers.append(self.builder.new_buffer(f"operands of {layer}", 0, home=self._home))
+        return loaded
+
+    def place(self, layer: str, vectors: int) -> At:
+        """Add vectors to the last buffer of a layer; return their place."""
+        buffer = self._of[layer][1][-1]
+        buffer.vectors += vectors
+        return At(buffer.memory, buffer.vectors - vectors)
+
+    def clear(self) -> None:
+        self._of.clear()
 
 
 class Contraction(Candidates):
     """Emits products of a layer on an engine."""
 
-    def __init__(self, builder: Builder, engine: int, layer: TTLayer, contents: Contents):
-        super().__init__(layer, contents)
-        self.b, self.engine = builder, engine
+    def __init__(self, operand_buffer: OperandBuffer, layer: TTLayer):
+        super().__init__(layer, operand_buffer.loaded_by(layer.name))
+        self.b, self.operand_buffer = operand_buffer.builder, operand_buffer
 
     # ---- places --------------------------------------------------------------------------------------------------
 
@@ -54,10 +87,10 @@ class Contraction(Candidates):
     def buffered(self, tensor: Tensor, arrangement: Arrangement) -> Stored:
         """Return a tensor in the operand buffer, loaded if necessary; its outermost index counts rows."""
         key = tensor.name, arrangement
-        if key not in self.contents:
+        if key not in self.loaded:
             rows = self.sizes[arrangement.order[0]]
             vectors, passes = arrangement.vectors(self.sizes) // rows, row_passes(rows)
-            place = Stored(tensor.name, self.contents.place(vectors * len(passes)), arrangement)
+            place = Stored(tensor.name, self.operand_buffer.place(self.layer.name, vectors * len(passes)), arrangement)
             if tensor.is_parameter:
                 for n, some in passes:
                     source = tensor.stored[0].place.offset_by(ROWS * n * vectors)
@@ -71,8 +104,8 @@ class Contraction(Candidates):
                 stored = [s for s in tensor.stored if not is_cut or s.arrangement.order[0] == place.rows]
                 for sizes, source, destination in self._passes(self._nearest(stored, place), place):
                     rearrange(self.b, sizes, source, destination)
-            self.contents[key] = place
-        return self.contents[key]
+            self.loaded[key] = place
+        return self.loaded[key]
 
     def _passes(self, source: Stored, place: Stored) -> Iterator[tuple[Sizes, Stored, Stored]]:
         """Yield the sizes, source and destination of each pass of up to ROWS rows into an operand buffer."""
@@ -91,7 +124,7 @@ class Contraction(Candidates):
     # ---- products ------------------------------------------------------------------------------------------------
 
     def product(self, product: Product, candidate: Candidate | None = None, **fields) -> Stored:
-        """Emit a product by a candidate, by default the cheapest; return its stored result.
+        """Emit a product by a candidate, by default the cheapest, and copy it to its target; return its stored result.
 
         Raise `ProgramError` if there is no candidate. `fields` are those of `_emit`.
         """
@@ -113,7 +146,7 @@ class Contraction(Candidates):
         for a, b, k, view in self._direct_operands(tensor, place.arrangement):
             a, b = self.arranged(*a), self.buffered(*b)
             for sizes, source, destination in self._passes(a, replace(place, arrangement=view)):
-                self._multiply(tensor, EXPAND, sizes, source, k, b, destination)
+                self._multiply(tensor, M.EXPAND, sizes, source, k, b, destination)
             return True
         return False
 
@@ -129,7 +162,7 @@ class Contraction(Candidates):
         """Emit a tensor's product by a candidate.
 
         `addend`: name of a tensor that is added to the result.
-        `blocks`: places of blocks of tokens, if the result is computed in the arrangement of its target.
+        `blocks`: places of blocks of tokens, if the target is divided into such.
         `flags`, `bias`: as for `EngineProduct`.
         """
         if candidate is None:
@@ -138,28 +171,36 @@ class Contraction(Candidates):
                 f"has an index for them; multiply others first, or take ranks of at most {ROWS}"
             )
         operation, _, _, (left, of_left), (right, of_right), contracted, to = candidate
-        place_right = self.arranged if operation == ACCUMULATE else self.buffered
+        place_right = self.arranged if operation == M.ACCUMULATE else self.buffered
         b = place_right(self.tensors[right], of_right)
         a = self.arranged(self.tensors[left], of_left)
-        is_final = self.matches_target(candidate, tensor.name)
-        c = replace(self.targets[tensor.name], arrangement=to) if is_final else self.allocate(tensor.name, to)
+        target, is_final = self.targets.get(tensor.name), self.matches_target(candidate, tensor.name)
+        c = replace(target, arrangement=to) if is_final else self.allocate(tensor.name, to)
         added = self._addend(self.tensors[addend], to) if addend else None
-        if operation != EXPAND and tensor.name.startswith("dG"):
+        if operation != M.EXPAND and tensor.name.startswith("dG"):
             flags |= M.CHECK
         fields = {"addend": added, "flags": flags, "bias": bias}
         if is_final and blocks:
-            t = a.strides(self.sizes)["t"]
-            for bound, first, place in blocks:
-                source, result = replace(a, place=a.place.offset_by(first * t)), replace(c, place=place)
-                sizes = Sizes(self.sizes, {"t": bound})
-                self._multiply(tensor, operation, sizes, source, contracted, b, result, **fields)
+            for sizes, source, place in self._in_blocks(a, blocks):
+                self._multiply(tensor, operation, sizes, source, contracted, b, replace(c, place=place), **fields)
         else:
             self._multiply(tensor, operation, self.sizes, a, contracted, b, c, **fields)
         tensor.stored.append(c)
+        if target and not is_final:
+            for sizes, source, place in self._in_blocks(c, blocks or [(None, 0, target.place)]):
+                rearrange(self.b, sizes, source, replace(target, place=place))
+            tensor.stored.append(target)
         return c
 
+    def _in_blocks(self, source: Stored, blocks: Blocks) -> Iterator[tuple[Sizes, Stored, At]]:
+        """Yield sizes and source of each block of tokens, and its place in the result."""
+        for bound, first, place in blocks:
+            step = first and first * source.strides(self.sizes)["t"]
+            sizes = self.sizes if bound is None else Sizes(self.sizes, {"t": bound})
+            yield sizes, replace(source, place=source.place.offset_by(step)), place
+
     def _multiply(self, tensor: Tensor, operation: int, *operands, **fields) -> None:
-        EngineProduct(self.b, self.engine, operation, _text(tensor.product), *operands, **fields).emit()
+        EngineProduct(self.b, self.operand_buffer.engine, operation, _text(tensor.product), *operands, **fields).emit()
 
     def _addend(self, tensor: Tensor, result: Arrangement) -> Stored:
         """Return an addend in the arrangement of the result; without tokens, if it has none."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bttlab.compiler.access import Access, accesses
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, LOADS, MEMORIES, STORES, Buffer, buffer_number
-from bttlab.compiler.instruction import VECTOR, At, Instruction, Level, Register
+from bttlab.compiler.instruction import At, Instruction, Level, Register
 from bttlab.compiler.machine import M
 
 Apart = Collection[tuple[str, str]]  # pairs of memories that have no two banks: the first is copied where both are used
@@ -33,7 +33,7 @@ def uses_of(instructions: Sequence[Instruction]) -> dict[int, list[Use]]:
     """Return the uses of each buffer, by its number, in the order of the instructions."""
     uses: dict[int, list[Use]] = defaultdict(list)
     for i, instruction in enumerate(instructions):
-        statistics = ((5, True),) if instruction.unit == VECTOR and 5 in instruction.operands else ()
+        statistics = ((5, True),) if instruction.unit == M.VECTOR and 5 in instruction.operands else ()
         for number, writes in (*instruction.accessed(), *statistics):
             memory = instruction.operands[number].memory
             buffer, kind = buffer_number(memory), memory.split()[0]
@@ -143,7 +143,7 @@ class _Copies:
                 source, result = reversed(places) if access.writes else places
                 label = (*instruction.label[:2], f"copy of {name.removesuffix(', copied')}")
                 flags = instruction.flags & M.CHECK if access.writes else 0
-                copy = Instruction(VECTOR, M.COPY, tuple(nest), {0: source, 3: result}, label, flags=flags)
+                copy = Instruction(M.VECTOR, M.COPY, tuple(nest), {0: source, 3: result}, label, flags=flags)
                 (self._after if access.writes else self._before)[i].append(copy)
             instruction.operands[number] = replace(operand, memory=self._shared[key], base=operand.base - low)
 

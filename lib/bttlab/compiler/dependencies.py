@@ -11,17 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from bttlab.compiler.access import Access, accesses_of_sums, accesses_of_vectors, drains_of, uses_sums
-from bttlab.compiler.instruction import (
-    ENGINE_1,
-    EXPAND,
-    SHUFFLE,
-    UNITS,
-    VECTOR,
-    Bound,
-    Instruction,
-    Register,
-    max_of,
-)
+from bttlab.compiler.instruction import Bound, Instruction, Register, max_of
 from bttlab.compiler.machine import M
 
 END, CHAIN, DRAIN = 1, 2, 4  # kinds of wait, combined by bitwise or
@@ -119,11 +109,11 @@ def _can_follow(writer: Instruction, written: Access, reader: Instruction, read:
         return False
     if written.token_offset or read.token_offset or written.memory.startswith("buffer"):
         return False
-    if writer.unit not in (0, ENGINE_1, VECTOR) or (writer.unit <= ENGINE_1 and writer.operation != EXPAND):
+    if writer.unit not in (0, M.ENGINE_1, M.VECTOR) or (writer.unit <= M.ENGINE_1 and writer.operation != M.EXPAND):
         return False
-    if writer.unit == VECTOR and writer.operation == M.COLUMNS:
+    if writer.unit == M.VECTOR and writer.operation == M.COLUMNS:
         return False
-    if reader.unit not in (0, ENGINE_1, VECTOR, SHUFFLE) or (reader.unit == SHUFFLE and read.writes):
+    if reader.unit not in (0, M.ENGINE_1, M.VECTOR, M.SHUFFLE) or (reader.unit == M.SHUFFLE and read.writes):
         return False
     loops, others = _loops(written, False), _loops(read, True)
     if [(loop.end, loop.stride) for loop in loops] != [(loop.end, loop.stride) for loop in others]:
@@ -144,15 +134,15 @@ def set_waits(instructions: Sequence[Instruction], known: Waits, order: Sequence
         waits[i] = dict(known[i])
     _add_conflicts(waits, instructions, summing, accesses_of_sums, (0,) * M.OFFSET_TABLES)
     place = [0] * len(instructions)  # position of each in its unit's sequence, from 1
-    counts = [0] * UNITS
+    counts = [0] * M.UNITS
     # Last instruction of each unit that uses a port.
-    ports: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0] * UNITS)
+    ports: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0] * M.UNITS)
     for i in order:
         instruction = instructions[i]
         mine = instruction.unit
         counts[mine] += 1
         place[i] = counts[mine]
-        end, begin, drain = ([0] * UNITS for _ in range(3))
+        end, begin, drain = ([0] * M.UNITS for _ in range(3))
         for j, until in waits[i].items():
             unit = instructions[j].unit
             last = place[j]

@@ -18,7 +18,7 @@ import numpy as np
 from bttlab.compiler.access import accesses, adds_up
 from bttlab.compiler.buffers import GRADIENT_OF
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import SHUFFLE, UPDATE, Instruction, value_of
+from bttlab.compiler.instruction import Instruction, value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram
 from bttlab.compiler.timing import time_program
@@ -130,7 +130,7 @@ def unchecked_gradients(program: ModelProgram) -> list[str]:
     """Return an error message for each instruction that writes a parameter's gradient without the CHECK flag."""
     texts = []
     for i, instruction in enumerate(program.sample):
-        if instruction.unit == UPDATE or instruction.flags & M.CHECK:
+        if instruction.unit == M.UPDATE or instruction.flags & M.CHECK:
             continue
         for access in accesses(instruction):
             low, high = access.interval(program.offset_span)
@@ -200,7 +200,7 @@ def _instruction_hazards(
     i: int, instruction: Instruction, indices: list[np.ndarray], active: np.ndarray, tokens: int
 ) -> list[Hazard]:
     """Return the hazards within an instruction: sums updated again too soon, and shuffle blocks with too few steps."""
-    if instruction.unit == SHUFFLE:
+    if instruction.unit == M.SHUFFLE:
         *outer, inner = instruction.loops[1:]
         block = math.prod(value_of(loop.bound, tokens) for loop in (*outer, inner))
         vectors_in = math.prod(value_of(loop.active_bound, tokens) for loop in (*outer, inner))

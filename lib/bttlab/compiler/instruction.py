@@ -8,11 +8,7 @@ import numpy as np
 
 from bttlab.compiler.machine import M
 
-FIELDS = M.INSTRUCTION_FIELDS
-LEVELS, OPERANDS, UNITS = M.LEVELS, M.OPERANDS, M.UNITS
-ENGINE_0, ENGINE_1, DRAIN_0, DRAIN_1, VECTOR, SHUFFLE, UPDATE = range(UNITS)
 UNIT_NAMES = ("engine 0", "engine 1", "drain 0", "drain 1", "vector", "shuffle", "update")
-EXPAND, ACCUMULATE, REDUCE = range(3)
 # Numbers of the operands in banks and operand buffers that the steps of each unit read, and those that they write.
 READ = ((0, 1, 2, 3), (0, 1, 2, 3), (), (), (0, 1, 2), (1,), (0, 1, 2, 3))
 WRITTEN = ((4, 5), (4, 5), (4,), (4,), (3, 4), (4, 5), (0, 1, 2, 3))
@@ -139,18 +135,18 @@ class Instruction:
     row: tuple[str, int] | None = None  # loop of the row level, and row base
     flags: int = 0
     vector_loop: str | None = None  # the loop that counts the vectors of a row; it determines which lanes are valid
-    after_end: list[int] = field(default_factory=lambda: [0] * UNITS)
-    after_drain: list[int] = field(default_factory=lambda: [0] * UNITS)
-    after_begin: list[int] = field(default_factory=lambda: [0] * UNITS)
+    after_end: list[int] = field(default_factory=lambda: [0] * M.UNITS)
+    after_drain: list[int] = field(default_factory=lambda: [0] * M.UNITS)
+    after_begin: list[int] = field(default_factory=lambda: [0] * M.UNITS)
 
     def __post_init__(self) -> None:
-        if len(self.loops) > LEVELS:
-            raise ValueError(f"{self.label}: {len(self.loops)} loops; an instruction has {LEVELS}")
+        if len(self.loops) > M.LEVELS:
+            raise ValueError(f"{self.label}: {len(self.loops)} loops; an instruction has {M.LEVELS}")
 
     def level(self, name: str) -> int:
         """Return the level of a loop; unused levels are the outermost."""
         names = [loop.name for loop in self.loops]
-        return LEVELS - len(names) + names.index(name)
+        return M.LEVELS - len(names) + names.index(name)
 
     def steps(self, tokens: int | np.ndarray) -> int | np.ndarray:
         """Return its number of steps, idle ones included, for a sample of `tokens` tokens, or for several lengths."""
@@ -178,7 +174,7 @@ class Instruction:
 
     def writes(self) -> list[int]:
         """Return the numbers of operands that are written to banks and operand buffers."""
-        kept = 1 if self.unit == UPDATE and not self.flags & M.CLEAR else None  # the gradient, if it is not cleared
+        kept = 1 if self.unit == M.UPDATE and not self.flags & M.CLEAR else None  # the gradient, if it is not cleared
         return [number for number in WRITTEN[self.unit] if number in self.operands and number != kept]
 
     def accessed(self) -> list[tuple[int, bool]]:
@@ -192,12 +188,12 @@ class Instruction:
 
     @property
     def is_drain(self) -> bool:
-        return self.unit in (DRAIN_0, DRAIN_1)
+        return self.unit in (M.DRAIN_0, M.DRAIN_1)
 
     @property
     def accumulator_count(self) -> int:
         """Number of accumulators that its unit has."""
-        return M.ACCUMULATORS if self.unit <= ENGINE_1 else M.ROW_ACCUMULATORS
+        return M.ACCUMULATORS if self.unit <= M.ENGINE_1 else M.ROW_ACCUMULATORS
 
     def active(self, indices: list[np.ndarray], tokens: int) -> np.ndarray:
         """Return which steps are not idle, from the index of each loop at each step."""
@@ -234,15 +230,15 @@ def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
 
     `code_of`, `immediate_of`: map a bound and an immediate to their codes.
     """
-    fields = [0] * FIELDS
-    loops = (Level("", 1),) * (LEVELS - len(instruction.loops)) + tuple(instruction.loops)
+    fields = [0] * M.INSTRUCTION_FIELDS
+    loops = (Level("", 1),) * (M.LEVELS - len(instruction.loops)) + tuple(instruction.loops)
     fields[M.FIELD_OPERATION] = instruction.unit | instruction.operation << 4
     flags = instruction.flags
     if instruction.vector_loop is not None:
         flags |= instruction.level(instruction.vector_loop) << M.VECTOR_LEVEL_SHIFT
     tables: list[int] = []
     for number, operand in instruction.operands.items():
-        first = M.FIELD_OPERAND + number * (2 + LEVELS)
+        first = M.FIELD_OPERAND + number * (2 + M.LEVELS)
         where = 1 << 15 | operand.number
         if operand.token_offset is not None:
             if operand.token_offset.table not in tables:
@@ -258,9 +254,9 @@ def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
     for table, shift in zip(tables, (M.OFFSET_A_SHIFT, M.OFFSET_B_SHIFT), strict=False):
         flags |= table << shift
     fields[M.FIELD_FLAGS] = flags
-    fields[M.FIELD_AFTER_END : M.FIELD_AFTER_END + UNITS] = instruction.after_end
+    fields[M.FIELD_AFTER_END : M.FIELD_AFTER_END + M.UNITS] = instruction.after_end
     # Both share a field, which is enough: a unit that has begun an instruction has ended all those before it.
-    fields[M.FIELD_AFTER_DRAIN : M.FIELD_AFTER_DRAIN + UNITS] = [
+    fields[M.FIELD_AFTER_DRAIN : M.FIELD_AFTER_DRAIN + M.UNITS] = [
         1 << 15 | begun if begun > drained else drained
         for begun, drained in zip(instruction.after_begin, instruction.after_drain, strict=True)
     ]

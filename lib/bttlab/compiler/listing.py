@@ -1,36 +1,22 @@
 """Instructions as text."""
 
-from bttlab.compiler.instruction import (
-    DRAIN_0,
-    DRAIN_1,
-    ENGINE_0,
-    ENGINE_1,
-    SHUFFLE,
-    UNIT_NAMES,
-    UPDATE,
-    VECTOR,
-    At,
-    Bound,
-    Instruction,
-    Level,
-    Register,
-)
+from bttlab.compiler.instruction import UNIT_NAMES, At, Bound, Instruction, Level, Register
 from bttlab.compiler.machine import M
 
 SECTION_NAMES = ("forward", "backward", "flush", "load", "store", "clear")
 _OPERATIONS = {
-    **{(unit, getattr(M, name)): name for unit in (ENGINE_0, ENGINE_1) for name in M.enums["EngineOperation"]},
-    **{(VECTOR, getattr(M, name)): name for name in M.enums["VectorOperation"]},
-    **{(DRAIN_0, 0): "MOVE", (DRAIN_1, 0): "MOVE", (SHUFFLE, 0): "SHUFFLE", (UPDATE, 0): "UPDATE"},
+    **{(unit, getattr(M, name)): name for unit in (M.ENGINE_0, M.ENGINE_1) for name in M.enums["EngineOperation"]},
+    **{(M.VECTOR, getattr(M, name)): name for name in M.enums["VectorOperation"]},
+    **{(M.DRAIN_0, 0): "MOVE", (M.DRAIN_1, 0): "MOVE", (M.SHUFFLE, 0): "SHUFFLE", (M.UPDATE, 0): "UPDATE"},
 }
 _OPERANDS = {  # names of each unit's operands
-    ENGINE_0: ("buffer", "stream", "scalars", "addend", "result", "buffered result"),
-    DRAIN_0: ("accumulators", "", "", "", "result", ""),
-    VECTOR: ("a", "b", "c", "r0", "r1", "rows"),
-    SHUFFLE: ("entries in", "source", "entries out", "", "result", "buffered result"),
-    UPDATE: ("p", "g", "m", "v", "", ""),
+    M.ENGINE_0: ("buffer", "stream", "scalars", "addend", "result", "buffered result"),
+    M.DRAIN_0: ("accumulators", "", "", "", "result", ""),
+    M.VECTOR: ("a", "b", "c", "r0", "r1", "rows"),
+    M.SHUFFLE: ("entries in", "source", "entries out", "", "result", "buffered result"),
+    M.UPDATE: ("p", "g", "m", "v", "", ""),
 }
-_OPERANDS[ENGINE_1], _OPERANDS[DRAIN_1] = _OPERANDS[ENGINE_0], _OPERANDS[DRAIN_0]
+_OPERANDS[M.ENGINE_1], _OPERANDS[M.DRAIN_1] = _OPERANDS[M.ENGINE_0], _OPERANDS[M.DRAIN_0]
 
 
 def operation_name(instruction: Instruction) -> str:

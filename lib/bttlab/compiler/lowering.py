@@ -14,7 +14,7 @@ from bttlab.compiler.builder import LANES
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, VECTOR, Instruction, Level, at, max_of
+from bttlab.compiler.instruction import Instruction, Level, at, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix
@@ -29,7 +29,7 @@ from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.model.config import ModelConfig
 from bttlab.model.module import ModuleConfig
 
-RESULT = {VECTOR: 3, ENGINE_0: 4, ENGINE_1: 4}  # number of a unit's operand that zeros are written to
+RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
 PARAMETER_VECTORS = sum(M.banks[bank].depth for bank in GRADIENT_OF)
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
@@ -39,7 +39,7 @@ FAMILIES = (Embedding, Position, Linear, Dense, Norm, Attention)
 class Lowering(Context):
     """The instructions of a model's sample.
 
-    `flow`: order of contraction of the linear layers (`linear.MERGED`).
+    `flow`: order of contraction of the linear layers (`tt_layer.MERGED`).
     `kept`: number of matrices of `keepable` that are kept for the backward pass, the first ones; the rest are
     recomputed.
     `sums`: whether gradients are summed over the samples of an update, if the tensor-train layers merge cores.
@@ -71,17 +71,17 @@ class Lowering(Context):
             what = f"the parameters take {vectors} vectors, the banks of parameters have {PARAMETER_VECTORS}"
             raise DoesNotFit(what, SMALLER_MODEL)
         recomputable, always_kept = self._read_by_backward()
-        linears = [op.layer for op in operations if isinstance(op, Linear)]
-        self.order = linears[0].order if linears else None  # of the first tensor-train layer
-        self.keepable = [*(layer for layer in linears if layer.keepable), *recomputable]
+        linears = [op for op in operations if isinstance(op, Linear)]
+        self.order = linears[0].layer.order if linears else None  # of the first tensor-train layer
+        self.keepable = [*(op for op in linears if op.layer.keepable), *recomputable]
         self.kept = {*always_kept, *self.keepable[:kept]}
-        for layer in linears:
-            layer.keeps_between = layer in self.kept
+        for op in linears:
+            op.keeps_between = op in self.kept
         self.forward, self.backward = self.section("FP", self._forward), self.section("BP", self._backward)
-        self.collect = self.section("BP", lambda: [layer.collect() for layer in linears if layer.has_sums])
+        self.collect = self.section("BP", self._collect)
         written = {operand.memory for i in self.collect for operand in i.operands.values()}
         self.collected = {buffer for buffer in self.builder.made if f"gradient {buffer.number}" in written}
-        self.summed = [self.builder.buffer_at(stored.place) for layer in linears for stored in layer.sums.values()]
+        self.summed = [self.builder.buffer_at(stored.place) for op in linears for stored in op.sums.values()]
         self.first_use: dict[str, int] = {}  # of a buffer in the forward pass
 
     @property
@@ -155,6 +155,12 @@ class Lowering(Context):
             if parameter.name not in self.frozen:
                 self._add_gradients_of_uses(parameter, others)
 
+    def _collect(self) -> None:
+        for op in self.operations:
+            if isinstance(op, Linear) and op.has_sums:
+                self.builder.layer = op.name
+                op.collect()
+
     def _add_gradients_of_uses(self, parameter: Block, others: list[Block]) -> None:
         """Add the gradients of a parameter's uses, and give each use the sum: all copies stay equal to the bit."""
         b, loops, total = self.builder, [Level("w", parameter.vectors)], parameter
@@ -187,7 +193,7 @@ class Lowering(Context):
         for instruction in self.collect:
             steps[instruction.unit] += instruction.steps(1)
         # Most sums have been read after two thirds of the engines' steps: until then the vector unit cannot clear them.
-        steps[VECTOR] = max(steps[VECTOR], 2 * steps[ENGINE_0] // 3)
+        steps[M.VECTOR] = max(steps[M.VECTOR], 2 * steps[M.ENGINE_0] // 3)
         places = [("clear the sum", at(f"bank {buffer.bank}", buffer.base), buffer.vectors) for buffer in self.summed]
         places += (
             ("clear", block.gradient(), block.vectors) for block in self.layout.blocks if block.buffer in self.collected
@@ -197,7 +203,7 @@ class Lowering(Context):
             # The one with the fewest steps of those that reach the bank.
             unit = min(units, key=lambda unit: steps[unit])
             steps[unit] += vectors
-            operation = M.COPY if unit == VECTOR else M.EXPAND
+            operation = M.COPY if unit == M.VECTOR else M.EXPAND
             self.builder.emit(unit, operation, what, [Level("w", vectors)], {RESULT[unit]: place.part(w=1)})
 
     def _updates(self, is_early: bool | None) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bttlab.compiler.access import drains_of, uses_sums
 from bttlab.compiler.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
-from bttlab.compiler.instruction import ENGINE_1, UNITS, Instruction
+from bttlab.compiler.instruction import Instruction
 from bttlab.compiler.machine import M
 from bttlab.compiler.timing import time_program
 
@@ -73,8 +73,8 @@ class _Schedule:
             for port in of_instruction:
                 users[port].add(instruction.unit)
         # The unit of each, and its ports, by their numbers; a port that only this unit uses is free when the unit is.
-        shared = {port: UNITS + n for n, port in enumerate(port for port in users if len(users[port]) > 1)}
-        self._resources = UNITS + len(shared)
+        shared = {port: M.UNITS + n for n, port in enumerate(port for port in users if len(users[port]) > 1)}
+        self._resources = M.UNITS + len(shared)
         self.uses = [
             (instruction.unit, *(shared[port] for port in of_instruction if port in shared))
             for instruction, of_instruction in zip(instructions, ports, strict=True)
@@ -223,7 +223,7 @@ def _urgency(schedule: _Schedule, engine_weight: float) -> list[float]:
     instructions, steps, followers = schedule.instructions, schedule.steps, schedule.followers
     urgency = [0.0] * len(instructions)
     for i in reversed(range(len(instructions))):
-        weight = engine_weight if instructions[i].unit <= ENGINE_1 else 1
+        weight = engine_weight if instructions[i].unit <= M.ENGINE_1 else 1
         urgency[i] = weight * steps[i] + max((lag + urgency[j] for j, lag in followers[i]), default=0)
     return urgency
 

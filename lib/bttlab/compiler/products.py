@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, nests
 from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
-from bttlab.compiler.instruction import ACCUMULATE, EXPAND, LEVELS, REDUCE, At, Level, max_of
+from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
 
 
@@ -45,7 +45,7 @@ class EngineProduct:
     bias: At | None = None
 
     def emit(self) -> None:
-        {EXPAND: _expand, REDUCE: _reduce, ACCUMULATE: _accumulate}[self.operation](self)
+        {M.EXPAND: _expand, M.REDUCE: _reduce, M.ACCUMULATE: _accumulate}[self.operation](self)
 
 
 def _expand(p: EngineProduct) -> None:
@@ -55,7 +55,7 @@ def _expand(p: EngineProduct) -> None:
     vectors = c.arrangement.row_vectors(sizes), {name: int(name != "scalars") for name in operands}
     started: set[int] = set()
     block = right.arrangement.vectors(sizes) // sizes[k[-1]]
-    for levels, at in nests(sizes, operands, k[:-1], c.arrangement.outer, LEVELS, vectors):
+    for levels, at in nests(sizes, operands, k[:-1], c.arrangement.outer, M.LEVELS, vectors):
         result, levels = at["result"], levels or [Level("one", 1)]
         if c.rows and sizes[c.rows] == 1:  # the row level needs a loop, even for one row
             levels = [Level("row", 1), *levels]
@@ -87,13 +87,13 @@ def _reduce(p: EngineProduct) -> None:
     depth = Arrangement(tuple(p.contracted), right.arrangement.lanes).vectors(sizes)
     operands = {"buffer": right, "stream": p.a, "result": p.c}
     outer = [i for i in p.c.arrangement.order if i not in order]
-    for levels, at in nests(sizes, operands, fixed, outer, LEVELS - 1):
+    for levels, at in nests(sizes, operands, fixed, outer, M.LEVELS - 1):
         *loops, last = levels or [Level("m", 1)]
         # As few sums at once as SUM_DISTANCE allows without idle steps, so that readers of the result can start early.
         each = pieces_of(last.bound, 1) if isinstance(last.bound, int) else 0
         each = each if each <= M.ACCUMULATORS else 0
         parts = last.bound // each if each else 1
-        if each and len(levels) < LEVELS - 1:  # one instruction with a loop over the parts
+        if each and len(levels) < M.LEVELS - 1:  # one instruction with a loop over the parts
             loops, last = [*loops, Level("part", parts)], Level(last.name, each)
             at = {
                 name: place.part(**place.strides, part=each * place.strides.get(last.name, 0))
@@ -122,7 +122,7 @@ def _accumulate(p: EngineProduct) -> None:
     operands = {"scalars": p.a, "stream": p.right, "result": p.c}
     fixed = [i for i in p.contracted if i not in rows]
     for levels, at in nests(
-        sizes, operands, fixed, summed_indices(p.a.arrangement, p.right.arrangement), LEVELS, tokens_last=False
+        sizes, operands, fixed, summed_indices(p.a.arrangement, p.right.arrangement), M.LEVELS, tokens_last=False
     ):
         loops = levels or [Level("k", 1)]
         scalars, summed = at["scalars"], at["stream"].part(**at["stream"].strides, w=1)
@@ -170,7 +170,7 @@ def _piece(loops: Sequence[Level], vectors: int) -> tuple[int, int]:
         if vectors < M.SUM_DISTANCE and isinstance(bound, int):
             pieces = pieces_of(bound, vectors)
             kept = len(loops) - (pieces == bound and len(loops) > 1)
-            if kept <= LEVELS - 2 and pieces * vectors <= M.ACCUMULATORS:
+            if kept <= M.LEVELS - 2 and pieces * vectors <= M.ACCUMULATORS:
                 choices.append((max(pieces * vectors, M.SUM_DISTANCE) / pieces, pieces, place))
     _, pieces, place = min(choices, default=(0, 1, 0))
     return place, pieces

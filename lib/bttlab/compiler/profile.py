@@ -4,7 +4,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from bttlab.compiler.instruction import UNITS, Instruction
+from bttlab.compiler.instruction import Instruction
+from bttlab.compiler.machine import M
 from bttlab.compiler.timing import Timing
 
 
@@ -23,7 +24,7 @@ def part_of(instruction: Instruction) -> str:
 
 def busy_shares(instructions: Sequence[Instruction], timing: Timing) -> list[float]:
     """Return, for each unit, the fraction of all cycles in which it does steps."""
-    steps = [0] * UNITS
+    steps = [0] * M.UNITS
     for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
         steps[instruction.unit] += end - begin
     return [count / timing.cycles for count in steps]

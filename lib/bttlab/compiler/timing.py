@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import UNIT_NAMES, UNITS, Bound, Instruction
+from bttlab.compiler.instruction import UNIT_NAMES, Bound, Instruction
 from bttlab.compiler.machine import M
 
 FIRST_SENT = M.FETCH - 1  # the cycle in which the dispatcher sends the first instruction
@@ -50,10 +50,10 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
     begin = [0] * len(instructions)
     end = [0] * len(instructions)
     sent = [0] * len(instructions)
-    streams: list[list[int]] = [[] for _ in range(UNITS)]  # instructions sent to each unit
-    begun = [0] * UNITS  # number of these whose times are known
-    ends: list[list[int]] = [[] for _ in range(UNITS)]  # cycles after the last steps of these
-    free = [0 * tokens] * UNITS  # cycle in which the next one begins at the earliest
+    streams: list[list[int]] = [[] for _ in range(M.UNITS)]  # instructions sent to each unit
+    begun = [0] * M.UNITS  # number of these whose times are known
+    ends: list[list[int]] = [[] for _ in range(M.UNITS)]  # cycles after the last steps of these
+    free = [0 * tokens] * M.UNITS  # cycle in which the next one begins at the earliest
 
     def counted(instruction: Instruction) -> tuple:
         bounds = tuple([loop.bound for loop in instruction.loops])
@@ -103,7 +103,7 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
         while following < len(instructions) and send(following):
             following += 1
             moved = True
-        for unit in range(UNITS):
+        for unit in range(M.UNITS):
             while start(unit):
                 moved = True
         if not moved:

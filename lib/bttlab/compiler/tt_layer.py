@@ -10,13 +10,12 @@ the other those after it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, elements
 from bttlab.compiler.buffers import INNER
 from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
-from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
 from bttlab.compiler.layout import IN_AXES, OUT_AXES
 from bttlab.compiler.machine import M
@@ -24,12 +23,27 @@ from bttlab.tensor.order import Order, Product, indices_of_product
 
 IN, OUT = 0, 1  # phases of a layer: before z, and after it
 TYPICAL = 13  # tokens for which the cheapest candidate of a product is chosen
+# Cores that are merged at the input's end and at the output's, before the tokens are contracted with them. The forward
+# pass of "mixed" merges all: its path from x to y is shorter, and its backward pass has less to do than the paper's.
+MERGED = {"bidirectional": (3, 3), "right_to_left": (1, 1), "mixed": (2, 3)}
+Flow = str | tuple[int, int] | Order  # a key of MERGED, such a pair, or the order of contraction
 
 
 def axes_of(count: int) -> list[tuple[int, ...]]:
     """Return the order of each core's axes in the banks, for a tensor train with `count` cores at each end."""
     kinds = ("near", "middle", "middle", "far") if count == 4 else ("near", "middle", "far")[-count:]
     return [*(OUT_AXES[kind] for kind in kinds[::-1]), *(IN_AXES[kind] for kind in kinds)]
+
+
+def _merges(flow: Flow) -> tuple[int, int]:
+    """Return how many cores a flow merges at the input's end and at the output's."""
+    merged = MERGED.get(flow, flow)
+    if not (isinstance(merged, tuple) and len(merged) == 2 and set(merged) <= {1, 2, 3}):
+        raise ProgramError(
+            f"flow is {flow!r}: choose {', '.join(MERGED)}, auto, or how many cores are merged at each end, (1..3, "
+            "1..3)"
+        )
+    return merged
 
 
 def order_of_merges(cores: int, merged: tuple[int, int]) -> Order:
@@ -73,29 +87,45 @@ def _shared_candidates(order: Order, shapes: tuple, tokens: Bound) -> dict:
     return {}
 
 
-@dataclass(eq=False)
 class TTLayer:
-    """A linear layer of a program.
+    """The order of contraction of a linear layer, and its products on each engine.
 
+    `shapes`: those of the cores.
+    `engines`: the engine of the products before z, and of those after it.
     `sizes`: largest size of each index, and its bound.
     `costs`: sizes for which the cheapest candidate of a product is chosen.
     `cores`: arrangement of each core in the banks.
     `steps`: the products before z, and those after it.
     `keepable`: the intermediate of the tokens between x and z, if there is exactly one: it may be kept for the backward
     pass.
-    `direct`: a product of cores, and z from x and its result, which the forward pass computes in place of z through
-    the intermediate; empty unless `is_direct`, and there is exactly one.
+    `direct`: a product of cores, and z from x and its result, which the forward pass of "mixed" computes in place of z
+    through the intermediate; empty unless there is exactly one.
     `preferred`: for each tensor, the indices that its next use reads along the lanes.
     """
 
-    name: str
-    tokens: Bound
-    order: Order
-    engines: tuple[int, int]  # engine of the products before z, and of those after it
-    shapes: tuple[tuple[int, ...], ...]  # shapes of the cores
-    is_direct: bool  # whether the forward pass merges all cores of the input's end, which the order does not
+    def __init__(self, name: str, tokens: Bound, shapes: tuple[tuple[int, ...], ...], flow: Flow, number: int):
+        """Divide the products of a layer; raise ProgramError if the engines cannot compute it.
 
-    def __post_init__(self) -> None:
+        `number`: of the layer in the model: where the two ends take different work, the engines swap ends from layer to
+        layer to balance the load.
+        """
+        self.name, self.tokens, self.shapes = name, tokens, shapes
+        if len(shapes) not in (4, 6, 8):
+            rule = "the card takes two, three or four modes at each end, the same number at both"
+            raise ProgramError(f"{name} has {len(shapes)} cores: {rule}")
+        if (highest := max(shape[2] for shape in shapes)) > MAX_RANK:
+            what = f"{name} has rank {highest}; an engine takes up to {MAX_RANK}, {ROWS} in a pass"
+            raise DoesNotFit(what, f"ranks up to {MAX_RANK}")
+        swap = 0
+        if isinstance(flow, Order):
+            self.order = flow
+        else:
+            merged = _merges(flow)
+            self.order, swap = order_of_merges(len(shapes), merged), number % 2 if merged[IN] != merged[OUT] else 0
+        if (self.order.outputs, self.order.inputs) != (len(shapes) // 2,) * 2:
+            rule = f"the order has {self.order.outputs} and {self.order.inputs} at the ends"
+            raise ProgramError(f"{name} has {len(shapes) // 2} cores at each end, {rule}: give one with as many")
+        self.engines = swap, 1 - swap
         outs = self.order.outputs
         modes = [shape[1] for shape in self.shapes]
         ranks = [shape[2] for shape in self.shapes[:-1]]
@@ -112,7 +142,7 @@ class TTLayer:
             for k, (axes, of) in enumerate(zip(axes_of(outs), self._bonds(), strict=True), 1)
         }
         self.indices |= {f"d{name}": of for name, of in self.indices.items()}
-        self._cut()
+        self._cut(is_direct=flow == "mixed")
         self.preferred = self._preferred_lanes()
 
     def _preferred_lanes(self) -> dict[str, frozenset[str]]:
@@ -137,7 +167,7 @@ class TTLayer:
             mode = f"i{k}" if k <= outs else f"j{k - outs}"
             yield f"r{k - 1}" if k > 1 else "", mode, f"r{k}" if k < cores else ""
 
-    def _cut(self) -> None:
+    def _cut(self, is_direct: bool) -> None:
         """Find z, divide the forward products there, and choose the backward products with the lower peak memory."""
         made = {step[0]: step for step in self.order.steps}
         for step in self.order.steps:
@@ -167,7 +197,7 @@ class TTLayer:
         self.backward_products = min(backward, key=lambda one: self.order.cost(self.sizes, one).backward.peak_elements)
         self.keepable = [step[0] for step in chain[:place]] if place == 1 else []
         self.direct: list[Product] = []
-        if self.is_direct and place == 1:
+        if is_direct and place == 1:
             (_, x, merged), (z, _, core) = chain[:2]
             name = f"{core}{merged}"
             self.direct = [(name, core, merged), (z, x, name)]
@@ -194,6 +224,10 @@ class TTLayer:
                 "whose intermediates are smaller"
             )
 
+    def of_tokens(self, phase: int) -> list[Product]:
+        """Return the products of a phase whose results depend on the tokens."""
+        return [step for step in self.steps[phase] if "t" in self.indices[step[0]]]
+
     def phase_of(self, product: Product) -> int:
         return self.phase[product[0].removeprefix("d")]
 
@@ -214,6 +248,6 @@ class TTLayer:
     @property
     def has_one(self) -> bool:
         """True if z has an extra element of 1, so that the gradient of the bias is a row of a core's gradient."""
-        tokens = [step for step in self.steps[OUT] if "t" in self.indices[step[0]]]
+        tokens = self.of_tokens(OUT)
         ranks = [i for i in self.indices[self.z] if i != "t"]
         return len(tokens) == len(ranks) == 1 and self.sizes[ranks[0]] < ROWS

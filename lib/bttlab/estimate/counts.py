@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from bttlab.compiler.compiled import PROGRAMS, Flow, compiled_program
-from bttlab.compiler.instruction import ENGINE_1, UNIT_NAMES, Instruction, value_of
+from bttlab.compiler.instruction import UNIT_NAMES, Instruction, value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.estimate.constants import read_data
@@ -86,7 +86,7 @@ def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> lis
         unit = UNIT_NAMES[i.unit]
         busy[unit] += i.steps(tokens)
         acting[unit] += steps
-        if i.unit <= ENGINE_1:
+        if i.unit <= M.ENGINE_1:
             multiplications += steps * value_of(i.count, tokens) * M.LANES
         for operands, counter in ((i.reads(), reads), (i.writes(), writes)):
             for number in operands:

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from bttlab.card.layer import layer_program
-from bttlab.compiler.instruction import ENGINE_1, SHUFFLE, UNIT_NAMES, Instruction
+from bttlab.compiler.instruction import UNIT_NAMES, Instruction
 from bttlab.compiler.layer import LayerProgram
+from bttlab.compiler.machine import M
 from bttlab.compiler.profile import intervals_of
 from bttlab.compiler.timing import time_program
 from bttlab.lab.charts import PALETTE, legend_below, new_figure
@@ -25,9 +26,9 @@ NAMED = 0.015  # of the figure's width: what a letter of a bar's name takes
 
 def kind_of(program: LayerProgram, instruction: Instruction) -> str:
     """Return what an instruction of a layer's program does, one of `KINDS`."""
-    if instruction.unit <= ENGINE_1:
+    if instruction.unit <= M.ENGINE_1:
         return KINDS[0] if program.has_tokens(instruction) else KINDS[1]
-    return KINDS[2] if instruction.is_drain or instruction.unit == SHUFFLE else KINDS[3]
+    return KINDS[2] if instruction.is_drain or instruction.unit == M.SHUFFLE else KINDS[3]
 
 
 def draw_schedule(programs: Mapping[str, LayerProgram]) -> Picture:
@@ -61,7 +62,7 @@ def _draw_units(axes: Axes, program: LayerProgram, timing, units: Sequence[int],
     axes.tick_params(axis="y", labelsize=8)
     for instruction, begin, end in zip(program.forward, timing.begin, timing.end, strict=True):
         name = instruction.label[2].split(" = ")[0]
-        if instruction.unit <= ENGINE_1 and end - begin > NAMED * (1 + len(name)) * most:
+        if instruction.unit <= M.ENGINE_1 and end - begin > NAMED * (1 + len(name)) * most:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85}
             place = (begin + end) / 2, units.index(instruction.unit)
             axes.text(*place, name, ha="center", va="center", fontsize=7, bbox=box, clip_on=True)

@@ -5,9 +5,9 @@ from typing import Any
 
 from bttlab.card.layer import LayerRun, autograd_errors, layer_program, run_layer
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import ENGINE_1
 from bttlab.compiler.layer import LayerProgram
 from bttlab.compiler.listing import instruction_line
+from bttlab.compiler.machine import M
 from bttlab.compiler.timing import time_program
 from bttlab.model import FLOW_TITLES
 from bttlab.tensor import Order, order_cost, order_of
@@ -36,7 +36,7 @@ def _cycles(layer: Any, tokens: int, order: Order) -> str:
 
 def show_program(program: LayerProgram, most: int = 8) -> None:
     """Print the engines' first instructions and the number of all."""
-    shown = [(n, i) for n, i in enumerate(program.forward) if i.unit <= ENGINE_1][:most]
+    shown = [(n, i) for n, i in enumerate(program.forward) if i.unit <= M.ENGINE_1][:most]
     for number, instruction in shown:
         print(instruction_line(number, instruction))
     print(f"{len(shown)} of {len(program.forward)} instructions; most=100 shows all of the engines")

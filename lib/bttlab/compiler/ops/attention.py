@@ -14,7 +14,7 @@ from bttlab.compiler.builder import LANES, ROWS, Builder, block_rows, even_parts
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import EXPONENT, constant
-from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Level, Register, max_of
+from bttlab.compiler.instruction import At, Level, Register, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.operation import IF_SPACE, Operation
@@ -177,18 +177,18 @@ class Attention(Operation):
         self._load(context, context.value)
         q, result = context.value(self.inputs[0]), context.output(self.output)
         mask = {"count": self.tokens, "vector_loop": "w"}
-        self._inner(b, "scores = q k^T", ENGINE_0, q, self.buffers.keys, p, self.addend)
+        self._inner(b, "scores = q k^T", M.ENGINE_0, q, self.buffers.keys, p, self.addend)
         exponent = {"function": b.functions.number(EXPONENT), "immediates": (scale, 1.0)}
         for first, rows in self._rows():
             scores = p.part(first, w=1, **self._scores)
             b.vector(M.MAXIMUM, "largest score", a=scores, depth=("w",), **rows, **mask)
             b.vector(M.EXPONENT, "exp(score)", a=scores, r0=scores, depth=("w",), **rows, **mask, **exponent)
             b.vector(M.SCALE, "p", a=scores, r0=scores, **rows)
-        self._outer(b, "context = p v", ENGINE_1, p, self.buffers.values, result)
+        self._outer(b, "context = p v", M.ENGINE_1, p, self.buffers.values, result)
 
     def recompute(self, context: Context, place: At) -> None:
         self._ensure_loaded(context)
-        self._outer(context.builder, "context = p v", ENGINE_1, self.probabilities, self.buffers.values, place)
+        self._outer(context.builder, "context = p v", M.ENGINE_1, self.probabilities, self.buffers.values, place)
 
     def backward(self, context: Context, d: At) -> None:
         b, scale, p = context.builder, self.factor, self.probabilities
@@ -196,14 +196,14 @@ class Attention(Operation):
         q = context.backward_value(self.inputs[0])
         d_p = b.allocate("d_scores", self.score_vectors)
         d_q, d_k, d_v = gradients = [context.new(matrix, f"gradient of {matrix.name}") for matrix in self.inputs]
-        self._inner(b, "d_p = d_context v^T", ENGINE_1, d, self.buffers.values, d_p)
-        self._transposed(b, "d_v = p^T d_context", ENGINE_0, p, d, d_v)
+        self._inner(b, "d_p = d_context v^T", M.ENGINE_1, d, self.buffers.values, d_p)
+        self._transposed(b, "d_v = p^T d_context", M.ENGINE_0, p, d, d_v)
         for first, rows in self._rows():
             slope, share = (scores.part(first, w=1, **self._scores) for scores in (d_p, p))
             b.vector(M.DOT, "sum of p d_p", a=share, b=slope, depth=("w",), **rows)
             b.vector(M.SOFTMAX_BACK, "d_scores", a=share, b=slope, r0=slope, immediates=(scale,), **rows)
-        self._outer(b, "d_q = d_scores k", ENGINE_0, d_p, self.buffers.keys, d_q)
-        self._transposed(b, "d_k = d_scores^T q", ENGINE_1, d_p, q, d_k)
+        self._outer(b, "d_q = d_scores k", M.ENGINE_0, d_p, self.buffers.keys, d_q)
+        self._transposed(b, "d_k = d_scores^T q", M.ENGINE_1, d_p, q, d_k)
         for matrix, gradient in zip(self.inputs, gradients, strict=True):
             context.pass_gradient(matrix, gradient)
 

@@ -12,7 +12,7 @@ from functools import partial
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded
 from bttlab.compiler.context import Context, row_loops, rows_of
 from bttlab.compiler.functions import EXPONENT
-from bttlab.compiler.instruction import ENGINE_1, At, Bound, Level, max_of
+from bttlab.compiler.instruction import At, Bound, Level, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Shapes
@@ -70,7 +70,7 @@ class Dense(Operation):
         sizes = [-(-y.vectors // 2), y.vectors // 2] if is_split else [y.vectors]
         self.shares = []
         for number, count in enumerate(sizes):
-            engine, first = (number if is_split else ENGINE_1), number * sizes[0]
+            engine, first = (number if is_split else M.ENGINE_1), number * sizes[0]
             rows = (self.first + first * LANES, self.first + min((first + count) * LANES, y.features))
             axes = (1, 0) if self.transposed else None
             block = layout.place(self.weight, axes, part=rows, added=is_shared)

@@ -18,17 +18,7 @@ import numpy as np
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded, vectors_for
 from bttlab.compiler.context import Context
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import (
-    ENGINE_0,
-    ENGINE_1,
-    VECTOR,
-    At,
-    Bound,
-    Level,
-    TokenOffset,
-    bound_of_part,
-    max_of,
-)
+from bttlab.compiler.instruction import At, Bound, Level, TokenOffset, bound_of_part, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Shapes, core_names
@@ -125,12 +115,12 @@ class TTMTable(Embedding):
         self.slice_2, self.slice_3 = part * self.b_vectors, self.n3 * self.b_vectors
         buffered = self.per * self.b_vectors
         fields = {"vectors": buffered * rows_3, "is_persistent": True}
-        homes = [f"buffer {engine}" for engine in (ENGINE_0, ENGINE_1)]
+        homes = [f"buffer {engine}" for engine in (M.ENGINE_0, M.ENGINE_1)]
         # Engines of each part: of V, and of the rows.
-        self.v_engines = (ENGINE_1, ENGINE_0)[-self.a_vectors :]
-        self.row_engines = (ENGINE_1, ENGINE_0)[: self.a_vectors]
+        self.v_engines = (M.ENGINE_1, M.ENGINE_0)[-self.a_vectors :]
+        self.row_engines = (M.ENGINE_1, M.ENGINE_0)[: self.a_vectors]
         self.buffer_by_b = [builder.allocate("F3", home=homes[engine], **fields) for engine in self.v_engines]
-        self.buffer_by_n3 = builder.allocate("F3", home=homes[ENGINE_1], **fields)
+        self.buffer_by_n3 = builder.allocate("F3", home=homes[M.ENGINE_1], **fields)
         # In use only before the first and after the last linear layer: they share vectors with the linear layers.
         # V of several groups of tokens: one is computed while others are read.
         buffer_vectors = GROUP * self.width
@@ -139,10 +129,10 @@ class TTMTable(Embedding):
             for _ in range(2 * self.per)
         ]
         # For d_V, and for d_F1: engine 1 has less to do where gradients of cores do not follow from each sample.
-        engines = (ENGINE_0, ENGINE_1) if context.sums else (ENGINE_0,)
+        engines = (M.ENGINE_0, M.ENGINE_1) if context.sums else (M.ENGINE_0,)
         self.buffers_d = [builder.allocate("d_row", self.most * self.width, home=f"buffer {e}") for e in engines]
         # Both engines read d_V at the same time; engine 1 from a copy, of as many tokens as a bank has space for.
-        reached = set(M.reach(VECTOR, 3, True).banks) & set(M.reach(ENGINE_1, 2, False).banks)
+        reached = set(M.reach(M.VECTOR, 3, True).banks) & set(M.reach(M.ENGINE_1, 2, False).banks)
         space = max(M.banks[bank].depth for bank in reached) // (self.a * self.width)
         self.copied_tokens = self.most if self.most <= space else space // GROUP * GROUP
         self.v = [builder.allocate("V", self.most * count * self.width) for *_, count in self._a_parts()]
@@ -276,7 +266,7 @@ class TTMTable(Embedding):
         scalars = self.f1.where().part(token_offset=TokenOffset(F1, "t"), a=1)
         places = [place.part(t=an, a=width, w=1) for place in (d_v, copied)]
         d_row, d_row_of_last = (self.buffers_d[n].part(t=width, w=1) for n in (0, -1))
-        b.expand(ENGINE_0, "d_V = F1^T d_row", loops, d_row, scalars, places[0], count=self.n1)
+        b.expand(M.ENGINE_0, "d_V = F1^T d_row", loops, d_row, scalars, places[0], count=self.n1)
         row = self.per * self.b_vectors
         steps = -(-M.LATENCY // row)  # enough that the next token reads the sums that this one has written
         for first in range(0, self.most, self.copied_tokens):
@@ -286,7 +276,7 @@ class TTMTable(Embedding):
                 where = self.f2[n].gradient().part(token_offset=TokenOffset(F2, "t", group), aw=row, b=1)
                 aw = count * width
                 b.expand(
-                    ENGINE_1,
+                    M.ENGINE_1,
                     "d_F2 = d_V F3^T",
                     [Level("t", tokens), Level("aw", max(aw, steps), aw), Level("b", row)],
                     self.buffer_by_n3.part(token_offset=TokenOffset(F3_BUFFERED, "t", group), b=1),
@@ -342,7 +332,7 @@ class TTMTable(Embedding):
             ):
                 offset = place * self.b_vectors + vector
                 b.accumulate(
-                    ENGINE_0,
+                    M.ENGINE_0,
                     "d_F3 = F2^T d_V, in parts",
                     [gate, Level("q", count * self.width // pieces), padded("t", tokens, pieces), Level("p", pieces)],
                     ("q",),
