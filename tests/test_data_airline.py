@@ -4,7 +4,7 @@ import hashlib
 from itertools import chain
 
 from bttlab.data import load_corpus
-from bttlab.data.download import SOURCES
+from bttlab.data.find import SOURCES
 
 from conftest import ROOT
 

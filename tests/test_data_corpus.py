@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from bttlab.data import CorpusError, find_corpus, load_corpus, read_corpus
-from bttlab.data import download as download_module
 from bttlab.data import find as find_module
-from bttlab.data.store import store_corpus
+from bttlab.data.corpus import store_corpus
 
 SMALL = {
     "intent_label.txt": "UNK\nflight\nfare\n",
@@ -48,7 +47,7 @@ def elsewhere(tmp_path, monkeypatch):
     """A machine without corpora, cache or network: an empty repository, cache and $BTTLAB_DATA."""
     monkeypatch.setattr(find_module, "ROOT", tmp_path / "repository")
     monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / "cache" / name)
-    monkeypatch.setattr(download_module, "BASE_URL", "http://127.0.0.1:9/nowhere")
+    monkeypatch.setattr(find_module, "BASE_URL", "http://127.0.0.1:9/nowhere")
     monkeypatch.setenv("BTTLAB_DATA", str(tmp_path / "mine"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -171,7 +170,7 @@ def server(tmp_path, monkeypatch):
     """The small corpus as "small" behind HTTP, with its hashes pinned; gives the served folder."""
     folder = write(tmp_path / "served" / "small")
     hashes = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in SMALL.items()}
-    monkeypatch.setitem(download_module.SOURCES, "small", hashes)
+    monkeypatch.setitem(find_module.SOURCES, "small", hashes)
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def __init__(self, *arguments):
@@ -181,7 +180,7 @@ def server(tmp_path, monkeypatch):
             pass
 
     with serving(Handler) as url:
-        monkeypatch.setattr(download_module, "BASE_URL", url)
+        monkeypatch.setattr(find_module, "BASE_URL", url)
         yield folder
 
 
@@ -207,18 +206,18 @@ def test_download_with_another_hash_or_a_missing_file_keeps_nothing(tmp_path, se
     with pytest.raises(
         CorpusError, match=r"small/test/label cannot be downloaded: SHA256 hash .*does not match.*nothing was stored"
     ):
-        download_module.download("small", tmp_path / "kept")
+        find_module.download("small", tmp_path / "kept")
     (server / "test" / "label").unlink()
     with pytest.raises(CorpusError, match=r"404 .*/small/test/label"):
-        download_module.download("small", tmp_path / "kept")
+        find_module.download("small", tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
     with pytest.raises(CorpusError, match="no source is known for corpus 'penn'"):
-        download_module.download("penn", tmp_path / "kept")
+        find_module.download("penn", tmp_path / "kept")
 
 
 def test_pinned_hashes_are_those_of_the_real_corpora(atis, snips):
     for folder in (atis, snips):
-        pinned = download_module.SOURCES[folder.name]
+        pinned = find_module.SOURCES[folder.name]
         found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in pinned}
         assert found == pinned and len(pinned) == 11
-    assert re.search(r"/[0-9a-f]{40}/data$", download_module.BASE_URL)
+    assert re.search(r"/[0-9a-f]{40}/data$", find_module.BASE_URL)

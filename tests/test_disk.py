@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bttlab.data import store
+from bttlab.data import corpus as corpus_module
 from bttlab.util.errors import BttlabError
 from tiny_runs import metrics, resume, train
 
@@ -62,7 +62,7 @@ def test_folders_that_may_not_be_written(open_folder, corpus, unbroken):
     (closed := open_folder / "closed").mkdir(0o555)
     message = as_nobody(lambda: train(closed / "run", corpus))
     assert f"{closed / 'run'} cannot be made (Permission denied)" in message and "--out" in message
-    message = as_nobody(lambda: store.store_corpus({"label": b"a\n"}, closed / "corpus"))
+    message = as_nobody(lambda: corpus_module.store_corpus({"label": b"a\n"}, closed / "corpus"))
     assert f"cannot write a corpus to {closed / 'corpus'}: Permission denied" in message
     assert list(closed.iterdir()) == []
 

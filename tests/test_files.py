@@ -4,11 +4,10 @@ import os
 
 import pytest
 
-from bttlab.data.store import store_corpus
+from bttlab.data.corpus import store_corpus
 from bttlab.runs import remember, runs_table
-from bttlab.runs.export import to_csv
 from bttlab.runs.metrics import METRICS, MetricsLog
-from bttlab.runs.table import FOLDERS
+from bttlab.runs.table import FOLDERS, to_csv
 from bttlab.util.errors import LONGEST, BttlabError
 from bttlab.util.files import draft_folder, write_file, write_folder
 from two_users import run_as_nobody, shared_folder

@@ -11,7 +11,7 @@ from PIL import Image
 from bttlab.data import load_corpus
 from bttlab.lab import Dashboard, Workload
 from bttlab.lab.comparison import published
-from bttlab.lab.dashboard_figure import DashboardFigure, View
+from bttlab.lab.dashboard_figure import DashboardFigure
 from bttlab.lab.dashboard_runs import DashboardRun
 from bttlab.lab.energy_meters import EnergyMeter
 from bttlab.lab.run_words import ratios
@@ -141,7 +141,7 @@ def _names(board):
 
 def _run_with(name: str, joules: tuple, memory: dict, paper=None) -> DashboardRun:
     meter = EnergyMeter("modelled", "a model")
-    meter.add(*joules)
+    meter.joules = joules
     run = DashboardRun(name, 1, 4e-3, meter)
     run._add(np.ones(1, np.float32), 1.0)
     run.memory = {kind: Quantity(value, "bytes", "modelled", "a map") for kind, value in memory.items()}
@@ -172,7 +172,7 @@ def test_the_memory_panel_has_one_accounting_at_a_time():
         ("tensors", {"1: 4.0 MB (modelled)", "2: 7.0 MB (modelled)"}),
         ("footprint", {"1: 20.0 MB (modelled)", "2: not measured"}),
     ):
-        figure.update(runs, View(memory=accounting))
+        figure.update(runs, memory=accounting)
         assert expected <= {text.get_text() for text in figure.memory.texts}
         assert len(figure.memory.containers) == sum("MB" in text for text in expected)
 
@@ -279,13 +279,8 @@ def test_continue_after_a_fault_begins_with_the_last_good_parameters(board_of):
 @pytest.mark.long
 def test_modelled_time_is_the_devices_and_measured_time_this_computers(board_of):
     """By power the same: joules over seconds of the device."""
-    meter = EnergyMeter("modelled", "a model")
-
-    def advance(samples, seconds):
-        meter.add(*(len(samples) * np.array([1.0, 2.0, 5.0])))
-        meter.seconds += 0.01 * len(samples)
-
-    meter.advance = advance
+    each = np.array([1.0, 2.0, 5.0, 0.01])
+    meter = EnergyMeter("modelled", "a model", lambda samples, seconds: len(samples) * each)
     board = board_of(PretendTrainer(), meter=meter)
     board.start()
     board.wait()

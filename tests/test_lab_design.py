@@ -21,7 +21,7 @@ from bttlab.lab import (
     draw_energy,
 )
 from bttlab.lab.design_explorer import Programs, grid
-from bttlab.lab.energy_meters import ModelledMeter
+from bttlab.lab.energy_meters import modelled_meter
 from bttlab.model import FLOW_TITLES, ModelConfig, Optimizer
 
 LENGTHS = {13: 100}
@@ -48,7 +48,7 @@ def explorer():
 
 def test_a_modelled_meter_adds_up_to_the_estimate():
     workload = Workload.of(load_corpus("airline"), ModelConfig())
-    meter = ModelledMeter(workload.config, Optimizer("sgd"))
+    meter = modelled_meter(workload.config, Optimizer("sgd"))
     meter.advance(workload.train[:50], 1.0)
     meter.advance(workload.train[50:100], 99.0)  # how long the emulation took plays no part
     each = [estimate(workload.config, [n]).energy_per_sample.value for n in workload.train.lengths[:100]]

@@ -18,19 +18,14 @@ from conftest import ROOT
 NET = ROOT / "tests" / "helpers" / "sample_modules.py"
 
 
-def _search(spec, folder=None):
-    """The search of a sweep, in a folder."""
-    search = Search(spec, TrialMaker(spec))
-    if folder is not None:
-        search.open(folder)
-    return search
-
-
 def _trials(**values):
     spec = spec_of(values, "test")
-    maker = TrialMaker(spec)
-    search = Search(spec, maker)
-    return [maker.make(search._values(params)) for params in search._planned]
+    return Search(spec, TrialMaker(spec)).planned
+
+
+def _of_file(path):
+    spec = read_spec(path)
+    return Search(spec, TrialMaker(spec))
 
 
 def _varied(**values):
@@ -67,7 +62,7 @@ vary: {learning_rate: [1e-3, 3E-4, .5, 1_000], seed: [0x1F, 0o17, 017, 2026-01-0
     assert vary["learning_rate"] == [1e-3, 3e-4, 0.5, "1_000"]
     assert vary["seed"] == [31, 15, 17, "2026-01-01", "yes"]
     with pytest.raises(SpecError, match="seed is '2026-01-01': it must be a valid integer"):
-        _search(read_spec(tmp_path / "a.yaml"))
+        _of_file(tmp_path / "a.yaml")
     (tmp_path / "a.yaml").write_text("vary: {seed: [0]}\nfixed: {epochs: 1}\nvary: {seed: [1]}\n")
     with pytest.raises(SpecError, match="line 3 has the key vary a second time"):
         read_spec(tmp_path / "a.yaml")
@@ -75,7 +70,7 @@ vary: {learning_rate: [1e-3, 3E-4, .5, 1_000], seed: [0x1F, 0o17, 017, 2026-01-0
         "vary: {learning_rate: [1e-3, fast]}\nfixed: {momentum: 9e-1, optimizer: momentum}\n"
     )
     with pytest.raises(SpecError, match="trial learning_rate = 'fast': learning_rate is 'fast'"):
-        _search(read_spec(tmp_path / "a.yaml"))
+        _of_file(tmp_path / "a.yaml")
 
 
 def test_a_trials_id_is_a_digest_of_all_that_decides_its_course(tmp_path):
@@ -105,18 +100,13 @@ def test_a_module_is_a_key_as_others_are(tmp_path):
         """
     (tmp_path / "nets.yaml").write_text(textwrap.dedent(text))
     maker = TrialMaker(read_spec(tmp_path / "nets.yaml"))
-    search = Search(maker.spec, maker)
-
-    def trials(maker):
-        return [maker.make(search._values(params)) for params in search._planned]
-
-    tagger, _, both, _ = trials(maker)
+    tagger, _, both, _ = Search(maker.spec, maker).planned
     assert [trial.settings.config.module for trial in (tagger, both)] == ["net.py:Tagger", "net.py:Both"]
     assert tagger.settings.config.sequence_length == 6 and tagger.module[0] == net.read_bytes()
     net.write_text("class Tagger(\n")
-    assert [trial.id for trial in trials(maker)][::2] == [tagger.id, both.id]  # it was read once
+    assert [trial.id for trial in Search(maker.spec, maker).planned][::2] == [tagger.id, both.id]  # it was read once
     with pytest.raises(SpecError, match="SyntaxError"):
-        trials(TrialMaker(maker.spec))
+        Search(maker.spec, TrialMaker(maker.spec))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from bttlab.data import Corpus, Split, load_corpus
 from bttlab.data.augmentation import slot_values, type_of
-from bttlab.data.corpus import OUTSIDE
-from bttlab.data.store import files_of, store_corpus
+from bttlab.data.corpus import OUTSIDE, files_of, store_corpus
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import say
 

@@ -17,7 +17,7 @@ from bttlab.baseline.memory import COUNTED, StorageMeter, replay
 from bttlab.data import encode
 from bttlab.data.metrics import score
 from bttlab.model import equal_length_batches, predict_in_batches
-from bttlab.runs.provenance import versions
+from bttlab.runs.record import versions
 from bttlab.util.quantities import measured
 from bttlab_methods.method import Method
 from bttlab_methods.processes import in_processes

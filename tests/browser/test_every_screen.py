@@ -16,7 +16,7 @@ from bttlab.baseline.gpus import read_gpus
 from bttlab_cost.estimate import Estimator
 from bttlab_cost.models import find_model
 from bttlab.data import load_corpus
-from bttlab.lab.energy_meters import PowerMeter
+from bttlab.lab.energy_meters import power_meter
 from bttlab.model import ModelConfig
 from fake_trainer import PretendTrainer, pretend_target
 from live_figure import fresh
@@ -24,7 +24,7 @@ from live_figure import fresh
 workload = lab.Workload.of(load_corpus("airline"), ModelConfig(format="dense"))
 matrix = torch.from_numpy(np.random.default_rng(0).standard_normal((768, 768)).astype(np.float32))
 PretendTrainer.config = workload.config
-meter = PowerMeter(lambda: 24.0, "no real watts")
+meter = power_meter(lambda: 24.0, "no real watts")
 targets = [pretend_target(workload, PretendTrainer(1e-3), "pretend", meter)]"""
 WIDGETS = {
     "compression": "lab.CompressionExplorer(matrix)",

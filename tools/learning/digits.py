@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from bttlab.data import Split
+from bttlab.data.corpus import store_corpus
 from bttlab.data.importing import corpus_files
-from bttlab.data.store import store_corpus
 
 PATCH, STRIDE, KINDS = 4, 2, 64  # pixels, pixels, words
 SIZES = {"test": 400, "dev": 300}  # images; the other 1,097 are trained on

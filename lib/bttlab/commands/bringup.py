@@ -67,6 +67,6 @@ def _samples(count: int) -> tuple:
 def software() -> dict[str, str]:
     """Return the versions that a report needs; neither host nor user."""
     from bttlab.card.xrt import xrt_version
-    from bttlab.runs.provenance import versions
+    from bttlab.runs.record import versions
 
     return versions() | {"kernel": platform.release(), "xrt": xrt_version() or "none"}

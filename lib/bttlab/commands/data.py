@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data import read_corpus
+    from bttlab.data.corpus import store_corpus
     from bttlab.data.importing import corpus_files, divided, read_utterances
-    from bttlab.data.store import store_corpus
     from bttlab.model import ModelConfig
 
     if options.folder.exists():

@@ -132,19 +132,20 @@ def _compare(options: argparse.Namespace) -> Outcome:
 
 
 def _export(options: argparse.Namespace) -> Outcome:
-    from bttlab.runs import export
+    from bttlab.runs.checkpoint import to_weights
+    from bttlab.runs.table import to_csv
 
     chosen = _chosen(options, options.limit or 0)
     folders = [Path(folder) for folder in chosen["folder"]]
     if not folders:
         raise BttlabError("no run is chosen; bttlab runs list shows those there are")
     if options.csv:
-        export.to_csv(chosen, options.csv)
+        to_csv(chosen, options.csv)
     elif len(folders) != 1:
         raise BttlabError(
             f"{len(folders):,} runs are chosen: --weights writes one; name it, as bttlab runs list has it"
         )
-    elif warning := export.to_weights(folders[0], options.weights, options.best):
+    elif warning := to_weights(folders[0], options.weights, options.best):
         say(f"bttlab: note: {warning}")
     place = str(options.csv or options.weights)
     return Outcome(

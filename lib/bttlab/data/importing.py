@@ -17,8 +17,7 @@ import numpy as np
 from bttlab.util.files import read_text
 
 from .annotations import is_spans, label_studio_row, read_spans, span_tags
-from .corpus import OUTSIDE, PAD, PUNCTUATION, SPLIT_NAMES, UNK, CorpusError, Split
-from .store import files_of
+from .corpus import OUTSIDE, PAD, PUNCTUATION, SPLIT_NAMES, UNK, CorpusError, Split, files_of
 from .tag_schemes import to_bio
 
 MOST_FILES = 100_000  # of a folder

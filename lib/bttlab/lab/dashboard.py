@@ -13,7 +13,7 @@ from html import escape
 import ipywidgets as widgets
 
 from bttlab.lab.canvas import LiveFigures
-from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
+from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, brief
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, BesideRun, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.explorer import button, control, guarded, row
@@ -85,8 +85,7 @@ class Dashboard:
             ("Clear", "trash", self.clear),
         ):
             self._buttons[label] = button(label, icon, action)
-        kinds = [(words.partition(" (")[0], name) for name, words in ACCOUNTINGS.items()]
-        axes = [(words.partition(" (")[0], name) for name, words in ACROSS.items()]
+        kinds, axes = ([(brief(words), name) for name, words in table.items()] for table in (ACCOUNTINGS, ACROSS))
         self._view = {
             "across": control(widgets.Dropdown, "across", "230px", 50, options=axes),
             "memory": control(widgets.Dropdown, "memory", "200px", 60, options=kinds, value=accounting),
@@ -274,14 +273,13 @@ class Dashboard:
         with self._lock:
             if self._figure is None:
                 return
-            view = View(**{name: one.value for name, one in self._view.items()})
-            self._figure.update(self.runs, view)
+            self._figure.update(self.runs, **{name: menu.value for name, menu in self._view.items()})
             self._legend.value = legend(self.runs)
             self._status.value = _status(self._last) if self._last else "Choose what to train on, and start."
             if self._state() != self._said_in:  # what was said of another state may no longer be true
                 self._say()
             self._enable()
-            lines = map(escape, ratios(self.runs, view.memory))
+            lines = map(escape, ratios(self.runs, self._view["memory"].value))
             self._ratios.value = f"<p style='line-height:1.4'>{'<br>'.join(lines)}</p>"
         self._live.draw()
 

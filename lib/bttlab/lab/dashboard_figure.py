@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,7 +21,7 @@ from bttlab.lab.charts import (
     style,
     thinned,
 )
-from bttlab.lab.dashboard_runs import MARKS, DashboardRun
+from bttlab.lab.dashboard_runs import ACCOUNTINGS, MARKS, DashboardRun
 from bttlab.lab.hover import PAPER
 
 SIZE = (4.15, 4.2)  # inches: with the controls it fits a window of 1400 x 900 beside JupyterLab's file browser
@@ -38,16 +37,6 @@ ACROSS = {  # a panel's horizontal axis
     "energy": "energy (J)",
     "here": "time on this computer (s, measured)",
 }
-MEMORY = {"tensors": "Memory: data in use", "footprint": "Memory: whole footprint"}
-
-
-@dataclass(frozen=True)
-class View:
-    """Settings of the figure."""
-
-    across: str = "samples"  # one of `ACROSS`; the energy panel has samples instead of energy
-    memory: str = "footprint"  # one of `MEMORY`
-    draw: str = "energy"  # or "power"
 
 
 class DashboardFigure:
@@ -62,22 +51,25 @@ class DashboardFigure:
         place = {"left": 0.155, "right": 0.91, "bottom": 0.13, "top": 0.935, "hspace": 0.6}
         self.loss, self.dev = self.figure.subplots(2, 1, gridspec_kw=place)
         self.memory, self.energy = self.right.subplots(2, 1, gridspec_kw=place)
-        self._view = View()
+        self._view = ""
         self._limits: dict[Axes, tuple] = {}  # as `update` set them: others are the user's, who has zoomed
         self.update([])
 
-    def update(self, runs: Sequence[DashboardRun], view: View = View()) -> None:
+    def update(
+        self, runs: Sequence[DashboardRun], across: str = "samples", memory: str = "footprint", draw: str = "energy"
+    ) -> None:
+        """Draw runs over one of `ACROSS`, with one of `ACCOUNTINGS`, and "energy" or "power"."""
         panels = self.loss, self.dev, self.memory, self.energy
         zoomed = {axes: _limits(axes) for axes in panels if self._limits.get(axes, _limits(axes)) != _limits(axes)}
-        if view != self._view:
+        if (view := f"{across} {memory} {draw}") != self._view:
             zoomed = {}
         self._view = view
         for axes in panels:
             axes.clear()
-        self._draw_loss(runs)
-        self._draw_dev(runs)
-        self._draw_memory(runs)
-        self._draw_energy(runs)
+        self._draw_loss(runs, across)
+        self._draw_dev(runs, across)
+        self._draw_memory(runs, memory)
+        self._draw_energy(runs, across if across in ("time", "here") else "samples", draw == "power")
         self._limits = {axes: _limits(axes) for axes in panels}
         for axes, (x, y) in zoomed.items():
             axes.set(xlim=x, ylim=y)
@@ -88,20 +80,20 @@ class DashboardFigure:
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlim(0, max((_extent(run, across) for run in runs), default=100))
 
-    def _draw_loss(self, runs: Sequence[DashboardRun]) -> None:
-        axes, view, kinds, tops = self.loss, self._view, set(), []
-        self._style(axes, f"Loss, and mean of {SMOOTHING} (measured)", "loss", view.across, runs)
+    def _draw_loss(self, runs: Sequence[DashboardRun], across: str) -> None:
+        axes, kinds, tops = self.loss, set(), []
+        self._style(axes, f"Loss, and mean of {SMOOTHING} (measured)", "loss", across, runs)
         for number, (run, colour) in enumerate(coloured(runs), 1):
             losses = run.losses
             means, shown = smooth(losses), thinned(losses)
-            x = run.at(shown + 1, view.across)
+            x = run.at(shown + 1, across)
             axes.plot(x, losses[shown], color=colour, alpha=0.22, linewidth=0.6)
             axes.plot(x, means[shown], color=colour, linewidth=2, label=f"{number}")
             if len(losses):
                 tops.append(max(1.0, 1.1 * float(np.quantile(losses, 0.99))))
             for count, kind in list(run.marks):
                 at_the_bottom = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-                axes.plot(run.at([count], view.across), [0], _SHAPES[kind], color=colour, gid=kind, **at_the_bottom)
+                axes.plot(run.at([count], across), [0], _SHAPES[kind], color=colour, gid=kind, **at_the_bottom)
                 kinds.add(kind)
         axes.set_ylim(0, round_up(max(tops, default=8.0)))
         handles = [
@@ -114,12 +106,12 @@ class DashboardFigure:
         if not runs:
             _note(axes, "Nothing has been started yet.")
 
-    def _draw_dev(self, runs: Sequence[DashboardRun]) -> None:
+    def _draw_dev(self, runs: Sequence[DashboardRun], across: str) -> None:
         unscored = "; not of records" * any(not run.is_scored for run in runs)
-        self._style(self.dev, f"Dev split (measured{unscored})", "right (%)", self._view.across, runs)
+        self._style(self.dev, f"Dev split (measured{unscored})", "right (%)", across, runs)
         for number, (run, colour) in enumerate(coloured(runs), 1):
             scores = list(run.scores)
-            x = run.at([count for count, _ in scores], self._view.across)
+            x = run.at([count for count, _ in scores], across)
             for name, _, line in SCORES:
                 values = [100 * found.get(name, np.nan) for _, found in scores]
                 self.dev.plot(x, values, color=colour, linestyle=line, marker="o", markersize=3, label=f"{number}")
@@ -130,11 +122,11 @@ class DashboardFigure:
         close = {"borderaxespad": 0.1, "borderpad": 0.2, "columnspacing": 1.2}  # above the line at 100
         self.dev.legend(handles=handles, loc="upper left", frameon=False, ncols=3, **close, **_SMALL)
 
-    def _draw_memory(self, runs: Sequence[DashboardRun]) -> None:
-        style(self.memory, MEMORY[self._view.memory], "MB ($10^6$ bytes)", "")
+    def _draw_memory(self, runs: Sequence[DashboardRun], accounting: str) -> None:
+        style(self.memory, f"Memory: {brief(ACCOUNTINGS[accounting])}", "MB ($10^6$ bytes)", "")
         rows = []
         for number, (run, colour) in enumerate(coloured(runs), 1):
-            if found := run.memory.get(self._view.memory):
+            if found := run.memory.get(accounting):
                 band = found.value if found.low is None else found.low, found.value, found.high or found.value
                 rows.append((f"{number}: {found.value / 1e6:,.1f} MB ({found.provenance})", colour, band))
             else:  # greyed: it does not compare
@@ -142,10 +134,8 @@ class DashboardFigure:
         draw_megabytes(self.memory, rows)
         self.memory.xaxis.set_major_formatter(NUMBERS)
 
-    def _draw_energy(self, runs: Sequence[DashboardRun]) -> None:
+    def _draw_energy(self, runs: Sequence[DashboardRun], across: str, is_power: bool) -> None:
         axes, top, missing = self.energy, 0.0, {}
-        across = self._view.across if self._view.across in ("time", "here") else "samples"
-        is_power = self._view.draw == "power"
         self._style(axes, "Power (W)" if is_power else "Energy so far (J)", "", across, runs)
         axes.yaxis.set_major_formatter(NUMBERS)
         for number, (run, colour) in enumerate(coloured(runs), 1):
@@ -171,6 +161,11 @@ def _watts(history: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     seconds = np.diff(rows[:, 1])
     known = seconds > 0
     return rows[1:, 0][known], np.diff(rows[:, 2:5], axis=0)[known] / seconds[known, None]
+
+
+def brief(words: str) -> str:
+    """Return the words before a bracket: the name in a menu, or a title."""
+    return words.partition(" (")[0]
 
 
 def coloured(runs: Sequence[DashboardRun]) -> list[tuple[DashboardRun, str]]:

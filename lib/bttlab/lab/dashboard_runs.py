@@ -372,16 +372,18 @@ class BaselineRun(DashboardRun):
 
 
 class BesideRun(DashboardRun):
-    """A modelled GPU that makes the steps of another run: its losses are that run's, nothing is trained for it."""
+    """A modelled GPU that makes the steps of another run: its losses are that run's, nothing is trained for it.
 
-    def __init__(self, run: DashboardRun, name: str, meter: EnergyMeter, model: Callable[[Samples], Modelled]):
+    `longest` is its step on the workload's longest sample, which decides its memory.
+    """
+
+    def __init__(self, run: DashboardRun, name: str, meter: EnergyMeter, longest: Modelled):
         super().__init__(name, run.total, run.learning_rate, meter)
-        self._of, self._model, run.beside = run, model, self
-        step = model(run._workload.train[int(run._workload.train.lengths.argmax())])
-        low, held, high = step.process_bytes
+        self._of, run.beside = run, self
+        low, held, high = longest.process_bytes
         how = f"the GPU model {MODEL_VERSION}: "
         self.memory = {
-            "tensors": Quantity(step.tensor_bytes, "bytes", "modelled", how + "tensors"),
+            "tensors": Quantity(longest.tensor_bytes, "bytes", "modelled", how + "tensors"),
             "footprint": Quantity(held, "bytes", "modelled", how + "context, workspace and tensors", low, high),
         }
 
@@ -390,10 +392,7 @@ class BesideRun(DashboardRun):
         return f"losses of {self._of.name}"
 
     def follow(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
-        for n in range(len(samples)):
-            modelled = self._model(samples[n])
-            self.meter.add(*modelled.joules)
-            self.meter.seconds += modelled.seconds[1]
+        self.meter.advance(samples, seconds)
         self._add(losses, seconds)
 
 
@@ -408,7 +407,7 @@ class RecordedRun(DashboardRun):
         losses = np.repeat(np.array(done.losses, np.float32), record.batch)  # of a batch, their mean
         super().__init__(f"recorded: {record.label_of()}", len(losses), record.learning_rate, meter)
         if energy.value is not None:
-            meter.add(*[energy.value * len(done.losses)] * 3)
+            meter.joules = (energy.value * len(done.losses),) * 3
         self._add(losses, sum(done.step_seconds))
         self.memory = _memory_of(record)
         self.state = FINISHED

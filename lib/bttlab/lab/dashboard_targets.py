@@ -76,10 +76,16 @@ def card_and_gpu_target(overlay: pynq.Overlay, workload: Workload, gpu: str = "R
             of_lengths[length] = model_step(find_gpu(gpu), format, "graphs", workload.config, sample)
         return of_lengths[length]
 
+    def step(samples: Samples, seconds: float) -> tuple[float, ...]:
+        steps = [(*one.joules, one.seconds[1]) for one in (model(samples[n]) for n in range(len(samples)))]
+        return tuple(map(sum, zip((0.0,) * 4, *steps, strict=True)))
+
     def make_run(*arguments, **keywords) -> DashboardRun:
         run = card.make_run(*arguments, **keywords)
-        meter = EnergyMeter("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
-        BesideRun(run, f"modelled {gpu}, {_formats(workload)[format]}", meter, model)
+        how = f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board"
+        longest = model(workload.train[int(workload.train.lengths.argmax())])
+        name = f"modelled {gpu}, {_formats(workload)[format]}"
+        BesideRun(run, name, EnergyMeter("modelled", how, step), longest)
         return run
 
     return Target(f"{card.name}, beside a modelled {gpu}", make_run, card.optimizers)

@@ -15,59 +15,41 @@ from bttlab.estimate.card import estimate
 from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.model import ModelConfig, Optimizer, Trainer
 
+Step = Callable[[Samples, float], tuple[float, ...]]
+
 
 class EnergyMeter:
-    """Adds up a run's energy, by `add` or in a subclass's `advance`.
+    """Adds up a run's energy.
 
     The provenance is "measured", "modelled", or None without a meter; `how` names the meter or model, or the reason why
-    there is none.
+    there is none. `step` gets samples and the seconds that training on them took; it returns their joules (low, middle,
+    high; equal if measured), and the seconds that a modelled device would have taken, 0 of a measured one.
     """
 
-    def __init__(self, provenance: str | None, how: str):
-        self.provenance, self.how = provenance, how
-        self.joules = 0.0, 0.0, 0.0  # so far: low, middle, high; a measured energy has no band
-        self.seconds = 0.0  # that a modelled device would have taken, if the meter models it
-
-    def add(self, low: float, middle: float, high: float) -> None:
-        before = self.joules
-        self.joules = before[0] + low, before[1] + middle, before[2] + high
+    def __init__(self, provenance: str | None, how: str, step: Step = lambda samples, seconds: (0.0,) * 4):
+        self.provenance, self.how, self._step = provenance, how, step
+        self.joules, self.seconds = (0.0, 0.0, 0.0), 0.0  # so far
 
     def advance(self, samples: Samples, seconds: float) -> None:
-        """Add the energy of training on `samples`, which took `seconds`."""
-
-
-class PowerMeter(EnergyMeter):
-    """Energy as power times time; power is read after each piece of training."""
-
-    def __init__(self, watts: Callable[[], float], how: str):
-        super().__init__("measured", how)
-        self._watts = watts
-
-    def advance(self, samples: Samples, seconds: float) -> None:
-        """Add `seconds` times the current power."""
-        self.add(*[self._watts() * seconds] * 3)
-
-
-class ModelledMeter(EnergyMeter):
-    """The energy that a card would have needed: modelled power times modelled time of each sample.
-
-    The time that an emulated card takes plays no part in it.
-    """
-
-    def __init__(self, config: ModelConfig, optimizer: Optimizer):
-        super().__init__("modelled", f"the U50 model {MODEL_VERSION}, the middle of its band; the whole board")
-        self._config, self._optimizer = config, optimizer
-
-    def advance(self, samples: Samples, seconds: float) -> None:
-        """Count some samples by their lengths."""
-        lengths, counts = np.unique(samples.lengths, return_counts=True)
-        steps = [
-            count * step_of(self._config, self._optimizer, int(length))
-            for length, count in zip(lengths, counts, strict=True)
-        ]
-        *joules, took = (sum(steps) + np.zeros(4)).tolist()
-        self.add(*joules)
+        *joules, took = self._step(samples, seconds)
+        self.joules = tuple(map(sum, zip(self.joules, joules, strict=True)))
         self.seconds += took
+
+
+def power_meter(watts: Callable[[], float], how: str) -> EnergyMeter:
+    """Return a meter that reads the power after each piece of training, and takes it for that of the whole piece."""
+    return EnergyMeter("measured", how, lambda samples, seconds: (*[watts() * seconds] * 3, 0.0))
+
+
+def modelled_meter(config: ModelConfig, optimizer: Optimizer) -> EnergyMeter:
+    """Return what a card would need: modelled power times modelled time; how long its emulation takes plays no part."""
+
+    def step(samples: Samples, seconds: float) -> tuple[float, ...]:
+        lengths, counts = np.unique(samples.lengths, return_counts=True)
+        pairs = zip(lengths.tolist(), counts, strict=True)
+        return tuple(sum((n * step_of(config, optimizer, length) for length, n in pairs), np.zeros(4)).tolist())
+
+    return EnergyMeter("modelled", f"the U50 model {MODEL_VERSION}, the middle of its band; the whole board", step)
 
 
 @functools.cache
@@ -81,19 +63,19 @@ def step_of(config: ModelConfig, optimizer: Optimizer, length: int) -> np.ndarra
 def card_meter(device: pynq.Device, config: ModelConfig, optimizer: Optimizer) -> EnergyMeter:
     """Return the energy meter of a card: the sensors of a real card, the model for an emulated one."""
     if isinstance(device, EmulatedU50):
-        return ModelledMeter(config, optimizer)
+        return modelled_meter(config, optimizer)
     power = board_sensors(device)["power"]
     try:
         power.get_value()
     except (AttributeError, KeyError, OSError, RuntimeError) as error:
         return EnergyMeter(None, f"the card's sensors cannot be read ({error})")
-    return PowerMeter(power.get_value, "the card's sensors, idle power included")
+    return power_meter(power.get_value, "the card's sensors, idle power included")
 
 
 def torch_meter(device: str) -> EnergyMeter:
     """Return the energy meter of PyTorch training on "cpu" or "cuda"."""
     meter, reason = find_meter(torch.device(device))
-    return PowerMeter(meter.watts, f"{meter.how}, idle power included") if meter else EnergyMeter(None, reason)
+    return power_meter(meter.watts, f"{meter.how}, idle power included") if meter else EnergyMeter(None, reason)
 
 
 def meter_of(trainer: Trainer, optimizer: Optimizer) -> EnergyMeter:

@@ -4,18 +4,17 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from math import log
 from pathlib import Path
 
 import ipywidgets as widgets
 import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 from bttlab.data import Corpus, CorpusError, Samples, Split, Vocabulary, encode
-from bttlab.data.corpus import OUTSIDE, PAD, UNK
+from bttlab.data.corpus import OUTSIDE, PAD, UNK, files_of, store_corpus
 from bttlab.data.metrics import Scores, named, score
 from bttlab.data.samples import joined
 from bttlab.data.spans import Labelled, Span, percent
-from bttlab.data.store import files_of, store_corpus
 from bttlab.lab.ask import Ask
 from bttlab.lab.energy_meters import EnergyMeter, meter_of
 from bttlab.lab.explorer import button, control, guarded, row, slider
@@ -74,7 +73,7 @@ class Teach(Ask):
         self._train = encode(corpus.train, vocabulary, corpus, trainer.config)
         self._dev = encode(corpus.dev, vocabulary, corpus, trainer.config)
         self._slots = list(dict.fromkeys(tag[2:] for tag in corpus.slot_labels if "-" in tag))
-        self._common = _Common(corpus.train.words)
+        self._rare = TfidfVectorizer(analyzer=set).fit(corpus.train.words)  # rare words count for more
         self._states: list[tuple[dict, dict, Split]] = []  # to go back to
         self._chosen: int | None = None
         self._mine: set[int] = set()  # places that the user has labelled
@@ -215,8 +214,7 @@ class Teach(Ask):
         self._states = [*self._states[1 - MOST_UNDO :], self._state()]
         parameters, _, _ = self._states[-1]
         trainer.load_parameters(parameters)  # without the state of another optimizer
-        near = self._common.nearest(answer.words, corpus.dev.words, SIMILAR)
-        sentences = [corpus.dev.words[n] for n in near]
+        sentences = self._similar_to(answer.words)
         self.before, loss, said = Dev.of(trainer, corpus, self._dev), trainer.predict(sample), self._label(sentences)
         meter = meter_of(trainer, Optimizer("sgd"))
         try:
@@ -239,6 +237,12 @@ class Teach(Ask):
             *map(self._similar, said, now),
         ]
         self._result.value = f"<div role='status' style='line-height:1.45'>{''.join(parts)}</div>"
+
+    def _similar_to(self, words: list[str]) -> list[list[str]]:
+        """Return the sentences of dev that have the most in common with this one, but not itself."""
+        dev = self.corpus.dev.words
+        likeness = (self._rare.transform(dev) @ self._rare.transform([words]).T).toarray()[:, 0]
+        return [dev[n] for n in np.argsort(-likeness, kind="stable") if dev[n] != words][:SIMILAR]
 
     def _similar(self, before: Labelled, now: Labelled) -> str:
         if (before.intent, before.tags) == (now.intent, now.tags):
@@ -331,28 +335,6 @@ def _forgot(before: Dev, after: Dev) -> str:
         f"<br>All of dev, {len(before.right)} utterances (measured): {scores}; <b>{lost}</b> that were right are wrong "
         f"now (forgotten), {won} that were wrong are right."
     )
-
-
-class _Common:
-    """What two sentences have in common: words, the rare ones of the train split count for more."""
-
-    def __init__(self, sentences: Sequence[Sequence[str]]):
-        self._sentences = len(sentences)
-        self._counts: dict[str, int] = {}
-        for words in sentences:
-            for word in set(words):
-                self._counts[word] = self._counts.get(word, 0) + 1
-
-    def nearest(self, words: Sequence[str], others: Sequence[Sequence[str]], count: int) -> list[int]:
-        """Return the indices of those with the most in common, but of none with the same words."""
-
-        def weight(found: Iterable[str]) -> float:
-            return sum(log((1 + self._sentences) / (1 + self._counts.get(word, 0))) + 0.01 for word in found)
-
-        mine = set(words)
-        likeness = [weight(mine & set(one)) / weight(mine | set(one)) for one in others]
-        order = sorted(range(len(others)), key=lambda n: -likeness[n])
-        return [n for n in order if list(others[n]) != list(words)][:count]
 
 
 def _small(html: str, align: str = "left") -> str:

@@ -19,7 +19,7 @@ import safetensors.numpy
 from pydantic import Field
 from safetensors import SafetensorError
 
-from bttlab.model import check_finite
+from bttlab.model import ModelConfig, Transformer, check_finite
 from bttlab.runs.folder import RunLock, resume_command
 from bttlab.runs.record import LATEST
 from bttlab.runs.settings import CorpusRecord, RunSettings
@@ -247,3 +247,26 @@ def _unpack(header: _Header, tensors: dict[str, np.ndarray]) -> Checkpoint:
     return Checkpoint(
         settings, header.corpus, header.device, header.epochs_done, losses, header.seconds, parameters, state
     )
+
+
+def to_weights(folder: Path, path: Path, best: bool = False) -> str | None:
+    """Write the dense model of a run's checkpoint, with what a reader in PyTorch needs beside it.
+
+    Returns the warning of `CheckpointStore.load`. Raises BttlabError if the run is of a module.
+    """
+    from safetensors.torch import save
+
+    checkpoint, warning = CheckpointStore(folder).load(best)
+    if not isinstance(checkpoint.settings.config, ModelConfig):
+        raise BttlabError(f"{folder} is of a module of your own: load its checkpoint.safetensors into the class")
+    model = Transformer(checkpoint.settings.config)
+    model.load(checkpoint.parameters)
+    dense, corpus = model.to_dense(), checkpoint.corpus
+    about = {
+        "config": json.dumps(dense.config.to_dict()),
+        "vocabulary": json.dumps(corpus.vocabulary),
+        "intent_labels": json.dumps(corpus.intent_labels),
+        "slot_labels": json.dumps(corpus.slot_labels),
+    }
+    write_file(path, save(dense.state_dict(), about), "--weights")
+    return warning

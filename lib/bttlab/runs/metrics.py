@@ -1,14 +1,14 @@
 """metrics.jsonl: a line of JSON for every epoch, or stretch of one, and one for the test; its curves and figures."""
 
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import Required, TypedDict
 
 from bttlab.runs.folder import RunLock, resume_command
 from bttlab.runs.record import Figure
@@ -16,7 +16,7 @@ from bttlab.runs.scores import SCORES
 from bttlab.runs.settings import RunError
 from bttlab.util.files import append_line, sync_folder, write_file
 from bttlab.util.quantities import measured, to_json
-from bttlab.util.settings import RecordError, from_json, settings
+from bttlab.util.settings import CONFIG, RecordError, from_json
 
 METRICS = "metrics.jsonl"
 STRETCHES = 100  # parts of an epoch whose mean losses are kept
@@ -24,22 +24,23 @@ MOST_LINES = 1000  # of metrics.jsonl, whose stretches are plotted apart; of mor
 LONGEST_LINE = 1 << 20  # bytes; one of ours has about 4,000
 
 
-@settings(RecordError)
-class Line:
-    event: Literal["epoch", "stretch", "test"]
-    epoch: int | None = None
-    epochs: int | None = None
-    samples: int | None = Field(default=None, ge=1, lt=2**53)
-    mean_loss: float | None = None
-    losses: list[float | None] = field(default_factory=list)
-    dev: dict[str, float | None] | None = None
-    test: dict[str, float | None] | None = None
-    optimizer: str | None = None
-    learning_rate: float | None = None
-    seconds: Figure | None = None
-    samples_per_second: Figure | None = None
-    device: str = ""
-    sha256: str = ""  # of version 0.2
+class Line(TypedDict, total=False):
+    __pydantic_config__ = CONFIG  # pyright: ignore[reportGeneralTypeIssues]
+
+    event: Required[Literal["epoch", "stretch", "test"]]
+    epoch: int | None
+    epochs: int | None
+    samples: Annotated[int, Field(ge=1, lt=2**53)] | None
+    mean_loss: float | None
+    losses: list[float | None]
+    dev: dict[str, float | None] | None
+    test: dict[str, float | None] | None
+    optimizer: str | None
+    learning_rate: float | None
+    seconds: Figure | None
+    samples_per_second: Figure | None
+    device: str
+    sha256: str  # of version 0.2
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -55,8 +56,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
                 break
             if data.strip():
                 try:
-                    from_json(Line, data)
-                    lines.append({name: value for name, value in json.loads(data).items() if name != "sha256"})
+                    lines.append({name: value for name, value in from_json(Line, data).items() if name != "sha256"})
                 except (RecordError, RecursionError) as error:
                     faults.append(f"line {number} of {METRICS} is left out: {error}")
     return lines, faults

@@ -1,18 +1,24 @@
 """run.json: configuration, software, device and end of a run, and its figures with their provenance."""
 
 import json
+import platform
+import subprocess
 import uuid
 from dataclasses import asdict, field
 from datetime import datetime, timezone
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict
 from typing_extensions import NotRequired, TypedDict
 
+import bttlab
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.locks import is_held
+from bttlab.util.places import INSTALLED, ROOT
 from bttlab.util.quantities import to_json
 from bttlab.util.settings import RecordError, from_values, settings
 
@@ -20,6 +26,7 @@ RUN_FILE, LATEST = "run.json", "checkpoint.safetensors"
 FORMAT = 1
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
 INTERRUPTED = "interrupted"  # a running one whose process has gone
+PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
 
 
 class Figure(TypedDict):
@@ -108,3 +115,32 @@ def read_run(folder: Path) -> RunRecord:
 def now() -> str:
     """Return the time, ISO 8601, UTC."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of bttlab, Python and the packages that may change a run's bits."""
+    installed = {"bttlab": bttlab.__version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            installed[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return installed
+
+
+@cache
+def git_state() -> GitState | None:
+    """Return the state of bttlab's checkout; None outside of one."""
+    if INSTALLED:
+        return None
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return GitState(commit=commit, changed=bool(_git("status", "--porcelain", "--untracked-files=no")))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

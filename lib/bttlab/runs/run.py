@@ -24,9 +24,8 @@ from bttlab.runs.metrics import MetricsLog, figures_of, stretches
 from bttlab.runs.module import keep_module
 from bttlab.runs.plan import Callback, EvaluationPlan
 from bttlab.runs.progress import ProgressBar
-from bttlab.runs.provenance import git_state, versions
 from bttlab.runs.recipe import flat
-from bttlab.runs.record import COMPLETE, LATEST, RUN_FILE, RUNNING, STOPPED, RunRecord, read_run
+from bttlab.runs.record import COMPLETE, LATEST, RUN_FILE, RUNNING, STOPPED, RunRecord, git_state, read_run, versions
 from bttlab.runs.scores import counted, is_better, scores_in_words
 from bttlab.runs.settings import CorpusRecord, RunError, RunSettings
 from bttlab.runs.stop import StopRequested, StopSignals

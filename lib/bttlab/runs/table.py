@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bttlab.runs.record import RUN_FILE, RunRecord, read_run
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import append_line
+from bttlab.util.files import append_line, write_file
 from bttlab.util.settings import nearest
 
 if TYPE_CHECKING:
@@ -86,6 +86,15 @@ def _row(record: RunRecord) -> dict[str, Any]:
     figures = {name: figure["value"] for name, figure in record.figures.items()}
     columns = {name: getattr(record, name) for name in COLUMNS}
     return columns | {k: v for k, v in (record.configuration | figures).items() if k not in columns}
+
+
+def to_csv(table: "pd.DataFrame", path: Path) -> None:
+    """Write the rows of `runs_table`; a text that a spreadsheet would take for a formula gets an apostrophe."""
+
+    def cell(value: Any) -> Any:
+        return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+
+    write_file(path, table.map(cell).to_csv(index=False), "--csv")
 
 
 def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":

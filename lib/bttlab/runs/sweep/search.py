@@ -1,6 +1,6 @@
-"""The trials of a sweep, as Optuna proposes them. Its study is kept in the sweep's folder.
+"""The trials of a sweep: a grid, Optuna's random draws, or what its TPE proposes from the results of those before.
 
-A grid and a random search are put into the study when it is made; TPE proposes trials from the results of those before.
+TPE's study is kept in the sweep's folder.
 """
 
 import itertools
@@ -24,7 +24,7 @@ MOST_REPEATS = 100  # proposals of trials that have run already, one after anoth
 
 
 class Search:
-    """The study of a sweep.
+    """The trials of a sweep, in order.
 
     Raises SpecError if a value is outside its range: every one is tried before anything is written.
     """
@@ -35,42 +35,32 @@ class Search:
         # Lists are proposed by their index: Optuna's categories are plain values.
         self._distributions = {key: _distribution(values) for key, values in spec.vary.items()}
         if spec.search == "optuna":
-            self._planned = []
             for varied in _corners(spec):
                 maker.make(varied)
-            self.total = spec.trials or 0  # trials in all
+            self.planned, self.total = [], spec.trials or 0  # trials in all
         else:
             proposals = _grid(spec) if spec.search == "grid" else self._draws()
-            trials = {maker.make(self._values(params)).id: params for params in proposals}
-            self._planned = [*trials.values()]
-            self.total = len(self._planned)
-        self._study: optuna.Study  # from `open`
+            trials = (maker.make(self._values(params)) for params in proposals)
+            self.planned = [*{trial.id: trial for trial in trials}.values()]
+            self.total = len(self.planned)
+        self._rest = iter(self.planned)
+        self._study: optuna.Study | None = None  # of TPE, from `open`
         self._begun: dict[str, int] = {}  # number of the study's trial, by id
         self._left: list[int] = []  # numbers of trials that an earlier process did not end
 
     def open(self, folder: Path) -> list[Trial]:
-        """Open the study in a folder, or make it; return the trials that have ended there."""
+        """Open TPE's study in a folder, or make it; return the trials that have ended there."""
         spec = self._spec
+        if spec.search != "optuna":
+            return []
         names = ("vary", "fixed", "kind", "search", "seed", "objective", "maximize")
-        deciding = {key: value for key, value in asdict(spec).items() if key in names}
-        name = digest_of(deciding | ({} if spec.search == "optuna" else {"trials": spec.trials}))
+        name = digest_of({key: value for key, value in asdict(spec).items() if key in names})
         storage = JournalStorage(JournalFileBackend(str(folder / STUDY_FILE)))
         direction = "maximize" if spec.maximize else "minimize"
-        self._study = optuna.create_study(
-            storage=storage, study_name=name, direction=direction, load_if_exists=True, sampler=RandomSampler(spec.seed)
-        )
+        self._study = optuna.create_study(storage=storage, study_name=name, direction=direction, load_if_exists=True)
         before = self._study.trials
-        if spec.search == "optuna":
-            self._study.sampler = TPESampler(seed=spec.seed + len(before), constant_liar=True)
-        for params in self._planned if not before else ():
-            self._study.enqueue_trial(params)
+        self._study.sampler = TPESampler(seed=spec.seed + len(before), constant_liar=True)
         done = [trial for trial in before if trial.state == TrialState.COMPLETE]
-        failed = {str(trial.params): trial.params for trial in before if trial.state == TrialState.FAIL}
-        for trial in before:  # those that failed are tried again, once for each run of the sweep
-            if trial.state != TrialState.FAIL:
-                failed.pop(str(trial.params or trial.system_attrs.get("fixed_params")), None)
-        for params in failed.values():
-            self._study.enqueue_trial(params)
         self._left = [trial.number for trial in before if trial.state == TrialState.RUNNING]
         trials = [self._maker.make(self._values(trial.params)) for trial in done]
         self._begun = {trial.id: one.number for trial, one in zip(trials, done, strict=True)}
@@ -78,6 +68,8 @@ class Search:
 
     def next(self) -> Trial | None:
         """Return the next trial, or None at the end, or if the proposals only repeat themselves."""
+        if self._study is None:
+            return next(self._rest, None)
         for _ in range(MOST_REPEATS):
             if self._left:
                 number = self._left.pop(0)
@@ -96,10 +88,10 @@ class Search:
         return None
 
     def tell(self, trial: Trial, value: float | None) -> None:
-        """Report a trial's objective, None if it failed."""
-        number = self._begun[trial.id]
-        state = TrialState.FAIL if value is None or not math.isfinite(value) else None
-        self._study.tell(number, None if state else value, state=state, skip_if_finished=True)
+        """Report a trial's objective, None if it failed: TPE learns from it."""
+        if self._study is not None:
+            state = TrialState.FAIL if value is None or not math.isfinite(value) else None
+            self._study.tell(self._begun[trial.id], None if state else value, state=state, skip_if_finished=True)
 
     def _values(self, params: dict[str, Any]) -> dict[str, Any]:
         vary = self._spec.vary

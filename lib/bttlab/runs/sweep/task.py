@@ -22,8 +22,7 @@ from bttlab.runs.checkpoint import BEST, CheckpointError, CheckpointStore
 from bttlab.runs.metrics import METRICS
 from bttlab.runs.module import model_of_run, write_module
 from bttlab.runs.progress import NoProgress
-from bttlab.runs.provenance import git_state, versions
-from bttlab.runs.record import COMPLETE, LATEST, RUN_FILE, RunRecord
+from bttlab.runs.record import COMPLETE, LATEST, RUN_FILE, RunRecord, git_state, versions
 from bttlab.runs.run import Run
 from bttlab.runs.stop import StopRequested
 from bttlab.runs.sweep.trials import CARD, Trial, estimated_model
