@@ -248,26 +248,6 @@ def test_scores_by_label_and_of_several_intents():
     assert "33.3 % with labels such as a#b" in words and "100.0 % if one of several" in words
 
 
-def test_scores_by_label_are_those_of_seqeval_and_scikit_learn():
-    from seqeval.metrics import classification_report
-    from sklearn.metrics import classification_report as report_of_intents
-    from sklearn.metrics import confusion_matrix
-
-    corpus, random = small_corpus(MONDAY), np.random.default_rng(0)
-    ids = [[random.integers(2, 6, n % 9 + 1).tolist() for n in range(200)] for _ in range(2)]
-    gold, guessed = ([[corpus.slot_labels[i] for i in row] for row in rows] for rows in ids)
-    intents = random.integers(1, 3, (2, 200))
-    names = np.array(corpus.intent_labels)[intents].tolist()
-    split, guesses = Split(gold, gold, names[0]), predictions(intents[1], ids[1])
-    found, wanted = report(corpus, split, guesses), classification_report(gold, guessed, output_dict=True)
-    assert score(corpus, split, guesses).slot_f1 == pytest.approx(wanted["micro avg"]["f1-score"])
-    for one in (*found.slots, *found.intents):
-        values = [one.precision, one.recall, one.f1, one.support]
-        assert values == pytest.approx([*(wanted | report_of_intents(*names, output_dict=True))[one.label].values()])
-    assert len(found.slots) == len(found.intents) == 2
-    assert found.confusion == confusion_matrix(*names, labels=found.labels).tolist()
-
-
 def test_a_corpus_without_slots_has_no_slot_f1():
     corpus = small_corpus(("to york", "O O", "flight"), ("monday", "O", "fare"))
     corpus = replace(corpus, slot_labels=["PAD", "UNK", "O"])

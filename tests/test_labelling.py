@@ -29,6 +29,9 @@ TAGS = ["O", "B-from.city", "I-from.city", "O", "B-to.city"]
 )
 def test_spans_are_chunks_by_conllevals_rules(tags, spans):
     assert slots_of(tags) == spans
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    assert [(slot, first, end - 1) for first, end, slot in spans if slot != "O"] == get_entities(tags)
 
 
 def test_the_text_has_a_line_for_each_slot_with_its_probability():

@@ -23,7 +23,7 @@ from bttlab.util.files import write_file
 from bttlab.util.terminal import say
 
 SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
-HOW = "measured: conlleval chunks, on the splits as they are written"
+HOW = "measured: conlleval chunks by seqeval, on the splits as they are written"
 
 
 class AccuracyError(BttlabError):

@@ -23,7 +23,7 @@ device = "emulated"  # what `bttlab train` gets
 
 # A fork of a process that has imported these begins at once; a process of its own takes seconds.
 _fork_server = multiprocessing.get_context("forkserver")
-_fork_server.set_forkserver_preload(["bttlab.commands.train", "bttlab.runs.devices", "pynq"])
+_fork_server.set_forkserver_preload(["bttlab.commands.train", "bttlab.runs.devices", "pynq", "seqeval.metrics"])
 
 
 class Command:

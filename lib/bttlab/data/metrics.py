@@ -1,13 +1,11 @@
-"""Scores of joint intent and slot labelling; chunks are those of conlleval."""
+"""Scores of joint intent and slot labelling (conlleval chunks, computed by seqeval)."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .corpus import OUTSIDE, PAD, UNK, Corpus, CorpusError, Split
-from .spans import slots_of
 
 
 @dataclass(frozen=True)
@@ -52,27 +50,18 @@ def score(corpus: Corpus, split: Split, predictions) -> Scores:
 
     A prediction for a gold label that is not in the label lists is never correct.
     """
+    from seqeval.metrics import f1_score  # here, because it imports scikit-learn, which takes a second
+
     intents, predicted = named(corpus, split, predictions)
     correct = [guess == gold != UNK for guess, gold in zip(intents, split.intents, strict=True)]
     frames = [ok and guess == tags for ok, guess, tags in zip(correct, predicted, split.slots, strict=True)]
-    gold, found = chunks(split.slots), chunks(predicted)
+    slots = f1_score(split.slots, predicted, zero_division=0) if corpus.has_slots else math.nan  # pyright: ignore[reportArgumentType]
     return Scores(
         utterances=len(split),
         intent_accuracy=sum(correct) / len(split),
-        slot_f1=precision_recall_f1(len(gold & found), len(found), len(gold))[2] if corpus.has_slots else math.nan,
+        slot_f1=float(slots),  # pyright: ignore[reportArgumentType]
         frame_accuracy=sum(frames) / len(split),
     )
-
-
-def chunks(tags: Sequence[Sequence[str]]) -> set[tuple[int, int, int, str]]:
-    """Return (utterance, first word, end, slot) of each chunk, by conlleval's rules, of utterances with these tags."""
-    return {(n, *chunk) for n, row in enumerate(tags) for chunk in slots_of(row) if chunk[2] != OUTSIDE}
-
-
-def precision_recall_f1(correct: int, predicted: int, gold: int) -> tuple[float, float, float]:
-    """Return the scores of so many correct predictions; 0 where there is nothing to divide by."""
-    precision, recall = (correct / number if number else 0.0 for number in (predicted, gold))
-    return precision, recall, 2 * precision * recall / (precision + recall) if correct else 0.0
 
 
 def _label(labels: list[str], index: int) -> str | None:

@@ -1,14 +1,12 @@
 """Scores by intent and by slot type, and which intents are taken for which."""
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .corpus import UNK, Corpus, Split
-from .metrics import chunks, named, precision_recall_f1, score
+from .metrics import named, score
 
 SEPARATOR = "#"  # between the intents of an utterance that has several, as in ATIS
 
@@ -69,30 +67,34 @@ class Report:
 
 def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classification and tagging") -> Report:
     """Return the scores by label of a model for this task; the rest is as for `bttlab.data.metrics.score`."""
+    from seqeval.metrics import classification_report  # here, because it imports scikit-learn, which takes a second
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
     intents, tags = named(corpus, split, predictions)
-    by_intent, labels, confusion, accuracy, accuracy_any = [], [], [], None, None
+    by_intent, labels, confusion, accuracy, accuracy_any = [], [], np.zeros((0, 0), int), None, None
     if "classification" in task:
         guesses = [guess or UNK for guess in intents]
-        pairs = Counter(zip(split.intents, guesses, strict=True))
-        by_intent = _by_label(split.intents, guesses, (gold for gold, guess in pairs.elements() if gold == guess))
-        labels = [one.label for one in by_intent]
-        confusion = [[pairs[gold, guess] for guess in labels] for gold in labels]
+        counts = {label: split.intents.count(label) for label in {*split.intents, *guesses}}
+        labels = sorted(counts, key=lambda label: (-counts[label], label))
+        # Types that scikit-learn and seqeval do not declare.
+        columns: Any = precision_recall_fscore_support(split.intents, guesses, labels=labels, zero_division=0)  # pyright: ignore[reportArgumentType]
+        by_intent = [_row(label, *values) for label, *values in zip(labels, *columns, strict=True)]
+        confusion = confusion_matrix(split.intents, guesses, labels=labels)
         accuracy = score(corpus, split, predictions).intent_accuracy
         if any(SEPARATOR in intent for intent in split.intents):
-            right = [UNK != a and bool({*a.split(SEPARATOR)} & {*b.split(SEPARATOR)}) for a, b in pairs.elements()]
-            accuracy_any = sum(right) / len(split)
+            pairs = zip(split.intents, guesses, strict=True)
+            right = [UNK != gold and {*gold.split(SEPARATOR)} & {*guess.split(SEPARATOR)} for gold, guess in pairs]
+            accuracy_any = sum(map(bool, right)) / len(split)
     by_slot = []
     if "tagging" in task and corpus.has_slots:
-        gold, found = chunks(split.slots), chunks(tags)
-        by_slot = _by_label(*([slot for *_, slot in some] for some in (gold, found, gold & found)))
-    return Report(by_intent, by_slot, labels, confusion, accuracy, accuracy_any)
+        rows: Any = classification_report(split.slots, tags, output_dict=True, zero_division=0)  # pyright: ignore[reportArgumentType]
+        names = ("precision", "recall", "f1-score", "support")
+        by_slot = [
+            _row(label, *(row[name] for name in names)) for label, row in rows.items() if not label.endswith(" avg")
+        ]
+        by_slot.sort(key=lambda one: (-one.support, one.label))
+    return Report(by_intent, by_slot, labels, confusion.tolist(), accuracy, accuracy_any)
 
 
-def _by_label(gold: Iterable[str], predicted: Iterable[str], correct: Iterable[str]) -> list[LabelScores]:
-    """Return the scores of each label in the corpus or among the predictions, the most frequent first."""
-    wanted, guessed, right = Counter(gold), Counter(predicted), Counter(correct)
-    rows = [
-        LabelScores(label, *precision_recall_f1(right[label], guessed[label], wanted[label]), wanted[label])
-        for label in wanted | guessed
-    ]
-    return sorted(rows, key=lambda one: (-one.support, one.label))
+def _row(label: str, precision: float, recall: float, f1: float, support: int) -> LabelScores:
+    return LabelScores(label, float(precision), float(recall), float(f1), int(support))

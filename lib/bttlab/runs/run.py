@@ -1,6 +1,8 @@
 """A training run: epochs over a corpus, with scores and a checkpoint after each. A continued run has the same bits."""
 
 import contextlib
+import importlib
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -156,6 +158,8 @@ class Run:
                 if not plan.counts and (finished := self.finished()):
                     trainer.load_parameters(self.checkpoint.parameters, self.checkpoint.optimizer_state)
                     return finished
+            if threading.current_thread() is threading.main_thread():
+                importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
             record = RunRecord("training", self.folder.name, configuration={}, device=device)
             with contextlib.suppress(BttlabError):  # a new run has none
                 record = read_run(self.folder)
