@@ -260,7 +260,7 @@ CUSTOM = "m = G2 G3; L = m G1; b = x G6; R = G4 G5; z = b R; y = z L".split("; "
 @pytest.mark.parametrize("flow", [*FLOWS, CUSTOM])
 def test_the_loop_gives_the_same_bits_in_the_modelled_cycles(fast, loop, flow):
     program, random = layer_program(some_layer(), 13, flow), np.random.default_rng(0)
-    vectors = program.pack({name: random.standard_normal(block.shape) for name, block in program.inputs})
+    vectors = program.pack({block.name: random.standard_normal(block.shape) for block in program.inputs})
     found, wanted = (run_natively(processor, program, vectors) for processor in (loop, fast))
     assert found[0].tobytes() == wanted[0].tobytes()
     assert found[1] == time_program(program.forward, program.tokens, False).cycles

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
+from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS, Buffer
 from bttlab.compiler.builder import Builder, Level
 from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.instruction import At, at
-from bttlab.compiler.layer import LayerProgram, assemble, matrix_block
-from bttlab.compiler.layout import Block
+from bttlab.compiler.layer import LayerProgram, assemble
+from bttlab.compiler.layout import Block, matrix_block
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import NO_OFFSETS
 from bttlab.model.config import Optimizer
@@ -33,7 +33,7 @@ class UnitProgram:
     def inputs(self, seed: int) -> np.ndarray:
         """Return random vectors for LOAD, float32 of shape (vectors, LANES); a second seed detects stale results."""
         random = np.random.default_rng(seed)
-        tensors = {name: random.standard_normal(block.shape).astype(np.float32) for name, block in self.program.inputs}
+        tensors = {x.name: random.standard_normal(x.shape).astype(np.float32) for x in self.program.inputs}
         if self.optimizer:  # a second moment is a sum of squares
             tensors["x3"] = np.abs(tensors["x3"])
         return self.program.pack(tensors)
@@ -139,8 +139,9 @@ def _update(bank: int, source: int, optimizer: Optimizer) -> UnitProgram:
 
 
 def _assembled(unit: str, builder: Builder, inputs: list[At], outputs: dict[str, At]) -> UnitProgram:
-    def transfer(name: str, where: At) -> tuple[str, Block]:
-        return name, matrix_block(name, where.number, where.base, VECTORS, M.LANES)
+    def transfer(name: str, where: At) -> Block:
+        buffer = Buffer(name, VECTORS, bank=where.number, base=where.base)
+        return matrix_block(name, buffer, VECTORS, M.LANES)
 
     banks = tuple(dict.fromkeys(where.number for where in (*inputs, *outputs.values())))
     arrivals = [transfer(f"x{number}", where) for number, where in enumerate(inputs)]

@@ -1,7 +1,7 @@
 """Buffers: vectors or statistics that a program allocates by name and size; the memories that they may be in."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bttlab.compiler.machine import M
 
@@ -33,6 +33,11 @@ class Buffer:
     def memory(self) -> str:
         """Memory of an operand in it before the assignment; of an operand in its gradient it is "gradient N"."""
         return f"{self.home} {self.number}"
+
+    @property
+    def gradient(self) -> "Buffer":
+        """The vectors of its gradient; after the assignment."""
+        return replace(self, bank=GRADIENT_OF[self.bank])
 
     @property
     def is_in_bank(self) -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bttlab.compiler.access import accesses, adds_up
-from bttlab.compiler.buffers import GRADIENT_OF
+from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Instruction, value_of
 from bttlab.compiler.machine import M
@@ -30,20 +30,6 @@ class Hazard(NamedTuple):
     cycle: int
     instructions: tuple[int, ...]  # numbers of the instructions in the list
     text: str
-
-
-class _Events:
-    """Accesses to one memory, as parallel arrays."""
-
-    def __init__(self) -> None:
-        self.parts: list[tuple[np.ndarray, ...]] = []
-
-    def add(self, key, cycle, instruction, step, writes) -> None:
-        count = len(cycle)
-        self.parts.append((key, cycle, np.full(count, instruction), step, np.full(count, writes)))
-
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        return tuple(np.concatenate(column) for column in zip(*self.parts, strict=True))
 
 
 def find_hazards(
@@ -64,8 +50,9 @@ def find_hazards(
         timing = time_program(instructions, tokens, updates)
     except ProgramError as error:
         return [Hazard("stuck", "", 0, (), str(error))]
-    vectors: dict[str, _Events] = defaultdict(_Events)
-    ports: dict[tuple[str, bool], list] = defaultdict(list)
+    # Accesses to each memory, as arrays: key, cycle, step, instruction, whether they write; and uses of each port.
+    vectors: dict[str, list[tuple[np.ndarray, ...]]] = defaultdict(list)
+    ports: dict[tuple[str, bool], list[tuple[np.ndarray, ...]]] = defaultdict(list)
     hazards: list[Hazard] = []
     for i, instruction in enumerate(instructions):
         hazards += [Hazard("reach", "", 0, (i,), f"instruction {i}: {text}") for _, text in instruction.unreached()]
@@ -83,7 +70,10 @@ def find_hazards(
                 continue
             key = access.addresses(instruction, indices, tokens, token_offsets)[acts]
             if access.operand is not None:
-                hazards += _range_hazards(i, memory, key)
+                depth = DEPTHS[MEMORIES.index(memory)]
+                if (last := key.max()) >= depth:
+                    text = f"instruction {i} accesses vector {last} of {memory}, which has {depth}"
+                    hazards.append(Hazard("range", memory, 0, (i,), text))
             # Only its own engine reads an operand buffer; only the vector unit uses statistics and its accumulators.
             if memory.startswith("bank") or (memory.startswith("buffer") and access.writes):
                 ports[memory, access.writes].append((cycle[acts], np.full(len(key), i)))
@@ -95,12 +85,15 @@ def find_hazards(
             elif memory.startswith("buffer"):
                 repeats = min(max(value_of(instruction.count, tokens), 0), M.ROWS)
                 key = (key[:, None] * M.ROWS + np.arange(repeats)).reshape(-1)
-            vectors[memory].add(key, np.repeat(cycle[acts], repeats), i, np.repeat(step[acts], repeats), access.writes)
+            of_instruction, writes = np.full(len(key), i), np.full(len(key), access.writes)
+            times = (np.repeat(of[acts], repeats) for of in (cycle, step))
+            vectors[memory].append((key, *times, of_instruction, writes))
         hazards += _instruction_hazards(i, instruction, indices, active, tokens)
     for (memory, writes), uses in ports.items():
-        hazards += _port_hazards(memory, writes, uses)[:most]
-    for memory, events in vectors.items():
-        hazards += _vector_hazards(memory, events, instructions, (loaded or {}).get(memory))[:most]
+        hazards += _port_hazards(memory, writes, *map(np.concatenate, zip(*uses, strict=True)))[:most]
+    for memory, of_memory in vectors.items():
+        events = map(np.concatenate, zip(*of_memory, strict=True))
+        hazards += _vector_hazards(memory, instructions, (loaded or {}).get(memory), *events)[:most]
     return hazards
 
 
@@ -188,14 +181,6 @@ def check_program(
     return texts
 
 
-def _range_hazards(number: int, memory: str, addresses: np.ndarray) -> list[Hazard]:
-    depth = M.OPERAND_BUFFER_DEPTH if memory.startswith("buffer") else M.banks[int(memory.split()[1])].depth
-    if addresses.max() < depth:
-        return []
-    text = f"instruction {number} accesses vector {addresses.max()} of {memory}, which has {depth}"
-    return [Hazard("range", memory, 0, (number,), text)]
-
-
 def _instruction_hazards(
     i: int, instruction: Instruction, indices: list[np.ndarray], active: np.ndarray, tokens: int
 ) -> list[Hazard]:
@@ -227,79 +212,59 @@ def _instruction_hazards(
     return []
 
 
-def _port_hazards(memory, writes, uses):
+def _port_hazards(memory, writes, cycle, instruction_of) -> list[Hazard]:
     """Return the cycles in which two instructions use one port."""
-    cycle = np.concatenate([c for c, _ in uses])
-    instruction_of = np.concatenate([n for _, n in uses])
-    order = np.argsort(cycle, kind="stable")
-    cycle, instruction_of = cycle[order], instruction_of[order]
-    twice = np.flatnonzero(np.diff(cycle) == 0)
-    seen, hazards = set(), []
-    for k in twice:
-        pair = (int(instruction_of[k]), int(instruction_of[k + 1]))
-        if pair not in seen:
-            seen.add(pair)
-            kind = "store" if writes else "load"
-            text = f"cycle {cycle[k]}: instructions {pair[0]} and {pair[1]} both use the {kind} port of {memory}"
-            hazards.append(Hazard("port", memory, int(cycle[k]), pair, text))
-    return hazards
+    order, kind = np.argsort(cycle, kind="stable"), "store" if writes else "load"
+    found: dict[tuple[int, int], Hazard] = {}
+    for k in np.flatnonzero(np.diff(cycle[order]) == 0):
+        first, second = (int(instruction_of[n]) for n in order[k : k + 2])
+        at = int(cycle[order[k]])
+        text = f"cycle {at}: instructions {first} and {second} both use the {kind} port of {memory}"
+        found.setdefault((first, second), Hazard("port", memory, at, (first, second), text))
+    return list(found.values())
 
 
-def _vector_hazards(memory, events: _Events, instructions, loaded):
+def _vector_hazards(memory, instructions, loaded, key, cycle, step, instruction_of, writes) -> list[Hazard]:
     """Return reads that get a wrong value, vectors that end with a wrong value, and reads of unwritten vectors."""
-    key, cycle, instruction_of, step, writes = events.arrays()
     reads = ~writes
     # The write that each read must see; the last one that it sees in the deepest pipeline, and in the shortest.
     in_list = instruction_of * (step.max() + 1) + step
     expected = _writers(key, in_list, writes, writes)
     complete = _writers(key, np.where(writes, cycle + M.LATENCY, cycle), reads, writes)
     latest = _writers(key, cycle, writes, writes)
-    hazards, reported = [], set()
+    found: dict[tuple, Hazard] = {}  # the first of each kind and pair of instructions
 
-    def report(kind, wrong, text_of):
-        for k in wrong[np.argsort(cycle[wrong], kind="stable")]:
+    def add(kind: str, k: int, numbers: tuple[int, ...], text: str) -> None:
+        found.setdefault((kind, numbers), Hazard(kind, memory, int(cycle[k]), numbers, text))
+
+    def read(k: int) -> str:
+        n = int(instruction_of[k])
+        return f"instruction {n} ({' / '.join(instructions[n].label)}) reads {memory} vector {key[k]}"
+
+    is_early = expected != complete
+    for kind, wrong in (("early", reads & is_early), ("late", reads & ~is_early & (expected != latest))):
+        for k in sorted(np.flatnonzero(wrong), key=cycle.__getitem__):
             writer = int(instruction_of[expected[k]]) if expected[k] >= 0 else -1
-            pair = (writer, int(instruction_of[k]))
-            if (kind, pair) not in reported:
-                reported.add((kind, pair))
-                reads_it = (
-                    f"instruction {pair[1]} ({' / '.join(instructions[pair[1]].label)}) reads {memory} vector {key[k]}"
-                )
-                text = f"cycle {cycle[k]}: {reads_it} {text_of(k, writer)}"
-                hazards.append(Hazard(kind, memory, int(cycle[k]), pair, text))
-
-    def early(k, writer):
-        if writer < 0:
-            return "after it was overwritten"
-        return (
-            f"too early: instruction {writer} writes it in cycle {cycle[expected[k]]}, which takes {M.LATENCY} cycles"
-        )
-
-    def overwritten(k, _):
-        writer = instruction_of[latest[k]]
-        return f"too late: instruction {writer}, later in the list, overwrote it in cycle {cycle[latest[k]]}"
-
-    report("early", np.flatnonzero(reads & (expected != complete)), early)
-    report("late", np.flatnonzero(reads & (expected == complete) & (expected != latest)), overwritten)
+            if kind == "late":
+                when = f"overwrote it in cycle {cycle[latest[k]]}"
+                why = f"too late: instruction {instruction_of[latest[k]]}, later in the list, {when}"
+            elif writer < 0:
+                why = "after it was overwritten"
+            else:
+                when = f"writes it in cycle {cycle[expected[k]]}, which takes {M.LATENCY} cycles"
+                why = f"too early: instruction {writer} {when}"
+            add(kind, k, (writer, int(instruction_of[k])), f"cycle {cycle[k]}: {read(k)} {why}")
     for k, other in _reordered_writes(key, in_list, cycle, writes):
-        pair = (int(instruction_of[k]), int(instruction_of[other]))
-        if ("order", pair) not in reported:
-            reported.add(("order", pair))
-            text = (
-                f"cycle {cycle[other]}: instruction {pair[1]} overwrites {memory} vector {key[k]}, the final result of "
-                f"instruction {pair[0]} (cycle {cycle[k]})"
-            )
-            hazards.append(Hazard("order", memory, int(cycle[other]), pair, text))
-    unwritten = np.flatnonzero(reads & (expected < 0) & (complete < 0))
-    for k in unwritten:
-        if loaded is None or key[k] >= len(loaded) or not loaded[key[k]]:
-            n = int(instruction_of[k])
-            if n not in reported:
-                reported.add(n)
-                name = " / ".join(instructions[n].label)
-                text = f"instruction {n} ({name}) reads {memory} vector {key[k]}, which nothing has written"
-                hazards.append(Hazard("unwritten", memory, int(cycle[k]), (n,), text))
-    return hazards
+        first, second = int(instruction_of[k]), int(instruction_of[other])
+        final = f"the final result of instruction {first} (cycle {cycle[k]})"
+        text = f"cycle {cycle[other]}: instruction {second} overwrites {memory} vector {key[k]}, {final}"
+        add("order", other, (first, second), text)
+    is_loaded = np.zeros(int(key.max()) + 1, bool)
+    if loaded is not None:
+        is_loaded[: len(loaded)] = loaded[: len(is_loaded)]
+    for k in np.flatnonzero(reads & (expected < 0) & (complete < 0) & ~is_loaded[key]):
+        add("unwritten", k, (int(instruction_of[k]),), f"{read(k)}, which nothing has written")
+    return list(found.values())
 
 
 def _writers(key, time, after, writes) -> np.ndarray:

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bttlab.compiler.buffers import GRADIENT_OF, Buffer
-from bttlab.compiler.builder import LANES, Builder, vectors_for
+from bttlab.compiler.builder import LANES, Builder
 from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.hazards import find_hazards, written_vectors
-from bttlab.compiler.instruction import Instruction, max_of
-from bttlab.compiler.layout import Block, pack, unpack
+from bttlab.compiler.instruction import At, Instruction, max_of
+from bttlab.compiler.layout import Block, matrix_block, pack, unpack
 from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
+from bttlab.compiler.operation import Operation
 from bttlab.compiler.order import ordered
-from bttlab.compiler.program import CANDIDATES, NO_OFFSETS, Limits, Program, Transfer, transfers
+from bttlab.compiler.program import CANDIDATES, NO_OFFSETS, Flow, Limits, Program, transfers
 from bttlab.compiler.timing import time_program
 from bttlab.tensor.order import Order
 from bttlab.tensor.shapes import tt_shapes
@@ -70,9 +70,9 @@ class LayerShape:
 @dataclass(eq=False)
 class LayerProgram(Program):
     tokens: int
-    # What LOAD and STORE transfer, in order: "x", "dy", "G1", "b"; "y", "dx", "dG1", "db"; empty for padding.
-    inputs: list[tuple[str, Block]]
-    outputs: list[tuple[str, Block]]
+    # What LOAD and STORE transfer, in order: x, dy, G1, b; y, dx, dG1, db; padding has an empty name.
+    inputs: list[Block]
+    outputs: list[Block]
     order: Order | None  # order of contraction of a tensor-train layer
 
     def has_tokens(self, instruction: Instruction) -> bool:
@@ -83,12 +83,12 @@ class LayerProgram(Program):
 
     def pack(self, tensors: dict[str, np.ndarray]) -> np.ndarray:
         """Return the inputs in the format of LOAD, float32 of shape (vectors, LANES)."""
-        return pack((block, tensors.get(name)) for name, block in self.inputs)
+        return pack((block, tensors.get(block.name)) for block in self.inputs)
 
     def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
         """Return the outputs from the format of STORE."""
-        tensors = {name: np.zeros(block.shape, np.float32) for name, block in self.outputs if name}
-        unpack(memory, ((block, tensors.get(name)) for name, block in self.outputs))
+        tensors = {block.name: np.zeros(block.shape, np.float32) for block in self.outputs if block.name}
+        unpack(memory, ((block, tensors.get(block.name)) for block in self.outputs))
         return tensors
 
     def hazards(self) -> list[str]:
@@ -98,31 +98,21 @@ class LayerProgram(Program):
         return [hazard.text for hazard in found]
 
 
-def matrix_block(name: str, bank: int, base: int, rows: int, columns: int) -> Block:
-    buffer = Buffer(name, rows * vectors_for(columns), bank=bank, base=base)
-    return Block(name, (rows, columns), (0, 1), buffer, columns, rows, rows, 0, rows)
-
-
-def check_tokens(tokens: int) -> None:
-    """Check that the machine takes samples of this length."""
-    if not 1 <= tokens <= M.SEQUENCE:
-        raise ProgramError(f"{tokens} tokens: the card takes 1 to {M.SEQUENCE}")
-
-
-def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] | Order = "bidirectional") -> LayerProgram:
+def compile_layer(shape: LayerShape, tokens: int, flow: Flow = "bidirectional") -> LayerProgram:
     """Return the program of a layer, with the same instructions as in a model's program (`linear`).
 
     `flow`: as for `bttlab.compiler.program.compile_program`.
     Raise `ProgramError` if the layer does not fit the machine.
     """
-    check_tokens(tokens)
+    if not 1 <= tokens <= M.SEQUENCE:
+        raise ProgramError(f"{tokens} tokens: the card takes 1 to {M.SEQUENCE}")
     shapes = {f"{NAME}.cores.{k}": core for k, core in enumerate(shape.core_shapes)}
     graph = Graph(shapes | {f"{NAME}.bias": (shape.out_features,)}, tokens, tokens)
     graph.output(graph.linear(graph.input("x", shape.in_features), NAME), "y")
     return compile_graph(graph, flow)
 
 
-def compile_graph(graph: Graph, flow: str | Sequence[int] | Order = "bidirectional") -> LayerProgram:
+def compile_graph(graph: Graph, flow: Flow = "bidirectional") -> LayerProgram:
     """Return the program of a graph of inputs and outputs (`Graph.input`, `Graph.output`) with a number of tokens."""
     if flow == "auto":
         programs = [compile_graph(graph, candidate) for candidate in CANDIDATES]
@@ -134,53 +124,36 @@ def compile_graph(graph: Graph, flow: str | Sequence[int] | Order = "bidirection
     except DoesNotFit as error:
         raise DoesNotFit(error.what, SMALLER) from None
     model.assign()
-    matrices = {name: block for op in model.transfers for name, block in _blocks(model, op)}
-    loaded = [(op.names[0], matrices[op.names[0]]) for op in model.transfers]
-    stored = [(op.names[1], matrices[op.names[1]]) for op in reversed(model.transfers)]
     parameters = sorted(model.layout.blocks, key=lambda block: block.buffer.number)
-    names = [SHORT.get(block.name, block.name) for block in parameters]
-    loaded += zip(names, parameters, strict=True)
-    stored += ((f"d{name}", gradient_of(block)) for name, block in zip(names, parameters, strict=True))
-    return assemble(model.builder, max_of(graph.tokens), loaded, stored, model.order, model.constants)
+    parameters = [replace(block, name=SHORT.get(block.name, block.name)) for block in parameters]
 
-
-def _blocks(model: Lowering, op) -> list[tuple[str, Block]]:
-    """Return the blocks of a transfer's matrices, by name."""
-    rows, features, blocks = max_of(op.output.tokens), op.output.features, []
-    for name, place in zip(op.names, (op.loaded, op.stored), strict=True):
+    def matrix(op: Operation, name: str, place: At) -> Block:
         buffer = model.builder.buffer_at(place)
-        blocks.append((name, Block(name, (rows, features), (0, 1), buffer, features, rows, rows, 0, rows)))
-    return blocks
+        return matrix_block(name, buffer, max_of(op.output.tokens), op.output.features)
 
-
-def gradient_of(block: Block) -> Block:
-    buffer = block.buffer
-    return replace(block, buffer=Buffer(buffer.name, buffer.vectors, bank=GRADIENT_OF[buffer.bank], base=buffer.base))
+    loaded = [matrix(op, op.names[0], op.loaded) for op in model.transfers]
+    stored = [matrix(op, op.names[1], op.stored) for op in reversed(model.transfers)]
+    gradients = [replace(block, name=f"d{block.name}", buffer=block.buffer.gradient) for block in parameters]
+    blocks = loaded + parameters, stored + gradients
+    return assemble(model.builder, max_of(graph.tokens), *blocks, model.order, model.constants)
 
 
 def assemble(
     builder: Builder,
     tokens: int,
-    inputs: list[tuple[str, Block]],
-    outputs: list[tuple[str, Block]],
+    inputs: list[Block],
+    outputs: list[Block],
     order: Order | None = None,
     constants: Sequence[Instruction] = (),
 ) -> LayerProgram:
     """Return the program of the builder's instructions, scheduled and with waits."""
     (instructions,), clear = ordered([builder.instructions], NO_OFFSETS, tokens), list(constants)
     set_waits(clear, data_waits(clear, NO_OFFSETS))
-    vectors = max(sum(block.vectors for _, block in blocks) for blocks in (inputs, outputs))
+    vectors = max(sum(block.vectors for block in blocks) for blocks in (inputs, outputs))
+    filling = outputs[-1]  # padding goes to and from the last gradient
     for blocks in (inputs, outputs):  # the machine stores as many vectors as it loads
-        blocks += _filling(vectors - sum(block.vectors for _, block in blocks), outputs[-1][1])
-    ranges = (
-        [Transfer(n, block.bank, block.base, block.vectors) for n, block in blocks] for blocks in (inputs, outputs)
-    )
-    load, store = (transfers(blocks, into) for blocks, into in zip(ranges, (True, False), strict=True))
-    sections = instructions, [], [], load, store, clear
+        whole, rest = divmod(vectors - sum(block.vectors for block in blocks), filling.vectors)
+        sizes = [filling.vectors] * whole + [rest] * bool(rest)
+        blocks += [matrix_block("", filling.buffer, size, LANES) for size in sizes]
+    sections = instructions, [], [], transfers(inputs, into=True), transfers(outputs, into=False), clear
     return LayerProgram(builder, Limits(tokens), *sections, vectors, tokens, inputs, outputs, order)
-
-
-def _filling(vectors: int, block: Block) -> list[tuple[str, Block]]:
-    """Return padding transfers of a number of vectors, to and from the block of a gradient."""
-    sizes = [block.vectors] * (vectors // block.vectors) + [vectors % block.vectors]
-    return [("", matrix_block("", block.bank, block.base, size, LANES)) for size in sizes if size]

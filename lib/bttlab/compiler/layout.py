@@ -21,17 +21,20 @@ IN_AXES = {"near": (0, 1, 2), "middle": (0, 1, 2), "far": (0, 2, 1)}
 
 @dataclass(frozen=True)
 class Block:
-    """A parameter, or a part of its rows, in a bank."""
+    """A matrix or a parameter, or a part of its rows, in a bank.
+
+    `axes`: order of its axes there; the last one are columns, along the lanes, the others count rows.
+    `rows`: rows of a group of the parameter.
+    `group_rows`: distance in the bank, in rows, from group to group; rows that are not used are 0.
+    `first`, `last`: range of the rows of each group that the block contains.
+    """
 
     name: str
-    shape: tuple[int, ...]
-    # Order of the axes in the bank; the last one are columns, along the lanes, the others count rows.
-    axes: tuple[int, ...]
     buffer: Buffer
-    columns: int  # elements of a row
-    rows: int  # rows of a group of the parameter
-    group_rows: int  # distance in the bank, in rows, from group to group; rows that are not used are 0
-    # Range of the rows of each group that the block contains.
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    rows: int
+    group_rows: int
     first: int
     last: int
 
@@ -41,8 +44,11 @@ class Block:
 
     @property
     def base(self) -> int:
-        """Its first vector there."""
         return self.buffer.base
+
+    @property
+    def columns(self) -> int:
+        return self.shape[self.axes[-1]]
 
     @property
     def row_vectors(self) -> int:
@@ -50,7 +56,6 @@ class Block:
 
     @property
     def groups(self) -> int:
-        """Groups of rows."""
         return math.prod(self.shape) // (self.columns * self.rows)
 
     @property
@@ -88,6 +93,10 @@ class Block:
     def _in_parameter(self, ordered: np.ndarray) -> np.ndarray:
         """Return its elements in the parameter, whose axes have the bank's order; of the same shape."""
         return ordered.reshape(self.groups, self.rows, self.columns)[:, self.first : self.last]
+
+
+def matrix_block(name: str, buffer: Buffer, rows: int, columns: int) -> Block:
+    return Block(name, buffer, (rows, columns), (0, 1), rows, rows, 0, rows)
 
 
 def pack(values: Iterable[tuple[Block, np.ndarray | None]]) -> np.ndarray:
@@ -139,14 +148,13 @@ class Layout:
             return self._of[name, (part or (0,))[0]]  # two layers share it
         shape = self.constants[name].shape if name in self.constants else self.shapes[self.copies.get(name, name)]
         axes = tuple(range(len(shape))) if axes is None else axes
-        columns = shape[axes[-1]]
-        rows = math.prod(shape) // columns if rows is None else rows
+        rows = math.prod(shape) // shape[axes[-1]] if rows is None else rows
         first, last = part or (0, rows)
         last = min(last, rows)
         group_rows = last - first if group_rows is None else group_rows
-        vectors = math.prod(shape) // (columns * rows) * group_rows * vectors_for(columns)
-        buffer = self._builder.new_buffer(name, vectors, is_parameter=True, is_accumulated=added)
-        block = Block(name, shape, axes, buffer, columns, rows, group_rows, first, last)
+        buffer = self._builder.new_buffer(name, 0, is_parameter=True, is_accumulated=added)
+        block = Block(name, buffer, shape, axes, rows, group_rows, first, last)
+        buffer.vectors = block.vectors
         self.blocks.append(block)
         self._of[name, first] = block
         return block

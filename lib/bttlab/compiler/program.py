@@ -12,19 +12,19 @@ from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.instruction import Bound, Instruction, Level, Register, at, encode
+from bttlab.compiler.layout import Block
 from bttlab.compiler.lowering import Lowering, lower
 from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
 from bttlab.compiler.timing import time_program
+from bttlab.compiler.tt_layer import Flow as Flow
 from bttlab.model.config import ModelConfig, Optimizer
-from bttlab.tensor.order import Order
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
 
 LANES = M.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
-Flow = str | tuple[int, int] | Order
 NO_OFFSETS = (0,) * M.OFFSET_TABLES
 CANDIDATES = ("bidirectional", "mixed", (2, 2))  # of flow "auto"; other merges were never the fastest of those tried
 ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
@@ -296,19 +296,18 @@ def _ranges(model: Lowering) -> list[Transfer]:
     return ranges + [Transfer("", bank, 0, model.layout.vectors) for bank in MOMENTS]
 
 
-def transfers(ranges: Iterable[Transfer], into: bool) -> list[Instruction]:
+def transfers(ranges: Iterable[Transfer | Block], into: bool) -> list[Instruction]:
     """Return the instructions of LOAD, which copy from IN_BANK, or of STORE, which copy to OUT_BANK."""
     b = Builder()
     b.stage, b.layer = "IO", "transfer"
-    for name, bank, base, vectors in ranges:
-        for first in range(0, vectors, M.TRANSFER_VECTORS):
+    for each in ranges:
+        for first in range(0, each.vectors, M.TRANSFER_VECTORS):
             # The outermost loop counts the vectors: the kernel reads there how many it copies from HBM.
-            loops = [Level("w", min(vectors - first, M.TRANSFER_VECTORS)), *(Level(name, 1) for name in "abc")]
-            chip = at(f"bank {bank}", (base + first) % M.banks[bank].depth, w=1)
-            source, result = (
-                (at(f"bank {M.IN_BANK}", 0, w=1), chip) if into else (chip, at(f"bank {M.OUT_BANK}", 0, w=1))
-            )
-            b.vector(M.COPY, f"{'load' if into else 'store'} {name}".rstrip(), loops, source, r0=result)
+            loops = [Level("w", min(each.vectors - first, M.TRANSFER_VECTORS)), *(Level(name, 1) for name in "abc")]
+            chip = at(f"bank {each.bank}", (each.base + first) % M.banks[each.bank].depth, w=1)
+            outside = at(f"bank {M.IN_BANK if into else M.OUT_BANK}", 0, w=1)
+            source, result = (outside, chip) if into else (chip, outside)
+            b.vector(M.COPY, f"{'load' if into else 'store'} {each.name}".rstrip(), loops, source, r0=result)
     return b.instructions
 
 
