@@ -163,11 +163,6 @@ class Graph:
                 return
             self.operations = used
 
-    @property
-    def losses(self) -> dict[str, Classifier]:
-        """The classifiers by their losses."""
-        return {op.loss: op for op in self.operations if isinstance(op, Classifier)}
-
     def users(self, matrix: Matrix) -> list[Operation]:
         """Return the operations that read a matrix, or rows of it."""
         return [op for op in self.operations if any(m is matrix or m.base is matrix for m in op.inputs)]

@@ -11,14 +11,13 @@ from typing import Any
 from bttlab.compiler.banks import fitted
 from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
 from bttlab.compiler.builder import LANES
-from bttlab.compiler.context import Context
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import Instruction, Level, at, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Matrix
-from bttlab.compiler.operation import ALWAYS, IF_SPACE, NEVER, Operation
+from bttlab.compiler.operation import ALWAYS, IF_SPACE, NEVER, Context, Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, Dense, no_loss
 from bttlab.compiler.ops.elementwise import Position

@@ -189,37 +189,33 @@ def compile_program(
     model: "ModelConfig | ModuleModel",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     flow: Flow = "bidirectional",
-    lengths: Mapping[int, int] | None = None,
     sums: bool = False,
 ) -> ModelProgram:
     """Return the program that trains a model.
 
-    Parameters
-    ----------
-    model : ModelConfig or ModuleModel
-        A configuration, or a PyTorch module (`bttlab.compiler.trace.trace`).
-    shapes : mapping of str to tuple of int, optional
-        Shapes of a configuration's parameters, if linear layers have different ranks.
-    flow : str, tuple of int or Order
-        "bidirectional", the paper's; "right_to_left"; "mixed", which merges all cores of an end in the forward pass and
-        two of the input's in the backward pass; "auto", the fastest of `CANDIDATES`; the number of cores to merge
-        at each end; or the order of contraction of every linear layer.
-    lengths : mapping of int to int, optional
-        For "auto": the number of samples of each length; by default one of 13 tokens.
-    sums : bool
-        Whether gradients of merged cores are summed over the samples of an update, and the gradients of the cores
-        follow from the sums once per update, in FLUSH.
+    `model`: a configuration, or a PyTorch module (`bttlab.compiler.trace.trace`).
+    `shapes`: those of a configuration's parameters, if linear layers have different ranks.
+    `flow`: "bidirectional", the paper's; "right_to_left"; "mixed", which merges all cores of an end in the forward pass
+    and two of the input's in the backward pass; "auto", the fastest of `CANDIDATES` for 13 tokens; the number of cores
+    to merge at each end; or the order of contraction of every linear layer.
+    `sums`: whether gradients of merged cores are summed over the samples of an update, and the gradients of the cores
+    follow from the sums once per update, in FLUSH.
 
-    Raises
-    ------
-    ProgramError
-        If the model does not fit the machine; the message names the bank.
+    Raise `ProgramError` if the model does not fit the machine; the message names the bank.
     """
-
-    def compiled(flow: Flow) -> ModelProgram:
-        return _compiled(model, shapes, flow, sums)
-
-    return fastest(compiled, lengths) if flow == "auto" else compiled(flow)
+    if flow == "auto":
+        return fastest(lambda flow: compile_program(model, shapes, flow, sums))
+    graph = graph_of_config(model, shapes) if isinstance(model, ModelConfig) else model.graph
+    lowered = lower(graph, flow, ORDER_TOKENS, sums)
+    lowered.config = model
+    program = _as_emitted(lowered)
+    spans = program.offset_span
+    program.forward, program.backward = ordered([program.forward, program.backward], spans, ORDER_TOKENS)
+    if program.sums:
+        (program.flush,) = ordered([program.flush], spans, ORDER_TOKENS)
+    for section in (program.clear,) if program.sums else (program.flush, program.clear):
+        set_waits(section, data_waits(section, spans))
+    return program
 
 
 def fastest(
@@ -247,20 +243,6 @@ def fastest(
         return int(time_program(program.sample, tokens).cycles @ counts) + flush * int(counts.sum()) / batch_size
 
     return min(programs, key=cycles)
-
-
-def _compiled(config: "ModelConfig | ModuleModel", shapes, flow: Flow, sums: bool) -> ModelProgram:
-    graph = graph_of_config(config, shapes) if isinstance(config, ModelConfig) else config.graph
-    model = lower(graph, flow, ORDER_TOKENS, sums)
-    model.config = config
-    program = _as_emitted(model)
-    spans = program.offset_span
-    program.forward, program.backward = ordered([program.forward, program.backward], spans, ORDER_TOKENS)
-    if program.sums:
-        (program.flush,) = ordered([program.flush], spans, ORDER_TOKENS)
-    for section in (program.clear,) if program.sums else (program.flush, program.clear):
-        set_waits(section, data_waits(section, spans))
-    return program
 
 
 def _as_emitted(model: Lowering) -> ModelProgram:

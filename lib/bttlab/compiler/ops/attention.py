@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing_extensions import Self
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, block_rows, even_parts, gate, padded
-from bttlab.compiler.context import Context
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import EXPONENT, constant
 from bttlab.compiler.instruction import At, Level, Register, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
-from bttlab.compiler.operation import IF_SPACE, Operation
+from bttlab.compiler.operation import IF_SPACE, Context, Operation
 from bttlab.compiler.ops.tt_linear import Linear
 
 

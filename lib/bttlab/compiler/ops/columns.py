@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bttlab.compiler.context import Context
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Level
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
-from bttlab.compiler.operation import NEVER, Operation
+from bttlab.compiler.operation import NEVER, Context, Operation
 
 LANES = M.LANES
 Run = tuple[int, int, int]  # first vector of the result and of the source, and how many

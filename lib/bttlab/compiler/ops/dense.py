@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded
-from bttlab.compiler.context import Context, row_loops, rows_of
 from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import At, Bound, Level, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import INTENT, Shapes
-from bttlab.compiler.operation import Operation
+from bttlab.compiler.operation import Context, Operation, row_loops, rows_of
 from bttlab.compiler.shuffles import identity
 
 # Scalars of the sample's record that weight the terms of a loss's gradient: the softmax, all classes (label smoothing),

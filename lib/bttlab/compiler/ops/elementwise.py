@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 from bttlab.compiler.builder import padded
-from bttlab.compiler.context import Context, rows_of
 from bttlab.compiler.functions import ACTIVATIONS, constant
 from bttlab.compiler.instruction import At, Level
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix, Shapes
-from bttlab.compiler.operation import NEVER, Operation
+from bttlab.compiler.operation import NEVER, Context, Operation, rows_of
 
 
 @dataclass(eq=False)

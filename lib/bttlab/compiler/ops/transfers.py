@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from bttlab.compiler.context import Context
 from bttlab.compiler.instruction import At, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import Operation
+from bttlab.compiler.operation import Context, Operation
 
 
 @dataclass(eq=False)
