@@ -39,7 +39,7 @@ def programs() -> Iterator[list[Instruction]]:
     yield [*program.load, *program.store, *program.clear]
     for config, flow in MODELS:
         model = lower(graph_of_config(config), flow, ORDER_TOKENS)
-        yield [*model.emit_updates(), *model.constants, *model.forward, *model.backward]
+        yield [*model.emit_updates(), *model.forward, *model.backward]
     for flow in ("bidirectional", "right_to_left", (2, 3), OWN):
         program = compile_layer(LAYER, 32, flow)
         yield [*program.forward, *program.load, *program.store]

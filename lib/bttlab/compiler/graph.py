@@ -24,6 +24,8 @@ from bttlab.compiler.ops.transfers import Input, Output
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.model.config import ModelConfig
 
+HIDES = -1e9  # added to a score, it makes the exponential negligible
+
 
 class Graph:
     """A model's operations, in topological order.
@@ -109,7 +111,10 @@ class Graph:
         scale: float | None = None,
         mask: str = "",
     ) -> Matrix:
-        """Append softmax(scale q k^T + mask) v for each head; if `causal`, over tokens up to the query's own."""
+        """Append softmax(scale (q k^T + mask)) v for each head; if `causal`, over tokens up to the query's own."""
+        if causal:
+            hidden = np.triu(np.full((max_of(q.tokens),) * 2, HIDES, np.float32), 1)
+            mask = self.constant(hidden, f"causal mask of {len(hidden)} tokens")
         return self.same(Attention, q, name, heads, causal, scale, mask, others=(k, v))
 
     def pooled(self, x: Matrix, name: str, is_last: bool = False) -> Matrix:

@@ -121,13 +121,13 @@ def loaded_vectors(program: ModelProgram, updates: bool) -> dict[str, np.ndarray
 
 def unchecked_gradients(program: ModelProgram) -> list[str]:
     """Return an error message for each instruction that writes a parameter's gradient without the CHECK flag."""
-    texts = []
+    texts, parameters = [], [block for block in program.model.layout.blocks if block.buffer.is_parameter]
     for i, instruction in enumerate(program.sample):
         if instruction.unit == M.UPDATE or instruction.flags & M.CHECK:
             continue
         for access in accesses(instruction):
             low, high = access.interval(program.offset_span)
-            for block in program.model.layout.blocks if access.writes else ():
+            for block in parameters if access.writes else ():
                 is_there = low < block.base + block.vectors and block.base < high
                 if access.memory == f"bank {GRADIENT_OF[block.bank]}" and is_there:
                     label = " / ".join(instruction.label)

@@ -6,13 +6,13 @@ returns.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from bttlab.compiler.builder import LANES, Builder
-from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.hazards import find_hazards, written_vectors
@@ -74,6 +74,7 @@ class LayerProgram(Program):
     inputs: list[Block]
     outputs: list[Block]
     order: Order | None  # order of contraction of a tensor-train layer
+    constants: Mapping[str, np.ndarray]  # inputs that are always the same
 
     def has_tokens(self, instruction: Instruction) -> bool:
         """Return True if an operand of an engine's instruction depends on the tokens."""
@@ -83,7 +84,8 @@ class LayerProgram(Program):
 
     def pack(self, tensors: dict[str, np.ndarray]) -> np.ndarray:
         """Return the inputs in the format of LOAD, float32 of shape (vectors, LANES)."""
-        return pack((block, tensors.get(block.name)) for block in self.inputs)
+        values = {**self.constants, **tensors}
+        return pack((block, values.get(block.name)) for block in self.inputs)
 
     def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
         """Return the outputs from the format of STORE."""
@@ -93,7 +95,7 @@ class LayerProgram(Program):
 
     def hazards(self) -> list[str]:
         """Return the program's hazards: none, if the compiler is correct."""
-        token_offsets, loaded = np.zeros((M.OFFSET_TABLES, self.tokens), int), written_vectors(self.load + self.clear)
+        token_offsets, loaded = np.zeros((M.OFFSET_TABLES, self.tokens), int), written_vectors(self.load)
         found = find_hazards(self.forward, self.tokens, token_offsets, False, loaded=loaded)
         return [hazard.text for hazard in found]
 
@@ -133,9 +135,9 @@ def compile_graph(graph: Graph, flow: Flow = "bidirectional") -> LayerProgram:
 
     loaded = [matrix(op, op.names[0], op.loaded) for op in model.transfers]
     stored = [matrix(op, op.names[1], op.stored) for op in reversed(model.transfers)]
-    gradients = [replace(block, name=f"d{block.name}", buffer=block.buffer.gradient) for block in parameters]
-    blocks = loaded + parameters, stored + gradients
-    return assemble(model.builder, max_of(graph.tokens), *blocks, model.order, model.constants)
+    trained = (block for block in parameters if block.name not in graph.constants)
+    stored += (replace(block, name=f"d{block.name}", buffer=block.buffer.gradient) for block in trained)
+    return assemble(model.builder, max_of(graph.tokens), loaded + parameters, stored, model.order, graph.constants)
 
 
 def assemble(
@@ -144,16 +146,15 @@ def assemble(
     inputs: list[Block],
     outputs: list[Block],
     order: Order | None = None,
-    constants: Sequence[Instruction] = (),
+    constants: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> LayerProgram:
     """Return the program of the builder's instructions, scheduled and with waits."""
-    (instructions,), clear = ordered([builder.instructions], NO_OFFSETS, tokens), list(constants)
-    set_waits(clear, data_waits(clear, NO_OFFSETS))
+    (instructions,) = ordered([builder.instructions], NO_OFFSETS, tokens)
     vectors = max(sum(block.vectors for block in blocks) for blocks in (inputs, outputs))
     filling = outputs[-1]  # padding goes to and from the last gradient
     for blocks in (inputs, outputs):  # the machine stores as many vectors as it loads
         whole, rest = divmod(vectors - sum(block.vectors for block in blocks), filling.vectors)
         sizes = [filling.vectors] * whole + [rest] * bool(rest)
         blocks += [matrix_block("", filling.buffer, size, LANES) for size in sizes]
-    sections = instructions, [], [], transfers(inputs, into=True), transfers(outputs, into=False), clear
-    return LayerProgram(builder, Limits(tokens), *sections, vectors, tokens, inputs, outputs, order)
+    sections = instructions, [], [], transfers(inputs, into=True), transfers(outputs, into=False), []
+    return LayerProgram(builder, Limits(tokens), *sections, vectors, tokens, inputs, outputs, order, constants)

@@ -121,7 +121,7 @@ def unpack(memory: np.ndarray, tensors: Iterable[tuple[Block, np.ndarray | None]
 class Layout:
     """The parameters of a model in the banks.
 
-    `constants`: values that are loaded with the parameters and that no update changes.
+    `constants`: values that are loaded with the parameters, and that have no gradient.
     `copies`: parameters of which a further use has a copy of its own, by the copy's name.
     `blocks`: in the order in which LOAD and STORE transfer them.
     """
@@ -152,7 +152,8 @@ class Layout:
         first, last = part or (0, rows)
         last = min(last, rows)
         group_rows = last - first if group_rows is None else group_rows
-        buffer = self._builder.new_buffer(name, 0, is_parameter=True, is_accumulated=added)
+        kind = {"is_persistent": True} if name in self.constants else {"is_parameter": True, "is_accumulated": added}
+        buffer = self._builder.new_buffer(name, 0, **kind)
         block = Block(name, buffer, shape, axes, rows, group_rows, first, last)
         buffer.vectors = block.vectors
         self.blocks.append(block)

@@ -94,9 +94,10 @@ class Lowering(Context):
         Raise `DoesNotFit` if the search finds none.
         """
         transferred = {name for op in self.transfers for name in (*op.names, *self.shapes)}
-        sections = self.constants, self.forward, self.backward, self.collect
+        transferred |= self.layout.constants.keys()
+        sections = self.forward, self.backward, self.collect
         sections, self._assignment = fitted(self.builder.made, sections, tokens, transferred)
-        self.constants, self.forward, self.backward, self.collect = sections
+        self.forward, self.backward, self.collect = sections
         for number, instruction in enumerate(self.forward):
             for operand in instruction.operands.values():
                 self.first_use.setdefault(operand.memory, number)

@@ -139,7 +139,6 @@ class Context:
         self.maker = {op.output: op for op in operations}
         self.transfers: Sequence[Operation] = ()  # inputs and outputs of a graph without a loss
         self.kept: Collection[Matrix] = ()  # values that stay in the banks for the backward pass
-        self.constants: list[Instruction] = []  # computed once, by the section CLEAR
         rows = {INTENT: M.SUM_DISTANCE, SLOTS: M.SEQUENCE}
         self.loss_rows = {
             loss: self.builder.allocate(f"{loss} loss", n, home="statistic 0") for loss, n in rows.items()
@@ -165,12 +164,6 @@ class Context:
         instructions = list(self.builder.instructions)
         self.builder.instructions.clear()
         return instructions
-
-    def constant(self, emit: Callable[[Builder], At]) -> At:
-        """Return the place of a constant, which a function emits."""
-        places: list[At] = []
-        self.constants += self.section("CLEAR", lambda: places.append(emit(self.builder)))
-        return places[0]
 
     def emit_rows(self, operation: int, what: str, matrix: Matrix, result: At, *terms: At | None, **fields) -> None:
         """Emit a row operation whose result and terms, the operands a and b, have the shape of a matrix."""

@@ -251,7 +251,7 @@ def _as_emitted(model: Lowering) -> ModelProgram:
     forward = [*model.emit_updates(), *model.forward]
     if model.collect:  # a sample that does not end its update changes no parameter
         forward = [*model.emit_updates(is_early=False), *model.forward, *model.emit_updates(is_early=True)]
-    clear = [*_clears(model), *model.emit_clears(), *model.constants]
+    clear = [*_clears(model), *model.emit_clears()]
     ranges, config = _ranges(model), model.config
     moved = (transfers(ranges, into=True), transfers(ranges, into=False), clear, sum(r.vectors for r in ranges))
     limits = Limits(config.sequence_length, config.intents, config.slots)

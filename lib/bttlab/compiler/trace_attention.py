@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from bttlab.compiler.graph import HIDES
 from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.matrix import Matrix
 from bttlab.compiler.trace_names import Call
@@ -16,7 +17,6 @@ from bttlab.compiler.trace_rules import dense, given, rule
 from bttlab.compiler.trace_values import Elements, Formula, Refusal, Scores, Weights, heads_in
 
 HIDDEN = -1e4  # a mask of this or less hides a key
-HIDES = -1e9  # what the card adds for it
 
 
 def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:

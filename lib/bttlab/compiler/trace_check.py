@@ -283,8 +283,6 @@ def _attention(op: Attention, q: Tensor, k: Tensor, v: Tensor, graph: Graph) -> 
     q, k, v = (x.view(len(x), op.heads, -1).transpose(0, 1) for x in (q, k, v))
     scores = q @ k.transpose(1, 2) * op.factor_of(q.shape[-1])
     n = scores.shape[-1]
-    if op.causal:
-        scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1), float("-inf"))
     if op.mask:
         most = max_of(op.output.tokens)
         mask = torch.from_numpy(graph.constants[op.mask]).view(-1, most, most)[:, :n, :n].to(scores)

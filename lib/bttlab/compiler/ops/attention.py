@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, block_rows, even_parts, gate, padded
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.functions import EXPONENT, constant
+from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import At, Level, Register, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.matrix import Matrix
@@ -31,14 +31,19 @@ class KeyBuffers:
 
 @dataclass(eq=False)
 class Attention(Operation):
-    """softmax(scale q k^T + mask) v for each head; if `causal`, over tokens up to the query's own."""
+    """softmax(scale (q k^T + mask)) v for each head.
+
+    `causal`: whether the mask hides the tokens after the query's own.
+    `scale`: by default 1 / sqrt(head size).
+    `mask`: constant of shape (tokens, tokens), or (heads x tokens, tokens); none if empty.
+    """
 
     kind, keep = "attention", IF_SPACE
 
     heads: int
     causal: bool = False
-    scale: float | None = None  # by default 1 / sqrt(head size)
-    mask: str = ""  # constant of shape (tokens, tokens), or (heads x tokens, tokens); none if empty
+    scale: float | None = None
+    mask: str = ""
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:
@@ -52,17 +57,12 @@ class Attention(Operation):
         )
         buffers = KeyBuffers(*places)
         rows = b.allocate("softmax", max(op.most * op.heads for op in operations), home="statistic 0")
-        causal = {
-            most: context.constant(lambda b, most=most: causal_mask(b, most))
-            for most in dict.fromkeys(op.most for op in operations if op.causal)
-        }
         for op in operations:
             if op.output.features % (op.heads * LANES):
                 rule = f"heads of a multiple of {LANES} features"
                 size = f"{op.output.features / op.heads:g}"
                 raise ProgramError(f"{op.name} has heads of {size} features: the card takes {rule}")
-            op.buffers, op.rows, op.addend_heads = buffers, rows, 0
-            op.addend = causal[op.most] if op.causal else None
+            op.buffers, op.rows, op.addend, op.addend_heads = buffers, rows, None, 0
             if op.mask:
                 block = context.layout.place(op.mask)
                 op.addend, op.addend_heads = block.where(), block.vectors > op.most * op.blocks
@@ -228,26 +228,3 @@ class Attention(Operation):
 
 def _is_loaded_by_maker(context: Context, matrix: Matrix) -> bool:
     return matrix in context.maker and not context.maker[matrix].is_in_bank
-
-
-MASKED = -1e9  # added to a score, it makes the exponential negligible
-
-
-def causal_mask(b: Builder, most: int) -> At:
-    """Emit the causal mask, which is added to scores: 0 up to the query's token, MASKED after it; return its place."""
-    blocks = -(-most // ROWS)
-    mask = b.allocate("causal mask", most * blocks, is_persistent=True)
-    all_of, hidden = b.allocate("all masked", 1, is_persistent=True), b.functions.number(constant(MASKED))
-    shown, one = b.functions.number(constant(-MASKED)), [Level("one", 1)]
-    b.layer = "causal mask"
-    b.vector(M.FUNCTION, "all keys", one, r0=all_of, function=hidden)
-    for block in range(blocks):
-        for t in range(most):
-            result, count = mask.part(t * blocks + block), min(max(t + 1 - block * ROWS, 0), LANES)
-            if count:
-                b.vector(M.FUNCTION, "keys up to the query", one, r0=result, function=shown, count=count)
-            else:
-                b.vector(M.COPY, "no keys", one, r0=result)
-    whole = mask.part(w=1)
-    b.vector(M.ADD, "hidden keys", [Level("w", most * blocks)], whole, all_of.part(), r0=whole)
-    return mask
