@@ -18,8 +18,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.layer import CORES, LayerProgram, LayerShape, compile_graph, compile_layer
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Matrix
-from bttlab.compiler.operation import Operation
+from bttlab.compiler.operation import Matrix, Operation
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, StateError, initial_parameters
 from bttlab.tensor import Order, TTLinear, order_of

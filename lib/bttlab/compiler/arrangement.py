@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -110,32 +111,35 @@ class Stored:
         return self.arrangement.strides(sizes) | ({self.rows: 0} if self.rows else {})
 
 
-Loop = tuple[Bound, dict[str, int]]  # size, and stride by operand
+class Loop(NamedTuple):
+    size: Bound
+    strides: dict[str, int]  # by operand
+    name: str  # of the indices that it counts, such as r3j1
 
 
 def loops_of(sizes: Sizes, strides: Mapping[str, Mapping[str, int]], indices: Iterable[str]) -> list[Loop]:
     """Return a loop for each index, from the strides of each operand."""
-    return [(sizes.bound(i), {name: of.get(i, 0) for name, of in strides.items()}) for i in indices]
+    return [Loop(sizes.bound(i), {name: of.get(i, 0) for name, of in strides.items()}, i) for i in indices]
 
 
 def fused(loops: Iterable[Loop]) -> list[Loop]:
     """Merge neighbouring loops that all operands traverse with one common stride; outermost first."""
     result: list[Loop] = []
-    for size, strides in loops:
+    for size, strides, name in loops:
         if size == 1:
             continue
-        is_fixed = result and isinstance(size, int) and isinstance(result[-1][0], int)
-        if is_fixed and all(result[-1][1][name] == size * stride for name, stride in strides.items()):
-            result[-1] = (result[-1][0] * size, strides)
-        else:
-            result.append((size, strides))
+        is_fixed = result and isinstance(size, int) and isinstance(result[-1].size, int)
+        if is_fixed and all(result[-1].strides[of] == size * stride for of, stride in strides.items()):
+            outer = result.pop()
+            size, name = outer.size * size, outer.name + name
+        result.append(Loop(size, strides, name))
     return result
 
 
 def unrolled(places: Mapping[str, At], loops: Sequence[Loop]) -> Iterator[dict[str, At]]:
     """Yield the operands' places for every iteration of loops that are unrolled into instructions."""
-    for index in itertools.product(*(range(size) for size, _ in loops)):
-        steps = list(zip(index, (strides for _, strides in loops), strict=True))
+    for index in itertools.product(*(range(loop.size) for loop in loops)):
+        steps = list(zip(index, (loop.strides for loop in loops), strict=True))
         yield {name: place.offset_by(sum(n * s[name] for n, s in steps)) for name, place in places.items()}
 
 
@@ -156,29 +160,13 @@ def nests(
     """
     strides = {name: stored.strides(sizes) for name, stored in operands.items()}
     outer, inner = (loops_of(sizes, strides, of) for of in (fixed, indices))
-    loops = fused([*inner, *further])
-    named = list(
-        zip(_names([*zip(indices, inner, strict=True), *(("w", loop) for loop in further)], loops), loops, strict=True)
-    )
-    named.sort(key=lambda name_and_loop: isinstance(name_and_loop[1][0], int) != tokens_last)
+    loops = sorted(fused([*inner, *further]), key=lambda loop: isinstance(loop.size, int) != tokens_last)
     cut = max(len(loops) - most, 0)
-    names, loops = [name for name, _ in named[cut:]], [loop for _, loop in named]
-    levels = [Level(name, size) for name, (size, _) in zip(names, loops[cut:], strict=True)]
-    along = {name: {level: s[name] for level, (_, s) in zip(names, loops[cut:], strict=True)} for name in operands}
+    levels = [Level(loop.name, loop.size) for loop in loops[cut:]]
+    along = {name: {loop.name: loop.strides[name] for loop in loops[cut:]} for name in operands}
     places = {name: At(stored.place.memory, stored.place.base, along[name]) for name, stored in operands.items()}
     for operand in unrolled(places, [*outer, *loops[:cut]]):
         yield levels, operand
-
-
-def _names(parts: Sequence[tuple[str, Loop]], loops: Sequence[Loop]) -> Iterator[str]:
-    """Yield the name of each fused loop: the names of its parts joined, such as r3j1."""
-    rest = [(name, size) for name, (size, _) in parts if size != 1]
-    for size, _ in loops:
-        name, product = rest.pop(0)
-        while product != size:
-            next_name, count = rest.pop(0)
-            name, product = name + next_name, product * count
-        yield name
 
 
 def _even(vectors: np.ndarray) -> int | None:
@@ -207,16 +195,16 @@ class _Plan:
 
     @property
     def steps(self) -> int:
-        return math.prod(size for size, _ in self.unrolled) * (max_of(self.repeated[0]) + 1) * self.block_steps
+        return math.prod(loop.size for loop in self.unrolled) * (max_of(self.repeated.size) + 1) * self.block_steps
 
     @property
     def repeated(self) -> Loop:
         """The loop over blocks in one instruction."""
         if not self.rows:
             return self.loops[0]
-        if (tokens := next((loop for loop in self.loops if isinstance(loop[0], Register)), None)) is not None:
+        if (tokens := next((loop for loop in self.loops if isinstance(loop.size, Register)), None)) is not None:
             return tokens
-        return max(self.loops, key=lambda loop: max_of(loop[0]), default=(1, {"source": 0, "target": 0}))
+        return max(self.loops, key=lambda loop: max_of(loop.size), default=Loop(1, {"source": 0, "target": 0}, ""))
 
     @property
     def unrolled(self) -> list[Loop]:
@@ -236,7 +224,7 @@ def rearrange(builder: Builder, sizes: Sizes, source: Stored, target: Stored) ->
             "contract neighbouring cores first"
         )
     what = f"{'load' if target.rows else 'permute'} {source.name}"
-    count, strides = plan.repeated
+    count, strides, _ = plan.repeated
     along_in, along_out = {"block": strides["source"], "y": plan.read}, {"block": strides["target"], "y": plan.write}
     options = {}
     if target.rows:

@@ -10,7 +10,6 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,18 +28,6 @@ FAR = 1 << 30  # instructions from a use to one that there is not
 MOST_COPIES = 20  # times that copies are added for instructions whose operands would be in one bank
 PARAMETER_BANKS = {*GRADIENT_OF, *GRADIENT_OF.values()}
 PARAMETER_BANK_COST = 400.0  # cycles, for an activation in a bank of parameters or gradients
-
-
-@dataclass
-class _Use:
-    """Accesses of a sample's instructions to a buffer."""
-
-    banks: set[int]
-    instructions: list[int] = field(default_factory=list)
-
-    @property
-    def span(self) -> tuple[int, int]:
-        return self.instructions[0], self.instructions[-1]
 
 
 class _Space:
@@ -95,14 +82,16 @@ class Assignment:
         self, buffers: Sequence[Buffer], instructions: Sequence[Instruction], tokens: int, transferred: Collection[str]
     ):
         self.instructions, self.all, self.last = instructions, buffers, len(instructions)
-        self.conflicts, self.uses = _conflicts(instructions), {}
+        self.conflicts = _conflicts(instructions)
+        self.banks: dict[int, frozenset[int]] = {}  # banks that suit each buffer
+        self.spans: dict[int, tuple[int, int]] = {}  # the first instruction that uses it, and the last
         for number, uses in uses_of(instructions).items():
-            banks = buffers[number].allowed_banks(transferred).intersection(*(use.banks for use in uses))
-            self.uses[number] = _Use(set(banks), sorted({use.instruction for use in uses}))
+            self.banks[number] = buffers[number].allowed_banks(transferred).intersection(*(use.banks for use in uses))
+            self.spans[number] = uses[0].instruction, uses[-1].instruction
         for buffer in buffers:
-            if buffer.is_parameter:  # also if no instruction uses it
-                self.uses.setdefault(buffer.number, _Use(set(buffer.allowed_banks(transferred)), [0]))
-        self.buffers = [buffer for buffer in buffers if buffer.number in self.uses]
+            if buffer.is_parameter and buffer.number not in self.banks:  # also if no instruction uses it
+                self.banks[buffer.number], self.spans[buffer.number] = buffer.allowed_banks(transferred), (0, 0)
+        self.buffers = [buffer for buffer in buffers if buffer.number in self.banks]
         self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(len(DEPTHS))]
         names = (name for buffer in self.buffers if buffer.is_in_bank for name in _memories(buffer))
         self._index = {name: row for row, name in enumerate(names)}
@@ -126,7 +115,7 @@ class Assignment:
                     self._allocate(buffer, *place)
             return set()
         span, apart = self._span(unplaced), []
-        for bank in sorted(self.uses[unplaced.number].banks):
+        for bank in sorted(self.banks[unplaced.number]):
             names = _names(unplaced, bank)
             pairs = {(name, other) for name, at in names for other in self.conflicts[name] & self.names_in[at]}
             if pairs and self.spaces[bank].place(unplaced.vectors, *span):
@@ -182,7 +171,7 @@ class Assignment:
     def _improve(self) -> None:
         """Move each buffer to the bank that costs least, given where all others are."""
         for buffer in self.buffers:
-            if buffer.is_parameter or len(self.uses[buffer.number].banks) == 1:
+            if buffer.is_parameter or len(self.banks[buffer.number]) == 1:
                 continue
             bank, base = self.placed.pop(buffer)
             self.names_in[bank].discard(f"matrix {buffer.number}")
@@ -192,14 +181,14 @@ class Assignment:
 
     def _key(self, buffer: Buffer):
         """Sort key of the order of placement: parameters, long-lived buffers, the rest; few choices first in each."""
-        use = self.uses[buffer.number]
+        banks, (begin, end) = len(self.banks[buffer.number]), self.spans[buffer.number]
         if buffer.is_parameter:
-            return 0, len(use.banks), -buffer.vectors
-        is_kept = buffer.is_persistent or use.span[1] - use.span[0] > self.last // 4
-        return (1, len(use.banks), use.span[0]) if is_kept else (2, len(use.banks) > 1, use.span[0])
+            return 0, banks, -buffer.vectors
+        is_kept = buffer.is_persistent or end - begin > self.last // 4
+        return (1, banks, begin) if is_kept else (2, banks > 1, begin)
 
     def _span(self, buffer: Buffer) -> tuple[int, int]:
-        return (0, self.last) if buffer.is_parameter or buffer.is_persistent else self.uses[buffer.number].span
+        return (0, self.last) if buffer.is_parameter or buffer.is_persistent else self.spans[buffer.number]
 
     def _place(self, buffer: Buffer) -> bool:
         span, choices = self._span(buffer), []
@@ -207,7 +196,7 @@ class Assignment:
         if self._is_balanced and buffer.is_in_bank:
             rows = ((name, self._contention[self._index[name]]) for name in _memories(buffer))
             costs = {name: np.bincount(self._bank_of, row, M.BANKS + 1) for name, row in rows}
-        for bank in self.uses[buffer.number].banks:
+        for bank in self.banks[buffer.number]:
             if all(self.conflicts[name].isdisjoint(self.names_in[at]) for name, at in _names(buffer, bank)):
                 choices.append((self._cost(buffer, bank, costs), bank))
         best = (math.inf, 0, 0)
@@ -235,12 +224,12 @@ class Assignment:
         """Return the cost of vectors that the instruction `used` used last: scheduling may have to wait for it."""
         if not self._is_balanced or used < 0 or buffer.is_parameter:
             return 0
-        return max(self.times[used][1] + WINDOW - self.times[self.uses[buffer.number].span[0]][0], 0)
+        return max(self.times[used][1] + WINDOW - self.times[self.spans[buffer.number][0]][0], 0)
 
     def _raise_unplaced(self, buffer: Buffer) -> None:
         """Raise the error for a buffer for which no space was found."""
-        use = self.uses[buffer.number]
-        number, span = max(use.banks, key=lambda bank: self.spaces[bank].depth), use.span
+        number = max(self.banks[buffer.number], key=lambda bank: self.spaces[bank].depth)
+        span = self.spans[buffer.number]
         space = self.spaces[number]
         taken = sum(high - low for begin, end, low, high in space.taken if begin <= span[1] and span[0] <= end)
         unit, way_out = "vectors", SMALLER_MODEL

@@ -66,10 +66,11 @@ def with_copies(
     before: dict[int, list[Instruction]] = defaultdict(list)
     after: dict[int, list[Instruction]] = defaultdict(list)
     for number, uses in uses_of(instructions).items():
-        _Copies(made, instructions, before, after).add(uses, _unreached(made[number], instructions, uses, transferred))
+        unreached = _unreached(made[number], instructions, uses, transferred)
+        _add_copies(made, instructions, before, after, uses, unreached)
     for i, instruction in enumerate(instructions):
         for number, writes in _together(instruction, apart):
-            _Copies(made, instructions, before, after).add((), [Use(i, number, writes, INNER)])
+            _add_copies(made, instructions, before, after, (), [Use(i, number, writes, INNER)])
     result, i = [], 0
     for section in sections:
         numbers = range(i, i := i + len(section))
@@ -113,39 +114,42 @@ def _together(instruction: Instruction, apart: Apart) -> Iterator[tuple[int, boo
                 yield number, writes
 
 
-class _Copies:
-    """Copies of one buffer; readers of the same vectors share a copy until the buffer is written again."""
+def _add_copies(
+    made: list[Buffer],
+    instructions: Sequence[Instruction],
+    before: dict[int, list[Instruction]],
+    after: dict[int, list[Instruction]],
+    uses: Iterable[Use],
+    unreached: Iterable[Use],
+) -> None:
+    """Emit copies of a buffer for some of its uses, before or after the instructions, and let these use them.
 
-    def __init__(self, made: list[Buffer], instructions: Sequence[Instruction], before: dict, after: dict):
-        self._made, self._instructions, self._before, self._after = made, instructions, before, after
-        self._shared: dict[tuple, str] = {}
-
-    def add(self, uses: Iterable[Use], unreached: Iterable[Use]) -> None:
-        """Emit copies for some of a buffer's uses, and let the instructions use them."""
-        writes = [use.instruction for use in uses if use.writes]
-        for i, number, is_written, _ in unreached:
-            instruction = self._instructions[i]
-            operand = instruction.operands[number]
-            access = next(a for a in accesses(instruction) if (a.operand, a.writes) == (number, is_written))
-            low, high = access.interval((0,) * M.OFFSET_TABLES)
-            nest, strides, first_vector = _nest(instruction, access)
-            if access.token_offset:  # any vector may be read
-                low, high = 0, self._made[int(access.memory.split()[1])].vectors
-                nest, strides, first_vector = [Level("w", high)], {"w": 1}, -operand.base
-            version = sum(write < i for write in writes)
-            key = (version, access.memory, low, high, tuple(nest), tuple(strides.items()))
-            if access.writes or key not in self._shared:
-                name = f"{self._made[int(access.memory.split()[1])].name}, copied"
-                self._made.append(Buffer(name, high - low, len(self._made)))
-                memory = self._shared[key] = f"matrix {self._made[-1].number}"
-                places = [replace(operand, base=operand.base + first_vector, strides=strides, token_offset=None)]
-                places.append(replace(places[0], memory=memory, base=places[0].base - low))
-                source, result = reversed(places) if access.writes else places
-                label = (*instruction.label[:2], f"copy of {name.removesuffix(', copied')}")
-                flags = instruction.flags & M.CHECK if access.writes else 0
-                copy = Instruction(M.VECTOR, M.COPY, tuple(nest), {0: source, 3: result}, label, flags=flags)
-                (self._after if access.writes else self._before)[i].append(copy)
-            instruction.operands[number] = replace(operand, memory=self._shared[key], base=operand.base - low)
+    Readers of the same vectors share a copy until the buffer is written again.
+    """
+    writes, shared = [use.instruction for use in uses if use.writes], {}
+    for i, number, is_written, _ in unreached:
+        instruction = instructions[i]
+        operand = instruction.operands[number]
+        access = next(a for a in accesses(instruction) if (a.operand, a.writes) == (number, is_written))
+        buffer = made[buffer_number(access.memory)]
+        low, high = access.interval((0,) * M.OFFSET_TABLES)
+        nest, strides, first_vector = _nest(instruction, access)
+        if access.token_offset:  # any vector may be read
+            low, high = 0, buffer.vectors
+            nest, strides, first_vector = [Level("w", high)], {"w": 1}, -operand.base
+        version = sum(write < i for write in writes)
+        key = (version, access.memory, low, high, tuple(nest), tuple(strides.items()))
+        if access.writes or key not in shared:
+            made.append(Buffer(f"{buffer.name}, copied", high - low, len(made)))
+            memory = shared[key] = made[-1].memory
+            places = [replace(operand, base=operand.base + first_vector, strides=strides, token_offset=None)]
+            places.append(replace(places[0], memory=memory, base=places[0].base - low))
+            source, result = reversed(places) if access.writes else places
+            label = (*instruction.label[:2], f"copy of {buffer.name}")
+            flags = instruction.flags & M.CHECK if access.writes else 0
+            copy = Instruction(M.VECTOR, M.COPY, tuple(nest), {0: source, 3: result}, label, flags=flags)
+            (after if access.writes else before)[i].append(copy)
+        instruction.operands[number] = replace(operand, memory=shared[key], base=operand.base - low)
 
 
 def _nest(instruction: Instruction, access: Access) -> tuple[list[Level], dict[str, int], int]:

@@ -11,8 +11,7 @@ import numpy as np
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
-from bttlab.compiler.matrix import INTENT, SLOTS, Matrix, Shapes, core_names
-from bttlab.compiler.operation import Operation
+from bttlab.compiler.operation import INTENT, SLOTS, Matrix, Operation, Shapes, core_names
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.columns import Columns
 from bttlab.compiler.ops.dense import Classifier, Dense

@@ -16,8 +16,7 @@ from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import Instruction, Level, at, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import INTENT, Matrix
-from bttlab.compiler.operation import ALWAYS, IF_SPACE, NEVER, Context, Operation
+from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, Matrix, Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, Dense, no_loss
 from bttlab.compiler.ops.elementwise import Position

@@ -1,4 +1,4 @@
-"""The base class of operations, and the context in which they emit a sample's instructions.
+"""Matrices, the base class of operations that compute them, and the context in which they emit instructions.
 
 A new operation is a class in a file of `ops/`. It has
 
@@ -23,13 +23,35 @@ from typing_extensions import Self
 
 from bttlab.compiler.builder import Builder, padded
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import At, Instruction, Level, Register, max_of
+from bttlab.compiler.instruction import At, Bound, Instruction, Level, Register, max_of
 from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import INTENT, SLOTS, Matrix, Shapes
 
+Shapes = Mapping[str, tuple[int, ...]]
+INTENT, SLOTS = "intent", "slot"  # losses: of one label for the sample, and of a label for each token but the first
 Produce = Callable[[At | None, At], None]  # from addend and result: emits result = addend + ...
 ALWAYS, IF_SPACE, NEVER = "always", "if there is space", "never"
+
+
+@dataclass(eq=False)
+class Matrix:
+    name: str
+    tokens: Bound  # number of rows
+    features: int
+    base: "Matrix | None" = None  # the matrix of which this one is a range of rows, from `first` on
+    first: int = 0
+
+    @property
+    def vectors(self) -> int:
+        return -(-self.features // M.LANES)
+
+
+def core_names(shapes: Shapes, layer: str) -> list[str]:
+    """Return the names of a layer's cores; none if it is dense."""
+    count = 0
+    while f"{layer}.cores.{count}" in shapes:
+        count += 1
+    return [f"{layer}.cores.{k}" for k in range(count)]
 
 
 @dataclass(eq=False)

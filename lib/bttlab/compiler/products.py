@@ -13,7 +13,7 @@ several instructions.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, nests
+from bttlab.compiler.arrangement import Arrangement, Loop, Sizes, Stored, elements, nests
 from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
@@ -52,7 +52,7 @@ def _expand(p: EngineProduct) -> None:
     """Emit EXPAND: the last index of k counts the rows of B, the others are passes."""
     b, c, right, k, sizes = p.builder, p.c, p.right, p.contracted, p.sizes
     operands = {"scalars": p.a, "buffer": right, "result": c} | ({"addend": p.addend} if p.addend else {})
-    vectors = c.arrangement.row_vectors(sizes), {name: int(name != "scalars") for name in operands}
+    vectors = Loop(c.arrangement.row_vectors(sizes), {name: int(name != "scalars") for name in operands}, "w")
     started: set[int] = set()
     block = right.arrangement.vectors(sizes) // sizes[k[-1]]
     for levels, at in nests(sizes, operands, k[:-1], c.arrangement.outer, M.LEVELS, vectors):

@@ -17,8 +17,8 @@ from bttlab.compiler import trace_attention, trace_rules  # noqa: F401  (registe
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of
-from bttlab.compiler.matrix import INTENT, SLOTS, Matrix
 from bttlab.compiler.module import ModuleModel
+from bttlab.compiler.operation import INTENT, SLOTS, Matrix
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
 from bttlab.compiler.ops.embedding import Embedding, Table, TTMTable

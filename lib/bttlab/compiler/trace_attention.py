@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bttlab.compiler.graph import HIDES
 from bttlab.compiler.instruction import max_of, min_of
-from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.operation import Matrix
 from bttlab.compiler.trace_names import Call
 from bttlab.compiler.trace_norms import axes_of, of_rows
 from bttlab.compiler.trace_record import Recorder, Value

@@ -20,8 +20,7 @@ from torch.overrides import TorchFunctionMode
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of, value_of
-from bttlab.compiler.matrix import Matrix, core_names
-from bttlab.compiler.operation import Operation
+from bttlab.compiler.operation import Matrix, Operation, core_names
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.columns import Columns
 from bttlab.compiler.ops.dense import Dense

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bttlab.compiler.instruction import max_of
-from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.operation import Matrix
 from bttlab.compiler.ops.elementwise import Gain, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.trace_names import Call

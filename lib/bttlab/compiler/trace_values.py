@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bttlab.compiler.matrix import Matrix
+from bttlab.compiler.operation import Matrix
 
 
 class Refusal(Exception):

@@ -15,8 +15,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import At, Level, Register, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Matrix
-from bttlab.compiler.operation import IF_SPACE, Context, Operation
+from bttlab.compiler.operation import IF_SPACE, Context, Matrix, Operation
 from bttlab.compiler.ops.tt_linear import Linear
 
 

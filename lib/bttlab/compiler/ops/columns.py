@@ -13,8 +13,7 @@ import numpy as np
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Level
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Matrix
-from bttlab.compiler.operation import NEVER, Context, Operation
+from bttlab.compiler.operation import NEVER, Context, Matrix, Operation
 
 LANES = M.LANES
 Run = tuple[int, int, int]  # first vector of the result and of the source, and how many

@@ -14,8 +14,7 @@ from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import At, Bound, Level, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import INTENT, Shapes
-from bttlab.compiler.operation import Context, Operation, row_loops, rows_of
+from bttlab.compiler.operation import INTENT, Context, Operation, Shapes, row_loops, rows_of
 from bttlab.compiler.shuffles import identity
 
 # Scalars of the sample's record that weight the terms of a loss's gradient: the softmax, all classes (label smoothing),

@@ -6,8 +6,7 @@ from bttlab.compiler.builder import padded
 from bttlab.compiler.functions import ACTIVATIONS, constant
 from bttlab.compiler.instruction import At, Level
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Matrix, Shapes
-from bttlab.compiler.operation import NEVER, Context, Operation, rows_of
+from bttlab.compiler.operation import NEVER, Context, Matrix, Operation, Shapes, rows_of
 
 
 @dataclass(eq=False)

@@ -20,8 +20,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound, Level, TokenOffset, bound_of_part, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Shapes, core_names
-from bttlab.compiler.operation import Context, Operation
+from bttlab.compiler.operation import Context, Operation, Shapes, core_names
 from bttlab.compiler.shuffles import identity
 
 F1, F2, F3, F3_BUFFERED = range(4)  # tables of token offsets: of the cores in banks, and of F3 in the operand buffers

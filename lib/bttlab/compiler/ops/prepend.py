@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from bttlab.compiler.builder import padded
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Shapes
-from bttlab.compiler.operation import NEVER, Context, Operation, rows_of
+from bttlab.compiler.operation import NEVER, Context, Operation, Shapes, rows_of
 
 
 @dataclass(eq=False)

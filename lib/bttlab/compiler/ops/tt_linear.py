@@ -13,8 +13,7 @@ from bttlab.compiler.builder import ROWS, block_rows, padded, vectors_for
 from bttlab.compiler.contraction import Contraction, OperandBuffer
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.matrix import Shapes, core_names
-from bttlab.compiler.operation import IF_SPACE, Context, Operation
+from bttlab.compiler.operation import IF_SPACE, Context, Operation, Shapes, core_names
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.tt_layer import IN, OUT, TTLayer, axes_of
 from bttlab.tensor.order import Product
