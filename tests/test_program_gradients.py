@@ -19,12 +19,17 @@ from training_processor import SMALL, check_gradients
 PAPER = "bidirectional"
 LENGTHS = (2, 5, 13, 16, 17, 24, 32)
 TOLERANCE = 1e-5  # of the largest gradient of a tensor
-WIDE = {"hidden_size": 128, "linear_rank": 5}
-WIDER = {"hidden_size": 256, "heads": 16}
 MODES = ("linear_out_modes", "linear_in_modes", "embedding_column_modes")
-WIDER |= dict.fromkeys(MODES, (4, 8, 8))
-MANY_HEADS = {"hidden_size": 384, "heads": 24} | dict.fromkeys(MODES, (6, 8, 8))
-MORE_HEADS = {"hidden_size": 576, "heads": 36} | dict.fromkeys(MODES, (6, 16, 6))
+
+
+def sized(hidden_size: int, *modes: tuple[int, ...], **fields) -> dict:
+    """Fields of a configuration: out modes, in modes, and those of the embedding; all the same if one is given."""
+    return {"hidden_size": hidden_size, **dict(zip(MODES, modes * (3 // len(modes)), strict=True)), **fields}
+
+
+WIDER = sized(256, (4, 8, 8), heads=16)
+MANY_HEADS = sized(384, (6, 8, 8), heads=24)
+MORE_HEADS = sized(576, (6, 16, 6), heads=36)
 
 
 OWN = Order.of(["R = G4 G5", "u = x G6", "z = R u", "L = G2 G3", "v = z L", "y = G1 v"])
@@ -99,21 +104,10 @@ SHAPES = {
     "a wide embedding rank": {"embedding_rank": 17},
     "one head": {"heads": 1},
     "four heads": {"heads": 4},
-    "far modes of 8": WIDE
-    | {"linear_out_modes": (4, 4, 8), "linear_in_modes": (8, 4, 4), "embedding_column_modes": (4, 4, 8)},
-    "far modes of 4": WIDE
-    | {"linear_out_modes": (8, 4, 4), "linear_in_modes": (4, 8, 4), "embedding_column_modes": (8, 4, 4)},
-    "96 features": {
-        "hidden_size": 96,
-        "linear_out_modes": (4, 4, 6),
-        **dict.fromkeys(("linear_in_modes", "embedding_column_modes"), (6, 4, 4)),
-    },
-    "512 features": {
-        "hidden_size": 512,
-        "heads": 8,
-        "linear_rank": 8,
-        **dict.fromkeys(("linear_out_modes", "linear_in_modes", "embedding_column_modes"), (8, 8, 8)),
-    },
+    "far modes of 8": sized(128, (4, 4, 8), (8, 4, 4), (4, 4, 8), linear_rank=5),
+    "far modes of 4": sized(128, (8, 4, 4), (4, 8, 4), (8, 4, 4), linear_rank=5),
+    "96 features": sized(96, (4, 4, 6), (6, 4, 4), (6, 4, 4)),
+    "512 features": sized(512, (8, 8, 8), heads=8, linear_rank=8),
     "many labels": {"intents": 130, "slots": 300},
     "another vocabulary": {"vocabulary_size": 210, "embedding_row_modes": (5, 6, 7)},
     "sums of tokens in parts": {"sequence_length": 50},

@@ -245,30 +245,6 @@ def test_buffers_that_are_in_use_at_once_do_not_overlap(home):
     assert one != two == three
 
 
-def refused(message: str, forward) -> None:
-    """A module with this forward pass is refused in one line."""
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table, self.norm, self.head = nn.Embedding(WORDS, WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 19)
-
-    Net.forward, net = forward, Net()
-    with pytest.raises(ProgramError, match=message):
-        trace(net, LENGTH)
-
-
-def test_a_module_that_fails_in_pytorch_is_refused():
-    """The stand-ins of the trace see no sizes: what PyTorch itself cannot run would be compiled."""
-    refused(r"^Net.forward fails in PyTorch on 18 tokens \(RuntimeError: mat1", lambda n, t: n.head(n.head(n.table(t))))
-    refused(r"fails in PyTorch on 9 tokens .*shape", lambda n, t: n.head(n.norm(n.table(t)).view(1, LENGTH, WIDTH)))
-    places = nn.Embedding(LENGTH - 1, WIDTH)
-    refused(
-        f"fails in PyTorch on {LENGTH} tokens .*out of range",
-        lambda n, t: n.head(n.table(t) + places(torch.arange(t.shape[-1]))),
-    )
-
-
 def test_activations_whose_tables_have_no_room_are_named():
     with pytest.raises(ProgramError, match="take 2816 entries of 2048: choose one kind of activation"):
         compile_program(made(lambda: Drawn([("dense", 0, 0, 0, act) for act in (nn.GELU, nn.SiLU)], *MORE)))
