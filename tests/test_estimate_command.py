@@ -34,11 +34,6 @@ def test_estimate_for_people(capsys):
         assert words in out
 
 
-def test_an_optimizer_with_state(capsys):
-    _, out, _ = run(capsys, "estimate", "--encoders", "2", "--tokens", "13", "--optimizer", "adamw", "--json")
-    assert json.loads(out)["estimates"][0]["optimizer_state_bytes"] == 2 * 4 * 300288
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

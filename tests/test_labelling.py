@@ -8,7 +8,7 @@ import torch
 
 from bttlab.card import open_trainer
 from bttlab.compiler.trace import trace
-from bttlab.data import CorpusError, Vocabulary, encode, load_corpus
+from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.data.spans import Labelled, slots_of
 from bttlab.model import ModelConfig, ReferenceTrainer, initial_parameters
 from bttlab.runs.labelling import label, placeholder_split, split_words
@@ -85,10 +85,3 @@ def test_a_module_has_the_labels_of_its_task(corpus):
     assert found.intent is None and found.intent_probability is None and len(found.tag_probabilities) == 2
     assert [sum(chances.values()) for chances in found.tag_chances] == pytest.approx([1, 1])
     assert found.unknown == ["b"]
-
-
-def test_a_sentence_that_does_not_fit_is_refused(corpus):
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, 100)
-    for words in ([], ["to"] * 60):
-        with pytest.raises(CorpusError, match=f"has {len(words)} words; the model takes 1 to"):
-            label(ReferenceTrainer(ModelConfig()), corpus, vocabulary, [["to"], words])

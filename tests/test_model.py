@@ -85,17 +85,6 @@ def randomise(model: Transformer) -> None:
             parameter.add_(0.3 * torch.randn_like(parameter))
 
 
-@pytest.mark.parametrize("format", ["dense", "tensor"])
-def test_the_module_has_the_parameters_of_the_configuration(format):
-    config = replace(SMALL, format=format)
-    model = Transformer(config)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    assert shapes == config.parameter_shapes()
-    assert set(model.state_dict()) == set(shapes)
-    assert sum(parameter.numel() for parameter in model.parameters()) == config.parameters_count
-    assert config.parameters_bytes == 4 * config.parameters_count
-
-
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_tensor_and_dense_models_and_the_formulas_agree(flow, activation):
@@ -136,20 +125,6 @@ def test_gradients_of_the_tensor_model_are_those_of_the_dense_one_through_its_ma
             torch.testing.assert_close(parameter.grad, gradients[name].grad)
 
 
-def test_initial_parameters_depend_on_seed_and_configuration_alone():
-    torch.manual_seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    first = initial_parameters(SMALL, 7)
-    torch.manual_seed(2)
-    np.random.seed(2)  # noqa: NPY002
-    again, other = initial_parameters(SMALL, 7), initial_parameters(SMALL, 8)
-    assert list(first) == list(SMALL.parameter_shapes())
-    for name, shape in SMALL.parameter_shapes().items():
-        assert first[name].shape == shape and first[name].dtype == np.float32
-        assert np.array_equal(first[name], again[name])
-    assert not np.array_equal(first["intent_head.weight"], other["intent_head.weight"])
-
-
 @pytest.mark.parametrize("format", ["dense", "tensor"])
 def test_initial_parameters_have_the_deviations_they_claim(format):
     config = ModelConfig(format=format)
@@ -178,14 +153,11 @@ def test_initial_parameters_have_the_deviations_they_claim(format):
     "made, message",
     [
         (lambda: replace(SMALL, format="sparse"), "format is 'sparse': it must be 'tensor' or 'dense'"),
-        (lambda: replace(SMALL, encoders=0), "encoders is 0: it must be greater than or equal to 1"),
         (lambda: replace(SMALL, encoders=2.0), "encoders is 2.0: it must be a valid integer"),
-        (lambda: replace(SMALL, sequence_length=1), "sequence_length is 1: it must be greater than or equal to 2"),
         (lambda: replace(SMALL, heads=5), "hidden_size 24 is not divisible by heads 5"),
         (lambda: replace(SMALL, hidden_size=30), r"linear_out_modes \(2, 3, 4\): 2 x 3 x 4 = 24, not 30"),
         (lambda: replace(SMALL, vocabulary_size=31), r"embedding_row_modes \(2, 3, 5\): 2 x 3 x 5 = 30, not 31"),
         (lambda: replace(SMALL, embedding_column_modes=(4, 6)), "differ in number"),
-        (lambda: replace(SMALL, linear_rank=0), "linear_rank is 0: it must be greater than or equal to 1"),
         (lambda: replace(SMALL, intents=True), "intents is True: it must be a valid integer"),
         (
             lambda: ModelConfig.from_dict({"encoder": 2}),
@@ -200,8 +172,6 @@ def test_initial_parameters_have_the_deviations_they_claim(format):
         (lambda: ModelConfig().with_hidden_size(0), "hidden_size is 0"),
         (lambda: Optimizer("lion"), "optimizer is 'lion': it must be 'sgd', 'momentum' or 'adamw'"),
         (lambda: Optimizer(momentum=1.0), "momentum is 1.0: it must be less than or equal to 0.99"),
-        (lambda: Optimizer(beta2=float("nan")), "beta2 is nan"),
-        (lambda: Optimizer(epsilon=-1e-8), "epsilon is -1e-08: it must be greater than or equal to 0"),
         (lambda: Optimizer(weight_decay=float("inf")), "weight_decay is inf"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bttlab.data import Samples
-from bttlab.model import NumericalFault, Optimizer, ReferenceTrainer, Transformer, initial_parameters, loss
+from bttlab.model import NumericalFault, Optimizer, ReferenceTrainer, Transformer, loss
 from bttlab.util.errors import BttlabError
 from test_model import SMALL
 
@@ -106,15 +106,6 @@ def test_a_resumed_run_gives_the_bits_of_an_unbroken_one(optimizer):
     assert same(second.store_optimizer_state(), whole.store_optimizer_state())
 
 
-def test_loading_parameters_alone_starts_the_state_afresh():
-    samples = make_samples(4)
-    trainer = ReferenceTrainer(SMALL)
-    trainer.train(samples, OPTIMIZERS[2], 0.02)
-    trainer.load_parameters(initial_parameters(SMALL, 0))
-    again = trainer.train(samples, OPTIMIZERS[1], 0.02)
-    assert np.array_equal(again, ReferenceTrainer(SMALL).train(samples, OPTIMIZERS[1], 0.02))
-
-
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
 def test_training_stops_before_a_sample_whose_loss_is_not_finite(optimizer):
     samples = make_samples(5)
@@ -153,17 +144,6 @@ def test_learning_rates_that_are_refused(rates, message):
     with pytest.raises(BttlabError, match=message):
         trainer.train(make_samples(2), Optimizer(), rates)
     assert same(trainer.store_parameters(), before)
-
-
-@pytest.mark.parametrize("field, value", [("tokens", 30), ("intents", 5), ("slots", -1), ("lengths", 9)])
-def test_samples_of_another_model_are_refused(field, value):
-    samples = make_samples(3)
-    array = getattr(samples, field)
-    array[1] = value
-    trainer = ReferenceTrainer(SMALL)
-    for call in (trainer.predict, lambda s: trainer.train(s, Optimizer(), 0.1)):
-        with pytest.raises(BttlabError, match=f"sample 1.* {value}"):
-            call(samples)
 
 
 def test_an_optimizer_that_is_not_the_state_s_is_refused():

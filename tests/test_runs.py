@@ -79,6 +79,8 @@ def test_a_training_leaves_its_record_from_the_beginning(corpus, tmp_path):
     assert record.figures["dev.slot_f1"]["value"] == result.epoch["dev"]["slot_f1"]
     assert record.figures["test.slot_f1"]["value"] == result.test["slot_f1"]
     assert record.figures["samples"]["value"] == 3 * tiny_runs.SIZES["train"]
+    for name in ("seconds", "samples_per_second"):
+        assert result.epoch[name]["provenance"] == "measured" and "perf_counter" in result.epoch[name]["how"]
     assert all(figure["provenance"] == "measured" and figure["how"] for figure in record.figures.values())
     assert (tmp_path / "run" / record.checkpoint).is_file() and record.versions["torch"]
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700

@@ -1,20 +1,16 @@
 """The small parts of the run loop: the metrics file, the progress bar, the memory of a corpus."""
 
 import errno
-import json
 import os
 import sys
-import time
-import tracemalloc
 from dataclasses import asdict
 
 import numpy as np
 import pytest
 
-from bttlab.commands import train
 from bttlab.data import CorpusError, load_corpus
 from bttlab.runs import CorpusRecord, ProgressBar, RunError, progress
-from bttlab.runs.metrics import MetricsLog, read_curves
+from bttlab.runs.metrics import MetricsLog
 from tiny_runs import CONFIG, write_corpus
 
 
@@ -51,19 +47,6 @@ def test_metrics_without_room_keep_whole_lines(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
-def test_a_sparse_file_of_gigabytes_takes_no_memory(tmp_path):
-    with (tmp_path / "metrics.jsonl").open("wb") as file:
-        file.write(json.dumps(epoch(1)).encode() + b"\n")
-        file.truncate(2 << 30)
-    tracemalloc.start()
-    curves, log = read_curves(tmp_path), MetricsLog(tmp_path)
-    assert tracemalloc.get_traced_memory()[1] < 64 << 20
-    tracemalloc.stop()
-    assert "line 2 of metrics.jsonl and those after it are left out" in curves.faults[0]
-    log.rewind(1)
-    assert MetricsLog(tmp_path).lines == [epoch(1)] and log.path.stat().st_size < 100
-
-
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_progress_shows_loss_and_rate_on_stderr(capsys, monkeypatch, is_terminal):
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
@@ -79,11 +62,6 @@ def test_progress_shows_loss_and_rate_on_stderr(capsys, monkeypatch, is_terminal
     assert captured.out == ""
     assert "epoch 1/1" in captured.err and "4/4" in captured.err and "samples/s" in captured.err
     assert "loss 3.000" in captured.err and "bttlab: a note\n" in captured.err
-
-
-def test_runs_of_one_second_get_folders_of_their_own(monkeypatch):
-    monkeypatch.setattr(time, "strftime", lambda form: "20260101-000000")
-    assert len({train._default_folder("atis-enc2") for _ in range(4)}) == 4
 
 
 def test_a_corpus_is_known_by_its_content(tmp_path):

@@ -46,12 +46,6 @@ def test_schedule_rises_and_falls_in_straight_lines():
     assert np.array_equal(LearningRateSchedule().rates(3e-4, steps, 10), np.full(10, 3e-4))
 
 
-@pytest.mark.parametrize("values", [("cosine", 0.0), ("linear", 1.0), ("linear", -0.1), ("none", "slow")])
-def test_schedule_refuses(values):
-    with pytest.raises(RunError, match=r"decay is|warm_up is"):
-        LearningRateSchedule(*values)
-
-
 def test_learning_rates_follow_the_schedule_over_the_whole_run(tmp_path, corpus):
     seen = []
 
@@ -139,9 +133,7 @@ def test_recipes_of_the_package_are_sound(name, corpus):
         (("warm_up", "warmup"), r"schedule.warmup is not a setting of .*; do you mean warm_up\?"),
         (("epochs = 2\n", ""), "epochs is missing"),
         (('"linear"', '"square"'), "schedule.decay is 'square': it must be 'none' or 'linear'"),
-        (('"adamw"', '"adam"'), "optimizer.name is 'adam'"),
         (("0.99", '"high"'), "optimizer.beta2 is 'high': it must be a valid number"),
-        (("1e-3", '"fast"'), "learning_rate is 'fast': it must be a valid number"),
         (("[augmentation]\nword_dropout = 1.0\nslot_substitution = 0.5", ""), None),
         (("epochs = 2", "epochs = 2\naugmentation = 3"), "is no TOML|must be an object"),
         (("epochs = 2", "epochs 2"), "is no TOML"),
@@ -149,18 +141,12 @@ def test_recipes_of_the_package_are_sound(name, corpus):
 )
 def test_recipe_says_what_is_wrong(tmp_path, change, told):
     file = tmp_path / "mine.toml"
-    file.write_text(RECIPE.replace(*change))
+    file.write_text(RECIPE.replace(*change), encoding="utf-8-sig")  # as editors of Windows write it
     if told is None:
         assert read_recipe(file).augmentation == Augmentation()
     else:
         with pytest.raises(RunError, match=told):
             read_recipe(file)
-
-
-def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
-    """As editors of Windows write it; YAML has its own test."""
-    (tmp_path / "mine.toml").write_text(RECIPE, encoding="utf-8-sig")
-    assert read_recipe(tmp_path / "mine.toml").epochs == 2
 
 
 def test_names_the_recipes_there_are():

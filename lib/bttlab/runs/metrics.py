@@ -21,7 +21,6 @@ from bttlab.util.settings import CONFIG, RecordError, from_json
 METRICS = "metrics.jsonl"
 STRETCHES = 100  # parts of an epoch whose mean losses are kept
 MOST_LINES = 1000  # of metrics.jsonl, whose stretches are plotted apart; of more, a curve has one loss each
-LONGEST_LINE = 1 << 20  # bytes; one of ours has about 4,000
 
 
 class Line(TypedDict, total=False):
@@ -44,16 +43,10 @@ class Line(TypedDict, total=False):
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the sound lines of a metrics.jsonl, and what is wrong with the others.
-
-    Nothing is read after a line of more than `LONGEST_LINE` bytes.
-    """
+    """Return the sound lines of a metrics.jsonl, and what is wrong with the others."""
     lines, faults = [], []
     with path.open("rb") as file:
-        for number, data in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
-            if len(data) == LONGEST_LINE:
-                faults.append(f"line {number} of {METRICS} and those after it are left out: it is too long")
-                break
+        for number, data in enumerate(file, 1):
             if data.strip():
                 try:
                     lines.append({name: value for name, value in from_json(Line, data).items() if name != "sha256"})
