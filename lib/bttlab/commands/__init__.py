@@ -29,8 +29,6 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a command."""
-
     data: dict[str, Any]  # for --json
     text: Any  # for people
     exit_code: int = 0

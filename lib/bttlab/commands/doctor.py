@@ -34,7 +34,6 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def examine() -> list[Check]:
-    """Examine this machine."""
     return list(_examine(EXAMINATIONS))
 
 

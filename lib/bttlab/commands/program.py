@@ -90,7 +90,6 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def assumptions(machine: Any) -> list[str]:
-    """Return what the figures assume."""
     return [
         f"a clock of {machine.CLOCK_MHZ} MHz, and a loop of interval 1: not synthesised",
         f"results are read {machine.LATENCY} cycles after the step that gives them (LATENCY in config.h)",

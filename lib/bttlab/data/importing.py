@@ -152,33 +152,22 @@ def _parse(where: str, text: str) -> Any:
         raise CorpusError(f"{where}: it is not valid JSON ({error})") from None
 
 
-def _json_rows(values: Iterator[tuple[str, Any]]) -> Iterator[Row]:
-    for where, value in values:
-        if not isinstance(value, dict):
-            raise CorpusError(f"{where}: not an object; write one for each utterance, with the text in a key")
-        yield where, label_studio_row(where, value)
-
-
-def _json_lines(path: Path) -> Iterator[Row]:
-    lines = (
-        (f"{path}, line {number}", line) for number, line in enumerate(read_text(path, CorpusError).split("\n"), 1)
-    )
-    return _json_rows((where, _parse(where, line)) for where, line in lines if line.strip())
-
-
 def _json(path: Path) -> Iterator[Row]:
-    values = _parse(str(path), read_text(path, CorpusError))
+    text, is_list = read_text(path, CorpusError), path.suffix == ".json"
+    values = _parse(str(path), text) if is_list else text.split("\n")
     if not isinstance(values, list):
         raise CorpusError(f"{path}: not a list of objects; for an object in each line, name the file .jsonl")
-    return _json_rows((f"{path}, item {number}", value) for number, value in enumerate(values, 1))
+    for number, value in enumerate(values, 1):
+        where = f"{path}, {'item' if is_list else 'line'} {number}"
+        if not is_list and not value.strip():
+            continue
+        row = value if is_list else _parse(where, value)
+        if not isinstance(row, dict):
+            raise CorpusError(f"{where}: not an object; write one for each utterance, with the text in a key")
+        yield where, label_studio_row(where, row)
 
 
-_TABLES: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".csv": _csv,
-    ".tsv": _csv,
-    ".jsonl": _json_lines,
-    ".json": _json,
-}
+_TABLES: dict[str, Callable[[Path], Iterator[Row]]] = {".csv": _csv, ".tsv": _csv, ".jsonl": _json, ".json": _json}
 
 
 def _utterances(rows: list[Row], text: str, label: str | None, tags: str | None) -> list[_Utterance]:
@@ -256,31 +245,25 @@ def _parts(where: str, value: Any) -> list[str]:
     return parts
 
 
-Line = tuple[str, list[str]]  # its place, and its columns
-
-
-@dataclass
-class _Block:
-    intent: str
-    lines: list[Line]
+Block = tuple[str, list[tuple[str, list[str]]]]  # an utterance: its intent; of each word its place, and its columns
 
 
 def _conll(path: Path) -> Iterator[_Utterance]:
     blocks = list(_blocks(path))
-    count = len(blocks[0].lines[0][1]) if blocks else 0
+    count = len(blocks[0][1][0][1]) if blocks else 0
     word = 0  # the column of the words: the first that has no ids
-    while word + 2 < count and _is_id([[(where, columns[word]) for where, columns in b.lines] for b in blocks]):
+    while word + 2 < count and _is_id([[(where, columns[word]) for where, columns in lines] for _, lines in blocks]):
         word += 1
-    for block in blocks:
-        for where, columns in block.lines:
+    for intent, lines in blocks:
+        for where, columns in lines:
             for value in (columns[word], columns[-1]):
                 if value.split() != [value]:
                     raise CorpusError(f"{where}: {value!r} is not one word or tag; write a word in each line")
-        words, tags = ([columns[place] for _, columns in block.lines] for place in (word, -1))
-        yield _Utterance(block.lines[0][0], words, tags, block.intent)
+        words, tags = ([columns[place] for _, columns in lines] for place in (word, -1))
+        yield _Utterance(lines[0][0], words, tags, intent)
 
 
-def _blocks(path: Path) -> Iterator[_Block]:
+def _blocks(path: Path) -> Iterator[Block]:
     """Yield the utterances of a CoNLL file; every line has the same number of columns."""
     text = [line.rstrip("\r") for line in read_text(path, CorpusError).split("\n")]
     plain = [line for line in text if line.strip() and not line.startswith(("#", "-DOCSTART-"))]
@@ -288,23 +271,23 @@ def _blocks(path: Path) -> Iterator[_Block]:
     lines = [[column.strip(" ") for column in re.split(separator, line.strip(" "))] for line in text]
     count = len(re.split(separator, plain[0].strip(" "))) if plain else 0
     tags = {re.split(separator, line.strip(" "))[-1] for line in plain}
-    block = _Block(NO_INTENT, [])
+    intent, block = NO_INTENT, []
     for number, (line, columns) in enumerate(zip([*text, ""], [*lines, []], strict=True), 1):
         where = f"{path}, line {number}"
         if not line.strip():
-            if block.lines:
-                yield block
-                block = _Block(NO_INTENT, [])
-        elif not block.lines and (match := _INTENT.fullmatch(line)):
-            block.intent = match[1].strip() or NO_INTENT
-        elif not block.lines and (line.startswith("-DOCSTART-") or _is_comment(where, columns, count, tags)):
+            if block:
+                yield intent, block
+                intent, block = NO_INTENT, []
+        elif not block and (match := _INTENT.fullmatch(line)):
+            intent = match[1].strip() or NO_INTENT
+        elif not block and (line.startswith("-DOCSTART-") or _is_comment(where, columns, count, tags)):
             continue
         elif len(columns) < 2:
             raise CorpusError(f"{where}: {columns[0]!r} has no tag; write it after the word")
         elif len(columns) != count:
             raise CorpusError(f"{where}: {len(columns)} columns, but the first word has {count}; make them equal")
         else:
-            block.lines.append((where, columns))
+            block.append((where, columns))
 
 
 def _is_comment(where: str, columns: list[str], count: int, tags: set[str]) -> bool:

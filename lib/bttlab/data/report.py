@@ -47,7 +47,6 @@ class Report:
         return sorted(found, key=lambda mistake: -mistake[2])
 
     def __str__(self) -> str:
-        """Return tables of the scores and a line for each kind of mistake."""
         width = max((len(one.label) for one in (*self.intents, *self.slots)), default=5)
         lines = []
         for title, rows in (("intent", self.intents), ("slot", self.slots)):

@@ -19,8 +19,6 @@ class Span:
 
 @dataclass(frozen=True)
 class Labelled:
-    """A sentence with its labels."""
-
     words: list[str]
     intent: str | None = None  # None of a model that labels no intents
     tags: list[str] = field(default_factory=list)  # BIO tags, one for each word; empty of a model without slots

@@ -90,7 +90,6 @@ class Ask:
         return self._colours.setdefault(slot, TINTS[len(self._colours) % len(TINTS)])
 
     def _html(self, answer: Labelled) -> str:
-        """Return an answer as HTML: the intent, and spans with their slots below."""
         intent = "" if answer.intent is None else _tag("intent", f"{answer.intent}{percent(answer.intent_probability)}")
         spans = "".join(self._span(answer, span) for span in answer.spans) or escape(" ".join(answer.words))
         return f"<div style='line-height:1.35' role='group' aria-label='answer'>{intent}<div>{spans}</div></div>"

@@ -60,7 +60,6 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def new_axes(width: float, height: float, title: str, x_label: str, y_label: str) -> Axes:
-    """Return the axes of a new figure with one panel."""
     axes = new_figure(width, height).subplots()
     style(axes, title, x_label, y_label)
     return axes

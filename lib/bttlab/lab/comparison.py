@@ -120,8 +120,6 @@ def over(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to train."""
-
     name: str
     footprint: Ratio  # bytes that the training occupies on its device: low, middle, high
     of_what: str  # the bytes that `footprint` counts
@@ -176,9 +174,12 @@ class Savings:
         """Return sentences that name numerator, denominator and band of each ratio after `count` samples."""
         card, tensor, dense = self.contenders
         paper = self._found[1]
+        low, middle, high = over(dense.footprint, card.footprint)
+        limit = f" Published: {paper.memory[0]:g} to {paper.memory[1]:g} x." if paper else ""
+        there, here = dense.footprint[1] / 1e6, card.footprint[1] / 1e6
         lines = [
-            _memory_ratio(dense, card)
-            + (f" Published: {paper.memory[0]:g} to {paper.memory[1]:g} x." if paper else ""),
+            f"Memory: {middle:.0f} x (band {low:.0f} to {high:.0f}) = {there:,.0f} MB ({dense.name}, {dense.of_what}; "
+            f"modelled) / {here:,.1f} MB ({card.name}, {card.of_what}; modelled).{limit}"
         ]
         for gpu in (tensor, dense) if count else ():
             low, middle, high = over(gpu.joules[count], card.joules[count])
@@ -204,7 +205,6 @@ class Savings:
         return "".join(shown), f"{BATCHES} <details><summary>Bands and formulas</summary><ul>{details}</ul></details>"
 
     def draw(self, memory: Axes, energy: Axes, count: int) -> None:
-        """Draw the panels of memory and energy after `count` samples."""
         for axes in (memory, energy):
             axes.clear()
         small_style(memory, "Memory occupied (modelled)", "MB ($10^6$ bytes)")
@@ -230,14 +230,6 @@ def _joules(value: float) -> str:
 
 def _sums(steps: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros((1, 3)), np.cumsum(steps, axis=0)])
-
-
-def _memory_ratio(gpu: Contender, card: Contender) -> str:
-    low, middle, high = over(gpu.footprint, card.footprint)
-    return (
-        f"Memory: {middle:.0f} x (band {low:.0f} to {high:.0f}) = {gpu.footprint[1] / 1e6:,.0f} MB ({gpu.name}, "
-        f"{gpu.of_what}; modelled) / {card.footprint[1] / 1e6:,.1f} MB ({card.name}, {card.of_what}; modelled)."
-    )
 
 
 @dataclass(frozen=True)

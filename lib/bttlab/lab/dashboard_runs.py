@@ -97,12 +97,10 @@ class DashboardRun:
 
     @property
     def active(self) -> bool:
-        """True if it has begun and not ended."""
         return self.state in (RUNNING, PAUSED)
 
     @property
     def can_continue(self) -> bool:
-        """True if `start` continues it after a stop."""
         return False
 
     @property
@@ -128,7 +126,6 @@ class DashboardRun:
         self._thread.start()
 
     def pause(self) -> None:
-        """Pause before the next samples."""
         self._unpaused.clear()
         self.marks.append((self.count, "pause"))
         self._become(PAUSED)
@@ -138,7 +135,6 @@ class DashboardRun:
         self._unpaused.set()
 
     def stop(self) -> None:
-        """End before the next samples."""
         self._stop.set()
         self._unpaused.set()
 

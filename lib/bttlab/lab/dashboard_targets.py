@@ -23,8 +23,6 @@ FASTEST_MODE = {"cpu": "eager", "cuda": "graphs"}
 
 @dataclass(frozen=True)
 class Target:
-    """A way to train that a dashboard offers."""
-
     name: str
     # takes samples, learning rate and, if there are `optimizers`, an optimizer's name and a seed; returns a
     # `DashboardRun` that has not begun

@@ -11,8 +11,6 @@ FEED_FORWARD = ("first", "second")  # of an encoder's layers
 
 @dataclass(frozen=True)
 class Design:
-    """A model, its program and the clock."""
-
     # encoders, rank: of the model; the rank is that of its linear layers, unless they have their own
     encoders: int = 2
     rank: int = 12

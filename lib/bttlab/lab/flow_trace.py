@@ -26,8 +26,6 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class FlowTrace:
-    """Both passes of a flow."""
-
     cost: Cost
     sizes: dict[str, int]  # of each index
     indices: dict[str, tuple[str, ...]]  # of each tensor; a gradient d… has those of its tensor

@@ -22,7 +22,6 @@ COLOURS = {
 
 
 def chip_bytes(estimate: Estimate) -> dict[str, int]:
-    """Return the bytes that training needs on the chip, by what they are for."""
     return {group: size for group, size in estimate.memory.by_group().items() if size}
 
 

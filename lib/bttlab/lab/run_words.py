@@ -31,7 +31,6 @@ def legend(runs: Sequence[DashboardRun]) -> str:
 
 
 def describe_runs(runs: Sequence[DashboardRun]) -> str:
-    """Return the contents of the dashboard's figure as sentences."""
     if not runs:
         return "Loss, dev split, memory and energy over training: nothing has been started yet."
     said = []

@@ -10,8 +10,6 @@ from bttlab.model import ModelConfig, ModuleConfig
 
 @dataclass(frozen=True)
 class Workload:
-    """A corpus, encoded for a model."""
-
     corpus: Corpus
     # A module of your own comes from `bttlab.compiler.module_file.load_module`: the run keeps a copy of its file
     config: ModelConfig | ModuleConfig

@@ -33,8 +33,6 @@ class ConfigError(BttlabError, ValueError):
 
 
 class Parametric:
-    """A configuration with `parameter_shapes()`."""
-
     @property
     def parameters_count(self) -> int:
         return sum(math.prod(shape) for shape in self.parameter_shapes().values())  # pyright: ignore[reportAttributeAccessIssue]

@@ -29,7 +29,6 @@ def initial_parameters(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
 
 
 def _std(name: str, shapes: dict[str, tuple[int, ...]], config: ModelConfig) -> float:
-    """Return the standard deviation of a weight's or core's entries."""
     if name.startswith("embedding."):
         entry_std = EMBEDDING_STD
     else:

@@ -35,7 +35,6 @@ class ModuleConfig(Parametric):
 
     @property
     def task(self) -> str:
-        """The module's tasks as text."""
         return " and ".join(sorted(self.tasks))
 
     @property
@@ -45,12 +44,10 @@ class ModuleConfig(Parametric):
 
     @property
     def short_name(self) -> str:
-        """Name in a legend."""
         return self.title
 
     @property
     def slug(self) -> str:
-        """Name used in names of runs and files."""
         return self.title
 
     @property
@@ -59,11 +56,9 @@ class ModuleConfig(Parametric):
         return {"module": self.title}
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return every parameter's name and shape."""
         return {name: tuple(shape) for name, shape in self.shapes.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values."""
         return {field.name: getattr(self, field.name) for field in fields(ModuleConfig)}
 
 

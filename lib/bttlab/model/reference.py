@@ -101,7 +101,6 @@ class ReferenceTrainer:
         self._step, self._moments = step, moments
 
     def store_parameters(self) -> dict[str, np.ndarray]:
-        """Return a copy of the parameters."""
         return self._unflatten(self._all)
 
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
@@ -153,7 +152,6 @@ class ReferenceTrainer:
         return None if factors.are_bounded(optimizer) else "update"
 
     def predict(self, samples) -> Predictions:
-        """See `Trainer.predict`."""
         return predict(self.model, samples, self.config)
 
     def _keep_moments(self, optimizer: Optimizer) -> None:

@@ -54,8 +54,6 @@ class StateError(BttlabError, ValueError):
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions for n samples."""
-
     losses: np.ndarray  # float32, (n,)
     intents: np.ndarray  # int32, (n,): intent label ids
     slots: np.ndarray  # int32, (n, sequence_length): slot label ids; 0 at position 0 and at padding
@@ -169,7 +167,6 @@ class UpdateFactors:
         return cls(*(factor.astype(np.float32) for factor in factors))
 
     def __getitem__(self, sample: int) -> "UpdateFactors":
-        """Return the factors of one sample."""
         return UpdateFactors(*(getattr(self, field.name)[sample] for field in fields(self)))
 
     def are_bounded(self, optimizer: Optimizer) -> bool:

@@ -56,7 +56,6 @@ def predict(
 
 
 def trained_network(trainer: Trainer) -> nn.Module:
-    """Return the PyTorch network of a trainer's model, with the trainer's parameters."""
     model, parameters = network_of(trainer.config), trainer.store_parameters()
     for name, parameter in model.named_parameters():
         parameter.data = torch.from_numpy(parameters[name])

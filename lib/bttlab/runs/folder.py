@@ -17,8 +17,6 @@ from bttlab.util.locks import LOCK_FILE, folder_lock
 
 
 class RunLock:
-    """The lock that this process holds on a run's folder."""
-
     def __init__(self, folder: Path):
         self._path = folder / LOCK_FILE
         self._locked = os.stat(self._path)

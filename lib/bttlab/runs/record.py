@@ -53,8 +53,6 @@ class GitState:
 
 @settings(RecordError, frozen=False)
 class RunRecord:
-    """Record of a run."""
-
     kind: str  # "training" or "estimate"; of older versions "baseline" and "methods", too
     name: str
     configuration: dict[str, Any]  # settings in one level, JSON-ready

@@ -43,8 +43,6 @@ class DivergedRun(RunError):
 
 @dataclass(frozen=True)
 class RunResult:
-    """Result of `Run.train`."""
-
     signal: int | None  # the signal that stopped it, if one did
     epochs_done: int
     position: int  # samples of the current epoch so far
@@ -94,17 +92,14 @@ class Run:
         self._has_begun = False
 
     def order(self, epoch: int) -> np.ndarray:
-        """Return the samples of an epoch, in order."""
         return epoch_order(len(self.corpus.train), self.settings.seed, epoch)[: self.settings.samples]
 
     @property
     def lengths(self) -> Counter[int]:
-        """The number of training samples of each length."""
         return Counter(map(int, self.samples["train"].lengths))
 
     @property
     def count(self) -> int:
-        """Number of samples trained on."""
         return self.epochs_done * len(self.order(0)) + len(self.losses)
 
     def _result(
@@ -371,7 +366,6 @@ class Run:
 
 
 def check_model(trainer: Trainer, config: ModelConfig | ModuleConfig) -> None:
-    """Raise RunError unless a trainer has this model."""
     own, wanted = trainer.config.to_dict(), config.to_dict()
     names = [name for name in own | wanted if own.get(name) != wanted.get(name)]
     if names:

@@ -150,7 +150,6 @@ class CorpusRecord:
 
 
 def corpus_digest(corpus: Corpus) -> str:
-    """Return the SHA-256 of a corpus's label lists and splits, as read."""
     splits = [corpus.split(name) for name in SPLIT_NAMES]
     content = [corpus.intent_labels, corpus.slot_labels, *([s.words, s.slots, s.intents] for s in splits)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -227,7 +227,6 @@ class TTLinear(_Train):
         return auto_flow(tokens, self.out_modes, self.in_modes, self._ranks)
 
     def extra_repr(self) -> str:
-        """Return the layer's settings for `repr`."""
         ranks = list(self._ranks)
         return f"{self.in_features}, {self.out_features}, {self.out_modes}, {self.in_modes}, {ranks}, {self.flow!r}"
 
@@ -331,7 +330,6 @@ class TTMEmbedding(_Train):
             ) from None
 
     def extra_repr(self) -> str:
-        """Return the layer's settings for `repr`."""
         ranks = [core.shape[3] for core in self.cores][:-1]
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.row_modes}, {self.column_modes}, {ranks}"
 

@@ -54,12 +54,10 @@ class Quantity:
 
     @classmethod
     def measured(cls, value: float, unit: str, how: str) -> "Quantity":
-        """Return what a meter said."""
         return cls(**measured(value, unit, how))
 
     @classmethod
     def missing(cls, unit: str, reason: str) -> "Quantity":
-        """Return what nothing measured."""
         return cls(None, unit, None, reason)
 
 

@@ -135,7 +135,6 @@ def open_executor(scheduler: str | None = None, workers: int | None = None) -> I
 
 
 def _usual_count() -> int:
-    """Return how many processes cores and memory allow."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # no limit of a control group
         memory = min(memory, int(LIMIT.read_text()))

@@ -30,8 +30,6 @@ MOST_DEATHS = 3  # of workers, one after the other without a finished trial
 
 @dataclass
 class Progress:
-    """Progress of a sweep."""
-
     spec: SweepSpec
     total: int  # trials
     records: dict[str, RunRecord] = field(default_factory=dict)  # trials that have ended or failed, by id

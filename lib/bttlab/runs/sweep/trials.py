@@ -49,7 +49,6 @@ class Trial:
         return " ".join(f"{key}={_brief(value)}" for key, value in self.varied.items())
 
     def record(self, sweep: str, device: str) -> RunRecord:
-        """Return the record with which the trial begins."""
         kind = "estimate" if self.settings is None else "training"
         return RunRecord(kind, self.name, self.configuration, device, self.id, sweep=sweep)
 

@@ -20,10 +20,6 @@ def near(answer: Any, expected: float, relative: float = 1e-3) -> bool:
     return is_number and math.isclose(answer, expected, rel_tol=relative)
 
 
-def exactly(answer: Any, expected: int) -> bool:
-    return near(answer, expected, 0.0)
-
-
 def require_number(answer: Any, expected: float, relative: float = 1e-3, place: str = "") -> None:
     """Raise `Wrong` unless an answer is this number up to a relative error; the message says which way it is off.
 
@@ -41,7 +37,7 @@ def require_number(answer: Any, expected: float, relative: float = 1e-3, place: 
 
 def is_whole(answer: Any) -> bool:
     """Return whether an answer is a number without a fraction, above 0."""
-    return answer > 0 and exactly(answer, int(answer))
+    return answer > 0 and near(answer, int(answer), 0.0)
 
 
 def is_letter(answer: Any, letter: str) -> bool:
