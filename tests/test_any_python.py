@@ -1,6 +1,5 @@
 """Checks for each Python. `make quick` runs these with one for which there is no time for every test."""
 
-import json
 import os
 import pkgutil
 from importlib import import_module
@@ -9,18 +8,13 @@ from pathlib import Path
 import pytest
 
 import bttlab
-from bttlab.cli import main
+from command_line import run_json
 
 pytestmark = [pytest.mark.long, pytest.mark.every_python]
 
 PARAMETERS = (
     "BTTLAB_PARAMETERS"  # a file for the digest of trained parameters, which runs with other Pythons have written
 )
-
-
-def _run(capsys, *arguments: str) -> dict:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def test_every_module_can_be_imported():
@@ -32,14 +26,14 @@ def test_every_module_can_be_imported():
 
 
 def test_doctor_is_content_with_packages_and_overlays(capsys):
-    checks = {check["name"]: check["status"] for check in _run(capsys, "doctor")["checks"]}
+    checks = {check["name"]: check["status"] for check in run_json(capsys, "doctor")["checks"]}
     assert checks["packages"] == checks["overlays"] == checks["cards"].replace("note", "ok") == "ok"
 
 
 def test_training_gives_the_same_parameters_with_each_python(short_airline, tmp_path, capsys):
     train = ("train", "--data", str(short_airline), "--samples", "200", "--device", "emulated", "--out")
-    digest = _run(capsys, *train, str(tmp_path / "run"))["parameters_sha256"]
-    assert digest == _run(capsys, *train, str(tmp_path / "again"))["parameters_sha256"]
+    digest = run_json(capsys, *train, str(tmp_path / "run"))["parameters_sha256"]
+    assert digest == run_json(capsys, *train, str(tmp_path / "again"))["parameters_sha256"]
     if os.environ.get(PARAMETERS):
         known = Path(os.environ[PARAMETERS])
         if not known.exists():

@@ -18,27 +18,13 @@ from bttlab.cli import main
 from bttlab.commands import doctor, models
 from bttlab.model import ModelConfig, Transformer
 from bttlab.runs import read_checkpoint
+from command_line import refused, run_json
 from tiny_runs import write_corpus
 
 
 def train_arguments(corpus, folder, *more: str) -> list[str]:
     start = ["train", "--encoders", "1", "--data", str(corpus), "--samples", "4", "--device", "reference"]
     return [*start, "--out", str(folder), *more]
-
-
-def run_json(capsys, *arguments: str) -> dict:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def fails(capsys, *arguments: str) -> str:
-    """Run what must fail; returns its one line."""
-    capsys.readouterr()
-    assert main(list(arguments)) == 2
-    captured = capsys.readouterr()
-    lines = [line for line in captured.err.splitlines() if line.startswith("bttlab: error: ")]
-    assert captured.out == "" and len(lines) == 1 and captured.err.endswith(lines[0] + "\n")
-    return lines[0]
 
 
 def test_size_gives_the_published_sizes(capsys):
@@ -68,13 +54,15 @@ def test_a_model_has_the_same_name_on_every_command(tmp_path, corpus, capsys):
         out = str(tmp_path / f"run{len(model)}")
         assert run_json(capsys, "train", "--device", "reference", *data, *model, "--out", out)["parameters"] == found
     assert run_json(capsys, "size", "--model", str(file))["sizes"][0]["encoders"] == 3
-    assert "leave --model out" in fails(capsys, "train", "--resume", out, "--model", str(file))
+    assert "leave --model out" in refused(capsys, "train", "--resume", out, "--model", str(file))
     file.write_text("hiden_size = 256\n")
-    assert "--model" in (said := fails(capsys, "size", "--model", str(file))) and "hiden_size is not a setting" in said
+    assert (
+        "--model" in (said := refused(capsys, "size", "--model", str(file))) and "hiden_size is not a setting" in said
+    )
 
 
 def test_an_error_is_json_with_json(tmp_path, capsys):
-    message = fails(capsys, "runs", "show", "none")
+    message = refused(capsys, "runs", "show", "none")
     assert main(["runs", "show", "none", "--json"]) == 2
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"error": message.removeprefix("bttlab: error: "), "exit_code": 2}
@@ -125,22 +113,22 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys, monkeypatch):
     assert [tag if "-" in tag else "O" for tag in tags] == guessed[0]
     shutil.copytree(tmp_path / "run", tmp_path / "two")
     both = (str(tmp_path / "run"), str(tmp_path / "two"))
-    assert "name it" in fails(capsys, "runs", "export", *both, "--weights", weights)
+    assert "name it" in refused(capsys, "runs", "export", *both, "--weights", weights)
     (tmp_path / "asked.txt").write_text("\ufeff" + "\n\n".join(sentences) + "\n", encoding="utf-8")
     asked = run_json(capsys, "predict", "--file", str(tmp_path / "asked.txt"), "--run", str(tmp_path / "run"))
     assert asked["predictions"] == predicted
     (tmp_path / "none.txt").write_text("\n")
-    assert "has no sentences" in fails(
+    assert "has no sentences" in refused(
         capsys, "predict", "--file", str(tmp_path / "none.txt"), "--run", str(tmp_path / "run")
     )
     detailed = run_json(capsys, "eval", "--run", str(tmp_path / "run"), "--report")["report"]
     assert sum(map(sum, detailed["confusion"])) == sum(one["support"] for one in detailed["intents"]) > 0
     with monkeypatch.context() as there:
         there.chdir(tmp_path)
-        assert "--file asked.txt" in fails(capsys, "predict", "asked.txt", "--run", str(tmp_path / "run"))
+        assert "--file asked.txt" in refused(capsys, "predict", "asked.txt", "--run", str(tmp_path / "run"))
     assert main(["predict", "Some flight to Nowhere", "--run", str(tmp_path / "run")]) == 0
     assert "unknown to the vocabulary: some flight nowhere" in capsys.readouterr().out
-    assert "has no words" in fails(capsys, "predict", " ", "--run", str(tmp_path / "run"))
+    assert "has no words" in refused(capsys, "predict", " ", "--run", str(tmp_path / "run"))
 
     further = run_json(capsys, "train", "--resume", "--out", str(tmp_path / "run"), "--epochs", "2")
     assert further["epochs_done"] == 2
@@ -159,7 +147,7 @@ def test_eval_on_another_corpus_only_on_purpose(tmp_path, capsys):
     own = write_corpus(tmp_path / "own")
     assert main(train_arguments(own, run)) == 0
     (own / "test" / "seq.in").write_text((own / "test" / "seq.in").read_text().replace("please", "kindly"))
-    assert "is not the corpus own that the run" in fails(capsys, "eval", "--run", str(run))
+    assert "is not the corpus own that the run" in refused(capsys, "eval", "--run", str(run))
     assert run_json(capsys, "eval", "--run", str(run), "--data", str(own))["utterances"] == 6
     other = write_corpus(tmp_path / "other", seed=1)
     assert main(["eval", "--run", str(run), "--data", str(other)]) == 0
@@ -188,14 +176,14 @@ def test_eval_on_another_corpus_only_on_purpose(tmp_path, capsys):
 def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BTTLAB_DATA", raising=False)
-    assert message in fails(capsys, *arguments.split())
+    assert message in refused(capsys, *arguments.split())
     assert os.listdir(tmp_path) == []
 
 
 def test_labels_that_are_not_listed(tmp_path, capsys):
     bad = write_corpus(tmp_path / "bad")
     (bad / "train" / "label").write_text("hotel\n" * 24)
-    assert "pass --unknown-labels=unk" in fails(capsys, *train_arguments(bad, tmp_path / "new"))
+    assert "pass --unknown-labels=unk" in refused(capsys, *train_arguments(bad, tmp_path / "new"))
     assert not (tmp_path / "new").exists()
     assert main(train_arguments(bad, tmp_path / "new", "--unknown-labels", "unk")) == 0
 
@@ -220,14 +208,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, corpus):
 def test_a_device_needs_pynq(monkeypatch, capsys, tmp_path, corpus):
     monkeypatch.setitem(sys.modules, "pynq", None)
     arguments = ["auto" if a == "reference" else a for a in train_arguments(corpus, tmp_path / "run")]
-    assert "--device auto needs pynq" in fails(capsys, *arguments)
+    assert "--device auto needs pynq" in refused(capsys, *arguments)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_missing_package_is_one_line_that_names_its_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich.table", None)
     line = "this command needs rich, which is not installed: pip install 'rich>=13.7' (of bttlab[train]: docs/hosts.md)"
-    assert fails(capsys, "size") == f"bttlab: error: {line}"
+    assert refused(capsys, "size") == f"bttlab: error: {line}"
 
 
 def checks(capsys, *arguments: str, exit_code: int) -> dict[str, dict]:
@@ -281,7 +269,7 @@ def test_a_corpus_with_more_words_gets_a_model_with_more_rows(tmp_path, capsys):
     assert told["parameters"] == rows.parameters_count
     few = train_arguments(corpus, tmp_path / "few", "--samples", "2", "--vocabulary", "1000")
     assert run_json(capsys, *few)["parameters"] == ModelConfig(encoders=1).parameters_count
-    assert "--vocabulary: a run continues as it began" in fails(
+    assert "--vocabulary: a run continues as it began" in refused(
         capsys, "train", "--resume", str(tmp_path / "run"), "--vocabulary", "900"
     )
 

@@ -6,18 +6,11 @@ import pytest
 
 from bttlab.cli import main
 from bttlab.data import load_corpus, read_corpus
+from command_line import refused, run_json
 
 
 def imported(capsys, *arguments):
-    assert main(["data", "import", *map(str, arguments), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys, *arguments):
-    assert main(["data", "import", *map(str, arguments)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("bttlab: error: ") and said.count("\n") == 1
-    return said
+    return run_json(capsys, "data", "import", *arguments)
 
 
 def test_json_lines_and_back(tmp_path, capsys):
@@ -60,19 +53,6 @@ def test_a_table_of_classes(tmp_path, capsys):
     assert "unknown" not in capsys.readouterr().out
 
 
-def test_conll(tmp_path, capsys):
-    """I without B begins a chunk, comments give intents."""
-    utterance = "-DOCSTART- O\n\n# intent: fly there\nTo\tNN\tO\nBoston\tNN\tB-city\nLogan\tNN\tI-city\n\n"
-    others = "new\tJJ\tI-city\nyork\tNN\tI-city\nparis\tNN\tB-city\n\n# a comment\n"
-    (tmp_path / "a.conll").write_text(utterance + 2 * others)
-    imported(capsys, tmp_path / "a.conll", tmp_path / "a")
-    assert rows_of(tmp_path / "a") == {
-        "to/O boston/B-city logan/I-city": "fly_there",
-        "new/B-city york/I-city paris/B-city": "none",
-    }
-    assert read_corpus(tmp_path / "a").slot_labels == ["PAD", "UNK", "O", "B-city", "I-city"]
-
-
 def test_a_folder_of_texts_with_more_classes_than_the_usual_model(tmp_path, capsys):
     for label in range(30):
         for number in range(3):
@@ -96,7 +76,25 @@ def rows_of(folder):
     return {" ".join(f"{w}/{t}" for w, t in zip(words, tags, strict=True)): intent for words, tags, intent in rows}
 
 
-CITIES = "from/O north/B-from.city bay/I-from.city lima/B-from.city to/O quito/B-to.city"
+DOCCANO = {"text": "Fly to New York, please!", "label": [[7, 15, "to city"]]}
+RELATIONS = {"text": DOCCANO["text"], "label": [{"id": 1, "start_offset": 7, "end_offset": 16, "label": "to city"}]}
+STUDIO = {"start": 7, "end": 15, "text": "New York", "labels": ["to city"]}
+TASK = {
+    "data": {"text": DOCCANO["text"]},
+    "annotations": [
+        {
+            "result": [
+                {"from_name": "label", "type": "labels", "value": STUDIO},
+                {"from_name": "kind", "type": "choices", "value": {"choices": ["trip", "wish"]}},
+                {"type": "relation"},
+            ]
+        }
+    ],
+}
+SKIPPED = {"data": TASK["data"], "annotations": [{"result": [], "was_cancelled": True}]}
+
+
+WORDS = "from north bay lima to quito"
 SCHEMES = {
     "IOB1": "O I-from.city I-from.city B-from.city O I-to.city",
     "IOB2": "O B-from.city I-from.city B-from.city O B-to.city",
@@ -112,102 +110,71 @@ SCHEMES = {
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_schemes_of_tags_become_bio(tmp_path, capsys, scheme):
-    words = "from north bay lima to quito".split()
-    block = "".join(f"{word} {tag}\n" for word, tag in zip(words, SCHEMES[scheme].split(), strict=True))
-    (tmp_path / "a.bio").write_text(3 * f"{block}\n")
-    imported(capsys, tmp_path / "a.bio", tmp_path / "made")
-    assert rows_of(tmp_path / "made") == {CITIES: "none"}
+    pairs = zip(WORDS.split(), SCHEMES[scheme].split(), strict=True)
+    block = "".join(f"{word} {tag}\n" for word, tag in pairs)
+    cities = "from/O north/B-from.city bay/I-from.city lima/B-from.city to/O quito/B-to.city"
+    assert read(tmp_path, capsys, "a.bio", 3 * f"{block}\n") == {cities: "none"}
 
 
-def test_plain_names_with_a_hyphen_are_names(tmp_path, capsys):
-    (tmp_path / "a.bio").write_text(3 * "write O\nme e-mail\nat O\nhome address\nnow address\n\n")
-    imported(capsys, tmp_path / "a.bio", tmp_path / "made")
-    assert rows_of(tmp_path / "made") == {"write/O me/B-e-mail at/O home/B-address now/I-address": "none"}
+def read(tmp_path, capsys, name, content, options=()):
+    """The utterances of a corpus that is made of a file."""
+    (tmp_path / name).write_text(content)
+    imported(capsys, tmp_path / name, tmp_path / "made", *options)
+    return rows_of(tmp_path / "made")
 
 
 @pytest.mark.parametrize(
     ("block", "expected"),
     [
+        # I without B begins a chunk, comments give intents
+        ("-DOCSTART- O\n\n# intent: fly there\nTo\tNN\tO\nBoston\tNN\tI-city\n", {"to/O boston/B-city": "fly_there"}),
+        ("new\tJJ\tI-city\nyork\tNN\tI-city\nparis\tNN\tB-city\n", {"new/B-city york/I-city paris/B-city": "none"}),
         ("# intent: e-mail\n#a B-x\n# O\nb O\n", {"#a/B-x #/O b/O": "e-mail"}),
         ("# sent_id = 1\n#a\tB-x\nb\tO\n", {"#a/B-x b/O": "none"}),
         ("1\ta\tB-x\n2\tb\tO\n", {"a/B-x b/O": "none"}),
         ("doc1 0 a NN B-x\ndoc1 1 b NN O\n", {"a/B-x b/O": "none"}),
+        ("me e-mail\nat O\nhome address\nnow address\n", {"me/B-e-mail at/O home/B-address now/I-address": "none"}),
     ],
 )
-def test_words_with_hashes_and_columns_of_ids(tmp_path, capsys, block, expected):
-    (tmp_path / "a.conll").write_text(3 * f"{block}\n")
-    imported(capsys, tmp_path / "a.conll", tmp_path / "made")
-    assert rows_of(tmp_path / "made") == expected
+def test_conll(tmp_path, capsys, block, expected):
+    assert read(tmp_path, capsys, "a.conll", 3 * f"{block}\n") == expected
 
 
-DOCCANO = {"text": "Fly to New York, please!", "label": [[7, 15, "to city"]]}
-RELATIONS = {"text": DOCCANO["text"], "label": [{"id": 1, "start_offset": 7, "end_offset": 16, "label": "to city"}]}
-STUDIO = {"start": 7, "end": 15, "text": "New York", "labels": ["to city"]}
-TASK = {
-    "data": {"text": DOCCANO["text"]},
-    "annotations": [
-        {
-            "result": [
-                {"from_name": "label", "type": "labels", "value": STUDIO},
-                {"from_name": "kind", "type": "choices", "value": {"choices": ["trip", "wish"]}},
-            ]
-        }
-    ],
-}
-
-
-RELATED = {"data": TASK["data"], "annotations": [{"result": [*TASK["annotations"][0]["result"], {"type": "relation"}]}]}
-SKIPPED = {"data": TASK["data"], "annotations": [{"result": [], "was_cancelled": True}]}
-
-
-@pytest.mark.parametrize(
-    ("suffix", "row", "columns", "intent"),
-    [
-        (".jsonl", DOCCANO, ["--label", "label"], "none"),
-        (".jsonl", RELATIONS | {"kind": ["trip"]}, ["--tags", "label", "--label", "kind"], "trip"),
-        (".json", {"text": DOCCANO["text"], "label": [STUDIO]}, ["--tags", "label"], "none"),
-        (".json", TASK, ["--tags", "label", "--label", "kind"], "trip#wish"),
-        (".json", RELATED, ["--tags", "label", "--label", "kind"], "trip#wish"),
-    ],
-)
-def test_spans_of_annotation_tools_become_tags(tmp_path, capsys, suffix, row, columns, intent):
-    rows = [row] * 3
-    text = json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows))
-    (tmp_path / f"a{suffix}").write_text(text)
-    imported(capsys, tmp_path / f"a{suffix}", tmp_path / "made", *columns)
-    assert rows_of(tmp_path / "made") == {"fly/O to/O new/B-to_city york/I-to_city please/O": intent}
+SPAN = {"text": "a b", "label": [[2, 3, "c"]]}
+TAGGED = {"a/O b/B-c": "none"}
+NEW_YORK = "fly/O to/O new/B-to_city york/I-to_city please/O"
 
 
 @pytest.mark.parametrize(
     ("row", "options", "expected"),
     [
-        ({"text": "a b", "label": "x"}, [], {"a/O b/O": "x"}),
-        ({"text": "a b", "label": ["x", "y"], "tags": "O B-c"}, [], {"a/O b/B-c": "x#y"}),
-        ({"text": "a b", "label": [[2, 3, "c"]]}, [], {"a/O b/B-c": "none"}),
-        ({"text": "a b", "label": "O B-c", "kind": "x"}, ["--tags", "label", "--label", "kind"], {"a/O b/B-c": "x"}),
-        ({"text": "a b", "label": [[2, 3, "c"]], "intent": "x"}, [], {"a/O b/B-c": "x"}),
-        ({"text": "a b", "label": [[2, 3, "c"]], "kind": "x"}, ["--label", "kind"], {"a/O b/B-c": "x"}),
-        ({"text": "a b", "entities": [{"label": "c", "start_offset": 2, "end_offset": 3}]}, [], {"a/O b/B-c": "none"}),
-        ({"text": "a b", "entities": ["b"], "intent": "x"}, [], {"a/O b/O": "x"}),
-        ({"text": "a b", "cats": ["x", "y"], "entities": [[2, 3, "c"]]}, [], {"a/O b/B-c": "x#y"}),
-        (
-            {"text": "a b", "spans": [{"start": 2, "end": 3, "label": "c"}], "answer": "accept"},
-            [],
-            {"a/O b/B-c": "none"},
-        ),
+        ({"text": "a b", "label": "x"}, "", {"a/O b/O": "x"}),
+        ({"text": "a b", "label": ["x", "y"], "tags": "O B-c"}, "", {"a/O b/B-c": "x#y"}),
+        (SPAN, "", TAGGED),
+        (SPAN, "--label label", TAGGED),
+        ({"text": "a b", "label": "O B-c", "kind": "x"}, "--tags label --label kind", {"a/O b/B-c": "x"}),
+        (SPAN | {"intent": "x"}, "", {"a/O b/B-c": "x"}),
+        (SPAN | {"kind": "x"}, "--label kind", {"a/O b/B-c": "x"}),
+        ({"text": "a b", "entities": [{"label": "c", "start_offset": 2, "end_offset": 3}]}, "", TAGGED),
+        ({"text": "a b", "entities": ["b"], "intent": "x"}, "", {"a/O b/O": "x"}),
+        ({"text": "a b", "cats": ["x", "y"], "entities": [[2, 3, "c"]]}, "", {"a/O b/B-c": "x#y"}),
+        ({"text": "a b", "spans": [{"start": 2, "end": 3, "label": "c"}], "answer": "accept"}, "", TAGGED),
+        (DOCCANO, "", {NEW_YORK: "none"}),
+        (RELATIONS | {"kind": ["trip"]}, "--tags label --label kind", {NEW_YORK: "trip"}),
+        ({"text": DOCCANO["text"], "label": [STUDIO]}, "--tags label", {NEW_YORK: "none"}),
+        (TASK, "--tags label --label kind", {NEW_YORK: "trip#wish"}),
     ],
 )
-def test_columns_of_the_usual_names_are_read(tmp_path, capsys, row, options, expected):
-    (tmp_path / "a.jsonl").write_text(f"{json.dumps(row)}\n" * 3)
-    imported(capsys, tmp_path / "a.jsonl", tmp_path / "made", *options)
-    assert rows_of(tmp_path / "made") == expected
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_json_of_annotation_tools(tmp_path, capsys, suffix, row, options, expected):
+    content = json.dumps([row] * 3) if suffix == ".json" else f"{json.dumps(row)}\n" * 3
+    assert read(tmp_path, capsys, f"a{suffix}", content, options.split()) == expected
 
 
 def test_texts_without_spans_among_others(tmp_path, capsys):
     lines = [DOCCANO, {"text": "hello", "label": []}, DOCCANO]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    imported(capsys, tmp_path / "a.jsonl", tmp_path / "made", "--label", "label")
-    assert "hello/O" in rows_of(tmp_path / "made")
+    rows = read(tmp_path, capsys, "a.jsonl", "\n".join(map(json.dumps, lines)), ["--label", "label"])
+    assert "hello/O" in rows
 
 
 @pytest.mark.parametrize(
@@ -276,14 +243,14 @@ def test_texts_without_spans_among_others(tmp_path, capsys):
 )
 def test_bad_input_leaves_nothing(tmp_path, capsys, name, content, options, said):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert said in refused(capsys, tmp_path / name, tmp_path / "made", *options)
+    assert said in refused(capsys, "data", "import", tmp_path / name, tmp_path / "made", *options)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_folder_that_is_there_stays(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("text\n" + "hello\n" * 5)
-    assert "exists" in refused(capsys, tmp_path / "a.csv", tmp_path)
-    assert "cannot be read" in refused(capsys, tmp_path / "none.csv", tmp_path / "made")
+    assert "exists" in refused(capsys, "data", "import", tmp_path / "a.csv", tmp_path)
+    assert "cannot be read" in refused(capsys, "data", "import", tmp_path / "none.csv", tmp_path / "made")
 
 
 def test_labels_that_differ_in_case_are_named(tmp_path, capsys):

@@ -7,27 +7,22 @@ import pytest
 
 from bttlab.card import EmulatedU50
 from bttlab.cli import main
+from command_line import run_json
 
 from conftest import ROOT
 
 
-def train(capsys, *arguments) -> dict:
-    capsys.readouterr()
-    assert main(["train", "--device", "emulated", *map(str, arguments), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.long
 def test_an_epoch_of_atis_reports_the_test_metrics(atis, tmp_path, capsys):
-    report = train(capsys, "--encoders", 2, "--data", atis, "--epochs", 1, "--seed", 0, "--out", tmp_path / "run")
+    train = "train", "--device", "emulated", "--encoders", 2, "--data", atis, "--epochs", 1, "--seed", 0
+    report = run_json(capsys, *train, "--out", tmp_path / "run")
     assert report["device"] == "the emulated U50, overlay trainer" and report["parameters"] == 300_288
     assert report["last_epoch"]["samples"] == 4478 and report["test"]["utterances"] == 893
     # Far above what always answering flight (70.8 %) and tagging nothing would score.
     assert report["test"]["intent_accuracy"] > 0.78 and report["test"]["slot_f1"] > 0.55
     assert 0.15 < report["test"]["frame_accuracy"] < report["test"]["intent_accuracy"]
     assert report["last_epoch"]["samples_per_second"]["provenance"] == "measured"
-    assert main(["eval", "--run", str(tmp_path / "run"), "--split", "test", "--json"]) == 0
-    evaluated = json.loads(capsys.readouterr().out)
+    evaluated = run_json(capsys, "eval", "--run", tmp_path / "run", "--split", "test")
     assert {key: evaluated[key] for key in report["test"]} == report["test"]
 
 

@@ -1,7 +1,5 @@
 """bttlab program on the command line."""
 
-import json
-
 import pytest
 
 from bttlab.cli import main
@@ -9,6 +7,7 @@ from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.hazards import Hazard
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig
+from command_line import refused, run_json
 
 
 def run(capsys, *arguments):
@@ -18,10 +17,9 @@ def run(capsys, *arguments):
 
 
 def test_its_figures_agree(capsys):
-    code, out, _ = run(capsys, "--encoders", "1", "--json", "--list")
-    data = json.loads(out)
+    data = run_json(capsys, "program", "--encoders", 1, "--list")
     cycles = data["cycles"]["13"]
-    assert code == 0 and data["provenance"] == "modelled" and "200 MHz" in data["assumptions"][0]
+    assert data["provenance"] == "modelled" and "200 MHz" in data["assumptions"][0]
     assert sum(data["sections"].values()) == sum(data["instructions"].values())
     assert sum(data["cycles_by_stage"].values()) == cycles
     assert sum(one["cycles"] for one in data["cycles_by_layer"]) == cycles
@@ -31,12 +29,11 @@ def test_its_figures_agree(capsys):
 
 
 def test_an_update_of_several_samples_is_a_program_with_sums(capsys):
-    code, out, _ = run(capsys, "--encoders", "1", "--batch-size", "4", "--json")
-    data, program = json.loads(out), compiled_program(ModelConfig(encoders=1), sums=True).program
-    assert code == 0 and list(data["sections"].values()) == [len(section) for section in program.sections]
+    data = run_json(capsys, "program", "--encoders", 1, "--batch-size", 4)
+    program = compiled_program(ModelConfig(encoders=1), sums=True).program
+    assert list(data["sections"].values()) == [len(section) for section in program.sections]
     assert data["update_cycles"] == 4 * data["cycles"]["13"] + time_program(program.flush, 13).cycles
-    code, _, err = run(capsys, "--encoders", "1", "--batch-size", "0")
-    assert code == 2 and "batch_size is 0" in err
+    assert "batch_size is 0" in refused(capsys, "program", "--encoders", 1, "--batch-size", 0)
 
 
 @pytest.mark.long
@@ -62,8 +59,7 @@ def test_one_layer_alone(capsys):
     listed = [line for line in out.splitlines() if " | " in line]
     assert code == 0 and all(name in line for line in listed) and f"{name}: cycles by stage" in out
     assert "load:" not in out  # no section without an instruction of the layer
-    code, out, _ = run(capsys, "--encoders", "1", "--layer", name, "--json")
-    data = json.loads(out)
+    data = run_json(capsys, "program", "--encoders", 1, "--layer", name)
     by_stage = {one["stage"]: one["cycles"] for one in data["cycles_by_layer"] if one["layer"] == name}
     assert data["layer"] == {"name": name, "cycles_by_stage": by_stage} and {"FP", "BP"} <= set(by_stage)
     found = [line for lines in data["list"].values() for line in lines]
@@ -89,5 +85,4 @@ def test_hazards_are_counted(capsys, monkeypatch, hazards):
     ],
 )
 def test_bad_input(capsys, arguments, message):
-    code, out, err = run(capsys, *arguments)
-    assert code == 2 and not out and message in err and err.count("\n") == 1
+    assert message in refused(capsys, "program", *arguments)

@@ -20,6 +20,7 @@ from bttlab.runs.stop import StopRequested
 from bttlab.runs.table import where
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import measured
+from command_line import run_json
 
 from conftest import ROOT
 
@@ -53,11 +54,6 @@ def three(runs):
 
 def _names(condition):
     return list(where(runs_table(), condition)["name"])
-
-
-def _told(capsys, *arguments):
-    assert main(["runs", *map(str, arguments), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 # --- what a training leaves
@@ -216,7 +212,7 @@ def test_an_odd_key_or_a_damaged_record_hides_no_other_run(three, capsys):
     for number, text in enumerate(["{}", "[1]", "x", json.dumps(values | {"figures": {"loss": {"value": "x"}}})]):
         (three / "user" / str(number)).mkdir(parents=True)
         (three / "user" / str(number) / RUN_FILE).write_text(text)
-    compared = _told(capsys, "compare", "run-1", "run-2", "run-3")
+    compared = run_json(capsys, "runs", "compare", "run-1", "run-2", "run-3")
     assert {run["name"] for run in compared["runs"]} == {"run-1", "run-2", "run-3"}
     assert main(["runs", "list"]) == 0
     shown = capsys.readouterr()
@@ -228,17 +224,17 @@ def test_an_odd_key_or_a_damaged_record_hides_no_other_run(three, capsys):
 
 
 def test_list_show_and_compare(three, capsys):
-    listed = _told(capsys, "list", "--where", "linear_rank > 4", "--limit", "1")
+    listed = run_json(capsys, "runs", "list", "--where", "linear_rank > 4", "--limit", "1")
     assert listed["total"] == 2 and [run["name"] for run in listed["runs"]] == ["run-3"]
     assert (listed["runs"][0]["linear_rank"], listed["runs"][0]["encoders"]) == (12, None)
-    shown = _told(capsys, "show", "run-2")
+    shown = run_json(capsys, "runs", "show", "run-2")
     assert shown["figures"]["dev.frame_accuracy"] == measured(0.2, "1", "by hand")
-    compared = _told(capsys, "compare", "run-1", "0003")
+    compared = run_json(capsys, "runs", "compare", "run-1", "0003")
     assert compared["differing"] == ["linear_rank", "learning_rate", "modes"]
     assert {run["name"] for run in compared["runs"]} == {"run-1", "run-3"}
-    listed = _told(capsys, "list", "--where", "linear_rank > 4", "--where", "linear_rank < 12")
+    listed = run_json(capsys, "runs", "list", "--where", "linear_rank > 4", "--where", "linear_rank < 12")
     assert [run["name"] for run in listed["runs"]] == ["run-2"]
-    listed = _told(capsys, "list", "--sort", "dev.frame_accuracy", "--ascending")
+    listed = run_json(capsys, "runs", "list", "--sort", "dev.frame_accuracy", "--ascending")
     assert [run["name"] for run in listed["runs"]] == ["run-1", "run-2", "run-3"]
     for arguments in (["list"], ["show", "run-1"], ["compare"]):
         assert main(["runs", *arguments]) == 0
@@ -246,7 +242,7 @@ def test_list_show_and_compare(three, capsys):
 
 
 def test_export_to_csv(three, capsys):
-    _told(capsys, "export", "--csv", three / "runs.csv", "--ascending")
+    run_json(capsys, "runs", "export", "--csv", three / "runs.csv", "--ascending")
     rows = list(csv.DictReader((three / "runs.csv").open()))
     assert [row["name"] for row in rows] == ["run-1", "run-2", "run-3"]
     assert [row["linear_rank"] for row in rows] == ["4", "8", "12"]

@@ -11,6 +11,7 @@ import pytest
 from bttlab.data import CorpusError, load_corpus
 from bttlab.runs import CorpusRecord, ProgressBar, RunError, progress
 from bttlab.runs.metrics import MetricsLog
+from bttlab.runs.scores import is_better
 from tiny_runs import CONFIG, write_corpus
 
 
@@ -86,3 +87,10 @@ def test_another_corpus_takes_the_label_ids_of_the_first(tmp_path):
         path.write_text(path.read_text().replace("fare", "hotel"))
     with pytest.raises(CorpusError, match="intent label 'hotel', which a, the corpus of the run, has not"):
         record.relabelled(load_corpus(other))
+
+
+def test_the_better_score_is_that_of_the_most_tasks_that_there_are():
+    both, intents = {"frame_accuracy": 0.2, "intent_accuracy": 0.5}, {"intent_accuracy": 0.4, "mean_loss": 1.0}
+    assert is_better(both, {"frame_accuracy": 0.1, "intent_accuracy": 0.9}) and is_better(both, {})
+    assert not is_better(intents, {"intent_accuracy": 0.4, "mean_loss": 9.0})  # a corpus without slots
+    assert is_better({"perplexity": 3.0}, {"perplexity": 4.0})

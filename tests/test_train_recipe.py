@@ -1,6 +1,5 @@
 """Recipes: the schedule of the learning rate, the file, and runs that follow one."""
 
-import json
 import signal
 
 import numpy as np
@@ -11,6 +10,7 @@ from bttlab.data import Augmentation, load_corpus
 from bttlab.data.tags import TagDecoder
 from bttlab.model import ReferenceTrainer
 from bttlab.runs import LearningRateSchedule, RunError, read_recipe, recipe_names, start_run
+from command_line import refused, run_json
 from tiny_runs import CONFIG, DEVICE, Interrupter, metrics, resume, settings, train
 
 RECIPE = """
@@ -75,16 +75,14 @@ def test_a_run_by_a_recipe_continues_to_the_same_bits(tmp_path, corpus):
 def test_command_line_follows_a_recipe_and_records_it(tmp_path, corpus, capsys):
     file = tmp_path / "mine.toml"
     file.write_text(RECIPE)
-    more = ["--recipe", str(file), "--data", str(corpus), "--encoders", "1", "--device", "reference", "--json"]
-    assert main(["train", *more, "--samples", "3", "--epochs", "1", "--out", str(tmp_path / "run")]) == 0
-    told = json.loads(capsys.readouterr().out)
+    more = ["--recipe", str(file), "--data", str(corpus), "--encoders", "1", "--device", "reference"]
+    told = run_json(capsys, "train", *more, "--samples", 3, "--epochs", 1, "--out", tmp_path / "run")
     assert (told["recipe"], told["optimizer"], told["learning_rate"]) == (str(file), "adamw", 1e-3)
     assert told["epochs"] == 1, "what is given comes before the recipe"
-    assert main(["train", "--resume", str(tmp_path / "run"), "--recipe", "atis"]) == 2
-    assert "--recipe: a run continues as it began" in capsys.readouterr().err
-    sgd = ["train", *more, "--optimizer", "sgd", "--samples", "3", "--epochs", "1", "--out", str(tmp_path / "sgd")]
-    assert main(sgd) == 0
-    assert json.loads(capsys.readouterr().out)["learning_rate"] == 4e-3, "another optimizer brings its own rate"
+    again = refused(capsys, "train", "--resume", tmp_path / "run", "--recipe", "atis")
+    assert "--recipe: a run continues as it began" in again
+    sgd = run_json(capsys, "train", *more, "--optimizer", "sgd", "--samples", 3, "--epochs", 1, "--out", tmp_path / "s")
+    assert sgd["learning_rate"] == 4e-3, "another optimizer brings its own rate"
 
 
 @pytest.mark.parametrize("decode", ["false", "true"])
@@ -102,21 +100,17 @@ def test_a_run_its_evaluation_and_predictions_decode_tags_where_the_recipe_says_
     file = tmp_path / "mine.toml"
     file.write_text(f"decode_tags = {decode}\n{RECIPE}")
     run = ["--out", str(tmp_path / "run"), "--recipe", str(file), "--data", str(corpus), "--encoders", "1"]
-    assert main(["train", *run, "--device", "reference", "--samples", "3", "--json"]) == 0
-    trained = json.loads(capsys.readouterr().out)["test"]
-    evaluate = ["eval", "--run", str(tmp_path / "run"), "--json"]
-    assert main(evaluate) == 0
-    found = json.loads(capsys.readouterr().out)
+    trained = run_json(capsys, "train", *run, "--device", "reference", "--samples", 3)["test"]
+    evaluate = ["eval", "--run", str(tmp_path / "run")]
+    found = run_json(capsys, *evaluate)
     assert found["decode_tags"] is (decode == "true")
     assert [found[name] for name in trained] == list(trained.values())
     for option, flag in (("--decode-tags", True), ("--no-decode-tags", False)):
         decoded.clear()
+        assert run_json(capsys, *evaluate, option)["decode_tags"] is flag and bool(decoded) is flag
         assert main([*evaluate, option]) == 0
-        assert json.loads(capsys.readouterr().out)["decode_tags"] is flag and bool(decoded) is flag
-        assert main([*evaluate[:-1], option]) == 0
         assert ("tags decoded: " in capsys.readouterr().out) is flag
-    assert main(["predict", "from boston", "--run", str(tmp_path / "run"), "--json"]) == 0
-    slots = json.loads(capsys.readouterr().out)["predictions"][0]["slots"]
+    slots = run_json(capsys, "predict", "from boston", "--run", tmp_path / "run")["predictions"][0]["slots"]
     assert (slots == ["B-city"] * 2) is (decode == "true")
 
 

@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-import re
 import shutil
 import signal
 import sys
@@ -167,18 +166,6 @@ def test_the_best_epoch_is_kept_beside_the_last(tmp_path, corpus):
     assert main(["eval", "--run", str(tmp_path / "run"), "--split", "dev", "--best", "--json"]) == 0
     with pytest.raises(BttlabError, match="train with --keep best"):
         CheckpointStore(tmp_path / "short").load(best=True)
-
-
-def test_the_best_epoch_of_a_corpus_without_slots_has_the_best_intents(tmp_path):
-    folder = write_corpus(tmp_path / "corpus")
-    (folder / "slot_label.txt").write_text("PAD\nUNK\nO\n")
-    for path in folder.glob("*/seq.out"):
-        path.write_text(re.sub(r"[BI]-city", "O", path.read_text()))
-    train(tmp_path / "run", folder, epochs=6, keep="best", learning_rate=0.3)
-    scores = [line["dev"]["intent_accuracy"] for line in metrics(tmp_path / "run") if line["event"] == "epoch"]
-    best = 1 + scores.index(max(scores))
-    assert best < 6, "the case shows nothing"
-    assert CheckpointStore(tmp_path / "run").load(best=True)[0].epochs_done == best
 
 
 def test_dev_is_predicted_once_an_epoch_and_no_file_is_read_again(tmp_path, corpus, monkeypatch):

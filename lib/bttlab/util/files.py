@@ -101,36 +101,28 @@ def check_output(path: Path, option: str) -> None:
         raise BttlabError(f"{path} cannot be written ({error.strerror}); give another file with {option}") from None
 
 
-@contextmanager
-def draft_folder(folder: Path) -> Iterator[Path]:
-    """Give an empty folder to fill, which gets its name in the end, whole or not at all.
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a new folder with files, by relative path, whole or not at all.
 
-    Until then it lies beside, in a folder that nobody else can enter.
-
-    Raises OSError if the folder cannot be made; FileExistsError if there is one of that name that is not empty.
+    Until it gets its name, it lies beside, in a folder that nobody else can enter. Raises OSError if it cannot be made;
+    FileExistsError if there is one of that name that is not empty.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=".draft", dir=folder.parent) as private:
         draft = Path(private) / folder.name
         draft.mkdir()
-        yield draft
-        try:
-            draft.rename(folder)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder)) from None
-            raise
-
-
-def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a new folder with files, by relative path, whole or not at all; errors as of `draft_folder`."""
-    with draft_folder(folder) as draft:
         for name, data in files.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             with open(draft / name, "xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+        try:
+            draft.rename(folder)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder)) from None
+            raise
 
 
 def append_line(path: Path, line: str) -> None:
