@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bttlab.lab import CompressionExplorer, FlowExplorer, spectra, truncate
 from bttlab.lab.flow_trace import PASSES, trace_flow
 from bttlab.lab.picture import FIGURE_CLASS
-from bttlab.tensor import FLOWS, flow_cost
+from bttlab.tensor import FLOWS, flow_cost, order_cost
 
 MODES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
 
@@ -67,7 +67,9 @@ def test_a_trace_has_the_costs_of_its_flow(flow, tokens, out_modes, in_modes, ra
 
 
 def test_stepping_through_a_flow():
-    explorer = FlowExplorer()
+    order = "R5 = G5 G6\nu = x R5\nz = u G4\nL2 = G1 G2\nL3 = L2 G3\ny = z L3"
+    explorer = FlowExplorer(own=order)
+    assert explorer.trace.cost == order_cost(order, 32, (12, 8, 8), (8, 8, 12), 12) and explorer.flow.label == "my own"
     explorer.flow.value = "bidirectional"
     cost = flow_cost("bidirectional", 32, (12, 8, 8), (8, 8, 12), 12).forward
     assert f"{cost.macs:,}" in explorer.results and f"{cost.peak_elements:,}" in explorer.results

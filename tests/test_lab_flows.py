@@ -9,7 +9,6 @@ from bttlab.card.layer import layer_program
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.timing import time_program
 from bttlab.lab import (
-    FlowExplorer,
     check_flow,
     compare_flows,
     draw_cycles,
@@ -18,7 +17,7 @@ from bttlab.lab import (
     show_program,
 )
 from bttlab.lab.cycle_figures import KINDS, cycles_by_kind
-from bttlab.tensor import Order, TTLinear, order_cost, order_of
+from bttlab.tensor import TTLinear, order_cost, order_of
 
 MODES = (12, 8, 8), (8, 8, 12)
 FLOWS = {"right to left": "right_to_left", "bi-directional": "bidirectional", "two merged": (2, 2)}
@@ -112,13 +111,3 @@ def test_a_wrong_result_is_named(layer, overlay, capsys, monkeypatch):
     x = torch.randn(2, 768)
     check_flow(overlay, layer, MINE, x, x)
     assert capsys.readouterr().out.endswith("wrong: dx, dG1\n")
-
-
-def test_the_explorer_steps_through_an_order_of_ones_own():
-    explorer = FlowExplorer(own=MINE)
-    assert explorer.trace.cost == order_cost(MINE, 32, *MODES, 12) and explorer.flow.label == "my own"
-    for part, steps in (("forward", 6), ("backward", 12)):
-        explorer.part.value = part
-        explorer.step.value = steps
-        assert explorer.message == "" and f"step {steps} of {steps}" in explorer.results
-    assert isinstance(explorer.flow.value, Order)

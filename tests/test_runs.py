@@ -16,7 +16,6 @@ from bttlab.runs import Callback, CheckpointStore, RunRecord, find_run, read_run
 from bttlab.runs.folder import run_lock
 from bttlab.runs.metrics import METRICS, MOST_LINES, read_curves, stretches
 from bttlab.runs.record import RUN_FILE
-from bttlab.runs.stop import StopRequested
 from bttlab.runs.table import where
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import measured
@@ -82,32 +81,6 @@ def test_a_training_leaves_its_record_from_the_beginning(corpus, tmp_path):
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_stopped_run_says_so_and_goes_on_under_its_id(corpus, tmp_path):
-    class Stop(Callback):
-        def before(self, count):
-            if count:
-                raise StopRequested
-
-    run = tiny_runs.start_run(tmp_path / "run", tiny_runs.settings(corpus), tiny_runs.load_corpus(corpus))
-    result = run.train(tiny_runs.ReferenceTrainer(tiny_runs.CONFIG), tiny_runs.DEVICE, callback=Stop())
-    stopped = read_run(tmp_path / "run")
-    assert result.test is None and stopped.status == "stopped"
-    complete = tiny_runs.resume(tmp_path / "run")
-    record = read_run(tmp_path / "run")
-    assert (record.id, record.status, record.begun) == (stopped.id, "complete", stopped.begun)
-    assert complete.parameters_sha256 == tiny_runs.train(tmp_path / "unbroken", corpus).parameters_sha256
-
-
-def test_a_run_that_fails_keeps_the_reason(corpus, tmp_path):
-    def fail():
-        raise RuntimeError("the card is gone")
-
-    with pytest.raises(RuntimeError):
-        tiny_runs.train(tmp_path / "run", corpus, trainer=tiny_runs.Interrupter(2, fail))
-    record = read_run(tmp_path / "run")
-    assert record.status == "failed" and "the card is gone" in record.error
-
-
 def test_a_run_that_died_is_interrupted(corpus, tmp_path):
     tiny_runs.train(tmp_path / "run", corpus, epochs=1)
     record = read_run(tmp_path / "run")
@@ -143,16 +116,6 @@ def test_training_has_the_bits_of_older_versions(runs):
 
 
 # --- curves
-
-
-def test_curves_cover_all_samples(corpus, tmp_path):
-    tiny_runs.train(tmp_path / "run", corpus)
-    curves = read_curves(tmp_path / "run")
-    count = tiny_runs.SIZES["train"]
-    assert curves.samples == list(range(1, 3 * count + 1)) and len(curves.losses) == 3 * count
-    assert curves.scored == [count, 2 * count, 3 * count]
-    lines = tiny_runs.metrics(tmp_path / "run")
-    assert curves.scores["slot_f1"] == [line["dev"]["slot_f1"] for line in lines[:3]]
 
 
 def test_curves_of_thousands_of_epochs_have_one_loss_each(tmp_path):
@@ -254,6 +217,7 @@ def test_weights_predictions_and_the_browser_say_that_the_last_checkpoint_is_dam
     browser.checkpoint()
     assert browser.message == ""
     (runs / "runs" / "run" / "checkpoint.safetensors").write_bytes(b"torn")
+    assert "going back to the one before" in tiny_runs.resume_run(runs / "runs" / "run").notes[0]
     assert main(["runs", "export", "run", "--weights", str(runs / "dense.safetensors")]) == 0
     assert "going back to the one before" in capsys.readouterr().err
     assert main(["predict", "fli please to a x", "--run", str(runs / "runs" / "run")]) == 0

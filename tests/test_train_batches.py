@@ -28,10 +28,3 @@ def test_command_records_the_curve_and_the_test(tmp_path, corpus, monkeypatch):
     assert [epoch["epoch"] for epoch in record["epochs"]] == [1, 2]
     assert record["epochs"][1]["dev"]["mean_loss"] < record["epochs"][0]["dev"]["mean_loss"]
     assert record["test"]["utterances"] == SIZES["test"] and record["format"] == "dense"
-
-
-def test_batches_are_for_adamw(tmp_path, corpus, capsys):
-    recipe = tmp_path / "mine.toml"
-    recipe.write_text(RECIPE.format("sgd"))
-    assert batches.main(["--data", str(corpus.folder), "--recipe", str(recipe), "--record", str(tmp_path / "x")]) == 2
-    assert capsys.readouterr().err == "optimizer is sgd: batches are trained with adamw\n"

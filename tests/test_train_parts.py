@@ -3,7 +3,6 @@
 import errno
 import os
 import sys
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -63,15 +62,6 @@ def test_progress_shows_loss_and_rate_on_stderr(capsys, monkeypatch, is_terminal
     assert captured.out == ""
     assert "epoch 1/1" in captured.err and "4/4" in captured.err and "samples/s" in captured.err
     assert "loss 3.000" in captured.err and "bttlab: a note\n" in captured.err
-
-
-def test_a_corpus_is_known_by_its_content(tmp_path):
-    first, same, other = (write_corpus(tmp_path / name, seed) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
-    (same / "train" / "label").write_bytes((same / "train" / "label").read_bytes().replace(b"\n", b"\r\n"))
-    record = CorpusRecord.of(load_corpus(first), CONFIG)
-    assert record.is_of(load_corpus(same)) and not record.is_of(load_corpus(other))
-    assert record.vocabulary[:3] == ["[PAD]", "[UNK]", "[CLS]"]
-    assert CorpusRecord(**asdict(record)) == record
 
 
 def test_another_corpus_takes_the_label_ids_of_the_first(tmp_path):
