@@ -207,8 +207,8 @@ class Bringup:
 def _compared(wrong: list[str], detail: str, what: str) -> Check:
     if not wrong:
         return Check("", OK, detail)
-    more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
-    return Check("", PROBLEM, f"{what} {'; '.join(wrong[:8])}{more}", data={"wrong": wrong})
+    rest = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+    return Check("", PROBLEM, f"{what} {'; '.join(wrong[:8])}{rest}", data={"wrong": wrong})
 
 
 def _different(on_card: dict[str, np.ndarray], emulated: dict[str, np.ndarray]) -> list[str]:

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "model": MODEL_VERSION,
         "assumptions": ASSUMPTIONS,
         "epoch": name,
-        "estimates": [one.to_dict() | {"at_clocks": _at_clocks(one, clocks)} for one in estimates],
+        "estimates": [estimated.to_dict() | {"at_clocks": _at_clocks(estimated, clocks)} for estimated in estimates],
         "published": read_data("published"),
     }
     return Outcome(data, _text(estimates, clocks, name))
@@ -91,11 +91,11 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
         "bytes. Multipliers of the engines: cycles in which a row in use multiplies",
     )
     table.add_column("model")
-    for one in estimates:
-        table.add_column(one.model.title, justify="right")
+    for estimated in estimates:
+        table.add_column(estimated.model.title, justify="right")
 
     def row(name: str, text) -> None:
-        table.add_row(name, *(text(one) for one in estimates))
+        table.add_row(name, *(text(estimated) for estimated in estimates))
 
     row("cycles a sample", lambda e: f"{e.work.total / e.samples:,.0f}")
     for stage, name in STAGES.items():

@@ -80,9 +80,9 @@ def module_of(options: argparse.Namespace, seed: int = 0) -> "ModuleModel":
     """
     from bttlab.compiler.module_file import load_module
 
-    for other in OPTIONS:
-        if other != "sequence_length" and getattr(options, other) is not None:
-            option = f"--{other.replace('_', '-')}"
+    for name in OPTIONS:
+        if name != "sequence_length" and getattr(options, name) is not None:
+            option = f"--{name.replace('_', '-')}"
             raise BttlabError(f"--model {options.model} {option}: a module has sizes of its own; leave {option} out")
     try:
         model = load_module(options.model, options.sequence_length, seed, options.task)
@@ -136,10 +136,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def ranks(text: str) -> dict[str, Any]:
     """Read the argument of --rank, for argparse: fields of ModelConfig."""
-    default, *own = text.split(",")
+    default, *of_layers = text.split(",")
     try:
         fields: dict[str, Any] = {"linear_rank": int(default)}
-        pairs = [part.split("=") for part in own]
+        pairs = [part.split("=") for part in of_layers]
         if pairs:
             fields["ranks"] = tuple(sorted((name, int(rank)) for name, rank in pairs))
     except ValueError:

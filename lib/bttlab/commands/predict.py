@@ -48,18 +48,18 @@ def run(options: argparse.Namespace) -> Outcome:
             say(f"note: {error}; tags are decoded without the counts of its training split")
     predictions = predict(opened.trainer, samples, corpus, settings.decode_tags)
     rows, texts = [], []
-    for n, one in enumerate(label(opened.trainer, corpus, vocabulary, sentences, predictions)):
-        row: dict[str, Any] = {"words": one.words}
-        if one.intent_probability is not None:
-            row |= {"intent": one.intent, "intent_probability": one.intent_probability}
-        if one.tags:
-            spans = [{"words": one.text(span), **asdict(span)} for span in one.spans if span.slot != "O"]
-            row |= {"slots": one.tags, "slot_probabilities": one.tag_probabilities, "spans": spans}
+    for n, answer in enumerate(label(opened.trainer, corpus, vocabulary, sentences, predictions)):
+        row: dict[str, Any] = {"words": answer.words}
+        if answer.intent_probability is not None:
+            row |= {"intent": answer.intent, "intent_probability": answer.intent_probability}
+        if answer.tags:
+            spans = [{"words": answer.text(span), **asdict(span)} for span in answer.spans if span.slot != "O"]
+            row |= {"slots": answer.tags, "slot_probabilities": answer.tag_probabilities, "spans": spans}
         if gives_next:
-            token = int(predictions.slots[n, 1 + len(one.words)])
+            token = int(predictions.slots[n, 1 + len(answer.words)])
             row["next"] = record.vocabulary[token] if token < len(record.vocabulary) else None
-        rows.append(row | {"unknown": one.unknown})
-        texts.append(str(one) + (f"\nnext  {row['next'] or 'none'}" if gives_next else ""))
+        rows.append(row | {"unknown": answer.unknown})
+        texts.append(str(answer) + (f"\nnext  {row['next'] or 'none'}" if gives_next else ""))
     data = {"run": str(options.folder), "corpus": record.name, "device": opened.device, "predictions": rows}
     return Outcome(data, "\n\n".join(texts))
 

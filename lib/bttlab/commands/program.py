@@ -75,8 +75,8 @@ def run(options: argparse.Namespace) -> Outcome:
     if program.sums:
         data["update_cycles"] = rule.batch_size * timing.cycles + time_program(program.flush, tokens).cycles
     if options.layer is not None:
-        own = {stage: count for (stage, layer), count in shares.items() if layer == options.layer}
-        data["layer"] = {"name": options.layer, "cycles_by_stage": own}
+        cycles = {stage: count for (stage, layer), count in shares.items() if layer == options.layer}
+        data["layer"] = {"name": options.layer, "cycles_by_stage": cycles}
     if options.list or options.layer is not None:
         data["list"] = {
             name: [instruction_line(n, i) for n, i in enumerate(section) if options.layer in (None, layer_of(i))]
@@ -159,12 +159,12 @@ def _text(data: dict[str, Any], name: str) -> str:
         [(STAGES[name], f"{count:,}") for name, count in data["cycles_by_stage"].items()],
     )
     if "layer" in data:
-        own = data["layer"]["cycles_by_stage"].items()
-        rows(f"{data['layer']['name']}: cycles by stage", [(STAGES[stage], f"{count:,}") for stage, count in own])
-    layers = sorted(data["cycles_by_layer"], key=lambda one: -one["cycles"])[:12]
+        cycles = data["layer"]["cycles_by_stage"].items()
+        rows(f"{data['layer']['name']}: cycles by stage", [(STAGES[stage], f"{count:,}") for stage, count in cycles])
+    layers = sorted(data["cycles_by_layer"], key=lambda row: -row["cycles"])[:12]
     rows(
         "the 12 largest by layer",
-        [(f"{STAGES[one['stage']]} {one['layer']}", f"{one['cycles']:,}") for one in layers],
+        [(f"{STAGES[row['stage']]} {row['layer']}", f"{row['cycles']:,}") for row in layers],
     )
     lines = [line for name, listing in data.get("list", {}).items() if listing for line in (f"{name}:", *listing)]
     # Lines of a listing are not broken, so all is plain text.

@@ -106,8 +106,8 @@ def _show(options: argparse.Namespace) -> Outcome:
     lines = [f"{name:11} {value}" for name, value in facts.items()]
     lines += ["", _table(("configuration", ""), [(key, _cell(value)) for key, value in record.configuration.items()])]
     rows = [
-        (name, _cell(one["value"]), one["unit"], str(one["provenance"]), one.get("how") or one.get("model", ""))
-        for name, one in record.figures.items()
+        (name, _cell(row["value"]), row["unit"], str(row["provenance"]), row.get("how") or row.get("model", ""))
+        for name, row in record.figures.items()
     ]
     lines += ["", _table(("figure", "value", "unit", "provenance", "how"), rows)]
     return Outcome(record.to_dict() | {"folder": str(folder)}, "\n".join(lines))

@@ -42,8 +42,8 @@ def _read(value: Any) -> Span | None:
             (label,) = label
     else:
         return None
-    whole = all(isinstance(place, int) and not isinstance(place, bool) for place in (start, end))
-    return (start, end, label) if whole and isinstance(label, str) and label.strip() else None
+    are_whole = all(isinstance(place, int) and not isinstance(place, bool) for place in (start, end))
+    return (start, end, label) if are_whole and isinstance(label, str) and label.strip() else None
 
 
 def span_tags(where: str, text: str, spans: list[Span]) -> tuple[list[str], list[str]]:

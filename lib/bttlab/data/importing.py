@@ -69,17 +69,17 @@ def read_utterances(path: Path, text: str, label: str | None, tags: str | None) 
         )
     if not found:
         raise CorpusError(f"{path} has no utterances")
-    tagged = iter(to_bio([(one.where, one.tags) for one in found if one.tags is not None]))
+    tagged = iter(to_bio([(item.where, item.tags) for item in found if item.tags is not None]))
     split = Split()
-    for one in found:
-        intent = "_".join(one.intent.split())
+    for item in found:
+        intent = "_".join(item.intent.split())
         if intent in (UNK, PAD):
-            raise CorpusError(f"{one.where}: the label {intent} is reserved; give it another name, or leave it out")
-        for part in (intent, *one.words):
+            raise CorpusError(f"{item.where}: the label {intent} is reserved; give it another name, or leave it out")
+        for part in (intent, *item.words):
             if hidden := _INVISIBLE.search(part):
-                raise CorpusError(f"{one.where}: {part!r} has the invisible character {hidden[0]!r}; remove it")
-        split.words.append([word.lower() for word in one.words])
-        split.slots.append([OUTSIDE] * len(one.words) if one.tags is None else next(tagged))
+                raise CorpusError(f"{item.where}: {part!r} has the invisible character {hidden[0]!r}; remove it")
+        split.words.append([word.lower() for word in item.words])
+        split.slots.append([OUTSIDE] * len(item.words) if item.tags is None else next(tagged))
         split.intents.append(intent)
     return split
 
@@ -120,9 +120,9 @@ def _csv(path: Path) -> Iterator[Row]:
                 columns = row
                 if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
                     raise CorpusError(f"{where}: two columns are named {twice[0]!r}; rename one")
-                if len(row) == 1 and (other := next((c for c in ";\t|," if c in row[0]), None)):
+                if len(row) == 1 and (separator := next((c for c in ";\t|," if c in row[0]), None)):
                     right = "tabs" if delimiter == "\t" else "commas"
-                    raise CorpusError(f"{where}: {other!r} separates the columns; save the table with {right}")
+                    raise CorpusError(f"{where}: {separator!r} separates the columns; save the table with {right}")
                 continue
             if len(row) != len(columns):
                 raise CorpusError(
@@ -205,16 +205,16 @@ def _utterance(
     if spans is not None:
         if not isinstance(value, str):
             raise CorpusError(f"{where}: {text!r} is not text, which the spans in {spans!r} count the characters of")
-        words, own = span_tags(where, value, read_spans(where, values.get(spans) or []))
+        words, word_tags = span_tags(where, value, read_spans(where, values.get(spans) or []))
     elif tags is not None:
-        words, own = _parts(where, value), _parts(where, values[tags])
-        if len(own) != len(words):
-            raise CorpusError(f"{where}: {len(words)} words, but {len(own)} tags; every word has one tag")
+        words, word_tags = _parts(where, value), _parts(where, values[tags])
+        if len(word_tags) != len(words):
+            raise CorpusError(f"{where}: {len(words)} words, but {len(word_tags)} tags; every word has one tag")
     else:
-        words, own = _plain(_parts(where, value)), None
+        words, word_tags = _plain(_parts(where, value)), None
     if not words:
         raise CorpusError(f"{where}: no words in {text!r}; remove the line")
-    return _Utterance(where, words, own, intent)
+    return _Utterance(where, words, word_tags, intent)
 
 
 def _intent(where: str, value: Any) -> str:

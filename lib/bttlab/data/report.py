@@ -47,14 +47,14 @@ class Report:
         return sorted(found, key=lambda mistake: -mistake[2])
 
     def __str__(self) -> str:
-        width = max((len(one.label) for one in (*self.intents, *self.slots)), default=5)
+        width = max((len(row.label) for row in (*self.intents, *self.slots)), default=5)
         lines = []
         for title, rows in (("intent", self.intents), ("slot", self.slots)):
             if rows:
                 lines.append(f"{title:{width}}  precision  recall     F1  number")
-            for one in rows:
-                values = f"{100 * one.precision:9.1f}  {100 * one.recall:6.1f}  {100 * one.f1:5.1f}  {one.support:6,}"
-                lines.append(f"{one.label:{width}}  {values}")
+            for row in rows:
+                values = f"{100 * row.precision:9.1f}  {100 * row.recall:6.1f}  {100 * row.f1:5.1f}  {row.support:6,}"
+                lines.append(f"{row.label:{width}}  {values}")
         lines += [f"{gold} taken for {guess}: {number}" for gold, guess, number in self.mistakes()]
         if self.intent_accuracy is not None and self.intent_accuracy_any is not None:
             lines.append(
@@ -91,7 +91,7 @@ def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classifi
         by_slot = [
             _row(label, *(row[name] for name in names)) for label, row in rows.items() if not label.endswith(" avg")
         ]
-        by_slot.sort(key=lambda one: (-one.support, one.label))
+        by_slot.sort(key=lambda row: (-row.support, row.label))
     return Report(by_intent, by_slot, labels, confusion.tolist(), accuracy, accuracy_any)
 
 

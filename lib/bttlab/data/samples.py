@@ -89,9 +89,9 @@ def encoding_report(split: Split, vocabulary: Vocabulary, corpus: Corpus, config
     tags = Counter(tag for tags in split.slots for tag in tags[:most] if "tagging" in config.task)
     intents = Counter(split.intents if "classification" in config.task else ())
     for kind, counts, labels in (("slot tags", tags, corpus.slot_labels), ("intents", intents, corpus.intent_labels)):
-        if others := {label: count for label, count in sorted(counts.items()) if label not in labels}:
-            listed = ", ".join(f"{label} {count}" for label, count in others.items())
-            parts.append(f"{sum(others.values())} {kind} not in the label list ({listed})")
+        if unlisted := {label: count for label, count in sorted(counts.items()) if label not in labels}:
+            listed = ", ".join(f"{label} {count}" for label, count in unlisted.items())
+            parts.append(f"{sum(unlisted.values())} {kind} not in the label list ({listed})")
     return "; ".join(parts)
 
 

@@ -101,11 +101,11 @@ def gpu_over_card(gpu: Gpu, encoders: int, sample: Samples) -> GpuRatios:
     card = estimate(config, lengths={int(sample.lengths[0]): EPOCH_SAMPLES})
     chip, blocks = card.memory.bytes, capacity_bits(card.memory.blocks) / 8
     dense = model_step(gpu, "dense", "graphs", config, sample)
-    own = card.energy_at_clocks.low, card.energy_at_clocks.value, card.energy_at_clocks.high  # joules of a sample
+    of_card = card.energy_at_clocks.low, card.energy_at_clocks.value, card.energy_at_clocks.high  # joules of a sample
     sizes = [ModelConfig(encoders=encoders, format=kind).parameters_count for kind in ("dense", "tensor")]
     return GpuRatios(
         encoders,
-        {mode: over(model_step(gpu, "btt", mode, config, sample).joules, own) for mode in ("eager", "graphs")},
+        {mode: over(model_step(gpu, "btt", mode, config, sample).joules, of_card) for mode in ("eager", "graphs")},
         tuple(held / chip for held in dense.process_bytes),
         tuple(held / blocks for held in dense.process_bytes),
         dense.tensor_bytes / chip,

@@ -91,8 +91,8 @@ class Dashboard:
             "memory": control(widgets.Dropdown, "memory", "200px", 60, options=kinds, value=accounting),
             "draw": control(widgets.Dropdown, "draw", "150px", 40, options=["energy", "power"]),
         }
-        for one in self._view.values():
-            one.observe(lambda _: self._draw(), "value")
+        for menu in self._view.values():
+            menu.observe(lambda _: self._draw(), "value")
         self._status, self._message, self._legend, self._ratios = (widgets.HTML() for _ in range(4))
         self._words = widgets.HTML(hidden(describe_runs([])))
         parts = [
@@ -193,8 +193,8 @@ class Dashboard:
         chosen = self._optimizer.value if self._optimizer.value in offered else next(iter(offered), None)
         self._optimizer.options = offered
         self._optimizer.value = chosen
-        for one in (self._optimizer, self._seed):
-            one.layout.display = None if offered else "none"
+        for widget in (self._optimizer, self._seed):
+            widget.layout.display = None if offered else "none"
 
     def _suit_rate(self) -> None:
         if self._active is None and self._optimizer.value in LEARNING_RATES:

@@ -75,7 +75,7 @@ def card_and_gpu_target(overlay: pynq.Overlay, workload: Workload, gpu: str = "R
         return of_lengths[length]
 
     def step(samples: Samples, seconds: float) -> tuple[float, ...]:
-        steps = [(*one.joules, one.seconds[1]) for one in (model(samples[n]) for n in range(len(samples)))]
+        steps = [(*taken.joules, taken.seconds[1]) for taken in (model(samples[n]) for n in range(len(samples)))]
         return tuple(map(sum, zip((0.0,) * 4, *steps, strict=True)))
 
     def make_run(*arguments, **keywords) -> DashboardRun:

@@ -30,10 +30,10 @@ class Design:
 
     def estimate(self, lengths: Mapping[int, int]) -> Estimate:
         """Return what the model of the U50 says; errors as for `bttlab.estimate.card.estimate`."""
-        own = {}
+        ranks = {}
         if self.feed_forward != self.rank:
-            own = {f"encoders.{i}.{part}": self.feed_forward for i in range(self.encoders) for part in FEED_FORWARD}
-        model = ModelConfig(encoders=self.encoders, linear_rank=self.rank, ranks=own)
+            ranks = {f"encoders.{i}.{part}": self.feed_forward for i in range(self.encoders) for part in FEED_FORWARD}
+        model = ModelConfig(encoders=self.encoders, linear_rank=self.rank, ranks=ranks)
         return estimate(model, lengths, self.optimizer, self.flow, self.clock_mhz)
 
     def __str__(self) -> str:

@@ -112,8 +112,8 @@ class DesignExplorer(Explorer):
         first = (design.encoders, design.rank, design.flow)
         chosen = (*first, design.optimizer, design.clock_mhz, design.feed_forward)
         with self.held():
-            for one, value in zip(self._controls, chosen, strict=True):
-                one.value = value
+            for chosen_control, value in zip(self._controls, chosen, strict=True):
+                chosen_control.value = value
         self.refresh()
 
     def _follow(self, change) -> None:
@@ -144,7 +144,7 @@ class DesignExplorer(Explorer):
         return estimates
 
     def _update(self) -> tuple[str, str]:
-        design = Design(*(one.value for one in self._controls))
+        design = Design(*(chosen_control.value for chosen_control in self._controls))
         self.design, self.estimate = design, None
         missing = self.programs.want([design, *grid(design.encoders)])
         shown = self._shown
@@ -155,8 +155,8 @@ class DesignExplorer(Explorer):
             self._draw_space(shown, None)
             self._draw_machine(None)
             around = self.programs.refusals(grid(design.encoders))
-            others = f"{around} of the {len(grid(design.encoders))} programs around it do not fit either"
-            return f"<b>{design}</b> does not fit; {others}. {working}", str(error)
+            around_it = f"{around} of the {len(grid(design.encoders))} programs around it do not fit either"
+            return f"<b>{design}</b> does not fit; {around_it}. {working}", str(error)
         self._draw_space(shown, estimate)
         self._draw_machine(estimate)
         if estimate is None:

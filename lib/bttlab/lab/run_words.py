@@ -56,8 +56,8 @@ def ratios(runs: Sequence[DashboardRun], accounting: str) -> list[str]:
     for number, run in enumerate(runs, 1):
         if card is None or run is card or run.published or not (run.count and run.meter.provenance):
             continue
-        low, middle, high = over(*([joules / one.count for joules in one.meter.joules] for one in (run, card)))
-        provenance = " / ".join(one.meter.provenance for one in (run, card))
+        low, middle, high = over(*([joules / side.count for joules in side.meter.joules] for side in (run, card)))
+        provenance = " / ".join(side.meter.provenance for side in (run, card))
         line = f"energy per sample: {run.name} / {card.name} = {middle:.2g} x ({low:.2g} to {high:.2g}; {provenance})"
         if accounting in run.memory and accounting in card.memory:
             there, here = run.memory[accounting], card.memory[accounting]

@@ -42,8 +42,8 @@ class Dev:
     def of(cls, trainer: Trainer, corpus: Corpus, samples: Samples) -> "Dev":
         predictions = trainer.predict(samples)
         intents, tags = named(corpus, corpus.dev, predictions)
-        whole = zip(intents, corpus.dev.intents, tags, corpus.dev.slots, strict=True)
-        right = np.array([intent == gold and guess == slots for intent, gold, guess, slots in whole])
+        rows = zip(intents, corpus.dev.intents, tags, corpus.dev.slots, strict=True)
+        right = np.array([intent == gold and guess == slots for intent, gold, guess, slots in rows])
         return cls(predictions, score(corpus, corpus.dev, predictions), right)
 
 
@@ -102,7 +102,7 @@ class Teach(Ask):
         if not len(self.taught):
             return []
         found = zip(self._label(self.taught.words), self.taught.slots, self.taught.intents, strict=True)
-        return [one for one, tags, intent in found if one.tags not in ([], tags) or one.intent not in (None, intent)]
+        return [got for got, tags, intent in found if got.tags not in ([], tags) or got.intent not in (None, intent)]
 
     # --- the user's labels
 
@@ -178,7 +178,7 @@ class Teach(Ask):
 
     def _place_of(self, word: int | str) -> int:
         words = self._asked().words
-        places = [n for n, one in enumerate(words) if word in (n, one)]
+        places = [n for n, spoken in enumerate(words) if word in (n, spoken)]
         if len(places) != 1:
             found = "is not in the sentence" if not places else f"is at {', '.join(map(str, places))}: give its place"
             raise BttlabError(f"{word!r} {found}")
@@ -207,7 +207,7 @@ class Teach(Ask):
         answer, trainer, corpus = self._asked(), self.trainer, self.corpus
         steps, old = self.steps.value if steps is None else steps, self.old.value if old is None else old
         split = Split([answer.words], [answer.tags or [OUTSIDE] * len(answer.words)], [answer.intent or UNK])
-        (sample, earlier) = (encode(one, self._vocabulary, corpus, trainer.config) for one in (split, self.taught))
+        (sample, earlier) = (encode(part, self._vocabulary, corpus, trainer.config) for part in (split, self.taught))
         order = joined([self._train, earlier, sample])
         pool = self._draw.integers(0, len(order) - 1, (steps, old))
         chosen = np.concatenate([pool, np.full((steps, 1), len(order) - 1)], axis=1).ravel()

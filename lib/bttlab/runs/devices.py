@@ -104,7 +104,7 @@ def _words(card, device: str, overlay: str) -> tuple[str, str]:
         return words, words
     reason = ""
     if device == "auto":
-        real = [other.name for other in pynq.Device.devices if not isinstance(other, EmulatedU50)]
+        real = [real_card.name for real_card in pynq.Device.devices if not isinstance(real_card, EmulatedU50)]
         reason = f" (NOT the real card: no hw overlay {overlay} for {', '.join(real)})" if real else " (no card found)"
     return f"the emulated U50, overlay {overlay}", f"the emulated U50{reason}, overlay {overlay}"
 

@@ -25,7 +25,7 @@ def split_words(text: str, vocabulary: Vocabulary) -> list[str]:
 def placeholder_split(sentences: Sequence[Sequence[str]], corpus: Corpus) -> Split:
     """Return sentences as a split whose labels are placeholders: O, and the corpus's first intent."""
     words = [list(sentence) for sentence in sentences]
-    return Split(words, [[OUTSIDE] * len(one) for one in words], [corpus.intent_labels[0]] * len(words))
+    return Split(words, [[OUTSIDE] * len(sentence) for sentence in words], [corpus.intent_labels[0]] * len(words))
 
 
 def label(
@@ -56,13 +56,13 @@ def label(
             intent_logits, slot_logits, *_ = batch_logits(model, samples[batch])
         for place, n in enumerate(batch):
             words = split.words[n]
-            one = {"words": words, "unknown": [word for word in words if word not in vocabulary]}
+            known = {"words": words, "unknown": [word for word in words if word not in vocabulary]}
             if "classification" in task and intent_logits is not None:
-                one |= {"intent": intents[n], "intent_chances": _chances(intent_logits[place], intent_names, UNK)}
+                known |= {"intent": intents[n], "intent_chances": _chances(intent_logits[place], intent_names, UNK)}
             if "tagging" in task and slot_logits is not None:
                 chances = [_chances(row, slot_names, OUTSIDE) for row in slot_logits[place]]
-                one |= {"tags": tags[n], "tag_chances": chances}
-            found[n] = Labelled(**one)
+                known |= {"tags": tags[n], "tag_chances": chances}
+            found[n] = Labelled(**known)
     return [found[n] for n in range(len(sentences))]
 
 
@@ -70,7 +70,7 @@ def _chances(logits: torch.Tensor, names: Sequence[str], other: str) -> dict[str
     """Return the probability of each name; labels that have no name, which a model may have, count as `other`."""
     odds = logits.double().softmax(0).tolist()
     found = dict.fromkeys(names, 0.0)
-    for k, one in enumerate(odds):
+    for k, chance in enumerate(odds):
         name = names[k] if k < len(names) else other
-        found[name] = found.get(name, 0.0) + one
+        found[name] = found.get(name, 0.0) + chance
     return found

@@ -38,7 +38,7 @@ def model_of_run(
     folder = Path(folder)
     path, beside = folder / MODULE_FILE, folder / MODULE_FILES
     source = read_source(path)
-    names = sorted(one.relative_to(beside).as_posix() for one in beside.rglob("*.py"))
+    names = sorted(file.relative_to(beside).as_posix() for file in beside.rglob("*.py"))
     files = {name: read_source(beside / name) for name in names}
     digest = module_digest(source, files)
     if not trust:

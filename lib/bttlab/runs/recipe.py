@@ -15,7 +15,7 @@ from bttlab.util.settings import from_values
 
 RECIPES = Path(__file__).parent / "recipes"
 TABLES = {"schedule": LearningRateSchedule, "augmentation": Augmentation}
-OPTIMIZER_KEYS = [one.name for one in fields(Optimizer) if one.name != "name"]
+OPTIMIZER_KEYS = [setting.name for setting in fields(Optimizer) if setting.name != "name"]
 USED = {"sgd": (), "momentum": ("momentum",), "adamw": ("beta1", "beta2", "epsilon", "weight_decay")}
 
 
@@ -65,7 +65,7 @@ def settings_of(values: Mapping[str, Any], config: ModelConfig | ModuleConfig | 
     config = config or ModelConfig.of_sizes({key: values.pop(key) for key in MODEL_KEYS if key in values})
     built = {"optimizer": optimizer, "config": config}
     for table, kind in TABLES.items():
-        parts = {one.name: values.pop(key) for one in fields(kind) if (key := f"{table}.{one.name}") in values}
+        parts = {part.name: values.pop(key) for part in fields(kind) if (key := f"{table}.{part.name}") in values}
         built[table] = replace(recipe.get(table, kind()), **parts)
     return RunSettings(**recipe | values | built)
 
@@ -78,6 +78,6 @@ def flat(run: RunSettings) -> dict[str, Any]:
     config.pop("shapes", None)  # of a module's parameters: the checkpoint has them
     configuration = config | {"optimizer": name} | {key: optimizer[key] for key in (*USED[name], "batch_size")}
     for key, value in values.items():
-        parts = {f"{key}.{part}": one for part, one in value.items()} if isinstance(value, dict) else {key: value}
+        parts = {f"{key}.{part}": item for part, item in value.items()} if isinstance(value, dict) else {key: value}
         configuration |= parts
     return configuration

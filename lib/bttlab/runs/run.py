@@ -120,8 +120,8 @@ class Run:
     def open_trainer(self, trust: bool = False, wait: float = 0.0, require_card: bool = False) -> OpenedTrainer:
         """Open a trainer on the settings' device; the rest is as for `bttlab.runs.devices.open_trainer`."""
         settings = self.settings
-        own = settings.flow, settings.overlay, settings.optimizer
-        return open_trainer(self.model, settings.device, trust, wait, *own, require_card, self.lengths)
+        choices = settings.flow, settings.overlay, settings.optimizer
+        return open_trainer(self.model, settings.device, trust, wait, *choices, require_card, self.lengths)
 
     def train(
         self,
@@ -186,8 +186,8 @@ class Run:
             self._save()
             return
         self._trainer.load_parameters(self.checkpoint.parameters, self.checkpoint.optimizer_state)
-        if other := self._other_device(record, provenance):
-            self._progress.note(f"the run so far was on {other}: an unbroken run may differ in its last bits")
+        if before := self._other_device(record, provenance):
+            self._progress.note(f"the run so far was on {before}: an unbroken run may differ in its last bits")
 
     def _other_device(self, record: RunRecord, provenance: Mapping[str, str]) -> str:
         """Return words for the device, overlay or program of before, if this one is another; else an empty string."""
@@ -366,8 +366,8 @@ class Run:
 
 
 def check_model(trainer: Trainer, config: ModelConfig | ModuleConfig) -> None:
-    own, wanted = trainer.config.to_dict(), config.to_dict()
-    names = [name for name in own | wanted if own.get(name) != wanted.get(name)]
+    given, wanted = trainer.config.to_dict(), config.to_dict()
+    names = [name for name in given | wanted if given.get(name) != wanted.get(name)]
     if names:
-        differences = "; ".join(f"{name} {own.get(name, 'none')}, not {wanted.get(name, 'none')}" for name in names)
+        differences = "; ".join(f"{name} {given.get(name, 'none')}, not {wanted.get(name, 'none')}" for name in names)
         raise RunError(f"the trainer is for another model than the run's ({differences}); open one for the run's")

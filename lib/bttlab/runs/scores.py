@@ -27,7 +27,7 @@ SCORES = {
 
 def score_names(task: str) -> list[str]:
     """Return the scores that a model's task has; perplexity is that of a language model alone."""
-    names = [name for name, score in SCORES.items() if all(one in task for one in score.tasks)]
+    names = [name for name, score in SCORES.items() if all(needed in task for needed in score.tasks)]
     return [name for name in names if name != "perplexity" or task == LANGUAGE_MODEL]
 
 

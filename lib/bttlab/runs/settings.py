@@ -15,7 +15,7 @@ from bttlab.model import PAPER_FLOW, ModelConfig, ModuleConfig, Optimizer, confi
 from bttlab.util.errors import BttlabError
 from bttlab.util.settings import RecordError, from_values, settings
 
-MODEL_KEYS = [one.name for one in fields(ModelConfig)]
+MODEL_KEYS = [setting.name for setting in fields(ModelConfig)]
 LARGEST_RATE = 3.4e38  # that FP32 holds
 Model = Annotated[
     InstanceOf[ModelConfig] | InstanceOf[ModuleConfig],

@@ -24,8 +24,8 @@ COLUMNS = ("id", "kind", "name", "status", "begun", "ended", "sweep", "device", 
 
 def runs_folder() -> Path:
     """Return the folder of runs that have no other: $BTTLAB_RUNS, or bttlab/runs in the user's data folder."""
-    if own := os.environ.get("BTTLAB_RUNS"):
-        return Path(own).expanduser()
+    if given := os.environ.get("BTTLAB_RUNS"):
+        return Path(given).expanduser()
     import platformdirs
 
     return platformdirs.user_data_path("bttlab") / "runs"

@@ -43,11 +43,11 @@ class TTAttention(nn.Module):
     ) -> tuple[Tensor, None]:
         """Return the output and None. A bool mask hides positions where it is true; a float mask is added to scores."""
         first = self.batch_first or query.ndim == 2
-        x = [one if first else one.transpose(0, 1) for one in (query, key, value)]
+        x = [tokens if first else tokens.transpose(0, 1) for tokens in (query, key, value)]
         layers = (self.query, self.key, self.value)
         heads = [
-            layer(one).unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
-            for layer, one in zip(layers, x, strict=True)
+            layer(tokens).unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
+            for layer, tokens in zip(layers, x, strict=True)
         ]
         mask = None if attn_mask is None else _float_mask(attn_mask, query.dtype)
         if mask is not None and mask.ndim == 3:  # (batch x heads, tokens, tokens)

@@ -152,18 +152,18 @@ def _replaced_attention(name: str, layer: nn.MultiheadAttention, rank, error, fl
     parts, lines = {}, []
     for n, part in enumerate(("query", "key", "value", "output")):
         dense = layer.out_proj
-        weight, own_bias, whole, whole_bias = dense.weight, dense.bias, dense.weight, dense.bias
+        weight, own_bias, weights, biases = dense.weight, dense.bias, dense.weight, dense.bias
         if part != "output":
             rows = slice(n * size, (n + 1) * size)
             weight, own_bias = layer.in_proj_weight[rows], None if bias is None else bias[rows]
-            whole, whole_bias = layer.in_proj_weight, bias
+            weights, biases = layer.in_proj_weight, bias
         dense = nn.Linear(size, size, own_bias is not None, weight.device, weight.dtype)
         with torch.no_grad():
             dense.weight.copy_(weight)
-            dense.weight.requires_grad_(whole.requires_grad)
+            dense.weight.requires_grad_(weights.requires_grad)
             if own_bias is not None:
                 dense.bias.copy_(own_bias)
-                dense.bias.requires_grad_(whole_bias.requires_grad)
+                dense.bias.requires_grad_(biases.requires_grad)
         smaller, line = _replaced(f"{name}.{part}", dense, rank, error, flow)
         parts[part] = smaller or dense
         lines += line

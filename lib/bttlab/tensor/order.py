@@ -131,7 +131,7 @@ class Order:
     def passes(self, sizes: Mapping[str, int]) -> tuple[Cost, tuple[Product, ...]]:
         """Return the cost of both passes and the products of the backward pass, in the order with the smaller peak."""
         both = [(self.cost(sizes, self.backward(first)), self.backward(first)) for first in (True, False)]
-        return min(both, key=lambda one: one[0].backward.peak_elements)
+        return min(both, key=lambda result: result[0].backward.peak_elements)
 
     def cost(self, sizes: Mapping[str, int], backward: Sequence[Product]) -> Cost:
         """Return the cost of both passes from the sizes of the indices and the products of the backward pass."""

@@ -40,8 +40,8 @@ class Quantity:
             raise QuantityError(f"{self.value} {self.unit} and {other.value} {other.unit} cannot be added")
         low = high = None
         if self.low is not None or other.low is not None:
-            low = sum(one.value if one.low is None else one.low for one in (self, other))
-            high = sum(one.value if one.high is None else one.high for one in (self, other))
+            low = sum(quantity.value if quantity.low is None else quantity.low for quantity in (self, other))
+            high = sum(quantity.value if quantity.high is None else quantity.high for quantity in (self, other))
         return replace(self, value=self.value + other.value, low=low, high=high)
 
     def scaled(self, factor: float, unit: str | None = None) -> "Quantity":

@@ -82,13 +82,13 @@ def _error_of(kind: Any) -> type[BttlabError]:
 
 def _one_line(found: ValidationError, kind: Any) -> BttlabError:
     errors = found.errors(include_url=False)
-    first = next((one for one in errors if one["type"].startswith("unexpected")), errors[0])
-    own, place = first.get("ctx", {}).get("error"), first["loc"]
+    first = next((entry for entry in errors if entry["type"].startswith("unexpected")), errors[0])
+    raised, place = first.get("ctx", {}).get("error"), first["loc"]
     if get_origin(kind) is list:  # the one around it of `from_json`
         (kind,), place = get_args(kind), place[1:]
     error, (*parents, name) = _error_of(kind), place or ("it",)
-    if isinstance(own, BttlabError):
-        return error(f"{_at(*parents, name)}: {own}") if parents else own
+    if isinstance(raised, BttlabError):
+        return error(f"{_at(*parents, name)}: {raised}") if parents else raised
     holder = _field_type(kind, parents)
     known = [field.name for field in fields(holder)] if is_dataclass(holder) else []
     if isinstance(name, int) and not parents and known:  # the place of a positional argument
@@ -112,7 +112,7 @@ def _field_type(kind: Any, parents: Iterable[Any]) -> Any:
     for name in parents:
         hints = get_type_hints(kind) if is_dataclass(kind) else {}
         kind = hints.get(name) or next(reversed(get_args(kind)), None)  # an entry of a list or dict: its last argument
-        kind = next((one for one in get_args(kind) if is_dataclass(one) and type(None) in get_args(kind)), kind)
+        kind = next((arg for arg in get_args(kind) if is_dataclass(arg) and type(None) in get_args(kind)), kind)
     return kind
 
 

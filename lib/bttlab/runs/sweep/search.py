@@ -63,7 +63,7 @@ class Search:
         done = [trial for trial in before if trial.state == TrialState.COMPLETE]
         self._left = [trial.number for trial in before if trial.state == TrialState.RUNNING]
         trials = [self._maker.make(self._values(trial.params)) for trial in done]
-        self._begun = {trial.id: one.number for trial, one in zip(trials, done, strict=True)}
+        self._begun = {trial.id: asked.number for trial, asked in zip(trials, done, strict=True)}
         return trials
 
     def next(self) -> Trial | None:
@@ -95,7 +95,7 @@ class Search:
 
     def _values(self, params: dict[str, Any]) -> dict[str, Any]:
         vary = self._spec.vary
-        return {key: of[one] if isinstance(of := vary[key], list) else one for key, one in params.items()}
+        return {key: of[param] if isinstance(of := vary[key], list) else param for key, param in params.items()}
 
     def _draws(self) -> list[dict[str, Any]]:
         """Return the draws of a random search: the same for the same seed."""

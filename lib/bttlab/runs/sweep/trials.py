@@ -27,8 +27,8 @@ from bttlab.util.settings import nearest
 CARD, EMULATED, REFERENCE = "auto", "emulated", "reference"
 DEVICES = (EMULATED, REFERENCE, CARD)  # "auto" waits for a real card, if there is one
 DEFAULTS = {"data": "airline", "device": EMULATED}
-_RUN = [one.name for one in fields(RunSettings) if one.name not in ("config", *TABLES)]
-_PARTS = [f"{table}.{one.name}" for table, kind in TABLES.items() for one in fields(kind)]
+_RUN = [setting.name for setting in fields(RunSettings) if setting.name not in ("config", *TABLES)]
+_PARTS = [f"{table}.{setting.name}" for table, kind in TABLES.items() for setting in fields(kind)]
 KEYS = {
     "training": ["model", *MODEL_KEYS, *_RUN, *OPTIMIZER_KEYS, *_PARTS],
     "estimate": [*MODEL_KEYS, "optimizer", "data", "flow", "clock_mhz"],
@@ -99,8 +99,8 @@ class TrialMaker:
     def _settings(self, values: dict[str, Any], module: ModuleModel | None) -> RunSettings:
         """Return the settings of a training that the corpus and, unless it trains elsewhere, the card fit."""
         model = values.get("model")
-        own = ("model", "sequence_length") if module else ()
-        given = {key: value for key, value in values.items() if key not in own}
+        of_module = ("model", "sequence_length") if module else ()
+        given = {key: value for key, value in values.items() if key not in of_module}
         settings = settings_of(DEFAULTS | given, module and module.config)
         self._check_objective(settings.config.task, model)
         if settings.device not in DEVICES:

@@ -133,6 +133,6 @@ def _judged(name: str, answer: Any, objects: tuple, hidden: bool) -> tuple[bool,
     except Wrong as found:
         why = str(found)
     except Exception as error:  # a student's function raises what it likes; other answers have the wrong type
-        own = callable(answer) or isinstance(error, BttlabError)
-        why = f"{type(error).__name__}: {error}" if own else f"you gave {answer!r:.60}, which is no such answer"
+        is_theirs = callable(answer) or isinstance(error, BttlabError)
+        why = f"{type(error).__name__}: {error}" if is_theirs else f"you gave {answer!r:.60}, which is no such answer"
     return False, f"Not yet: {why}. Hint: {asked.hint}"

@@ -97,7 +97,7 @@ def _scheduled(products: Products) -> dict[str, tuple[int, int]]:
     free, ends, schedule = [0, 0], {}, {}
     for result, (cycles, reads) in products.items():
         ready = max((ends[name] for name in reads if name in ends), default=0)
-        engine = min((0, 1), key=lambda one: max(free[one], ready))
+        engine = min((0, 1), key=lambda number: max(free[number], ready))
         start = max(free[engine], ready)
         free[engine] = ends[result] = start + cycles
         schedule[result] = engine, start
@@ -113,11 +113,11 @@ def _require_schedules(schedule: Callable, cases: Sequence[Products]) -> None:
         ends = {result: start + products[result][0] for result, (_, start) in planned.items()}
         for result, (engine, start) in planned.items():
             before = [ends[name] for name in products[result][1] if name in products]
-            others = [r for r in planned if r != result and planned[r][0] == engine and planned[r][1] < ends[result]]
+            beside_it = [r for r in planned if r != result and planned[r][0] == engine and planned[r][1] < ends[result]]
             require(engine in (0, 1), f"{result} is on engine {engine!r}; there are 0 and 1")
             ready = max(before, default=0)
             require(start >= ready, f"{result} begins at {start}; what it reads is ready at {ready}")
-            beside = next((r for r in others if ends[r] > start), None)
+            beside = next((r for r in beside_it if ends[r] > start), None)
             require(beside is None, f"{result} begins at {start} on engine {engine}, where {beside} still runs")
         require(max(ends.values()) <= best, f"your schedule takes {max(ends.values()):,} cycles; {best:,} are enough")
 
@@ -142,5 +142,5 @@ def two_engines(answer: Any) -> str:
     products = engine_products("bidirectional", 13)
     _require_schedules(answer, [products])
     both = max(start + products[result][0] for result, (_, start) in answer(products).items())
-    one = sum(cycles for cycles, _ in products.values())
-    return f"{both:,} cycles on two engines, {one:,} on one: the chain from the tokens to y is as long as it is."
+    alone = sum(cycles for cycles, _ in products.values())
+    return f"{both:,} cycles on two engines, {alone:,} on one: the chain from the tokens to y is as long as it is."

@@ -77,17 +77,17 @@ def _require_bidirectional(forward: Callable, cases: Sequence[tuple]) -> None:
     for tokens, modes, rank in cases:
         random = torch.Generator().manual_seed(tokens)
         cores = [torch.randn(shape, generator=random, dtype=torch.double) for shape in tt_shapes(*modes, rank)]
-        whole = tt_to_matrix(cores, modes[0])
-        x = torch.randn(tokens, whole.shape[1], generator=random, dtype=torch.double)
+        matrix = tt_to_matrix(cores, modes[0])
+        x = torch.randn(tokens, matrix.shape[1], generator=random, dtype=torch.double)
         with FlopCounterMode(display=False) as counter, StorageMeter() as meter:
             y = called(forward, x, cores)
-        wanted = x @ whole.T
+        wanted = x @ matrix.T
         require(y.shape == wanted.shape, f"your y has the shape {tuple(y.shape)}, not {tuple(wanted.shape)}")
         error = float((y - wanted).abs().max())
         require(torch.allclose(y, wanted), f"your y differs from that of the whole matrix by up to {error:.2g}")
-        macs, own = flow_cost("bidirectional", tokens, *modes, rank).forward.macs, counter.get_total_flops() // 2
-        require(0 < own <= macs, f"your products take {own:,} multiply-accumulates, the flow's {macs:,}")
-        largest, most = max(size for _, size in meter.events), max(whole.shape) * max(tokens, rank)
+        macs, taken = flow_cost("bidirectional", tokens, *modes, rank).forward.macs, counter.get_total_flops() // 2
+        require(0 < taken <= macs, f"your products take {taken:,} multiply-accumulates, the flow's {macs:,}")
+        largest, most = max(size for _, size in meter.events), max(matrix.shape) * max(tokens, rank)
         numbers = largest // Tensor.element_size(y)
         require(numbers <= most, f"your largest tensor has {numbers:,} numbers, the flow's {most:,}")
 

@@ -57,7 +57,7 @@ def _require_block(make: Callable, seed: int) -> None:
     x = torch.randn(2, 5, WIDTH)
     with torch.no_grad():
         require(layer(x).shape == x.shape, f"of x of shape {tuple(x.shape)} it makes {tuple(layer(x).shape)}")
-        parts = {type(part): [one for one in layer.modules() if type(one) is type(part)] for part in layer.modules()}
+        parts = {type(part): [sub for sub in layer.modules() if type(sub) is type(part)] for part in layer.modules()}
         norm, layers = parts[nn.RMSNorm][0], next(found for kind, found in parts.items() if kind.__name__ == "TTLinear")
         require(len(layers) == 2, f"the block has {len(layers)} TT layers, not two")
         up, down = layers

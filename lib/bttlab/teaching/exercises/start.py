@@ -21,9 +21,9 @@ FEWEST = 300  # samples after which the curve tells
 def long_step(answer: Any, trainer: Any, samples: Any, config: ModelConfig) -> str:
     """(letter, losses): of the seed 0 on these samples, in their order."""
     letter, losses = answer
-    own = first_losses(trainer, initial_parameters(config, seed=0), samples, Optimizer("sgd"), RATE)
+    expected = first_losses(trainer, initial_parameters(config, seed=0), samples, Optimizer("sgd"), RATE)
     require(len(losses) >= FEWEST, f"fast_losses has {len(losses)} losses, {FEWEST} are needed")
-    same = np.array_equal(losses[: len(own)], own)
+    same = np.array_equal(losses[: len(expected)], expected)
     require(same, f"the first losses are not those of fresh parameters of seed 0 at {RATE} on samples[order]")
     require(
         is_letter(letter, "b"), f"your losses end at {np.mean(losses[-100:]):.1f}, which {letter!r} does not describe"

@@ -77,15 +77,15 @@ def time_a_sample(answer: Any, trainer: Any, samples: Any) -> str:
 )
 def adamw(answer: Any, trainer: Any, samples: Any, start: Mapping, sgd: np.ndarray) -> str:
     """The losses of an epoch: those of the first samples are computed again."""
-    own = first_losses(trainer, start, samples, Optimizer("adamw"), LEARNING_RATES["adamw"])
+    expected = first_losses(trainer, start, samples, Optimizer("adamw"), LEARNING_RATES["adamw"])
     require(len(answer) == len(samples), f"you gave {len(answer):,} losses; the epoch has {len(samples):,} samples")
-    same = np.array_equal(answer[:BEGINNING], own)
+    same = np.array_equal(answer[:BEGINNING], expected)
     require(
         same,
         f"the first losses are not those of AdamW at {LEARNING_RATES['adamw']} from `start` in the order train[order]",
     )
     answered, plain = (float(np.mean(losses[-TAIL:])) for losses in (answer, sgd))
-    require(np.isfinite(answer).all() and answered < float(np.mean(own)), f"the losses end at {answered:.2f}")
+    require(np.isfinite(answer).all() and answered < float(np.mean(expected)), f"the losses end at {answered:.2f}")
     return f"The last {TAIL} losses are {answered:.2f} on average, SGD's last of the notebook {plain:.2f} (measured)."
 
 
@@ -104,7 +104,7 @@ def teach_three(answer: Any, trained: Mapping) -> str:
         not any(tuple(words) in known for words in answer.taught.words),
         "one of them is in the train split: take others",
     )
-    wrong = [" ".join(one.words) for one in answer.unlearned()]
+    wrong = [" ".join(unlearned.words) for unlearned in answer.unlearned()]
     require(not wrong, f"the model does not say what you taught of {wrong[0]!r}" if wrong else "")
     after = answer.dev_scores().slot_f1
     there = answer.trainer.store_parameters()
