@@ -11,10 +11,9 @@ from PIL import Image
 from bttlab.data import load_corpus
 from bttlab.lab import Dashboard, Workload
 from bttlab.lab.comparison import published
-from bttlab.lab.dashboard_figure import DashboardFigure
+from bttlab.lab.dashboard_figure import DashboardFigure, ratios
 from bttlab.lab.dashboard_runs import DashboardRun
 from bttlab.lab.energy_meters import EnergyMeter
-from bttlab.lab.run_words import ratios
 from bttlab.model import ModelConfig, NumericalFault
 from bttlab.util.quantities import Quantity
 from fake_trainer import PretendTrainer, our_threads, pretend_target, until

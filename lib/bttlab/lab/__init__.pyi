@@ -16,7 +16,7 @@ from .dashboard_runs import RecordedRun as RecordedRun
 from .dashboard_targets import baseline_targets as baseline_targets
 from .dashboard_targets import card_and_gpu_target as card_and_gpu_target
 from .dashboard_targets import card_target as card_target
-from .design import Design as Design
+from .design_explorer import Design as Design
 from .design_explorer import DesignExplorer as DesignExplorer
 from .flow_check import check_flow as check_flow
 from .flow_check import compare_flows as compare_flows
@@ -31,12 +31,12 @@ from .memory_figures import draw_banks as draw_banks
 from .memory_figures import draw_bytes as draw_bytes
 from .memory_figures import draw_energy as draw_energy
 from .memory_figures import torch_bytes as torch_bytes
-from .notebook_inputs import budget as budget
-from .notebook_inputs import corpus_here as corpus_here
 from .report_figures import draw_report as draw_report
 from .run_browser import RunBrowser as RunBrowser
 from .sweep_view import SweepView as SweepView
 from .teach import Teach as Teach
 from .workload import Workload as Workload
+from .workload import budget as budget
+from .workload import corpus_here as corpus_here
 
 def __getattr__(name: str) -> typing.Any: ...  # of plugins

@@ -13,12 +13,11 @@ from html import escape
 import ipywidgets as widgets
 
 from bttlab.lab.canvas import LiveFigures
-from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, brief
+from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, brief, describe_runs, legend, ratios
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, BesideRun, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.explorer import button, control, guarded, row
 from bttlab.lab.picture import alert, hidden, until_stale
-from bttlab.lab.run_words import describe_runs, legend, ratios
 from bttlab.model import LEARNING_RATES
 from bttlab.runs.scores import scores_in_words
 from bttlab.util.errors import BttlabError

@@ -1,7 +1,8 @@
-"""The dashboard's figure: losses, dev split, memory and energy of all runs."""
+"""What the dashboard shows of its runs: losses, dev split, memory and energy in a figure, in words, and as ratios."""
 
 import textwrap
 from collections.abc import Sequence
+from html import escape
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,8 +22,11 @@ from bttlab.lab.charts import (
     style,
     thinned,
 )
+from bttlab.lab.comparison import over
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, MARKS, DashboardRun
 from bttlab.lab.hover import PAPER
+from bttlab.lab.picture import SWATCH_CLASS
+from bttlab.runs.scores import scores_in_words
 
 SIZE = (4.15, 4.2)  # inches: with the controls it fits a window of 1400 x 900 beside JupyterLab's file browser
 SCORES = (("intent_accuracy", "intent accuracy", "-"), ("slot_f1", "slot F1", "--"), ("frame_accuracy", "frame", ":"))
@@ -42,7 +46,7 @@ ACROSS = {  # a panel's horizontal axis
 class DashboardFigure:
     """Four panels in two figures, which stand side by side, or one below the other in a narrow window.
 
-    Every run has a number and a colour, which `bttlab.lab.run_words.legend` names. `figure` has loss and dev
+    Every run has a number and a colour, which `bttlab.lab.dashboard_figure.legend` names. `figure` has loss and dev
     split, `right` has memory and energy.
     """
 
@@ -189,3 +193,62 @@ def _note(axes: Axes, text: str, corner: bool = False) -> None:
     """Write a note into the middle of a panel, or into its upper left corner, which rising lines leave free."""
     x, y, ha, va = (0.03, 0.97, "left", "top") if corner else (0.5, 0.5, "center", "center")
     axes.text(x, y, text, transform=axes.transAxes, ha=ha, va=va, color="0.35", bbox=PAPER if text else None, **_SMALL)
+
+
+def _label(number: int, run: DashboardRun) -> str:
+    if run.meter.provenance == run.time_provenance:
+        known = f"time and energy {run.time_provenance}"
+    else:
+        energy = f"energy {run.meter.provenance}" if run.meter.provenance else "no energy"
+        known = f"time {run.time_provenance}, {energy}"
+    return f"{number} {run.name}, {run.setting}; {known}"
+
+
+def legend(runs: Sequence[DashboardRun]) -> str:
+    """Return what the colours and numbers of the figure are, as HTML."""
+    look = "display:inline-block;width:1.3em;height:3px;vertical-align:middle;margin-right:6px;background:"
+    return "".join(
+        f"<div style='line-height:1.35'><span class='{SWATCH_CLASS}' style='{look}{colour}'></span>"
+        f"{escape(_label(number, run))}</div>"
+        for number, (run, colour) in enumerate(coloured(runs), 1)
+    )
+
+
+def describe_runs(runs: Sequence[DashboardRun]) -> str:
+    if not runs:
+        return "Loss, dev split, memory and energy over training: nothing has been started yet."
+    said = []
+    for number, run in enumerate(runs, 1):
+        parts = [f"{_label(number, run)}: {run.state} after {run.count:,} of {run.total:,} samples"]
+        if run.count:
+            mean = run.losses[-SMOOTHING:].mean()
+            parts.append(f"mean of the last {SMOOTHING} losses {mean:.2f} (measured)")
+        if run.scores:
+            parts.append(f"on the dev split {scores_in_words(run.scores[-1][1])} (measured)")
+        for name, found in run.memory.items():
+            parts.append(f"{found.value / 1e6:,.1f} MB {ACCOUNTINGS[name]} ({found.provenance})")
+        if run.meter.provenance:
+            parts.append(f"{run.meter.joules[1]:,.1f} J ({run.meter.provenance})")
+        said.append("; ".join(parts))
+    return "Loss, dev split, memory and energy over training. " + ". ".join(said) + "."
+
+
+def ratios(runs: Sequence[DashboardRun], accounting: str) -> list[str]:
+    """Return the ratios of each GPU run to the last run on a U50: energy per sample, and memory in one accounting."""
+    card = next((run for run in reversed(runs) if run.published and run.count and run.meter.provenance), None)
+    lines = []
+    for number, run in enumerate(runs, 1):
+        if card is None or run is card or run.published or not (run.count and run.meter.provenance):
+            continue
+        low, middle, high = over(*([joules / side.count for joules in side.meter.joules] for side in (run, card)))
+        provenance = " / ".join(side.meter.provenance for side in (run, card))
+        line = f"energy per sample: {run.name} / {card.name} = {middle:.2g} x ({low:.2g} to {high:.2g}; {provenance})"
+        if accounting in run.memory and accounting in card.memory:
+            there, here = run.memory[accounting], card.memory[accounting]
+            line += (
+                f"; memory: {there.value / 1e6:,.1f} MB / {here.value / 1e6:,.1f} MB = {there.value / here.value:.2g} x"
+            )
+            band = "" if there.low is None else f"{there.low / here.value:.2g} to {there.high / here.value:.2g}; "
+            line += f" ({band}{there.provenance} / {here.provenance})"
+        lines.append(f"{number}: {line}")
+    return [*lines, str(card.published)] if card else []

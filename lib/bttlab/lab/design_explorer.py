@@ -6,24 +6,57 @@ Each point is a program. Compiling and timing one takes about a second, so a bac
 import contextlib
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import ipywidgets as widgets
 import numpy as np
 
-from bttlab.estimate.card import CLOCK_MHZ, LEAST_CLOCK, Estimate
+from bttlab.estimate.card import CLOCK_MHZ, LEAST_CLOCK, Estimate, estimate
 from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.estimate.counts import SHOWN_UNITS
 from bttlab.lab.charts import PALETTE, new_figure, style
-from bttlab.lab.design import Design
 from bttlab.lab.explorer import Explorer, control, row, slider
-from bttlab.lab.notebook_inputs import budget
-from bttlab.model import FLOW_TITLES, OPTIMIZERS
+from bttlab.lab.workload import budget
+from bttlab.model import FLOW_TITLES, OPTIMIZERS, PAPER_FLOW, ModelConfig
 from bttlab.util.errors import BttlabError
 
 RANKS = budget((4, 8, 12, 16), (8, 12))
 MARKERS = dict(zip(FLOW_TITLES, "osD", strict=True))
 MOST_ENCODERS = 8
+FEED_FORWARD = ("first", "second")  # of an encoder's layers
+
+
+@dataclass(frozen=True)
+class Design:
+    # encoders, rank: of the model; the rank is that of its linear layers, unless they have their own
+    encoders: int = 2
+    rank: int = 12
+    flow: str = PAPER_FLOW  # order of contraction: one of `bttlab.model.FLOW_TITLES`
+    optimizer: str = "sgd"  # "sgd", "momentum", "adamw"
+    clock_mhz: int = CLOCK_MHZ
+    feed_forward: int | None = None  # rank of the two layers between which GELU stands; by default `rank`
+
+    def __post_init__(self) -> None:
+        if self.feed_forward is None:
+            object.__setattr__(self, "feed_forward", self.rank)
+
+    @property
+    def program(self) -> "Design":
+        """The same for SGD at the schedule's clock: designs that differ in these alone have the same program."""
+        return replace(self, optimizer="sgd", clock_mhz=CLOCK_MHZ)
+
+    def estimate(self, lengths: Mapping[int, int]) -> Estimate:
+        """Return what the model of the U50 says; errors as for `bttlab.estimate.card.estimate`."""
+        ranks = {}
+        if self.feed_forward != self.rank:
+            ranks = {f"encoders.{i}.{part}": self.feed_forward for i in range(self.encoders) for part in FEED_FORWARD}
+        model = ModelConfig(encoders=self.encoders, linear_rank=self.rank, ranks=ranks)
+        return estimate(model, lengths, self.optimizer, self.flow, self.clock_mhz)
+
+    def __str__(self) -> str:
+        rank = f"{self.rank}" if self.feed_forward == self.rank else f"{self.rank} and {self.feed_forward}"
+        encoders = f"{self.encoders} encoder{'s' * (self.encoders != 1)}"
+        return f"{encoders}, rank {rank}, {FLOW_TITLES[self.flow]}, {self.optimizer}, {self.clock_mhz} MHz"
 
 
 class Programs:
@@ -181,10 +214,10 @@ class DesignExplorer(Explorer):
                 places = zip(*(points[rank] for rank in sorted(points)), strict=True)
                 axes.plot(*places, color=colour, marker=MARKERS[flow], linewidth=1, label=name)
         cheapest = {design.rank: design for design in sorted(shown, key=lambda d: -_figures(shown[d])[1])}
-        for design, estimate in shown.items():
+        for design, made in shown.items():
             above = -15 if cheapest[design.rank] == design else 8
             where = {"xytext": (0, above), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-            axes.annotate(f"{design.rank}: {estimate.seconds_per_epoch:.1f} s", _figures(estimate), **where)
+            axes.annotate(f"{design.rank}: {made.seconds_per_epoch:.1f} s", _figures(made), **where)
         if chosen is not None:
             ring = {"facecolors": "none", "edgecolors": "0.1", "linewidths": 2}
             axes.scatter(*_figures(chosen), s=170, **ring, label="chosen")

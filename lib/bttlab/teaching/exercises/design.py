@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from bttlab.estimate.card import CLOCK_MHZ
-from bttlab.lab.design import Design
+from bttlab.lab.design_explorer import Design
 from bttlab.teaching.exercises.answers import MODES, RANK, called, require_number
 from bttlab.teaching.exercises.check import exercise, require
 from bttlab.tensor import flow_cost
