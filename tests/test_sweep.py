@@ -21,14 +21,12 @@ from bttlab.runs import CheckpointStore, RunError, read_run, runs_table, tensors
 from bttlab.runs.folder import run_lock
 from bttlab.runs.metrics import MetricsLog
 from bttlab.runs.recipe import flat
-from bttlab.runs.record import COMPLETE, RunRecord
 from bttlab.runs.sweep import ClusterError, Sweep, open_executor, task
 from bttlab.runs.sweep import executor as executor_module
 from bttlab.runs.sweep.executor import open_to_all
 from bttlab.runs.sweep.search import Search
 from bttlab.runs.sweep.spec import FIGURES, spec_of
 from bttlab.runs.sweep.trials import TrialMaker
-from bttlab.util.quantities import measured
 from two_users import environment
 
 RATES = [0.01, 0.04]
@@ -221,19 +219,6 @@ def test_a_sweep_in_a_notebook_draws_its_trials(tmp_path):
         assert {text.get_text() for text in axes.texts} == named and len(named) == 4
     best = min(trial.value("u50.joules_per_epoch") for trial in view.trials)
     assert f"u50.joules_per_epoch {best:.4g} J (modelled)" in view.widget.children[1].value
-
-
-def test_scores_that_are_all_0_have_an_axis_of_scores(tmp_path):
-    view = SweepView(
-        spec_of({"vary": {"seed": [0, 1]}, "objective": "dev.slot_f1", "maximize": True}, "view"), tmp_path / "sweep"
-    )
-    for seed in (0, 1):
-        figures = {"dev.slot_f1": measured(0.0, "1", "by hand")}
-        figures |= {name: measured(1.0 + seed, "1", "by hand") for name in ("u50.joules", "u50.memory_bytes")}
-        record = RunRecord("training", "trial", {"seed": seed}, "card", status=COMPLETE, figures=figures)
-        view.sweep.progress.records[record.id] = record
-    view._show("")
-    assert [axes.get_ylim() for axes in view._panels] == [(-0.05, 1.05)] * 2
 
 
 def test_a_view_shows_any_error_of_its_sweep(tmp_path, monkeypatch):
