@@ -24,7 +24,7 @@ from bttlab.data import (
 )
 from bttlab.data.metrics import score
 from bttlab.data.report import report
-from bttlab.model.config import ModelConfig
+from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer
 from bttlab.runs.evaluation import scores_of
 
 CONFIG = ModelConfig()
@@ -140,6 +140,10 @@ def test_validate_names_the_sample_the_value_and_the_rule(samples, field, index,
     with pytest.raises(SampleError) as caught:
         samples.validate(CONFIG)
     assert str(caught.value).startswith(message)
+    trainer = ReferenceTrainer(CONFIG)
+    for refuses in (trainer.predict, lambda samples: trainer.train(samples, Optimizer("sgd"), 0.1)):
+        with pytest.raises(SampleError):
+            refuses(samples)
 
 
 def test_samples_refuse_other_shapes_and_types(samples):

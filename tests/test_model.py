@@ -136,15 +136,17 @@ def test_initial_parameters_have_the_deviations_they_claim(format):
         "slot_pooler": math.sqrt(2 / 1536),
         "slot_head": math.sqrt(2 / (768 + 122)),
     }
-    squares = dict.fromkeys(matrices, 0.0)
+    squares, draws = dict.fromkeys(matrices, 0.0), set()
     for seed in seeds:
         parameters = initial_parameters(config, seed)
         if format == "tensor":
             parameters = as_dense(Transformer(config, seed=seed))
+        draws.add(parameters["intent_head.weight"].tobytes())
         for name in matrices:
             squares[name] += float(np.square(parameters[f"{name}.weight"]).mean()) / len(seeds)
         assert not parameters["intent_head.bias"].any()
         assert (parameters["embedding.norm.weight"] == 1).all()
+    assert len(draws) == len(seeds)
     for name, std in matrices.items():
         assert math.sqrt(squares[name]) == pytest.approx(std, rel=0.15), name
 

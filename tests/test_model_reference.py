@@ -89,8 +89,8 @@ def test_prediction_changes_nothing_and_says_what_training_says():
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
 def test_a_resumed_run_gives_the_bits_of_an_unbroken_one(optimizer):
     samples = make_samples(10)
-    whole = ReferenceTrainer(SMALL)
-    losses = whole.train(samples, optimizer, 0.02)
+    unbroken = ReferenceTrainer(SMALL)
+    losses = unbroken.train(samples, optimizer, 0.02)
     first = ReferenceTrainer(SMALL)
     begun = first.train(samples[:4], optimizer, 0.02)
     state = first.store_optimizer_state()
@@ -102,8 +102,8 @@ def test_a_resumed_run_gives_the_bits_of_an_unbroken_one(optimizer):
     second.load_parameters(first.store_parameters(), state)
     first.train(samples[:4], optimizer, 0.02)  # what was stored is a copy
     assert np.array_equal(np.concatenate([begun, second.train(samples[4:], optimizer, 0.02)]), losses)
-    assert same(second.store_parameters(), whole.store_parameters())
-    assert same(second.store_optimizer_state(), whole.store_optimizer_state())
+    assert same(second.store_parameters(), unbroken.store_parameters())
+    assert same(second.store_optimizer_state(), unbroken.store_optimizer_state())
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)

@@ -49,7 +49,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
         for number, data in enumerate(file, 1):
             if data.strip():
                 try:
-                    lines.append({name: value for name, value in from_json(Line, data).items() if name != "sha256"})
+                    lines.append(dict(from_json(Line, data)))
                 except (RecordError, RecursionError) as error:
                     faults.append(f"line {number} of {METRICS} is left out: {error}")
     return lines, faults
