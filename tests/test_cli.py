@@ -1,6 +1,5 @@
 """The command line: results on stdout, the rest on stderr, one line and the right exit code for what is wrong."""
 
-import argparse
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ from safetensors import safe_open
 from seqeval.metrics import f1_score
 
 from bttlab.cli import main
-from bttlab.commands import doctor, models
+from bttlab.commands import doctor
 from bttlab.model import ModelConfig, Transformer
 from bttlab.runs import read_checkpoint
 from command_line import refused, run_json
@@ -267,20 +266,10 @@ def test_a_corpus_with_more_words_gets_a_model_with_more_rows(tmp_path, capsys):
     rows = read_checkpoint(tmp_path / "run" / "checkpoint.safetensors").settings.config
     assert rows.vocabulary_size == 1100 and rows.embedding_row_modes == (11, 10, 10)
     assert told["parameters"] == rows.parameters_count
-    few = train_arguments(corpus, tmp_path / "few", "--samples", "2", "--vocabulary", "1000")
-    assert run_json(capsys, *few)["parameters"] == ModelConfig(encoders=1).parameters_count
+    (tmp_path / "model.toml").write_text("vocabulary_size = 1000\n")
+    for number, size in enumerate((["--vocabulary", "1000"], ["--model", str(tmp_path / "model.toml")])):
+        few = train_arguments(corpus, tmp_path / f"few{number}", "--samples", "2", *size)
+        assert run_json(capsys, *few)["parameters"] == ModelConfig(encoders=1).parameters_count
     assert "--vocabulary: a run continues as it began" in refused(
         capsys, "train", "--resume", str(tmp_path / "run"), "--vocabulary", "900"
     )
-
-
-def test_a_file_with_a_vocabulary_does_not_grow_and_options_stay(tmp_path):
-    file = tmp_path / "model.toml"
-    file.write_text("vocabulary_size = 27\n")
-    parser = argparse.ArgumentParser()
-    models.add_model(parser)
-    options = parser.parse_args(["--model", str(file)])
-    before = dict(vars(options))
-    assert models.models_of(options, (2,))[0].vocabulary_size == 27
-    assert vars(options) == before and models.has_vocabulary(options)
-    assert not models.has_vocabulary(parser.parse_args([]))

@@ -143,7 +143,7 @@ def test_a_user_error_in_a_notebook_is_a_sentence():
     assert "Traceback" in "".join(second.outputs[0].traceback)
 
 
-def _figure():
+def test_a_picture_has_what_its_panels_show_as_its_alternative():
     figure = new_figure(4, 3)
     left, right = figure.subplots(1, 2)
     style(left, "Loss (measured)", "samples", "loss")
@@ -151,16 +151,9 @@ def _figure():
     left.plot([1, 2], [3, 4])  # without a name: a grid's line, say
     style(right, "Size", "MB ($10^6$ bytes)", "")
     right.barh([0, 1], [36.7, 1.2], label="parameters")
-    return figure
-
-
-def test_the_words_hold_what_the_panels_show():
-    words = describe(_figure())
+    words = describe(figure)
     assert "Loss (measured); loss over samples; a <run>: from 7.5 at 1 to 0.25 at 300." in words
     assert "Size; MB (10^6 bytes); parameters: 36.7, 1.2." in words
-
-
-def test_a_picture_has_them_as_its_alternative():
-    html = Picture(_figure(), "Two panels.")._repr_html_()
+    html = Picture(figure, "Two panels.")._repr_html_()
     assert 'alt="Two panels. Loss (measured)' in html and "a &lt;run&gt;: from 7.5" in html
     assert f'class="{FIGURE_CLASS}"' in html and "jp-theme-light='false'" in html

@@ -1,18 +1,13 @@
 """Labels of sentences with their probabilities, and slots as spans."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-import torch
 
 from bttlab.card import open_trainer
-from bttlab.compiler.trace import trace
 from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.data.spans import Labelled, slots_of
-from bttlab.model import ModelConfig, ReferenceTrainer, initial_parameters
+from bttlab.model import ModelConfig, initial_parameters
 from bttlab.runs.labelling import label, placeholder_split, split_words
-from sample_modules import Tagger
 
 WORDS = ["from", "new", "york", "to", "boston"]
 TAGS = ["O", "B-from.city", "I-from.city", "O", "B-to.city"]
@@ -76,12 +71,3 @@ def test_probabilities_are_those_of_the_cards_losses(corpus):
     names += ["O"] * (config.slots - len(names))
     of_name = {name: sum(likely[[one == name for one in names]]) for name in names}
     assert found.tag_probabilities[4] == pytest.approx(of_name[found.tags[4]], rel=1e-3)
-
-
-def test_a_module_has_the_labels_of_its_task(corpus):
-    torch.manual_seed(0)
-    small = replace(corpus, slot_labels=["PAD", "UNK", "O", "B-city"])
-    (found,) = label(ReferenceTrainer(trace(Tagger(), 8)), small, Vocabulary(["a"]), [["a", "b"]])
-    assert found.intent is None and found.intent_probability is None and len(found.tag_probabilities) == 2
-    assert [sum(chances.values()) for chances in found.tag_chances] == pytest.approx([1, 1])
-    assert found.unknown == ["b"]

@@ -81,20 +81,6 @@ def test_results_are_those_of_the_trials_alone(pool, corpus, alone, tmp_path):
 
 
 @pytest.mark.long
-def test_what_is_finished_stays_and_what_was_begun_goes_on(corpus, alone, tmp_path):
-    sweep = Sweep(_spec(corpus), tmp_path / "sweep")
-    with open_executor(workers=1) as pool:
-        sweep.run(pool, lambda progress: sweep.stop() if progress.records else None)
-        before = {id: read_run(tmp_path / "sweep" / id).ended for id in sweep.progress.records}
-        assert 0 < len(before) < len(alone)
-        again = Sweep(_spec(corpus), tmp_path / "sweep")
-        again.run(pool)
-    assert len(again.progress.records) == len(alone) and _digests(tmp_path / "sweep") == alone
-    for id, ended in before.items():
-        assert read_run(tmp_path / "sweep" / id).ended == ended
-
-
-@pytest.mark.long
 def test_a_worker_that_is_killed_costs_what_it_trained_since_its_last_checkpoint(corpus, tmp_path):
     spec = _spec(corpus, vary={"seed": [0]}, fixed=_spec(corpus).fixed | {"learning_rate": 0.04, "epochs": 40})
     sweep, killed = Sweep(spec, tmp_path / "sweep"), []

@@ -224,6 +224,8 @@ def test_what_goes_wrong_is_one_line(place, call, train, corpus):
     assert "--encoders: a module has sizes of its own" in train("Net", "--encoders", 2)
     (place / "wrong.py").write_text("class Net(\n")
     assert "wrong.py:Net: SyntaxError" in call("train", "--model", "wrong.py:Net")
+    (place / "exits.py").write_text("import sys\n\nsys.exit(0)\n")
+    assert "exits.py:Net, line 3: SystemExit: 0" in call("size", "--model", "exits.py:Net")
     assert not (place / "run").exists()
     plain = shutil.copytree(corpus, place / "plain")
     for split in ("train", "dev", "test"):
@@ -276,11 +278,6 @@ def test_so_do_a_sweep_and_a_dashboards_module(place, call, corpus):
     assert message in call("sweep", "nets.yaml", "--out", "sweep")
     with pytest.raises(ProgramError, match=message):
         load_module("other.py:Other")
-
-
-def test_a_file_that_exits_is_refused(place, call):
-    (place / "exits.py").write_text("import sys\n\nsys.exit(0)\n")
-    assert "exits.py:Net, line 3: SystemExit: 0" in call("size", "--model", "exits.py:Net")
 
 
 def test_sizes_of_a_module_and_its_task(capsys):

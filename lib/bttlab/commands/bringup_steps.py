@@ -1,5 +1,6 @@
 """The steps of `bttlab bringup`."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -231,17 +232,7 @@ def _why_no_card() -> str:
     nodes = list(NODES.glob("renderD*"))
     if not nodes:
         return "the card is there, XRT's driver xocl is not loaded, or the node is not in this container"
-    closed = [str(node) for node in nodes if not _may_open(node)]
+    closed = [str(node) for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
     if closed:
         return f"you may not open {', '.join(closed)}: join its group (render)"
     return "the card is there: xbutil examine says whether it is ready"
-
-
-def _may_open(node: Path) -> bool:
-    try:
-        with node.open("rb+", buffering=0):
-            return True
-    except PermissionError:
-        return False
-    except OSError:
-        return True
