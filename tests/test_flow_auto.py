@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bttlab.card.opening import open_trainer
-from bttlab.compiler.compiled import chosen_flow, compiled_program
+from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.program import compile_program, fastest
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig
@@ -33,7 +33,7 @@ def test_it_is_the_fastest_in_every_configuration(config, flow):
 
 def test_it_depends_on_the_lengths_of_the_corpus():
     model = replace(ONE, linear_rank=8)
-    assert chosen_flow(model, "auto", {32: 1}) == "bidirectional"
-    assert chosen_flow(model, "auto", {2: 1}) == chosen_flow(model, "auto", {32: 1, 2: 99}) == "mixed"
+    for lengths, flow in (({32: 1}, "bidirectional"), ({2: 1}, "mixed"), ({32: 1, 2: 99}, "mixed")):
+        assert compiled_program(model, flow="auto", lengths=lengths).program.model.flow == flow
     trainer = open_trainer(model, "emulated", flow="auto", lengths={32: 1})
     assert trainer.program.sha256 == compiled_program(model).sha256

@@ -10,7 +10,7 @@ import numpy as np
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import CANDIDATES, Flow, Program, compile_program, fastest
+from bttlab.compiler.program import CANDIDATES, Flow, ModelProgram, compile_program, fastest
 from bttlab.compiler.timing import time_program
 from bttlab.model.choices import PAPER_FLOW
 from bttlab.model.config import ModelConfig, Optimizer
@@ -25,7 +25,7 @@ PROGRAMS = 32  # size of the cache: a sweep uses its models several times
 class CompiledProgram:
     """A program and its image in HBM, int32 of shape (vectors, 16)."""
 
-    program: Program
+    program: ModelProgram
     image: np.ndarray
 
     @functools.cached_property
@@ -45,33 +45,26 @@ def compiled_program(
     shapes: Mapping[str, Sequence[int]] | None = None,
     flow: Flow = PAPER_FLOW,
     sums: bool = False,
+    lengths: Mapping[int, int] | None = None,
+    batch_size: int = 1,
 ) -> CompiledProgram:
     """Return the program of a model, from a cache of the last ones.
 
     `shapes` are those of the parameters, if linear layers have different ranks; `flow`, `sums` and the ProgramError are
-    as for `bttlab.compiler.program.compile_program`.
+    as for `bttlab.compiler.program.compile_program`. "auto" is the fastest flow for updates of `batch_size` samples of
+    these `lengths`: the number of samples of each length, by default one of 13 tokens.
     """
-    flow = chosen_flow(config, flow, shapes=shapes)
+    if flow == "auto":
+
+        def compiled(flow: Flow) -> ModelProgram:
+            return compiled_program(config, shapes, flow, sums).program
+
+        flow = fastest(compiled, lengths, batch_size).model.flow
     items = None if shapes is None else tuple((name, tuple(map(int, shape))) for name, shape in shapes.items())
     found = _compiled(config, items, flow, sums)
     if isinstance(found, ProgramError):
         raise found.with_traceback(None)
     return found
-
-
-def chosen_flow(
-    config: "ModelConfig | ModuleModel",
-    flow: Flow,
-    lengths: Mapping[int, int] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-) -> Flow:
-    """Return the flow that "auto" is for samples of these lengths; any other flow as it is.
-
-    `lengths`: number of samples of each length; by default one of 13 tokens.
-    """
-    if flow != "auto":
-        return flow
-    return fastest(lambda flow: compiled_program(config, shapes, flow).program, lengths).model.flow
 
 
 def chosen_program(
@@ -86,18 +79,14 @@ def chosen_program(
     An update of several samples takes a program that sums gradients (`compile_program`) if the banks have space for the
     sums. AdamW takes none, since it squares the gradient of each sample.
     """
-    samples = optimizer.batch_size if optimizer else 1
-    if samples > 1 and optimizer.name != "adamw":
-
-        def compiled(flow: Flow) -> Program:
-            return compiled_program(config, shapes, flow, sums=True).program
-
+    if optimizer and optimizer.batch_size > 1 and optimizer.name != "adamw":
         try:
-            program = fastest(compiled, lengths, samples) if flow == "auto" else compiled(flow)
-            return compiled_program(config, shapes, program.model.flow, program.sums)
+            found = compiled_program(config, shapes, flow, True, lengths, optimizer.batch_size)
+            if found.program.sums:  # else the flow merges no cores
+                return found
         except ProgramError:
             pass  # the sums do not fit
-    return compiled_program(config, shapes, chosen_flow(config, flow, lengths, shapes))
+    return compiled_program(config, shapes, flow, lengths=lengths)
 
 
 def why_no_sums(config: "ModelConfig | ModuleModel", flow: Flow, optimizer: Optimizer | None) -> str:

@@ -146,13 +146,6 @@ class Graph:
         """Return a view of the rows of a matrix from `first` on."""
         return Matrix(x.name, tokens, x.features, x.base or x, x.first + first)
 
-    def classifier(self, x: Matrix, name: str, loss: str) -> Matrix:
-        """Append a dense layer and the cross-entropy of its logits, of the loss "intent" or "slot"."""
-        weight, bias = f"{name}.weight", f"{name}.bias"
-        return self.append(
-            Classifier(name, (x,), Matrix(name, x.tokens, self.shapes[weight][0]), weight, bias, 0, False, loss)
-        )
-
     def classify(self, layer: Dense, x: Matrix, loss: str) -> None:
         """Replace a dense layer by a classifier of `x`, with the same weight."""
         output = Matrix(layer.name, x.tokens, layer.output.features)
@@ -196,5 +189,6 @@ def graph_of_config(config: ModelConfig, shapes: Shapes | None = None) -> Graph:
         x = norm(graph.add(h, graph.linear(activated, f"{name}.second")), f"{name}.feed_forward_norm")
     for loss, rows in ((INTENT, graph.rows(x, 0, 1)), (SLOTS, graph.rows(x, 1, graph.tokens - 1))):
         pooled = graph.same(Function, graph.linear(rows, f"{loss}_pooler"), f"{loss}_head", "tanh")
-        graph.classifier(pooled, f"{loss}_head", loss)
+        graph.dense(pooled, f"{loss}_head", f"{loss}_head.weight", f"{loss}_head.bias")
+        graph.classify(graph.operations[-1], pooled, loss)
     return graph

@@ -108,52 +108,30 @@ class Attention(Operation):
 
     def _inner(self, b: Builder, what, engine, stream: At, buffer: At, result: At, addend: At | None = None) -> None:
         """Emit result[h, t] = stream[t, head h] . buffer[head h]^T, block by block of the keys."""
-        hw = self.head_vectors
+        hw, of_head = self.head_vectors, self.addend_heads * self.most * self.blocks
         for block in range(self.blocks):
-            b.reduce(
-                engine,
-                what,
-                self._loops(block, Level("h", self.heads), Level("w", hw + 1), padded("t", self.tokens)),
-                "w",
-                buffer.part(block * self.vectors, h=hw, w=1),
-                stream.part(t=self.vectors, h=hw, w=1),
-                result.part(block, **self._scores),
-                addend=addend and addend.part(block, t=self.blocks, h=self.addend_heads * self.most * self.blocks),
-                count=block_rows(self.tokens, block),
-            )
+            loops = self._loops(block, Level("h", self.heads), Level("w", hw + 1), padded("t", self.tokens))
+            rows, head = buffer.part(block * self.vectors, h=hw, w=1), stream.part(t=self.vectors, h=hw, w=1)
+            scores, added = result.part(block, **self._scores), addend and addend.part(block, t=self.blocks, h=of_head)
+            b.reduce(engine, what, loops, "w", rows, head, scores, added, block_rows(self.tokens, block))
 
     def _outer(self, b: Builder, what, engine, scalars: At, buffer: At, result: At) -> None:
         """Emit result[t, head h] = scalars[h, t] . buffer[head h]."""
-        hw = self.head_vectors
+        hw, where = self.head_vectors, result.part(t=self.vectors, h=self.head_vectors, w=1)
         for block in range(self.blocks):
-            where = result.part(t=self.vectors, h=hw, w=1)
-            b.expand(
-                engine,
-                what,
-                self._loops(block, Level("h", self.heads), Level("t", self.tokens), Level("w", hw)),
-                buffer.part(block * self.vectors, h=hw, w=1),
-                scalars.part(block, **self._scores),
-                where,
-                addend=where if block else None,
-                count=block_rows(self.tokens, block),
-            )
+            loops = self._loops(block, Level("h", self.heads), Level("t", self.tokens), Level("w", hw))
+            rows, scores = buffer.part(block * self.vectors, h=hw, w=1), scalars.part(block, **self._scores)
+            before, count = where if block else None, block_rows(self.tokens, block)
+            b.expand(engine, what, loops, rows, scores, where, addend=before, count=count)
 
     def _transposed(self, b: Builder, what, engine, scalars: At, stream: At, result: At) -> None:
         """Emit result[s, head h] = sum over t of scalars[h, t][s] stream[t, head h]."""
         hw = self.head_vectors
         for block in range(self.blocks):
-            rows = Level("s", block_rows(self.tokens, block))
-            loops = [Level("t", self.tokens), padded("h", self.heads, hw), Level("w", hw)]
-            b.accumulate(
-                engine,
-                what,
-                self._loops(block, *loops),
-                ("t",),
-                scalars.part(block, **self._scores),
-                stream.part(t=self.vectors, h=hw, w=1),
-                rows,
-                result.part(block * ROWS * self.vectors, s=self.vectors, w=1),
-            )
+            loops = self._loops(block, Level("t", self.tokens), padded("h", self.heads, hw), Level("w", hw))
+            scores, head = scalars.part(block, **self._scores), stream.part(t=self.vectors, h=hw, w=1)
+            rows, sums = Level("s", block_rows(self.tokens, block)), result.part(block * ROWS * self.vectors)
+            b.accumulate(engine, what, loops, ("t",), scores, head, rows, sums.part(s=self.vectors, w=1))
 
     def _rows(self) -> Iterator[tuple[int, dict]]:
         """Yield loops over the scores, for as many heads at a time as the vector unit has accumulators for.
