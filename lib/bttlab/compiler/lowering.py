@@ -65,7 +65,8 @@ class Lowering(Context):
             family.prepare(members, self)
         for name in graph.shapes.keys() - {block.name for block in self.layout.blocks}:
             self.layout.place(name)  # no operation reads it: it is loaded and stored
-        if (vectors := self.layout.vectors) > PARAMETER_VECTORS:  # before all instructions are emitted
+        vectors = sum(block.vectors for block in self.layout.blocks if block.buffer.is_parameter)
+        if vectors > PARAMETER_VECTORS:  # before all instructions are emitted
             what = f"the parameters take {vectors} vectors, the banks of parameters have {PARAMETER_VECTORS}"
             raise DoesNotFit(what, SMALLER_MODEL)
         recomputable, always_kept = self._read_by_backward()
