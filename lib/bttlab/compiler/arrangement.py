@@ -32,7 +32,6 @@ class Sizes(dict[str, int]):
 
 
 def elements(sizes: Sizes, indices: Iterable[str]) -> int:
-    """Return the product of the sizes of some indices."""
     return math.prod(sizes[i] for i in indices)
 
 

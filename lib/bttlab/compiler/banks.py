@@ -227,7 +227,6 @@ class Assignment:
         return max(self.times[used][1] + WINDOW - self.times[self.spans[buffer.number][0]][0], 0)
 
     def _raise_unplaced(self, buffer: Buffer) -> None:
-        """Raise the error for a buffer for which no space was found."""
         number = max(self.banks[buffer.number], key=lambda bank: self.spaces[bank].depth)
         span = self.spans[buffer.number]
         space = self.spaces[number]
@@ -240,7 +239,6 @@ class Assignment:
 
 
 def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
-    """Write banks and addresses into an instruction's operands."""
     for number, operand in instruction.operands.items():
         if (of := buffer_number(operand.memory)) is not None:
             buffer = buffers[of]

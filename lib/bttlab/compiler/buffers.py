@@ -36,7 +36,6 @@ class Buffer:
 
     @property
     def gradient(self) -> "Buffer":
-        """The vectors of its gradient; after the assignment."""
         return replace(self, bank=GRADIENT_OF[self.bank])
 
     @property

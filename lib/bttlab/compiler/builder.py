@@ -19,7 +19,6 @@ MAX_RANK = 4 * ROWS  # of a linear layer; an engine takes ROWS of it in a pass
 
 
 def vectors_for(elements: int) -> int:
-    """Return the number of vectors that a number of elements takes."""
     return -(-elements // LANES)
 
 
@@ -72,7 +71,6 @@ class Builder:
         return at(self.new_buffer(name, vectors, **fields).memory, 0)
 
     def buffer_at(self, place: At) -> Buffer:
-        """Return the buffer of a place that `allocate` returned."""
         return self.made[buffer_number(place.memory)]
 
     def emit(

@@ -43,8 +43,6 @@ class Tensor:
 
 
 class Candidate(NamedTuple):
-    """A way to compute a product C = A B on an engine."""
-
     operation: int  # EXPAND, REDUCE or ACCUMULATE
     steps: float  # steps of the engine, and of loading B
     delay: float  # cycles for which the product waits for permutations of its operands

@@ -30,7 +30,6 @@ class CompiledProgram:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Digest of the image, for a run's record."""
         return hashlib.sha256(self.image.tobytes()).hexdigest()
 
     @functools.cached_property

@@ -54,8 +54,6 @@ class OperandBuffer:
 
 
 class Contraction(Candidates):
-    """Emits products of a layer on an engine."""
-
     def __init__(self, operand_buffer: OperandBuffer, layer: TTLayer):
         super().__init__(layer, operand_buffer.loaded_by(layer.name))
         self.b, self.operand_buffer = operand_buffer.builder, operand_buffer

@@ -59,7 +59,6 @@ class Graph:
         return self.append(kind(name, (x, *others), Matrix(name, x.tokens, x.features), *options))
 
     def add(self, a: Matrix, b: Matrix, name: str = "add") -> Matrix:
-        """Append a + b."""
         return self.same(Add, a, name, others=(b,))
 
     def input(self, name: str, features: int) -> Matrix:

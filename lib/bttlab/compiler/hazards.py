@@ -213,7 +213,6 @@ def _instruction_hazards(
 
 
 def _port_hazards(memory, writes, cycle, instruction_of) -> list[Hazard]:
-    """Return the cycles in which two instructions use one port."""
     order, kind = np.argsort(cycle, kind="stable"), "store" if writes else "load"
     found: dict[tuple[int, int], Hazard] = {}
     for k in np.flatnonzero(np.diff(cycle[order]) == 0):

@@ -35,7 +35,6 @@ class Register(NamedTuple):
         return self + -number
 
     def clipped(self, low: int, high: int) -> "Register":
-        """Return the number clipped to an interval."""
         return self._replace(low=min(max(self.low, low), high), high=max(min(self.high, high), low))
 
 
@@ -48,12 +47,10 @@ def value_of(bound: Bound, tokens: int | np.ndarray) -> int | np.ndarray:
 
 
 def max_of(bound: Bound) -> int:
-    """Return a bound's largest value."""
     return bound.high if isinstance(bound, Register) else bound
 
 
 def min_of(bound: Bound) -> int:
-    """Return a bound's smallest value."""
     return bound.low if isinstance(bound, Register) else bound
 
 

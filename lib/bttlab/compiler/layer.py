@@ -88,7 +88,6 @@ class LayerProgram(Program):
         return pack((block, values.get(block.name)) for block in self.inputs)
 
     def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the outputs from the format of STORE."""
         tensors = {block.name: np.zeros(block.shape, np.float32) for block in self.outputs if block.name}
         unpack(memory, ((block, tensors.get(block.name)) for block in self.outputs))
         return tensors
@@ -148,7 +147,6 @@ def assemble(
     order: Order | None = None,
     constants: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> LayerProgram:
-    """Return the program of the builder's instructions, scheduled and with waits."""
     (instructions,) = ordered([builder.instructions], NO_OFFSETS, tokens)
     vectors = max(sum(block.vectors for block in blocks) for blocks in (inputs, outputs))
     filling = outputs[-1]  # padding goes to and from the last gradient

@@ -110,7 +110,6 @@ def pack(values: Iterable[tuple[Block, np.ndarray | None]]) -> np.ndarray:
 
 
 def unpack(memory: np.ndarray, tensors: Iterable[tuple[Block, np.ndarray | None]]) -> None:
-    """Copy blocks in the format of STORE to their tensors; a block without a tensor is padding."""
     first = 0
     for block, tensor in tensors:
         if tensor is not None:
@@ -177,7 +176,6 @@ class Layout:
         return pack((block, values[block.name]) for block in self.blocks)
 
     def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the parameters from their packed format: the inverse of `pack`."""
         tensors = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}
         unpack(memory, ((block, tensors.get(block.name)) for block in self.blocks))
         return tensors

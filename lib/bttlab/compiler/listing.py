@@ -20,7 +20,6 @@ _OPERANDS[M.ENGINE_1], _OPERANDS[M.DRAIN_1] = _OPERANDS[M.ENGINE_0], _OPERANDS[M
 
 
 def operation_name(instruction: Instruction) -> str:
-    """Return the name of an instruction's operation in docs/processor.md."""
     return _OPERATIONS[instruction.unit, instruction.operation]
 
 

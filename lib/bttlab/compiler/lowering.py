@@ -236,7 +236,6 @@ def _check_sizes(graph: Graph) -> None:
 
 
 def _families(operations: list[Operation]) -> dict[type[Operation], list[Operation]]:
-    """Return the operations by the class that prepares them."""
     families: dict[type[Operation], list[Operation]] = {}
     for op in operations:
         bases = [base for base in type(op).__mro__ if {"prepare", "allocate"} & vars(base).keys()]

@@ -35,8 +35,6 @@ class Bank:
 
 @dataclass(frozen=True)
 class Port:
-    """A load or a store of a unit."""
-
     name: str
     unit: int
     operand: int
@@ -98,7 +96,6 @@ class Machine(Names):
         return {"version": self.VERSION, "digest": self.digest, "widths": dict(self.constants), **more}
 
     def reach(self, unit: int, operand: int, stores: bool) -> Port:
-        """Return the load port or store port of a unit's operand."""
         return self._port_of[unit, operand, stores]
 
     @cached_property

@@ -81,7 +81,6 @@ class Operation:
         return {field.name: getattr(self, field.name) for field in fields(self)[3:]}
 
     def parameters(self, shapes: Shapes) -> list[str]:
-        """Return the names of its parameters."""
         return []
 
     def copy_parameters(self, names: Sequence[str], number: int) -> dict[str, str]:
@@ -195,7 +194,6 @@ class Context:
     # ---- values --------------------------------------------------------------------------------------------------
 
     def new(self, matrix: Matrix, what: str = "") -> At:
-        """Allocate a buffer of a matrix's size."""
         return self.builder.allocate(what or matrix.name, max_of(matrix.tokens) * matrix.vectors)
 
     def output(self, matrix: Matrix) -> At:
@@ -259,7 +257,6 @@ class Context:
                 self._not_needed.add(op.output)
 
     def is_frozen(self, op: Operation) -> bool:
-        """Return True if no parameter of an operation is trained."""
         return all(name in self.frozen for name in op.parameters(self.shapes))
 
     def is_needed(self, matrix: Matrix) -> bool:

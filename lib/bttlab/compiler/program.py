@@ -31,8 +31,6 @@ ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS
 
 
 class Limits(NamedTuple):
-    """Limits of a sample's record."""
-
     sequence_length: int
     intents: int = 1
     slots: int = 1
@@ -49,8 +47,6 @@ class Transfer(NamedTuple):
 
 @dataclass(eq=False)
 class Program:
-    """The sections of a program, and what else its image contains."""
-
     builder: Builder  # its tables of functions and permutations
     limits: Limits
     forward: list[Instruction]
@@ -68,7 +64,6 @@ class Program:
 
     @property
     def sample(self) -> list[Instruction]:
-        """Instructions that train on a sample: FORWARD and BACKWARD."""
         return self.forward + self.backward
 
     @property
@@ -109,8 +104,6 @@ class Program:
 
 @dataclass(eq=False)
 class ModelProgram(Program):
-    """The program that trains a model."""
-
     model: Lowering
 
     @property
@@ -124,7 +117,6 @@ class ModelProgram(Program):
         return self.model.embedding.offset_span
 
     def has_space_for(self, optimizer: Optimizer) -> bool:
-        """Return True if the banks have space for the optimizer's state."""
         return self.model.has_moments or not optimizer.moments
 
     def check_optimizer(self, optimizer: Optimizer) -> None:

@@ -79,11 +79,9 @@ class Attention(Operation):
 
     @property
     def factor(self) -> float:
-        """The number by which scores are multiplied."""
         return self.factor_of(self.head_vectors * LANES)
 
     def factor_of(self, size: int) -> float:
-        """Return the number by which scores of heads of a size are multiplied."""
         return 1 / math.sqrt(size) if self.scale is None else self.scale
 
     @property

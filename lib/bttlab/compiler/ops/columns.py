@@ -164,7 +164,6 @@ def _shuffle(context: Context, term: Term, outs: range, place: At, x: Matrix, y:
 
 
 def _joined(runs: Sequence[Run]) -> list[Run]:
-    """Join runs that follow each other."""
     joined: list[Run] = []
     for v, source, count in sorted(runs):
         if joined and (joined[-1][0] + joined[-1][2], joined[-1][1] + joined[-1][2]) == (v, source):

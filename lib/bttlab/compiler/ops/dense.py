@@ -79,7 +79,6 @@ class Dense(Operation):
         self.bias_block = layout.place(self.bias) if self.bias else None
 
     def load(self, context: Context) -> None:
-        """Load the weight into the operand buffers."""
         b, vectors = context.builder, self.inputs[0].vectors
         for share in self.shares:
             for c, rows in share.passes():
@@ -168,7 +167,6 @@ class Dense(Operation):
                 )
 
     def _emit_d_x(self, b: Builder, scalars: Sequence[At], d_x: At, addend: At | None) -> None:
-        """Emit d_x = addend + d_y W."""
         x, w = self.inputs[0], self.inputs[0].vectors
         terms, loops = [d_x], [Level("w", w), Level("t", x.tokens)]
         if len(self.shares) > 1:

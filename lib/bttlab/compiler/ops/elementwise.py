@@ -30,7 +30,6 @@ class Sum(Operation):
             self.backward_terms(context, d)
 
     def backward_terms(self, context: Context, d: At) -> None:
-        """Emit the gradients of the terms."""
         self._has_no("backward_terms")
 
 
@@ -71,7 +70,6 @@ class Position(Sum):
         return self.table.gradient().part(self.first * self.output.vectors)
 
     def backward_terms(self, context: Context, d: At) -> None:
-        """Copy the gradient to the table's, and pass it on to x."""
         context.builder.layer = self.name.rpartition(".")[0]
         if self.name in context.shapes and self.name not in context.frozen:
             context.emit_rows(M.COPY, "gradient", self.output, self.gradient(), d, flags=M.CHECK)

@@ -19,12 +19,10 @@ class Transfer(Operation):
         return self.name, f"d{self.name}"
 
     def allocate(self, context: Context) -> None:
-        """Allocate buffers of the matrix's size that keep their vectors for the whole program."""
         vectors = max_of(self.output.tokens) * self.output.vectors
         self.loaded, self.stored = (context.builder.allocate(n, vectors, is_persistent=True) for n in self.names)
 
     def copy(self, context: Context, source: At) -> None:
-        """Copy a matrix to the one that is stored, unless it is there."""
         if source != self.stored:
             context.emit_rows(M.COPY, "copy", self.output, self.stored, source)
 

@@ -195,7 +195,6 @@ class Linear(Operation):
         s.b.vector(M.ADD, "d_x", loops, first, second, r0=result)
 
     def _add_to_sum(self, s: Contraction, gradient: Stored) -> None:
-        """Emit sum = sum + gradient, for a gradient of the sample."""
         name, vectors = gradient.name, gradient.arrangement.vectors(s.sizes)
         if name not in self.sums:
             place = s.b.allocate(f"sum of {name} of {self.name}", vectors, is_persistent=True)
