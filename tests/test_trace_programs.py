@@ -28,13 +28,13 @@ TOLERANCE = {"tolerance": 2e-4, "least": 1 / 10}
 class Idioms(nn.Module):
     """Layers that a list of functions (net, x, tokens) -> x calls, in turn."""
 
-    def __init__(self, steps, labels="each", freeze=None, front=None):
+    def __init__(self, steps, labels="each", freeze=None, front=None, modes=((4, 8), (8, 4)), rank=4):
         super().__init__()
         torch.manual_seed(0)
         self.steps, self.labels, self.front = steps, labels, front
         self.table, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH + 2, WIDTH)
         self.dense = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in steps)
-        self.train_ = nn.ModuleList(TTLinear(WIDTH, WIDTH, (4, 8), (8, 4), 4) for _ in steps)
+        self.train_ = nn.ModuleList(TTLinear(WIDTH, WIDTH, *modes, rank) for _ in steps)
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in steps)
         self.fused = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in steps)
         self.down = nn.ModuleList(nn.Linear(WIDTH, 4) for _ in steps)
@@ -347,6 +347,9 @@ def test_frozen_parameters_do_not_change_and_cost_no_backward_pass(fast, name):
     assert len(head.backward) < len(whole.backward) / 2
 
 
+TRAINS = ((4, 8), (8, 4)), ((2, 4, 4), (4, 2, 4), (4, 4, 2)), ((2, 2, 2, 4), (4, 2, 2, 2))  # modes of WIDTH
+
+
 @st.composite
 def modules(draw) -> Idioms:
     known = IDIOMS | REFUSED
@@ -359,7 +362,9 @@ def modules(draw) -> Idioms:
                 parameter.requires_grad_(False)
 
     front = draw(st.sampled_from([None, None, *FRONTS]))
-    net = Idioms(steps, draw(st.sampled_from(list(POOLS))), freeze, front)
+    modes = draw(st.sampled_from(TRAINS).flatmap(lambda some: st.tuples(st.sampled_from(some), st.sampled_from(some))))
+    rank = draw(st.sampled_from([*range(1, 18), 24, 33, 48]))
+    net = Idioms(steps, draw(st.sampled_from(list(POOLS))), freeze, front, modes, rank)
     try:
         net(torch.arange(1, LENGTH + 1)[None])
     except RuntimeError:  # steps that count the tokens do not take the rows in front of them
@@ -368,13 +373,14 @@ def modules(draw) -> Idioms:
 
 
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(net=modules())
-def test_random_modules_are_refused_or_right(fast, net):
+@given(net=modules(), flow=st.sampled_from(["bidirectional", "right_to_left", "mixed", (2, 2)]))
+def test_random_modules_are_refused_or_right(fast, net, flow):
     """`--hypothesis-show-statistics` counts both; many examples need `--timeout 0`."""
     kind = "with rows in front" if net.front else "of the tokens alone"
     try:
         model = trace(prune(net), LENGTH)
-        check_gradients(fast, model, (2, 7, 12), **TOLERANCE)
+        program = check_gradients(fast, model, (2, 7, 12), flow=flow, **TOLERANCE)
+        assert check_program(program, (7,)) == []
         event(f"{kind}: right")
     except ProgramError as error:
         assert "\n" not in str(error)
