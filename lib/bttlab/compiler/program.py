@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -73,9 +73,21 @@ class Program:
 
     def image(self) -> np.ndarray:
         """Return the program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16)."""
-        codes = _Codes()
+        registers: list[Register] = []
+        constants: list[float] = []
+
+        def bound_code(bound: Bound) -> int:
+            if not isinstance(bound, Register):
+                return bound
+            return 1 << 15 | _number(registers, bound, M.REGISTERS, "registers: choose a shorter sequence")
+
+        def immediate_code(immediate: float | tuple[str, int]) -> int:
+            if isinstance(immediate, tuple):
+                return 1 << 15 | immediate[1]
+            return _number(constants, float(np.float32(immediate)), M.CONSTANTS, "constants")
+
         instructions = [i for section in self.sections for i in section]
-        fields = np.stack([encode(i, codes.bound, codes.immediate) for i in instructions])
+        fields = np.stack([encode(i, bound_code, immediate_code) for i in instructions])
         sections, first = [], 0
         for section in self.sections:
             sections += [first, len(section)]
@@ -88,15 +100,9 @@ class Program:
         shuffles = np.zeros((M.SHUFFLE_ENTRIES, 2, LANES), np.uint16)
         for n, (into, out) in enumerate(zip(self.builder.entry_in, self.builder.entry_out, strict=True)):
             shuffles[n] = into, out
-        parts = (
-            header,
-            codes.registers(),
-            codes.constants(),
-            descriptions,
-            tables,
-            shuffles,
-            fields,
-        )
+        register_table, constant_table = np.zeros((M.REGISTERS, 4), np.int32), np.zeros(M.CONSTANTS, np.float32)
+        register_table[: len(registers)], constant_table[: len(constants)] = np.reshape(registers, (-1, 4)), constants
+        parts = header, register_table, constant_table, descriptions, tables, shuffles, fields
         image = np.concatenate([np.ascontiguousarray(part).view(np.int32).reshape(-1, LANES) for part in parts])
         image[1, 7] = checksum(image)
         return image
@@ -138,43 +144,13 @@ def checksum(image: np.ndarray) -> int:
     return total - (1 << 32) if total >> 31 else total
 
 
-class _Codes:
-    """The registers and constants that instructions use, numbered in order of first use."""
-
-    def __init__(self) -> None:
-        self._registers: list[Register] = []
-        self._constants: list[float] = []
-
-    def bound(self, bound: Bound) -> int:
-        if not isinstance(bound, Register):
-            return bound
-        if bound not in self._registers:
-            self._registers.append(bound)
-            if len(self._registers) > M.REGISTERS:
-                raise ProgramError(
-                    f"the program needs more than the machine's {M.REGISTERS} registers: choose a shorter sequence"
-                )
-        return 1 << 15 | self._registers.index(bound)
-
-    def immediate(self, immediate) -> int:
-        if isinstance(immediate, tuple):
-            return 1 << 15 | immediate[1]
-        value = float(np.float32(immediate))
-        if value not in self._constants:
-            self._constants.append(value)
-            if len(self._constants) > M.CONSTANTS:
-                raise ProgramError(f"the program needs more than the machine's {M.CONSTANTS} constants")
-        return self._constants.index(value)
-
-    def registers(self) -> np.ndarray:
-        table = np.zeros((M.REGISTERS, 4), np.int32)
-        table[: len(self._registers)] = np.reshape(self._registers, (-1, 4))
-        return table
-
-    def constants(self) -> np.ndarray:
-        table = np.zeros(M.CONSTANTS, np.float32)
-        table[: len(self._constants)] = self._constants
-        return table
+def _number(items: list, item: Any, most: int, what: str) -> int:
+    """Return the number of a register or a constant, in the order of first use."""
+    if item not in items:
+        if len(items) == most:
+            raise ProgramError(f"the program needs more than the machine's {most} {what}")
+        items.append(item)
+    return items.index(item)
 
 
 def compile_program(
