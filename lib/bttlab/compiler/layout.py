@@ -129,10 +129,10 @@ class Layout:
         self,
         builder: Builder,
         shapes: Mapping[str, tuple[int, ...]],
-        constants: Mapping[str, np.ndarray] | None = None,
-        copies: Mapping[str, str] | None = None,
+        constants: Mapping[str, np.ndarray],
+        copies: Mapping[str, str],
     ):
-        self._builder, self.constants, self.copies = builder, constants or {}, copies or {}
+        self._builder, self.constants, self.copies = builder, constants, copies
         self.shapes = {name: shape for name, shape in shapes.items() if name not in self.copies}
         self.blocks: list[Block] = []
         self._of: dict[tuple[str, int], Block] = {}

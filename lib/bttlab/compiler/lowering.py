@@ -5,7 +5,6 @@ many are kept as the banks have space for.
 """
 
 from collections import Counter
-from copy import copy
 from typing import Any
 
 from bttlab.compiler.banks import fitted
@@ -48,14 +47,12 @@ class Lowering(Context):
     `kept_buffers`: buffers that both passes use: kept matrices and parameters.
     """
 
-    operations: list[Operation]
     embedding: Any  # with the offsets of its table; None in the program of a layer alone
     config: ModelConfig | ModuleConfig  # of a model
 
     def __init__(self, graph: Graph, flow="bidirectional", kept: int = 1 << 20, sums: bool = False):
-        operations = [copy(op) for op in graph.operations]  # with places of their own
-        shapes = graph.shapes | {copy: graph.shapes[name] for copy, name in graph.copies.items()}
-        super().__init__(operations, shapes, graph.tokens, flow, graph.constants, graph.copies, sums)
+        super().__init__(graph, flow, sums)
+        operations = self.operations
         self.freeze(graph.frozen | {copy for copy, name in graph.copies.items() if name in graph.frozen})
         self.transfers = [op for op in operations if isinstance(op, Transfer)]
         self.losses = {op.loss for op in operations if isinstance(op, Classifier)}

@@ -15,15 +15,15 @@ recomputed when they are first read.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NoReturn
 
-import numpy as np
 from typing_extensions import Self
 
 from bttlab.compiler.builder import Builder, padded
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import At, Bound, Instruction, Level, Register, max_of
+from bttlab.compiler.instruction import At, Bound, Instruction, Level, max_of
 from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
 
@@ -140,25 +140,18 @@ class Operation:
 class Context:
     """Builder, parameters, values and gradients of a sample.
 
+    `graph`: a `graph.Graph`.
     `flow`: order of contraction of the tensor-train layers (`tt_layer.MERGED`).
     `sums`: whether the tensor-train layers sum gradients over the samples of an update (`Linear.has_sums`).
     """
 
-    def __init__(
-        self,
-        operations: Sequence[Operation],
-        shapes: Mapping[str, tuple[int, ...]],
-        tokens: Register,
-        flow,
-        constants: Mapping[str, np.ndarray] | None = None,
-        copies: Mapping[str, str] | None = None,
-        sums: bool = False,
-    ):
-        self.operations, self.shapes, self.tokens, self.flow, self.sums = operations, shapes, tokens, flow, sums
+    def __init__(self, graph: Any, flow: Any, sums: bool):
+        self.operations: list[Operation] = [copy(op) for op in graph.operations]  # with places of their own
+        self.shapes: Shapes = graph.shapes | {copy: graph.shapes[name] for copy, name in graph.copies.items()}
+        self.tokens, self.flow, self.sums = graph.tokens, flow, sums
         self.builder = Builder()
-        self.layout = Layout(self.builder, shapes, constants, copies)
-        self.maker = {op.output: op for op in operations}
-        self.transfers: Sequence[Operation] = ()  # inputs and outputs of a graph without a loss
+        self.layout = Layout(self.builder, self.shapes, graph.constants, graph.copies)
+        self.maker = {op.output: op for op in self.operations}
         self.kept: Collection[Matrix] = ()  # values that stay in the banks for the backward pass
         rows = {INTENT: M.SUM_DISTANCE, SLOTS: M.SEQUENCE}
         self.loss_rows = {
