@@ -27,11 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.compiler.compiled import chosen_program, why_no_sums
     from bttlab.compiler.instruction import UNIT_NAMES
-    from bttlab.compiler.listing import SECTION_NAMES, instruction_line
+    from bttlab.compiler.listing import SECTION_NAMES, instruction_line, layer_of
     from bttlab.compiler.machine import M
-    from bttlab.compiler.profile import busy_shares, layer_of
     from bttlab.compiler.program import TYPICAL_TOKENS
-    from bttlab.compiler.timing import time_program
+    from bttlab.compiler.timing import busy_shares, time_program
     from bttlab.estimate.profile import cycles_by_layer
     from bttlab.model.choices import OPTIMIZERS
     from bttlab.model.config import Optimizer

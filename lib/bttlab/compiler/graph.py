@@ -13,12 +13,11 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
 from bttlab.compiler.operation import INTENT, SLOTS, Matrix, Operation, Shapes, core_names
 from bttlab.compiler.ops.attention import Attention
-from bttlab.compiler.ops.columns import Columns
+from bttlab.compiler.ops.columns import Columns, Prepend
 from bttlab.compiler.ops.dense import Classifier, Dense
 from bttlab.compiler.ops.elementwise import Add, Function, Position
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
-from bttlab.compiler.ops.prepend import Prepend
 from bttlab.compiler.ops.transfers import Input, Output
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.model.config import ModelConfig

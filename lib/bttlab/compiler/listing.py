@@ -1,4 +1,6 @@
-"""Instructions as text."""
+"""Instructions as text, and the layers that they belong to."""
+
+import re
 
 from bttlab.compiler.instruction import UNIT_NAMES, At, Bound, Instruction, Level, Register
 from bttlab.compiler.machine import M
@@ -90,3 +92,16 @@ def _place(operand: At) -> str:
         group = f"{8 * operand.token_offset.group}+" if operand.token_offset.group else ""
         terms.append(f"slice{operand.token_offset.table}[{group}{operand.token_offset.level}]")
     return f"{memory}[{' + '.join(terms)}]"
+
+
+def layer_of(instruction: Instruction) -> str:
+    """Return the layer that an instruction belongs to; for an update, the layer of the parameter."""
+    return re.sub(r"(\.cores\.\d+|\.weight|\.bias)$", "", instruction.label[1])
+
+
+def part_of(instruction: Instruction) -> str:
+    """Return the part of the model: "embedding", "encoder 0", ..., "heads"."""
+    names = layer_of(instruction).split(".")
+    if names[0] == "encoders":
+        return f"encoder {names[1]}"
+    return names[0] if names[0] == "embedding" else "heads"

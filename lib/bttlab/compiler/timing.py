@@ -6,7 +6,8 @@ waits for its end in c + 2, and one that waits for its results in c + LATENCY. A
 begins at least LATENCY cycles after its begin.
 """
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -113,3 +114,32 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
                 f"the program waits for itself: instruction {waiting} ({unit}) waits for one that begins after it"
             )
     return Timing(begin, end, reduce(later, (e[-1] for e in ends if e), 0) + FINISHED + M.LATENCY)
+
+
+def busy_shares(instructions: Sequence[Instruction], timing: Timing) -> list[float]:
+    """Return, for each unit, the fraction of all cycles in which it does steps."""
+    steps = [0] * M.UNITS
+    for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
+        steps[instruction.unit] += end - begin
+    return [count / timing.cycles for count in steps]
+
+
+def intervals_of(
+    instructions: Sequence[Instruction], timing: Timing, label_of: Callable[[Instruction], Hashable]
+) -> Iterator[tuple[int, Counter]]:
+    """Divide a run into intervals in which the same instructions do steps.
+
+    Yield the cycles of each interval, and the number of instructions of each label that do steps in it.
+    """
+    edges: dict[int, list[tuple[int, Hashable]]] = defaultdict(list)
+    for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
+        if end > begin:
+            edges[begin].append((1, label_of(instruction)))
+            edges[end].append((-1, label_of(instruction)))
+    working: Counter = Counter()
+    before = 0
+    for cycle in sorted({*edges, timing.cycles}):
+        yield cycle - before, working
+        for change, label in edges[cycle]:
+            working[label] += change
+        before = cycle

@@ -22,12 +22,11 @@ from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of, value_of
 from bttlab.compiler.operation import Matrix, Operation, core_names
 from bttlab.compiler.ops.attention import Attention
-from bttlab.compiler.ops.columns import Columns
+from bttlab.compiler.ops.columns import Columns, Prepend
 from bttlab.compiler.ops.dense import Dense
 from bttlab.compiler.ops.elementwise import Add, Factors, Function, Gain, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
-from bttlab.compiler.ops.prepend import Prepend
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.trace_names import IN_TORCH
 

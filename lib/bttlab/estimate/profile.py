@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bttlab.compiler.instruction import Instruction
-from bttlab.compiler.profile import layer_of
+from bttlab.compiler.listing import layer_of
 from bttlab.compiler.program import Program
 from bttlab.compiler.timing import time_program
 

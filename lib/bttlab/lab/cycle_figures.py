@@ -11,8 +11,7 @@ from bttlab.card.layer import layer_program
 from bttlab.compiler.instruction import UNIT_NAMES, Instruction
 from bttlab.compiler.layer import LayerProgram
 from bttlab.compiler.machine import M
-from bttlab.compiler.profile import intervals_of
-from bttlab.compiler.timing import time_program
+from bttlab.compiler.timing import intervals_of, time_program
 from bttlab.lab.charts import PALETTE, legend_below, new_figure
 from bttlab.lab.gantt import draw_lanes
 from bttlab.lab.picture import Picture

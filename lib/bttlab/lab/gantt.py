@@ -9,8 +9,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 
 from bttlab.compiler.instruction import UNIT_NAMES, Instruction
-from bttlab.compiler.profile import busy_shares, part_of
-from bttlab.compiler.timing import Timing
+from bttlab.compiler.listing import part_of
+from bttlab.compiler.timing import Timing, busy_shares
 from bttlab.lab.charts import PALETTE, legend_below, new_figure, style
 
 STAGES = {"FP": "forward", "BP": "backward", "PU": "update of the sample before"}

@@ -1,4 +1,4 @@
-"""Columns of matrices beside each other: slices of features, heads in another order or repeated, concatenations.
+"""Rows in front of the tokens, and columns beside each other: slices, heads in another order or repeated, joined features.
 
 Whole vectors are copied by the vector unit, other elements are moved by the shuffle unit. The backward pass moves the
 gradient the other way and adds up what was read several times.
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bttlab.compiler.builder import padded
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import At, Level
+from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import NEVER, Context, Matrix, Operation
+from bttlab.compiler.operation import NEVER, Context, Matrix, Operation, Shapes, rows_of
 
 LANES = M.LANES
 Run = tuple[int, int, int]  # first vector of the result and of the source, and how many
@@ -90,6 +91,43 @@ class Columns(Operation):
                     move(context, terms, [d], [self.output], x, d_x, addend)
 
                 context.add_to_gradient(x, produce, d)
+
+
+@dataclass(eq=False)
+class Prepend(Operation):
+    """Rows of a parameter or of a constant, from row `first` on, and then x."""
+
+    kind, keep, has_prefix, keeps_zeros, reads_inputs = "prepend", NEVER, False, True, False
+
+    table: str
+    first: int = 0
+
+    @property
+    def rows(self) -> int:
+        return max_of(self.output.tokens) - max_of(self.inputs[0].tokens)
+
+    def parameters(self, shapes: Shapes) -> list[str]:
+        return [self.table] if self.table in shapes else []  # else it is a constant
+
+    def allocate(self, context: Context) -> None:
+        self.block = context.layout.place(self.table, added=True)
+
+    def emit(self, context: Context, result: At, x: At) -> None:
+        matrix, vectors = self.inputs[0], self.output.vectors
+        rows = rows_of(matrix, self.block.where().part(self.first * vectors))
+        context.builder.vector(M.COPY, "rows in front", self._loops, rows, r0=rows_of(matrix, result))
+        context.emit_rows(M.COPY, "tokens", matrix, result.part(self.rows * vectors), x)
+
+    @property
+    def _loops(self) -> list[Level]:
+        return [Level("w", self.output.vectors), padded("t", self.rows)]
+
+    def backward(self, context: Context, d: At) -> None:
+        matrix, vectors = self.inputs[0], self.output.vectors
+        if self.table in context.shapes and self.table not in context.frozen:
+            gradient = rows_of(matrix, self.block.gradient().part(self.first * vectors))
+            context.builder.vector(M.COPY, "gradient", self._loops, rows_of(matrix, d), r0=gradient, flags=M.CHECK)
+        context.pass_gradient(matrix, d.part(self.rows * vectors))
 
 
 def move(
