@@ -1,4 +1,4 @@
-"""Rows in front of the tokens, and columns of matrices beside each other: slices, heads in another order, joined features.
+"""Rows in front of the tokens, and columns of matrices beside each other: slices, heads in another order, joined ones.
 
 Whole vectors are copied by the vector unit, other elements are moved by the shuffle unit. The backward pass moves the
 gradient the other way and adds up what was read several times.
