@@ -29,7 +29,7 @@ MODEL = ModelConfig()
 def test_an_instruction_waits_for_all_that_the_compiler_knows_to_conflict(flow):
     """By the vectors that the compiler takes each to access: for the longest sample, where both know the same ones."""
     program = compiled_program(MODEL, flow=flow).program
-    fast = ("-O3", "-DBTTLAB_FAST", *IMAGES[-1].flags)
+    fast = ("-DBTTLAB_FAST", *IMAGES[-1].flags)
     processor = NativeProcessor(library(ROOT / "tests" / "helpers" / "processor_driver.cpp", *FLAGS, *fast))
     processor.load_program(program)
     last_waited_for = processor._library.waits

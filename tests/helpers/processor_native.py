@@ -21,7 +21,7 @@ from conftest import ROOT
 LANES, SEQUENCE = M.LANES, M.SEQUENCE
 
 FLAGS = (
-    *("-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
+    *("-std=c++17", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
     *("-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-label", "-Wno-psabi"),
 )
 FUNCTION = [*((name, "i4") for name in ("base", "mode", "bits")), *((name, "f4") for name in ("low", "high", "steps"))]
@@ -136,8 +136,7 @@ class Native:
 
     def __init__(self, *flags: str) -> None:
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
-            level = "-O3" if "-DBTTLAB_FAST" in flags else "-O1"  # at -O3 the loop takes a minute to compile
-            file.write(library(ROOT / "tests" / "helpers" / "processor_driver.cpp", *FLAGS, level, *flags).read_bytes())
+            file.write(library(ROOT / "tests" / "helpers" / "processor_driver.cpp", *FLAGS, *flags).read_bytes())
             file.flush()
             self.library = ctypes.CDLL(file.name)
         self.library.memory.restype = ctypes.c_void_p

@@ -51,36 +51,28 @@ tried(socket.socket(socket.AF_UNIX).connect, "{socket}")
 
 
 # A student's server gives its own pages: this one takes a token of whoever opens it and clicks.
-ATTACK = """<button onclick="attack()">Answers of exercise 3</button>
-<script>
-function attack() {{
-    const page = window.open('{hub}/hub/token');
-    const timer = setInterval(() => {{
-        try {{
+ATTACK = """
+function attack() {
+    document.title = '';
+    const page = window.open('HUB/hub/token');
+    const timer = setInterval(() => {
+        try {
             const token = page.document.querySelector('#token-result')?.innerText;
             if (token) document.title = 'token ' + token;
             else page.document.querySelector('#request-token-form')?.requestSubmit();
-        }} catch (error) {{
+        } catch (error) {
             document.title = 'refused ' + error.name;
-        }}
+        }
         if (document.title) clearInterval(timer);
-    }}, 4000);
-}}
-</script>"""
+    }, 4000);
+}"""
+CLICK = "<button onclick='attack()'>Answers of exercise 3</button>"
 SERVES = "c.ServerApp.extra_static_paths = [{folder!r}]\n"
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give every test the class whose students are kept apart, and the click an open one, too."""
-    if "hub" in metafunc.fixturenames:
-        kinds = ["separate", "open"] if metafunc.function is test_a_click_on_a_classmate_s_link else ["separate"]
-        metafunc.parametrize("hub", kinds, indirect=True, scope="module")
-
-
 @pytest.fixture(scope="module")
-def hub(request, short_airline) -> Iterator[SimpleNamespace]:
-    """The hub of `make class`, on another port, with a certificate of an authority of its own; and an open one."""
-    is_open = request.param == "open"
+def hub(short_airline) -> Iterator[SimpleNamespace]:
+    """The hub of `make class`, on another port, with a certificate of an authority of its own."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = min(probe.getsockname()[1], 65_000)
@@ -95,9 +87,7 @@ def hub(request, short_airline) -> Iterator[SimpleNamespace]:
             ).items():
                 as_student(name, "mkdir", "-p", str(file.parent))
                 as_student(name, "tee", str(file), text=text)
-        url = f"https://127.0.0.1:{port}" if is_open else f"https://{DOMAIN}:{port}"
-        if is_open:
-            settings.write_text(settings.read_text().replace(f'domain = "{DOMAIN}"', "open = true"))
+        url = f"https://{DOMAIN}:{port}"
         _plant_attack(settings.parent / "home" / STUDENTS[1], url)
         authority = _certified(settings)
         command = [sys.executable, str(ROOT / "classroom" / "start.py"), str(settings)]
@@ -105,7 +95,7 @@ def hub(request, short_airline) -> Iterator[SimpleNamespace]:
         page = urllib.request.Request(f"https://127.0.0.1:{port}/hub/login", headers={"Host": url.split("/")[2]})
         try:
             wait_for_page(page, process, settings.parent / "log", authority)
-            yield SimpleNamespace(url=url, passwords=passwords, folder=settings.parent, is_open=is_open, page=page)
+            yield SimpleNamespace(url=url, passwords=passwords, folder=settings.parent, page=page)
         finally:
             process.terminate()
             try:
@@ -116,7 +106,7 @@ def hub(request, short_airline) -> Iterator[SimpleNamespace]:
 
 
 def _plant_attack(home: Path, hub: str) -> None:
-    files = {"pages/attack.html": ATTACK.format(hub=hub)}
+    files = {"pages/attack.html": f"{CLICK}<script>{ATTACK.replace('HUB', hub)}</script>"}
     files[".jupyter/jupyter_server_config.py"] = SERVES.format(folder=str(home / "pages"))
     for file, text in files.items():
         as_student(home.name, "mkdir", "-p", str((home / file).parent))
@@ -125,7 +115,7 @@ def _plant_attack(home: Path, hub: str) -> None:
 
 def server_of(hub: SimpleNamespace, student: str) -> str:
     """The address of a student's server."""
-    return f"{hub.url if hub.is_open else hub.url.replace('://', f'://{student}.')}/user/{student}"
+    return f"{hub.url.replace('://', f'://{student}.')}/user/{student}"
 
 
 def as_student(name: str, *command: str, text: str = "") -> None:
@@ -207,15 +197,19 @@ def test_a_wrong_password_and_a_name_that_is_not_in_the_class(hub, browser):
 
 
 def test_a_click_on_a_classmate_s_link(hub, students):
-    """In a class that is open it gives the account away; with a name for each student's server it does not."""
+    """It does not give the account away, as it would from the hub's own name: all pages of an open class have that."""
     victim, classmate = students
     page = students[victim].new_page()
     page.goto(f"{server_of(hub, classmate)}/static/attack.html")
     page.get_by_role("button").click()
     page.wait_for_function("/^(token|refused)/.test(document.title)", timeout=60_000)
-    found = page.title()
+    assert page.title() == "refused SecurityError"
+    page.goto(f"{hub.url}/hub/home")
+    page.add_script_tag(content=ATTACK.replace("HUB", hub.url))
+    page.evaluate("attack()")
+    page.wait_for_function("/^(token|refused)/.test(document.title)", timeout=60_000)
+    assert re.fullmatch("token [0-9a-f]{32}", page.title()), page.title()
     page.close()
-    assert found == "refused SecurityError" if not hub.is_open else re.fullmatch("token [0-9a-f]{32}", found), found
 
 
 def test_two_students_at_once_on_notebooks_00_and_03(hub, students):
