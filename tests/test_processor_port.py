@@ -20,6 +20,6 @@ def test_a_program_with_extreme_fields_is_refused_or_stays_within_its_memories(t
     image = tmp_path / "image"
     image.write_bytes(compiled_program(SMALL).image.tobytes())
     port = library(HLS_SOURCE / "testbench" / "port.cpp", *FLAGS, *SANITIZE, *IMAGES[-1].flags)
-    done = subprocess.run([port, "400", "1", image], capture_output=True, text=True, check=False)
+    done = subprocess.run([port, "200", "1", image], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stderr or done.stdout)[:2000]
     assert "programs taken" in done.stdout

