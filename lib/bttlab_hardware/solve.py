@@ -1,8 +1,11 @@
 """Schedule the operators as soon as possible (ASAP), given the values that earlier iterations pass on."""
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, floor
+
+import networkx as nx
 
 from bttlab_hardware import latencies
 from bttlab_hardware.graph import Graph, Node
@@ -258,24 +261,18 @@ def _positive_cycle(links: list[tuple[Node, Edge, int]], interval: int) -> list[
     """Return a dependence cycle with a latency above its distance times the interval; empty if there is none."""
     late: dict[Node, int] = {}
     came: dict[Node, tuple[Node, Edge, int]] = {}
-    nodes = {node for start, edge, _ in links for node in (start, edge.target)}
-    last = None
-    for _ in range(len(nodes) + 1):
-        last = None
+    while True:
+        converged = True
         for link in links:
             start, edge, latency = link
             value = late.get(start, 0) + latency - interval * edge.distance
             if value > late.get(edge.target, 0):
-                late[edge.target], came[edge.target], last = value, link, edge.target
-        if last is None:
+                late[edge.target], came[edge.target], converged = value, link, False
+        steps = nx.DiGraph([(start, target) for target, (start, *_) in came.items()])
+        with contextlib.suppress(nx.NetworkXNoCycle):
+            return [came[target] for _, target in nx.find_cycle(steps)]
+        if converged:
             return []
-    for _ in nodes:
-        last = came[last][0]
-    found, node = [], last
-    while not found or node is not last:
-        found.append(came[node])
-        node = came[node][0]
-    return found[::-1]
 
 
 def _recurrence(edge: Edge, latency: int, promised: set[str]) -> Recurrence:
@@ -288,8 +285,6 @@ def _recurrence(edge: Edge, latency: int, promised: set[str]) -> Recurrence:
 def strongly_connected(graph: Graph, carried: list[Edge]) -> dict[Node, int]:
     """Return the number of the strongly connected component of each node that is on a cycle."""
     edges = [(other, node) for node in graph.nodes for other in node.inputs]
-    import networkx as nx
-
     following = nx.DiGraph([*edges, *((edge.source, edge.target) for edge in carried)])
     return {
         node: number
