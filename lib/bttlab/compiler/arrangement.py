@@ -54,11 +54,8 @@ class Arrangement:
         """The indices along the lanes."""
         return self.order[-self.lanes :]
 
-    def row_elements(self, sizes: Sizes) -> int:
-        return elements(sizes, self.packed)
-
     def row_vectors(self, sizes: Sizes) -> int:
-        return vectors_for(self.row_elements(sizes))
+        return vectors_for(elements(sizes, self.packed))
 
     def vectors(self, sizes: Sizes) -> int:
         return elements(sizes, self.outer) * self.row_vectors(sizes)

@@ -95,7 +95,10 @@ class Assignment:
         self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(len(DEPTHS))]
         names = (name for buffer in self.buffers if buffer.is_in_bank for name in _memories(buffer))
         self._index = {name: row for row, name in enumerate(names)}
-        self.times = _times(self.instructions, tokens)
+        # Estimated times at which instructions begin and end, as if BUSY_UNITS units worked at all times.
+        steps = np.array([instruction.steps(tokens) for instruction in instructions], float)
+        begin = np.concatenate([[0], np.cumsum(steps)[:-1]]) / BUSY_UNITS
+        self.times = np.stack([begin, begin + steps], 1)
         self._contention = _contention(self.instructions, self.times, self._index)
 
     def fit(self) -> set[tuple[str, str]]:
@@ -283,13 +286,6 @@ def _conflicts(instructions: Sequence[Instruction]) -> dict[str, set[str]]:
             for name in names:
                 conflicts[name].update(other for other in names if other != name)
     return conflicts
-
-
-def _times(instructions: Sequence[Instruction], tokens: int) -> np.ndarray:
-    """Return estimated times at which instructions begin and end, as if BUSY_UNITS units worked at all times."""
-    steps = np.array([instruction.steps(tokens) for instruction in instructions], float)
-    begin = np.concatenate([[0], np.cumsum(steps)[:-1]]) / BUSY_UNITS
-    return np.stack([begin, begin + steps], 1)
 
 
 def _contention(instructions: Sequence[Instruction], times: np.ndarray, index: Mapping[str, int]) -> np.ndarray:

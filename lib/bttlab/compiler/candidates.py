@@ -108,7 +108,10 @@ class Candidates:
         costs = []
         for candidate in known[key]:
             of = candidate.result
-            last = self._permute_cost(result, of) if to is None else self._reach_cost(of, to, rows)
+            if to is None:
+                last = self._permute_cost(result, of)
+            else:
+                last = 0.0 if to in of.views(self.costs) else self._rearrange_cost([of], to, rows)
             costs.append((candidate.steps + candidate.delay + last, candidate))
         return [candidate for cost, candidate in sorted(costs, key=lambda pair: pair[0]) if cost < math.inf]
 
@@ -235,9 +238,6 @@ class Candidates:
     def _rearrange_cost(self, of: Iterable[Arrangement], to: Arrangement, rows: str = "") -> float:
         steps = (rearranging_steps(self.costs, source, to, rows) for source in of)
         return min(steps, default=math.inf) + PERMUTE_CYCLES
-
-    def _reach_cost(self, source: Arrangement, to: Arrangement, rows: str) -> float:
-        return 0.0 if to in source.views(self.costs) else self._rearrange_cost([source], to, rows)
 
     def _permute_cost(self, result: str, to: Arrangement) -> float:
         """Return the cost of permuting a result for its next use."""

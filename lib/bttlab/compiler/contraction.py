@@ -69,10 +69,7 @@ class Contraction(Candidates):
         for stored in tensor.stored:
             if arrangement in stored.arrangement.views(self.sizes):
                 return replace(stored, arrangement=arrangement)
-        return self.copy_to(tensor, self.allocate(f"{tensor.name}, permuted", arrangement))
-
-    def copy_to(self, tensor: Tensor, target: Stored) -> Stored:
-        """Copy a tensor to a place and arrangement, from the existing copy that takes the fewest steps."""
+        target = self.allocate(f"{tensor.name}, permuted", arrangement)
         rearrange(self.b, self.sizes, self._nearest(tensor.stored, target), target)
         tensor.stored.append(target)
         return target
@@ -174,7 +171,10 @@ class Contraction(Candidates):
         a = self.arranged(self.tensors[left], of_left)
         target, is_final = self.targets.get(tensor.name), self.matches_target(candidate, tensor.name)
         c = replace(target, arrangement=to) if is_final else self.allocate(tensor.name, to)
-        added = self._addend(self.tensors[addend], to) if addend else None
+        added = None
+        if addend:  # in the arrangement of the result; without tokens, if it has none
+            term = self.tensors[addend]
+            added = self.arranged(term, replace(to, order=tuple(i for i in to.order if i in term.indices)))
         if operation != M.EXPAND and tensor.name.startswith("dG"):
             flags |= M.CHECK
         fields = {"addend": added, "flags": flags, "bias": bias}
@@ -199,10 +199,6 @@ class Contraction(Candidates):
 
     def _multiply(self, tensor: Tensor, operation: int, *operands, **fields) -> None:
         EngineProduct(self.b, self.operand_buffer.engine, operation, _text(tensor.product), *operands, **fields).emit()
-
-    def _addend(self, tensor: Tensor, result: Arrangement) -> Stored:
-        """Return an addend in the arrangement of the result; without tokens, if it has none."""
-        return self.arranged(tensor, replace(result, order=tuple(i for i in result.order if i in tensor.indices)))
 
 
 def _text(product: Product) -> str:

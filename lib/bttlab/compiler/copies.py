@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bttlab.compiler.access import Access, accesses
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, LOADS, MEMORIES, STORES, Buffer, buffer_number
-from bttlab.compiler.instruction import At, Instruction, Level, Register
+from bttlab.compiler.instruction import Instruction, Level, Register
 from bttlab.compiler.machine import M
 
 Apart = Collection[tuple[str, str]]  # pairs of memories that have no two banks: the first is copied where both are used
@@ -89,18 +89,13 @@ def _unreached(
     for bank in sorted(allowed):
         unreached = [use for use in uses if bank not in use.banks]
         operands = [instructions[use.instruction].operands[use.operand] for use in unreached]
-        if all(_is_copied(operand, use.writes, bank) for operand, use in zip(operands, unreached, strict=True)):
+        pairs = list(zip(unreached, operands, strict=True))
+        at = {True: GRADIENT_OF.get(bank), False: bank}  # of a parameter's gradient, and of the buffer
+        if all(at[o.memory.startswith("gradient")] in (LOADS if use.writes else STORES) for use, o in pairs):  # by COPY
             steps = sum(instructions[use.instruction].steps(M.SEQUENCE) for use in unreached)
-            in_place = any(
-                operand.token_offset and use.writes for operand, use in zip(operands, unreached, strict=True)
-            )
+            in_place = any(operand.token_offset and use.writes for use, operand in pairs)
             choices.append((in_place, steps, bank, unreached))
     return min(choices)[-1]
-
-
-def _is_copied(operand: At, writes: bool, bank: int) -> bool:
-    """Return True if COPY reaches a buffer, or the gradient of a parameter, in this bank of the buffer."""
-    return (GRADIENT_OF[bank] if operand.memory.startswith("gradient") else bank) in (LOADS if writes else STORES)
 
 
 def _together(instruction: Instruction, apart: Apart) -> Iterator[tuple[int, bool]]:

@@ -21,10 +21,6 @@ _OPERANDS = {  # names of each unit's operands
 _OPERANDS[M.ENGINE_1], _OPERANDS[M.DRAIN_1] = _OPERANDS[M.ENGINE_0], _OPERANDS[M.DRAIN_0]
 
 
-def operation_name(instruction: Instruction) -> str:
-    return _OPERATIONS[instruction.unit, instruction.operation]
-
-
 def instruction_line(number: int, instruction: Instruction) -> str:
     """Return an instruction as a line: number, unit, operation, label, loops, operands, waits.
 
@@ -35,11 +31,11 @@ def instruction_line(number: int, instruction: Instruction) -> str:
     third instruction, `vector 3 drained` for its results, `vector 3 begun` is chained to it.
     """
     stage, layer, what = instruction.label
-    names = _OPERANDS[instruction.unit]
+    names, operation = _OPERANDS[instruction.unit], _OPERATIONS[instruction.unit, instruction.operation]
     operands = [f"{names[n]}={_place(o)}" for n, o in sorted(instruction.operands.items())]
     flags = [name for name in M.enums["Flag"] if instruction.flags & getattr(M, name)]
     parts = [
-        f"{number:4} {UNIT_NAMES[instruction.unit]:8} {operation_name(instruction):14} {stage} {layer}: {what}",
+        f"{number:4} {UNIT_NAMES[instruction.unit]:8} {operation:14} {stage} {layer}: {what}",
         " ".join(_loop(loop) for loop in instruction.loops),
         " ".join(operands),
     ]

@@ -5,7 +5,6 @@ import re
 from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +82,7 @@ class Machine(Names):
             raise ProgramError(f"neither config.h nor isa.h defines {missing[0]}")
         machine = super().__new__(cls, *(values[name] for name in cls._fields))
         machine.constants, machine.banks, machine.ports, machine.enums = constants, banks, ports, enums
+        machine._port_of = {(port.unit, port.operand, port.stores): port for port in ports}
         return machine
 
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -97,10 +97,6 @@ class Machine(Names):
 
     def reach(self, unit: int, operand: int, stores: bool) -> Port:
         return self._port_of[unit, operand, stores]
-
-    @cached_property
-    def _port_of(self) -> dict[tuple[int, int, bool], Port]:
-        return {(port.unit, port.operand, port.stores): port for port in self.ports}
 
     @property
     def widths(self) -> tuple[int, ...]:
