@@ -17,6 +17,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.instruction import Level
+from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.program import compile_program
@@ -187,6 +188,21 @@ def test_buffers_that_are_in_use_at_once_do_not_overlap(home):
     assignment.write()
     one, two, three = (b.buffer_at(place).base for place in (first, second, third))
     assert one != two == three
+
+
+def test_no_buffer_takes_the_vectors_of_a_constant(monkeypatch):
+    """The next sample reads them again: a bank of each buffer's size is used again, but not that one."""
+    monkeypatch.setattr("bttlab.compiler.banks.DEPTHS", (4,) * len(DEPTHS))
+    b = Builder()
+    block = Layout(b, {}, {"mask": np.ones((4, 16), np.float32)}, {}).place("mask")
+    place = block.where(w=1)
+    for n in range(40):
+        result = b.allocate(f"x{n}", 4).part(w=1)
+        b.vector(M.COPY, "", [Level("w", 4)], place, r0=result)
+        place = result
+    _, assignment = fitted(b.made, [b.instructions], 11, {"mask"})
+    assignment.write()
+    assert all(instruction.operands[3].number != block.bank for instruction in b.instructions)
 
 
 def test_activations_whose_tables_have_no_room_are_named():
