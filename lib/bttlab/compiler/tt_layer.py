@@ -19,7 +19,7 @@ from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
 from bttlab.compiler.layout import IN_AXES, OUT_AXES
 from bttlab.compiler.machine import M
-from bttlab.tensor.order import Order, Product, indices_of_product
+from bttlab.tensor.order import Order, Product, indices_of_product, merged_cores
 
 IN, OUT = 0, 1  # phases of a layer: before z, and after it
 TYPICAL = 13  # tokens for which the cheapest candidate of a product is chosen
@@ -54,14 +54,9 @@ def order_of_merges(cores: int, merged: tuple[int, int]) -> Order:
     """
     count = cores // 2
     ins, outs = (min(m, 2) if count == 2 else m + count - 3 for m in merged)
-    steps, name = [], f"G{cores}"
-    for k in range(cores - 1, cores - ins, -1):
-        steps.append((f"R{k}", f"G{k}", name))
-        name = f"R{k}"
-    left = "G1"
-    for k in range(2, outs + 1):
-        steps.append((f"L{k}", left, f"G{k}"))
-        left = f"L{k}"
+    rights, name = merged_cores(cores - ins + 1, ins, from_left=False)
+    lefts, left = merged_cores(1, outs, from_left=True)
+    steps = [*rights, *lefts]
     read = "x"
     for k in range(cores - ins, count - 1, -1):  # k: the next core
         result = "z" if k == count else f"A{k + 1}"

@@ -185,7 +185,7 @@ def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequen
     if flow == "right_to_left":
         return grouped_cost(((1,) * outs, (1,) * ins), tokens, out_modes, in_modes, rank)
     sizes = Order.sizes(tokens, out_modes, in_modes, rank)
-    (lefts, left), (rights, right) = _merged(1, outs, True), _merged(outs + 1, ins, False)
+    (lefts, left), (rights, right) = merged_cores(1, outs, True), merged_cores(outs + 1, ins, False)
     last = {
         "bidirectional": [("z", "x", right), ("y", "z", left)],
         "reconstruct": [("W", left, right), ("y", "x", "W")],
@@ -204,7 +204,7 @@ def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_mod
     sizes = Order.sizes(tokens, out_modes, in_modes, rank)
     steps, merged, first = [], [], 1
     for number, size in enumerate((*groups[0], *groups[1])):
-        products, name = _merged(first, size, from_left=number < len(groups[0]))
+        products, name = merged_cores(first, size, from_left=number < len(groups[0]))
         steps += products
         merged.append(name)
         first += size
@@ -217,7 +217,7 @@ def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_mod
     return order.cost(sizes, order.backward(False, as_flow=True))
 
 
-def _merged(first: int, count: int, from_left: bool) -> tuple[list[Product], str]:
+def merged_cores(first: int, count: int, from_left: bool) -> tuple[list[Product], str]:
     """Return the products that merge `count` cores from G<first> on, and the name of the result."""
     steps, rest = [], [*range(first, first + count)]
     merged = f"G{rest.pop(0 if from_left else -1)}"
