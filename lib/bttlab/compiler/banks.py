@@ -89,7 +89,8 @@ class Assignment:
             self.banks[number] = buffers[number].allowed_banks(transferred).intersection(*(use.banks for use in uses))
             self.spans[number] = uses[0].instruction, uses[-1].instruction
         for buffer in buffers:
-            if buffer.is_parameter and buffer.number not in self.banks:  # also if no instruction uses it
+            is_moved = buffer.is_parameter or buffer.name in transferred  # even if no instruction uses it
+            if is_moved and buffer.number not in self.banks:
                 self.banks[buffer.number], self.spans[buffer.number] = buffer.allowed_banks(transferred), (0, 0)
         self.buffers = [buffer for buffer in buffers if buffer.number in self.banks]
         self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(len(DEPTHS))]

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NoReturn
 
 from typing_extensions import Self
 
-from bttlab.compiler.builder import Builder, padded
+from bttlab.compiler.builder import Builder, padded, vectors_for
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound, Instruction, Level, max_of
 from bttlab.compiler.layout import Layout
@@ -43,7 +43,7 @@ class Matrix:
 
     @property
     def vectors(self) -> int:
-        return -(-self.features // M.LANES)
+        return vectors_for(self.features)
 
 
 def core_names(shapes: Shapes, layer: str) -> list[str]:

@@ -5,11 +5,11 @@ written as vectors. A layer with many outputs divides them between the two engin
 y, so each of these has two copies in different banks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bttlab.compiler.builder import LANES, ROWS, Builder, padded
+from bttlab.compiler.builder import LANES, ROWS, Builder, padded, row_passes
 from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import At, Bound, Level, max_of
 from bttlab.compiler.layout import Block
@@ -36,10 +36,9 @@ class Share:
     buffer: At  # place of the weight in the engine's operand buffer
     stride: int  # vectors from token to token: the first share uses y and its gradient, another has buffers of its own
 
-    def passes(self) -> Iterator[tuple[int, int]]:
-        """Yield the number of each vector of outputs, and the number of its outputs."""
-        for c in range(self.vectors):
-            yield c, min(ROWS, self.outputs - c * LANES)
+    def passes(self) -> list[tuple[int, int]]:
+        """Return the number of each vector of outputs, and the number of its outputs."""
+        return row_passes(min(self.outputs, self.vectors * ROWS))
 
 
 @dataclass(eq=False)
