@@ -110,26 +110,14 @@ def change(values, place, value):
     *parents, last = place.split(".")
     for name in parents:
         values = values[name]
-    if value is KeyError:
-        del values[last]
-    else:
-        values[last] = value
+    values[last] = value
 
 
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ("machine.torch", KeyError, r"machine\.torch is missing"),
         ("machine.colour", "red", r"machine\.colour is not a setting of Machine; do you mean cores"),
-        ("steps", "many", "steps is 'many': it must be a valid integer"),
-        ("corpus", [], r"corpus is \[\]: it must be an object"),
-        ("modes.eager.losses", 3, r"modes\.eager\.losses is 3: it must be a valid array"),
         ("modes.eager.losses", [1.0], "mode 'eager' has 1 losses and 6 step times"),
-        (
-            "modes.eager.step_seconds",
-            [1.0, 2.0, None, 1.0, 1.0, 1.0],
-            r"step_seconds\.2 is None: it must be a valid number",
-        ),
         ("modes.eager.median.provenance", None, "with provenance None: one needs the other"),
         ("best", "graphs", "best is 'graphs': it must be one of the modes eager"),
         ("config.heads", 5, "hidden_size 12 is not divisible by heads 5"),

@@ -233,13 +233,10 @@ def test_the_image_follows_the_processor(monkeypatch, tmp_path):
     ("change", "message"),
     [
         (lambda rows: "nonsense", "not a valid manifest"),
-        (lambda rows: rows[0].pop("sha256") and None, "sha256"),
         (lambda rows: rows[0].update(sha256="ABC"), "sha256 is 'ABC'"),
         (lambda rows: rows[0].update(file="../x.xclbin"), "file is '\\.\\./x"),
         (lambda rows: rows[0].update(file="/x.xclbin"), "file is"),
         (lambda rows: rows[0].update(kind="magic"), "kind is 'magic'"),
-        (lambda rows: rows[0].update(kernels="vadd"), "kernels is 'vadd'"),
-        (lambda rows: rows[0].update(machine=[1]), "machine is"),
         (lambda rows: rows[0].update(colour="red"), "colour"),
         (lambda rows: rows.append(rows[0]), "twice"),
         (lambda rows: rows.append(7), "not a valid manifest"),
