@@ -131,7 +131,14 @@ class Assignment:
     def write(self) -> None:
         """Move each buffer to the bank that is now the best, and write the places into the operands; after `fit`."""
         self._is_balanced = True
-        self._improve()
+        for buffer in self.buffers:
+            if buffer.is_parameter or len(self.banks[buffer.number]) == 1:
+                continue
+            bank, base = self.placed.pop(buffer)
+            self.names_in[bank].discard(f"matrix {buffer.number}")
+            self._bank_of[self._index[f"matrix {buffer.number}"]] = M.BANKS
+            self.spaces[bank].taken.remove((*self._span(buffer), base, base + buffer.vectors))
+            self._place(buffer)
         for buffer, place in self.placed.items():
             buffer.bank, buffer.base = place
         for instruction in self.instructions:
@@ -145,7 +152,9 @@ class Assignment:
         self._is_balanced = is_balanced
         first: list[Buffer] = []  # buffers that found no space are placed first in the next attempt
         for _ in range(attempts):
-            unplaced = self._place_all(first)
+            self._reset()
+            order = sorted(self.buffers, key=lambda buffer: (buffer not in first, self._key(buffer)))
+            unplaced = next((buffer for buffer in order if not self._place(buffer)), None)
             if unplaced is None:
                 return None
             first.append(unplaced)
@@ -157,13 +166,6 @@ class Assignment:
         self._bank_of = np.full(len(self._index), M.BANKS)  # BANKS: not in a bank
         self.placed: dict[Buffer, tuple[int, int]] = {}
 
-    def _place_all(self, first: Sequence[Buffer]) -> Buffer | None:
-        self._reset()
-        for buffer in sorted(self.buffers, key=lambda buffer: (buffer not in first, self._key(buffer))):
-            if not self._place(buffer):
-                return buffer
-        return None
-
     def _allocate(self, buffer: Buffer, bank: int, base: int) -> None:
         self.placed[buffer] = bank, base
         for name, at in _names(buffer, bank):
@@ -171,17 +173,6 @@ class Assignment:
             if name in self._index:
                 self._bank_of[self._index[name]] = at
             self.spaces[at].taken.append((*self._span(buffer), base, base + buffer.vectors))
-
-    def _improve(self) -> None:
-        """Move each buffer to the bank that costs least, given where all others are."""
-        for buffer in self.buffers:
-            if buffer.is_parameter or len(self.banks[buffer.number]) == 1:
-                continue
-            bank, base = self.placed.pop(buffer)
-            self.names_in[bank].discard(f"matrix {buffer.number}")
-            self._bank_of[self._index[f"matrix {buffer.number}"]] = M.BANKS
-            self.spaces[bank].taken.remove((*self._span(buffer), base, base + buffer.vectors))
-            self._place(buffer)
 
     def _key(self, buffer: Buffer):
         """Sort key of the order of placement: parameters, long-lived buffers, the rest; few choices first in each."""

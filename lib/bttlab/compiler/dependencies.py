@@ -8,7 +8,6 @@ them, it is *chained* to it: it waits until LATENCY cycles after the other's beg
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from bttlab.compiler.access import Access, accesses_of_sums, accesses_of_vectors, drains_of, uses_sums
 from bttlab.compiler.instruction import Bound, Instruction, Register, max_of
@@ -66,30 +65,23 @@ def _add_conflicts(
             past[entry[3].memory, entry[3].writes].append(entry)
 
 
-class _Loop(NamedTuple):
-    """A loop of an access: its acting indices, its bound, and the stride in vectors."""
-
-    end: Bound
-    bound: Bound
-    stride: int
-
-
-def _loops(access: Access, is_reader: bool) -> list[_Loop]:
+def _loops(access: Access, is_reader: bool) -> list[tuple[Bound, Bound, int]]:
     """Return the loops of an access, outermost first, with loops over adjacent vectors merged.
 
+    Each has the end of the acting indices, the bound, and the stride in vectors.
     `is_reader`: whether the access is the later one of a pair: then loops without a stride are left out, since a
     repeated access comes later than the first.
     """
-    merged: list[_Loop] = []
+    merged: list[tuple[Bound, Bound, int]] = []
     for (_, end, bound), stride in zip(access.steps, access.strides, strict=True):
         if max_of(bound) <= 1 or (is_reader and not stride):
             continue
-        loop, outer = _Loop(end, bound, stride), merged[-1] if merged else None
-        is_fixed = outer and not any(isinstance(b, Register) for b in (outer.end, outer.bound, end, bound))
-        if is_fixed and outer.stride == end * stride and (is_reader or end == bound):
-            loop = _Loop(outer.end * end, outer.bound * bound, stride)
-            merged.pop()
-        merged.append(loop)
+        outer_end, outer_bound, outer_stride = merged[-1] if merged else (0, 0, None)
+        is_fixed = not any(isinstance(b, Register) for b in (outer_end, outer_bound, end, bound))
+        if is_fixed and outer_stride == end * stride and (is_reader or end == bound):
+            merged[-1] = outer_end * end, outer_bound * bound, stride
+        else:
+            merged.append((end, bound, stride))
     return merged
 
 
@@ -116,10 +108,10 @@ def _can_follow(writer: Instruction, written: Access, reader: Instruction, read:
     if reader.unit not in (0, M.ENGINE_1, M.VECTOR, M.SHUFFLE) or (reader.unit == M.SHUFFLE and read.writes):
         return False
     loops, others = _loops(written, False), _loops(read, True)
-    if [(loop.end, loop.stride) for loop in loops] != [(loop.end, loop.stride) for loop in others]:
+    if [loop[::2] for loop in loops] != [loop[::2] for loop in others]:  # ends and strides
         return False
     # An iteration of an outer loop takes as many steps as its inner loops have.
-    return all(_at_least(b.bound, a.bound) for a, b in zip(loops[1:], others[1:], strict=True))
+    return all(_at_least(bound, least) for (_, least, _), (_, bound, _) in zip(loops[1:], others[1:], strict=True))
 
 
 def set_waits(instructions: Sequence[Instruction], known: Waits, order: Sequence[int] | None = None) -> None:
