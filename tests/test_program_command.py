@@ -49,7 +49,8 @@ def test_a_program_for_people_with_every_instruction_in_a_line(capsys):
     for words in ("1 encoders, bidirectional; a sample of 17 tokens", "modelled, not measured", "engine 1"):
         assert words in out
     line = next(line for line in lines if "REDUCE" in line and "scores = q k^T" in line)
-    assert "engine 0" in line and "buffer=buffer 0[" in line and "sums over w" in line and "begun" in line
+    assert "engine 0" in line and "buffer=buffer 0[" in line and "sums over w" in line
+    assert any(" begun" in line for line in lines)
     assert "drained" in out
 
 

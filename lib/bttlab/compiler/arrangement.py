@@ -14,6 +14,8 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound, Level, Register, max_of
 from bttlab.compiler.machine import M
 
+INSTRUCTION_COST = 16  # cycles, for each instruction of a shuffle
+
 
 class Sizes(dict[str, int]):
     """Sizes of indices.
@@ -191,7 +193,11 @@ class _Plan:
 
     @property
     def steps(self) -> int:
-        return math.prod(loop.size for loop in self.unrolled) * (max_of(self.repeated.size) + 1) * self.block_steps
+        return self.instructions * (max_of(self.repeated.size) + 1) * self.block_steps
+
+    @property
+    def instructions(self) -> int:
+        return math.prod(loop.size for loop in self.unrolled)
 
     @property
     def repeated(self) -> Loop:
@@ -267,7 +273,7 @@ def _plan_of(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan
         if block is not None:
             loops = loops_of(sizes, strides, rest[:count])
             plans.append(_Plan(*block, in_block, fused(loops) if in_block else [loops[0], *fused(loops[1:])]))
-    return min(plans, key=lambda plan: plan.steps, default=None)
+    return min(plans, key=lambda plan: plan.steps + INSTRUCTION_COST * plan.instructions, default=None)
 
 
 def _block(sizes, of, to, inside, rows) -> tuple[np.ndarray, int, int, int] | None:

@@ -108,7 +108,7 @@ class Assignment:
         Return pairs of memories that need a copy (`copies.with_copies`): no two banks suit both. If there are none, all
         buffers are placed. Raise `DoesNotFit` if the banks have no space.
         """
-        if self._attempt(True, 1) is None:
+        if self._attempt(True, 2) is None:
             return set()
         unplaced = self._attempt(False, ATTEMPTS)
         if unplaced is None:

@@ -164,6 +164,7 @@ class Builder:
         inner = {loop.name: loop.active_bound for loop in loops[inside:]}
         tokens = [Level(name, active) for name, active in inner.items() if isinstance(active, Register)]
         counted = {name: active for name, active in inner.items() if not isinstance(active, Register)}
+        counted = counted or {loops[-1].name: 1}
         split = next((name for name, active in counted.items() if active > 1), loops[-1].name)
         steps, inner_sums = counted[split], math.prod(counted.values()) // counted[split]
         sums = inner_sums * math.prod(max_of(loop.active_bound) for loop in tokens)

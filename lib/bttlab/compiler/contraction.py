@@ -86,7 +86,10 @@ class Contraction(Candidates):
             rows = self.sizes[arrangement.order[0]]
             vectors, passes = arrangement.vectors(self.sizes) // rows, row_passes(rows)
             place = Stored(tensor.name, self.operand_buffer.place(self.layer.name, vectors * len(passes)), arrangement)
-            if tensor.is_parameter:
+            if tensor.is_parameter and vectors > 1:  # a row of one vector is sooner loaded by the engine
+                for sizes, source, destination in self._passes(tensor.stored[0], place):
+                    rearrange(self.b, sizes, source, destination)
+            elif tensor.is_parameter:
                 for n, some in passes:
                     source = tensor.stored[0].place.offset_by(ROWS * n * vectors)
                     self.b.load_rows(f"load {tensor.name}", source, place.place.offset_by(n * vectors), some, vectors)

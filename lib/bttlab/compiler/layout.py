@@ -27,6 +27,7 @@ class Block:
     `rows`: rows of a group of the parameter.
     `group_rows`: distance in the bank, in rows, from group to group; rows that are not used are 0.
     `first`, `last`: range of the rows of each group that the block contains.
+    `offset`: its first vector in the buffer, which several blocks may share.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Block:
     group_rows: int
     first: int
     last: int
+    offset: int = 0
 
     @property
     def bank(self) -> int:
@@ -44,7 +46,7 @@ class Block:
 
     @property
     def base(self) -> int:
-        return self.buffer.base
+        return self.buffer.base + self.offset
 
     @property
     def columns(self) -> int:
@@ -65,13 +67,13 @@ class Block:
     def where(self, **strides: int) -> At:
         """Return the place of its first vector, with strides by the loops' names."""
         if self.bank is None:
-            return at(f"matrix {self.buffer.number}", 0, **strides)
+            return at(f"matrix {self.buffer.number}", self.offset, **strides)
         return at(f"bank {self.bank}", self.base, **strides)
 
     def gradient(self, **strides: int) -> At:
         """Return the place of the first vector of its gradient."""
         if self.bank is None:
-            return at(f"gradient {self.buffer.number}", 0, **strides)
+            return at(f"gradient {self.buffer.number}", self.offset, **strides)
         return at(f"bank {GRADIENT_OF[self.bank]}", self.base, **strides)
 
     def write(self, memory: np.ndarray, value: np.ndarray) -> None:
@@ -137,11 +139,14 @@ class Layout:
         self.blocks: list[Block] = []
         self._of: dict[tuple[str, int], Block] = {}
 
-    def place(self, name, axes=None, rows=None, group_rows=None, part=None, added=False) -> Block:
+    def place(
+        self, name, axes=None, rows=None, group_rows=None, part=None, added=False, behind: Block | None = None
+    ) -> Block:
         """Allocate a block for a parameter, or for the rows `part` of each of its groups.
 
         `added`: whether gradients are accumulated, or written for the tokens of the sample only; the update clears
         them.
+        `behind`: the block whose buffer it extends; by default it has a buffer of its own.
         """
         if (name, (part or (0,))[0]) in self._of:
             return self._of[name, (part or (0,))[0]]  # two layers share it
@@ -151,10 +156,15 @@ class Layout:
         first, last = part or (0, rows)
         last = min(last, rows)
         group_rows = last - first if group_rows is None else group_rows
-        kind = {"is_persistent": True} if name in self.constants else {"is_parameter": True, "is_accumulated": added}
-        buffer = self._builder.new_buffer(name, 0, **kind)
-        block = Block(name, buffer, shape, axes, rows, group_rows, first, last)
-        buffer.vectors = block.vectors
+        if behind is None:
+            kind = (
+                {"is_persistent": True} if name in self.constants else {"is_parameter": True, "is_accumulated": added}
+            )
+            buffer = self._builder.new_buffer(name, 0, **kind)
+        else:
+            buffer = behind.buffer
+        block = Block(name, buffer, shape, axes, rows, group_rows, first, last, buffer.vectors)
+        buffer.vectors += block.vectors
         self.blocks.append(block)
         self._of[name, first] = block
         return block

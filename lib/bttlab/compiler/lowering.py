@@ -8,8 +8,8 @@ from collections import Counter
 from typing import Any
 
 from bttlab.compiler.banks import fitted
-from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
-from bttlab.compiler.builder import LANES
+from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
+from bttlab.compiler.builder import LANES, even_parts
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import Instruction, Level, at, max_of
@@ -28,6 +28,8 @@ from bttlab.model.module import ModuleConfig
 
 RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
+# Banks are hard to find if both passes use more of their vectors, besides parameters and gradients.
+MOST_KEPT = 0.75
 PARAMETER_VECTORS = sum(M.banks[bank].depth for bank in GRADIENT_OF)
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
 FAMILIES = (Embedding, Position, Linear, Dense, Norm, Attention)
@@ -43,7 +45,7 @@ class Lowering(Context):
     `forward`, `backward`: the passes, in the order of the mathematics.
     `collect`: the gradients of the cores from the sums, once per update; empty without sums.
     `keepable`: what the backward pass reads and engines can recompute: linear layers, for their intermediate
-    between x and z, and matrices.
+    between x and z, matrices, and the products of cores of `merging`.
     `kept_buffers`: buffers that both passes use: kept matrices and parameters.
     """
 
@@ -69,16 +71,46 @@ class Lowering(Context):
         recomputable, always_kept = self._read_by_backward()
         linears = [op for op in operations if isinstance(op, Linear)]
         self.order = linears[0].layer.order if linears else None  # of the first tensor-train layer
-        self.keepable = [*(op for op in linears if op.layer.keepable), *recomputable]
+        self.merging = [op for op in linears if op.layer.merges]
+        self.keepable = [
+            *(op for op in linears if op.layer.keepable),
+            *recomputable,
+            *(op.layer for op in self.merging),
+        ]
         self.kept = {*always_kept, *self.keepable[:kept]}
         for op in linears:
-            op.keeps_between = op in self.kept
+            op.keeps_between, op.keeps_merges = op in self.kept, op.layer in self.kept
         self.forward, self.backward = self.section("FP", self._forward), self.section("BP", self._backward)
         self.collect = self.section("BP", self._collect)
         written = {operand.memory for i in self.collect for operand in i.operands.values()}
         self.collected = {buffer for buffer in self.builder.made if f"gradient {buffer.number}" in written}
         self.summed = [self.builder.buffer_at(stored.place) for op in linears for stored in op.sums.values()]
         self.first_use: dict[str, int] = {}  # of a buffer in the forward pass
+
+    @property
+    def _used_by_both(self) -> set[str]:
+        """The memories that both passes use."""
+        forward, backward = (
+            {o.memory for i in run for o in i.operands.values()} for run in (self.forward, self.backward)
+        )
+        return forward & backward
+
+    @property
+    def most_kept(self) -> int:
+        """The length of `keepable` for which the banks have space, if only products of cores are left out."""
+        both, count = self._used_by_both, len(self.keepable)
+        sizes = {
+            b.memory: b.vectors for b in self.builder.made if b.memory in both and b.is_in_bank and not b.is_parameter
+        }
+        space = sum(M.banks[bank].depth for bank in INNER) - 2 * self.layout.vectors
+        surplus = sum(sizes.values()) - MOST_KEPT * space
+        for op in reversed(self.merging):
+            if surplus <= 0:
+                break
+            count -= 1
+            stored = (stored for tensor in op.merges.values() for stored in tensor.stored)
+            surplus -= sum(sizes.get(copy.place.memory, 0) for copy in stored)
+        return count
 
     @property
     def has_moments(self) -> bool:
@@ -98,8 +130,8 @@ class Lowering(Context):
         for number, instruction in enumerate(self.forward):
             for operand in instruction.operands.values():
                 self.first_use.setdefault(operand.memory, number)
-        used = [{o.memory for i in run for o in i.operands.values()} for run in (self.forward, self.backward)]
-        self.kept_buffers = {buffer for buffer in self.builder.made if {f"matrix {buffer.number}"} <= used[0] & used[1]}
+        both = self._used_by_both
+        self.kept_buffers = {buffer for buffer in self.builder.made if f"matrix {buffer.number}" in both}
 
     def assign(self) -> None:
         """Write the banks and addresses of all buffers into the instructions."""
@@ -217,9 +249,8 @@ class Lowering(Context):
             state = [block.where(), block.gradient()]
             if has_moments:
                 state += (at(f"bank {bank}", offsets[block]) for bank in MOMENTS)
-            for first in range(0, block.vectors, UPDATE_VECTORS):
-                places, count = (place.part(first) for place in state), min(block.vectors - first, UPDATE_VECTORS)
-                b.update("update", count, *places, clear=block.buffer.is_accumulated)
+            for first, count in even_parts(block.vectors, 1, UPDATE_VECTORS):
+                b.update("update", count, *(place.part(first) for place in state), clear=block.buffer.is_accumulated)
 
 
 def _check_sizes(graph: Graph) -> None:
@@ -250,11 +281,13 @@ def lower(graph: Graph, flow, tokens: int, sums: bool = False) -> Lowering:
     `tokens`: length of the samples for which banks are chosen.
     Raise `DoesNotFit` if the model does not fit even with everything recomputed that can be.
     """
-    model = fitting = Lowering(graph, flow, sums=sums)
+    fitting = Lowering(graph, flow, sums=sums)
+    if (most := fitting.most_kept) < len(fitting.keepable):
+        fitting = Lowering(graph, flow, most, sums)
     try:
         fitting.fit(tokens)
     except DoesNotFit:
-        fits, does_not = 0, len(model.keepable)  # numbers of matrices to keep
+        fits, does_not = 0, most  # numbers of matrices to keep
         fitting = Lowering(graph, flow, 0, sums)
         fitting.fit(tokens)
         while does_not - fits > 1 and not sums:

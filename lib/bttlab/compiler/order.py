@@ -1,67 +1,67 @@
 """The order in which instructions are sent: list scheduling by the critical path of a typical sample.
 
 Instructions are scheduled one at a time, the most urgent first. Each begins as early as its waits, its unit, its ports
-and, for an engine, a free ping-pong buffer of sums allow; less urgent instructions fill the gaps.
+and, for an engine, a free ping-pong buffer of sums allow; less urgent instructions fill the gaps. The order is then
+improved by a search: urgencies are shifted at random, and taken again from the schedule that follows.
 """
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from copy import copy
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from random import Random
-
-import numpy as np
 
 from bttlab.compiler.access import drains_of, uses_sums
 from bttlab.compiler.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
 from bttlab.compiler.instruction import Instruction
 from bttlab.compiler.machine import M
-from bttlab.compiler.timing import time_program
 
 WEIGHTS = (1.0, 1.5)  # to try: of an engine's steps in the urgency, since engines are scarce
-# Range, in cycles, of the random shift of each instruction's urgency when the shortest schedule is improved.
-SHIFTS = (0, 10000, 3000, 1000, 1000, 300)
-SEED = 2  # of those tried (0 to 11), one of the best for the models of the paper
-TIMED = 2  # number of orders whose cycles are modelled: those that end first
-TIMED_FOR = (-5, -2, 0, 3, 6, 12)  # for samples of the typical length plus so many tokens
+EFFORT = 8000  # instructions that the search shifts: a section of so many is searched in one round
+SHIFTS, SHARES = (
+    (300, 1000, 3000, 10000),
+    (1.0, 1.0, 0.3, 0.1, 0.03),
+)  # cycles of a round's shifts; instructions shifted
+TOLERANCE = 1.001  # the search goes on from a schedule that is longer than the shortest by no more than this factor
+SEED = 1  # of those tried (0 to 11), one of the best for the models of the paper
+
+Intervals = tuple[list[int], list[int]]  # begins and ends of when a unit or a port is in use; they do not touch
 
 
-class _BusyIntervals:
-    """Intervals in which a unit or a port is in use; they neither overlap nor touch."""
-
-    def __init__(self) -> None:
-        self._begins, self._ends = [-1], [0]
-
-    def free(self, start: int, cycles: int) -> int:
-        """Return the earliest time, `start` or later, at which it is free for a number of cycles."""
-        begins, ends = self._begins, self._ends
-        for n in range(bisect_right(begins, start) - 1, len(begins)):
-            if begins[n] >= start + cycles:
-                break
-            start = max(start, ends[n])
-        return start
-
-    def idle_before(self, start: int) -> int:
-        """Return how long it has been free at a time at which it is free."""
-        return start - self._ends[bisect_right(self._begins, start) - 1]
-
-    def reserve(self, begin: int, end: int) -> None:
-        """Mark it as in use from `begin` to before `end`."""
-        n = bisect_right(self._begins, begin)
-        if self._ends[n - 1] == begin:
-            n -= 1
-            self._ends[n] = end
-        else:
-            self._begins.insert(n, begin)
-            self._ends.insert(n, end)
-        if n + 1 < len(self._begins) and self._begins[n + 1] == end:
-            self._ends[n] = self._ends.pop(n + 1)
-            del self._begins[n + 1]
+def _reserve(taken: Intervals, begin: int, end: int) -> None:
+    """Mark a unit or a port as in use from `begin` to before `end`."""
+    begins, ends = taken
+    n = len(begins) if begin >= ends[-1] else bisect_right(begins, begin)
+    if ends[n - 1] == begin:
+        n -= 1
+        ends[n] = end
+    else:
+        begins.insert(n, begin)
+        ends.insert(n, end)
+    if n + 1 < len(begins) and begins[n + 1] == end:
+        ends[n] = ends.pop(n + 1)
+        del begins[n + 1]
 
 
-class _Schedule:
-    """The cycle in which each instruction begins, for those that are scheduled already."""
+def _free(taken: Sequence[Intervals], start: int, cycles: int) -> int:
+    """Return the earliest time, `start` or later, at which units and ports are all free for a number of cycles."""
+    moved = True
+    while moved:
+        moved = False
+        for begins, ends in taken:
+            if start >= ends[-1]:
+                continue
+            n = bisect_right(begins, start)
+            if start < ends[n - 1]:
+                start, moved = ends[n - 1], True
+            while n < len(begins) and begins[n] < start + cycles:
+                start, moved = ends[n], True
+                n += 1
+    return start
+
+
+class _Section:
+    """What schedules of a section's instructions have in common, for a sample of `tokens` tokens."""
 
     def __init__(self, instructions: Sequence[Instruction], waits: Waits, tokens: int):
         self.instructions, self.waits = instructions, waits
@@ -74,13 +74,14 @@ class _Schedule:
                 users[port].add(instruction.unit)
         # The unit of each, and its ports, by their numbers; a port that only this unit uses is free when the unit is.
         shared = {port: M.UNITS + n for n, port in enumerate(port for port in users if len(users[port]) > 1)}
-        self._resources = M.UNITS + len(shared)
+        self.resources = M.UNITS + len(shared)
         self.uses = [
             (instruction.unit, *(shared[port] for port in of_instruction if port in shared))
             for instruction, of_instruction in zip(instructions, ports, strict=True)
         ]
         self.drains = drains_of(instructions)
-        self._drained = {drain for drains in self.drains.values() for drain in drains}
+        self.drained = {drain for drains in self.drains.values() for drain in drains}
+        self.summing = [uses_sums(instruction) for instruction in instructions]
         # For each instruction: those that wait for it, and the least number of cycles from its end to their begin.
         self.followers: list[list[tuple[int, int]]] = [[] for _ in instructions]
         for i, mine in enumerate(waits):
@@ -96,67 +97,115 @@ class _Schedule:
             for j, lag in followers:
                 self.waited[j].append((i, lag))
 
-    def emptied(self) -> "_Schedule":
-        """Return a copy in which no instruction is scheduled."""
-        one = copy(self)
-        one.earliest = [0] * len(self.steps)  # because of instructions that are already scheduled
-        one.begin = [0] * len(self.steps)
-        one.pongs = {}  # ping-pong buffer of sums of each accumulation and its drains
-        one._taken = [_BusyIntervals() for _ in range(self._resources)]
-        one._sums = [[_BusyIntervals() for _ in range(2)] for _ in range(M.ENGINES)]
-        return one
+    def urgency(self, engine_weight: float) -> list[float]:
+        """Return the weighted cycles from each instruction's begin to the end of the section: its critical path."""
+        urgency = [0.0] * len(self.steps)
+        for i in reversed(range(len(urgency))):
+            weight = engine_weight if self.instructions[i].unit <= M.ENGINE_1 else 1
+            urgency[i] = weight * self.steps[i] + max((lag + urgency[j] for j, lag in self.followers[i]), default=0)
+        return urgency
+
+
+class _Schedule:
+    """The cycle in which each instruction of a section begins and ends, those of greater urgency placed first."""
+
+    def __init__(self, section: _Section, urgency: Sequence[float]):
+        self.section, followers, count = section, section.followers, len(section.steps)
+        self.earliest = [0] * count  # because of instructions that are already scheduled
+        self.begin, self.ends = [0] * count, [0] * count
+        self.pongs: dict[int, int] = {}  # ping-pong buffer of sums of each accumulation and its drains
+        taken: list[Intervals] = [([-1], [0]) for _ in range(section.resources)]
+        self._taken = [[taken[use] for use in uses] for uses in section.uses]
+        self._sums: list[list[Intervals]] = [[([-1], [0]) for _ in range(2)] for _ in range(M.ENGINES)]
+        # Start with instructions that wait for nothing.
+        left = [len(waited) for waited in section.waited]  # unscheduled instructions that each one waits for
+        ready = [(-urgency[i], i) for i, waits in enumerate(left) if not waits]
+        heapify(ready)
+        earliest, ends = self.earliest, self.ends
+        while ready:
+            i = heappop(ready)[1]
+            for placed in self._place(i):
+                end = ends[placed]
+                for j, lag in followers[placed]:
+                    if end + lag > earliest[j]:
+                        earliest[j] = end + lag
+                    left[j] -= 1
+                    if not left[j]:
+                        heappush(ready, (-urgency[j], j))
 
     @property
-    def ends(self) -> list[int]:
-        """The cycle after the last step of each instruction."""
-        return [self.end(i) for i in range(len(self.instructions))]
+    def length(self) -> int:
+        return max(self.ends, default=0)
 
-    def end(self, i: int) -> int:
-        """Return the cycle after the last step of a scheduled instruction."""
-        return self.begin[i] + self.steps[i]
-
-    def place(self, i: int, start: int) -> Iterable[int]:
-        """Schedule an instruction at `start` or later, and an accumulation's drains with it; return their numbers."""
-        if i in self._drained:
+    def _place(self, i: int) -> Sequence[int]:
+        """Schedule an instruction, and an accumulation's drains with it; return their numbers."""
+        section, steps, start = self.section, self.section.steps[i], self.earliest[i]
+        if i in section.drained:
             return ()
+        if not section.summing[i]:
+            self._take(i, _free(self._taken[i], start, steps))
+            return (i,)
+        drains, sums = section.drains.get(i, ()), self._sums[section.instructions[i].unit]
         while True:
-            start = self.free(i, start)
-            end = start + self.steps[i]
-            if not uses_sums(self.instructions[i]):
+            start = _free(self._taken[i], start, steps)
+            end, begins = start + steps, []
+            last, least = end, end + M.LATENCY
+            for drain in drains:
+                begins.append(_free(self._taken[drain], max(least, self.earliest[drain]), section.steps[drain]))
+                last = least = begins[-1] + section.steps[drain]
+            free = [_free([pong], start, last - start) for pong in sums]
+            if min(free) == start:
                 break
-            drains: list[tuple[int, int]] = []
-            for drain in self.drains.get(i, ()):
-                earliest = drains[-1][1] + self.steps[drains[-1][0]] if drains else end + M.LATENCY
-                drains.append((drain, self.free(drain, max(earliest, self.earliest[drain]))))
-            last = max((begin + self.steps[drain] for drain, begin in drains), default=end)
-            sums = self._sums[self.instructions[i].unit]
-            free = [pong.free(start, last - start) for pong in sums]
-            if min(free) > start:
-                start = min(free)
-                continue
-            pong = min((n for n in (0, 1) if free[n] == start), key=lambda n: sums[n].idle_before(start))
-            sums[pong].reserve(start, last)
-            self.pongs |= dict.fromkeys((i, *self.drains.get(i, ())), pong)
-            for drain, begin in drains:
-                self.take(drain, begin)
-            break
-        self.take(i, start)
-        return (i, *self.drains.get(i, ()))
+            start = min(free)
+        # The one that was in use last: the other has a longer gap.
+        pong = min((n for n in (0, 1) if free[n] == start), key=lambda n: -_used_before(sums[n], start))
+        _reserve(sums[pong], start, last)
+        self.pongs |= dict.fromkeys((i, *drains), pong)
+        for drain, begin in zip(drains, begins, strict=True):
+            self._take(drain, begin)
+        self._take(i, start)
+        return (i, *drains)
 
-    def free(self, i: int, start: int) -> int:
-        """Return the earliest time, `start` or later, at which an instruction's unit and ports are free."""
-        while True:
-            later = start
-            for use in self.uses[i]:
-                later = self._taken[use].free(later, self.steps[i])
-            if later == start:
-                return start
-            start = later
+    def _take(self, i: int, begin: int) -> None:
+        self.begin[i], self.ends[i] = begin, begin + self.section.steps[i]
+        for taken in self._taken[i]:
+            _reserve(taken, begin, self.ends[i])
 
-    def take(self, i: int, begin: int) -> None:
-        self.begin[i] = begin
-        for use in self.uses[i]:
-            self._taken[use].reserve(begin, begin + self.steps[i])
+    def latest(self) -> list[float]:
+        """Return how long before the end each instruction has to begin: its urgency in a better schedule.
+
+        Time runs backwards: the instruction that ends last is placed first, each as close to the end as what follows
+        it, its unit and its ports allow. Project scheduling calls this justification (Valls, Ballestin, Quintanilla,
+        2005).
+        """
+        section, ends, steps = self.section, self.ends, self.section.steps
+        left = [len(followers) for followers in section.followers]  # unplaced instructions that wait for each one
+        before, begin = [0] * len(ends), [0.0] * len(ends)
+        taken: list[Intervals] = [([-1], [0]) for _ in range(section.resources)]
+        ready = [(-ends[i], i) for i, waits in enumerate(left) if not waits]
+        heapify(ready)
+        while ready:
+            j = heappop(ready)[1]
+            end = start = before[j]
+            if section.active[j]:
+                of = [taken[use] for use in section.uses[j]]
+                start = _free(of, start, steps[j])
+                end = start + steps[j]
+                for intervals in of:
+                    _reserve(intervals, start, end)
+            begin[j] = end
+            for i, lag in section.waited[j]:
+                if end + lag > before[i]:
+                    before[i] = end + lag
+                left[i] -= 1
+                if not left[i]:
+                    heappush(ready, (-ends[i], i))
+        return begin
+
+
+def _used_before(taken: Intervals, start: int) -> int:
+    """Return when a ping-pong buffer was last in use before a time at which it is free."""
+    return taken[1][bisect_right(taken[0], start) - 1]
 
 
 def ordered(
@@ -182,91 +231,28 @@ def ordered(
 
 
 def _ordered(instructions: Sequence[Instruction], waits: Waits, tokens: int) -> list[int]:
-    """Return the numbers of a section's instructions in the order that takes the fewest modelled cycles."""
-    empty = _Schedule(instructions, waits, tokens)
-    schedules = [_scheduled(empty.emptied(), _urgency(empty, weight)) for weight in WEIGHTS]
-    random = Random(SEED)  # always the same program for a model
-    for shift in SHIFTS:
-        urgency = _latest(min(schedules, key=_length))
-        if shift:
-            shifted = [begin + shift * random.random() for begin in urgency]
-            schedules.append(_scheduled(empty.emptied(), shifted))
-            urgency = _latest(schedules[-1])
-        schedules.append(_scheduled(empty.emptied(), urgency))
-    schedules.sort(key=_length)
-    return _order(min(schedules[:TIMED], key=lambda schedule: _cycles(schedule, tokens)))
-
-
-def _order(schedule: _Schedule) -> list[int]:
-    """Set each instruction's ping-pong buffer of sums; return the instructions' numbers in the schedule's order."""
-    instructions, begin = schedule.instructions, schedule.begin
+    """Set each instruction's ping-pong buffer of sums; return the instructions' numbers in the shortest order found."""
+    schedule = _shortest(_Section(instructions, waits, tokens))
     for i, pong in schedule.pongs.items():
-        flags = instructions[i].flags & ~M.PONG
-        instructions[i].flags = flags | (M.PONG if pong else 0)
-    return sorted(range(len(instructions)), key=lambda i: (begin[i], i))
+        instructions[i].flags = instructions[i].flags & ~M.PONG | (M.PONG if pong else 0)
+    return sorted(range(len(instructions)), key=lambda i: (schedule.begin[i], i))
 
 
-def _cycles(schedule: _Schedule, tokens: int) -> int:
-    """Return the modelled cycles of a schedule's order, the sum over TIMED_FOR."""
-    order = _order(schedule)
-    set_waits(schedule.instructions, schedule.waits, order)
-    lengths = np.maximum(tokens + np.array(TIMED_FOR), 1)
-    return int(time_program([schedule.instructions[i] for i in order], lengths).cycles.sum())
-
-
-def _length(schedule: _Schedule) -> int:
-    return max(schedule.ends, default=0)
-
-
-def _urgency(schedule: _Schedule, engine_weight: float) -> list[float]:
-    """Return the weighted cycles from each instruction's begin to the end of the program: its critical path."""
-    instructions, steps, followers = schedule.instructions, schedule.steps, schedule.followers
-    urgency = [0.0] * len(instructions)
-    for i in reversed(range(len(instructions))):
-        weight = engine_weight if instructions[i].unit <= M.ENGINE_1 else 1
-        urgency[i] = weight * steps[i] + max((lag + urgency[j] for j, lag in followers[i]), default=0)
-    return urgency
-
-
-def _latest(schedule: _Schedule) -> list[float]:
-    """Return how long before the end each instruction has to begin: its urgency in a better schedule.
-
-    Time runs backwards: the instruction that ends last is placed first, each as close to the end as what follows it,
-    its unit and its ports allow. Project scheduling calls this justification (Valls, Ballestin, Quintanilla, 2005).
-    """
-    count = len(schedule.steps)
-    left = [len(followers) for followers in schedule.followers]  # unplaced instructions that wait for each one
-    ends, before, begin = schedule.ends, [0] * count, [0.0] * count
-    reverse = schedule.emptied()
-    ready = [(-ends[i], i) for i, count in enumerate(left) if not count]
-    heapify(ready)
-    while ready:
-        _, j = heappop(ready)
-        begin[j] = before[j]
-        if schedule.active[j]:
-            begin[j] = reverse.free(j, before[j]) + schedule.steps[j]
-            reverse.take(j, int(begin[j]) - schedule.steps[j])
-        for i, lag in schedule.waited[j]:
-            before[i] = max(before[i], int(begin[j]) + lag)
-            left[i] -= 1
-            if not left[i]:
-                heappush(ready, (-ends[i], i))
-    return begin
-
-
-def _scheduled(schedule: _Schedule, urgency: Sequence[float]) -> _Schedule:
-    """Schedule all instructions, those of greater urgency first."""
-    followers = schedule.followers
-    # Start with instructions that wait for nothing.
-    left = [len(waited) for waited in schedule.waited]  # unscheduled instructions that each one waits for
-    ready = [(-urgency[i], i) for i, count in enumerate(left) if not count]
-    heapify(ready)
-    while ready:
-        _, i = heappop(ready)
-        for placed in schedule.place(i, schedule.earliest[i]):
-            for j, lag in followers[placed]:
-                schedule.earliest[j] = max(schedule.earliest[j], schedule.end(placed) + lag)
-                left[j] -= 1
-                if not left[j]:
-                    heappush(ready, (-urgency[j], j))
-    return schedule
+def _shortest(section: _Section) -> _Schedule:
+    """Return the shortest schedule that the search finds."""
+    random = Random(SEED)  # always the same program for a model
+    shortest = min((_Schedule(section, section.urgency(weight)) for weight in WEIGHTS), key=lambda s: s.length)
+    urgency = shortest.latest()
+    for _ in range(EFFORT // max(len(section.steps), 1)):
+        cycles, share = random.choice(SHIFTS), random.choice(SHARES)
+        shifted = [of + cycles * (random.random() - 0.5) if random.random() < share else of for of in urgency]
+        found = _Schedule(section, shifted)
+        latest = found.latest()
+        improved = _Schedule(section, latest)
+        if improved.length < found.length:
+            found, latest = improved, improved.latest()
+        if found.length < shortest.length * TOLERANCE:
+            urgency = latest
+        if found.length < shortest.length:
+            shortest = found
+    return shortest

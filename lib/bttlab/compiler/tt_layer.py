@@ -226,6 +226,11 @@ class TTLayer:
     def phase_of(self, product: Product) -> int:
         return self.phase[product[0].removeprefix("d")]
 
+    @property
+    def merges(self) -> list[Product]:
+        """The products of cores."""
+        return [step for step in self.order.steps if "t" not in self.indices[step[0]]]
+
     def has_tokens(self, product: Product) -> bool:
         """Return True if an operand of a product depends on the tokens."""
         return any("t" in self.indices[name] for name in product[1:])

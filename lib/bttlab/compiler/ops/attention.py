@@ -4,6 +4,7 @@ Keys are in engine 0's operand buffer, values in engine 1's, token t in row t mo
 are (heads, tokens, blocks) vectors: a vector has the scores of a query with the keys of a block.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,11 @@ class Attention(Operation):
         return self.heads * self.most * self.blocks
 
     @property
+    def _parts(self) -> list[tuple[int, int]]:
+        """First and number of as many heads at a time as the vector unit has accumulators for their scores."""
+        return even_parts(self.heads, self.most, M.ROW_ACCUMULATORS)
+
+    @property
     def _scores(self) -> dict[str, int]:
         return {"h": self.most * self.blocks, "t": self.blocks}
 
@@ -107,18 +113,22 @@ class Attention(Operation):
     def _inner(self, b: Builder, what, engine, stream: At, buffer: At, result: At, addend: At | None = None) -> None:
         """Emit result[h, t] = stream[t, head h] . buffer[head h]^T, block by block of the keys."""
         hw, of_head = self.head_vectors, self.addend_heads * self.most * self.blocks
-        for block in range(self.blocks):
-            loops = self._loops(block, Level("h", self.heads), Level("w", hw + 1), padded("t", self.tokens))
-            rows, head = buffer.part(block * self.vectors, h=hw, w=1), stream.part(t=self.vectors, h=hw, w=1)
-            scores, added = result.part(block, **self._scores), addend and addend.part(block, t=self.blocks, h=of_head)
+        for (first, heads), block in itertools.product(self._parts, range(self.blocks)):
+            loops = self._loops(block, Level("h", heads), Level("w", hw + 1), padded("t", self.tokens))
+            rows = buffer.part(block * self.vectors + first * hw, h=hw, w=1)
+            head = stream.part(first * hw, t=self.vectors, h=hw, w=1)
+            scores = result.part(block + first * self._scores["h"], **self._scores)
+            added = addend and addend.part(block + first * of_head, t=self.blocks, h=of_head)
             b.reduce(engine, what, loops, "w", rows, head, scores, added, block_rows(self.tokens, block))
 
     def _outer(self, b: Builder, what, engine, scalars: At, buffer: At, result: At) -> None:
         """Emit result[t, head h] = scalars[h, t] . buffer[head h]."""
-        hw, where = self.head_vectors, result.part(t=self.vectors, h=self.head_vectors, w=1)
-        for block in range(self.blocks):
-            loops = self._loops(block, Level("h", self.heads), Level("t", self.tokens), Level("w", hw))
-            rows, scores = buffer.part(block * self.vectors, h=hw, w=1), scalars.part(block, **self._scores)
+        hw = self.head_vectors
+        for (first, heads), block in itertools.product(self._parts, range(self.blocks)):
+            where = result.part(first * hw, t=self.vectors, h=hw, w=1)
+            loops = self._loops(block, Level("h", heads), Level("t", self.tokens), Level("w", hw))
+            rows = buffer.part(block * self.vectors + first * hw, h=hw, w=1)
+            scores = scalars.part(block + first * self._scores["h"], **self._scores)
             before, count = where if block else None, block_rows(self.tokens, block)
             b.expand(engine, what, loops, rows, scores, where, addend=before, count=count)
 
@@ -132,15 +142,14 @@ class Attention(Operation):
             b.accumulate(engine, what, loops, ("t",), scores, head, rows, sums.part(s=self.vectors, w=1))
 
     def _rows(self) -> Iterator[tuple[int, dict]]:
-        """Yield loops over the scores, for as many heads at a time as the vector unit has accumulators for.
+        """Yield the first vector of some heads' scores, and arguments of `Builder.vector`.
 
-        Yield the first vector of the heads' scores, and arguments of `Builder.vector`: the outer loop counts vectors of
-        a row, the inner ones count rows.
+        The outer loop counts vectors of a row, the inner ones count rows.
         """
         vectors, tokens = self.blocks, self.tokens
         if isinstance(tokens, Register):
             vectors = Register(tokens.offset + ROWS - 1, 4, 1, self.blocks)
-        for first, heads in even_parts(self.heads, self.most, M.ROW_ACCUMULATORS):
+        for first, heads in self._parts:
             loops = [Level("w", vectors), Level("h", heads), padded("t", tokens, heads)]
             rows = {"loops": loops, "accumulator_loop": "w", "rows": self.rows.offset_by(first * self.most)}
             yield first * self._scores["h"], rows

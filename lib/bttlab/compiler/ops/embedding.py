@@ -18,7 +18,7 @@ import numpy as np
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded, vectors_for
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound, Level, TokenOffset, bound_of_part, max_of
-from bttlab.compiler.layout import Block
+from bttlab.compiler.layout import Block, Layout
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Context, Operation, Shapes, core_names
 from bttlab.compiler.shuffles import identity
@@ -102,16 +102,18 @@ class TTMTable(Embedding):
         self.slice_1 = max(self.a, self.n1)
         axes = (1, 0, 3, 2)
         self.f1 = layout.place(f"{name}.cores.0", axes, rows=self.a, group_rows=self.slice_1, added=True)
-        # Each engine computes V for a part of the first rank, from its own part of F2.
+        # Each engine computes V for a part of the first rank, from its own part of F2, block by block.
         self.a_part = -(-self.a // self.a_vectors)
-        part = self.a_part * self.n2
-        of_f2 = {"axes": (1, 0, 2, 3), "rows": self.a * self.n2, "group_rows": part, "added": True}
-        self.f2 = [
-            layout.place(f"{name}.cores.1", part=(n * part, (n + 1) * part), **of_f2) for n in range(self.a_vectors)
-        ]
-        self.f3 = layout.place(f"{name}.cores.2", (1, 3, 2, 0), rows=self.n3, added=True)
-        self.slice_2, self.slice_3 = part * self.b_vectors, self.n3 * self.b_vectors
         buffered = self.per * self.b_vectors
+        # Partial sums of d_F3 for each place in a vector of d_V, of each part of the first rank.
+        self.pieces = max(GROUP // buffered // self.a_vectors, 1)
+        while any(count * self.width % self.pieces for *_, count in self._a_parts()):
+            self.pieces -= 1
+        most = 3 if self.pieces == 1 else 1  # d_F3 has a loop for blocks or for pieces
+        self.blocks = max(n for n in range(1, most + 1) if not any(count % n for *_, count in self._a_parts()))
+        self.slice_2, self.slice_3 = self.a_part // self.blocks * self.n2 * self.b_vectors, self.n3 * self.b_vectors
+        self.f2 = [self._place_f2(layout, first, count) for _, first, count in self._a_parts()]
+        self.f3 = layout.place(f"{name}.cores.2", (1, 3, 2, 0), rows=self.n3, added=True)
         fields = {"vectors": buffered * rows_3, "is_persistent": True}
         homes = [f"buffer {engine}" for engine in (M.ENGINE_0, M.ENGINE_1)]
         # Engines of each part: of V, and of the rows.
@@ -135,6 +137,16 @@ class TTMTable(Embedding):
         self.copied_tokens = self.most if self.most <= space else space // GROUP * GROUP
         self.v = [builder.allocate("V", self.most * count * self.width) for *_, count in self._a_parts()]
         self.slice_vectors = (self.slice_1, self.slice_2, self.slice_3, buffered)
+
+    def _place_f2(self, layout: Layout, first: int, count: int) -> list[Block]:
+        """Place the blocks of a part of F2, one behind the other."""
+        rows, blocks = count // self.blocks * self.n2, []
+        of_f2 = {"rows": self.a * self.n2, "group_rows": self.slice_2 // self.b_vectors, "added": True}
+        for start in range(first * self.n2, (first + count) * self.n2, rows):
+            behind = blocks[-1] if blocks else None
+            part = start, start + rows
+            blocks.append(layout.place(f"{self.name}.cores.1", (1, 0, 2, 3), part=part, behind=behind, **of_f2))
+        return blocks
 
     def _a_parts(self) -> Iterator[tuple[int, int, int]]:
         """Yield (number, first, count) of the parts into which the first rank, a, is divided."""
@@ -200,23 +212,22 @@ class TTMTable(Embedding):
         """Emit the rows of a group of tokens."""
         tokens, first_token = bound_of_part(self.tokens, GROUP * group, GROUP), GROUP * group
         n, buffer, row = self.n1 * self.width, self.buffer_v[group % len(self.buffer_v)], self.per * self.b_vectors
-        for n_part, _, count in self._a_parts():
-            an = count * self.width
-            parts, v = (
-                place.part(first_token * an, t=an, a=self.width, w=1) for place in (in_parts[n_part], self.v[n_part])
-            )
+        for (n_part, _, count), block in itertools.product(self._a_parts(), range(self.blocks)):
+            an, in_block = count * self.width, count // self.blocks
+            first = first_token * an + block * in_block * self.width
+            parts, v = (place.part(first, t=an, a=self.width, w=1) for place in (in_parts[n_part], self.v[n_part]))
             for part in range(row):
                 last, vector = part == row - 1, part % self.b_vectors
                 token_offset = TokenOffset(F2, "t", group)
                 b.expand(
                     self.v_engines[n_part],
                     "V = F2 F3",
-                    [Level("t", tokens), Level("a", count), Level("w", self.width)],
+                    [Level("t", tokens), Level("a", in_block), Level("w", self.width)],
                     self.buffer_by_b[n_part].part(part, token_offset=TokenOffset(F3_BUFFERED, "t", group)),
-                    self.f2[n_part].where().part(part, token_offset, a=self.n2 * self.b_vectors, w=row),
+                    self.f2[n_part][block].where().part(part, token_offset, a=self.n2 * self.b_vectors, w=row),
                     v if last else parts,
                     buffered_result=buffer[n_part].part(t=self.width, w=1) if last else None,
-                    row=("a", 0) if last else None,
+                    row=("a", block * in_block) if last else None,
                     addend=parts if part else None,
                     count=min(ROWS, self.b - ROWS * vector),
                 )
@@ -271,14 +282,15 @@ class TTMTable(Embedding):
             tokens, group = bound_of_part(self.tokens, first, self.copied_tokens), first // GROUP
             b.vector(M.COPY, "d_V", [Level("t", tokens), *loops[1:]], places[0].at_step("t", first), r0=places[1])
             for n, first_row, count in self._a_parts():
-                where = self.f2[n].gradient().part(token_offset=TokenOffset(F2, "t", group), aw=row, b=1)
-                aw = count * width
+                f2, aw = self.f2[n][0], count // self.blocks * width
+                where = f2.gradient().part(token_offset=TokenOffset(F2, "t", group), block=f2.vectors, aw=row, b=1)
+                aw_level = Level("aw", max(aw, -(-steps // self.blocks)), aw)
                 b.expand(
                     M.ENGINE_1,
                     "d_F2 = d_V F3^T",
-                    [Level("t", tokens), Level("aw", max(aw, steps), aw), Level("b", row)],
+                    [Level("t", tokens), Level("block", self.blocks), aw_level, Level("b", row)],
                     self.buffer_by_n3.part(token_offset=TokenOffset(F3_BUFFERED, "t", group), b=1),
-                    copied.part(first_row * width, t=an, aw=1),
+                    copied.part(first_row * width, t=an, block=aw, aw=1),
                     where,
                     addend=where,
                     count=self.per * self.n3,
@@ -312,11 +324,7 @@ class TTMTable(Embedding):
     def _backward_far(self, b: Builder, d_v: At) -> None:
         """Emit d_F3 = F2^T d_V: partial sums by group of tokens, then their sum for each token, added to its slice."""
         an, part = self.a * self.width, self.a_part * self.width
-        # Partial sums for each place in a vector of d_V, of each part of the first rank.
-        pieces = max(GROUP // self.b_vectors // self.per // self.a_vectors, 1)
-        while any(count * self.width % pieces for *_, count in self._a_parts()):
-            pieces -= 1
-        each = self.per * self.b_vectors
+        each, pieces = self.per * self.b_vectors, self.pieces
         places = pieces * self.a_vectors
         parts, d_f3 = (
             b.allocate("d_F3, in parts", self.most * self.n3 * places * each),
@@ -328,14 +336,21 @@ class TTMTable(Embedding):
             for (n, _, count), place, vector in itertools.product(
                 self._a_parts(), range(self.per), range(self.b_vectors)
             ):
-                offset = place * self.b_vectors + vector
+                offset, in_block = place * self.b_vectors + vector, count // self.blocks * self.width
+                f2, token_offset = self.f2[n][0], TokenOffset(F2, "t", first // GROUP)
+                loops = [gate, Level("block", self.blocks), Level("q", in_block // pieces)]
+                loops += [padded("t", tokens, pieces), Level("p", pieces)]
+                loops = [loop for loop in loops if loop.bound != 1 or loop.name == "q"]
+                names = [loop.name for loop in loops]
+                of_d_v = {"t": an, "block": in_block, "q": pieces, "p": 1}
+                of_f2 = {"block": f2.vectors, "q": pieces * each, "p": each}
                 b.accumulate(
                     M.ENGINE_0,
                     "d_F3 = F2^T d_V, in parts",
-                    [gate, Level("q", count * self.width // pieces), padded("t", tokens, pieces), Level("p", pieces)],
-                    ("q",),
-                    d_v.part(first * an + n * part, t=an, q=pieces, p=1),
-                    self.f2[n].where().part(offset, TokenOffset(F2, "t", first // GROUP), q=pieces * each, p=each),
+                    loops,
+                    [name for name in names if name in ("block", "q")],
+                    d_v.part(first * an + n * part, **{name: of_d_v.get(name, 0) for name in names}),
+                    f2.where().part(offset, token_offset, **{name: of_f2.get(name, 0) for name in names}),
                     Level("n", self.n3),
                     in_group.offset_by(n * pieces * each + offset),
                     count=(place + 1) * self.n3,

@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 from bttlab.compiler.arrangement import Stored, elements, rearrange
 from bttlab.compiler.builder import ROWS, block_rows, padded, vectors_for
+from bttlab.compiler.candidates import Tensor
 from bttlab.compiler.contraction import Contraction, OperandBuffer
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
@@ -29,13 +30,14 @@ class Linear(Operation):
     `operand_buffer`: place in an operand buffer to which an attention wants the output, instead of a bank: token t in
     row t mod ROWS, blocks of ROWS tokens one after the other.
     `keeps_between`: whether the intermediate between x and z (`TTLayer.keepable`) is kept for the backward pass.
+    `keeps_merges`: whether products of cores are: then the backward pass loads them instead of computing them again.
     `has_sums`: whether gradients that follow from the tokens (of merged cores, say) are summed over the samples of an
     update, in `sums`, and those of the cores follow from the sums once per update (`collect`).
     """
 
     kind, keep = "linear", IF_SPACE
     operand_buffer = None
-    keeps_between = False
+    keeps_between = keeps_merges = False
 
     @property
     def is_in_bank(self) -> bool:
@@ -58,6 +60,7 @@ class Linear(Operation):
             z = builder.allocate(f"z of {op.name}", layer.z_arrangement.vectors(layer.sizes))
             op.layer, op.buffers, op.stored_z = layer, buffers, Stored(layer.z, z, layer.z_arrangement)
             op.sums: dict[str, Stored] = {}
+            op.merges: dict[str, Tensor] = {}
         layers = [op.layer for op in operations]
         has_sums = any(not layer.has_tokens(product) for layer in layers for product in layer.backward_products)
         for op in operations:
@@ -74,6 +77,8 @@ class Linear(Operation):
         for step in layer.steps[phase]:
             if "t" not in layer.indices[step[0]]:
                 s.defer(step)
+                if self.keeps_merges:
+                    s.tensors[step[0]] = self.merges.setdefault(step[0], s.tensors[step[0]])
         return s
 
     def forward(self, context: Context) -> None:
@@ -204,6 +209,7 @@ class Linear(Operation):
 
     def collect(self) -> None:
         """Emit the gradients of the cores from the sums over samples."""
+        self.merges.clear()
         for buffer in self.buffers:
             buffer.clear()
         sessions = [self._session(phase) for phase in (IN, OUT)]
