@@ -75,7 +75,7 @@ class TrainerDriver(KernelDriver):
         """
         if isinstance(program, CompiledProgram):
             compiled = program
-        elif isinstance(program, Program):
+        elif isinstance(program, Program):  # pyright: ignore[reportArgumentType]  # of a layer
             compiled = CompiledProgram(program, program.image())
         else:
             compiled = chosen_program(program, flow, optimizer, shapes=shapes)

@@ -76,7 +76,7 @@ def open_trainer(
         optimizer=optimizer,
     )
     if optimizer is not None:
-        trainer.program.program.check_optimizer(optimizer)  # pyright: ignore[reportAttributeAccessIssue]  # a ModelProgram
+        trainer.program.program.check_optimizer(optimizer)
     provenance = {
         "overlay": overlay,
         "overlay.sha256": trainer.overlay_sha256,
