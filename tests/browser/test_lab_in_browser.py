@@ -249,9 +249,15 @@ trainer.load_parameters(initial_parameters(config, seed=0))
 """
 
 
-def test_the_card_is_taught_by_keyboard(open_cells):
+@pytest.fixture(scope="module")
+def taught(open_cells) -> LabPage:
+    """A notebook in which the card is taught."""
+    return open_cells("teach", TEACH, "teach = Teach(trainer, corpus, vocabulary)\nteach")
+
+
+def test_the_card_is_taught_by_keyboard(taught):
     """Typed, asked, corrected, trained and taken back without a mouse."""
-    lab = open_cells("teach", TEACH, "teach = Teach(trainer, corpus, vocabulary)\nteach")
+    lab = taught
     keys, page = lab.page.keyboard, lab.page
     page.get_by_placeholder("type a sentence and press Enter").focus()
     keys.insert_text("fly to denver")
@@ -276,9 +282,10 @@ def test_the_card_is_taught_by_keyboard(open_cells):
     assert lab.boxes_in_the_way("teach = Teach") == []
 
 
-def test_a_reopened_notebook_shows_the_kept_answer(open_cells):
+def test_a_reopened_notebook_shows_the_kept_answer(taught):
     """Saved, its kernel shut down, opened again: the widget is gone, what it showed is there, and no error."""
-    lab = open_cells("ask", TEACH, "from bttlab.lab import Ask\nAsk(trainer, corpus, vocabulary, 'fly to denver')")
+    lab = taught
+    lab.run_new("teach.ask('fly to denver')")
     lab.page.wait_for_timeout(500)
     with lab.page.expect_response(lambda reply: reply.request.method == "PUT" and "/api/contents/" in reply.url):
         lab.page.keyboard.press("Control+S")
