@@ -131,7 +131,7 @@ def train_on(trainer, samples: Samples) -> None:
 @pytest.mark.parametrize(
     ("what", "step"),  # lines from one fault to the next
     [("a loss", 41), ("an interrupt", 41), ("a kill", 151)]
-    + [pytest.param(*which, marks=pytest.mark.long) for which in (("a loss", 5), ("an interrupt", 5), ("a kill", 13))],
+    + [pytest.param(*which, marks=pytest.mark.long) for which in (("a loss", 9), ("an interrupt", 9), ("a kill", 23))],
 )
 def test_a_fault_at_any_line_of_a_slice_changes_no_bit(shared_card, samples, monkeypatch, what, step):
     """As SQLite is tested: the same training again and again, with the fault one line later each time."""
