@@ -75,8 +75,8 @@ class TrainerDriver(KernelDriver):
         """
         if isinstance(program, CompiledProgram):
             compiled = program
-        elif isinstance(program, Program):  # pyright: ignore[reportArgumentType]  # of a layer
-            compiled = CompiledProgram(program, program.image())
+        elif isinstance(program, Program):
+            compiled = CompiledProgram(program, program.image())  # pyright: ignore[reportArgumentType]  # of a layer
         else:
             compiled = chosen_program(program, flow, optimizer, shapes=shapes)
         check_image(compiled.image)
