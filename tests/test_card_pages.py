@@ -1,4 +1,4 @@
-"""The tables of README.md, docs/accelerator.md and docs/energy.md are what the model computes now."""
+"""The tables of README.md and docs/, and the worked example, are what the model and the compiler give now."""
 
 import pytest
 from card_pages import PAGES, write

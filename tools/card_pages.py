@@ -1,4 +1,4 @@
-"""Write the modelled tables of README, docs/accelerator.md and docs/energy.md: python tools/card_pages.py."""
+"""Write the modelled tables of README and docs/, and the worked example of a program: python tools/card_pages.py."""
 
 import json
 from collections import Counter
@@ -12,6 +12,8 @@ from pages import BENCHMARKS, filled
 
 from bttlab.baseline import Record, load_records
 from bttlab.baseline.gpus import GpuError, find_gpu
+from bttlab.compiler.compiled import compiled_program
+from bttlab.compiler.listing import instruction_line
 from bttlab.data import Samples
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
@@ -31,6 +33,7 @@ ENCODERS = (2, 4, 6)
 PAGES = {
     "README.md": ("results",),
     "docs/accelerator.md": ("epochs", "stages", "memory", "resources", "synthesis", "latencies"),
+    "docs/processor.md": ("example",),
     "docs/energy.md": ("power", "energy", "measured", "ratios", "quality"),
 }
 GPU = "RTX-3090"
@@ -65,6 +68,7 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
         "measured": measured(BASELINES),
         "ratios": _ratios(alike[:1]),
         "quality": quality,
+        "example": _example("encoders.0.query"),
     }
 
 
@@ -78,6 +82,19 @@ def write(folder: Path) -> None:
     for page, names in PAGES.items():
         text = (folder / page).read_text(encoding="utf-8")
         write_file(folder / page, filled(text, {name: texts[name] for name in names}, page))
+
+
+def _example(layer: str) -> str:
+    """Return the instructions of a layer's forward pass, without their waits."""
+    lines = []
+    for number, instruction in enumerate(compiled_program(ModelConfig(encoders=2)).program.forward):
+        if instruction.label[:2] == ("FP", layer):
+            head, loops, *rest = instruction_line(number, instruction).replace(f"FP {layer}: ", "").split(" | ")
+            lines += [
+                f"{head} | {loops}",
+                f"       {' | '.join(part for part in rest if not part.startswith('after '))}",
+            ]
+    return "\n".join(["```", *lines, "```", ""])
 
 
 def samples_of(length: int) -> Samples:

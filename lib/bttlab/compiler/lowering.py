@@ -102,7 +102,8 @@ class Lowering(Context):
         sizes = {
             b.memory: b.vectors for b in self.builder.made if b.memory in both and b.is_in_bank and not b.is_parameter
         }
-        space = sum(M.banks[bank].depth for bank in INNER) - 2 * self.layout.vectors
+        always = sum(b.vectors for b in self.builder.made if b.is_in_bank and b.is_persistent)
+        space = sum(M.banks[bank].depth for bank in INNER) - 2 * self.layout.vectors - always
         surplus = sum(sizes.values()) - MOST_KEPT * space
         for op in reversed(self.merging):
             if surplus <= 0:
