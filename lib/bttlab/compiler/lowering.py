@@ -29,7 +29,7 @@ from bttlab.model.module import ModuleConfig
 RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
 # Banks are hard to find if both passes use more of their vectors, besides parameters and gradients.
-MOST_KEPT = 0.7
+MOST_KEPT = 0.73
 PARAMETER_VECTORS = sum(M.banks[bank].depth for bank in GRADIENT_OF)
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
 FAMILIES = (Embedding, Position, Linear, Dense, Norm, Attention)
