@@ -121,7 +121,7 @@ class Assignment:
         span, apart = self._span(unplaced), []
         for bank in sorted(self.banks[unplaced.number]):
             names = _names(unplaced, bank)
-            pairs = {(name, other) for name, at in names for other in self.conflicts[name] & self.names_in[at]}
+            pairs = {(name, rival) for name, at in names for rival in self.conflicts[name] & self.names_in[at]}
             if pairs and self.spaces[bank].place(unplaced.vectors, *span):
                 apart.append(pairs)
         if not apart:
@@ -276,7 +276,7 @@ def _conflicts(instructions: Sequence[Instruction]) -> dict[str, set[str]]:
         for numbers in (instruction.reads(), instruction.writes()):
             names = [instruction.operands[number].memory for number in numbers]
             for name in names:
-                conflicts[name].update(other for other in names if other != name)
+                conflicts[name].update({*names} - {name})
     return conflicts
 
 

@@ -90,9 +90,9 @@ class Contraction(Candidates):
                 for sizes, source, destination in self._passes(tensor.stored[0], place):
                     rearrange(self.b, sizes, source, destination)
             elif tensor.is_parameter:
-                for n, some in passes:
+                for n, count in passes:
                     source = tensor.stored[0].place.offset_by(ROWS * n * vectors)
-                    self.b.load_rows(f"load {tensor.name}", source, place.place.offset_by(n * vectors), some, vectors)
+                    self.b.load_rows(f"load {tensor.name}", source, place.place.offset_by(n * vectors), count, vectors)
             elif not self._emit_into_buffer(tensor, place):
                 self._make(tensor, arrangement, place.rows)
                 is_cut = len(passes) > 1  # the source, too, must then have the rows as its outermost index
@@ -109,8 +109,8 @@ class Contraction(Candidates):
         """Yield the sizes, source and destination of each pass of up to ROWS rows into an operand buffer."""
         rows = place.rows
         vectors = place.arrangement.vectors(self.sizes) // self.sizes[rows]
-        for n, some in row_passes(self.sizes[rows]):
-            sizes = self.sizes if some == self.sizes[rows] else Sizes(self.sizes | {rows: some}, self.sizes.bounds)
+        for n, count in row_passes(self.sizes[rows]):
+            sizes = self.sizes if count == self.sizes[rows] else Sizes(self.sizes | {rows: count}, self.sizes.bounds)
             step = source.strides(self.sizes).get(rows, 0)
             # Rows are the outermost index of the source, so its other strides do not depend on their number.
             yield (

@@ -105,7 +105,7 @@ def _together(instruction: Instruction, apart: Apart) -> Iterator[tuple[int, boo
         used = [(number, memory) for number, memory in used if is_buffer(memory)]
         memories = [memory for _, memory in used]
         for n, (number, memory) in enumerate(used):
-            if memory in memories[:n] or any((memory, other) in apart for other in memories[:n] + memories[n + 1 :]):
+            if memory in memories[:n] or any((memory, rival) in apart for rival in memories[:n] + memories[n + 1 :]):
                 yield number, writes
 
 

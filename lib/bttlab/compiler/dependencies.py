@@ -48,7 +48,7 @@ def _add_conflicts(
     past: dict[tuple[str, bool], list[tuple[int, int, int, Access]]] = defaultdict(list)
     for i in order:
         new = [(i, *access.interval(offset_span), access) for access in accesses_of(instructions[i])]
-        mine, met_by_writes = waits[i], []
+        kinds, met_by_writes = waits[i], []
         for _, low, high, access in new:
             for earlier_writes in (False, True) if access.writes else (True,):
                 entries = past[access.memory, earlier_writes]
@@ -56,7 +56,7 @@ def _add_conflicts(
                 later = DRAIN if earlier_writes and not access.writes else END
                 for j, _, _, earlier in met:
                     kind = CHAIN if _can_follow(instructions[j], earlier, instructions[i], access) else later
-                    mine[j] = mine.get(j, 0) | kind
+                    kinds[j] = kinds.get(j, 0) | kind
                 if access.writes and met:
                     met_by_writes.append((entries, low, high))
         for entries, low, high in met_by_writes:  # later instructions need not wait for accesses wholly within a write
@@ -131,24 +131,24 @@ def set_waits(instructions: Sequence[Instruction], known: Waits, order: Sequence
     ports: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0] * M.UNITS)
     for i in order:
         instruction = instructions[i]
-        mine = instruction.unit
-        counts[mine] += 1
-        place[i] = counts[mine]
+        unit = instruction.unit
+        counts[unit] += 1
+        place[i] = counts[unit]
         end, begin, drain = ([0] * M.UNITS for _ in range(3))
         for j, until in waits[i].items():
-            unit = instructions[j].unit
+            awaited = instructions[j].unit
             last = place[j]
             if until & DRAIN:
-                if last > drain[unit]:
-                    drain[unit] = last
+                if last > drain[awaited]:
+                    drain[awaited] = last
                 continue
-            if until & CHAIN and last > begin[unit]:
-                begin[unit] = last
-            if until & END and last > end[unit]:
-                end[unit] = last
+            if until & CHAIN and last > begin[awaited]:
+                begin[awaited] = last
+            if until & END and last > end[awaited]:
+                end[awaited] = last
         for port in ports_of(instruction):
             users = ports[port]
-            users[mine] = place[i]
+            users[unit] = place[i]
             end = list(map(max, end, users))
-        end[mine] = 0  # a unit takes its instructions in order
+        end[unit] = 0  # a unit takes its instructions in order
         instruction.after_end, instruction.after_begin, instruction.after_drain = end, begin, drain

@@ -134,9 +134,9 @@ class Graph:
 
     def constant(self, value: np.ndarray, name: str) -> str:
         """Add a constant, unless it is there, and return its name."""
-        for other, its_value in self.constants.items():
+        for its_name, its_value in self.constants.items():
             if its_value.shape == value.shape and (its_value == value).all():
-                return other
+                return its_name
         self.constants[name] = value
         return name
 

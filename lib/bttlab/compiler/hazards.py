@@ -253,11 +253,11 @@ def _vector_hazards(memory, instructions, loaded, key, cycle, step, instruction_
                 when = f"writes it in cycle {cycle[expected[k]]}, which takes {M.LATENCY} cycles"
                 why = f"too early: instruction {writer} {when}"
             add(kind, k, (writer, int(instruction_of[k])), f"cycle {cycle[k]}: {read(k)} {why}")
-    for k, other in _reordered_writes(key, in_list, cycle, writes):
-        first, second = int(instruction_of[k]), int(instruction_of[other])
+    for k, overwriting in _reordered_writes(key, in_list, cycle, writes):
+        first, second = int(instruction_of[k]), int(instruction_of[overwriting])
         final = f"the final result of instruction {first} (cycle {cycle[k]})"
-        text = f"cycle {cycle[other]}: instruction {second} overwrites {memory} vector {key[k]}, {final}"
-        add("order", other, (first, second), text)
+        text = f"cycle {cycle[overwriting]}: instruction {second} overwrites {memory} vector {key[k]}, {final}"
+        add("order", overwriting, (first, second), text)
     is_loaded = np.zeros(int(key.max()) + 1, bool)
     if loaded is not None:
         is_loaded[: len(loaded)] = loaded[: len(is_loaded)]
@@ -291,9 +291,9 @@ def _reordered_writes(key, in_list, cycle, writes):
     for time in (in_list, cycle):
         order = written[_order(key[written], time[written], np.zeros(len(written), bool))]
         lasts.append(order[np.concatenate([key[order][1:] != key[order][:-1], [True]])])
-    for k, other in zip(*lasts, strict=True):
-        if k != other:
-            yield k, other
+    for k, overwriting in zip(*lasts, strict=True):
+        if k != overwriting:
+            yield k, overwriting
 
 
 def _order(key, time, after) -> np.ndarray:

@@ -151,8 +151,8 @@ def assemble(
     vectors = max(sum(block.vectors for block in blocks) for blocks in (inputs, outputs))
     filling = outputs[-1]  # padding goes to and from the last gradient
     for blocks in (inputs, outputs):  # the machine stores as many vectors as it loads
-        whole, rest = divmod(vectors - sum(block.vectors for block in blocks), filling.vectors)
-        sizes = [filling.vectors] * whole + [rest] * bool(rest)
+        count, rest = divmod(vectors - sum(block.vectors for block in blocks), filling.vectors)
+        sizes = [filling.vectors] * count + [rest] * bool(rest)
         blocks += [matrix_block("", filling.buffer, size, LANES) for size in sizes]
     sections = instructions, [], [], transfers(inputs, into=True), transfers(outputs, into=False), []
     return LayerProgram(builder, Limits(tokens), *sections, vectors, tokens, inputs, outputs, order, constants)

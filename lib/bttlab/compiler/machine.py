@@ -89,11 +89,11 @@ class Machine(Names):
 
     def to_dict(self) -> dict[str, Any]:
         """Return version, digest, widths, banks and ports as JSON-ready values."""
-        more = {
+        memories = {
             "banks": [{"depth": bank.depth, "block": bank.block} for bank in self.banks],
             "ports": {port.name: list(port.banks) for port in self.ports},
         }
-        return {"version": self.VERSION, "digest": self.digest, "widths": dict(self.constants), **more}
+        return {"version": self.VERSION, "digest": self.digest, "widths": dict(self.constants), **memories}
 
     def reach(self, unit: int, operand: int, stores: bool) -> Port:
         return self._port_of[unit, operand, stores]

@@ -63,17 +63,17 @@ def _expand(p: EngineProduct) -> None:
         before = result if result.base in started else at.get("addend")
         started.add(result.base)
         into = {"buffered_result": result, "row": (row, 0)} if c.rows else {"result": result}
-        *passes, (last, count) = row_passes(sizes[k[-1]])
+        *passes, (last, last_count) = row_passes(sizes[k[-1]])
         if passes:  # each pass adds to the result of the one before
             strides = result.strides | ({row: c.arrangement.strides(sizes)[c.rows]} if c.rows else {})
             span = 1 + sum((max_of(loop.active_bound) - 1) * strides.get(loop.name, 0) for loop in levels)
             left = replace(b.allocate(f"{p.what}, a pass", span), strides=strides)
-        for n, some in passes:
+        for n, count in passes:
             places = at["buffer"].offset_by(n * block), at["scalars"].offset_by(n)
-            b.expand(p.engine, p.what, levels, *places, left, addend=before, count=some)
+            b.expand(p.engine, p.what, levels, *places, left, addend=before, count=count)
             before = left
         places = at["buffer"].offset_by(last * block), at["scalars"].offset_by(last)
-        b.expand(p.engine, p.what, levels, *places, addend=before, count=count, **into)
+        b.expand(p.engine, p.what, levels, *places, addend=before, count=last_count, **into)
 
 
 def _reduce(p: EngineProduct) -> None:

@@ -81,17 +81,17 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
         instruction = instructions[i]
         cycle = later(sent[i] + to_unit, free[unit])
         waits = zip(instruction.after_end, instruction.after_drain, instruction.after_begin, strict=True)
-        for other, (ended, drained, chained) in enumerate(waits):
+        for awaited, (ended, drained, chained) in enumerate(waits):
             if not (ended or drained or chained):
                 continue
-            if max(ended, drained, chained) > begun[other]:
+            if max(ended, drained, chained) > begun[awaited]:
                 return False
             if ended:
-                cycle = later(cycle, ends[other][ended - 1] + seen)
+                cycle = later(cycle, ends[awaited][ended - 1] + seen)
             if chained > drained:  # they share a field: a later begin implies the end of all instructions before it
-                cycle = later(cycle, begin[streams[other][chained - 1]] + latency)
+                cycle = later(cycle, begin[streams[awaited][chained - 1]] + latency)
             elif drained:
-                cycle = later(cycle, ends[other][drained - 1] + drain)
+                cycle = later(cycle, ends[awaited][drained - 1] + drain)
         steps, busy, until_next = counted(instruction) if updates or unit != M.UPDATE else (0, 1, fetch)
         begin[i], end[i], free[unit] = cycle, cycle + steps, cycle + until_next
         ends[unit].append(cycle + busy)

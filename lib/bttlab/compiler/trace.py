@@ -173,9 +173,9 @@ def _copy_shared(graph: Graph) -> None:
     for op in graph.operations:
         names = () if isinstance(op, Embedding) else op.parameters(graph.shapes)  # a table shares its bank with a layer
         rows = range(op.first, op.first + op.output.features) if isinstance(op, Dense) else range(1)
-        again = [name for name in names if any(set(rows) & set(other) for other in used.get(name, ()))]
-        others = [other for name in again for other in used[name] if set(rows) & set(other)]
-        if any(other != rows for other in others):
+        again = [name for name in names if any(set(rows) & set(earlier) for earlier in used.get(name, ()))]
+        overlapping = [earlier for name in again for earlier in used[name] if set(rows) & set(earlier)]
+        if any(earlier != rows for earlier in overlapping):
             raise UsedInPart(f"{op.name} uses rows of {again[0]} that another layer uses in part: use two layers")
         for name in names:
             used.setdefault(name, []).append(rows)

@@ -259,17 +259,17 @@ class Recorder(Matrices, TorchFunctionMode):
         found = [self.operand(self.elements(x, what)) for x in tensors]
         matrix, index = found[0]
         matrices = [matrix]
-        for other, its_index in found[1:]:
+        for operand, its_index in found[1:]:
             if not torch.equal(index, its_index):
-                is_same = other.tokens == matrix.tokens and index.shape == its_index.shape
+                is_same = operand.tokens == matrix.tokens and index.shape == its_index.shape
                 if not is_same:
                     raise Refusal(f"{what} of tensors of other shapes", "activations of one shape")
-                moves = columns_like(its_index, other.features, index, matrix.features)
+                moves = columns_like(its_index, operand.features, index, matrix.features)
                 if moves is None:
                     raise Refusal(f"{what} of tensors with tokens in different orders", "the order of the sample")
-                other = self._columns((other,), moves)
-            matrices.append(other)
-        if any((other.tokens, other.features) != (matrix.tokens, matrix.features) for other in matrices):
+                operand = self._columns((operand,), moves)
+            matrices.append(operand)
+        if any((m.tokens, m.features) != (matrix.tokens, matrix.features) for m in matrices):
             raise Refusal(f"{what} of tensors of other shapes", "activations of one shape")
         return matrices, index
 
@@ -329,10 +329,10 @@ class Recorder(Matrices, TorchFunctionMode):
             return value
         factor = torch.ones((), dtype=torch.float64)
         if type(value) is Formula and value.recorded is None:
-            one = torch.linspace(-3, 3, 7, dtype=torch.float64)
-            y = value.function(one)
+            points = torch.linspace(-3, 3, 7, dtype=torch.float64)
+            y = value.function(points)
             factor = y[-1] / 3
-            value = value if torch.allclose(y, factor * one, 1e-9, 0) else self.recorded(value)
+            value = value if torch.allclose(y, factor * points, 1e-9, 0) else self.recorded(value)
         elif isinstance(value, Formula):
             value = self.recorded(value)
         if not isinstance(value, Elements | Formula):

@@ -180,12 +180,12 @@ def columns_in(index: Tensor, features: int, tokens: int) -> tuple[Tensor, Tenso
     return columns[0], its_index.view(index.shape)
 
 
-def columns_like(index: Tensor, features: int, other: Tensor, its_features: int) -> Tensor | None:
+def columns_like(index: Tensor, features: int, wanted: Tensor, its_features: int) -> Tensor | None:
     """Return the columns that bring a tensor's elements to where another matrix has those of a tensor of its shape."""
     columns = torch.full((its_features,), -1)
-    columns[(other % its_features).reshape(-1)] = (index % features).reshape(-1)
-    is_found = bool((columns >= 0).all()) and torch.equal(columns[other % its_features], index % features)
-    return columns if is_found and torch.equal(index // features, other // its_features) else None
+    columns[(wanted % its_features).reshape(-1)] = (index % features).reshape(-1)
+    is_found = bool((columns >= 0).all()) and torch.equal(columns[wanted % its_features], index % features)
+    return columns if is_found and torch.equal(index // features, wanted // its_features) else None
 
 
 def covers(index: Tensor, size: int) -> bool:

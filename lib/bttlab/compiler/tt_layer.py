@@ -146,13 +146,13 @@ class TTLayer:
         for number, (_, left, right) in enumerate([*forward, *self.backward_products]):
             is_forward = number < len(forward)
             shared = set(self.indices[left]) & set(self.indices[right])
-            for one, other in ((left, right), (right, left)):
-                own = frozenset(self.indices[one])
-                others = is_forward and "t" not in own and elements(self.costs, shared) <= MAX_RANK
-                if not is_forward and other in self.cores:
+            for name, partner in ((left, right), (right, left)):
+                indices = frozenset(self.indices[name])
+                is_kept = is_forward and "t" not in indices and elements(self.costs, shared) <= MAX_RANK
+                if not is_forward and partner in self.cores:
                     # A core is loaded unpermuted, with its outermost index as rows; else both tensors are streamed.
-                    others = self.cores[other].order[0] in shared and len(shared) > 1
-                preferred.setdefault(one, own - shared if others or "t" in shared else own & shared)
+                    is_kept = self.cores[partner].order[0] in shared and len(shared) > 1
+                preferred.setdefault(name, indices - shared if is_kept or "t" in shared else indices & shared)
         return preferred
 
     def _bonds(self) -> Iterator[tuple[str, str, str]]:
@@ -189,7 +189,7 @@ class TTLayer:
         self.steps: list[tuple[Product, ...]] = steps
         self.phase = {operand: phase for phase in (IN, OUT) for step in steps[phase] for operand in step[1:]}
         backward = self.order.backward(True, as_flow=True), self.order.backward(False)
-        self.backward_products = min(backward, key=lambda one: self.order.cost(self.sizes, one).backward.peak_elements)
+        self.backward_products = min(backward, key=lambda of: self.order.cost(self.sizes, of).backward.peak_elements)
         self.keepable = [step[0] for step in chain[:place]] if place == 1 else []
         self.direct: list[Product] = []
         if is_direct and place == 1:
@@ -205,11 +205,11 @@ class TTLayer:
         shared = set(self.indices[left]) & set(self.indices[right])
         if not shared:
             raise ProgramError(f"{text}: {left} and {right} share no index; an engine multiplies neighbours only")
-        for one in (left, right):
-            if set(self.indices[one]) == shared:
+        for name in (left, right):
+            if set(self.indices[name]) == shared:
                 raise ProgramError(
-                    f"{text} sums over all indices of {one} at once and leaves none for an engine's rows: contract "
-                    f"{one} earlier"
+                    f"{text} sums over all indices of {name} at once and leaves none for an engine's rows: contract "
+                    f"{name} earlier"
                 )
         vectors = elements(self.sizes, self.indices[result]) // LANES
         most = max(M.banks[bank].depth for bank in INNER)

@@ -183,9 +183,9 @@ def _shuffled_ranges(term: Term, is_whole: np.ndarray) -> list[range]:
     ranges: list[tuple[range, set[int]]] = []
     for v in np.flatnonzero((term.lanes >= 0).any(1) & ~is_whole).tolist():
         outs, ins = range(v, v + 1), set((term.lanes[v][term.lanes[v] >= 0] // LANES).tolist())
-        while ranges and any(ins & other for _, other in ranges):  # with all between, which the unit writes, too
-            last, other = ranges.pop()
-            outs, ins = range(last.start, outs.stop), ins | other
+        while ranges and any(ins & earlier for _, earlier in ranges):  # with all between, which the unit writes, too
+            last, earlier = ranges.pop()
+            outs, ins = range(last.start, outs.stop), ins | earlier
         ranges.append((outs, ins))
     return [outs for outs, _ in ranges]
 
