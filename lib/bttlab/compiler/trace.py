@@ -132,7 +132,7 @@ def _logits(recorder: Recorder, output: Any) -> Matrix:
         matrix = recorder.rows(value)
     except Refusal as refusal:
         raise ProgramError(recorder.refused(refusal).message) from None
-    maker = next(op for op in recorder.graph.operations if op.output is (matrix.base or matrix))
+    maker = recorder.maker(matrix.base or matrix)
     if isinstance(maker, Linear):
         raise ProgramError(
             f"{name}.forward returns the output of {maker.name}, which is in tensor format: the card's last layer is "
@@ -193,7 +193,7 @@ def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], tas
     graph, limits, tasks, name = recorder.graph, {}, [], type(module).__name__
     causal = [op.causal for op in graph.operations if isinstance(op, Attention)]
     for matrix in outputs:
-        maker = next(op for op in graph.operations if op.output is (matrix.base or matrix))
+        maker = recorder.maker(matrix.base or matrix)
         x = maker.inputs[0]
         if matrix.base is not None:  # take these rows of the layer's input instead of its logits
             x = graph.rows(x, matrix.first, matrix.tokens)

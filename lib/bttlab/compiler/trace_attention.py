@@ -13,8 +13,8 @@ from bttlab.compiler.operation import Matrix
 from bttlab.compiler.trace_names import Call
 from bttlab.compiler.trace_norms import axes_of, of_rows
 from bttlab.compiler.trace_record import Recorder, Value
-from bttlab.compiler.trace_rules import dense, given, rule
-from bttlab.compiler.trace_values import Elements, Formula, Refusal, Scores, Weights, heads_in
+from bttlab.compiler.trace_rules import dense, rule
+from bttlab.compiler.trace_values import Elements, Formula, Refusal, Scores, Weights, heads_in, in_order
 
 HIDDEN = -1e4  # a mask of this or less hides a key
 
@@ -58,14 +58,15 @@ def _scores(recorder: Recorder, result: Tensor, q: Tensor, k: Tensor) -> Scores:
     return Scores(a, b, heads, factor * its, mask, torch.arange(mask.numel()).view(result.shape))
 
 
-@rule("masked_fill", "where")
-def _masked_fill(recorder: Recorder, call: Call) -> Value:
-    if call.name == "where":
-        shown, scores, value = given(call, "condition", "input", "other")
-    else:
-        scores, shown, value = given(call, "input", "mask", "value")
-    held, shown, value = recorder.value(scores), recorder.constant(shown), recorder.constant(value)
-    hidden = None if shown is None else (shown != 0) ^ (call.name == "where")
+@rule("where")
+def _where(recorder: Recorder, call: Call, condition, input, other) -> Value:
+    return _masked_fill(recorder, call, input, condition, other)
+
+
+@rule("masked_fill")
+def _masked_fill(recorder: Recorder, call: Call, scores, mask, value) -> Value:
+    held, mask, value = recorder.value(scores), recorder.constant(mask), recorder.constant(value)
+    hidden = None if mask is None else (mask != 0) ^ (call.name == "where")
     if hidden is not None and not hidden.any():
         return held
     is_mask = hidden is not None and value is not None and value.numel() == 1 and bool(value <= HIDDEN)
@@ -75,25 +76,27 @@ def _masked_fill(recorder: Recorder, call: Call) -> Value:
 
 
 @rule("softmax")
-def _softmax(recorder: Recorder, call: Call) -> Value:
-    x, dim = given(call, "input", dim=-1)[:2]
+def _softmax(recorder: Recorder, call: Call, x, dim=-1, *_, **__) -> Value:
     scores = recorder.value(x)
-    standard = isinstance(scores, Scores) and torch.equal(scores.index.reshape(-1), torch.arange(scores.mask.numel()))
-    if not standard or scores.is_softmax or dim % call.result.ndim != call.result.ndim - 1:
+    if (
+        not isinstance(scores, Scores)
+        or not in_order(scores.index)
+        or scores.is_softmax
+        or dim % call.result.ndim != call.result.ndim - 1
+    ):
         raise Refusal("softmax", "logits as they are: the loss has the softmax; one softmax over the keys of attention")
     return replace(scores, is_softmax=True)
 
 
 @rule("matmul")
-def _matmul(recorder: Recorder, call: Call) -> Value:
-    a, b = given(call, "input", "other" if "other" in call.kwargs else "mat2")
-    left, right = recorder.value(a), recorder.value(b)
+def _matmul(recorder: Recorder, call: Call, a, mat2) -> Value:
+    left, right = recorder.value(a), recorder.value(mat2)
     if isinstance(right, Weights):
-        return dense(recorder, call.result, a, b, False)
+        return dense(recorder, call.result, a, mat2, False)
     if isinstance(left, Scores):
-        return _context(recorder, call.result, left, b)
+        return _context(recorder, call.result, left, mat2)
     if isinstance(left, Elements | Formula) and isinstance(right, Elements | Formula):
-        transposed = b.detach().transpose(-1, -2)
+        transposed = mat2.detach().transpose(-1, -2)
         value = recorder.recorded(right) if isinstance(right, Formula) else right
         recorder._set(transposed, Elements(value.matrix, value.index.transpose(-1, -2)))
         return _scores(recorder, call.result, a, transposed)
@@ -101,9 +104,8 @@ def _matmul(recorder: Recorder, call: Call) -> Value:
 
 
 @rule("baddbmm")
-def _baddbmm(recorder: Recorder, call: Call) -> Value:
-    mask, a, b, beta, alpha = given(call, "input", "batch1", "batch2", beta=1, alpha=1)
-    scores = _matmul(recorder, Call(torch.matmul, "matmul", (a, b), {}, call.result))
+def _baddbmm(recorder: Recorder, call: Call, mask, batch1, batch2, *, beta=1, alpha=1) -> Value:
+    scores = _matmul(recorder, call, batch1, batch2)
     if not isinstance(scores, Scores):
         raise Refusal("baddbmm", "a product of q and k")
     scores = scores if alpha == 1 else scores.scaled(float(alpha))
@@ -138,36 +140,34 @@ def _context(recorder: Recorder, result: Tensor, scores: Scores, v: Tensor) -> E
 
 
 @rule("scaled_dot_product_attention")
-def _sdpa(recorder: Recorder, call: Call) -> Elements:
-    q, k, v, mask, p, causal, scale, grouped = given(
-        call, "query", "key", "value", attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-    )
-    if p:
-        raise Refusal(f"dropout of probability {p:g}")
-    tokens = k.shape[-2]
-    shape = (*q.shape[:-1], k.shape[-2])
-    if grouped and q.shape != k.shape:
+def _sdpa(
+    recorder, call, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+) -> Elements:
+    if dropout_p:
+        raise Refusal(f"dropout of probability {dropout_p:g}")
+    tokens = key.shape[-2]
+    result = torch.empty(*query.shape[:-1], tokens)
+    if enable_gqa and query.shape != key.shape:
         with recorder:
-            k, v = (y.repeat_interleave(q.shape[-3] // y.shape[-3], -3) for y in (k, v))
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    scores = _scores(recorder, torch.empty(shape), q, k).scaled(scale)
-    if causal:
+            key, value = (y.repeat_interleave(query.shape[-3] // y.shape[-3], -3) for y in (key, value))
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = _scores(recorder, result, query, key).scaled(scale)
+    if is_causal:
         scores = scores.masked(torch.zeros(tokens, tokens).masked_fill(_above(tokens), float("-inf")).double())
-    if mask is not None:
-        constant = recorder.constant(mask)
-        if constant is not None and mask.dtype == torch.bool:
+    if attn_mask is not None:
+        constant = recorder.constant(attn_mask)
+        if constant is not None and attn_mask.dtype == torch.bool:
             constant = torch.zeros_like(constant).masked_fill(constant == 0, float("-inf"))
         scores = scores.masked(constant)
     scores.is_softmax = True
-    return _context(recorder, call.result, scores, v)
+    return _context(recorder, call.result, scores, value)
 
 
 @rule("mean", "sum")
-def _pooled(recorder: Recorder, call: Call) -> Value:
+def _pooled(recorder: Recorder, call: Call, x, dim=None, keepdim=False, **_) -> Value:
     """Record the mean over the tokens: attention of equal scores. A sum is to be divided by the length."""
-    x, dim, is_kept = given(call, "input", dim=None, keepdim=False)[:3]
-    if dim is not None and is_kept and set(axes_of(dim, x.ndim)) == {x.ndim - 1}:
-        return of_rows(recorder, call)
+    if dim is not None and keepdim and set(axes_of(dim, x.ndim)) == {x.ndim - 1}:
+        return of_rows(recorder, call, *call.args, **call.kwargs)
     matrix, index = recorder.operand(recorder.elements(x, call.name))
     features, tokens = matrix.features, max_of(matrix.tokens)
     axes = axes_of(dim, x.ndim)

@@ -202,7 +202,8 @@ def execute(
     graph: Graph, parameters: Mapping[str, Tensor], tokens: Tensor, weights: Mapping[str, tuple[Tensor, ...]]
 ) -> dict[Matrix, Tensor]:
     """Return the value of each matrix of a graph for tokens (T,), by PyTorch; `weights` are from `dense_weights`."""
-    values: dict[Matrix, Tensor] = {}
+    like, values = next(iter(parameters.values())), {}
+    known = {**{name: torch.from_numpy(value).to(like) for name, value in graph.constants.items()}, **parameters}
     for op in graph.operations:
         inputs = [_view(values, matrix, len(tokens)) for matrix in op.inputs]
         if isinstance(op, TTMTable):
@@ -211,7 +212,7 @@ def execute(
             left, right = weights[op.name]
             values[op.output] = F.linear(inputs[0] @ right.T, left, parameters.get(f"{op.name}.bias"))
         else:
-            values[op.output] = _value(op, inputs, graph, parameters, tokens)
+            values[op.output] = _value(op, inputs, known, tokens)
     return values
 
 
@@ -230,20 +231,16 @@ def _view(values: Mapping[Matrix, Tensor], matrix: Matrix, length: int) -> Tenso
     return values[matrix.base][matrix.first : matrix.first + int(value_of(matrix.tokens, length))]
 
 
-def _value(
-    op: Operation, inputs: list[Tensor], graph: Graph, parameters: Mapping[str, Tensor], tokens: Tensor
-) -> Tensor:
-    """Return the output of an operation from the values of its inputs."""
-    p = parameters.get
+def _value(op: Operation, inputs: list[Tensor], known: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+    """Return the output of an operation from its inputs, and from parameters and constants by name."""
+    p = known.__getitem__
     if isinstance(op, Table):
         return p(f"{op.name}.weight")[tokens]
     x = inputs[0]
     if isinstance(op, Position):
-        table = p(op.name) if op.name in parameters else torch.from_numpy(graph.constants[op.name]).to(x)
-        return x + table.reshape(-1, x.shape[1])[op.first : op.first + len(x)]
+        return x + p(op.name).reshape(-1, x.shape[1])[op.first : op.first + len(x)]
     if isinstance(op, Prepend):
-        table = p(op.table) if op.table in parameters else torch.from_numpy(graph.constants[op.table]).to(x)
-        return torch.cat([table.reshape(-1, x.shape[1])[op.first : op.first + op.rows], x])
+        return torch.cat([p(op.table).reshape(-1, x.shape[1])[op.first : op.first + op.rows], x])
     if isinstance(op, Shift):
         row = p(op.parameter).reshape(-1, x.shape[1])[op.row]
         return x * row if isinstance(op, Gain) else x + row
@@ -252,13 +249,12 @@ def _value(
     if isinstance(op, Columns):
         return torch.cat(inputs, 1)[:, list(op.columns)]
     if isinstance(op, Factors):
-        factors = torch.from_numpy(graph.constants[op.constant])[: len(x)].to(x)
+        factors = p(op.constant)[: len(x)]
         return x * factors.repeat(1, x.shape[1] // factors.shape[1])
     if isinstance(op, Scale):
         return op.factor * x
     if isinstance(op, Norm):
-        y = _normalized(x, op)
-        y = y * p(op.weight).reshape(-1) if op.weight in parameters else y
+        y = _normalized(x, op) * p(op.weight).reshape(-1)
         return y + p(op.bias).reshape(-1) if op.bias else y
     if isinstance(op, Dense):
         weight, rows = p(op.weight), slice(op.first, op.first + op.output.features)
@@ -266,7 +262,7 @@ def _value(
     if isinstance(op, Function):
         return IN_TORCH[op.function](x)
     if isinstance(op, Attention):
-        return _attention(op, *inputs, graph)
+        return _attention(op, *inputs, known)
     return getattr(torch, op.functions[0])(*inputs)
 
 
@@ -277,13 +273,13 @@ def _normalized(x: Tensor, op: Norm) -> Tensor:
     return x / (x.square().mean(1, keepdim=True) + epsilon).sqrt()
 
 
-def _attention(op: Attention, q: Tensor, k: Tensor, v: Tensor, graph: Graph) -> Tensor:
+def _attention(op: Attention, q: Tensor, k: Tensor, v: Tensor, known: Mapping[str, Tensor]) -> Tensor:
     q, k, v = (x.view(len(x), op.heads, -1).transpose(0, 1) for x in (q, k, v))
     scores = q @ k.transpose(1, 2) * op.factor_of(q.shape[-1])
     n = scores.shape[-1]
     if op.mask:
         most = max_of(op.output.tokens)
-        mask = torch.from_numpy(graph.constants[op.mask]).view(-1, most, most)[:, :n, :n].to(scores)
+        mask = known[op.mask].view(-1, most, most)[:, :n, :n]
         scores = scores + mask * op.factor_of(q.shape[-1])
     return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
 

@@ -12,7 +12,7 @@ from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.trace_values import Elements, Refusal, Rows, columns_in, covers, rows_in
+from bttlab.compiler.trace_values import Elements, Refusal, Rows, columns_in, covers, in_order, rows_in
 
 LANES, MOST_COPIES = M.LANES, 8  # each copy of a column that is no whole vector takes a pass
 
@@ -41,8 +41,7 @@ class Matrices:
         """Return a matrix of the graph with the elements of a tensor, and the index for a result of its shape."""
         rows = rows_in(x.index, x.matrix.features)
         if rows is not None:
-            matrix = self._rows(x.matrix, rows)
-            return matrix, torch.arange(x.index.numel()).view(x.index.shape)
+            return self._rows(x.matrix, rows), torch.arange(x.index.numel()).view(x.index.shape)
         if covers(x.index, max_of(x.matrix.tokens) * x.matrix.features):
             return x.matrix, x.index
         return self.columns(x)
@@ -50,9 +49,9 @@ class Matrices:
     def rows(self, x: Elements) -> Matrix:
         """Return the matrix whose rows are those of a tensor, token by token."""
         matrix, index = self.operand(x)
-        if not torch.equal(index.reshape(-1), torch.arange(index.numel())):
+        if not in_order(index):
             matrix, index = self.columns(Elements(matrix, index))
-        if not torch.equal(index.reshape(-1), torch.arange(index.numel())) or index.shape[-1] != matrix.features:
+        if not in_order(index) or index.shape[-1] != matrix.features:
             near = "axes (batch, tokens, features), tokens in the order of the sample"
             raise Refusal(f"elements of {x.matrix.name} in this order", near)
         return matrix
@@ -80,15 +79,16 @@ class Matrices:
         if len(matrices) == 1 and key == tuple(range(matrices[0].features)):
             return matrices[0]
         matrix = self._once((*matrices, key), lambda: self.graph.columns(matrices, key, self.unique(name)))
-        if (copies := self._maker(matrix).copies) > MOST_COPIES:
+        if (copies := self.maker(matrix).copies) > MOST_COPIES:
             near = f"up to {MOST_COPIES}, or heads of a multiple of {LANES} features"
             raise Refusal(f"{copies} moves of a column", near)
         return matrix
 
     def _is_divisible(self, matrix: Matrix) -> bool:
-        return self.divides_layers and type(self._maker(matrix)) is Dense
+        return self.divides_layers and type(self.maker(matrix)) is Dense
 
-    def _maker(self, matrix: Matrix) -> Any:
+    def maker(self, matrix: Matrix) -> Any:
+        """Return the operation that computes a matrix; None for a range of rows."""
         return next((op for op in self.graph.operations if op.output is matrix), None)
 
     def _rows(self, matrix: Matrix, rows: Rows) -> Matrix:
@@ -112,14 +112,14 @@ class Matrices:
         """Return a range of columns; for those of a dense layer, a layer of its own."""
         if not self._is_divisible(matrix):
             return self._columns((matrix,), torch.arange(first, first + count))
-        maker = self._maker(matrix)
+        maker = self.maker(matrix)
         layer = (maker.weight, maker.bias, maker.first + first, count, maker.transposed)
         name = f"{maker.name}.{first // count}"
         return self._once((matrix, first, count), lambda: self.graph.dense(maker.inputs[0], self.unique(name), *layer))
 
     def _last(self, matrix: Matrix) -> Matrix:
         """Return the last token's row; of a dense layer, the layer of its input's last token, as for logits."""
-        maker = self._maker(matrix)
+        maker = self.maker(matrix)
         if type(maker) is not Dense:
             name = self.name("last token")
             return self._once((matrix, -1, 1), lambda: self.graph.pooled(matrix, self.unique(name), True))

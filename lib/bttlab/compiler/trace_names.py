@@ -1,7 +1,7 @@
 """Calls of PyTorch's functions, their names by what the recorder does with them, and what to use instead of some."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from bttlab.compiler.trace_values import tensors_in
 
 NEAR = {
     "conv1d": "nn.Linear for each token, attention between tokens",
@@ -77,6 +79,11 @@ class Call:
             if len(self.args) == number and key in self.kwargs and (number == 0 or "input" not in self.kwargs):
                 kwargs = dict(self.kwargs)
                 self.args, self.kwargs = (*self.args, kwargs.pop(key)), kwargs
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        """The tensors among its arguments."""
+        return tensors_in((self.args, tuple(self.kwargs.values())))
 
 
 def name_of(function: Callable) -> str:

@@ -12,23 +12,25 @@ from bttlab.compiler.ops.elementwise import Gain, Shift
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.trace_names import Call
 from bttlab.compiler.trace_record import Recorder
-from bttlab.compiler.trace_rules import given, rule
+from bttlab.compiler.trace_rules import rule
 from bttlab.compiler.trace_values import Elements, Formula, OfRows, Refusal, rows_in
 
 WRITTEN = "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of all features and epsilon under the root"
 
 
-@rule("layer_norm", "rms_norm")
-def _norm(recorder: Recorder, call: Call) -> Elements:
-    is_centred = call.name == "layer_norm"
-    options = {"weight": None, "bias": None, "eps": 1e-5} if is_centred else {"weight": None, "eps": None}
-    x, shape, weight, *bias, epsilon = given(call, "input", "normalized_shape", **options)
-    epsilon = torch.finfo(torch.float32).eps if epsilon is None else epsilon
+@rule("rms_norm")
+def _rms_norm(recorder: Recorder, call: Call, x, normalized_shape, weight=None, eps=None) -> Elements:
+    epsilon = torch.finfo(torch.float32).eps if eps is None else eps
+    return _layer_norm(recorder, call, x, normalized_shape, weight, None, epsilon)
+
+
+@rule("layer_norm")
+def _layer_norm(recorder, call, x, normalized_shape, weight=None, bias=None, eps=1e-5, *_) -> Elements:
     matrix = recorder.rows(recorder.elements(x, "norm"))
-    if tuple(shape) != (matrix.features,):
+    if tuple(normalized_shape) != (matrix.features,):
         raise Refusal("norm over several axes, or over a part of the features", "nn.LayerNorm(features)")
     names = []
-    for values in (weight, *(bias or [None])):
+    for values in (weight, bias):
         parameter = None if values is None else recorder.of_parameter(values, "norm with a scale or shift")
         names.append("" if parameter is None else parameter.name)
         if parameter is not None and not _is_row(recorder.graph, parameter.name, matrix.features):
@@ -36,7 +38,7 @@ def _norm(recorder: Recorder, call: Call) -> Elements:
     if names[0] and names[0] == names[1]:
         raise Refusal(f"norm with {names[0]} as scale and shift", "two parameters")
     name = recorder.unique((names[0] or names[1]).rpartition(".")[0] or recorder.name("norm"))
-    return recorder.like(call.result, recorder.graph.norm(matrix, name, *names, epsilon, is_centred))
+    return recorder.like(call.result, recorder.graph.norm(matrix, name, *names, eps, call.name == "layer_norm"))
 
 
 def axes_of(dim: Any, count: int) -> Sequence[int]:
@@ -46,9 +48,8 @@ def axes_of(dim: Any, count: int) -> Sequence[int]:
 
 
 @rule("var", "std")
-def of_rows(recorder: Recorder, call: Call) -> OfRows:
+def of_rows(recorder: Recorder, call: Call, x, *options, **named) -> OfRows:
     """Return a mean, sum or variance of the features of each token."""
-    x, *options = call.args
     value = recorder.value(x)
     if not isinstance(value, Elements | Formula):
         value = recorder.elements(x, call.name)
@@ -59,7 +60,7 @@ def of_rows(recorder: Recorder, call: Call) -> OfRows:
     name = recorder.name("norm")
 
     def function(y: Tensor) -> Tensor:
-        return call.function(before(y), *options, **call.kwargs)
+        return call.function(before(y), *options, **named)
 
     record = recorder.at_this_place(lambda formula: _written(recorder, formula, name))
     return OfRows(value.matrix, value.index, function, record, call.name)

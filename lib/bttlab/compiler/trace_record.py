@@ -122,8 +122,7 @@ class Recorder(Matrices, TorchFunctionMode):
         return call.result
 
     def _found(self, call: Call) -> list[Value]:
-        leaves = tensors_in((call.args, tuple(call.kwargs.values())))
-        return [value for tensor in leaves if (value := self.value(tensor)) is not None]
+        return [value for tensor in call.tensors if (value := self.value(tensor)) is not None]
 
     def _record(self, call: Call) -> None:
         """Remember what the result of a call holds."""
@@ -153,7 +152,7 @@ class Recorder(Matrices, TorchFunctionMode):
             if call.name == "linear":
                 near = "a row in front of the tokens for a parameter that is a layer's input, torch.cat([row, x], 1)"
             raise Refusal(f"{call.name}: a computed parameter, from {', '.join(names[:2])},", near)
-        for tensor in tensors_in((call.args, tuple(call.kwargs.values()))):
+        for tensor in call.tensors:
             value = self.value(tensor)
             if isinstance(value, Weighted) and call.name not in LAZY:
                 self._set(tensor, self.recorded(value))
@@ -164,9 +163,8 @@ class Recorder(Matrices, TorchFunctionMode):
 
     def check_gradient(self, call: Call) -> None:
         """Raise Refusal if PyTorch has no gradient of a result that depends on trained parameters."""
-        tensors = list(tensors_in((call.args, tuple(call.kwargs.values()))))
         is_cut = not any(tensor.requires_grad for tensor in tensors_in(call.result) if tensor.is_floating_point())
-        if is_cut and any(tensor.requires_grad and self.value(tensor) is not None for tensor in tensors):
+        if is_cut and any(tensor.requires_grad and self.value(tensor) is not None for tensor in call.tensors):
             raise Refusal(f"{call.name} without a gradient", NEAR["gradient"])
 
     def _of_ids(self, call: Call) -> Value | None:

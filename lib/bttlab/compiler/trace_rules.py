@@ -24,9 +24,11 @@ from bttlab.compiler.trace_values import (
     Weighted,
     Weights,
     columns_in,
+    in_order,
     kind_of,
     rows_in,
 )
+from bttlab.tensor import TTLinear, TTMEmbedding
 
 LETTERS = "UVWXYZ"  # axes that the three dots of an equation of einsum stand for
 ELEMENTWISE = (
@@ -34,39 +36,37 @@ ELEMENTWISE = (
     "hardswish hardsigmoid mish clamp sin cos log log1p expm1 hardtanh relu6 celu selu logsigmoid maximum "
     "minimum clamp_min clamp_max threshold softsign erfc rpow log_sigmoid"
 )
+COMPOSED = {  # functions that are others together
+    "stack": lambda tensors, dim=0: torch.cat([x.unsqueeze(dim) for x in tensors], dim),
+    "glu": lambda x, dim=-1: (parts := x.chunk(2, dim))[0] * torch.sigmoid(parts[1]),
+    "leaky_relu": lambda x, negative_slope=0.01, inplace=False: (
+        negative_slope * x + (1 - negative_slope) * torch.relu(x)
+    ),
+}
 
 
 def rule(*names: str) -> Callable:
-    """Make a function the rule of functions of torch."""
+    """Make a function of recorder, call and the call's arguments the rule of functions of torch."""
 
     def register(function: Callable) -> Callable:
-        RULES.update(dict.fromkeys(names, function))
+        RULES.update(dict.fromkeys(names, lambda recorder, call: function(recorder, call, *call.args, **call.kwargs)))
         return function
 
     return register
-
-
-def given(call: Call, *names: str, **defaults: Any) -> list[Any]:
-    """Return a call's arguments in the order of these names."""
-    order = [*names, *defaults]
-    values = defaults | dict(zip(order, call.args, strict=False)) | call.kwargs
-    return [values[name] for name in order]
 
 
 # ---- layers ---------------------------------------------------------------------------------------------------------
 
 
 @rule("TTLinear")
-def _tt_linear(recorder: Recorder, call: Call) -> Elements:
-    x, layer = call.args
+def _tt_linear(recorder: Recorder, call: Call, x: Tensor, layer: TTLinear) -> Elements:
     name = _layer_name(recorder, layer)
     matrix = recorder.rows(recorder.elements(x, "linear"))
     return recorder.like(call.result, recorder.graph.linear(matrix, name))
 
 
 @rule("TTMEmbedding")
-def _ttm_embedding(recorder: Recorder, call: Call) -> Elements:
-    ids, layer = call.args
+def _ttm_embedding(recorder: Recorder, call: Call, ids: Tensor, layer: TTMEmbedding) -> Elements:
     return _table(recorder, call, recorder.value(ids), _layer_name(recorder, layer), layer.num_embeddings)
 
 
@@ -83,17 +83,15 @@ def _layer_name(recorder: Recorder, layer: Any) -> str:
 
 
 @rule("linear")
-def _linear(recorder: Recorder, call: Call) -> Elements:
-    x, weight, bias = given(call, "input", "weight", bias=None)
+def _linear(recorder: Recorder, call: Call, x, weight, bias=None) -> Elements:
     return dense(recorder, call.result, x, weight, True, bias)
 
 
 @rule("addmm")
-def _addmm(recorder: Recorder, call: Call) -> Elements:
-    bias, x, weight, beta, alpha = given(call, "input", "mat1", "mat2", beta=1, alpha=1)
+def _addmm(recorder: Recorder, call: Call, bias, mat1, mat2, *, beta=1, alpha=1) -> Elements:
     if (beta, alpha) != (1, 1):
         raise Refusal("addmm with factors", "beta and alpha of 1")
-    return dense(recorder, call.result, x, weight, False, bias)
+    return dense(recorder, call.result, mat1, mat2, False, bias)
 
 
 def dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bool, bias: Any = None) -> Elements:
@@ -119,19 +117,18 @@ def dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bo
 
 
 @rule("embedding")
-def _embedding(recorder: Recorder, call: Call) -> Value:
-    ids, weight, padding, max_norm, _, by_frequency, sparse = given(
-        call, "input", "weight", padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False
-    )
+def _embedding(
+    recorder: Recorder, call: Call, ids, weight, padding_idx=None, max_norm=None, norm_type=2.0, **options
+) -> Value:
     w = recorder.of_parameter(weight, "embedding with a table")
     rows, columns = recorder.graph.shapes[w.name]
-    if max_norm is not None or by_frequency or sparse:
+    if max_norm is not None or any(options.values()):
         raise Refusal("embedding with max_norm, scale_grad_by_freq or sparse", "nn.Embedding without them")
     chosen = recorder.value(ids)
     if chosen is None:  # positions, or a type for all tokens
         return Weights(w.name, w.index[ids.cpu()])
-    if padding not in (None, -1, 0) or not torch.equal(w.index, torch.arange(rows * columns).view(rows, columns)):
-        raise Refusal(f"embedding with padding_idx {padding}", "padding_idx 0, the id of padding, or none")
+    if padding_idx not in (None, -1, 0) or not torch.equal(w.index, torch.arange(rows * columns).view(rows, columns)):
+        raise Refusal(f"embedding with padding_idx {padding_idx}", "padding_idx 0, the id of padding, or none")
     prefix, _, kind = w.name.rpartition(".")
     if kind != "weight":
         raise Refusal(f"embedding with the table {w.name}", "nn.Embedding")
@@ -150,16 +147,8 @@ def _table(recorder: Recorder, call: Call, ids: Value, name: str, rows: int) -> 
     return recorder.like(call.result, recorder.graph.embedding(name))
 
 
-@rule("stack")
-def _stack(recorder: Recorder, call: Call) -> Value:
-    tensors, dim = given(call, "tensors", dim=0)
-    with recorder:
-        return recorder.value(torch.cat([x.unsqueeze(dim) for x in tensors], dim))
-
-
 @rule("cat")
-def _cat(recorder: Recorder, call: Call) -> Value:
-    tensors, dim = given(call, "tensors", dim=0)
+def _cat(recorder: Recorder, call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Value:
     tensors = [x for x in tensors if x.numel()]
     if len(tensors) == 1:
         return recorder.value(tensors[0])
@@ -191,7 +180,7 @@ def _prepended(recorder: Recorder, tensors: Sequence[Tensor], dim: int) -> Eleme
     matrix = recorder.rows(recorder.elements(x, "cat"))
     sizes = itertools.accumulate((y.numel() for y in tensors), initial=0)
     index = torch.cat([torch.arange(y.numel()).view(y.shape) + n for y, n in zip(tensors, sizes, strict=False)], dim)
-    if not torch.equal(index.reshape(-1), torch.arange(index.numel())) or matrix.tokens == 1:
+    if not in_order(index) or matrix.tokens == 1:
         raise Refusal(
             "cat of a constant or parameter and features", "rows in front of all tokens, torch.cat([row, x], 1)"
         )
@@ -212,8 +201,7 @@ def _prepended(recorder: Recorder, tensors: Sequence[Tensor], dim: int) -> Eleme
 
 
 @rule("dropout", "alpha_dropout", "dropout1d", "feature_dropout", "native_dropout")
-def _dropout(recorder: Recorder, call: Call) -> Value:
-    x, p, training = given(call, "input", p=0.5, training=True)
+def _dropout(recorder: Recorder, call: Call, x, p=0.5, training=True, *_, **__) -> Value:
     if p and training:
         raise Refusal(f"dropout of probability {p:g}")
     return recorder.value(x)
@@ -223,8 +211,7 @@ def _dropout(recorder: Recorder, call: Call) -> Value:
 
 
 @rule("add")
-def _add(recorder: Recorder, call: Call) -> Value:
-    x, y, alpha = given(call, "input", "other", alpha=1)
+def _add(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
     if alpha != 1:
         raise Refusal("add with alpha", "a product and a sum")
     values = [recorder.value(x), recorder.value(y)]
@@ -250,15 +237,14 @@ def _add(recorder: Recorder, call: Call) -> Value:
 
 
 @rule("sub", "rsub")
-def _difference(recorder: Recorder, call: Call) -> Value:
-    x, y, alpha = given(call, "input", "other", alpha=1)
+def _difference(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
     x, y = (y, x) if call.name == "rsub" else (x, y)
     values = [recorder.value(x), recorder.value(y)]
     if alpha == 1 and all(isinstance(value, Elements | Formula) for value in values):
         call = Call(torch.sub, "sub", (x, y), {}, call.result)
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args, -1.0))
     if alpha == 1 and isinstance(values[0], Elements | Formula | Scores) and values[1] is None:
-        return _add(recorder, Call(torch.add, "add", (x, -y), {}, call.result))
+        return _add(recorder, call, x, -y)
     if alpha == 1 and values[0] is None and isinstance(values[1], Elements | Formula):
         with recorder:
             return recorder.value(-y + x)
@@ -277,7 +263,7 @@ def _sum(recorder: Recorder, x: Any, y: Any, sign: float = 1.0) -> Elements:
 def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
     """Record x + a constant for each token, such as sinusoids, or for all of them."""
     matrix, index = recorder.operand(recorder.elements(x, "add"))
-    if not torch.equal(index.reshape(-1), torch.arange(index.numel())):
+    if not in_order(index):
         raise Refusal("add of a constant tensor to tokens in another order", "the order of the sample")
     value = constant.expand(index.shape).reshape(-1, matrix.features).float().numpy()
     name = recorder.graph.constant(value, f"constant of {recorder.name('add')}")
@@ -287,15 +273,15 @@ def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
 def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     """Record x + rows of a table, or one row of it for all tokens."""
     matrix = recorder.rows(x)
-    index = torch.arange(x.index.numel()).view(x.index.shape)
     row = _row_in(w, matrix)
     if row is not None:
-        return Elements(recorder.graph.same(Shift, matrix, recorder.unique(recorder.name("add")), w.name, row), index)
+        shifted = recorder.graph.same(Shift, matrix, recorder.unique(recorder.name("add")), w.name, row)
+        return recorder.like(x.index, shifted)
     rows = rows_in(w.index, recorder.graph.shapes[w.name][-1])
     tokens = max_of(matrix.tokens)
     if rows is None or (rows.count, rows.column, rows.columns) != (tokens, 0, matrix.features):
         raise Refusal(f"add of these elements of {w.name}", "as many rows of a table of positions as there are tokens")
-    return Elements(recorder.graph.same(Position, matrix, w.name, rows.first), index)
+    return recorder.like(x.index, recorder.graph.same(Position, matrix, w.name, rows.first))
 
 
 def _row_in(w: Weights, matrix: Matrix) -> int | None:
@@ -306,25 +292,17 @@ def _row_in(w: Weights, matrix: Matrix) -> int | None:
     return first // features if is_row else None
 
 
-@rule("glu")
-def _glu(recorder: Recorder, call: Call) -> Value:
-    x, dim = given(call, "input", dim=-1)
+def _composed(recorder: Recorder, call: Call) -> Value:
     with recorder:
-        gated, gate = x.chunk(2, dim)
-        return recorder.value(gated * torch.sigmoid(gate))
+        return recorder.value(COMPOSED[call.name](*call.args, **call.kwargs))
 
 
-@rule("leaky_relu")
-def _leaky_relu(recorder: Recorder, call: Call) -> Value:
-    x, slope, _ = given(call, "input", negative_slope=0.01, inplace=False)
-    with recorder:
-        return recorder.value(slope * x + (1 - slope) * torch.relu(x))
+RULES.update(dict.fromkeys(COMPOSED, _composed))
 
 
 @rule("einsum")
-def _einsum(recorder: Recorder, call: Call) -> Value:
+def _einsum(recorder: Recorder, call: Call, equation, *factors) -> Value:
     """Record a product of two factors as matmul: axes of both, then of one, and those that are summed."""
-    equation, *factors = call.args
     *sides, result = equation.replace(" ", "").replace("->", ",").split(",")
     factors = factors[0] if isinstance(factors[0], list | tuple) else factors
     for n, (axes, x) in enumerate(zip(sides, factors, strict=False)):
@@ -353,8 +331,7 @@ def _einsum(recorder: Recorder, call: Call) -> Value:
 
 
 @rule("mul", "div")
-def _product(recorder: Recorder, call: Call) -> Value:
-    x, y = given(call, "input", "other")
+def _product(recorder: Recorder, call: Call, x, y, **_) -> Value:
     is_first_constant = recorder.value(x) is None or isinstance(recorder.value(x), Weights)
     if call.name == "mul" and (isinstance(recorder.value(y), Scores) or is_first_constant):
         x, y = y, x
@@ -383,19 +360,19 @@ def _times_constants(recorder: Recorder, call: Call, value: Value, factor: Tenso
 
 
 @rule("neg")
-def _minus(recorder: Recorder, call: Call) -> Value:
-    value = recorder.value(call.args[0])
+def _minus(recorder: Recorder, call: Call, x) -> Value:
+    value = recorder.value(x)
     return replace(value, factor=-value.factor) if isinstance(value, Weighted) else recorder.elementwise(call)
 
 
 def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     """Record x times a row of a parameter for all tokens."""
     matrix = recorder.rows(x)
-    index = torch.arange(x.index.numel()).view(x.index.shape)
     row = _row_in(w, matrix)
     if row is None:
         raise Refusal(f"mul by these elements of {w.name}", "a factor for each feature, the same for all tokens")
-    return Elements(recorder.graph.same(Gain, matrix, recorder.unique(recorder.name("mul")), w.name, row), index)
+    scaled = recorder.graph.same(Gain, matrix, recorder.unique(recorder.name("mul")), w.name, row)
+    return recorder.like(x.index, scaled)
 
 
-rule(*(name for name in ELEMENTWISE.split() if name not in RULES))(Recorder.elementwise)
+RULES.update({name: Recorder.elementwise for name in ELEMENTWISE.split() if name not in RULES})

@@ -6,8 +6,8 @@ columns or heads a tensor holds is then read from its indices, whatever moves le
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -122,15 +122,13 @@ class OfIds(Refused):
     """Something computed from token ids."""
 
 
-@dataclass
-class Rows:
+class Rows(NamedTuple):
     """Rows `first` to `first + count` and columns of a matrix, row by row."""
 
     first: int
     count: int
     column: int
     columns: int
-    shape: torch.Size = field(default_factory=torch.Size)
 
 
 def rows_in(index: Tensor, features: int) -> Rows | None:
@@ -186,6 +184,11 @@ def columns_like(index: Tensor, features: int, wanted: Tensor, its_features: int
     columns[(wanted % its_features).reshape(-1)] = (index % features).reshape(-1)
     is_found = bool((columns >= 0).all()) and torch.equal(columns[wanted % its_features], index % features)
     return columns if is_found and torch.equal(index // features, wanted // its_features) else None
+
+
+def in_order(index: Tensor) -> bool:
+    """Return True if a tensor holds the first elements of a matrix, row by row."""
+    return torch.equal(index.reshape(-1), torch.arange(index.numel()))
 
 
 def covers(index: Tensor, size: int) -> bool:
