@@ -488,11 +488,6 @@ def test_other_means_are_refused(pool, message):
         trace(made(lambda n, x, t: pool(n.q(x))), LENGTH)
 
 
-def test_dropout_of_an_encoder_in_training_mode_is_refused():
-    with pytest.raises(ProgramError, match=r"^encoder.layers.0.*: dropout of probability 0.1 .*eval\(\)"):
-        trace(Encoder().train(), 16)
-
-
 def test_the_page_has_the_table_of_the_code():
     spec = importlib.util.spec_from_file_location("module_table", ROOT / "tools" / "module_table.py")
     tool = importlib.util.module_from_spec(spec)
