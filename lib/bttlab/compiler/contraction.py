@@ -180,12 +180,9 @@ class Contraction(Candidates):
             added = self.arranged(term, replace(to, order=tuple(i for i in to.order if i in term.indices)))
         if operation != M.EXPAND and tensor.name.startswith("dG"):
             flags |= M.CHECK
-        fields = {"addend": added, "flags": flags, "bias": bias}
-        if is_final and blocks:
-            for sizes, source, place in self._in_blocks(a, blocks):
-                self._multiply(tensor, operation, sizes, source, contracted, b, replace(c, place=place), **fields)
-        else:
-            self._multiply(tensor, operation, self.sizes, a, contracted, b, c, **fields)
+        for sizes, source, place in self._in_blocks(a, (is_final and blocks) or [(None, 0, c.place)]):
+            into = replace(c, place=place)
+            self._multiply(tensor, operation, sizes, source, contracted, b, into, addend=added, flags=flags, bias=bias)
         tensor.stored.append(c)
         if target and not is_final:
             for sizes, source, place in self._in_blocks(c, blocks or [(None, 0, target.place)]):
