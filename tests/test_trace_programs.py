@@ -345,6 +345,13 @@ def test_frozen_parameters_do_not_change_and_cost_no_backward_pass(fast, name):
 TRAINS = ((4, 8), (8, 4)), ((2, 4, 4), (4, 2, 4), (4, 4, 2)), ((2, 2, 2, 4), (4, 2, 2, 2))  # modes of WIDTH
 
 
+@pytest.mark.parametrize("flow", ["mixed", (2, 2)])
+def test_layers_of_four_modes_at_each_end(fast, flow):
+    """A sum over two indices takes an instruction for each row of a core."""
+    net = Idioms([IDIOMS["residual of a TT layer"]], modes=TRAINS[2], rank=8)
+    check_gradients(fast, trace(prune(net), LENGTH), (2, 7), flow=flow, **TOLERANCE)
+
+
 @st.composite
 def modules(draw) -> Idioms:
     known = IDIOMS | REFUSED

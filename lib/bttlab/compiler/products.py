@@ -124,7 +124,7 @@ def _accumulate(p: EngineProduct) -> None:
     for levels, at in nests(
         sizes, operands, fixed, summed_indices(p.a.arrangement, p.right.arrangement), M.LEVELS, tokens_last=False
     ):
-        loops = levels or [Level("k", 1)]
+        loops = [*levels] or [Level("k", 1)]
         scalars, summed = at["scalars"], at["stream"].part(**at["stream"].strides, w=1)
         names = [loop.name for loop in loops]
         result = at["result"].part(r=step, w=1)
