@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from bttlab import cli
-from bttlab.card import EmulatedU50, load_overlay, waiting
+from bttlab.card import EmulatedU50, load_overlay, shells, waiting
 from bttlab.card.unit_programs import UNITS, unit_programs
 from bttlab.card.xrt import xrt_version
-from bttlab.commands import doctor
+from bttlab.commands import bringup_steps, doctor
 from bttlab.compiler.machine import M
 
 
@@ -79,6 +79,27 @@ def test_a_fault_ends_it_with_the_likely_cause(card, tmp_path, monkeypatch, faul
     last = record["checks"][-1]
     assert code == 1 and not record["passed"]
     assert (last["name"], last["status"]) == (step, "problem") and detail in last["detail"] and last["way_out"]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "nodes", "opens", "cause"),
+    [
+        ("0x8086", [], True, "seated and powered"),
+        ("0x10ee", [], True, "xocl is not loaded"),
+        ("0x10ee", ["renderD128"], False, "renderD128: join its group"),
+        ("0x10ee", ["renderD128"], True, "xbutil examine"),
+    ],
+)
+def test_the_likely_cause_that_xrt_lists_no_card(tmp_path, monkeypatch, vendor, nodes, opens, cause):
+    function = tmp_path / "devices" / "0000:3b:00.1"
+    function.mkdir(parents=True)
+    (function / "vendor").write_text(f"{vendor}\n")
+    for node in nodes:
+        (tmp_path / node).touch()
+    monkeypatch.setattr(shells, "PCI_DEVICES", tmp_path / "devices")
+    monkeypatch.setattr(bringup_steps, "NODES", tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: opens)  # root may open all
+    assert cause in bringup_steps._why_no_card()
 
 
 @pytest.mark.parametrize(
