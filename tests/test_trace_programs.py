@@ -352,6 +352,12 @@ def test_layers_of_four_modes_at_each_end(fast, flow):
     check_gradients(fast, trace(prune(net), LENGTH), (2, 7), flow=flow, **TOLERANCE)
 
 
+def test_a_gradient_that_an_engine_expands_is_checked(fast):
+    net = Idioms([IDIOMS["residual of a TT layer"]], modes=((4, 4, 2), (4, 2, 4)), rank=24)
+    program = check_gradients(fast, trace(prune(net), LENGTH), (7,), **TOLERANCE)
+    assert check_program(program, (7,)) == []
+
+
 @st.composite
 def modules(draw) -> Idioms:
     known = IDIOMS | REFUSED

@@ -178,7 +178,7 @@ class Contraction(Candidates):
         if addend:  # in the arrangement of the result; without tokens, if it has none
             term = self.tensors[addend]
             added = self.arranged(term, replace(to, order=tuple(i for i in to.order if i in term.indices)))
-        if operation != M.EXPAND and tensor.name.startswith("dG"):
+        if tensor.name.startswith("dG"):
             flags |= M.CHECK
         for sizes, source, place in self._in_blocks(a, (is_final and blocks) or [(None, 0, c.place)]):
             into = replace(c, place=place)

@@ -73,7 +73,7 @@ def _expand(p: EngineProduct) -> None:
             b.expand(p.engine, p.what, levels, *places, left, addend=before, count=count)
             before = left
         places = at["buffer"].offset_by(last * block), at["scalars"].offset_by(last)
-        b.expand(p.engine, p.what, levels, *places, addend=before, count=last_count, **into)
+        b.expand(p.engine, p.what, levels, *places, addend=before, count=last_count, flags=p.flags, **into)
 
 
 def _reduce(p: EngineProduct) -> None:
