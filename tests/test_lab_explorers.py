@@ -1,6 +1,7 @@
 """The explorers draw what the library says."""
 
 import math
+from threading import Thread
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bttlab.lab import CompressionExplorer, FlowExplorer, spectra, truncate
+from bttlab.lab.charts import new_figure
+from bttlab.lab.explorer import Explorer
 from bttlab.lab.flow_trace import PASSES, trace_flow
 from bttlab.lab.picture import FIGURE_CLASS
 from bttlab.tensor import FLOWS, flow_cost, order_cost
@@ -40,6 +43,27 @@ def test_sliders_redraw(matrix):
     assert f"{found.parameters:,}" in explorer.results and f"{found.error:.2%}" in explorer.results
     assert explorer._live.widget.children[0].value != image and explorer._words.value != words
     assert FIGURE_CLASS in explorer._live.widget.children[0]._dom_classes
+
+
+def test_a_refresh_of_a_thread_is_not_followed_by_the_message_of_the_one_before(monkeypatch):
+    class Waiting(Explorer):
+        notes = ()
+
+        def _update(self):
+            return "results", self.notes.pop(0) if self.notes else ""
+
+    explorer = Waiting(new_figure(2, 2), controls=[])
+    explorer.notes = ["", "it does not fit"]
+
+    def draw():
+        monkeypatch.undo()
+        thread = Thread(target=explorer.refresh)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(explorer._live, "draw", draw)
+    explorer.refresh()
+    assert "it does not fit" in explorer.message
 
 
 def test_the_menus_have_all_factorisations(matrix):

@@ -51,21 +51,26 @@ class Explorer:
         """Redraw with the controls' values; a bad choice greys the results and the figures and shows a message."""
         if self._is_held:
             return
-        stale = True
+        is_stale = True
         try:
-            with self._live.lock:  # widgets may be handled in a thread of their own
-                self._results.value, note = self._update()
-                self._words.value = hidden(describe(*self._figures))
-            self._live.draw()
-            self._message.value = alert(note)
-            stale = False
-        except BttlabError as error:
-            self._message.value = alert(f"{error} (grey: the choice before)")
+            with self._live.lock:  # a thread may refresh, too: results and message are those of the same update
+                try:
+                    self._results.value, note = self._update()
+                    self._words.value = hidden(describe(*self._figures))
+                    is_stale = False
+                except BttlabError as error:
+                    note = f"{error} (grey: the choice before)"
+                self._say(note, is_stale)
+            if not is_stale:
+                self._live.draw()
         except KeyboardInterrupt:
-            self._message.value = alert("interrupted: move a slider again")
-        for widget in (self._results, self._live.widget):
-            (widget.add_class if stale else widget.remove_class)(STALE_CLASS)
+            self._say("interrupted: move a slider again", True)
         self._keep_soon()
+
+    def _say(self, note: str, is_stale: bool) -> None:
+        self._message.value = alert(note)
+        for widget in (self._results, self._live.widget):
+            (widget.add_class if is_stale else widget.remove_class)(STALE_CLASS)
 
     def _keep_soon(self) -> None:
         """Keep the pictures when no control has moved for a while."""
