@@ -43,12 +43,13 @@ def _reserve(taken: Intervals, begin: int, end: int) -> None:
         del begins[n + 1]
 
 
-def _free(taken: Sequence[Intervals], start: int, cycles: int) -> int:
-    """Return the earliest time, `start` or later, at which units and ports are all free for a number of cycles."""
+def _free(taken: Sequence[Intervals], uses: Sequence[int], start: int, cycles: int) -> int:
+    """Return the earliest time, `start` or later, at which these units and ports are free for a number of cycles."""
     moved = True
     while moved:
         moved = False
-        for begins, ends in taken:
+        for use in uses:
+            begins, ends = taken[use]
             if start >= ends[-1]:
                 continue
             n = bisect_right(begins, start)
@@ -114,8 +115,7 @@ class _Schedule:
         self.earliest = [0] * count  # because of instructions that are already scheduled
         self.begin, self.ends = [0] * count, [0] * count
         self.pongs: dict[int, int] = {}  # ping-pong buffer of sums of each accumulation and its drains
-        taken: list[Intervals] = [([-1], [0]) for _ in range(section.resources)]
-        self._taken = [[taken[use] for use in uses] for uses in section.uses]
+        self._taken: list[Intervals] = [([-1], [0]) for _ in range(section.resources)]
         self._sums: list[list[Intervals]] = [[([-1], [0]) for _ in range(2)] for _ in range(M.ENGINES)]
         # Start with instructions that wait for nothing.
         left = [len(waited) for waited in section.waited]  # unscheduled instructions that each one waits for
@@ -139,21 +139,23 @@ class _Schedule:
 
     def _place(self, i: int) -> Sequence[int]:
         """Schedule an instruction, and an accumulation's drains with it; return their numbers."""
-        section, steps, start = self.section, self.section.steps[i], self.earliest[i]
+        section, start, taken = self.section, self.earliest[i], self._taken
+        steps, uses = section.steps[i], section.uses[i]
         if i in section.drained:
             return ()
         if not section.summing[i]:
-            self._take(i, _free(self._taken[i], start, steps))
+            self._take(i, _free(taken, uses, start, steps))
             return (i,)
         drains, sums = section.drains.get(i, ()), self._sums[section.instructions[i].unit]
         while True:
-            start = _free(self._taken[i], start, steps)
+            start = _free(taken, uses, start, steps)
             end, begins = start + steps, []
             last, least = end, end + M.LATENCY
             for drain in drains:
-                begins.append(_free(self._taken[drain], max(least, self.earliest[drain]), section.steps[drain]))
-                last = least = begins[-1] + section.steps[drain]
-            free = [_free([pong], start, last - start) for pong in sums]
+                steps_of_drain, least = section.steps[drain], max(least, self.earliest[drain])
+                begins.append(_free(taken, section.uses[drain], least, steps_of_drain))
+                last = least = begins[-1] + steps_of_drain
+            free = [_free(sums, (pong,), start, last - start) for pong in (0, 1)]
             if min(free) == start:
                 break
             start = min(free)
@@ -168,8 +170,8 @@ class _Schedule:
 
     def _take(self, i: int, begin: int) -> None:
         self.begin[i], self.ends[i] = begin, begin + self.section.steps[i]
-        for taken in self._taken[i]:
-            _reserve(taken, begin, self.ends[i])
+        for use in self.section.uses[i]:
+            _reserve(self._taken[use], begin, self.ends[i])
 
     def latest(self) -> list[float]:
         """Return how long before the end each instruction has to begin: its urgency in a better schedule.
@@ -188,11 +190,11 @@ class _Schedule:
             j = heappop(ready)[1]
             end = start = before[j]
             if section.active[j]:
-                of = [taken[use] for use in section.uses[j]]
-                start = _free(of, start, steps[j])
+                uses = section.uses[j]
+                start = _free(taken, uses, start, steps[j])
                 end = start + steps[j]
-                for intervals in of:
-                    _reserve(intervals, start, end)
+                for use in uses:
+                    _reserve(taken[use], start, end)
             begin[j] = end
             for i, lag in section.waited[j]:
                 if end + lag > before[i]:
