@@ -98,6 +98,15 @@ class _Section:
             for j, lag in followers:
                 self.waited[j].append((i, lag))
 
+    @property
+    def least(self) -> float:
+        """A length that no schedule is below: that of the critical path, and of the steps of a unit or a port."""
+        busy = [0] * self.resources
+        for steps, uses in zip(self.steps, self.uses, strict=True):
+            for use in uses:
+                busy[use] += steps
+        return max(*busy, *self.urgency(1.0))
+
     def urgency(self, engine_weight: float) -> list[float]:
         """Return the weighted cycles from each instruction's begin to the end of the section: its critical path."""
         urgency = [0.0] * len(self.steps)
@@ -244,8 +253,10 @@ def _shortest(section: _Section) -> _Schedule:
     """Return the shortest schedule that the search finds."""
     random = Random(SEED)  # always the same program for a model
     shortest = min((_Schedule(section, section.urgency(weight)) for weight in WEIGHTS), key=lambda s: s.length)
-    urgency = shortest.latest()
+    urgency, least = shortest.latest(), section.least
     for _ in range(EFFORT // max(len(section.steps), 1)):
+        if shortest.length <= least:
+            break
         cycles, share = random.choice(SHIFTS), random.choice(SHARES)
         shifted = [of + cycles * (random.random() - 0.5) if random.random() < share else of for of in urgency]
         found = _Schedule(section, shifted)
