@@ -28,8 +28,8 @@ class Tensor:
     indices: frozenset[str]
     stored: list[Stored] = field(default_factory=list)
     product: Product | None = None  # the product that computes it
-    # Whether it is in a bank of parameters. An engine can read scalars from these banks or copy rows into its operand
-    # buffer; its other ports, and those of the shuffle unit, do not reach them.
+    # Whether it is in a bank of parameters. An engine can read scalars from these banks, and its operand buffer can be
+    # loaded from them without a permutation; its other ports do not reach them.
     is_parameter: bool = False
 
     @property

@@ -86,10 +86,9 @@ class Contraction(Candidates):
             rows = self.sizes[arrangement.order[0]]
             vectors, passes = arrangement.vectors(self.sizes) // rows, row_passes(rows)
             place = Stored(tensor.name, self.operand_buffer.place(self.layer.name, vectors * len(passes)), arrangement)
-            if tensor.is_parameter and vectors > 1:  # a row of one vector is sooner loaded by the engine
-                for sizes, source, destination in self._passes(tensor.stored[0], place):
-                    rearrange(self.b, sizes, source, destination)
-            elif tensor.is_parameter:
+            if tensor.is_parameter and vectors > 1:
+                self._load(tensor.stored[0], place)
+            elif tensor.is_parameter:  # rows of one vector are sooner loaded by the engine
                 for n, count in passes:
                     source = tensor.stored[0].place.offset_by(ROWS * n * vectors)
                     self.b.load_rows(f"load {tensor.name}", source, place.place.offset_by(n * vectors), count, vectors)
@@ -100,10 +99,14 @@ class Contraction(Candidates):
                 if is_cut or copy is not None:
                     self.arranged(tensor, arrangement if is_cut else copy)
                 stored = [s for s in tensor.stored if not is_cut or s.arrangement.order[0] == place.rows]
-                for sizes, source, destination in self._passes(self._nearest(stored, place), place):
-                    rearrange(self.b, sizes, source, destination)
+                self._load(self._nearest(stored, place), place)
             self.loaded[key] = place
         return self.loaded[key]
+
+    def _load(self, source: Stored, place: Stored) -> None:
+        """Load a copy into the operand buffer by the shuffle unit."""
+        for sizes, rows, destination in self._passes(source, place):
+            rearrange(self.b, sizes, rows, destination)
 
     def _passes(self, source: Stored, place: Stored) -> Iterator[tuple[Sizes, Stored, Stored]]:
         """Yield the sizes, source and destination of each pass of up to ROWS rows into an operand buffer."""
