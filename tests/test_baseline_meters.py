@@ -16,7 +16,6 @@ from bttlab.baseline.memory import (
     counted_step,
     device_memory,
     measure_memory,
-    stage_statistics,
 )
 from bttlab.baseline.rapl import RaplMeter
 from bttlab.baseline.run import FORMATS
@@ -58,49 +57,12 @@ def test_memory_by_category(format):
     assert memory.categories["activations"].most.value > 0
     assert sum(share.at_peak.value for share in memory.categories.values()) == memory.peak.value
     assert memory.tokens == task.lengths[0] and memory.peak.provenance == "measured"
-    assert memory.workspace.value is None and memory.stages == {}
-
-
-class FakeStatistics:
-    """An allocator that gives every stage 100 bytes, 30 of them for a while only."""
-
-    def __init__(self):
-        self.held, self.peak, self.calls = 1000, 1000, []
-
-    def reset_peak_memory_stats(self):
-        self.calls.append("reset")
-        self.peak = self.held
-
-    def synchronize(self):
-        self.calls.append("synchronize")
-        self.peak = self.held + 100
-        self.held += 70
-
-    def memory_allocated(self):
-        return self.held
-
-    def max_memory_allocated(self):
-        return self.peak
-
-    def max_memory_reserved(self):
-        return 4096
-
-    def mem_get_info(self):
-        return 10_000, 30_000
-
-
-def test_stages_read_the_allocator_between_them(monkeypatch):
-    task, statistics = tiny_task("btt"), FakeStatistics()
-    monkeypatch.setattr(torch, "cuda", statistics)
-    read = stage_statistics(task)
-    assert read == {"forward": (1070, 1100), "backward": (1140, 1170), "update": (1210, 1240)}
-    assert statistics.calls == ["reset", *["synchronize", "reset"] * 3]
 
 
 def test_device_memory(monkeypatch):
-    monkeypatch.setattr(torch, "cuda", FakeStatistics())
-    allocated, reserved, device = device_memory(CUDA)
-    assert (allocated.value, reserved.value, device.value) == (1000, 4096, 20_000)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 1000)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 4096)
+    assert [figure.value for figure in device_memory(CUDA)] == [1000, 4096]
     assert all(figure.value is None and "CPU" in figure.how for figure in device_memory(CPU))
 
 
@@ -185,7 +147,7 @@ def test_energy_of_a_gpu(zeus, clock, monkeypatch):
     assert found.steps == 30
     assert found.per_step.value == pytest.approx(250 * 0.45 / 30, rel=0.1)
     assert found.per_step_over_idle.value == pytest.approx(200 * 0.45 / 30, rel=0.1)
-    assert found.trace_watts and set(found.trace_watts) == {300} and "30 steps" in found.per_step.how
+    assert "30 steps" in found.per_step.how
     assert idle_power(meter, reason, 0.1).value == pytest.approx(250, rel=0.1)
 
     def no_instant_power(self, index):

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from bttlab.card import open_trainer
-from bttlab.card.telemetry import board_sensors
 from bttlab.compiler.instruction import UNIT_NAMES
 from bttlab.compiler.machine import M
 from bttlab.estimate.card import CLOCK_MHZ, estimate, power_levels
@@ -16,10 +15,10 @@ from bttlab.estimate.counts import Work
 from bttlab.estimate.facts import U50
 from bttlab.estimate.power import PowerLevels, power
 from bttlab.estimate.recorded import machine_record
-from bttlab.model import ModelConfig, Optimizer
+from bttlab.model import ModelConfig
 from bttlab.util.quantities import Quantity, QuantityError
 
-from training_processor import SMALL, some_parameters, some_samples
+from training_processor import SMALL
 
 CYCLES = 10**6
 IDLE = read_data("published")["card"]["facts"]["idle_power"]["value"]
@@ -74,14 +73,9 @@ def test_the_emulated_cards_sensors_show_the_loaded_programs_power():
     levels = power_levels(trainer.program.program)
     assert alone.idle < levels.idle < levels.running
     assert 0 < levels.running_vccint - levels.idle_vccint < levels.running - levels.idle
-    seen = card._telemetry._levels()
-    assert seen == levels
-    trainer.load_parameters(some_parameters(SMALL))
-    before = board_sensors(card)["power"].value
-    trainer.train(some_samples(SMALL, [18] * 200), Optimizer("sgd"), 1e-3)
-    assert board_sensors(card)["power"].value > before - 1
+    assert card._levels() == levels
     trainer.load_program(replace(SMALL, encoders=1))
-    assert card._telemetry._levels() != levels
+    assert card._levels() != levels
 
 
 def test_figures_say_that_they_are_modelled(found):

@@ -179,7 +179,7 @@ def _works(options: argparse.Namespace, device: torch.device) -> Iterator[tuple[
         seconds = timed(lora_step(shape, device, batch, sequence), device, count)
         run = {"model": "llama-3.2-1b", "method": "lora", "gpu": options.gpu or "H100-80GB", "batch": batch}
         run |= {"sequence": sequence, "checkpointing": True, "sequences": batch, "seconds": seconds}
-        peak, _, _ = device_memory(device)
+        peak, _ = device_memory(device)
         if peak.value is not None:
             run["peak_gb"] = peak.value / 1e9
         name = torch.cuda.get_device_name(device) if kind == "cuda" else "a CPU, a dry run"

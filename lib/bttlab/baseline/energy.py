@@ -1,7 +1,6 @@
 """Measure energy above idle: NVML through zeus for GPUs, RAPL for CPUs. Without a meter the result has the reason."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,6 @@ from bttlab.util.quantities import Quantity
 
 IDLE_SECONDS = 3.0
 LEAST_SECONDS = 5.0  # NVML's counter moves some ten times a second, and power takes a second or two to settle
-TRACE_SECONDS = 0.1  # between two points of a power trace
 
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -79,35 +77,6 @@ def idle_power(meter: Meter | None, reason: str, seconds: float = IDLE_SECONDS) 
         time.sleep(seconds)
     how = f"{meter.how}; mean over {seconds:g} s before training"
     return window.quantity(lambda joules: joules / window.elapsed, "W", how)
-
-
-class PowerTrace:
-    """A context in which a thread records the power, ten times a second, in `seconds` and `watts`."""
-
-    def __init__(self, meter: Meter):
-        self.seconds: list[float] = []
-        self.watts: list[float] = []
-        self._meter = meter
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="bttlab-power", daemon=True)
-
-    def __enter__(self) -> "PowerTrace":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        begin = time.perf_counter()
-        while not self._over.wait(TRACE_SECONDS):
-            try:
-                watts = self._meter.watts()
-            except Exception:  # a meter that fails ends its trace, not the training
-                return
-            self.seconds.append(round(time.perf_counter() - begin, 3))
-            self.watts.append(round(watts, 2))
 
 
 class EnergyWindow:
@@ -174,19 +143,19 @@ def metered(
     """
     if meter is None:
         none = Quantity.missing("J", reason)
-        return Energy(timed(contextlib.nullcontext), none, none, [], [])
-    with EnergyWindow(meter) as window, PowerTrace(meter) as trace:
+        return Energy(timed(contextlib.nullcontext), none, none)
+    with EnergyWindow(meter) as window:
         steps = timed(window.aside)
         while steps and window.elapsed < least_seconds and (more := go_on()):
             steps += more
     elapsed = window.elapsed
     if not steps:
         none = Quantity.missing("J", "stopped before the first step")
-        return Energy(0, none, none, [], [])
+        return Energy(0, none, none)
     how = f"{meter.how}; {steps} steps in {elapsed:.1f} s"
     per_step = window.quantity(lambda joules: joules / steps, "J", how)
     over_idle = Quantity.missing("J", per_step.how if per_step.value is None else idle.how)
     if per_step.value is not None and idle.value is not None:
         value = per_step.value - idle.value * elapsed / steps
         over_idle = Quantity.measured(value, "J", f"{how}; less {idle.value:.1f} W idle")
-    return Energy(steps, per_step, over_idle, trace.seconds, trace.watts)
+    return Energy(steps, per_step, over_idle)

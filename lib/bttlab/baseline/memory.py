@@ -2,6 +2,7 @@
 
 import weakref
 from collections import Counter
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -9,14 +10,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bttlab.baseline.record import Memory, Share, Stage
+from bttlab.baseline.record import Memory, Share
 from bttlab.baseline.step import Task
 from bttlab.util.quantities import Quantity
 
 CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "inputs", "temporaries")
 COUNTED = "counted storages of an eager step's tensors; scratch inside kernels is not seen"
-ALLOCATOR = "torch.cuda memory statistics of the process"
-NO_STATISTICS = "PyTorch's CPU allocator keeps no statistics"
 
 
 class StorageMeter(TorchDispatchMode):
@@ -103,64 +102,18 @@ def replay(events: list[tuple[int, int]], kinds: dict[int, str]) -> tuple[dict[s
     return most, at_peak
 
 
-def stage_statistics(task: Task) -> dict[str, tuple[int, int]]:
-    """Train on a task's first sample and read the allocator between the stages.
-
-    The result has the bytes held at the end of "forward", "backward" and "update", and the peak of each. The task has
-    trained before, so that what is set up at first use is there.
-    """
-    read: dict[str, tuple[int, int]] = {}
-
-    def end(stage: str) -> None:
-        torch.cuda.synchronize()
-        read[stage] = (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
-        torch.cuda.reset_peak_memory_stats()
-
-    torch.cuda.reset_peak_memory_stats()
-    value = task.loss(*task.sample(task.rows[0], task.lengths[0]))
-    end("forward")
-    gradients = task.gradients(value)
-    end("backward")
-    task.update(gradients)
-    end("update")
-    return read
-
-
 def measure_memory(task: Task) -> Memory:
     """Measure an eager step on a task's first sample; the task has been trained on then."""
     task.step(0, task.loss)
-    stages = stage_statistics(task) if task.device.type == "cuda" else {}
     most, at_peak = counted_step(task)
-    peak = sum(at_peak.values())
-    if stages:
-        beyond = max(peak_bytes for _, peak_bytes in stages.values()) - peak
-        workspace = Quantity.measured(beyond, "bytes", f"peak by {ALLOCATOR} less the peak of counted storages")
-    else:
-        workspace = Quantity.missing("bytes", NO_STATISTICS)
-    return Memory(
-        tokens=task.lengths[0],
-        categories={name: Share(_counted(most[name]), _counted(at_peak[name])) for name in CATEGORIES},
-        peak=_counted(peak),
-        stages={name: Stage(_allocated(kept), _allocated(most_held)) for name, (kept, most_held) in stages.items()},
-        workspace=workspace,
-    )
+    counted = partial(Quantity.measured, unit="bytes", how=COUNTED)
+    categories = {name: Share(counted(most[name]), counted(at_peak[name])) for name in CATEGORIES}
+    return Memory(task.lengths[0], categories, counted(sum(at_peak.values())))
 
 
-def _counted(value: int) -> Quantity:
-    return Quantity.measured(value, "bytes", COUNTED)
-
-
-def _allocated(value: int) -> Quantity:
-    return Quantity.measured(value, "bytes", ALLOCATOR)
-
-
-def device_memory(device: torch.device) -> tuple[Quantity, Quantity, Quantity]:
-    """Return the most allocated and reserved since the statistics were reset, and what the device holds now."""
+def device_memory(device: torch.device) -> tuple[Quantity, Quantity]:
+    """Return the most bytes allocated and reserved since the statistics were reset."""
     if device.type != "cuda":
-        return (Quantity.missing("bytes", NO_STATISTICS),) * 3
-    free, total = torch.cuda.mem_get_info()
-    return (
-        _allocated(torch.cuda.max_memory_allocated()),
-        _allocated(torch.cuda.max_memory_reserved()),
-        Quantity.measured(total - free, "bytes", "CUDA's free memory, everything on the device included"),
-    )
+        return (Quantity.missing("bytes", "PyTorch's CPU allocator keeps no statistics"),) * 2
+    most = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    return tuple(Quantity.measured(value, "bytes", "torch.cuda memory statistics of the process") for value in most)

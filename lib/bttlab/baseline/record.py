@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict
+
 from bttlab.model import config_of
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
@@ -17,6 +19,7 @@ from bttlab.util.quantities import Quantity, drop_missing_bands, to_json
 from bttlab.util.settings import RecordError, from_values
 
 VERSION = 1
+OLDER = ConfigDict(strict=True, extra="ignore")  # of what older records have more
 
 
 @dataclass(frozen=True)
@@ -61,41 +64,31 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A stage of a step by the allocator's statistics: bytes held when it ended, and the most in between."""
-
-    kept: Quantity
-    peak: Quantity
-
-
-@dataclass(frozen=True)
 class Memory:
     """Memory of an eager step by category."""
 
+    __pydantic_config__ = OLDER
     tokens: int  # length of the utterance, the longest of the corpus that the model takes
     # "parameters", "gradients", "optimizer_state", "activations" (kept for the backward pass), "inputs" and
     # "temporaries" (every other tensor); at the peak they add up to it
     categories: dict[str, Share]
     peak: Quantity
-    stages: dict[str, Stage]  # "forward", "backward", "update"; empty where the allocator keeps no statistics
-    workspace: Quantity  # what the allocator's peak holds beyond `peak`: scratch of matrix products, rounding
 
 
 @dataclass(frozen=True)
 class Energy:
-    """A mode's energy a step, and the power trace it was drawn from."""
+    """A mode's energy a step."""
 
+    __pydantic_config__ = OLDER
     steps: int  # steps in the window; they go on after the timed ones until the meter has something to measure
     # per_step, per_step_over_idle: in joules
     per_step: Quantity
     per_step_over_idle: Quantity
-    # trace_seconds, trace_watts: power since the window began
-    trace_seconds: list[float]
-    trace_watts: list[float]
 
 
 @dataclass(frozen=True)
 class Measurement:
+    __pydantic_config__ = OLDER
     # losses, step_seconds: of each step, without warm-up
     losses: list[float]
     step_seconds: list[float]
@@ -106,11 +99,9 @@ class Measurement:
     mean: Quantity
     setup: Quantity  # seconds of capture and warm-up, in no step's time
     difference: Quantity  # largest relative difference of the first losses from eager's
-    # allocated, reserved, device: bytes: the most that tensors held, the most that PyTorch held for them, and what the
-    # whole device held in the end, the CUDA context and other processes included
+    # allocated, reserved: bytes: the most that tensors held, and the most that PyTorch held for them
     allocated: Quantity
     reserved: Quantity
-    device: Quantity
     energy: Energy
 
 

@@ -273,7 +273,7 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
     seconds, losses = traces
     if not seconds:
         return None
-    allocated, reserved, on_device = device_memory(plan.device)
+    allocated, reserved = device_memory(plan.device)
     lower, median, upper = np.percentile(seconds, (25, 50, 75)).tolist()
     in_seconds = partial(Quantity.measured, unit="s", how=clock.how)
     return Measurement(
@@ -287,7 +287,6 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
         difference=_difference(losses, eager),
         allocated=allocated,
         reserved=reserved,
-        device=on_device,
         energy=energy,
     )
 

@@ -3,7 +3,7 @@
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -33,20 +33,11 @@ class CardError(BttlabError):
 class ComputeUnit:
     """A kernel of the loaded overlay: its AXI-Lite registers, and its function in the compiled image.
 
-    `memory` is what its pointers refer to. `note` is called with True when the kernel starts and with False when it has
-    ended. `threads` are the host threads that execute it, 1 or 2; a call goes on with one if there is no processor for
-    the second.
+    `memory` is what its pointers refer to. `threads` are the host threads that execute it, 1 or 2; a call goes on with
+    one if there is no processor for the second.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        code: bytes,
-        memory: CardMemory,
-        thread_name: str,
-        note: Callable[[bool], None] = lambda running: None,
-        threads: int = 1,
-    ) -> None:
+    def __init__(self, kernel: Kernel, code: bytes, memory: CardMemory, thread_name: str, threads: int = 1) -> None:
         self.kernel = kernel
         self.threads = threads
         self._calls_alone = 0
@@ -54,7 +45,6 @@ class ComputeUnit:
         self.clear()
         self._memory = memory
         self._thread_name = thread_name
-        self._note = note
         self._registers = bytearray(CONTROL_RANGE)
         self._writable = {
             offset + word
@@ -144,19 +134,15 @@ class ComputeUnit:
 
     def _run(self, arguments: list[int | float]) -> None:
         before = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
+        # A thread inherits the floating-point modes of the thread that starts it: torch.set_flush_denormal would change
+        # the bits.
+        _libm.fegetenv(before)
         try:
-            self._note(True)
-            # A thread inherits the floating-point modes of the thread that starts it: torch.set_flush_denormal would
-            # change the bits.
-            _libm.fegetenv(before)
-            try:
-                _libm.fesetenv(_DEFAULT_ENVIRONMENT)
-                with self._second_thread():
-                    self._function(*arguments)
-            finally:
-                _libm.fesetenv(before)
-                self._note(False)
+            _libm.fesetenv(_DEFAULT_ENVIRONMENT)
+            with self._second_thread():
+                self._function(*arguments)
         finally:
+            _libm.fesetenv(before)
             self._done = True
             self._finished.set()
 

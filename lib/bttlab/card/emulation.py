@@ -11,8 +11,9 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,10 +26,11 @@ from bttlab.card.hbm import CardMemory, HbmBank
 from bttlab.card.image import choose_image
 from bttlab.card.kernel import CONTROL_RANGE, OverlayError
 from bttlab.card.manifest import MANIFEST, digest, overlays_folder, read_file, read_manifest
-from bttlab.card.telemetry import DeviceInfo, Telemetry, modelled_rails
+from bttlab.card.telemetry import DeviceInfo, modelled_info, modelled_rails
 from bttlab.card.xclbin import EmulationOverlay, control_address, read_xclbin
 from bttlab.estimate.card import power_levels
 from bttlab.estimate.facts import U50
+from bttlab.estimate.power import PowerLevels
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import writable_by_others
 from bttlab.util.processes import usable_processors
@@ -68,7 +70,6 @@ class EmulatedU50(pynq.Device):
         self.name = f"emulated_u50_{index}"
         self.platform = U50.platform
         self.memory = CardMemory()
-        self._telemetry = Telemetry()
         self._caller = threading.local()
         self._threads = min(2, usable_processors())
         self._forget()
@@ -136,9 +137,8 @@ class EmulatedU50(pynq.Device):
             self.check_trusted(parser.path, parser.sha256)
             name = choose_image(parser.overlay.images.keys())
             code = parser.overlay.images[name]
-            note = self._telemetry.kernel
             units = {  # an image for each: kernels share no on-chip memory
-                control_address(index): ComputeUnit(kernel, code, self.memory, self.name, note, self.threads)
+                control_address(index): ComputeUnit(kernel, code, self.memory, self.name, self.threads)
                 for index, kernel in enumerate(parser.overlay.kernels)
             }
         except BttlabError:
@@ -146,7 +146,7 @@ class EmulatedU50(pynq.Device):
             raise
         logger.info("%s on %s, image %s", bitstream.bitfile_name, self.name, name)
         self._units, self.image, self.contexts = units, name, {}
-        self._telemetry.load()
+        self._levels = PowerLevels.without_overlay
         self.post_download(bitstream, parser)
         self._loaded = parser, self.bitfile_name
 
@@ -230,7 +230,7 @@ class EmulatedU50(pynq.Device):
 
     @property
     def device_info(self) -> DeviceInfo:
-        return self._telemetry.info
+        return modelled_info(self._levels(), any(unit.running for unit in self._units.values()))
 
     @property
     def sensors(self) -> dict[str, XrtRail]:
@@ -286,12 +286,12 @@ class EmulatedU50(pynq.Device):
 
     def program_loaded(self, program: Any) -> None:
         """Set the program whose power the modelled sensors show."""
-        self._telemetry.load(lambda: power_levels(program))
+        self._levels = partial(power_levels, program)
 
     def _forget(self) -> None:
         self._loaded: tuple[_Description, str | None] | None = None
         self._units: dict[int, ComputeUnit] = {}
-        self._telemetry.load()
+        self._levels: Callable[[], PowerLevels] = PowerLevels.without_overlay
         self.contexts: dict[str, int] = {}
         self.parser = self.image = None
         self.bitfile_name = self.timestamp = None

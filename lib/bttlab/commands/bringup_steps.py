@@ -189,17 +189,17 @@ class Bringup:
         return Check("", NOTE, detail, way_out, data)
 
     def _sensors(self) -> Check:
-        from bttlab.card.telemetry import board_sensors
+        from bttlab.card.telemetry import board_power
         from bttlab.estimate.card import estimate
 
-        sensors = board_sensors(self._card)
         running = estimate(self._model, self._samples.lengths[:CHUNK].tolist()).power.running
-        power, temperature = sensors["power"].value, sensors["temperature"].value
+        power, temperature = board_power(self._card), self._card.device_info.mOnChipTemp
+        provenance = getattr(self._card, "provenance", "measured")
         detail = (
-            f"{power:.1f} W, {temperature:.0f} C just after training ({sensors['power'].provenance}); "
+            f"{power:.1f} W, {temperature:.0f} C just after training ({provenance}); "
             f"modelled while it trains: {running.low:.0f} to {running.high:.0f} W"
         )
-        data = {"power_watts": power, "temperature_celsius": temperature, "provenance": sensors["power"].provenance}
+        data = {"power_watts": power, "temperature_celsius": temperature, "provenance": provenance}
         if power <= 0 or temperature <= 0:
             return Check("", PROBLEM, f"{detail}; a sensor reads 0", data=data)
         return Check("", OK if power <= running.high else NOTE, detail, data=data)

@@ -1,7 +1,7 @@
 """Energy meters of a run: sensors of a card or GPU, the CPU's counters, or the model of the U50."""
 
-import functools
 from collections.abc import Callable
+from functools import cache, partial
 
 import numpy as np
 import pynq
@@ -9,7 +9,7 @@ import torch
 
 from bttlab.baseline.energy import find_meter
 from bttlab.card import EmulatedU50
-from bttlab.card.telemetry import board_sensors
+from bttlab.card.telemetry import board_power
 from bttlab.data import Samples
 from bttlab.estimate.card import estimate
 from bttlab.estimate.constants import MODEL_VERSION
@@ -52,7 +52,7 @@ def modelled_meter(config: ModelConfig, optimizer: Optimizer) -> EnergyMeter:
     return EnergyMeter("modelled", f"the U50 model {MODEL_VERSION}, the middle of its band; the whole board", step)
 
 
-@functools.cache
+@cache
 def step_of(config: ModelConfig, optimizer: Optimizer, length: int) -> np.ndarray:
     """Return a training step on a sample of `length` real tokens, modelled: joules low, middle, high, and seconds."""
     estimated = estimate(config, [length], optimizer.name, batch_size=optimizer.batch_size)
@@ -64,12 +64,11 @@ def card_meter(device: pynq.Device, config: ModelConfig, optimizer: Optimizer) -
     """Return the energy meter of a card: the sensors of a real card, the model for an emulated one."""
     if isinstance(device, EmulatedU50):
         return modelled_meter(config, optimizer)
-    power = board_sensors(device)["power"]
     try:
-        power.get_value()
+        board_power(device)
     except (AttributeError, KeyError, OSError, RuntimeError) as error:
         return EnergyMeter(None, f"the card's sensors cannot be read ({error})")
-    return power_meter(power.get_value, "the card's sensors, idle power included")
+    return power_meter(partial(board_power, device), "the card's sensors, idle power included")
 
 
 def torch_meter(device: str) -> EnergyMeter:
