@@ -1,6 +1,6 @@
 """Open a trainer for a model in one call."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
@@ -20,7 +20,6 @@ OVERLAY = "trainer"
 def open_trainer(
     config: "ModelConfig | ModuleModel",
     device="auto",
-    shapes: Mapping[str, Sequence[int]] | None = None,
     flow: Flow = PAPER_FLOW,
     trust: bool = False,
     wait: float = 0.0,
@@ -32,13 +31,12 @@ def open_trainer(
     """Load the overlay of the training processor, by its name in the manifest or its path, then the program of a model.
 
     Parameters are loaded next, by `load_parameters`. `device`, `trust`, `wait` and `require_card` are as for
-    `bttlab.card.load_overlay`, `shapes`, `flow`, `lengths` and `optimizer` as for
-    `bttlab.compiler.compiled.chosen_program`.
+    `bttlab.card.load_overlay`, `flow`, `lengths` and `optimizer` as for `bttlab.compiler.compiled.chosen_program`.
 
     Raises ProgramError if the machine cannot run the model, before a card is used; OverlayError if there is no such
     card, no overlay for it, or the overlay is not the training processor; CardBusyError if another process has it.
     """
-    compiled = chosen_program(config, flow, optimizer, lengths, shapes)
+    compiled = chosen_program(config, flow, optimizer, lengths)
     loaded = load_overlay(overlay, device, trust, wait, require_card)
     if TRAINER_KERNEL.instance not in loaded.ip_dict:
         raise OverlayError(

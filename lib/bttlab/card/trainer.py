@@ -1,7 +1,7 @@
 """The driver of the training processor: `overlay.trainer_1` on a real or an emulated card."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -16,28 +16,26 @@ from bttlab.card.manifest import digest, read_file
 from bttlab.card.processor import sample_dtype, sample_records, set_rates
 from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
-from bttlab.compiler.compiled import CompiledProgram, Flow, check_image, chosen_program
+from bttlab.compiler.compiled import CompiledProgram, check_image, chosen_program
 from bttlab.compiler.layout import Layout
 from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram, Program
 from bttlab.estimate.profile import Profile
 from bttlab.model import (
-    PAPER_FLOW,
     ModelConfig,
     NumericalFault,
     Optimizer,
     Predictions,
     StateError,
-    check_finite,
     check_label_smoothing,
     check_learning_rates,
 )
 from bttlab.model.loop import call_end
 from bttlab.model.module import ModuleConfig
+from bttlab.model.trainer import check_arrays, check_moments, joined_state, split_state
 
 STATUS_NAMES = dict(enumerate(M.enums["Status"]))
-MOMENTS = ("first_moment", "second_moment")
 MAX_SAMPLES = 1 << 16  # of a call, as in hls_src/processor/samples.h
 
 
@@ -60,25 +58,20 @@ class TrainerDriver(KernelDriver):
         super().__init__(description)
 
     def load_program(
-        self,
-        program: CompiledProgram | Program | ModelConfig,
-        shapes: Mapping[str, Sequence[int]] | None = None,
-        flow: Flow = PAPER_FLOW,
-        optimizer: Optimizer | None = None,
+        self, program: CompiledProgram | Program | ModelConfig, optimizer: Optimizer | None = None
     ) -> CompiledProgram:
-        """Load the program that trains a model, without parameters.
+        """Load the program that trains a model in the paper's flow, or another program, without parameters.
 
-        A model is compiled, unless its program is in the cache; `shapes`, `flow` and `optimizer` are as for
-        `bttlab.compiler.compiled.chosen_program`. The program trains by any other optimizer, too. Raises ProgramError
-        if the machine cannot run the model, or the program is damaged or made for another machine. The program and
-        parameters on the card do not change then.
+        A model is compiled, unless its program is in the cache, as by `bttlab.compiler.compiled.chosen_program`. The
+        program trains by any other optimizer, too. Raises ProgramError if the machine cannot run the model, or the
+        program is damaged or made for another machine. The program and parameters on the card do not change then.
         """
         if isinstance(program, CompiledProgram):
             compiled = program
         elif isinstance(program, Program):
             compiled = CompiledProgram(program, program.image())  # pyright: ignore[reportArgumentType]  # of a layer
         else:
-            compiled = chosen_program(program, flow, optimizer, shapes=shapes)
+            compiled = chosen_program(program, optimizer=optimizer)
         check_image(compiled.image)
         with self._alone():
             self._on_card(
@@ -96,9 +89,10 @@ class TrainerDriver(KernelDriver):
             raise StateError("no program is on the card: call load_program first")
         return self._chip.program
 
-    def runs(self, config: ModelConfig, flow: Flow = PAPER_FLOW, optimizer: Optimizer | None = None) -> bool:
+    def runs(self, config: ModelConfig, optimizer: Optimizer | None = None) -> bool:
         """Return True if the card has the program that `load_program` would load."""
-        return self._chip.program is not None and self.program.sha256 == chosen_program(config, flow, optimizer).sha256
+        wanted = chosen_program(config, optimizer=optimizer)
+        return self._chip.program is not None and self.program.sha256 == wanted.sha256
 
     @property
     def config(self) -> ModelConfig | ModuleConfig:
@@ -157,16 +151,9 @@ class TrainerDriver(KernelDriver):
         training starts without one. StateError if they belong to another model or are not finite; the card does not
         change then.
         """
-        blocks = [self._checked("parameters", parameters)]
-        step, moments = 0, None
-        if optimizer_state is not None:
-            step = int(optimizer_state["step"])
-            moments = tuple(m for m in MOMENTS if any(key.startswith(f"{m}.") for key in optimizer_state))
-            for moment in moments:
-                tensors = {
-                    k.removeprefix(f"{moment}."): v for k, v in optimizer_state.items() if k.startswith(f"{moment}.")
-                }
-                blocks.append(self._checked(moment, tensors))
+        step, moments = split_state(optimizer_state)
+        shapes = {name: tuple(shape) for name, shape in self._model.shapes.items()}
+        blocks = [check_arrays(what, arrays, shapes) for what, arrays in ({"parameters": parameters} | moments).items()]
         with self._alone():
             memory = self._spare_memory(3 * self._layout.vectors)
             memory[:] = 0
@@ -177,20 +164,16 @@ class TrainerDriver(KernelDriver):
                 self._load(memory)
             else:
                 self._share.is_current = False  # the next call loads them
-            self._chip = ChipState(self.program, memory, step, moments if step else None)
+            self._chip = ChipState(self.program, memory, step, tuple(moments) if step else None)
 
     def store_parameters(self) -> dict[str, np.ndarray]:
         return self._layout.unpack(self._block(self._stored(), 0))
 
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
         """Return a copy of the optimizer state on chip: "step" and the moments of every parameter."""
-        memory = self._stored()
-        state: dict[str, np.ndarray] = {"step": np.asarray(self._chip.step, np.int64)}
-        for i, moment in enumerate(self._chip.moments or (), 1):
-            state |= {
-                f"{moment}.{name}": tensor for name, tensor in self._layout.unpack(self._block(memory, i)).items()
-            }
-        return state
+        memory, layout = self._stored(), self._layout
+        moments = enumerate(self._chip.moments or (), 1)
+        return joined_state(self._chip.step, {name: layout.unpack(self._block(memory, i)) for i, name in moments})
 
     def train(
         self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
@@ -270,13 +253,8 @@ class TrainerDriver(KernelDriver):
         self._check_ready(samples)
         self._model_program.check_optimizer(optimizer)
         rates = np.asarray(check_learning_rates(learning_rate, len(samples)), np.float32)
-        moments = self._chip.moments
-        if moments is not None and moments != tuple(optimizer.moments):
-            raise StateError(
-                f"the optimizer state on chip has {', '.join(moments) or 'no moments'} but {optimizer.name} needs "
-                f"{', '.join(optimizer.moments) or 'none'}: continue with the optimizer of that state, or load the "
-                "parameters again"
-            )
+        if self._chip.moments is not None:
+            check_moments(self._chip.moments, optimizer)
         return rates
 
     def _check_ready(self, samples) -> None:
@@ -391,17 +369,3 @@ class TrainerDriver(KernelDriver):
         """Return the parameters (0), first moments (1) or second moments (2) in a parameter buffer."""
         first = number * self._layout.vectors
         return np.asarray(memory[first : first + self._layout.vectors])
-
-    def _checked(self, what: str, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return tensors as float32 arrays; raise StateError unless they are finite and fit the program's model."""
-        expected = {name: tuple(shape) for name, shape in self._model.shapes.items()}
-        arrays = {name: np.asarray(tensor, np.float32) for name, tensor in tensors.items()}
-        check_finite(what, arrays)
-        shapes = {name: array.shape for name, array in arrays.items()}
-        if shapes != expected:
-            wrong = next(n for n in (*expected, *shapes) if shapes.get(n) != expected.get(n))
-            raise StateError(
-                f"{what} of another model: {wrong} is {shapes.get(wrong, 'missing')}, but "
-                f"{expected.get(wrong, 'not there')} in the loaded program's model; load the program of their model"
-            )
-        return arrays

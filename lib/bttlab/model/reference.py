@@ -15,15 +15,15 @@ from bttlab.model.trainer import (
     STATE_LIMIT,
     NumericalFault,
     Predictions,
-    StateError,
     UpdateFactors,
-    check_finite,
+    check_arrays,
     check_label_smoothing,
     check_learning_rates,
+    check_moments,
+    joined_state,
+    split_state,
 )
 from bttlab.model.transformer import loss
-
-_MOMENTS = Optimizer("adamw").moments
 
 
 @torch.no_grad()
@@ -93,22 +93,19 @@ class ReferenceTrainer:
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
     ) -> None:
         """See `Trainer.load_parameters`. If they do not fit, raise StateError and change nothing."""
+        step, moments = split_state(optimizer_state)
         flat = self._flatten("parameters", parameters)
-        step, moments = 0, {}
-        if optimizer_state is not None:
-            step, moments = self._read_state(optimizer_state)
+        flats = {moment: self._flatten(moment, arrays) for moment, arrays in moments.items()}
         self._all.copy_(flat)
-        self._step, self._moments = step, moments
+        self._step = step
+        self._moments = {moment: flat[: self._flat.numel()].clone() for moment, flat in flats.items()}
 
     def store_parameters(self) -> dict[str, np.ndarray]:
         return self._unflatten(self._all)
 
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
         """Return a copy of the optimizer state: "step" and the moments of every parameter."""
-        state = {"step": np.asarray(self._step, np.int64)}
-        for moment, flat in self._moments.items():
-            state |= {f"{moment}.{name}": array for name, array in self._unflatten(flat).items()}
-        return state
+        return joined_state(self._step, {moment: self._unflatten(flat) for moment, flat in self._moments.items()})
 
     def train(
         self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
@@ -117,7 +114,9 @@ class ReferenceTrainer:
         samples.validate(self.config)
         rates = check_learning_rates(learning_rate, len(samples))
         check_label_smoothing(label_smoothing)
-        self._keep_moments(optimizer)
+        if self._step == 0 and not self._moments:
+            self._moments = {moment: torch.zeros_like(self._flat.data) for moment in optimizer.moments}
+        check_moments(self._moments, optimizer)
         factors = UpdateFactors.of(optimizer, np.asarray(rates), self._step)
         losses = np.zeros(len(samples), np.float32)
         for i, (tokens, intent, slots) in enumerate(_utterances(samples, self._flat.device)):
@@ -153,17 +152,6 @@ class ReferenceTrainer:
 
     def predict(self, samples) -> Predictions:
         return predict(self.model, samples, self.config)
-
-    def _keep_moments(self, optimizer: Optimizer) -> None:
-        """Create the optimizer's moments, or check that the existing ones fit the optimizer."""
-        if self._step == 0 and not self._moments:
-            self._moments = {moment: torch.zeros_like(self._flat.data) for moment in optimizer.moments}
-        if tuple(self._moments) != optimizer.moments:
-            raise StateError(
-                f"the optimizer state has {_listed(self._moments)} but {optimizer.name} needs "
-                f"{_listed(optimizer.moments)}: continue with the optimizer of that state, or load the parameters "
-                "without a state"
-            )
 
     @torch.no_grad()
     def _update(self, optimizer: Optimizer, learning_rate: float) -> None:
@@ -215,21 +203,6 @@ class ReferenceTrainer:
             first.add_(grad)
             self._flat.sub_(first, alpha=float(factors.rate))
 
-    def _read_state(self, state: Mapping[str, np.ndarray]) -> tuple[int, dict[str, Tensor]]:
-        if "step" not in state:
-            raise StateError("the optimizer state has no 'step': pass what store_optimizer_state returned")
-        moments: dict[str, dict[str, np.ndarray]] = {}
-        for key, array in state.items():
-            if key != "step":
-                moment, _, name = key.partition(".")
-                moments.setdefault(moment, {})[name] = array
-        for moment in moments:
-            if moment not in _MOMENTS:
-                raise StateError(f"the optimizer state has {moment!r}: known are step, {', '.join(_MOMENTS)}")
-        return int(state["step"]), {
-            m: self._flatten(m, moments[m])[: self._flat.numel()].clone() for m in _MOMENTS if m in moments
-        }
-
     def _views(self, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
         start = 0
         for name, shape in self._shapes.items():
@@ -243,19 +216,8 @@ class ReferenceTrainer:
         return {name: found.get(name, np.zeros(shape, np.float32)) for name, shape in self._shapes.items()}
 
     def _flatten(self, what: str, arrays: Mapping[str, np.ndarray]) -> Tensor:
-        shapes = self._shapes
-        missing, unknown = [n for n in shapes if n not in arrays], [n for n in arrays if n not in shapes]
-        if missing or unknown:
-            problem = f"lack {missing[0]!r}" if missing else f"have {unknown[0]!r}, which the model lacks"
-            raise StateError(f"the {what} {problem}: they belong to another model; load those of this configuration")
-        for name, shape in shapes.items():
-            if tuple(arrays[name].shape) != shape:
-                raise StateError(
-                    f"{name} in the {what} has shape {tuple(arrays[name].shape)}, the model's is {shape}: "
-                    "load those of this configuration"
-                )
-        check_finite(f"the {what}", arrays)
-        flat = np.concatenate([np.asarray(arrays[name], np.float32).reshape(-1) for name in shapes])
+        arrays = check_arrays(what, arrays, self._shapes)
+        flat = np.concatenate([arrays[name].reshape(-1) for name in self._shapes])
         return torch.from_numpy(flat).to(self._flat.device)
 
 
@@ -263,7 +225,3 @@ def _is_below(flat: Tensor, limit: float) -> bool:
     """Return True if all magnitudes are below a limit; False if there is a NaN."""
     lowest, highest = torch.aminmax(flat)
     return max(-lowest.item(), highest.item()) < limit
-
-
-def _listed(moments) -> str:
-    return ", ".join(moments) or "no moments"

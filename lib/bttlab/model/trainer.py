@@ -1,6 +1,6 @@
 """The protocol of trainers, which the PyTorch reference and the card's driver implement."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -15,6 +15,7 @@ STATE_LIMIT = 2.0**63  # of gradients, parameters and first moments
 SQUARE_LIMIT = 2.0**127  # of second moments
 RATE_LIMIT = 2.0**30  # of the learning rate
 FACTOR_LIMIT = 2.0**60  # of AdamW's factors
+MOMENTS = Optimizer("adamw").moments
 
 # Error messages by fault.
 FAULTS = {
@@ -135,6 +136,54 @@ def check_finite(what: str, tensors: Mapping[str, np.ndarray]) -> None:
                 f"{what}: {name} is {array[index]} at {index}, and must be finite; go back to an earlier state, or "
                 "start again"
             )
+
+
+def check_arrays(
+    what: str, arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    """Return arrays as float32; raise StateError unless they are finite and have a model's names and shapes."""
+    arrays = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+    found = {name: array.shape for name, array in arrays.items()}
+    if wrong := [name for name in (*shapes, *found) if found.get(name) != shapes.get(name)]:
+        name = wrong[0]
+        raise StateError(
+            f"{what} of another model: {name} is {found.get(name, 'missing')}, but {shapes.get(name, 'not there')} in "
+            "this model; load those of this one"
+        )
+    check_finite(what, arrays)
+    return arrays
+
+
+def check_moments(found: Iterable[str], optimizer: Optimizer) -> None:
+    """Raise StateError unless an optimizer state has the optimizer's moments."""
+    if tuple(found) != optimizer.moments:
+        known, needed = (", ".join(moments) or "no moments" for moments in (found, optimizer.moments))
+        raise StateError(
+            f"the optimizer state has {known} but {optimizer.name} needs {needed}: continue with the optimizer of that "
+            "state, or load the parameters without a state"
+        )
+
+
+def split_state(state: Mapping[str, np.ndarray] | None) -> tuple[int, dict[str, dict[str, np.ndarray]]]:
+    """Return the step of an optimizer state, and each moment's arrays by parameter; 0 and none without a state."""
+    if state is None:
+        return 0, {}
+    if "step" not in state:
+        raise StateError("the optimizer state has no 'step': pass what store_optimizer_state returned")
+    moments: dict[str, dict[str, np.ndarray]] = {}
+    for key, array in state.items():
+        moment, _, name = key.partition(".")
+        if key != "step":
+            moments.setdefault(moment, {})[name] = array
+    if unknown := sorted(moments.keys() - set(MOMENTS)):
+        raise StateError(f"the optimizer state has {unknown[0]!r}: known are step, {', '.join(MOMENTS)}")
+    return int(state["step"]), {moment: moments[moment] for moment in MOMENTS if moment in moments}
+
+
+def joined_state(step: int, moments: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the optimizer state that `split_state` takes apart."""
+    named = {f"{moment}.{name}": array for moment, arrays in moments.items() for name, array in arrays.items()}
+    return {"step": np.asarray(step, np.int64)} | named
 
 
 @dataclass(frozen=True)
