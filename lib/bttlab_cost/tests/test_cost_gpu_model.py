@@ -1,19 +1,18 @@
 """The model of a GPU step: what it counts, how it adds up, and how far from published measurements it is."""
 
 import math
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bttlab.baseline.gpus import find_gpu
 from bttlab_cost import others, xia2024
-from bttlab_cost.calibration import errors_of, errors_of_equation_2, modelled_largest_batches, predict, read_calibration
-from bttlab_cost.calibration import stage_seconds as modelled_stages
+from bttlab_cost.calibration import errors_of, predict, read_calibration
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.estimate import Estimator
-from bttlab_cost.fitting import fit_time, memory_errors
-from bttlab_cost.gpu_step import Coefficients, operator_seconds, stages_of_steps
+from bttlab_cost.fitting import memory_errors
+from bttlab_cost.gpu_step import Coefficients, operator_seconds
 from bttlab_cost.models import find_model
 from bttlab_cost.operators import Operator, operators
 
@@ -41,12 +40,6 @@ def test_qlora_holds_four_bits_a_weight_and_trains_adapters_of_the_experts():
     assert find_model("mixtral-8x7b,adapted=all").adapters == by_hand + 32 * 16 * (2 * 8192 + 2 * (4096 + 1024))
 
 
-def test_lora_keeps_weights_adapters_and_their_moments():
-    config = find_model("llama-2-7b,method=lora")
-    kept = config.adapters * 4 * 3  # FP32: an adapter and AdamW's two moments
-    assert config.adapters and config.state_bytes == 2 * config.parameters + kept
-
-
 def test_products_of_a_step_are_two_operations_for_each_weight_and_token():
     tokens = 2**15  # no tile is half empty
     for name, passes in (
@@ -65,22 +58,6 @@ def test_products_of_a_step_are_two_operations_for_each_weight_and_token():
         backward = 3 if config.checkpointing else 2
         wanted = 2 * tokens * (passes * blocks + again * output + (1 + backward) * scores)
         assert flops == pytest.approx(wanted, rel=0.02), name
-
-
-def test_dequantisation_reads_four_bits_and_writes_two_bytes_in_every_pass():
-    mixtral = find_model("mixtral-8x7b")
-    packed = 32 * (8 * 3 * 4096 * 14_336 + 2 * 4096**2 + 2 * 4096 * 1024)
-    moved = sum(one.times * one.traffic for one in operators(mixtral, 4096) if one.kind == "dequantisation")
-    assert moved == pytest.approx(3 * packed * 2.5, rel=0.01)
-    assert not any(one.kind == "dequantisation" for one in operators(replace(mixtral, method="lora"), 4096))
-
-
-def test_experts_get_the_tokens_that_are_routed_to_them():
-    def of_experts(top_k):
-        config = find_model(f"blackmamba-2.8b,top_k={top_k}")
-        return sum(one.times * one.flops for one in operators(config, 8192) if one.kind == "experts")
-
-    assert of_experts(8) == pytest.approx(8 * of_experts(1), rel=0.03)  # half a tile
 
 
 @pytest.mark.parametrize(
@@ -115,14 +92,6 @@ def test_median_error_over_the_77_points(recorded):
     assert recorded.errors["fitted"].median == pytest.approx(np.median(off), rel=0.01)
 
 
-def test_stages_of_a_step_on_the_a40(recorded):
-    for point in xia2024.stages():
-        modelled = modelled_stages(point, recorded.time)
-        for stage in ("forward", "backward"):
-            assert modelled[stage] == pytest.approx(point.seconds[stage], rel=0.25), point
-        assert modelled["optimizer"] == pytest.approx(point.seconds["optimizer"], rel=0.35)
-
-
 def test_projects_that_were_held_out_are_predicted_within_the_band(recorded):
     held_out = [project for project in others.projects() if not project.fitted]
     points = [point for project in held_out for point in project.throughputs]
@@ -141,67 +110,3 @@ def test_peaks_of_memory_of_other_projects(recorded):
     errors = memory_errors(recorded.flash_memory)
     assert errors["qwen"].median <= 0.06 and errors["unsloth"].median <= 0.15
     assert errors["torchtune"].bias > 0.5  # its loss never holds all logits; the page says so
-
-
-def test_a_step_that_waits_for_its_host_has_a_wider_band(recorded):
-    estimator, gpu = Estimator(), find_gpu("A100")
-    widths, shares = [], []
-    for length in (128, 1024, 8192):
-        found = estimator.estimate(find_model(f"llama-2-7b,padding=none,sequence_length={length}"), gpu, 10**6, batch=1)
-        widths.append(found.sequences_per_second[2] / found.sequences_per_second[0])
-        shares.append(found.host_share)
-    assert shares == sorted(shares, reverse=True) and shares[0] > 0.5 > 0.05 > shares[2]
-    assert widths == sorted(widths, reverse=True) and widths[0] > 1.5 * widths[2]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("without", ["BlackMamba-2.8B", "flash"])
-def test_one_calibration_is_found_from_every_start_order_and_last_bit(without):
-    flash = without == "flash"
-    points = [point for point in xia2024.throughputs() if point.model != without]
-    stages = [point for point in xia2024.stages() if point.model != without]
-    if flash:
-        points, stages = [point for one in others.projects() if one.fitted for point in one.throughputs], []
-    found = astuple(fit_time(points, stages, flash=flash))
-    random = np.random.default_rng(0)
-    moved = [
-        replace(point, sequences_per_second=point.sequences_per_second * (1 + 1e-12 * random.standard_normal()))
-        for point in random.permutation(np.array(points, dtype=object))
-    ]
-    start = Coefficients(0.25, 0.95, 50e-6, 2e-3, 3.0, 40.0, 0.1)
-    assert astuple(fit_time(moved, stages, [start], flash)) == pytest.approx(found, rel=1e-5)
-
-
-@pytest.mark.parametrize("top_k", [2, 8])
-def test_the_seconds_have_complex_derivatives(top_k):
-    config, gpus = find_model(f"mixtral-8x7b,sequence_length=79,top_k={top_k}"), [A40, find_gpu("A100")]
-    middle = np.log([0.5, 0.7, 16e-6, 0.7e-3, 0.9, 130.0])
-
-    def seconds_at(step):
-        moved = step * np.eye(7)
-        fitted = Coefficients(*np.exp(middle + moved[:, :6]).T[..., None], 0.2 + moved[:, 6:])
-        return stages_of_steps(config, gpus, [4, 17], fitted)
-
-    exact, over, under = seconds_at(1e-20j), seconds_at(1e-5), seconds_at(-1e-5)
-    for stage, seconds in exact.items():
-        np.testing.assert_allclose(seconds.imag / 1e-20, (over[stage] - under[stage]) / 2e-5, rtol=1e-5, atol=1e-9)
-
-
-def test_largest_batches_are_within_one(recorded):
-    rows = modelled_largest_batches(recorded.memory)
-    assert [point.largest_batch for point, _ in rows] == [6, 8, 27]
-    assert all(abs(point.largest_batch - modelled) <= 1 for point, modelled in rows)
-
-
-def test_published_equations_in_their_authors_reading():
-    points = [point for point in xia2024.throughputs() if point.gpu == "A40-48GB" and point.model == "Mixtral-8x7B"]
-    series = [point for point in points if point.data_set == "commonsense"]
-    fitted = xia2024.equation_2(series)
-    rates = np.array([point.sequences_per_second for point in series])
-    # The parabola of squared errors over both coefficients has its least there.
-    batch = np.array([point.batch for point in series])
-    terms = np.log(batch ** (1 / (np.array([point.config.sparsity for point in series]) * 1.8)))
-    slope, constant = np.polyfit(terms, rates, 1)
-    assert float(fitted(8, 0.25)) == pytest.approx(slope * math.log(8 ** (1 / (0.25 * 1.8))) + constant)
-    assert [xia2024.equation_1(point) for point in xia2024.largest_batches()] == [6, 8, 20]
-    assert errors_of_equation_2().points == 77

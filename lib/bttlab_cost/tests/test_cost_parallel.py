@@ -1,12 +1,10 @@
 """Several GPUs: memory of each and bytes sent against the formulas of the papers, time against published runs."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from bttlab.baseline.gpus import find_gpu
-from bttlab.cli import main
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError
 from bttlab_cost.estimate import Estimator
@@ -27,12 +25,6 @@ def test_memory_of_each_gpu_is_that_of_the_zero_paper(strategy, bytes_of_a_param
     config = replace(LLAMA, heads=64)  # 64 GPUs share them
     held = Parallel.of(64, strategy, A100).fixed_bytes(config) - RESERVED
     assert held == pytest.approx(bytes_of_a_parameter * config.parameters, rel=1e-6)
-
-
-def test_sharded_weights_are_gathered_a_block_at_a_time():
-    held = Parallel.of(64, "fsdp", A100).fixed_bytes(LLAMA) - RESERVED
-    assert held == pytest.approx((16 / 64 + 2 * 2 / 32) * LLAMA.parameters, rel=1e-6)
-    assert held == Parallel.of(64, "zero3", A100).fixed_bytes(LLAMA) - RESERVED
 
 
 def test_bytes_sent_are_those_of_ring_collectives():
@@ -73,33 +65,3 @@ def test_more_gpus_fit_more_and_cost_their_number():
     pcie = estimator.estimate(LLAMA, A100, 10**9, 4, Parallel.of(8, "fsdp", A100, "PCIe-4"))
     assert pcie.sequences_per_second[1] < 0.7 * eight.sequences_per_second[1]
     assert fixed_bytes(LLAMA) > eight.peak_bytes
-
-
-GOOD = {"--model": "llama-2-7b,method=full", "--gpu": "H100", "--tokens": "1M", "--gpus": "8"}
-
-
-def test_on_the_command_line(capsys):
-    words = [word for pair in GOOD.items() for word in pair]
-    assert main(["cost", *words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["parallel"]
-    assert found["strategy"] == "fsdp" and found["link"]["provenance"] == "published" and found["gpus"] == 8
-    assert found["sent_by_each"]["provenance"] == "modelled"
-    assert main(["cost", *words, "--parallel", "zero2"]) == 0
-    assert "zero2 over NVLink-4, 450 GB/s (published)" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"--gpus": "0"}, "--gpus is 0: several GPUs are 2"),
-        ({"--parallel": "magic"}, "--parallel 'magic': choose ddp, zero1"),
-        ({"--link": "string"}, "--link 'string' is none of NVLink-3"),
-        ({"--gpus": None, "--parallel": "ddp"}, "give their number with --gpus"),
-        ({"--model": "llama-2-7b,method=qlora", "--parallel": "tensor"}, "weights in four bits are not split"),
-    ],
-)
-def test_bad_input_is_one_line(capsys, changes, message):
-    words = [word for pair in (GOOD | changes).items() if pair[1] is not None for word in pair]
-    assert main(["cost", *words]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and message in said

@@ -11,7 +11,6 @@ from bttlab.data import load_corpus
 from bttlab.lab import MethodsLab, Workload
 from bttlab.lab.energy_meters import EnergyMeter
 from bttlab_methods.lab import MethodRun
-from bttlab_methods.record import read_records
 from fake_trainer import our_threads
 from tiny_runs import CONFIG
 
@@ -54,16 +53,6 @@ def test_the_search_shows_what_it_is_about(lab):
     assert [family for family, group in lab._groups.items() if group.layout.display != "none"] == ["optimizers"]
     lab._search.value = ""
     assert shown() == everything == set(lab._boxes)
-
-
-@pytest.mark.long
-def test_presets_are_what_the_record_says(lab):
-    choices = {title.partition(" (")[0]: name for title, name in lab._preset.options}
-    rows = read_records()["atis.json"]
-    smallest = min(rows, key=lambda one: one.memory["peak"]["value"])
-    assert choices["least memory"] == smallest.methods
-    lab._preset.value = choices["tensor's memory, best slot F1"]
-    assert lab._text.value == lab._preset.value and lab._boxes["tensor"].value and not lab._train.disabled
 
 
 def test_what_does_not_combine_is_said_and_cannot_be_trained(lab):

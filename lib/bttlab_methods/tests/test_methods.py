@@ -46,10 +46,6 @@ def test_names_come_with_parameters_and_join():
         ("lora:pretraining=0", "lora: pretraining is 0: it must be in [1, inf)"),
         ("subspace:weights=false,activations=false", "weights and activations are both false"),
         ("tensor+subspace", "tensor and subspace do not combine: both change the linear layers"),
-        ("tensor+galore", "tensor and galore do not combine"),
-        ("tensor+int8", "tensor and int8 do not combine"),
-        ("tensor+full-finetuning", "tensor and full-finetuning do not combine"),
-        ("tensor+lora", "tensor and lora do not combine"),
         ("shared-encoders+stacking", "shared-encoders and stacking do not combine"),
     ],
 )
@@ -121,11 +117,6 @@ def test_memory_is_counted_by_category_and_changes_nothing(setting):
     assert 2 * count <= categories["optimizer_state"] <= 2 * count + 100 * 4  # two moments, and a step each
     assert categories["activations"] > 0 and memory["peak"]["value"] == sum(categories.values())
     assert all(torch.equal(*pair) for pair in zip(before, training.model.parameters(), strict=True))
-
-
-def test_the_learning_rate_rises_and_falls_to_nothing(setting):
-    rates = [setting.scaled(3).rate(progress) for progress in (0, 0.05, 0.1, 0.55, 1)]
-    assert rates == pytest.approx([0, 1.5, 3, 1.5, 0])
 
 
 def test_a_learning_rate_that_is_too_high_is_said(setting):

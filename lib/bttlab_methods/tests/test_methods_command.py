@@ -31,10 +31,8 @@ def test_the_list_has_every_method_with_its_parameters_and_source(capsys):
         (["tensro"], "method 'tensro': there is none; did you mean 'tensor'? bttlab methods list names all"),
         (["galore:rnk=4"], "method galore: parameter 'rnk': there is none; it has rank, every, scale, learning_rate"),
         (["dense", "lion+lamb"], "lion and lamb do not combine: both change the optimizer; leave one out"),
-        (["lion+lion"], "lion is named twice; name it once"),
         *((["dense", "--budget", budget], NO_BUDGET.format(budget)) for budget in ("0", "0.01epoch", "2weeks")),
         (["dense", "--seeds", "-1"], "seed is -1: it must be at least 0; pass --seed 0"),
-        (["dense", "--threads", "0"], "threads is 0: it must be at least 1; pass --threads 1"),
         (
             ["tensor", "--rank", "6"],
             "the model's linear_rank is 6: methods begin with the dense model; give ranks to the method, as "

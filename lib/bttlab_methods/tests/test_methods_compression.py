@@ -1,6 +1,5 @@
 """The methods lab's compression of gradients, ranks, subspaces and core entries: what makes each what it is."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +14,8 @@ from bttlab.tensor import TTLinear, TTMEmbedding
 from bttlab_methods import MethodError, Setting, Training, export, parse, run_methods, write_checkpoint
 from bttlab_methods.library.galore import ProjectedAdamW
 from bttlab_methods.library.ranks import cut_to
-from bttlab_methods.library.subspace import LowRankLinear, followed
-from bttlab_methods.run import flat, measure_memory, score_split
+from bttlab_methods.run import measure_memory, score_split
+from command_line import refused, run_json
 from tiny_runs import CONFIG
 
 DENSE = replace(CONFIG, format="dense")
@@ -34,10 +33,6 @@ def steps(training, count):
         before = {name: tensor.detach().clone() for name, tensor in training.model.named_parameters()}
         training.step(next(training._all_batches()))
     return before
-
-
-def state_numbers(training):
-    return sum(tensor.numel() for tensor in flat(dict(training.optimizer.state)))
 
 
 def gradients(training, batch):
@@ -66,19 +61,6 @@ def test_galore_updates_lie_in_a_subspace_of_its_rank_until_the_next_choice(sett
     pair, across = torch.cat(seen[2:4]), torch.cat(seen[1:3])
     assert torch.linalg.matrix_rank(pair, rtol=1e-3) == 3  # two updates in one subspace
     assert torch.linalg.matrix_rank(across, rtol=1e-3) > 3
-
-
-def test_galore_keeps_the_moments_of_the_core_and_a_basis(setting):
-    dense, galore = Training(setting), Training(setting, parse("galore:rank=2"))
-    for training in (dense, galore):
-        steps(training, 1)
-    saved = 0
-    for parameter in galore.trained:
-        if parameter.ndim == 2 and min(parameter.shape) >= 4:
-            rows, columns = parameter.shape
-            saved += 2 * parameter.numel() - 2 * 2 * max(rows, columns) - 2 * min(rows, columns)
-    counted = sum(state["step"].numel() for state in dense.optimizer.state.values())
-    assert state_numbers(galore) == state_numbers(dense) - counted - saved
 
 
 def test_galore_takes_the_steps_of_pytorch_optimizers():
@@ -119,24 +101,6 @@ def test_rank_pruning_cuts_ranks_to_the_size_target_and_scores_as_high(setting):
     full = run_methods(setting, parse("tensor:rank=6,embedding_rank=6"), splits=("dev",)).scores["dev"]
     scores = score_split(training, "dev")
     assert scores["frame_accuracy"] >= full["frame_accuracy"] > 0.9
-
-
-def test_gates_tell_what_the_loss_feels_of_each_index_and_stay_one(setting):
-    training = Training(setting, parse("rank-pruning:rank=3,embedding_rank=3"))
-    layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
-    training.set_rate()
-    training.backward(training.forward(next(training._all_batches()))[0])
-    felt = []
-    for layer in layers:
-        for core, gate in zip(layer.cores, layer.core_map.gates, strict=False):
-            felt.append(gate.grad.clone())
-            assert torch.allclose(felt[-1], (core * core.grad).flatten(0, -2).sum(0), atol=1e-6)
-    training.update()
-    noted = [bond for train in training.extra["rank-pruning"]["felt"] for bond in train]
-    for bond, gradient in zip(noted, felt, strict=True):
-        torch.testing.assert_close(bond, 0.05 * gradient.square(), atol=0, rtol=1e-4)
-    assert max(gradient.abs().max() for gradient in felt) > 1e-4
-    assert all((gate == 1).all() for layer in layers for gate in layer.core_map.gates)
 
 
 def test_cutting_what_carries_nothing_changes_no_output_and_keeps_the_moments(setting):
@@ -190,21 +154,18 @@ def test_a_pruned_model_exports_at_its_largest_ranks_says_the_same_and_is_traine
     ours = predict_in_batches(training.model, training.samples)
     assert np.allclose(ours.losses, theirs.losses, atol=1e-5)
     assert np.array_equal(ours.intents, theirs.intents) and np.array_equal(ours.slots, theirs.slots)
-    assert main(["train", "--resume", str(tmp_path / "run"), "--device", "reference", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["epochs_done"] == 1
+    resumed = run_json(capsys, "train", "--resume", tmp_path / "run", "--device", "reference")
+    assert resumed["epochs_done"] == 1
 
 
 def test_the_command_leaves_a_run_that_eval_scores(setting, tmp_path, capsys):
     data, folder = str(setting.corpus.folder), str(tmp_path / "run")
     arguments = ["rank-pruning:rank=2,embedding_rank=2", "--data", data, "--budget", "2", "--encoders", "1"]
     assert main(["methods", "run", *arguments, "--checkpoint", folder]) == 0
-    capsys.readouterr()
-    assert main(["eval", "--run", folder, "--device", "reference", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["epochs_done"] == 0
-    assert main(["methods", "run", *arguments, "--checkpoint", folder]) == 2
-    assert "exists and is not empty" in capsys.readouterr().err
-    assert main(["methods", "run", "dense", *arguments, "--checkpoint", str(tmp_path / "other")]) == 2
-    assert "is the place of one run, not of 2" in capsys.readouterr().err
+    assert run_json(capsys, "eval", "--run", folder, "--device", "reference")["epochs_done"] == 0
+    assert "exists and is not empty" in refused(capsys, "methods", "run", *arguments, "--checkpoint", folder)
+    two = ["methods", "run", "dense", *arguments, "--checkpoint", str(tmp_path / "other")]
+    assert "is the place of one run, not of 2" in refused(capsys, *two)
 
 
 def test_a_model_with_parts_of_its_own_is_not_exported(setting):
@@ -256,18 +217,6 @@ def test_gradients_are_exact_where_the_subspace_holds_all_activations(setting, m
     assert all(torch.allclose(found[name], expected[name], atol=1e-5) for name in found)
 
 
-def test_a_basis_follows_the_inputs_from_step_to_step():
-    torch.manual_seed(0)
-    rows = torch.randn(40, 3) @ torch.randn(3, 16) + 0.01 * torch.randn(40, 16)
-    basis = torch.linalg.qr(torch.randn(16, 3))[0]
-    lost = []
-    for _ in range(3):
-        basis = followed(rows, basis)
-        lost.append((rows - rows @ basis @ basis.t()).square().sum() / rows.square().sum())
-    assert lost[0] > lost[1] and lost[2] < 1e-3
-    assert torch.allclose(basis.t() @ basis, torch.eye(3), atol=1e-5)
-
-
 def test_activations_in_a_subspace_take_less_memory_and_still_learn(setting):
     setting = replace(setting, samples=150)
     held = {}
@@ -279,18 +228,3 @@ def test_activations_in_a_subspace_take_less_memory_and_still_learn(setting):
         assert np.mean([part.mean() for part in losses[-5:]]) < 0.8 * np.mean([part.mean() for part in losses[:5]])
     plain, compressed = held.values()
     assert compressed < 0.8 * plain
-
-
-def test_factors_have_the_rank_that_explains_the_weight_and_its_norm():
-    torch.manual_seed(0)
-    linear = torch.nn.Linear(6, 6)
-    values = torch.tensor([3.0, 2, 1, 1, 1, 0])  # squares 9, 4, 1, 1, 1 of 16
-    u, v = (torch.linalg.qr(torch.randn(6, 6))[0] for _ in range(2))
-    with torch.no_grad():
-        linear.weight.copy_(u * values @ v.t())
-    assert [LowRankLinear(linear, part).left.shape[1] for part in (0.5, 0.57, 0.8, 0.85, 0.99)] == [1, 2, 2, 3, 5]
-    half = LowRankLinear(linear, 0.8)
-    product = half.left @ half.right
-    assert torch.linalg.matrix_norm(product).item() == pytest.approx(4, rel=1e-5)
-    x = torch.randn(5, 6)
-    assert torch.allclose(LowRankLinear(linear, 1.0)(x), linear(x), atol=1e-5)

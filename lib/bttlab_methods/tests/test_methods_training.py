@@ -58,23 +58,6 @@ def test_adamw_by_name_is_what_runs_without_a_method(setting):
     assert named.losses == plain.losses
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("momentum:learning_rate=0.1,momentum=0.5,weight_decay=0.2", {"momentum": 0.5}),
-        ("adamw:learning_rate=0.1,beta1=0.8,beta2=0.7,weight_decay=0.2", {"betas": (0.8, 0.7)}),
-        ("lion:learning_rate=0.1,beta1=0.8,beta2=0.7,weight_decay=0.2", {"betas": (0.8, 0.7)}),
-    ],
-)
-def test_parameters_of_a_method_reach_its_optimizer(setting, text, wanted):
-    training, batch = begin(setting, text)
-    learn(training, batch)
-    kind, (group,) = type(training.optimizer).__name__, training.optimizer.param_groups
-    assert kind.casefold() == text.partition(":")[0].replace("momentum", "sgd")
-    assert group["params"] == training.trained and group["lr"] == pytest.approx(0.1)
-    assert {key: group[key] for key in ("weight_decay", *wanted)} == {"weight_decay": 0.2} | wanted
-
-
 def test_lamb_takes_steps_in_proportion_to_each_weights_norm(setting):
     training, batch = begin(setting, "lamb:learning_rate=0.003,weight_decay=0")
     assert training.setting.batch == 4 * setting.batch
