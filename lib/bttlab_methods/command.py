@@ -72,7 +72,6 @@ def _list() -> Outcome:
                 "parameters": kind.parameters(),
                 "source": kind.source,
                 "changes": sorted(kind.changes),
-                "needs_cuda": kind.needs_cuda,
             }
         )
     return Outcome({"methods": data}, "\n".join(lines[1:]))

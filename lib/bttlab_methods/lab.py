@@ -23,15 +23,13 @@ from bttlab.lab.workload import Workload
 from bttlab.model import predict_in_batches
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
-from bttlab_methods import DENSE, FAMILIES, Result, Setting, Training, check_combination, methods, parse, run_methods
+from bttlab_methods import DENSE, FAMILIES, Result, Setting, Training, methods, parse, run_methods
 from bttlab_methods.lab_figures import draw_results
 from bttlab_methods.record import RECORDS, by_methods, mean, read_records
 from bttlab_methods.training import LEARNING_RATE
 
-_FAMILIES = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(min(470px, 100%), 1fr))"}
-
-
 OnResult = Callable[[Result], None]
+_FAMILIES = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(min(470px, 100%), 1fr))"}
 
 
 class MethodRun(DashboardRun):
@@ -45,7 +43,6 @@ class MethodRun(DashboardRun):
     def __init__(self, *common: Any, device: str, on_result: OnResult | None = None):
         super().__init__(*common)
         self._methods, self._on_result = parse(self.name), on_result
-        check_combination(self._methods, device)
         work = self._workload
         self._setting = Setting(work.corpus, work.config, self.total, seed=work.seed, device=device)
         self._training: Training | None = None
@@ -80,16 +77,14 @@ class MethodRun(DashboardRun):
         self._since = time.perf_counter()
 
 
-def method_target(
-    methods: str, workload: Workload, device: str | None = None, on_result: OnResult | None = None
-) -> Target:
+def method_target(methods: str, workload: Workload, on_result: OnResult | None = None) -> Target:
     """Return a dashboard's target that trains with methods, on CUDA where there is one.
 
     The methods are as `bttlab_methods.parse` takes them, the workload is the dense model's; `on_result` is called in
-    the run's thread. Raises MethodError if the methods are unknown, do not combine, or do not run here.
+    the run's thread. Raises MethodError if the methods are unknown or do not combine.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    check_combination(parse(methods), device)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parse(methods)
 
     def make_run(total: int, learning_rate: float) -> DashboardRun:
         common = methods, total, learning_rate, torch_meter(device), workload

@@ -71,7 +71,7 @@ def _trains_cores(combination: str) -> bool:
     return any(issubclass(methods().get(name, Method), TensorCompression) for name in names)
 
 
-def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
+def draw_scatter(results: Sequence[Result]) -> Picture:
     """Draw slot F1 against peak memory, a point for each combination, named if none beats it in both.
 
     Where names would cover each other, the first stands alone; dense and tensor are named whatever beats them.
@@ -80,11 +80,11 @@ def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
     points = {
         name: (
             mean(group, lambda result: result.memory["peak"]["value"]) / 1e6,
-            100 * mean(group, lambda result: result.scores[split]["slot_f1"]),
+            100 * mean(group, lambda result: result.scores["test"]["slot_f1"]),
         )
         for name, group in groups.items()
     }
-    title = f"Slot F1 on {split} against peak memory (measured)"
+    title = "Slot F1 on test against peak memory (measured)"
     axes = new_axes(7.5, 4.2, title, "MB ($10^6$ bytes, logarithmic)", "slot F1 (%)")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")

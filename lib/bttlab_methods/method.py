@@ -42,7 +42,6 @@ class Method:
     changes: ClassVar[frozenset[str]]
     # names of methods, or parts that they change, with which it does not combine for another reason
     excludes: ClassVar[frozenset[str]] = frozenset()
-    needs_cuda: ClassVar[bool] = False
     processes: ClassVar[int] = 1  # processes that share a run, as `bttlab_methods.library.parallel` has them
     ranges: ClassVar[tuple[str, ...]] = ()  # intervals of parameters, such as "share in (0, 1]" and "rank in [1, inf)"
 

@@ -114,5 +114,5 @@ def joules(group: Sequence[Result]) -> str:
     return f"{mean(group, lambda result: result.joules_per_epoch['value']):.0f}"
 
 
-def read_records(folder: Path = FOLDER) -> dict[str, list[Result]]:
-    return {name: Results.read(folder / name).results for name in RECORDS}
+def read_records() -> dict[str, list[Result]]:
+    return {name: Results.read(FOLDER / name).results for name in RECORDS}

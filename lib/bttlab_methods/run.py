@@ -72,7 +72,7 @@ def run_methods(
     """
     processes = max([one.processes for one in methods], default=1)
     if processes > 1 and not distributed.is_initialized():
-        check_combination(methods, setting.device)
+        check_combination(methods)
         results = in_processes(processes, run_methods, (setting, tuple(methods), None, None, tuple(splits)), stop)
         losses = np.mean([one["losses"] for one in results], axis=0).tolist()  # of parts of equal size, or of all
         return Result(**results[0] | {"losses": losses, "facts": {"processes": [one["facts"] for one in results]}})

@@ -39,8 +39,8 @@ def combination_name(combination: Sequence) -> str:
     return "+".join(method.full_name() for method in combination) or DENSE
 
 
-def check_combination(combination: Sequence, device: str | None = None) -> None:
-    """Raise MethodError unless methods combine and, if a device is given, run on it."""
+def check_combination(combination: Sequence) -> None:
+    """Raise MethodError unless methods combine."""
     for i, second in enumerate(combination):
         for first in combination[:i]:
             if first.name == second.name:
@@ -56,8 +56,6 @@ def check_combination(combination: Sequence, device: str | None = None) -> None:
                         f"{first.name} and {second.name} do not combine: {one.name} cannot do with what {other.name} "
                         f"changes ({_listed(other.changes)}); leave one out"
                     )
-        if second.needs_cuda and device is not None and torch.device(device).type != "cuda":
-            raise MethodError(f"{second.name} needs a GPU with CUDA, not {device}; leave it out, or pass --device cuda")
 
 
 def _listed(names: frozenset[str]) -> str:
@@ -66,7 +64,7 @@ def _listed(names: frozenset[str]) -> str:
 
 def changed(setting: Setting, methods: Sequence) -> Setting:
     """Return the setting as methods change it; MethodError as `check_combination`."""
-    check_combination(methods, setting.device)
+    check_combination(methods)
     for method in methods:
         setting = method.change_setting(setting)
     return setting

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bttlab_methods.library.optimizers import KeptAdamW
+from bttlab_methods.library.optimizers import KeptAdamW, adam_direction
 from bttlab_methods.method import Method
 from bttlab_methods.training import LEARNING_RATE, Training
 
@@ -37,16 +37,11 @@ class ProjectedAdamW(KeptAdamW):
 
     @staticmethod
     def _adam(state: dict[str, Any], gradient: Tensor, group: dict[str, Any]) -> Tensor:
-        # Adam's direction (arXiv 1412.6980, algorithm 1)
         if "step" not in state:
             state["step"] = 0
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(gradient), torch.zeros_like(gradient)
         state["step"] += 1
-        beta1, beta2 = group["betas"]
-        state["exp_avg"].lerp_(gradient, 1 - beta1)
-        state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        corrected = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
-        return torch.div(state["exp_avg"], corrected, out=corrected).div_(1 - beta1 ** state["step"])
+        return adam_direction(state["exp_avg"], state["exp_avg_sq"], gradient, state["step"], group)
 
 
 @dataclass(frozen=True)

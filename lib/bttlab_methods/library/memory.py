@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from bttlab_methods.library.low_precision import quantise
-from bttlab_methods.library.optimizers import KeptAdamW
+from bttlab_methods.library.optimizers import KeptAdamW, adam_direction
 from bttlab_methods.method import Method
 from bttlab_methods.training import LEARNING_RATE, Training
 
@@ -130,20 +130,16 @@ class AdamW8bit(KeptAdamW):
 
     def update(self, parameter: Tensor, group: dict) -> None:
         state, grad = self.state[parameter], parameter.grad
-        (beta1, beta2), lr = group["betas"], group["lr"]
         first, second = (
             dequantize(state[name], signed, grad.shape) if name in state else torch.zeros_like(grad)
             for name, signed in (("first", True), ("second", False))
         )
         state["step"] = step = state.get("step", 0) + 1
-        first.lerp_(grad, 1 - beta1)
-        second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        parameter.sub_(adam_direction(first, second, grad, step, group), alpha=group["lr"])
         if parameter.numel() < self._smallest:
             state["first"], state["second"] = first, second
         else:
             state["first"], state["second"] = quantize(first, True, self._block), quantize(second, False, self._block)
-        divisor = second.div_(1 - beta2**step).sqrt_().add_(group["eps"])
-        parameter.addcdiv_(first, divisor, value=-lr / (1 - beta1**step))
 
 
 def quantize(x: Tensor, signed: bool, block: int) -> tuple[Tensor, Tensor]:

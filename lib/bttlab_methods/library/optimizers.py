@@ -31,6 +31,15 @@ class KeptAdamW(torch.optim.Optimizer):
         raise NotImplementedError
 
 
+def adam_direction(first: Tensor, second: Tensor, gradient: Tensor, step: int, group: dict[str, Any]) -> Tensor:
+    """Move both moments by a gradient, and return Adam's direction (arXiv 1412.6980, algorithm 1)."""
+    beta1, beta2 = group["betas"]
+    first.lerp_(gradient, 1 - beta1)
+    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    divisor = (second / (1 - beta2**step)).sqrt_().add_(group["eps"])
+    return torch.div(first, divisor, out=divisor).div_(1 - beta1**step)
+
+
 @dataclass(frozen=True)
 class AdamW(Method):
     """Update by two moments of the gradient; at its defaults the optimizer of runs that name none."""

@@ -70,12 +70,11 @@ class Double(Method):
 
 @dataclass(frozen=True)
 class Penalty(Double):
-    """Add the mean square of the parameters to the loss; needs a GPU."""
+    """Add the mean square of the parameters to the loss."""
 
     name = "penalty"
     changes = frozenset({"loss"})
     excludes = frozenset({"double"})
-    needs_cuda = True
 
 
 def test_methods_that_need_the_same_part_or_exclude_each_other_do_not_combine(setting):
@@ -83,8 +82,6 @@ def test_methods_that_need_the_same_part_or_exclude_each_other_do_not_combine(se
         Training(setting, [*parse("lion"), Double()])
     with pytest.raises(MethodError, match=r"double and penalty do not combine: penalty cannot do with what double"):
         Training(setting, [Double(), Penalty()])
-    with pytest.raises(MethodError, match="penalty needs a GPU with CUDA, not cpu; leave it out"):
-        Training(setting, [Penalty()])
 
 
 def test_weights_of_a_batch_count_in_the_loss(setting):
