@@ -165,7 +165,7 @@ def test_two_processes_add_to_a_manifest_at_the_same_time(tmp_path, monkeypatch)
     write, pool = manifest.write_manifest, ThreadPoolExecutor()
 
     def add(name):
-        manifest.add_entries(tmp_path, [replace(entry, name=name)], lambda new, old: new.name == old.name)
+        manifest.add_entries(tmp_path, [replace(entry, name=name, file=f"{name}.xclbin")])
 
     def write_late(*arguments):
         monkeypatch.setattr(manifest, "write_manifest", write)

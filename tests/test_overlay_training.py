@@ -212,7 +212,7 @@ def test_a_buffer_that_is_too_short_for_a_call_is_refused(trainer, argument, com
 
 def test_parameters_of_another_model_are_refused(trainer, samples):
     before = fingerprint(trainer)
-    with pytest.raises(StateError, match="another model.*but not there in this model"):
+    with pytest.raises(StateError, match=r"another model.*but not there in this model"):
         trainer.load_parameters(initial_parameters(ModelConfig(encoders=4), 0))
     assert fingerprint(trainer) == before
     trainer.train(samples[:2], ADAMW, 1e-3)

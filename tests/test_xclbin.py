@@ -1,9 +1,7 @@
-"""The overlay container: written as XRT and PYNQ expect it, and read without trusting a byte of it."""
+"""The overlay container: written as XRT and PYNQ expect it; of any other file the header is read."""
 
 import ctypes
-import io
 import struct
-import zipfile
 
 import pytest
 from hypothesis import given
@@ -32,14 +30,6 @@ OVERLAY = EmulationOverlay([VADD, SPIN], {"avx2": b"\x7fELF of avx2", "avx512": 
 PACKED = pack_xclbin(OVERLAY)
 
 
-def archive_of_one_image_many_times() -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("avx2", bytes(1000))
-        archive.filelist *= 2
-    return stream.getvalue()
-
-
 def table(data: bytes) -> list[axlf.axlf_section_header]:
     count = axlf.axlf.from_buffer_copy(data).m_header.m_numSections
     return list((axlf.axlf_section_header * count).from_buffer_copy(data, FIRST_SECTION))
@@ -53,64 +43,17 @@ def with_header(data: bytes, **values: int) -> bytes:
     return bytes(copy)
 
 
-def with_section(data: bytes, kind: int, content: bytes | None) -> bytes:
-    """The container with a section's content replaced and appended, or with the section renamed away."""
-    copy = bytearray(data)
-    for row, entry in enumerate(table(data)):
-        if entry.m_sectionKind == kind:
-            if content is None:
-                entry.m_sectionKind = KIND.DEBUG_DATA
-            else:
-                entry.m_sectionOffset, entry.m_sectionSize = len(copy), len(content)
-                copy += content
-            copy[FIRST_SECTION + row * ENTRY : FIRST_SECTION + (row + 1) * ENTRY] = bytes(entry)
-    return with_header(bytes(copy), m_length=len(copy))
-
-
-def section(data: bytes, kind: int) -> bytes:
-    return read_container(data).sections[kind]
-
-
 # --- kernels
 
 
 def test_registers_are_where_vitis_hls_puts_them():
     # As in the register header that Vitis HLS writes for its vadd example: pointers take 12 bytes, an int 8.
-    vadd = Kernel(
-        "vadd", [Argument(name, "int*", bank=0) for name in ("in1", "in2", "out")] + [Argument("size", "int")]
-    )
+    pointers = (Argument(name, "int*", bank=0) for name in ("in1", "in2", "out"))
+    vadd = Kernel("vadd", (*pointers, Argument("size", "int")))
     assert vadd.offsets == (0x10, 0x1C, 0x28, 0x34)
     assert TRAINER_KERNEL.offsets == (0x10, 0x18, 0x20, 0x28, 0x30, 0x38, 0x40, 0x4C, 0x58, 0x64)
     assert TRAINER_KERNEL.vlnv == "xilinx.com:hls:trainer:1.0"
     assert sum(argument.bank is not None for argument in TRAINER_KERNEL.arguments) == HBM_PORTS
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Argument("n", "int64"), "'int64' is not among"),
-        (lambda: Argument("a", "float*"), "have an HBM bank"),
-        (lambda: Argument("n", "int", bank=1), "have an HBM bank"),
-        (lambda: Argument("CTRL", "int"), "must be a C name"),
-        (lambda: Argument("class", "int"), "must be a C name"),
-        (lambda: Argument("a", "int*", 0, width=24), "32 to 512 bits"),
-        (lambda: Kernel("a-b", []), "must be a C name"),
-        (lambda: Kernel("k", [Argument("n", "int")] * 2), "two arguments have the same name"),
-        (lambda: Kernel("k", [Argument(f"n{i}", "int") for i in range(600)]), "do not fit"),
-        (lambda: pack_xclbin(EmulationOverlay([], {"avx2": b""})), "1 to 16 kernels"),
-        (lambda: pack_xclbin(EmulationOverlay([VADD, VADD], {"avx2": b""})), "1 to 16 kernels"),
-        (lambda: pack_xclbin(EmulationOverlay([VADD], {})), "at least one"),
-        (lambda: pack_xclbin(EmulationOverlay([VADD], {"../x": b""})), "at least one"),
-        (lambda: pack_xclbin(EmulationOverlay([Kernel("k", [])], {"avx2": b""})), "no memory bank"),
-        (
-            lambda: pack_xclbin(EmulationOverlay([Kernel("k", [Argument("a", "int*", 32)])], {"a": b""})),
-            "bank 32 of 32",
-        ),
-    ],
-)
-def test_a_description_that_breaks_a_rule(make, message):
-    with pytest.raises(OverlayError, match=message):
-        make()
 
 
 # --- round trip
@@ -127,7 +70,7 @@ def overlays(draw):
     kernels = []
     for name in draw(st.lists(names, min_size=1, max_size=3, unique=True)):
         types = [draw(pointers), *draw(st.lists(st.one_of(scalars, pointers), max_size=6))]
-        kernels.append(Kernel(name, [Argument(f"x{i}", *kind) for i, kind in enumerate(types)]))
+        kernels.append(Kernel(name, tuple(Argument(f"x{i}", *kind) for i, kind in enumerate(types))))
     images = draw(st.dictionaries(names, st.binary(max_size=40), min_size=1, max_size=3))
     return EmulationOverlay(tuple(kernels), images, clock_mhz=draw(st.integers(1, 999)))
 
@@ -170,17 +113,11 @@ def test_the_container_is_well_formed():
 
 
 def outcome(data: bytes) -> str:
-    """Read it as the emulated card does: our reader first, and PYNQ's parser only if ours has nothing against it."""
+    """What is wrong with a container's header, or "" """
     try:
-        overlay = read_xclbin(data)
+        read_container(data)
     except OverlayError as error:
-        message = str(error)
-        assert message
-        return message
-    parsed = XclBin("", bytearray(data))
-    assert set(parsed.ip_dict) == {kernel.instance for kernel in overlay.kernels}
-    for ip in parsed.ip_dict.values():
-        _create_call(ip["registers"])
+        return str(error)
     return ""
 
 
@@ -201,19 +138,6 @@ def test_a_truncated_container(cut):
         assert outcome(with_header(PACKED[:cut], m_length=cut))  # a header that does not admit it
 
 
-def archive(compression: int = zipfile.ZIP_STORED, name: str = "avx2") -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", compression) as file:
-        file.writestr(name, b"\0" * 100)
-    return stream.getvalue()
-
-
-def replaced(old: bytes, new: bytes) -> bytes:
-    xml = section(PACKED, KIND.EMBEDDED_METADATA)
-    assert old in xml
-    return with_section(PACKED, KIND.EMBEDDED_METADATA, xml.replace(old, new))
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -222,44 +146,27 @@ def replaced(old: bytes, new: bytes) -> bytes:
         (PACKED + b"\0", "bytes follow its end"),
         (with_header(PACKED, m_numSections=0), "0 sections"),
         (with_header(PACKED, m_numSections=0xFFFFFFFF), "4294967295 sections"),
-        (with_header(PACKED, m_mode=1), "built for hw, platform xilinx_u50"),
         (with_header(PACKED, m_mode=77), "mode 77"),
-        (with_section(PACKED, KIND.DEBUG_DATA, b""), ""),
-        (with_section(PACKED, EMULATION_DATA, b"PK"), "not an archive of images"),
-        (with_section(PACKED, EMULATION_DATA, archive(zipfile.ZIP_DEFLATED)), "compressed image"),
-        (with_section(PACKED, EMULATION_DATA, archive_of_one_image_many_times()), "share their bytes"),
-        (with_section(PACKED, EMULATION_DATA, archive(name="../../etc/x")), "lower-case letters"),
-        (with_section(PACKED, KIND.EMBEDDED_METADATA, b"<project/>"), "does not describe"),
-        (with_section(PACKED, KIND.EMBEDDED_METADATA, b"\xff\xfe"), "does not describe"),
-        (with_section(PACKED, KIND.EMBEDDED_METADATA, b"<!DOCTYPE x [<!ENTITY a 'b'>]><x>&a;</x>"), "is not the XML"),
-        (with_section(PACKED, KIND.CONNECTIVITY, struct.pack("<i", 2**31 - 1) + b"\0" * 12), "2147483647 connections"),
-        (with_section(PACKED, KIND.CONNECTIVITY, struct.pack("<i", -1) + b"\0" * 12), "-1 connections"),
-        (
-            with_section(PACKED, KIND.MEM_TOPOLOGY, struct.pack("<i", 2**31 - 1) + b"\0" * 44),
-            "MEM_TOPOLOGY does not match",
-        ),
-        (with_section(PACKED, KIND.IP_LAYOUT, struct.pack("<iI", 1, 0) + b"\x01" * 80), "IP_LAYOUT does not match"),
-        (with_section(PACKED, KIND.CLOCK_FREQ_TOPOLOGY, b"\xff" * 200), "CLOCK_FREQ_TOPOLOGY does not match"),
-        (replaced(b'offset="0x10"', b'offset="0x14"'), "EMBEDDED_METADATA does not match"),
-        (replaced(b'type="int"', b'type="long"'), "'long' is not among"),
-        (replaced(b'"vadd"', b'"v:d"'), "must be a C name"),
-        (replaced(b"300MHz", b"300GHz"), "does not describe"),
     ],
 )
 def test_a_container_with_one_fault(data, message):
     assert message in outcome(data)
 
 
+def test_only_emulation_overlays_are_read():
+    with pytest.raises(OverlayError, match="built for hw, platform xilinx_u50"):
+        read_xclbin(with_header(PACKED, m_mode=1))
+    copy = bytearray(PACKED)
+    row = [entry.m_sectionKind for entry in table(PACKED)].index(EMULATION_DATA)
+    struct.pack_into("<I", copy, FIRST_SECTION + row * ENTRY, KIND.DEBUG_DATA)
+    with pytest.raises(OverlayError, match="section EMULATION_DATA is missing"):
+        read_xclbin(bytes(copy))
+
+
 @pytest.mark.parametrize("kind", SECTIONS)
-def test_a_missing_a_doubled_and_an_outlying_section(kind):
-    name = SECTIONS[kind]
-    assert outcome(with_section(PACKED, kind, None)) == f"section {name} is missing"
+def test_a_section_outside_of_the_file(kind):
     row = [entry.m_sectionKind for entry in table(PACKED)].index(kind)
-    doubled = bytearray(PACKED)
-    other = FIRST_SECTION + (row - 1) % len(SECTIONS) * ENTRY
-    doubled[other : other + 4] = struct.pack("<I", kind)
-    assert outcome(bytes(doubled)) == f"section {name} occurs twice"
     for offset, size in ((0, 8), (len(PACKED), 1), (2**63, 2**63), (2**64 - 1, 2)):
         outlying = bytearray(PACKED)
         struct.pack_into("<QQ", outlying, FIRST_SECTION + row * ENTRY + 24, offset, size)
-        assert f"section {name} lies at bytes" in outcome(bytes(outlying))
+        assert f"section {SECTIONS[kind]} lies at bytes" in outcome(bytes(outlying))

@@ -32,15 +32,15 @@ KERNEL void spin(int *calls, int milliseconds) {
 """
 VADD = Kernel(
     "vadd",
-    [
+    (
         Argument("a", "float*", bank=0, width=32),
         Argument("b", "float*", bank=1, width=512),
         Argument("c", "float*", bank=1, width=32),
         Argument("n", "int"),
         Argument("scale", "float"),
-    ],
+    ),
 )
-SPIN = Kernel("spin", [Argument("calls", "int*", bank=0, width=32), Argument("milliseconds", "int")])
+SPIN = Kernel("spin", (Argument("calls", "int*", bank=0, width=32), Argument("milliseconds", "int")))
 
 
 @functools.cache

@@ -197,7 +197,7 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
                 machine=definition.machine(hls_src),
             )
         )
-    add_entries(overlays, entries, lambda new, old: (new.name, new.kind) == (old.name, old.kind))
+    add_entries(overlays, entries)
     return entries
 
 
@@ -234,7 +234,7 @@ def install(
     )
     (overlays / "hw").mkdir(exist_ok=True)
     write_file(overlays / file, data)
-    add_entries(overlays, [entry], lambda new, old: new.file == old.file)
+    add_entries(overlays, [entry])
     return entry
 
 

@@ -41,11 +41,9 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class _Description(XclBin):
-    """PYNQ's description of an overlay, with the overlay, and the digest and path of its file."""
+    """PYNQ's description of an overlay, with the overlay."""
 
     overlay: EmulationOverlay
-    sha256: str
-    path: Path
 
 
 class EmulatedU50(pynq.Device):
@@ -115,26 +113,26 @@ class EmulatedU50(pynq.Device):
             raise
 
     def get_bitfile_metadata(self, bitfile_name: str) -> _Description:
-        """Return PYNQ's description of an overlay; OverlayError if its file is damaged or not an emulation overlay."""
+        """Return PYNQ's description of an overlay; OverlayError unless it is trusted and an emulation overlay."""
         data = read_file(bitfile_name)
+        self.check_trusted(Path(bitfile_name), digest(data))
         try:
             overlay = read_xclbin(data)
         except OverlayError as error:
             raise OverlayError(f"{bitfile_name}: {error}") from None
         parser = _Description(bitfile_name, bytearray(data))
-        parser.overlay, parser.sha256, parser.path = overlay, digest(data), Path(bitfile_name)
+        parser.overlay = overlay
         return parser
 
     def download(self, bitstream: pynq.Bitstream, parser: _Description | None = None) -> None:
         """Replace the loaded overlay.
 
-        It stays loaded after a CardError, because a kernel is running, or an OverlayError: the new one is invalid, is
-        not trusted, or the processor cannot run it.
+        It stays loaded after a CardError, because a kernel is running, or an OverlayError: the processor cannot run
+        the new one.
         """
         try:
             self._check_idle("load an overlay")
             parser = parser or self.get_bitfile_metadata(bitstream.bitfile_name)
-            self.check_trusted(parser.path, parser.sha256)
             name = choose_image(parser.overlay.images.keys())
             code = parser.overlay.images[name]
             units = {  # an image for each: kernels share no on-chip memory

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -75,17 +75,11 @@ def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
     write_file(Path(folder) / MANIFEST, json.dumps({"overlays": rows}, indent=1) + "\n")
 
 
-def add_entries(
-    folder: Path, entries: Iterable[OverlayEntry], replaces: Callable[[OverlayEntry, OverlayEntry], bool]
-) -> None:
-    """Add overlays to a folder's manifest; safe while other processes add overlays.
-
-    `replaces(new, old)` decides which entries are replaced.
-    """
-    entries = list(entries)
+def add_entries(folder: Path, entries: Sequence[OverlayEntry]) -> None:
+    """Add overlays to a folder's manifest in place of those of the same files; other processes may do so, too."""
+    files = {new.file for new in entries}
     with changing(folder):
-        kept = [old for old in read_manifest(folder) if not any(replaces(new, old) for new in entries)]
-        write_manifest(folder, kept + entries)
+        write_manifest(folder, [*(old for old in read_manifest(folder) if old.file not in files), *entries])
 
 
 def digest(data: bytes) -> str:

@@ -1,9 +1,8 @@
 """Read and write overlay files: the AXLF container (.xclbin) of XRT and PYNQ.
 
 An emulation overlay has the same sections as one linked by Vitis, and in section EMULATION_DATA the kernels compiled
-for the host's processor, one image for each level of vector instructions. Everything but the images follows from the
-kernels' descriptions, so the reader accepts a container only if its sections are exactly those. This protects PYNQ's
-parser, which does not check counts and offsets, from malformed files.
+for the host's processor, one image for each level of vector instructions. Its bytes are read once their digest is
+trusted; the header of any other file is not.
 """
 
 import ctypes
@@ -38,14 +37,9 @@ SECTIONS = {
     EMULATION_DATA: "EMULATION_DATA",
 }
 FIRST_SECTION = axlf.axlf.m_sections.offset
-MOST_SECTIONS = 64
-MOST_KERNELS = 16
-MOST_METADATA = 1 << 17  # bytes; a kernel with ten arguments needs 3,000
 CONTROL_BASE = 0x800000  # where the shell maps the first compute unit's registers
 CONTROL_STRIDE = 0x10000
 _UUID = re.compile(rb"[0-9a-f]{32}")
-_IMAGE_NAME = re.compile(r"[a-z0-9_]{1,32}")
-_CLOCK = re.compile(r"([1-9][0-9]{0,2})MHz")
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class Container:
     """The header and raw sections of a container with any kind of overlay.
 
     The mode is "hw", "hw_emu" or "sw_emu", the UUID has 32 hexadecimal digits, `interfaces` has UUIDs of the shell's
-    interface. Sections of the kinds in `SECTIONS` occur at most once.
+    interface.
     """
 
     mode: str
@@ -88,7 +82,6 @@ def control_address(index: int) -> int:
 
 def pack_xclbin(overlay: EmulationOverlay) -> bytes:
     """Return the container of an emulation overlay; equal overlays give equal bytes."""
-    _check_overlay(overlay)
     sections = _described_sections(overlay)
     sections[EMULATION_DATA] = _archive(overlay.images)
 
@@ -130,17 +123,13 @@ def read_container(data: bytes) -> Container:
         raise OverlayError(f"{fault}: its header says {header.m_length} bytes, it has {size}")
     entry = axlf.axlf_section_header
     end_of_table = FIRST_SECTION + header.m_numSections * ctypes.sizeof(entry)
-    if not 1 <= header.m_numSections <= MOST_SECTIONS or end_of_table > size:
-        raise OverlayError(
-            f"its header says {header.m_numSections} sections; expected 1 to {MOST_SECTIONS} within the file"
-        )
+    if header.m_numSections < 1 or end_of_table > size:
+        raise OverlayError(f"its header says {header.m_numSections} sections, whose table is not within the file")
     sections: dict[int, bytes] = {}
     for row in (entry * header.m_numSections).from_buffer_copy(data, FIRST_SECTION):
         begin, end = row.m_sectionOffset, row.m_sectionOffset + row.m_sectionSize
         if begin < end_of_table or end > size:
             raise OverlayError(f"section {_name(row.m_sectionKind)} lies at bytes {begin} to {end} of a file of {size}")
-        if row.m_sectionKind in sections and row.m_sectionKind in SECTIONS:
-            raise OverlayError(f"section {_name(row.m_sectionKind)} occurs twice")
         sections[row.m_sectionKind] = bytes(data[begin:end])
     mode = header.m_mode & 0xFFFF  # the upper half is XRT's action mask
     if mode not in TARGETS:
@@ -154,25 +143,20 @@ def read_container(data: bytes) -> Container:
 
 
 def read_xclbin(data: bytes) -> EmulationOverlay:
-    """Return the content of an emulation overlay after a check that its sections match its kernels."""
+    """Return the content of an emulation overlay that is trusted: `pack_xclbin` wrote its sections."""
     container = read_container(data)
     if container.mode != "sw_emu":
         raise OverlayError(
             f"it is built for {container.mode}, platform {container.platform or 'unknown'}; "
             "the emulated card loads emulation overlays (sw_emu)"
         )
-    for kind, name in SECTIONS.items():
-        if kind not in container.sections:
-            raise OverlayError(f"section {name} is missing")
+    if EMULATION_DATA not in container.sections:
+        raise OverlayError("section EMULATION_DATA is missing: build it with make overlays")
     banks = _argument_banks(container.sections[KIND.CONNECTIVITY])
     kernels, clock_mhz = _parse_metadata(container.sections[KIND.EMBEDDED_METADATA], banks)
-    images = _extract(container.sections[EMULATION_DATA])
-    overlay = EmulationOverlay(kernels, images, container.platform, clock_mhz)
-    _check_overlay(overlay)
-    for kind, implied in _described_sections(overlay).items():
-        if container.sections[kind] != implied:
-            raise OverlayError(f"section {SECTIONS[kind]} does not match the overlay's kernels; rebuild the overlay")
-    return overlay
+    with zipfile.ZipFile(io.BytesIO(container.sections[EMULATION_DATA])) as archive:
+        images = {name: archive.read(name) for name in archive.namelist()}
+    return EmulationOverlay(kernels, images, container.platform, clock_mhz)
 
 
 def _interfaces(metadata: bytes, header: bytes) -> tuple[str, ...]:
@@ -182,24 +166,6 @@ def _interfaces(metadata: bytes, header: bytes) -> tuple[str, ...]:
     """
     found = sorted({uuid.decode() for uuid in _UUID.findall(metadata)})
     return tuple(found) if found else (header.hex(),) if any(header) else ()
-
-
-def _check_overlay(overlay: EmulationOverlay) -> None:
-    names = [kernel.name for kernel in overlay.kernels]
-    if not 1 <= len(names) <= MOST_KERNELS or len(set(names)) < len(names):
-        raise OverlayError(f"kernels {names}: an overlay has 1 to {MOST_KERNELS} kernels of different names")
-    for kernel in overlay.kernels:
-        for argument in kernel.arguments:
-            if argument.bank is not None and not 0 <= argument.bank < U50.hbm_banks:
-                raise OverlayError(f"{kernel.name}: {argument.name} is in bank {argument.bank} of {U50.hbm_banks}")
-    if not any(argument.is_pointer for kernel in overlay.kernels for argument in kernel.arguments):
-        raise OverlayError(f"kernels {names}: no argument is a pointer, so no memory bank is in use")
-    if not overlay.images or not all(map(_IMAGE_NAME.fullmatch, overlay.images)):
-        raise OverlayError(
-            f"images {list(overlay.images)}: an overlay has at least one, with a name of lower-case letters and digits"
-        )
-    if len(overlay.platform.encode()) > 63 or not 1 <= overlay.clock_mhz <= 999:
-        raise OverlayError(f"platform {overlay.platform!r} or clock {overlay.clock_mhz} MHz is out of range")
 
 
 # --- sections derived from the kernels
@@ -291,35 +257,25 @@ def _port(kernel: ElementTree.Element, name: str, mode: str, size: int, width: i
 
 
 def _parse_metadata(data: bytes, banks: Mapping[tuple[int, int], int]) -> tuple[tuple[Kernel, ...], int]:
-    """Return the kernels and their clock from the XML; `read_xclbin` checks the rest of it."""
-    if len(data) > MOST_METADATA or b"<!" in data:  # no entities to expand
-        raise OverlayError("section EMBEDDED_METADATA is not the XML that describes an overlay's kernels")
-    try:
-        core: Any = ElementTree.fromstring(data.decode()).find("platform/device/core")
-        kernels = []
-        for index, node in enumerate(core.findall("kernel")):
-            ports = {port.attrib["name"]: int(port.attrib["dataWidth"]) for port in node.findall("port")}
-            arguments = [
-                Argument(arg.attrib["name"], arg.attrib["type"], banks.get((index, number)), ports[arg.attrib["port"]])
-                if arg.attrib["type"].endswith("*")
-                else Argument(arg.attrib["name"], arg.attrib["type"])
-                for number, arg in enumerate(node.findall("arg"))
-            ]
-            kernels.append(Kernel(node.attrib["name"], arguments))
-        clock: Any = _CLOCK.fullmatch(core.find("kernelClocks/clock").attrib["frequency"])
-        clock_mhz = int(clock[1])
-    except (ElementTree.ParseError, AttributeError, KeyError, LookupError, TypeError, ValueError) as error:
-        raise OverlayError(f"section EMBEDDED_METADATA does not describe an overlay's kernels: {error}") from None
-    return tuple(kernels), clock_mhz
+    """Return the kernels and their clock from the XML."""
+    core: Any = ElementTree.fromstring(data.decode()).find("platform/device/core")
+    kernels = []
+    for index, node in enumerate(core.findall("kernel")):
+        ports = {port.attrib["name"]: int(port.attrib["dataWidth"]) for port in node.findall("port")}
+        arguments = (
+            Argument(arg.attrib["name"], arg.attrib["type"], banks.get((index, number)), ports[arg.attrib["port"]])
+            if arg.attrib["type"].endswith("*")
+            else Argument(arg.attrib["name"], arg.attrib["type"])
+            for number, arg in enumerate(node.findall("arg"))
+        )
+        kernels.append(Kernel(node.attrib["name"], tuple(arguments)))
+    return tuple(kernels), int(core.find("kernelClocks/clock").attrib["frequency"].removesuffix("MHz"))
 
 
 def _argument_banks(data: bytes) -> dict[tuple[int, int], int]:
     """Return the bank of each (kernel, argument) from section CONNECTIVITY."""
-    first, size = axlf.connectivity.m_connection.offset, ctypes.sizeof(axlf.connection)
-    count = int.from_bytes(data[:first], "little", signed=True)
-    if count < 1 or len(data) != first + count * size:
-        raise OverlayError(f"section CONNECTIVITY says {count} connections in {len(data)} bytes")
-    rows = (axlf.connection * count).from_buffer_copy(data, first)
+    first = axlf.connectivity.m_connection.offset
+    rows = (axlf.connection * int.from_bytes(data[:first], "little")).from_buffer_copy(data, first)
     return {(row.m_ip_layout_index, row.arg_index): row.mem_data_index for row in rows}
 
 
@@ -335,21 +291,6 @@ def _archive(images: Mapping[str, bytes]) -> bytes:
             entry.create_system = 3
             archive.writestr(entry, image)
     return stream.getvalue()
-
-
-def _extract(data: bytes) -> dict[str, bytes]:
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = archive.infolist()
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                raise OverlayError("section EMULATION_DATA has a compressed image; images are stored")
-            if sum(entry.file_size for entry in entries) > len(data):  # overlapping entries expand like a zip bomb
-                raise OverlayError("section EMULATION_DATA has images that share their bytes")
-            return {entry.filename: archive.read(entry) for entry in entries}
-    except OverlayError:
-        raise
-    except Exception as error:  # zipfile raises a dozen types, also of struct, zlib and codecs
-        raise OverlayError(f"section EMULATION_DATA is not an archive of images: {error}") from None
 
 
 # --- bytes
