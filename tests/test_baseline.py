@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from bttlab.baseline import BaselineError, BaselineSetting, Energy, Listener, Quantity, Record, run_baseline
+from bttlab.baseline import BaselineSetting, Energy, Listener, Quantity, Record, run_baseline
 from bttlab.baseline import run as run_module
 from bttlab.baseline.modes import prepare
 from bttlab.baseline.run import FORMATS
@@ -137,7 +137,7 @@ def test_a_mode_that_fails_is_skipped_with_the_reason(two_modes):
     two_modes.step = broken
     record = tiny_baseline("dense", "cpu", steps=2, modes=None)
     assert record.best == "eager" and record.skipped == {"graphs": "RuntimeError: no capture of kernel"}
-    with pytest.raises(BaselineError, match=r"no mode gave a measurement \(graphs: RuntimeError"):
+    with pytest.raises(BttlabError, match=r"no mode gave a measurement \(graphs: RuntimeError"):
         tiny_baseline("dense", "cpu", steps=2, modes=["graphs"])
 
 
@@ -160,7 +160,7 @@ def test_callbacks_and_stop(two_modes):
     assert record.measurement.losses == pytest.approx([loss for _, loss, _ in seen])
     assert record.measurement.step_seconds == pytest.approx([seconds for _, _, seconds in seen], rel=1e-4)
     assert record.skipped == {"graphs": "stopped before it began"} and record.steps == 50
-    with pytest.raises(BaselineError, match="stopped before it began"):
+    with pytest.raises(BttlabError, match="stopped before it began"):
         tiny_baseline("btt", "cpu", Listener(stop=stop))
 
 
@@ -216,7 +216,7 @@ def test_gpu_out_of_memory(monkeypatch):
 
     monkeypatch.setattr(Task, "step", full)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 * 2**20, 2**34))
-    with pytest.raises(BaselineError, match=r"another 2\.25 GiB with 3 MiB of 16,384 MiB free; end what else uses it"):
+    with pytest.raises(BttlabError, match=r"another 2\.25 GiB with 3 MiB of 16,384 MiB free; end what else uses it"):
         tiny_baseline("dense", "cpu")
 
 
@@ -234,7 +234,7 @@ def test_command_line(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "btt, 1 encoders, 4 steps" in output and "eager" in output and "<- best" in output
     kept = Record.read(path)
-    energy = Energy(4, Quantity.measured(2.0, "J", "by hand"), Quantity.measured(0.5, "J", "by hand"), [], [])
+    energy = Energy(4, Quantity.measured(2.0, "J", "by hand"), Quantity.measured(0.5, "J", "by hand"))
     kept.modes["eager"] = replace(kept.measurement, energy=energy)
     wanted = f"epoch {4478 * np.mean(kept.measurement.step_seconds):.1f} s, 8956 J, 2239 J over idle <- best"
     assert wanted in baseline_text(kept)

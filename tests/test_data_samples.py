@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from bttlab.data import (
     Corpus,
     CorpusError,
-    SampleError,
     Samples,
     Split,
     Vocabulary,
@@ -26,6 +25,7 @@ from bttlab.data.metrics import score
 from bttlab.data.report import report
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer
 from bttlab.runs.evaluation import scores_of
+from bttlab.util.errors import BttlabError
 
 CONFIG = ModelConfig()
 words = st.text("abcd", min_size=1, max_size=2)
@@ -137,26 +137,26 @@ def samples() -> Samples:
 )
 def test_validate_names_the_sample_the_value_and_the_rule(samples, field, index, value, message):
     getattr(samples, field)[index] = value
-    with pytest.raises(SampleError) as caught:
+    with pytest.raises(BttlabError) as caught:
         samples.validate(CONFIG)
     assert str(caught.value).startswith(message)
     trainer = ReferenceTrainer(CONFIG)
     for refuses in (trainer.predict, lambda samples: trainer.train(samples, Optimizer("sgd"), 0.1)):
-        with pytest.raises(SampleError):
+        with pytest.raises(BttlabError):
             refuses(samples)
 
 
 def test_samples_refuse_other_shapes_and_types(samples):
     arrays = (samples.tokens, samples.lengths, samples.intents, samples.slots)
-    with pytest.raises(SampleError, match="tokens is int64; it must be an array of int32"):
+    with pytest.raises(BttlabError, match="tokens is int64; it must be an array of int32"):
         Samples(arrays[0].astype(np.int64), *arrays[1:])
-    with pytest.raises(SampleError, match="lengths is list"):
+    with pytest.raises(BttlabError, match="lengths is list"):
         Samples(arrays[0], arrays[1].tolist(), *arrays[2:])
-    with pytest.raises(SampleError, match=r"tokens \(5, 32\) and slots \(5, 31\)"):
+    with pytest.raises(BttlabError, match=r"tokens \(5, 32\) and slots \(5, 31\)"):
         Samples(*arrays[:3], arrays[3][:, 1:])
-    with pytest.raises(SampleError, match=r"lengths \(4,\) and intents \(5,\)"):
+    with pytest.raises(BttlabError, match=r"lengths \(4,\) and intents \(5,\)"):
         Samples(arrays[0], arrays[1][1:], *arrays[2:])
-    with pytest.raises(SampleError, match="samples have 32 tokens, the model has 16"):
+    with pytest.raises(BttlabError, match="samples have 32 tokens, the model has 16"):
         samples.validate(ModelConfig(sequence_length=16))
 
 
@@ -166,7 +166,7 @@ def test_epoch_order():
     assert np.array_equal(first, epoch_order(50, 0, 0))
     assert not np.array_equal(first, epoch_order(50, 0, 1)) and not np.array_equal(first, epoch_order(50, 1, 0))
     assert epoch_order(6, 3, 7).tolist() == [4, 0, 1, 2, 3, 5]
-    with pytest.raises(SampleError, match="seed -1 is negative"):
+    with pytest.raises(BttlabError, match="seed -1 is negative"):
         epoch_order(5, -1, 0)
 
 

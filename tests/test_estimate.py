@@ -13,7 +13,7 @@ from bttlab.card.processor import sample_records
 from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.timing import time_program
 from bttlab.estimate import counts
-from bttlab.estimate.card import CLOCK_MHZ, EstimateError, estimate
+from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.estimate.counts import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, sample_works, works_of
 from bttlab.estimate.memory import GROUPS, memory_map, touched_words
 from bttlab.estimate.recorded import SOURCE, machine_record, source_digest
@@ -201,9 +201,8 @@ def test_the_json_is_complete_and_says_that_it_is_modelled(found):
     ],
 )
 def test_what_has_no_answer(model, options, message):
-    with pytest.raises(BttlabError, match=message) as caught:
+    with pytest.raises(BttlabError, match=message):
         estimate(model, **options)
-    assert not isinstance(caught.value, EstimateError) or "lengths" in options or "clock_mhz" in options
 
 
 @pytest.mark.parametrize(

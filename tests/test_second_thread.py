@@ -7,7 +7,6 @@ import pytest
 
 import tiny_baseline
 from bttlab.card import EmulatedU50, open_trainer
-from bttlab.card.compute_unit import CardError
 from bttlab.card.image import IMAGES
 from bttlab.compiler.access import accesses
 from bttlab.compiler.compiled import compiled_program
@@ -16,6 +15,7 @@ from bttlab.compiler.machine import M
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs import tensors_digest
 from bttlab.util import processes
+from bttlab.util.errors import BttlabError
 
 from build_library import library
 from conftest import ROOT
@@ -85,5 +85,5 @@ def test_a_quota_of_one_processor_leaves_one_thread(quota, threads, tmp_path, mo
 
 
 def test_a_kernel_has_one_or_two_threads():
-    with pytest.raises(CardError, match="threads=3: a kernel is executed by 1 or 2"):
+    with pytest.raises(BttlabError, match="threads=3: a kernel is executed by 1 or 2"):
         EmulatedU50().threads = 3

@@ -14,25 +14,21 @@ CPUINFO = Path("/proc/cpuinfo")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
-class DeviceError(BttlabError):
-    """A device that is not here, or that is too small."""
-
-
 def open_device(name: str) -> torch.device:
     """Return the device called "cpu" or "cuda"; of several GPUs the current one (CUDA_VISIBLE_DEVICES chooses).
 
-    Raises DeviceError if there is no such device.
+    Raises BttlabError if there is no such device.
     """
     if name not in ("cpu", "cuda"):
-        raise DeviceError(f"device {name!r}: choose cpu or cuda")
+        raise BttlabError(f"device {name!r}: choose cpu or cuda")
     if name == "cpu":
         return torch.device("cpu")
     if torch.version.cuda is None:
-        raise DeviceError(
+        raise BttlabError(
             f"device cuda: torch {torch.__version__} is built without CUDA; install a CUDA build, or choose cpu"
         )
     if not torch.cuda.is_available():
-        raise DeviceError("device cuda: torch finds no usable NVIDIA GPU (nvidia-smi says what there is); choose cpu")
+        raise BttlabError("device cuda: torch finds no usable NVIDIA GPU (nvidia-smi says what there is); choose cpu")
     torch.cuda.synchronize()  # opens it
     return torch.device("cuda", torch.cuda.current_device())
 

@@ -97,7 +97,6 @@ class Measurement:
     lower_quartile: Quantity
     upper_quartile: Quantity
     mean: Quantity
-    setup: Quantity  # seconds of capture and warm-up, in no step's time
     difference: Quantity  # largest relative difference of the first losses from eager's
     # allocated, reserved: bytes: the most that tensors held, and the most that PyTorch held for them
     allocated: Quantity

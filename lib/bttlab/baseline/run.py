@@ -3,7 +3,6 @@
 import gc
 import hashlib
 import os
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -37,15 +36,11 @@ COMPARED_STEPS = 50  # of a mode with eager: later on, differences of rounding h
 TOLERANCE = 1e-2  # of a loss, relative
 
 
-class BaselineError(BttlabError):
-    """A baseline that cannot be run as asked for."""
-
-
 @dataclass(frozen=True)
 class BaselineSetting:
     """Settings of a baseline: model, device and number of steps.
 
-    Raises BaselineError or NumericalFault if a value breaks a rule.
+    Raises BttlabError if a value breaks a rule.
     """
 
     # "dense", "tt", "btt", "module"; tt: tensor-compressed, contracted right to left; btt: bi-directionally; module: a
@@ -73,25 +68,25 @@ class BaselineSetting:
         ):
             value = getattr(self, name)
             if value < least:
-                raise BaselineError(f"{name} is {value}: it must be at least {least}; give --{name} again")
+                raise BttlabError(f"{name} is {value}: it must be at least {least}; give --{name} again")
             if most is not None and value > most:
-                raise BaselineError(f"{name} is {value:,}: it must be at most {most:,}; give --{name} again")
+                raise BttlabError(f"{name} is {value:,}: it must be at most {most:,}; give --{name} again")
         if self.batch > 1 and isinstance(self.config, ModuleConfig):
-            raise BaselineError(f"batch is {self.batch}: a module is trained one sample at a time; leave --batch out")
+            raise BttlabError(f"batch is {self.batch}: a module is trained one sample at a time; leave --batch out")
         check_learning_rates(self.learning_rate, 1)
 
 
 def variant(config: ModelConfig | ModuleConfig, format: str) -> tuple[ModelConfig | ModuleConfig, str | None]:
     """Return a model in a format, and the order of contraction in its TT layers; a module is left as it is.
 
-    Raises BaselineError if the model has no such format.
+    Raises BttlabError if the model has no such format.
     """
     if isinstance(config, ModuleConfig):
         if format != MODULE:
-            raise BaselineError(f"format {format!r}: a module is trained as it is; leave --format out")
+            raise BttlabError(f"format {format!r}: a module is trained as it is; leave --format out")
         return config, "bidirectional"
     if format not in FORMATS:
-        raise BaselineError(f"format {format!r}: choose one of {', '.join(FORMATS)}")
+        raise BttlabError(f"format {format!r}: choose one of {', '.join(FORMATS)}")
     kind, flow = FORMATS[format]
     return replace(config, format=kind), flow
 
@@ -126,8 +121,8 @@ class _Plan:
 def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> Record:
     """Train with PyTorch by SGD in FP32 and measure time, memory and energy.
 
-    Raises BaselineError, DeviceError, CorpusError or NumericalFault if the device is not here or too small, there is no
-    such corpus or mode, the learning rate is too high, or the baseline was stopped before its first step.
+    Raises BttlabError if the device is not here or too small, there is no such corpus or mode, the learning rate is too
+    high, or the baseline was stopped before its first step.
     """
     config, flow = variant(setting.config, setting.format)
     where = open_device(setting.device)
@@ -148,10 +143,10 @@ def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> 
         plan = _Plan(where, build, samples, setting.warmup, meter, no_meter, idle, listener)
         measured, skipped = _run_modes(plan, names)
     except torch.OutOfMemoryError as error:
-        raise BaselineError(out_of_memory(error)) from None
+        raise BttlabError(out_of_memory(error)) from None
     if not measured:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise BaselineError(f"no mode gave a measurement ({reasons}); nothing is recorded")
+        raise BttlabError(f"no mode gave a measurement ({reasons}); nothing is recorded")
     return Record(
         version=VERSION,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -179,7 +174,7 @@ def _check_modes(modes: Sequence[str] | None, device: str) -> list[str]:
     offered = modes_of(device)
     for name in modes or ():
         if name not in offered:
-            raise BaselineError(f"mode {name!r}: {device} has {', '.join(offered)}")
+            raise BttlabError(f"mode {name!r}: {device} has {', '.join(offered)}")
     return [name for name in offered if modes is None or name in modes]  # eager first, which the others agree with
 
 
@@ -239,7 +234,6 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
     listener, stop = plan.listener, plan.listener.stop
     _release(plan.device)
     task = plan.build(plan.samples)  # its own: nothing of the mode before shares its memory or its streams
-    begin = time.perf_counter()
     step = prepare(task, name, stop)
     task.rewind()
     for index in range(min(plan.warmup, len(task))):
@@ -250,7 +244,6 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
     clock = clock_of(plan.device)
     clock.begin()
     clock.read()  # waits for the device
-    setup = time.perf_counter() - begin
     traces: tuple[list[float], list[float]] = ([], [])
 
     pending = list(listener.evaluate_at) if listener.evaluate else []
@@ -283,7 +276,6 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
         lower_quartile=in_seconds(lower),
         upper_quartile=in_seconds(upper),
         mean=in_seconds(float(np.mean(seconds))),
-        setup=Quantity.measured(setup, "s", "time.perf_counter around capture and warm-up"),
         difference=_difference(losses, eager),
         allocated=allocated,
         reserved=reserved,

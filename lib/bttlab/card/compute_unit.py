@@ -26,10 +26,6 @@ _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)  # FE_DFL_ENV
 _ENVIRONMENT_BYTES = 64  # at least the size of a fenv_t
 
 
-class CardError(BttlabError):
-    """The emulated card was used in a way that a card does not allow."""
-
-
 class ComputeUnit:
     """A kernel of the loaded overlay: its AXI-Lite registers, and its function in the compiled image.
 
@@ -79,14 +75,14 @@ class ComputeUnit:
         """Write registers; the start bit in AP_CTRL starts the kernel, after the other registers are written.
 
         With `here` the kernel runs on the caller's thread, and this returns when it has ended. If the kernel is
-        running, or an argument is invalid, a CardError is raised and the kernel is not started.
+        running, or an argument is invalid, a BttlabError is raised and the kernel is not started.
         """
         for begin in range(0, len(data), 4):
             if offset + begin in self._writable:
                 self._registers[offset + begin : offset + begin + 4] = data[begin : begin + 4]
         control = int.from_bytes(data[:4], "little") if offset == 0 else 0
         if control & AUTO_RESTART:
-            raise CardError(
+            raise BttlabError(
                 f"{self.kernel.instance}: the emulated card has no auto-restart; start the kernel every time"
             )
         if control & START:
@@ -109,7 +105,7 @@ class ComputeUnit:
     def _start(self, here: bool) -> None:
         with self._lock:
             if self.running:
-                raise CardError(f"{self.kernel.instance} is running: wait for it before you start it again")
+                raise BttlabError(f"{self.kernel.instance} is running: wait for it before you start it again")
             arguments = self._arguments()
             self._finished.clear()
             self._done = False
@@ -129,7 +125,7 @@ class ComputeUnit:
                     threading.stack_size(previous)
         except RuntimeError as error:
             self._finished.set()
-            raise CardError(f"{self.kernel.instance}: the host has no thread for it ({error})") from None
+            raise BttlabError(f"{self.kernel.instance}: the host has no thread for it ({error})") from None
         self._thread = thread
 
     def _run(self, arguments: list[int | float]) -> None:
@@ -176,7 +172,7 @@ class ComputeUnit:
                 thread.join()
 
     def _arguments(self) -> list[int | float]:
-        """Return the values of the argument registers, pointers as addresses in this process; CardError if invalid."""
+        """Return the arguments' values, pointers as addresses in this process; BttlabError if one is invalid."""
         values: list[Any] = [
             argument.decode(self._registers[offset : offset + argument.size])
             for argument, offset in zip(self.kernel.arguments, self.kernel.offsets, strict=True)
@@ -187,7 +183,7 @@ class ComputeUnit:
                 fault = self._fault(values[i], argument.bank, argument.width // 8, next(reach))
                 if fault:
                     where = f"argument {argument.name}, device address {values[i]:#x}"
-                    raise CardError(f"{self.kernel.instance} not started: {where}, {fault}")
+                    raise BttlabError(f"{self.kernel.instance} not started: {where}, {fault}")
                 values[i] = self._memory.host_address(values[i])
         return values
 

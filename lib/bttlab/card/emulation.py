@@ -21,7 +21,7 @@ import pynq
 from pynq.pl_server.xclbin_parser import XclBin
 from pynq.pmbus import XrtRail
 
-from bttlab.card.compute_unit import CardError, ComputeUnit
+from bttlab.card.compute_unit import ComputeUnit
 from bttlab.card.hbm import CardMemory, HbmBank
 from bttlab.card.image import choose_image
 from bttlab.card.kernel import CONTROL_RANGE, OverlayError
@@ -58,7 +58,7 @@ class EmulatedU50(pynq.Device):
     def _probe_(cls) -> list["EmulatedU50"]:
         value = os.environ.get("BTTLAB_EMULATED_CARDS", "1")
         if not value.isdecimal() or int(value) > MOST_CARDS:
-            raise CardError(f"BTTLAB_EMULATED_CARDS is {value!r}: it must be a number from 0 to {MOST_CARDS}")
+            raise BttlabError(f"BTTLAB_EMULATED_CARDS is {value!r}: it must be a number from 0 to {MOST_CARDS}")
         return [cls() for _ in range(int(value))]
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class EmulatedU50(pynq.Device):
     @threads.setter
     def threads(self, count: int) -> None:
         if count not in (1, 2):
-            raise CardError(f"threads={count!r}: a kernel is executed by 1 or 2 host threads")
+            raise BttlabError(f"threads={count!r}: a kernel is executed by 1 or 2 host threads")
         self._threads = count
         for unit in self._units.values():
             unit.threads = count
@@ -127,7 +127,7 @@ class EmulatedU50(pynq.Device):
     def download(self, bitstream: pynq.Bitstream, parser: _Description | None = None) -> None:
         """Replace the loaded overlay.
 
-        It stays loaded after a CardError, because a kernel is running, or an OverlayError: the processor cannot run
+        It stays loaded after a BttlabError, because a kernel is running, or an OverlayError: the processor cannot run
         the new one.
         """
         try:
@@ -163,19 +163,19 @@ class EmulatedU50(pynq.Device):
 
     def close_context(self, cu_name: str) -> None:
         if self.contexts.pop(cu_name, None) is None:
-            raise CardError(f"the context of {cu_name} is not open")
+            raise BttlabError(f"the context of {cu_name} is not open")
 
     # --- memory
 
     @property
     def default_memory(self) -> HbmBank:
-        """The only memory bank that the overlay uses; CardError if there is not exactly one."""
+        """The only memory bank that the overlay uses; BttlabError if there is not exactly one."""
         used = [bank for bank in self.mem_dict.values() if bank["used"]]
         if not used:
-            raise CardError(f"{self.name} has no overlay, so no memory bank is in use; load one first")
+            raise BttlabError(f"{self.name} has no overlay, so no memory bank is in use; load one first")
         if len(used) > 1:
             tags = ", ".join(bank["tag"] for bank in used)
-            raise CardError(
+            raise BttlabError(
                 f"the overlay uses the banks {tags}: choose one, as in pynq.allocate(…, target=overlay.HBM0)"
             )
         return self.get_memory(used[0])
@@ -244,19 +244,19 @@ class EmulatedU50(pynq.Device):
     def _unit(self, address: int, length: int) -> tuple[ComputeUnit, int]:
         base = address - address % CONTROL_RANGE
         if base not in self._units or address % 4 or length % 4 or address + length > base + CONTROL_RANGE:
-            raise CardError(f"{self.name} has no registers at {address:#x}, {length} bytes; is the overlay loaded?")
+            raise BttlabError(f"{self.name} has no registers at {address:#x}, {length} bytes; is the overlay loaded?")
         return self._units[base], address - base
 
     def _find_memory(self, key: str, value: int | str) -> HbmBank:
         for desc in self.mem_dict.values():
             if desc[key] == value:
                 return self.get_memory(desc)
-        raise CardError(f"{self.name} has no memory bank {value!r}; load an overlay first")
+        raise BttlabError(f"{self.name} has no memory bank {value!r}; load an overlay first")
 
     def _check_idle(self, action: str) -> None:
         for unit in self._units.values():
             if unit.running:
-                raise CardError(f"{unit.kernel.instance} is running: wait for it before you {action}")
+                raise BttlabError(f"{unit.kernel.instance} is running: wait for it before you {action}")
 
     @classmethod
     def check_trusted(cls, path: Path, sha256: str, content: str = "contains native code") -> None:

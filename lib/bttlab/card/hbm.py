@@ -24,10 +24,6 @@ PROT_NONE = 0
 MAP_NORESERVE = 0x4000  # Linux; mmap.MAP_NORESERVE exists from Python 3.13 on
 
 
-class CardMemoryError(BttlabError):
-    """Device memory is exhausted, misused, or cannot be allocated on the host."""
-
-
 class CardMemory:
     """The device memory of one card, at device addresses 0 to 8 GiB, in banks of equal size.
 
@@ -52,10 +48,10 @@ class CardMemory:
     def allocate(self, bank: int, size: int) -> tuple[int, int]:
         """Allocate `size` bytes in a bank, all zero, and return their handle and device address.
 
-        CardMemoryError if the bank has no contiguous free space of that size, or the host refuses the mapping.
+        BttlabError if the bank has no contiguous free space of that size, or the host refuses the mapping.
         """
         if size < 1:
-            raise CardMemoryError(f"a buffer of {size} bytes: it needs at least one")
+            raise BttlabError(f"a buffer of {size} bytes: it needs at least one")
         with self._lock:
             self._collect()
             self._map()
@@ -66,7 +62,7 @@ class CardMemory:
                 self._collect()
                 begin = self._gap(bank, length)
             if begin is None:
-                raise CardMemoryError(
+                raise BttlabError(
                     f"cannot allocate {size:,} bytes in HBM[{bank}]: at most {self._largest_gap(bank):,} of its "
                     f"{U50.hbm_bank_bytes:,} bytes are free in one piece; free buffers or use another bank"
                 )
@@ -91,12 +87,12 @@ class CardMemory:
             return self._used(bank), len(self._banks[bank])
 
     def span(self, handle: int, offset: int, size: int) -> int:
-        """Return the host address of `size` bytes of a buffer; CardMemoryError if they are not in it or it is freed."""
+        """Return the host address of `size` bytes of a buffer; BttlabError if they are not in it or it is freed."""
         begin, end = self._spans.get(handle, (0, 0))
         if begin == end:
-            raise CardMemoryError("the buffer was freed; allocate a new one")
+            raise BttlabError("the buffer was freed; allocate a new one")
         if offset < 0 or size < 0 or begin + offset + size > end:
-            raise CardMemoryError(
+            raise BttlabError(
                 "the array is not in device memory (results of arithmetic never are); copy it into a buffer: "
                 "buffer[:] = …"
             )
@@ -116,7 +112,7 @@ class CardMemory:
         try:
             mapping = mmap.mmap(-1, size, flags=flags)
         except (OSError, ValueError) as error:
-            raise CardMemoryError(
+            raise BttlabError(
                 f"cannot reserve {size:,} bytes of addresses for the card's memory ({error}); "
                 "raise the limit of ulimit -v, or set vm.overcommit_memory to 0 or 1"
             ) from None
@@ -216,4 +212,4 @@ class CardBuffer(PynqBuffer):
 
     def _check_contiguous(self) -> None:
         if not self.flags.forc:
-            raise CardMemoryError(f"a view with strides {self.strides} cannot be synchronised; synchronise the buffer")
+            raise BttlabError(f"a view with strides {self.strides} cannot be synchronised; synchronise the buffer")

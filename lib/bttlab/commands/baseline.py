@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> Outcome:
             raise BttlabError(f"--{name} is missing; see bttlab baseline --help")
     import torch
 
-    from bttlab.baseline import BaselineError, BaselineSetting, Listener, run_baseline
+    from bttlab.baseline import BaselineSetting, Listener, run_baseline
     from bttlab.baseline.run import MODULE
     from bttlab.runs import ProgressBar
     from bttlab.util.files import check_output
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.record is not None:
         check_output(Path(options.record), "--record")
     if not 1 <= options.threads <= MOST_THREADS:
-        raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads again")
+        raise BttlabError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads again")
     torch.set_num_threads(options.threads)
     config, format = models.model_of(options, options.seed), options.format or MODULE
     names = ("device", "data", "steps", "warmup", "seed", "learning_rate", "modes", "batch")

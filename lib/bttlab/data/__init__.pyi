@@ -6,7 +6,6 @@ from .corpus import Split as Split
 from .corpus import read_corpus as read_corpus
 from .find import find_corpus as find_corpus
 from .find import load_corpus as load_corpus
-from .samples import SampleError as SampleError
 from .samples import Samples as Samples
 from .samples import encode as encode
 from .samples import encoded_split as encoded_split

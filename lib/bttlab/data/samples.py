@@ -13,15 +13,11 @@ from .corpus import PAD, UNK, Corpus, CorpusError, Split
 from .vocabulary import CLS_ID, PAD_ID, Vocabulary
 
 
-class SampleError(BttlabError):
-    """Samples are invalid or do not fit the model."""
-
-
 @dataclass(frozen=True)
 class Samples:
     """n encoded utterances; indexing with an integer, a slice or an index array gives Samples.
 
-    Raises SampleError if an array is not int32 or the shapes do not agree.
+    Raises BttlabError if an array is not int32 or the shapes do not agree.
     """
 
     tokens: np.ndarray  # (n, sequence_length): ids of [CLS], the words, then [PAD]
@@ -34,14 +30,14 @@ class Samples:
             array = getattr(self, field.name)
             if not isinstance(array, np.ndarray) or array.dtype != np.int32:
                 kind = getattr(array, "dtype", type(array).__name__)
-                raise SampleError(f"samples: {field.name} is {kind}; it must be an array of int32")
+                raise BttlabError(f"samples: {field.name} is {kind}; it must be an array of int32")
         n = len(self.tokens)
         if self.tokens.ndim != 2 or self.slots.shape != self.tokens.shape:
-            raise SampleError(
+            raise BttlabError(
                 f"samples: tokens {self.tokens.shape} and slots {self.slots.shape} must both be (n, sequence_length)"
             )
         if self.lengths.shape != (n,) or self.intents.shape != (n,):
-            raise SampleError(f"samples: lengths {self.lengths.shape} and intents {self.intents.shape} must be ({n},)")
+            raise BttlabError(f"samples: lengths {self.lengths.shape} and intents {self.intents.shape} must be ({n},)")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -53,11 +49,11 @@ class Samples:
     def validate(self, config) -> None:
         """Check that these samples fit a model's sequence_length, vocabulary_size, intents and slots.
 
-        Raises SampleError, whose message names the first sample that does not fit, its value and the rule.
+        Raises BttlabError, whose message names the first sample that does not fit, its value and the rule.
         """
         length = config.sequence_length
         if self.tokens.shape[1] != length:
-            raise SampleError(f"samples have {self.tokens.shape[1]} tokens, the model has {length}: encode them again")
+            raise BttlabError(f"samples have {self.tokens.shape[1]} tokens, the model has {length}: encode them again")
         self._check_range("length", self.lengths, 2, length + 1)
         self._check_range("token", self.tokens, 0, config.vocabulary_size)
         self._check_range("intent label", self.intents, 0, config.intents)
@@ -73,7 +69,7 @@ class Samples:
         if bad.any():
             first, *rest = np.argwhere(bad)[0].tolist()
             place = f", position {rest[0]}" if rest else ""
-            raise SampleError(f"sample {first}{place}: {name} {array[(first, *rest)]}: {rule}")
+            raise BttlabError(f"sample {first}{place}: {name} {array[(first, *rest)]}: {rule}")
 
 
 def encoding_report(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> str:
@@ -165,7 +161,7 @@ def encoded_split(corpus: Corpus, name: str, vocabulary: Vocabulary, config) -> 
 def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
     """Return the order of n samples in an epoch: a permutation of 0..n-1, int64, the same on every machine."""
     if seed < 0:
-        raise SampleError(f"seed {seed} is negative; take 0 or more")
+        raise BttlabError(f"seed {seed} is negative; take 0 or more")
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(n)
 
 

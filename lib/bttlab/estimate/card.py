@@ -27,10 +27,6 @@ TYPICAL_TOKENS = 13  # mean length in ATIS, [CLS] included
 MULTIPLIERS = M.ENGINES * M.ROWS * M.LANES  # of the engines
 
 
-class EstimateError(BttlabError):
-    """The lengths or the clock of an estimate are invalid."""
-
-
 @dataclass(frozen=True)
 class Estimate:
     """Estimate of training a model on the U50."""
@@ -95,11 +91,11 @@ class Estimate:
     def at_clock(self, clock_mhz: float) -> "Estimate":
         """Return the estimate for another clock. The cycles stay, because the pipeline keeps its depth.
 
-        Raises EstimateError if the clock is lower than the shell's lowest or higher than the schedule's.
+        Raises BttlabError if the clock is lower than the shell's lowest or higher than the schedule's.
         """
         if not LEAST_CLOCK <= clock_mhz <= CLOCK_MHZ:
             nearest = min(max(clock_mhz, LEAST_CLOCK), CLOCK_MHZ)
-            raise EstimateError(
+            raise BttlabError(
                 f"a clock of {clock_mhz:g} MHz: the shell gives {LEAST_CLOCK} or more, and the schedule is made for "
                 f"{CLOCK_MHZ}; use {nearest:g}"
             )
@@ -161,16 +157,16 @@ def estimate(
     `lengths` are the numbers of real tokens of each sample of an epoch, [CLS] included, or the number of samples of
     each length; `batch_size` are the samples of an update, and `flow` is as for
     `bttlab.compiler.program.compile_program`. Raises ProgramError if the machine cannot run the model; the message
-    names the bank; EstimateError if a length or the clock is invalid.
+    names the bank; BttlabError if a length or the clock is invalid.
     """
     histogram = dict(lengths) if isinstance(lengths, Mapping) else dict(Counter(map(int, lengths)))
     for tokens, count in histogram.items():
         if not 1 <= tokens <= model.sequence_length or count < 1:
-            raise EstimateError(
+            raise BttlabError(
                 f"{count} samples of {tokens} tokens: lengths are 1 to {model.sequence_length}, of at least one sample"
             )
     if not histogram:
-        raise EstimateError("no samples: give at least one length")
+        raise BttlabError("no samples: give at least one length")
     record, rule = machine_record(), Optimizer(optimizer, batch_size=batch_size)
     program = chosen_program(model, flow, rule, histogram).program
     chosen, call_samples = program.model.flow, min(batch_size, CALL_SAMPLES) if program.sums else CALL_SAMPLES

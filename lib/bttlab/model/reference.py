@@ -30,7 +30,7 @@ from bttlab.model.transformer import loss
 def predict(model: nn.Module, samples, config: ModelConfig | ModuleConfig | None = None) -> Predictions:
     """Return the losses and predicted labels of a model of `network_of`, computed on the model's device.
 
-    The configuration is by default `model.config`. Raises bttlab.data.SampleError if the samples do not fit the model.
+    The configuration is by default `model.config`. Raises BttlabError if the samples do not fit the model.
     """
     samples.validate(config or model.config)
     losses = np.zeros(len(samples), np.float32)

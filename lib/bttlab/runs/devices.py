@@ -51,7 +51,9 @@ def open_trainer(
     if device == "reference":
         if overlay is not None:
             raise BttlabError(f"--overlay {overlay} is for a card: leave it out with --device reference")
-        return _open_reference(model, flow)
+        torch.set_num_threads(1)  # the same bits whatever the number of cores; at batch 1 more do not help
+        words = f"the PyTorch reference on the CPU (torch {torch.__version__}, 1 thread)"
+        return OpenedTrainer(ReferenceTrainer(model, flow), words, words)
     try:
         import pynq  # noqa: F401 - what follows needs it
 
@@ -107,9 +109,3 @@ def _words(card, device: str, overlay: str) -> tuple[str, str]:
         real = [real_card.name for real_card in pynq.Device.devices if not isinstance(real_card, EmulatedU50)]
         reason = f" (NOT the real card: no hw overlay {overlay} for {', '.join(real)})" if real else " (no card found)"
     return f"the emulated U50, overlay {overlay}", f"the emulated U50{reason}, overlay {overlay}"
-
-
-def _open_reference(model: "ModelConfig | ModuleModel", flow: str) -> OpenedTrainer:
-    torch.set_num_threads(1)  # the same bits whatever the number of cores; at batch 1 more do not help
-    words = f"the PyTorch reference on the CPU (torch {torch.__version__}, 1 thread)"
-    return OpenedTrainer(ReferenceTrainer(model, flow), words, words)

@@ -29,10 +29,6 @@ class EvaluationPlan:
         """Return the number of samples up to which to train next, after `count` of them."""
         return min([epoch_end, *(later for later in self.counts if later > count)])
 
-    def scores_dev(self, count: int) -> bool:
-        """Return whether to score the dev split after `count` samples, at a stop of `next_stop`."""
-        return not self.counts or count in self.counts
-
     def is_over(self, count: int) -> bool:
         """Return whether the run ends after `count` samples, before its last epoch does."""
         return bool(self.counts) and count >= self.counts[-1]

@@ -290,7 +290,7 @@ class Run:
         finally:
             self._progress.end()
         scores, is_best = None, False
-        if plan.scores_dev(before + last):
+        if not plan.counts or before + last in plan.counts:
             self._callback.evaluation_begins(before + last)
             scores = self._score("dev", plan.utterances)
             earlier = [line["dev"] for line in self.log.lines if line.get("dev")]

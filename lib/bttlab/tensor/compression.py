@@ -53,20 +53,11 @@ def compress(
 ) -> Compression:
     """Replace linear layers, embeddings and attentions of a model in place, by TT and TTM layers and `TTAttention`.
 
-    Raises ShapeError if rank or error are not allowed, a name in `skip` is not a layer, or `model` is itself a layer.
+    Give either `rank`, the largest internal rank of each layer, or `error`, the largest relative error of each weight
+    in the Frobenius norm. `skip` has the names of layers that stay dense, such as "classifier"; `flow` is as for
+    `TTLinear`.
 
-    Parameters
-    ----------
-    rank : int, optional
-        Largest internal rank of each layer.
-    error : float, optional
-        Largest relative error of each weight, in the Frobenius norm. Give either `rank` or `error`.
-    embeddings : bool
-        Whether embeddings are replaced, too.
-    skip : collection of str
-        Names of layers that stay dense, such as "classifier".
-    flow : str
-        Order of contraction, as for `TTLinear`.
+    Raises ShapeError if rank or error are not allowed, a name in `skip` is not a layer, or `model` is itself a layer.
     """
     names = dict(model.named_modules())
     if unknown := set(skip) - set(names):

@@ -7,12 +7,8 @@ y = x W^T with W = L R (see `bttlab.tensor.tt`), x of shape (tokens, in), y of s
 
 `saved` are the intermediates that the backward pass needs. Frozen cores get no gradients, and no work for them. The
 caller computes the gradient of the bias, dy summed over the tokens. These functions check
-nothing; modules check shapes when they are created.
-
-References
-----------
-.. [1] "Ultra Memory-Efficient On-FPGA Training of Transformers via Tensor-Compressed Optimization",
-   arXiv 2501.06663: right-to-left and bi-directional contraction.
+nothing; modules check shapes when they are created. The right-to-left and the bi-directional flow are those of
+arXiv 2501.06663.
 """
 
 from __future__ import annotations

@@ -85,28 +85,14 @@ class TTLinear(_Train):
 
     Raises ShapeError if modes or ranks do not fit, the flow is unknown, or (on a call) x does not end in `in_features`.
 
-    Parameters
-    ----------
-    out_modes, in_modes : sequence of int
-        Factorisations of `out_features` and `in_features`.
-    rank : int or sequence of int
-        Every internal rank, or all of them in order.
-    flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
-        Order of contraction, forward and backward; the results are equal except for rounding. "auto" uses in each call
-        the order of the least time for its tokens (`auto_flow`); under torch.compile it is
-        "bidirectional". May be changed at any time.
-    device, dtype
-        As for `torch.nn.Linear`.
+    The modes are factorisations of `out_features` and `in_features`; the rank is every internal rank, or all of them in
+    order. The flow, "bidirectional", "right_to_left", "reconstruct" or "auto", is the order of contraction, forward and
+    backward; the results are equal except for rounding. "auto" uses in each call the order of the least time for its
+    tokens (`auto_flow`); under torch.compile it is "bidirectional". It may be changed at any time.
 
-    Attributes
-    ----------
-    cores : nn.ParameterList
-        Shapes (r_prev, n, r_next), output modes first. Initially normal, so that the entries of W have Xavier's
-        standard deviation sqrt(2 / (in + out)).
-    bias : nn.Parameter, shape (out_features,), or None
-        Initially zero.
-    core_map : nn.Module or None
-        If set, maps the list of cores to the cores that the layer uses, with the same modes.
+    `cores` have the shapes (r_prev, n, r_next), output modes first, and are initially normal, so that the entries of W
+    have Xavier's standard deviation sqrt(2 / (in + out)); the bias is initially zero. `core_map`, if set, maps the list
+    of cores to the cores that the layer uses, with the same modes.
     """
 
     def __init__(
@@ -236,24 +222,9 @@ class TTMEmbedding(_Train):
 
     Raises ShapeError if modes or ranks do not fit, or (on a call) an id is outside the table.
 
-    Parameters
-    ----------
-    num_embeddings, embedding_dim : int
-        Rows and columns of the table.
-    row_modes, column_modes : sequence of int
-        Factorisations of `num_embeddings` and `embedding_dim`, with the same number of factors.
-    rank : int or sequence of int
-        Every internal rank, or all of them in order.
-
-    Attributes
-    ----------
-    cores : nn.ParameterList
-        Shapes (r_prev, row mode, column mode, r_next). Initially normal, so that the entries of the table have the
-        standard deviation 0.02.
-    core_map : nn.Module or None
-        As for `TTLinear`.
-
-    Parameters `device` and `dtype` are those of `torch.nn.Embedding`.
+    The modes are factorisations of `num_embeddings`, the rows, and `embedding_dim`, the columns, with the same number
+    of factors. `cores` have the shapes (r_prev, row mode, column mode, r_next), and are initially normal, so that the
+    entries of the table have the standard deviation 0.02. `rank` and `core_map` are as for `TTLinear`.
     """
 
     def __init__(

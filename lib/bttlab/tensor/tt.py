@@ -2,10 +2,7 @@
 
 W[i_1 ... i_d, j_1 ... j_m] = G_1[i_1] ... G_d[i_d] G_(d+1)[j_1] ... G_(d+m)[j_m]. Splitting the train between the
 output and the input modes gives W = L R with L (out x r) and R (r x in) (arXiv 2501.06663).
-
-References
-----------
-.. [1] I. V. Oseledets, "Tensor-Train Decomposition", SIAM J. Sci. Comput. 33(5), 2011.
+The format is of I. V. Oseledets, "Tensor-Train Decomposition", SIAM J. Sci. Comput. 33(5), 2011.
 """
 
 from __future__ import annotations

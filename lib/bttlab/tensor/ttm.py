@@ -2,10 +2,7 @@
 
 E[i_1 ... i_d, j_1 ... j_d] = G_1[i_1, j_1] ... G_d[i_d, j_d]: a row is a product of slices, one from each core, so a
 lookup of rows does not build the table (arXiv 2501.06663).
-
-References
-----------
-.. [1] I. V. Oseledets, "Tensor-Train Decomposition", SIAM J. Sci. Comput. 33(5), 2011.
+The format is of I. V. Oseledets, "Tensor-Train Decomposition", SIAM J. Sci. Comput. 33(5), 2011.
 """
 
 from collections.abc import Sequence

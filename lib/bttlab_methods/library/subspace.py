@@ -108,7 +108,7 @@ class Subspace(Method):
     )
     changes = frozenset({"linear layers", "saved activations"})
     ranges = ("explained in (0, 1]", "activation_rank in [1, inf)")
-    excludes = frozenset({"bf16", "fp16"})  # bases are FP32
+    excludes = frozenset({"bf16"})  # bases are FP32
 
     # weights, activations: which of them are kept so
     weights: bool = True
