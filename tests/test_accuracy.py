@@ -41,26 +41,6 @@ def test_a_record_holds_the_runs_and_its_table_their_means(record, capsys):
     assert dense == ["2-ENC dense", "`d`", "1", "3", "50.0", "25.0", "12.5", "50.0", "25.0", "12.5"]
 
 
-def test_runs_of_folds_have_no_test_scores(record, tmp_path, capsys):
-    target, source = tmp_path / "folds.json", record[1].parent / "s1"
-    assert accuracy.main(["collect", str(source), "--record", str(target), "--held-out"]) == 0
-    assert accuracy.main(["table", str(target)]) == 0
-    header, _, row = capsys.readouterr().out.splitlines()
-    assert header.count("held-out") == 3 and "test" not in header and header.count("|") == row.count("|")
-    assert f"| {100 * record[0][1].epoch['dev']['slot_f1']:.1f} |" in row
-
-
-def test_collecting_adds_runs_to_a_record_and_replaces_those_that_were_made_anew(record, tmp_path):
-    target, source = tmp_path / "r.json", tmp_path / "d.json"
-    target.write_text(record[1].read_text())
-    run = json.loads(target.read_text())["runs"][2]
-    for row in (run | {"seed": 4}, run | {"test": run["test"] | {"slot_f1": 0.75}}):
-        source.write_text(json.dumps(row))
-        assert accuracy.main(["collect", str(source), "--record", str(target)]) == 0
-    rows = json.loads(target.read_text())["runs"]
-    assert [(row["seed"], row["test"]["slot_f1"]) for row in rows[2:]] == [(3, 0.75), (4, 0.25)] and len(rows) == 4
-
-
 def test_an_unfinished_run_is_one_line(tmp_path, capsys):
     (tmp_path / "x.json").write_text("{}")
     assert accuracy.main(["collect", str(tmp_path / "x.json"), "--record", str(tmp_path / "r")]) == 2

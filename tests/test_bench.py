@@ -1,14 +1,11 @@
 """The benchmarks measure what they say; no test asserts a time."""
 
 import pytest
-import torch
 from benchmarks import __main__ as benchmarks
 from benchmarks import layer, memory, page, record
 from benchmarks.__main__ import NAMES
 from benchmarks.figures import DRAWINGS
-from benchmarks.peers import IMPLEMENTATIONS, peer_linear
 from benchmarks.result import Result
-from benchmarks.turns import interleave
 from pages import END, begin_of
 
 from bttlab.tensor import flow_cost
@@ -16,14 +13,6 @@ from bttlab.tensor import flow_cost
 from conftest import ROOT
 
 PAPER = ((12, 8, 8), (8, 8, 12))
-
-
-def test_contenders_take_turns_and_the_first_turn_is_not_counted():
-    turns = []
-    seconds = interleave({name: lambda name=name: turns.append(name) for name in "ab"}, rounds=3, pieces=2)
-    assert "".join(turns) == "abababab"
-    assert {name: values.shape for name, values in seconds.items()} == {"a": (3,), "b": (3,)}
-    assert all((values >= 0).all() for values in seconds.values())
 
 
 def check(result: Result, module, rows: int):
@@ -53,16 +42,6 @@ def test_layer_counts_operations_and_memory_of_every_contender():
     assert weight + bias + 2 * features <= found["dense", 3]["peak"] <= weight + bias + 3 * features  # dW, db, y, dx
     assert found["BTT", 3]["peak"] < found["dense", 3]["peak"] < found["reconstruct", 3]["peak"]
     assert len(result.ratios) == 2 * 6
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_the_peer_layer_is_a_linear_one_of_the_same_start(implementation):
-    torch.manual_seed(0)
-    found = peer_linear(*PAPER, 12, implementation)
-    weight = found.weight.to_matrix().detach()
-    x = torch.randn(5, 768)
-    torch.testing.assert_close(found(x).detach(), x @ weight.T, rtol=1e-4, atol=1e-4)
-    assert weight.std().item() == pytest.approx((2 / 1536) ** 0.5, rel=0.2)
 
 
 def test_memory_has_the_chip_pytorch_and_the_recorded_gpu():

@@ -6,11 +6,10 @@ import os
 import re
 import socket
 
-import numpy as np
 import pytest
 
 from bttlab import cli
-from bttlab.card import EmulatedU50, load_overlay, shells, waiting
+from bttlab.card import shells, waiting
 from bttlab.card.unit_programs import UNITS, unit_programs
 from bttlab.card.xrt import xrt_version
 from bttlab.commands import bringup_steps, doctor
@@ -39,13 +38,6 @@ def test_each_unit_is_tried_with_each_bank_that_it_reaches():
         banks = set().union(*(each.banks for each in tried if each.unit == unit))
         assert sources | results <= banks
     assert not any(each.program.hazards() for each in tried)
-
-
-def test_each_unit_gives_results_that_depend_on_its_inputs():
-    trainer = load_overlay("trainer", EmulatedU50()).trainer_1
-    for unit in unit_programs():
-        first, second = (unit.run(trainer, seed) for seed in (1, 2))
-        assert all(np.isfinite(first[name]).all() and not np.array_equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.long
@@ -121,7 +113,7 @@ def test_a_bad_installation_of_xrt_is_one_line(tmp_path, monkeypatch, files, mes
 
 @pytest.mark.parametrize(
     ("version", "warned"),
-    [("2.14.384", False), ("2.16.204", False), ("2.13.1", True), ("2.17.1", True), ("2.20.0", True)],
+    [("2.14.384", False), ("2.16.204", False), ("2.13.1", True), ("2.17.1", True)],
 )
 def test_versions_of_xrt_that_pynq_is_not_used_with(tmp_path, monkeypatch, version, warned):
     monkeypatch.setenv("XILINX_XRT", str(tmp_path))

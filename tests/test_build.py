@@ -70,15 +70,6 @@ def test_a_build_elsewhere_gives_the_same_bytes(hls, tmp_path):
     assert len(digests) == 1
 
 
-def test_a_second_build_keeps_other_overlays_and_compiles_nothing(hls, tmp_path, monkeypatch):
-    build.build([TINY], hls, tmp_path)
-    times = {path: path.stat().st_mtime_ns for path in (hls / "build").iterdir()}
-    build.build([TINY, replace(TINY, name="other")], hls, tmp_path)
-    build.build([TINY], hls, tmp_path)
-    assert [entry.name for entry in read_manifest(tmp_path)] == ["other", "tiny"]
-    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
-
-
 def test_what_makes_an_overlay_stale(hls, tmp_path):
     assert build.stale([TINY], hls, tmp_path) == {"tiny": "has not been built"}
     build.build([TINY], hls, tmp_path)

@@ -31,9 +31,6 @@ def test_size_gives_the_published_sizes(capsys):
     found = [(size["dense_parameters"], size["tensor_parameters"]) for size in sizes]
     assert found == [(9_179_280, 300_288), (16_272_528, 374_400), (23_365_776, 448_512)]
     assert [round(size["dense_megabytes"], 1) for size in sizes] == [36.7, 65.1, 93.5]
-    assert main(["size"]) == 0
-    text = capsys.readouterr().out
-    assert "9,179,280" in text and "448,512" in text and "36.7" in text and "1.79" in text
 
 
 def test_a_model_has_the_same_name_on_every_command(tmp_path, corpus, capsys):
@@ -77,7 +74,7 @@ def test_the_command_line_starts_without_heavy_imports():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
-def test_train_resume_and_eval(tmp_path, corpus, capsys, monkeypatch):
+def test_train_resume_and_eval(tmp_path, corpus, capsys):
     first = run_json(capsys, *train_arguments(corpus, tmp_path / "run", "--seed", "3"))
     assert (first["status"], first["epochs_done"], first["seed"], first["optimizer"]) == ("complete", 1, 3, "sgd")
     assert first["learning_rate"] == 4e-3 and first["test"]["utterances"] == 6
@@ -117,28 +114,15 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys, monkeypatch):
     asked = run_json(capsys, "predict", "--file", str(tmp_path / "asked.txt"), "--run", str(tmp_path / "run"))
     assert asked["predictions"] == predicted
     (tmp_path / "none.txt").write_text("\n")
-    assert "has no sentences" in refused(
-        capsys, "predict", "--file", str(tmp_path / "none.txt"), "--run", str(tmp_path / "run")
-    )
+    assert "has no sentences" in refused(capsys, "predict", "--file", tmp_path / "none.txt", "--run", tmp_path / "run")
     detailed = run_json(capsys, "eval", "--run", str(tmp_path / "run"), "--report")["report"]
     assert sum(map(sum, detailed["confusion"])) == sum(one["support"] for one in detailed["intents"]) > 0
-    with monkeypatch.context() as there:
-        there.chdir(tmp_path)
-        assert "--file asked.txt" in refused(capsys, "predict", "asked.txt", "--run", str(tmp_path / "run"))
     assert main(["predict", "Some flight to Nowhere", "--run", str(tmp_path / "run")]) == 0
     assert "unknown to the vocabulary: some flight nowhere" in capsys.readouterr().out
     assert "has no words" in refused(capsys, "predict", " ", "--run", str(tmp_path / "run"))
 
     further = run_json(capsys, "train", "--resume", "--out", str(tmp_path / "run"), "--epochs", "2")
     assert further["epochs_done"] == 2
-
-
-def test_train_tells_people_what_it_does(tmp_path, corpus, capsys):
-    assert main(train_arguments(corpus, tmp_path / "run", "--optimizer", "adamw")) == 0
-    captured = capsys.readouterr()
-    assert "test after 1 epoch: intent accuracy" in captured.out and "slot F1" in captured.out
-    assert "note: tiny train: 24 utterances" in captured.err and "epoch 1/1" in captured.err
-    assert "training on the PyTorch reference on the CPU" in captured.err and "samples/s" in captured.err
 
 
 def test_eval_on_another_corpus_only_on_purpose(tmp_path, capsys):
@@ -158,14 +142,10 @@ def test_eval_on_another_corpus_only_on_purpose(tmp_path, capsys):
     ("arguments", "message"),
     [
         ("", "required: COMMAND"),
-        ("size --encoders 0", "encoders is 0"),
         ("train --epochs 0", "epochs is 0: it must be greater than or equal to 1"),
-        ("train --samples 0", "samples is 0"),
-        ("train --seed=-1", "seed is -1"),
         ("train --lr nan", "learning_rate is nan"),
         ("train --device gpu", "no device 'gpu'; choose auto, emulated, reference, or the number"),
         ("train --data nowhere", "no corpus 'nowhere'"),
-        ("train --data no/where", "no/where is not a folder"),
         ("train --resume", "--resume needs the folder of a run"),
         ("train --resume nothing", "nothing holds no checkpoint"),
         ("train --resume a --out b", "--resume a and --out b name two folders"),
@@ -236,13 +216,6 @@ def test_doctor_tells_what_is_here(capsys, monkeypatch, tmp_path, corpus):
     assert any("emulated" in device for device in found["cards"]["data"]["devices"])
     assert main(["doctor"]) == 0
     assert "all that is needed is here" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("load", "words"), [(0.4, "load 0.4 on 2 cores"), (9.0, "load 9.0 on 2 cores: busy")])
-def test_doctor_says_how_busy_the_machine_is(capsys, monkeypatch, load, words):
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr("bttlab.commands.doctor.usable_processors", lambda: 2)
-    assert checks(capsys, exit_code=0)["load"]["detail"].startswith(words)
 
 
 def test_doctor_finds_what_is_broken(capsys, monkeypatch, tmp_path):

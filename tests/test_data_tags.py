@@ -78,8 +78,3 @@ def test_without_counts_confident_tags_stay_as_they_are():
     logits[0, np.arange(4), [SLOTS.index(tag) for tag in tags]] = 3.0
     logits[..., 8:] = 9.0
     assert named(TagDecoder(SLOTS, INTENTS).decode(logits, np.zeros(1, int))[0]) == tags
-
-
-def test_a_label_without_a_beginning_may_begin():
-    decoder = TagDecoder(["O", "I-city"], ["flight"])
-    assert decoder.decode(np.array([[[0.0, 1.0], [0.0, 1.0]]]), np.zeros(1, int)).tolist() == [[1, 1]]

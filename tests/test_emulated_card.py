@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
@@ -50,8 +49,6 @@ def test_a_plain_overlay_on_the_default_card(path):
     overlay = pynq.Overlay(str(path))
     assert overlay.device is pynq.Device.active_device and isinstance(overlay.device, EmulatedU50)
     assert overlay.device.name.startswith("emulated_u50_")
-    assert overlay.device.clocks["clock0"] == {"frequency": 300}
-    assert set(overlay.ip_dict) == {"vadd_1", "spin_1"} and "vadd_1" in overlay.__doc__
     assert str(overlay.vadd_1.signature) == "(a: 'float*', b: 'float*', c: 'float*', n: 'int', scale: 'float')"
     a = pynq.allocate(16, "f4", target=overlay.HBM0)
     b, c = (pynq.allocate((4, 4), np.float32, target=overlay.HBM1) for _ in range(2))
@@ -117,19 +114,6 @@ def test_a_kernel_runs_beside_python(overlay):
     assert time.monotonic() - begin >= 1.5
     assert time.thread_time() - used < 0.5  # waiting is no busy loop
     assert threading.active_count() == threads
-
-
-def test_a_kernel_that_is_waited_for_runs_on_the_callers_thread(overlay, card):
-    calls = overlay.HBM0.allocate(1, "i4")
-    used = time.thread_time()
-    with card.waited_for():
-        handle = overlay.spin_1.start(calls, 200)
-    assert time.thread_time() - used > 0.01 and overlay.spin_1.read(0) == DONE | IDLE | READY
-    handle.wait()
-    calls.sync_from_device()
-    assert calls[0] == 1
-    with ThreadPoolExecutor(1) as pool, card.waited_for():  # another thread's kernels run beside it
-        assert pool.submit(lambda: overlay.spin_1.start(calls, 500) and overlay.spin_1.read(0)).result() == START
 
 
 def test_what_must_not_happen_while_a_kernel_runs(overlay, card, path):

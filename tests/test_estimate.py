@@ -1,6 +1,5 @@
 """Estimates: what follows from what, beside the machine itself, and what is refused."""
 
-import itertools
 import json
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +14,7 @@ from bttlab.compiler.timing import time_program
 from bttlab.estimate import counts
 from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.estimate.counts import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, sample_works, works_of
-from bttlab.estimate.memory import GROUPS, memory_map, touched_words
+from bttlab.estimate.memory import touched_words
 from bttlab.estimate.recorded import SOURCE, machine_record, source_digest
 from bttlab.estimate.resources import budget
 from bttlab.estimate.synthesis import synthesised, with_amd_cores, without_cores
@@ -65,21 +64,6 @@ def test_an_epoch_is_its_samples(found):
     assert estimate(MODEL, Counter(LENGTHS)).work == found.work
 
 
-def test_units_work_no_more_than_there_are_cycles(found):
-    for unit, share in found.work.shares.items():
-        assert 0 < share < 1, unit
-    assert found.lane_utilisation < (found.work.shares["engine 0"] + found.work.shares["engine 1"]) / 2
-    wide = estimate(replace(MODEL, linear_rank=16), LENGTHS)
-    assert wide.lane_utilisation > found.lane_utilisation  # more rows of the same engines
-
-
-def test_another_clock_is_the_same_cycles(found):
-    slower = found.at_clock(100)
-    assert slower.seconds_per_epoch == pytest.approx(2 * found.seconds_per_epoch)
-    assert slower.power.running.value < found.power.running.value
-    assert slower.energy_per_epoch.value > found.energy_per_epoch.value  # the idle board is paid by the second
-
-
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
@@ -110,38 +94,6 @@ def test_the_words_of_the_map_are_those_that_the_machine_touches():
             missing, too_many = changed[name] & ~touched[name], touched[name] & ~changed[name]
             assert not missing.any(), (name, np.flatnonzero(missing)[:5])
             assert too_many.sum() <= 0.02 * touched[name].sum(), (name, np.flatnonzero(too_many)[:5])
-
-
-def test_parameters_and_state_take_what_the_layout_says():
-    layout = compiled_program(MODEL).program.model.layout
-    for optimizer, moments in (("sgd", 0), ("momentum", 1), ("adamw", 2)):
-        groups = memory_map(MODEL, machine_record(), optimizer, "bidirectional").by_group()
-        assert groups["parameters"] == groups["gradients"] == 64 * layout.vectors
-        assert groups["optimizer state"] == moments * 64 * layout.vectors
-    assert groups["parameters"] >= MODEL.parameters_bytes
-
-
-def test_the_map_adds_up_and_fits_into_its_banks(found):
-    memory = found.memory
-    assert set(memory.by_group()) == set(GROUPS) and all(
-        memory.by_group()[name] for name in ("activations", "gradients")
-    )
-    assert memory.bytes == sum(bank.bytes for bank in memory.banks) + sum(one.bytes for one in memory.own)
-    assert all(0 <= bank.words <= bank.depth for bank in memory.banks)
-    assert memory.blocks.uram == found.resources.parts["uram"]["memories"].value
-    assert memory.blocks.bram36 == found.resources.parts["bram36"]["memories"].value
-    flatter = estimate(replace(MODEL, encoders=1), LENGTHS).memory.by_group()
-    assert flatter["activations"] < memory.by_group()["activations"]
-
-
-def test_what_is_kept_has_vectors_of_its_own():
-    """All of it is in use when the forward pass ends: no two share a vector, and it is what both passes name."""
-    model = compiled_program(MODEL).program.model
-    taken = sorted((one.bank, one.base, one.base + one.vectors, one.name) for one in model.kept_buffers)
-    for (bank, _, end, name), (other, begin, _, _) in itertools.pairwise(taken):
-        assert other != bank or begin >= end, name
-    names = " ".join(name for *_, name in taken)
-    assert all(kept in names for kept in ("normalized by embedding.norm", "z of intent_pooler", "V", "attention of"))
 
 
 # ---- resources -------------------------------------------------------------------------------------------------------
@@ -210,9 +162,3 @@ def test_what_has_no_answer(model, options, message):
 )
 def test_an_epoch_of_atis_is_as_fast_as_asked(atis_lengths, encoders, limit):
     assert estimate(ModelConfig(encoders=encoders), atis_lengths, clock_mhz=200).seconds_per_epoch <= limit
-
-
-def test_layers_with_ranks_of_their_own(found):
-    mixed = estimate(ModelConfig(ranks={"encoders.0.first": 4, "encoders.1.query": 16}), LENGTHS)
-    assert mixed.memory.by_group()["parameters"] != found.memory.by_group()["parameters"]
-    assert mixed.to_dict()["model"]["ranks"] == {"encoders.0.first": 4, "encoders.1.query": 16}

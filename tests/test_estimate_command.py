@@ -22,8 +22,7 @@ def test_estimate_of_the_papers_models(capsys):
 def test_estimate_for_people(capsys):
     assert main("estimate --encoders 2 --tokens 13 --clock 150 --rank 8".split()) == 0
     out = capsys.readouterr().out
-    for words in ("at 150 MHz", "modelled (u50-4), not measured", "UltraRAM", "energy an epoch, J", "4,478 samples"):
-        assert words in out
+    assert "at 150 MHz" in out and "modelled (u50-4), not measured" in out
 
 
 @pytest.mark.parametrize(

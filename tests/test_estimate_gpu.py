@@ -15,7 +15,7 @@ from bttlab.compiler.trace import trace
 from bttlab.data import load_corpus
 from bttlab.estimate import gpu as gpu_model
 from bttlab.estimate.card import estimate
-from bttlab.estimate.gpu import LAUNCH, Kernel, count_kernels, model_step, typical_sample
+from bttlab.estimate.gpu import LAUNCH, count_kernels, model_step, typical_sample
 from bttlab.lab import Savings, Workload, card_and_gpu_target, gpu_over_card
 from bttlab.model import ModelConfig
 
@@ -68,20 +68,6 @@ def test_graphs_spare_launches_and_tensor_training_has_more_of_them(sample):
     assert steps["dense", "eager"].tensor_bytes > 2 * 36.7e6 > 10 * steps["btt", "eager"].tensor_bytes
 
 
-def test_eager_steps_wait_for_launches_on_any_gpu(sample):
-    slow, fast = (model_step(find_gpu(name), "btt", "eager", CONFIG, sample) for name in ("RTX-3090", "H100"))
-    assert fast.seconds[1] == pytest.approx(slow.seconds[1], rel=0.05)
-    dense = [model_step(find_gpu(name), "dense", "graphs", CONFIG, sample) for name in ("RTX-3090", "H100")]
-    assert dense[1].seconds[1] < 0.9 * dense[0].seconds[1]  # weights come in faster
-
-
-def test_the_energy_of_the_card_holds_at_the_slower_clock(sample):
-    card = estimate(CONFIG, lengths={13: 1})
-    assert card.energy_at_clocks.high == pytest.approx(card.at_clock(150).energy_per_sample.high)
-    assert card.energy_at_clocks.low == card.energy_per_sample.low
-    assert card.energy_at_clocks.high > card.energy_per_sample.high
-
-
 def test_ratios_over_the_card_are_quotients_of_both_models(sample):
     gpu, row = find_gpu("RTX-3090"), gpu_over_card(find_gpu("RTX-3090"), 2, sample)
     card = estimate(CONFIG, lengths={int(sample.lengths[0]): 4478})
@@ -121,18 +107,6 @@ def test_the_savings_are_the_ratios_of_equal_utterances(sample):
         tensor.startswith(f"Energy: {middle:.2g} x (band {low:.2g} to {high:.2g}) = ") and "after 7 samples" in tensor
     )
     assert len(savings.ratios(0)) == 1  # no energy yet
-    tiles, note = savings.tiles(7)
-    assert f">{row.blocks[1]:.0f} x<" in tiles and f">{row.energy['graphs'][1]:.2g} x<" in tiles and memory in note
-
-
-def test_arithmetic_bytes_and_launches_of_a_kernel_overlap(monkeypatch):
-    monkeypatch.setattr(gpu_model, "_fitted", lambda: {"arithmetic": 0.5, "bandwidth": 0.5})
-    gpu = find_gpu("RTX-3090")
-    flops, moved = gpu.peak("fp32"), gpu.bandwidth_gb_s * 1e9  # two seconds each, at half the peak
-    assert gpu_model._seconds(Kernel(1, flops, 0.0), 1.0, gpu) == pytest.approx((2**4 + 1) ** 0.25)
-    assert gpu_model._seconds(Kernel(1, flops, moved), 1.0, gpu) == pytest.approx((2 * 2**4 + 1) ** 0.25)
-    assert gpu_model._seconds(Kernel(1, flops, moved), 3.0, gpu) == pytest.approx((2 * 2**4 + 3**4) ** 0.25)
-    assert gpu_model._seconds(Kernel(1, flops, moved), 300.0, gpu) == pytest.approx(300)
 
 
 def test_an_edited_class_of_a_notebook_is_counted_again():

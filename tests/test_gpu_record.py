@@ -10,7 +10,7 @@ import gpu_record
 import numpy as np
 import pytest
 import torch
-from card_pages import BASELINES, TYPICAL, measured, samples_of
+from card_pages import BASELINES, TYPICAL, samples_of
 
 from bttlab.baseline import load_records
 from bttlab.baseline.energy import find_meter
@@ -37,15 +37,6 @@ def test_a_dry_run_writes_every_setting(written):
     assert settings == set(itertools.product(("btt", "dense", "tt"), (1, 16), ("highest", "high")))
     about = json.loads((written / "about.json").read_text())
     assert about["left_out"] == [] and about["dry_run"] and about["machine"]["torch"] == torch.__version__
-
-
-def test_the_page_on_energy_takes_the_records(written):
-    records = load_records(written / "baselines")
-    lines = measured(written / "baselines", "cpu").splitlines()[2:]
-    assert len(lines) == len(records) / 2 and measured(written / "baselines").startswith("No GPU")
-    (record,) = (one for one in records if (one.batch, one.format, one.machine.precision) == (16, "tt", "highest"))
-    (line,) = (line for line in lines if ", tt, 16 | eager |" in line)
-    assert f"| {1e3 * record.measurement.median.value / 16:.3g} |" in line
 
 
 def test_the_modelled_energy_of_an_h100_holds_what_was_measured():
@@ -78,12 +69,6 @@ def test_the_cost_models_held_out_projects_take_the_lora_step(written, tmp_path,
     assert 1.2e9 < point.config.parameters < 1.3e9 and not project.fitted
     (run,) = project.runs
     assert point.sequences_per_second == pytest.approx(run.batch / run.seconds)
-
-
-def test_what_does_not_fit_the_minutes_is_named(tmp_path):
-    assert gpu_record.main(["--out", str(tmp_path), "--dry-run", "--minutes", "0"]) == 0
-    about = json.loads((tmp_path / "about.json").read_text())
-    assert len(about["left_out"]) == 13 and "LoRA step" in about["left_out"][3]
 
 
 class FakeNvml:

@@ -1,13 +1,11 @@
 """The card's model in the lab: meters, designs, their explorer and the figures of bytes and joules."""
 
 from collections import Counter
-from dataclasses import replace
 
 import matplotlib
 import numpy as np
 import pytest
 
-from bttlab.compiler.errors import ProgramError
 from bttlab.data import load_corpus
 from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.lab import (
@@ -20,7 +18,7 @@ from bttlab.lab import (
     draw_bytes,
     draw_energy,
 )
-from bttlab.lab.design_explorer import Programs, grid
+from bttlab.lab.design_explorer import grid
 from bttlab.lab.energy_meters import modelled_meter
 from bttlab.model import FLOW_TITLES, ModelConfig, Optimizer
 
@@ -60,20 +58,8 @@ def test_a_modelled_meter_adds_up_to_the_estimate():
     assert meter.joules[1] == pytest.approx(sum(each), rel=1e-6)
 
 
-def test_a_program_is_made_once_for_all_clocks_and_optimizers():
-    told = []
-    programs = Programs(LENGTHS, lambda: told.append(1))
-    slow, fast = replace(SMALL, clock_mhz=100, optimizer="adamw"), SMALL
-    assert programs.find(slow) is None and programs.want([slow, fast]) == 1
-    assert programs.wait(WAIT) and len(told) == 1 and programs.want([slow]) == 0
-    for design in (slow, fast):
-        found, direct = programs.find(design), design.estimate(LENGTHS)
-        assert found.energy_per_epoch == direct.energy_per_epoch and found.memory == direct.memory
-        assert found.seconds_per_epoch == direct.seconds_per_epoch
-
-
 @pytest.mark.long
-def test_the_explorer_says_what_the_model_says(explorer, monkeypatch):
+def test_the_explorer_says_what_the_model_says(explorer):
     explorer.choose(Design(1, 8))
     found = Design(1, 8).estimate(LENGTHS)
     assert f"{found.seconds_per_epoch:,.2f} s" in explorer.results and explorer.message == ""
@@ -83,38 +69,6 @@ def test_the_explorer_says_what_the_model_says(explorer, monkeypatch):
     assert set(explorer._shown) == {Design(d.encoders, d.rank, d.flow, "sgd", CLOCK_MHZ // 2) for d in grid(1)}
     assert len(explorer._space.get_lines()) == len(FLOW_TITLES)
     assert "to come" not in explorer.results
-    monkeypatch.setattr(explorer.programs, "want", lambda _: 3)
-    explorer.refresh()
-    assert "<br>compiling and timing programs: 3 to come" in explorer.results
-    assert "the kernel may have stopped" not in explorer.results  # a program may take a minute
-
-
-@pytest.mark.long
-def test_a_refused_design_is_said_and_not_awaited(explorer, monkeypatch):
-    refused = dict.fromkeys([Design(8, 12), grid(8)[0]], ProgramError("bank 3 is full: choose up to 6 encoders"))
-    with monkeypatch.context() as patch:
-        patch.setattr(explorer.programs, "_made", refused)
-        patch.setattr(explorer.programs, "want", lambda _: 4)  # of the programs around it
-        explorer.choose(Design(8, 12))
-        assert "bank 3 is full" in explorer.message and "does not fit; 2 of the 6 programs" in explorer.results
-        assert "the kernel may have stopped" not in explorer.results + explorer.message
-        assert [text.get_text() for text in explorer._space.texts] == ["no program to draw"]
-        assert not len(explorer._space.get_xticks()) and not len(explorer._machine.get_xticks())
-    explorer.choose(SMALL)
-    assert explorer.message == "" and len(explorer._space.get_xticks())
-
-
-@pytest.mark.long
-def test_a_design_that_the_machine_does_not_hold_is_a_sentence(explorer, monkeypatch):
-    monkeypatch.setattr(design_explorer, "RANKS", ())
-    explorer.choose(Design(8, 12))
-    assert explorer.programs.wait(WAIT)
-    assert "choose fewer encoders" in explorer.message and explorer.estimate is None
-    with monkeypatch.context() as patch, pytest.raises(ProgramError, match="choose fewer encoders"):
-        patch.setattr("bttlab.compiler.compiled.compile_program", None)  # it is not compiled again
-        Design(8, 12).estimate(LENGTHS)
-    explorer.choose(SMALL)
-    assert explorer.design == SMALL and explorer.estimate is not None and explorer.message == ""
 
 
 def test_figures_of_bytes_banks_and_joules():

@@ -11,7 +11,6 @@ from bttlab.compiler.timing import time_program
 from bttlab.lab import (
     check_flow,
     compare_flows,
-    draw_cycles,
     draw_schedule,
     flow_cycles,
     show_program,
@@ -80,17 +79,6 @@ def test_the_schedule_shows_every_instruction(layer):
     names = {text.get_text() for text in panels[0].texts}
     assert {"u", "L3", "dL2"} <= names
     assert "engine 0" in picture.words and panels[0].get_title(loc="left") in picture.words
-
-
-def test_cycles_over_tokens(layer):
-    picture = draw_cycles((1, 13), layer, FLOWS)
-    together, *panels = picture.figure.axes
-    assert together.get_title() == "all" and len(together.get_lines()) == len(FLOWS)
-    assert [axes.get_title() for axes in panels] == list(FLOWS)
-    heights = [axes.collections[-1].get_paths()[0].get_extents().y1 for axes in panels]  # the top of the stack
-    assert heights == pytest.approx([flow_cycles(layer, flow, 13) / 1e3 for flow in FLOWS.values()])
-    one, thirteen = (flow_cycles(layer, "bidirectional", tokens) for tokens in (1, 13))
-    assert f"bi-directional from {one:,} at 1 to {thirteen:,} at 13" in picture.words
 
 
 def test_a_flow_of_ones_own_beside_the_others(layer, overlay, capsys):

@@ -1,30 +1,26 @@
 """The lab's small parts: charts, watching, check cells, corpora and the check of the machine."""
 
 import gc
-import io
-import signal
-import threading
 
 import nbclient
 import nbformat
 import numpy as np
 import pytest
 from matplotlib.backend_bases import MouseEvent
-from PIL import Image
 
 from bttlab.data import CorpusError
 from bttlab.lab import corpus_here, watch
-from bttlab.lab.canvas import LiveFigures, ZoomCanvas
+from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import new_figure, style
 from bttlab.lab.picture import FIGURE_CLASS, Picture, describe
 
 
 class _Run:
-    """A run of four samples, one for each wait; `stopped_by` is raised by the first wait, `fault` by the last."""
+    """A run of four samples, one for each wait; `stopped_by` is raised by the first wait."""
 
-    def __init__(self, total=4, stopped_by=None, fault=None):
-        self.total, self.losses, self.done, self.seconds = total, np.zeros(0, np.float32), False, 0.0
-        self._stopped_by, self._fault = stopped_by, fault
+    def __init__(self, stopped_by=None):
+        self.total, self.losses, self.done, self.seconds = 4, np.zeros(0, np.float32), False, 0.0
+        self._stopped_by = stopped_by
 
     def stop(self):
         self.done = True
@@ -38,8 +34,6 @@ class _Run:
         if not self.done:
             self.losses, self.seconds = np.append(self.losses, np.float32(1)), self.seconds + 0.5
         self.done = self.done or len(self.losses) == self.total
-        if self.done and self._fault:
-            raise self._fault
         return self.losses
 
 
@@ -56,36 +50,6 @@ def test_the_mouse_shows_values_after_the_cell_has_ended():
     assert not text.get_window_extent().overlaps(legend.get_window_extent())
 
 
-@pytest.mark.parametrize("place", range(1, 4))
-def test_a_browser_gets_png_whenever_it_asks(monkeypatch, place):
-    figure = new_figure(4, 3)
-    canvas = ZoomCanvas(figure, threading.RLock())
-    sent = []
-    monkeypatch.setattr(type(figure.canvas), "send", lambda self, content, buffers=(): sent.extend(buffers))
-    questions = ["refresh", "send_image_mode", "initialized"]
-    questions.insert(place, "draw")  # a kernel with subshells may hear it before others
-    for question in questions:
-        figure.canvas._handle_message(None, {"type": question}, [])
-    canvas.draw()
-    figure.canvas._handle_message(None, {"type": "draw"}, [])
-    assert [Image.open(io.BytesIO(png)).size for png in sent] == 2 * [(400, 300)]
-
-
-def test_a_canvas_is_not_shown_before_its_picture(monkeypatch):
-    figure = new_figure(4, 3)
-    canvas = ZoomCanvas(figure, threading.RLock())
-    shown, pictures, states = [], [], []
-    monkeypatch.setattr(type(figure.canvas), "send", lambda self, content, buffers=(): pictures.extend(buffers))
-    monkeypatch.setattr(type(figure.canvas), "send_state", lambda self, key=None: states.append(key))
-    for question in ("refresh", "send_image_mode", "initialized", "refresh", "draw"):
-        shown.append([part.layout.display for part in canvas.widget.children])
-        figure.canvas._handle_message(None, {"type": question}, [])
-        assert len(pictures) == (question == "draw")
-    assert shown == 5 * [[None, "none"]]
-    assert "resizable" in states  # no handle on a reloaded page
-    assert [part.layout.display for part in canvas.widget.children] == ["none", None]
-
-
 @pytest.mark.parametrize(
     ("run", "says"),
     [
@@ -98,23 +62,6 @@ def test_watching_a_run(run, says, capsys):
     assert says in capsys.readouterr().out
     watch(run, "again")  # one that is over has the same speed
     assert says in capsys.readouterr().out
-
-
-def test_an_interrupt_while_a_picture_is_drawn_stops_the_run(monkeypatch):
-    """Libraries turn it into errors of their own: it waits until the picture is there."""
-    pictures = []
-
-    def draw(figures):
-        pictures.append(figures)
-        if len(pictures) == 1:
-            try:
-                signal.raise_signal(signal.SIGINT)
-            except KeyboardInterrupt:
-                raise ValueError("no picture") from None
-
-    monkeypatch.setattr(LiveFigures, "draw", draw)
-    run = _Run()
-    assert len(watch(run, "a run")) == len(run.losses) and run.done and len(pictures) == 2
 
 
 def test_the_first_corpus_that_is_here(monkeypatch, tmp_path, airline_folder):

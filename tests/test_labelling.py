@@ -5,11 +5,10 @@ import pytest
 
 from bttlab.card import open_trainer
 from bttlab.data import Vocabulary, encode, load_corpus
-from bttlab.data.spans import Labelled, slots_of
+from bttlab.data.spans import slots_of
 from bttlab.model import ModelConfig, initial_parameters
 from bttlab.runs.labelling import label, placeholder_split, split_words
 
-WORDS = ["from", "new", "york", "to", "boston"]
 TAGS = ["O", "B-from.city", "I-from.city", "O", "B-to.city"]
 
 
@@ -27,19 +26,6 @@ def test_spans_are_chunks_by_conllevals_rules(tags, spans):
     from seqeval.metrics.sequence_labeling import get_entities
 
     assert [(slot, first, end - 1) for first, end, slot in spans if slot != "O"] == get_entities(tags)
-
-
-def test_the_text_has_a_line_for_each_slot_with_its_probability():
-    chances = [{tag: one} for tag, one in zip(TAGS, [0.9, 0.5, 0.8, 1.0, 0.61], strict=True)]
-    one = Labelled(WORDS, "flight", TAGS, {"flight": 0.931}, chances, ["york"])
-    assert str(one).splitlines() == [
-        "intent  flight  93 %",
-        "  from new york to boston",
-        "  new york  from.city  40 %",
-        "  boston    to.city    61 %",
-        "unknown to the vocabulary: york",
-    ]
-    assert "no slots" in str(Labelled(["hello"], "greeting", ["O"]))
 
 
 @pytest.fixture(scope="module")

@@ -30,12 +30,6 @@ def test_a_batch_of_one_is_a_step(alike, format):
     np.testing.assert_allclose(seconds, step.seconds, rtol=0.12)
 
 
-def test_a_batch_shares_launches_and_adamw_adds_some(alike):
-    one, many = (batch_figures(GPU, "dense", "eager", ModelConfig(), alike[:n], "adamw")[1][1] for n in (1, 16))
-    assert one / 16 < many < one / 4
-    assert one > batch_figures(GPU, "dense", "eager", ModelConfig(), alike[:1], "sgd")[1][1]
-
-
 def test_joules_are_samples_times_joules_a_sample(alike):
     rows = energy_to_quality(GPU, alike, TARGETS[0])
     assert len(rows) == 9 and sum(row.device == "U50" for row in rows) == 1

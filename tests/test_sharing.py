@@ -165,15 +165,6 @@ def test_a_slice_in_which_an_overlay_is_loaded_is_longer(tmp_path, monkeypatch):
         thread.join(60)
 
 
-def test_an_interrupt_leaves_the_queue(path, monkeypatch):
-    first, second = client(path), client(path)
-    first.acquire()
-    monkeypatch.setattr(second, "_receive", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        second.acquire()
-    assert until(lambda: len(first.queue()) == 1)
-
-
 # --- a keeper that ends or is stuck
 
 

@@ -136,8 +136,6 @@ def test_initial_entries_have_the_wanted_deviation():
         (lambda: tt_to_matrix([torch.zeros(1, 2, 1)], (2,)), "output modes come first, then input modes"),
         (lambda: ttm_to_matrix([]), "at least one core"),
         (lambda: TTLinear(12, 6, (2, 3), (12, 0), 2), r"in_modes are \(12, 0\): modes are integers of at least 1"),
-        (lambda: TTLinear(12, 6, (2, 3), (), 2), r"in_modes are \(\): .*at least one"),
-        (lambda: TTLinear(12, 6, (2, 3), (3, 4.0), 2), r"in_modes are \(3, 4.0\): modes are integers"),
         (lambda: TTLinear(12, 6, (2, 3), (3, 4), 0), "rank is 0: ranks are integers of at least 1"),
         (lambda: TTLinear(12, 6, (2, 3), (3, 4), (2, 2)), "4 cores have 3 internal ranks; give 3 or one integer"),
         (
@@ -148,7 +146,6 @@ def test_initial_entries_have_the_wanted_deviation():
             lambda: TTLinear(12, 6, (2, 3), (3, 4), 2)(torch.zeros(5, 13)),
             r"\(5, 13\): its last dimension must be",
         ),
-        (lambda: TTMEmbedding(12, 6, (3, 4), (2, 3), (2, 2)), "2 cores have 1 internal ranks"),
         *(
             (
                 lambda ids=ids: TTMEmbedding(12, 6, (3, 4), (2, 3), 2)(torch.tensor(ids)),

@@ -18,19 +18,6 @@ def epoch(number: int) -> dict:
     return {"event": "epoch", "epoch": number, "samples": 3}
 
 
-def test_metrics_rewind_to_an_epoch(tmp_path):
-    log = MetricsLog(tmp_path)
-    log.rewind(0)
-    for line in (epoch(1), {"event": "test"}, epoch(2), epoch(2), epoch(3)):
-        log.append(line)
-    with log.path.open("ab") as file:
-        file.write(b'\n[1]\n{"event": "epoch", "epoch": "2"}\n\xff\n{"event": "ep')
-    log = MetricsLog(tmp_path)
-    log.rewind(2)
-    assert log.lines == MetricsLog(tmp_path).lines == [epoch(1), epoch(2)]
-    assert os.listdir(tmp_path) == ["metrics.jsonl"]
-
-
 def test_metrics_without_room_keep_whole_lines(tmp_path, monkeypatch):
     log = MetricsLog(tmp_path)
     log.append(epoch(1))

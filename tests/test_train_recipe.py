@@ -5,7 +5,6 @@ import signal
 import numpy as np
 import pytest
 
-from bttlab.cli import main
 from bttlab.data import Augmentation, load_corpus
 from bttlab.data.tags import TagDecoder
 from bttlab.model import ReferenceTrainer
@@ -108,8 +107,6 @@ def test_a_run_its_evaluation_and_predictions_decode_tags_where_the_recipe_says_
     for option, flag in (("--decode-tags", True), ("--no-decode-tags", False)):
         decoded.clear()
         assert run_json(capsys, *evaluate, option)["decode_tags"] is flag and bool(decoded) is flag
-        assert main([*evaluate, option]) == 0
-        assert ("tags decoded: " in capsys.readouterr().out) is flag
     slots = run_json(capsys, "predict", "from boston", "--run", tmp_path / "run")["predictions"][0]["slots"]
     assert (slots == ["B-city"] * 2) is (decode == "true")
 
@@ -127,9 +124,7 @@ def test_recipes_of_the_package_are_sound(name, corpus):
         (("warm_up", "warmup"), r"schedule.warmup is not a setting of .*; do you mean warm_up\?"),
         (("epochs = 2\n", ""), "epochs is missing"),
         (('"linear"', '"square"'), "schedule.decay is 'square': it must be 'none' or 'linear'"),
-        (("0.99", '"high"'), "optimizer.beta2 is 'high': it must be a valid number"),
         (("[augmentation]\nword_dropout = 1.0\nslot_substitution = 0.5", ""), None),
-        (("epochs = 2", "epochs = 2\naugmentation = 3"), "is no TOML|must be an object"),
         (("epochs = 2", "epochs 2"), "is no TOML"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 
 from bttlab.cli import main
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
-from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, Transformer, initial_parameters
+from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, initial_parameters
 from bttlab.runs import (
     CheckpointStore,
     DivergedRun,
@@ -160,27 +160,6 @@ def test_the_best_epoch_is_kept_beside_the_last(tmp_path, corpus):
     assert main(["eval", "--run", str(tmp_path / "run"), "--split", "dev", "--best", "--json"]) == 0
     with pytest.raises(BttlabError, match="train with --keep best"):
         CheckpointStore(tmp_path / "short").load(best=True)
-
-
-def test_dev_is_predicted_once_an_epoch_and_no_file_is_read_again(tmp_path, corpus, monkeypatch):
-    """With decoded tags as without; a resumed run reads its checkpoint and its metrics once."""
-    train(tmp_path / "run", corpus, epochs=1, decode_tags=True)
-    counted, forward = [], Transformer.forward
-    monkeypatch.setattr(
-        Transformer, "forward", lambda self, tokens: (counted.append(len(tokens)), forward(self, tokens))[1]
-    )
-    opened, real = [], io.open
-    monkeypatch.setattr(
-        io, "open", lambda file, *more, **names: (opened.append(str(file)), real(file, *more, **names))[1]
-    )
-    trainer = Interrupter(0, None)
-    trainer.predict = None
-    run = resume_run(tmp_path / "run", {"epochs": 2})
-    monkeypatch.setattr(trainer, "train", lambda samples, *arguments: np.ones(len(samples), np.float32))
-    run.train(trainer, DEVICE)
-    assert sum(counted) == SIZES["dev"] + SIZES["test"]
-    for name in ("checkpoint.safetensors", "metrics.jsonl", "run.json"):
-        assert opened.count(str(tmp_path / "run" / name)) <= 1, name
 
 
 def test_a_complete_run_has_nothing_left(tmp_path, corpus):

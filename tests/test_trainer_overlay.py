@@ -19,7 +19,6 @@ from bttlab.compiler.program import Program, checksum
 from bttlab.compiler.timing import time_program
 from bttlab.data import Samples
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, StateError, initial_parameters
-from bttlab.util.errors import BttlabError
 
 from emulated_kernels import container
 from training_processor import state_digest
@@ -57,13 +56,6 @@ def test_plain_pynq_loads_the_overlay_and_binds_the_driver():
     overlay = pynq.Overlay(str(overlays_folder() / "trainer.xclbin"))
     assert isinstance(overlay.trainer_1, TrainerDriver) and isinstance(overlay.device, EmulatedU50)
     assert "TrainerDriver" in overlay.__doc__
-
-
-def test_the_manifest_says_how_wide_the_machine_is():
-    entry = next(entry for entry in read_manifest(overlays_folder()) if entry.name == "trainer")
-    assert entry.kind == "emulation" and entry.kernels == ("trainer",) and entry.images == ("avx512", "avx2")
-    assert entry.machine == json.loads(json.dumps(M.to_dict()))
-    assert entry.machine["digest"] == M.digest and entry.machine["widths"]["LANES"] == M.LANES
 
 
 def test_what_the_driver_knows_of_the_source_is_so():
@@ -188,27 +180,6 @@ def test_a_bad_program_leaves_the_card_as_before(trainer, samples, monkeypatch, 
     trainer.load_parameters(initial_parameters(MODEL, 0))
     trainer.train(samples[:6], ADAMW, 1e-3)
     assert state_digest(trainer) == after
-
-
-def test_a_training_whose_thread_cannot_start_leaves_the_kernel_free(trainer, samples, monkeypatch):
-    def no_thread(thread):
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("bttlab.util.threads.Thread.start", no_thread)
-        with pytest.raises(BttlabError, match=r"no thread for the training .*ulimit -u"):
-            trainer.start(samples[:1], SGD, 0.01)
-    assert trainer.start(samples[:1], SGD, 0.01).wait().shape == (1,)
-
-
-def test_loading_a_program_again_compiles_nothing(trainer, monkeypatch):
-    for model in (SMALL_RANK, MODEL):
-        trainer.load_program(model)
-    monkeypatch.setattr(compiled, "compile_program", None)
-    for model in (SMALL_RANK, MODEL):
-        trainer.load_program(model)
-    with pytest.raises(TypeError):  # a model that is new
-        trainer.load_program(ModelConfig(encoders=2, linear_rank=3))
 
 
 # --- the profile

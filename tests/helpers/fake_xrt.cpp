@@ -2,7 +2,6 @@
 //
 // Host and device have their own copy of each buffer, kernels run on a thread, a start is an ERT packet. Environment:
 //   FAKE_XRT_KERNEL     shared library with the kernel `trainer`
-//   FAKE_XRT_SHELL      name that the card reports; FAKE_XRT_CARDS how many cards there are (1)
 //   FAKE_XRT_FAULT      NAME or NAME:N, from the N-th start on: hang, abort, slow (1.2 s), lost, wrong (a bit of
 //                       what STORE gives); load: no overlay is taken; name: the kernel has another name
 //   FAKE_XRT_INTERRUPT  FUNCTION:N: SIGINT in the N-th call of that function from then on
@@ -74,7 +73,6 @@ struct Card {  // each that is opened is another one
     uint64_t next[256] = {};  // free address of each bank
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     int finished = eventfd(0, EFD_NONBLOCK), started = 0;
-    unsigned index = 0;
     bool running = false;
     Kernel *kernel = nullptr;
     Reach *reach = nullptr;
@@ -157,11 +155,10 @@ void *run(void *argument) {
 
 extern "C" {
 
-unsigned xclProbe() { return atoi(setting("FAKE_XRT_CARDS", "1")); }
+unsigned xclProbe() { return 1; }
 
-Card *xclOpen(unsigned index, const char *, int) {
+Card *xclOpen(unsigned, const char *, int) {
     Card *card = new Card;
-    card->index = index;
     called(card, "xclOpen");
     return card;
 }
@@ -172,14 +169,14 @@ int xclGetDeviceInfo2(Card *card, DeviceInfo *info) {
     called(card, "xclGetDeviceInfo2");
     if (has_fault(card, "lost")) return -ENODEV;
     memset(info, 0, sizeof *info);
-    snprintf(info->name, sizeof info->name, "%s", setting("FAKE_XRT_SHELL", "xilinx_u50_gen3x16_xdma_base_5"));
+    strcpy(info->name, "xilinx_u50_gen3x16_xdma_base_5");
     info->clocks[0] = card->loaded.empty() ? 300 : 200;
     info->chip_temperature = 55;
     info->pex_volts = 12100;
     info->pex_current = card->running ? 2000 : 1500;
     info->vccint_volts = 850;
     info->current = card->running ? 12000 : 9000;
-    info->slot = 0x3b01 + 0x100 * card->index;
+    info->slot = 0x3b01;
     return 0;
 }
 
