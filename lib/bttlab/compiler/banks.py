@@ -20,7 +20,7 @@ from bttlab.compiler.instruction import At, Instruction
 from bttlab.compiler.machine import M
 
 # Times of instructions are estimates: BUSY_UNITS units work on average, and scheduling moves an instruction by up to
-# WINDOW cycles. Two uses within the window but not at the same time cost WINDOW_SHARE of a conflict.
+# a window of WINDOW cycles. Two uses within it but not at the same time cost WINDOW_SHARE of a conflict.
 BUSY_UNITS, WINDOW, WINDOW_SHARE = 2, 12000, 0.25
 PORT_COST = 40.0  # cycles, for each port that reaches a bank: well-connected banks are left for buffers that need them
 ATTEMPTS = 12
@@ -76,12 +76,18 @@ class Assignment:
     `instructions`: instructions of a sample, in the order of the mathematics.
     `tokens`: length of the samples that the banks are to suit.
     `transferred`: as for `Buffer.allowed_banks`.
+    `window`: cycles by which scheduling may move an instruction; another window gives another assignment.
     """
 
     def __init__(
-        self, buffers: Sequence[Buffer], instructions: Sequence[Instruction], tokens: int, transferred: Collection[str]
+        self,
+        buffers: Sequence[Buffer],
+        instructions: Sequence[Instruction],
+        tokens: int,
+        transferred: Collection[str],
+        window: int,
     ):
-        self.instructions, self.all, self.last = instructions, buffers, len(instructions)
+        self.instructions, self.all, self.last, self.window = instructions, buffers, len(instructions), window
         self.conflicts = _conflicts(instructions)
         self.banks: dict[int, frozenset[int]] = {}  # banks that suit each buffer
         self.spans: dict[int, tuple[int, int]] = {}  # the first instruction that uses it, and the last
@@ -100,7 +106,7 @@ class Assignment:
         steps = np.array([instruction.steps(tokens) for instruction in instructions], float)
         begin = np.concatenate([[0], np.cumsum(steps)[:-1]]) / BUSY_UNITS
         self.times = np.stack([begin, begin + steps], 1)
-        self._contention = _contention(self.instructions, self.times, self._index)
+        self._contention = _contention(self.instructions, self.times, self._index, window)
 
     def fit(self) -> set[tuple[str, str]]:
         """Find a bank and an address for every buffer, if possible in banks that let units work at the same time.
@@ -219,7 +225,7 @@ class Assignment:
         """Return the cost of vectors that the instruction `used` used last: scheduling may have to wait for it."""
         if not self._is_balanced or used < 0 or buffer.is_parameter:
             return 0
-        return max(self.times[used][1] + WINDOW - self.times[self.spans[buffer.number][0]][0], 0)
+        return max(self.times[used][1] + self.window - self.times[self.spans[buffer.number][0]][0], 0)
 
     def _raise_unplaced(self, buffer: Buffer) -> None:
         number = max(self.banks[buffer.number], key=lambda bank: self.spaces[bank].depth)
@@ -253,7 +259,11 @@ def _names(buffer: Buffer, bank: int) -> list[tuple[str, int]]:
 
 
 def fitted(
-    made: list[Buffer], sections: Sequence[list[Instruction]], tokens: int, transferred: Collection[str] = ()
+    made: list[Buffer],
+    sections: Sequence[list[Instruction]],
+    tokens: int,
+    transferred: Collection[str] = (),
+    window: int = WINDOW,
 ) -> tuple[list[list[Instruction]], Assignment]:
     """Return the sections of a sample with the copies that they need, and banks and addresses for all buffers.
 
@@ -262,7 +272,7 @@ def fitted(
     apart: set[tuple[str, str]] = set()
     for _ in range(MOST_COPIES):
         sections = with_copies(made, sections, transferred, apart)
-        assignment = Assignment(made, [i for section in sections for i in section], tokens, transferred)
+        assignment = Assignment(made, [i for section in sections for i in section], tokens, transferred, window)
         apart = assignment.fit()
         if not apart:
             return sections, assignment
@@ -280,7 +290,9 @@ def _conflicts(instructions: Sequence[Instruction]) -> dict[str, set[str]]:
     return conflicts
 
 
-def _contention(instructions: Sequence[Instruction], times: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
+def _contention(
+    instructions: Sequence[Instruction], times: np.ndarray, index: Mapping[str, int], window: int
+) -> np.ndarray:
     """Return the cost, in cycles, of two memories in one bank: different units use them at about the same time.
 
     The matrix is symmetric; `index` has the row of each memory.
@@ -294,7 +306,7 @@ def _contention(instructions: Sequence[Instruction], times: np.ndarray, index: M
         rows = np.array([row for _, row in uses])
         begin, end = times[[i for i, _ in uses]].T
         unit = np.array([instructions[i].unit for i, _ in uses])
-        until = np.searchsorted(begin, end + WINDOW)
+        until = np.searchsorted(begin, end + window)
         counts = np.maximum(until - np.arange(len(uses)) - 1, 0)  # later uses within the window of each
         first = np.repeat(np.arange(len(uses)), counts)
         second = first + 1 + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)

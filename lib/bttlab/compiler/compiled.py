@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bttlab.compiler.banks import WINDOW
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import CANDIDATES, Flow, ModelProgram, compile_program, fastest
@@ -53,17 +54,19 @@ def compiled_program(
     as for `bttlab.compiler.program.compile_program`. "auto" is the fastest flow for updates of `batch_size` samples of
     these `lengths`: the number of samples of each length, by default one of 13 tokens.
     """
-    if flow == "auto":
-
-        def compiled(flow: Flow) -> ModelProgram:
-            return compiled_program(config, shapes, flow, sums).program
-
-        flow = fastest(compiled, lengths, batch_size).model.flow
     items = None if shapes is None else tuple((name, tuple(map(int, shape))) for name, shape in shapes.items())
-    found = _compiled(config, items, flow, sums)
-    if isinstance(found, ProgramError):
-        raise found.with_traceback(None)
-    return found
+
+    def compiled(flow: Flow, window: int) -> CompiledProgram:
+        found = _compiled(config, items, flow, sums, window)
+        if isinstance(found, ProgramError):
+            raise found.with_traceback(None)
+        return found
+
+    window = WINDOW
+    if flow == "auto":
+        model = fastest(lambda flow, window: compiled(flow, window).program, lengths, batch_size).model
+        flow, window = model.flow, model.window
+    return compiled(flow, window)
 
 
 def chosen_program(
@@ -106,10 +109,14 @@ def why_no_sums(config: "ModelConfig | ModuleModel", flow: Flow, optimizer: Opti
 
 @functools.lru_cache(PROGRAMS)
 def _compiled(
-    config: "ModelConfig | ModuleModel", shapes: tuple[tuple[str, tuple[int, ...]], ...] | None, flow: Flow, sums: bool
+    config: "ModelConfig | ModuleModel",
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] | None,
+    flow: Flow,
+    sums: bool,
+    window: int,
 ) -> CompiledProgram | ProgramError:
     try:
-        program = compile_program(config, None if shapes is None else dict(shapes), flow, sums=sums)
+        program = compile_program(config, None if shapes is None else dict(shapes), flow, sums, window)
     except ProgramError as error:  # cached, too
         return ProgramError(str(error))
     return CompiledProgram(program, program.image())

@@ -7,7 +7,7 @@ many are kept as the banks have space for.
 from collections import Counter
 from typing import Any
 
-from bttlab.compiler.banks import fitted
+from bttlab.compiler.banks import WINDOW, fitted
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
 from bttlab.compiler.builder import LANES, even_parts
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
@@ -51,6 +51,7 @@ class Lowering(Context):
 
     embedding: Any  # with the offsets of its table; None in the program of a layer alone
     config: ModelConfig | ModuleConfig  # of a model
+    window: int  # of the bank search
 
     def __init__(self, graph: Graph, flow="bidirectional", kept: int = 1 << 20, sums: bool = False):
         super().__init__(graph, flow, sums)
@@ -118,15 +119,17 @@ class Lowering(Context):
         """True if the banks have space for the moments of momentum and AdamW; else only SGD trains the model."""
         return self.layout.vectors <= min(M.banks[bank].depth for bank in MOMENTS)
 
-    def fit(self, tokens: int) -> None:
+    def fit(self, tokens: int, window: int = WINDOW) -> None:
         """Find a bank and an address for every buffer, for samples of about `tokens` tokens.
 
+        `window`: as for `banks.Assignment`.
         Raise `DoesNotFit` if the search finds none.
         """
+        self.window = window
         transferred = {name for op in self.transfers for name in (*op.names, *self.shapes)}
         transferred |= self.layout.constants.keys()
         sections = self.forward, self.backward, self.collect
-        sections, self._assignment = fitted(self.builder.made, sections, tokens, transferred)
+        sections, self._assignment = fitted(self.builder.made, sections, tokens, transferred, window)
         self.forward, self.backward, self.collect = sections
         for number, instruction in enumerate(self.forward):
             for operand in instruction.operands.values():
@@ -274,28 +277,29 @@ def _families(operations: list[Operation]) -> dict[type[Operation], list[Operati
     return {family: families[family] for family in dict.fromkeys([*known, *families])}
 
 
-def lower(graph: Graph, flow, tokens: int, sums: bool = False) -> Lowering:
+def lower(graph: Graph, flow, tokens: int, sums: bool = False, window: int = WINDOW) -> Lowering:
     """Return the instructions of a model's sample, with as many matrices kept as the banks have space for.
 
     With sums, everything is kept or everything recomputed: without them there is a program, too.
 
     `tokens`: length of the samples for which banks are chosen.
+    `window`: as for `banks.Assignment`.
     Raise `DoesNotFit` if the model does not fit even with everything recomputed that can be.
     """
     fitting = Lowering(graph, flow, sums=sums)
     if (most := fitting.most_kept) < len(fitting.keepable):
         fitting = Lowering(graph, flow, most, sums)
     try:
-        fitting.fit(tokens)
+        fitting.fit(tokens, window)
     except DoesNotFit:
         fits, does_not = 0, most  # numbers of matrices to keep
         fitting = Lowering(graph, flow, 0, sums)
-        fitting.fit(tokens)
+        fitting.fit(tokens, window)
         while does_not - fits > 1 and not sums:
             kept = (fits + does_not + 1) // 2
             model = Lowering(graph, flow, kept, sums)
             try:
-                model.fit(tokens)
+                model.fit(tokens, window)
                 fits, fitting = kept, model
             except DoesNotFit:
                 does_not = kept

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bttlab.compiler.banks import WINDOW
 from bttlab.compiler.buffers import MOMENTS
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.dependencies import data_waits, set_waits
@@ -27,6 +28,7 @@ LANES = M.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
 NO_OFFSETS = (0,) * M.OFFSET_TABLES
 CANDIDATES = ("bidirectional", "mixed", (2, 2))  # of flow "auto"; other merges were never the fastest of those tried
+WINDOWS = (10500, 13500, 15000)  # of bank searches that "auto" tries, too: programs differ by one or two per cent
 ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
 
 
@@ -158,6 +160,7 @@ def compile_program(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     flow: Flow = "bidirectional",
     sums: bool = False,
+    window: int = WINDOW,
 ) -> ModelProgram:
     """Return the program that trains a model.
 
@@ -168,13 +171,14 @@ def compile_program(
     to merge at each end; or the order of contraction of every linear layer.
     `sums`: whether gradients of merged cores are summed over the samples of an update, and the gradients of the cores
     follow from the sums once per update, in FLUSH.
+    `window`: of the bank search (`banks.Assignment`); "auto" tries several.
 
     Raise `ProgramError` if the model does not fit the machine; the message names the bank.
     """
     if flow == "auto":
-        return fastest(lambda flow: compile_program(model, shapes, flow, sums))
+        return fastest(lambda flow, window: compile_program(model, shapes, flow, sums, window))
     graph = graph_of_config(model, shapes) if isinstance(model, ModelConfig) else model.graph
-    lowered = lower(graph, flow, ORDER_TOKENS, sums)
+    lowered = lower(graph, flow, ORDER_TOKENS, sums, window)
     lowered.config = model
     program = _as_emitted(lowered)
     spans = program.offset_span
@@ -187,16 +191,17 @@ def compile_program(
 
 
 def fastest(
-    compiled: Callable[[Flow], ModelProgram], lengths: Mapping[int, int] | None = None, batch_size: int = 1
+    compiled: Callable[[Flow, int], ModelProgram], lengths: Mapping[int, int] | None = None, batch_size: int = 1
 ) -> ModelProgram:
-    """Return the program of least modelled time among those of `CANDIDATES`.
+    """Return the program of least modelled time: of `CANDIDATES`, and of the bank searches with each of `WINDOWS`.
 
+    `compiled`: returns the program of a flow and a window.
     `lengths`: number of samples of each length; by default one of 13 tokens.
     """
     programs, errors = [], []
     for flow in CANDIDATES:
         try:
-            programs.append(compiled(flow))
+            programs.append(compiled(flow, WINDOW))
         except ProgramError as error:
             errors.append(error)
         if programs and programs[0].model.order is None:  # no layer has an order to choose
@@ -210,7 +215,13 @@ def fastest(
         flush = int(time_program(program.flush, 1).cycles) if program.sums else 0
         return int(time_program(program.sample, tokens).cycles @ counts) + flush * int(counts.sum()) / batch_size
 
-    return min(programs, key=cycles)
+    best = min(programs, key=cycles)
+    for window in WINDOWS:
+        try:
+            best = min(best, compiled(best.model.flow, window), key=cycles)
+        except ProgramError:  # this search finds no banks
+            continue
+    return best
 
 
 def _as_emitted(model: Lowering) -> ModelProgram:

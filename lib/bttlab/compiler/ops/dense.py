@@ -87,7 +87,7 @@ class Dense(Operation):
                     b.shuffle("load weight", rows, identity(vectors), source, None, buffered_result, ("block", 0))
                 else:
                     b.load_rows("load weight", source, buffer, rows, vectors)
-                if rows < ROWS:
+                if rows < ROWS and self.output.tokens == 1:  # one instruction computes all outputs
                     b.load_rows("no more outputs", None, buffer, ROWS - rows, vectors, rows)
 
     def forward(self, context: Context) -> None:
@@ -107,7 +107,7 @@ class Dense(Operation):
     def _copies(self, context: Context, x: At, what: str = "x") -> list[At]:
         """Return a copy of x for each share; the first share reads x itself."""
         b, matrix = context.builder, self.inputs[0]
-        loops = [Level("w", matrix.vectors), Level("t", matrix.tokens)]
+        loops = [Level("w", matrix.vectors), padded("t", matrix.tokens)]
         copies = [context.new(matrix, f"{what}, twice") for _ in self.shares[1:]]
         for copy in copies:
             b.vector(M.COPY, what, loops, rows_of(matrix, x), r0=rows_of(matrix, copy))
@@ -123,13 +123,15 @@ class Dense(Operation):
         b, w, tokens, row = context.builder, self.inputs[0].vectors, self.output.tokens, self.output.vectors
         products = self._places(b, y, f"{what} of {self.name}")  # without the bias
         for share, stream, result in zip(self.shares, streams, products, strict=True):
-            depth, buffer = Level("w", w + 1), share.buffer.part(c=w, w=1)
+            depth = Level("w", w + 1)
             if tokens == 1:
-                loops, stream, result = [depth, padded("c", share.vectors)], stream.part(w=1), result.part(c=1)
-            else:
-                loops = [Level("c", share.vectors), depth, padded("t", tokens)]
-                stream, result = stream.part(t=w, w=1), result.part(t=share.stride, c=1)
-            b.reduce(share.engine, what, loops, "w", buffer, stream, result)
+                buffer, loops = share.buffer.part(c=w, w=1), [depth, padded("c", share.vectors)]
+                b.reduce(share.engine, what, loops, "w", buffer, stream.part(w=1), result.part(c=1))
+                continue
+            loops, stream = [depth, padded("t", tokens)], stream.part(t=w, w=1)
+            for c, rows in share.passes():  # an instruction each: it begins when its rows of the weight are loaded
+                buffer, outputs = share.buffer.part(c * w, w=1), result.part(c, t=share.stride)
+                b.reduce(share.engine, what, loops, "w", buffer, stream, outputs, count=rows)
         for share, product in zip(self.shares, products, strict=True):
             if product is y and self.bias_block is None:
                 continue
