@@ -40,7 +40,7 @@ def found():
 
 def test_a_sample_is_its_loop_a_share_of_the_last_update_and_what_passes_beside():
     program = compiled_program(SMALL).program
-    one = sample_works(SMALL, "bidirectional")[9]
+    one = sample_works(program)[9]
     (flush,) = works_of(program.flush, [1])
     assert one.loop == time_program(program.sample, 9).cycles + sum(round(n / 32) for n in flush.cycles.values())
     assert one.cycles[OUTSIDE_LOOP] == cycles_outside_loop(9) == one.total - one.loop
@@ -57,7 +57,8 @@ def test_what_passes_cycles_outside_loop_is_what_the_source_says():
 
 def test_an_epoch_is_its_samples(found):
     assert found.samples == 41
-    expected = sum(sample_works(MODEL, "bidirectional")[length].total for length in LENGTHS)
+    works = sample_works(compiled_program(MODEL).program)
+    expected = sum(works[length].total for length in LENGTHS)
     assert found.work.total == expected == sum(found.work.by_stage().values())
     assert found.seconds_per_epoch == pytest.approx(expected / (CLOCK_MHZ * 1e6))
     assert found.seconds_per_sample * 41 == pytest.approx(found.seconds_per_epoch)
@@ -88,7 +89,7 @@ def test_the_words_of_the_map_are_those_that_the_machine_touches():
         processor.store()
         for name, memory in banks.items():
             changed[name] |= (memory != marks[name]).any(axis=1)
-    touched = touched_words(SMALL, "bidirectional")
+    touched = touched_words(program)
     for name in banks:
         if name not in ("bank 0", "bank 1"):  # what comes in and goes out may be the mark again
             missing, too_many = changed[name] & ~touched[name], touched[name] & ~changed[name]

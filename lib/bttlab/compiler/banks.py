@@ -21,7 +21,7 @@ from bttlab.compiler.machine import M
 
 # Times of instructions are estimates: BUSY_UNITS units work on average, and scheduling moves an instruction by up to
 # a window of WINDOW cycles. Two uses within it but not at the same time cost WINDOW_SHARE of a conflict.
-BUSY_UNITS, WINDOW, WINDOW_SHARE = 2, 12000, 0.25
+BUSY_UNITS, WINDOW, WINDOW_SHARE = 2, 15000, 0.25
 PORT_COST = 40.0  # cycles, for each port that reaches a bank: well-connected banks are left for buffers that need them
 ATTEMPTS = 12
 FAR = 1 << 30  # instructions from a use to one that there is not

@@ -28,7 +28,7 @@ LANES = M.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
 NO_OFFSETS = (0,) * M.OFFSET_TABLES
 CANDIDATES = ("bidirectional", "mixed", (2, 2))  # of flow "auto"; other merges were never the fastest of those tried
-WINDOWS = (10500, 13500, 15000)  # of bank searches that "auto" tries, too: programs differ by one or two per cent
+WINDOWS = (10500, 12000, 13500)  # of bank searches that "auto" tries, too: programs differ by one or two per cent
 ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
 
 

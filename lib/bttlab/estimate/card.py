@@ -169,7 +169,7 @@ def estimate(
         raise BttlabError("no samples: give at least one length")
     record, rule = machine_record(), Optimizer(optimizer, batch_size=batch_size)
     program = chosen_program(model, flow, rule, histogram).program
-    chosen, call_samples = program.model.flow, min(batch_size, CALL_SAMPLES) if program.sums else CALL_SAMPLES
+    call_samples = min(batch_size, CALL_SAMPLES) if program.sums else CALL_SAMPLES
     at_full_clock = Estimate(
         model,
         flow,
@@ -177,8 +177,8 @@ def estimate(
         batch_size,
         histogram,
         CLOCK_MHZ,
-        epoch_work(model, histogram, chosen, program.sums, call_samples),
-        memory_map(model, record, rule.rule, chosen, program.sums),
+        epoch_work(program, histogram, call_samples),
+        memory_map(program, record, rule.rule),
         resources(record),
     )
     return at_full_clock.at_clock(clock_mhz)

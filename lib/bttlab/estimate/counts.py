@@ -12,13 +12,12 @@ from math import prod
 
 import numpy as np
 
-from bttlab.compiler.compiled import PROGRAMS, Flow, compiled_program
+from bttlab.compiler.compiled import PROGRAMS
 from bttlab.compiler.instruction import UNIT_NAMES, Instruction, value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.estimate.constants import read_data
 from bttlab.estimate.profile import Table, cycles_by_layer
-from bttlab.model.config import ModelConfig
 
 OUTSIDE_LOOP = ("IO", "record, result, loss")
 LOSS_INTERVAL = 8  # cycles for each word of the loss (samples.h)
@@ -107,15 +106,12 @@ def cycles_outside_loop(tokens: int) -> int:
 
 
 @lru_cache(PROGRAMS)
-def sample_works(
-    model: ModelConfig, flow: Flow, sums: bool = False, call_samples: int = CALL_SAMPLES
-) -> dict[int, Work]:
+def sample_works(program: Program, call_samples: int = CALL_SAMPLES) -> dict[int, Work]:
     """Return the work of training on a sample for each number of real tokens, with its share of the call's last update.
 
-    `flow`, `sums` and the ProgramError are as for `bttlab.compiler.program.compile_program`.
+    The result is cached.
     """
-    program = compiled_program(model, flow=flow, sums=sums).program
-    return program_works(program, range(1, model.sequence_length + 1), call_samples)
+    return program_works(program, range(1, program.limits.sequence_length + 1), call_samples)
 
 
 def program_works(program: Program, lengths: Sequence[int], call_samples: int = CALL_SAMPLES) -> dict[int, Work]:
@@ -132,9 +128,7 @@ def program_works(program: Program, lengths: Sequence[int], call_samples: int = 
     return works
 
 
-def epoch_work(
-    model: ModelConfig, lengths: Mapping[int, int], flow: Flow, sums: bool = False, call_samples: int = CALL_SAMPLES
-) -> Work:
+def epoch_work(program: Program, lengths: Mapping[int, int], call_samples: int = CALL_SAMPLES) -> Work:
     """Return the work of training for an epoch, of which `lengths` has the number of samples of each length."""
-    works = sample_works(model, flow, sums, call_samples)
+    works = sample_works(program, call_samples)
     return sum((works[tokens].times(count) for tokens, count in lengths.items()), NOTHING)

@@ -9,13 +9,12 @@ import numpy as np
 
 from bttlab.compiler.access import accesses
 from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
-from bttlab.compiler.compiled import Flow, compiled_program
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import Program
+from bttlab.compiler.program import ModelProgram
 from bttlab.estimate.constants import modelled
 from bttlab.estimate.geometry import Blocks
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
-from bttlab.model.config import ModelConfig, Optimizer
+from bttlab.model.config import Optimizer
 
 VECTOR_BYTES = 4 * M.LANES
 TEMPORARIES = "temporaries"
@@ -99,17 +98,17 @@ class MemoryMap:
         }
 
 
-def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: Flow, sums: bool = False) -> MemoryMap:
-    """Return the memory map of training a model, for samples of any length and any tokens.
+def memory_map(program: ModelProgram, record: MachineRecord, optimizer: str) -> MemoryMap:
+    """Return the memory map of training by a program, for samples of any length and any tokens.
 
-    Raises ProgramError if the machine cannot run the model. Banks for moments that the
+    Raises ProgramError if the banks have no space for the optimizer's state. Banks for moments that the
     optimizer ("sgd", "momentum", "adamw") does not use count as empty.
     """
-    compiled_program(model, flow=flow, sums=sums).program.check_optimizer(Optimizer(optimizer))
+    program.check_optimizer(Optimizer(optimizer))
     empty = [f"bank {number}" for number in MOMENTS[len(Optimizer(optimizer).moments) :]]
     memories = {memory.name: memory for memory in record.memories}
     uses = []
-    for name, words in _words_by_group(model, flow, sums).items():
+    for name, words in _words_by_group(program).items():
         is_buffer = name.startswith("buffer")
         memory = memories["operand_buffer" if is_buffer else name.replace(" ", "_")]
         engines = M.ENGINES if is_buffer else 1
@@ -128,11 +127,11 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
 
 
 @lru_cache(256)
-def _words_by_group(model: ModelConfig, flow: Flow, sums: bool) -> dict[str, dict[str, int]]:
+def _words_by_group(program: ModelProgram) -> dict[str, dict[str, int]]:
     """Return the number of words of each bank and operand buffer that a program uses, by `GROUPS`."""
-    owners = _owners(compiled_program(model, flow=flow, sums=sums).program)
+    owners = _owners(program)
     counted = {}
-    for name, words in touched_words(model, flow, sums).items():
+    for name, words in touched_words(program).items():
         is_buffer = name.startswith("buffer")
         counts = Counter({"operand buffers": int(words.sum())}) if is_buffer else _count(words, owners[name])
         counted[name] = {group: counts[group] for group in GROUPS if counts[group]}
@@ -148,14 +147,12 @@ def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
     return counts
 
 
-@lru_cache(2)
-def touched_words(model: ModelConfig, flow: Flow, sums: bool = False) -> dict[str, np.ndarray]:
+def touched_words(program: ModelProgram) -> dict[str, np.ndarray]:
     """Return which words of each bank and operand buffer a program uses for any sample, as arrays of bool."""
-    program = compiled_program(model, flow=flow, sums=sums).program
     depths = {f"bank {b}": bank.depth for b, bank in enumerate(M.banks)}
     depths |= {f"buffer {e}": M.OPERAND_BUFFER_DEPTH for e in range(M.ENGINES)}
     touched = {name: np.zeros(depth, bool) for name, depth in depths.items()}
-    embedding, tokens = program.model.embedding, model.sequence_length
+    embedding, tokens = program.model.embedding, program.limits.sequence_length
     no_offsets = np.zeros((M.OFFSET_TABLES, tokens), int)
     for instruction in (i for section in program.sections for i in section):
         indices = instruction.grid(tokens)
@@ -170,7 +167,7 @@ def touched_words(model: ModelConfig, flow: Flow, sums: bool = False) -> dict[st
     return touched
 
 
-def _owners(program: Program) -> dict[str, list[tuple[int, int, str]]]:
+def _owners(program: ModelProgram) -> dict[str, list[tuple[int, int, str]]]:
     """Return ranges of each bank's words with their group: (first, number of words, group)."""
     owners: dict[str, list[tuple[int, int, str]]] = {f"bank {b}": [] for b in range(M.BANKS)}
     model = program.model
