@@ -1,4 +1,4 @@
-"""Build the emulation overlays: python -m bttlab.card.build [NAME …], or make overlays.
+"""Build an emulation overlay: python -m bttlab.card.build [NAME], or make overlays.
 
 Compiles the HLS source for each level of vector instructions, packs the images into containers and lists them in the
 manifest. The same sources and the same compiler give the same bytes. Overlays for a card come from hls_src/Makefile,
@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +19,7 @@ from typing import Any
 
 from bttlab.card.image import IMAGES, Image
 from bttlab.card.kernel import TRAINER_KERNEL, Kernel, OverlayError
-from bttlab.card.manifest import (
-    OverlayEntry,
-    add_entries,
-    digest,
-    overlays_folder,
-    read_file,
-    read_manifest,
-)
+from bttlab.card.manifest import OverlayEntry, add_entry, digest, overlays_folder, read_file, read_manifest
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
 from bttlab.compiler.machine import M, read_machine
 from bttlab.estimate.facts import U50
@@ -171,34 +164,28 @@ def portability_faults(image: bytes) -> list[str]:
     return newer + sorted(library.decode() for library in libraries)
 
 
-def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Path) -> list[OverlayEntry]:
-    """Build overlays, write them and their manifest entries; after an OverlayError nothing is written."""
-    definitions = list(definitions)
-    for definition in definitions:
-        check_prototypes(definition, hls_src)
-    jobs = [(definition, image) for definition in definitions for image in IMAGES]
+def build(definition: OverlayDefinition, hls_src: Path, overlays: Path) -> OverlayEntry:
+    """Build an overlay, write it and its manifest entry; after an OverlayError nothing is written."""
+    check_prototypes(definition, hls_src)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        images = dict(zip(jobs, pool.map(lambda job: compile_image(job[0], job[1], hls_src), jobs), strict=True))
-    entries = []
-    for definition in definitions:
-        compiled = {image.name: images[definition, image] for image in IMAGES}
-        data = pack_xclbin(EmulationOverlay(definition.kernels, compiled, clock_mhz=M.CLOCK_MHZ))
-        write_file(overlays / f"{definition.name}.xclbin", data)
-        entries.append(
-            OverlayEntry(
-                name=definition.name,
-                file=f"{definition.name}.xclbin",
-                kind="emulation",
-                platform=U50.platform,
-                sha256=digest(data),
-                sources=sources_digest(definition, hls_src),
-                kernels=tuple(kernel.name for kernel in definition.kernels),
-                images=tuple(compiled),
-                machine=definition.machine(hls_src),
-            )
-        )
-    add_entries(overlays, entries)
-    return entries
+        compiled = pool.map(lambda image: compile_image(definition, image, hls_src), IMAGES)
+        images = {image.name: code for image, code in zip(IMAGES, compiled, strict=True)}
+    file = f"{definition.name}.xclbin"
+    data = pack_xclbin(EmulationOverlay(definition.kernels, images, clock_mhz=M.CLOCK_MHZ))
+    entry = OverlayEntry(
+        name=definition.name,
+        file=file,
+        kind="emulation",
+        platform=U50.platform,
+        sha256=digest(data),
+        sources=sources_digest(definition, hls_src),
+        kernels=tuple(kernel.name for kernel in definition.kernels),
+        images=tuple(images),
+        machine=definition.machine(hls_src),
+    )
+    write_file(overlays / file, data)
+    add_entry(overlays, entry)
+    return entry
 
 
 def install(
@@ -234,23 +221,20 @@ def install(
     )
     (overlays / "hw").mkdir(exist_ok=True)
     write_file(overlays / file, data)
-    add_entries(overlays, [entry])
+    add_entry(overlays, entry)
     return entry
 
 
-def stale(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Path) -> dict[str, str]:
-    """Return why emulation overlays are out of date, by name; empty if all are up to date."""
+def stale(definition: OverlayDefinition, hls_src: Path, overlays: Path) -> str:
+    """Return why an emulation overlay is out of date; "" if it is up to date."""
     entries = {entry.name: entry for entry in read_manifest(overlays) if entry.kind == "emulation"}
-    reasons = {}
-    for definition in definitions:
-        entry = entries.get(definition.name)
-        if entry is None or not (overlays / entry.file).is_file():
-            reasons[definition.name] = "has not been built"
-        elif entry.sources != sources_digest(definition, hls_src):
-            reasons[definition.name] = "is older than its sources"
-        elif digest(read_file(overlays / entry.file)) != entry.sha256:
-            reasons[definition.name] = "is not the file that manifest.json lists"
-    return reasons
+    entry = entries.get(definition.name)
+    if entry is None or not (overlays / entry.file).is_file():
+        return "has not been built"
+    if entry.sources != sources_digest(definition, hls_src):
+        return "is older than its sources"
+    is_listed = digest(read_file(overlays / entry.file)) == entry.sha256
+    return "" if is_listed else "is not the file that manifest.json lists"
 
 
 def stale_hardware(hls_src: Path, overlays: Path) -> dict[str, str]:
@@ -277,10 +261,11 @@ def stale_hardware(hls_src: Path, overlays: Path) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, OverlayDefinition] = DEFINITIONS) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bttlab.card.build", description="Build the emulation overlays.")
-    parser.add_argument("names", metavar="NAME", nargs="*", help=f"default: all of {', '.join(definitions)}")
+    parser = argparse.ArgumentParser(prog="python -m bttlab.card.build", description="Build an emulation overlay.")
+    first = next(iter(definitions))
+    parser.add_argument("name", metavar="NAME", nargs="?", choices=definitions, default=first, help=f"default: {first}")
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--check", action="store_true", help="only print which overlays are older than their sources")
+    action.add_argument("--check", action="store_true", help="only print why the overlay is out of date, if it is")
     action.add_argument("--describe", action="store_true", help="only print source file, digest for hw, and kernels")
     action.add_argument("--install", metavar="FILE", type=Path, help="only add an .xclbin that Vitis linked for a card")
     parser.add_argument("--clock", metavar="MHZ", type=int, default=M.CLOCK_MHZ, help="of an hw overlay")
@@ -289,29 +274,22 @@ def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, Overl
     )
     parser.add_argument("--hls-src", metavar="DIR", type=Path, default=HLS_SOURCE, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    source = options.hls_src
+    definition, source, overlays = definitions[options.name], options.hls_src, overlays_folder()
     try:
-        unknown = sorted(set(options.names) - set(definitions))
-        if unknown:
-            raise OverlayError(f"no overlay {', '.join(unknown)}; there are: {', '.join(definitions)}")
-        chosen = [definitions[name] for name in options.names or definitions]
         if options.describe:
-            for definition in chosen:
-                sources = hardware_digest(definition, source, options.clock)
-                print(definition.source, sources, *(kernel.name for kernel in definition.kernels))
-        elif options.install:
-            if len(options.names) != 1:
-                raise OverlayError(f"--install {options.install} needs exactly one NAME: the overlay in that file")
-            entry = install(chosen[0], options.install, source, overlays_folder(), options.clock, options.digest)
-            print(f"{overlays_folder() / entry.file}  {entry.sha256}")
+            sources = hardware_digest(definition, source, options.clock)
+            print(definition.source, sources, *(kernel.name for kernel in definition.kernels))
         elif options.check:
-            reasons = stale(chosen, source, overlays_folder())
-            for name, reason in reasons.items():
-                print(f"{name} {reason}; rebuild it with: make overlays")
-            return int(bool(reasons))
+            reason = stale(definition, source, overlays)
+            if reason:
+                print(f"{definition.name} {reason}; rebuild it with: make overlays")
+            return int(bool(reason))
         else:
-            for entry in build(chosen, source, overlays_folder()):
-                print(f"{overlays_folder() / entry.file}  {entry.sha256}")
+            if options.install:
+                entry = install(definition, options.install, source, overlays, options.clock, options.digest)
+            else:
+                entry = build(definition, source, overlays)
+            print(f"{overlays / entry.file}  {entry.sha256}")
     except BttlabError as error:
         print(error, file=sys.stderr)
         return 2

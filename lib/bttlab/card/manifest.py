@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -75,11 +75,10 @@ def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
     write_file(Path(folder) / MANIFEST, json.dumps({"overlays": rows}, indent=1) + "\n")
 
 
-def add_entries(folder: Path, entries: Sequence[OverlayEntry]) -> None:
-    """Add overlays to a folder's manifest in place of those of the same files; other processes may do so, too."""
-    files = {new.file for new in entries}
+def add_entry(folder: Path, entry: OverlayEntry) -> None:
+    """Add an overlay to a folder's manifest in place of that of the same file; other processes may do so, too."""
     with changing(folder):
-        write_manifest(folder, [*(old for old in read_manifest(folder) if old.file not in files), *entries])
+        write_manifest(folder, [*(old for old in read_manifest(folder) if old.file != entry.file), entry])
 
 
 def digest(data: bytes) -> str:
