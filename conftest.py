@@ -1,10 +1,13 @@
 """Fixtures shared by all tests: where the real corpora lie."""
 
+import fcntl
 import gc
 import os
 import shutil
 import signal
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,9 +77,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         reporter.write_line(f"skipped {reasons.total()}: {counted}")
 
 
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector what was imported: it stays, and to look through it again takes time."""
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Let one worker import first in a new environment: else each of them compiles torch and all others.
+
+    The garbage collector is spared what was imported: it stays, and to look through it takes time.
+    """
+    gc.disable()
+    with open(Path(sys.prefix, ".imported"), "a") as imported:  # has a line once a worker has imported everything
+        if hasattr(session.config, "workerinput") and not imported.tell():
+            try:
+                fcntl.flock(imported, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                imported.write("by a worker\n")
+            except BlockingIOError:
+                fcntl.flock(imported, fcntl.LOCK_SH)
+        yield
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
