@@ -19,7 +19,6 @@ from bttlab.util.places import ROOT
         ("uram", 72, 4096, Blocks(uram=1)),
         ("uram", 512, 4097, Blocks(uram=16)),
         ("lutram", 14, 32, Blocks(lookup_tables=8)),
-        ("registers", 32, 2, Blocks(flip_flops=64)),
     ],
 )
 def test_geometry(binding, width, depth, expected):
@@ -30,8 +29,6 @@ def test_what_blocks_hold_is_the_cards():
     card = Blocks(bram36=U50.bram36, uram=U50.uram)
     assert capacity_bits(card) == (1_344 * 36 + 640 * 288) * 1024  # the data sheet's, in kilobits
     assert blocks("uram", 72, 4096 * U50.uram).uram == U50.uram
-    with pytest.raises(ValueError, match="no binding"):
-        blocks("flash", 1, 1)
 
 
 @pytest.mark.parametrize("name", ["operators", "power", "platform", "published"])

@@ -8,9 +8,9 @@ import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from bttlab.model import config_of
 from bttlab.util.errors import BttlabError
@@ -125,7 +125,7 @@ class Record:
     modes: dict[str, Measurement]
     skipped: dict[str, str]  # modes that gave no measurement, and why
     best: str  # the mode with the lowest median
-    batch: int = 1  # samples per step, all of one length
+    batch: Annotated[int, Field(ge=1)] = 1  # samples per step, all of one length
     command: str = ""  # of older records: the command line that repeats it
 
     def __post_init__(self) -> None:
@@ -138,8 +138,6 @@ class Record:
                     "have one of each for every step, and a step at least"
                 )
         config_of(self.config)
-        if self.batch < 1:
-            raise RecordError(f"batch is {self.batch}: it must be at least 1")
 
     @property
     def model(self) -> str:

@@ -19,7 +19,6 @@ class Blocks:
     bram36: float = 0  # a multiple of 0.5: a BRAM36 is two BRAM18
     uram: int = 0
     lookup_tables: int = 0
-    flip_flops: int = 0
 
     def __add__(self, other: "Blocks") -> "Blocks":
         return Blocks(*map(add, astuple(self), astuple(other)))
@@ -29,18 +28,14 @@ class Blocks:
 
 
 def blocks(binding: str, width: int, depth: int) -> Blocks:
-    """Return the blocks of `depth` words of `width` bits, bound to "uram", "bram", "lutram" or "registers"."""
+    """Return the blocks of `depth` words of `width` bits, bound to "uram", "bram" or "lutram"."""
     if binding == "uram":
         return Blocks(uram=ceil(width / URAM_BITS) * ceil(depth / URAM_WORDS))
     if binding == "bram":
         halves = (ceil(width / bits) * ceil(depth / words) for bits, words in BRAM18_SHAPES)
         whole = (2 * ceil(width / bits) * ceil(depth / words) for bits, words in BRAM36_SHAPES)
         return Blocks(bram36=min(*halves, *whole) / 2)
-    if binding == "lutram":
-        return Blocks(lookup_tables=min(LUTRAM_LUTS * ceil(width / b) * ceil(depth / w) for b, w in LUTRAM_SHAPES))
-    if binding == "registers":
-        return Blocks(flip_flops=width * depth)
-    raise ValueError(f"no binding {binding!r}")
+    return Blocks(lookup_tables=min(LUTRAM_LUTS * ceil(width / b) * ceil(depth / w) for b, w in LUTRAM_SHAPES))
 
 
 def capacity_bits(used: Blocks) -> float:

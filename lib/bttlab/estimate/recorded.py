@@ -6,13 +6,12 @@ test repeats the analysis and compares.
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
 from bttlab.estimate.constants import read_data
 from bttlab.estimate.geometry import Blocks, blocks
-from bttlab.util.errors import BttlabError
 from bttlab.util.places import ROOT
 
 SOURCE = ROOT / "hls_src" / "processor"
@@ -99,14 +98,7 @@ def source_digest(folder: Path = SOURCE) -> str:
 
 @cache
 def machine_record() -> MachineRecord:
-    """Return the record of the committed source; BttlabError if it cannot be read."""
-    try:
-        values = json.loads(RECORD.read_text(encoding="utf-8"))
-        return MachineRecord(
-            *(values[name] for name in ("sources", "clock_mhz", "interval", "stages", "depth", "violations", "units")),
-            tuple(OnChipMemory(**memory) for memory in values["memories"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BttlabError(
-            f"{RECORD} cannot be read ({error}); write it again with: make schedule SCHEDULE=--record"
-        ) from None
+    """Return the record of the committed source."""
+    values = json.loads(RECORD.read_text(encoding="utf-8"))
+    memories = tuple(OnChipMemory(**memory) for memory in values["memories"])
+    return MachineRecord(**{field.name: values[field.name] for field in fields(MachineRecord)} | {"memories": memories})
