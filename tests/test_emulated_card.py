@@ -195,7 +195,6 @@ def test_arguments_that_are_no_buffers_of_the_card(overlay, path):
         (lambda overlay: overlay.device.get_memory_by_name("DDR[0]"), "no memory bank 'DDR.0.'"),
         (lambda overlay: pynq.allocate(4, target=overlay.device), "choose one"),
         (lambda overlay: EmulatedU50().allocate(4, "u4"), "has no overlay"),
-        (lambda overlay: overlay.device.close_context("x"), "is not open"),
     ],
 )
 def test_misuse_is_one_clear_line(overlay, misuse, message):

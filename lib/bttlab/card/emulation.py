@@ -143,7 +143,7 @@ class EmulatedU50(pynq.Device):
             self._restore()
             raise
         logger.info("%s on %s, image %s", bitstream.bitfile_name, self.name, name)
-        self._units, self.image, self.contexts = units, name, {}
+        self._units, self.image = units, name
         self._levels = PowerLevels.without_overlay
         self.post_download(bitstream, parser)
         self._loaded = parser, self.bitfile_name
@@ -159,11 +159,7 @@ class EmulatedU50(pynq.Device):
     def open_context(self, description: dict[str, Any], shared: bool = True) -> int:
         """Return a compute unit's index. `shared` has no effect: only one process uses an emulated card."""
         del shared
-        return self.contexts.setdefault(description["cu_name"], description["cu_index"])
-
-    def close_context(self, cu_name: str) -> None:
-        if self.contexts.pop(cu_name, None) is None:
-            raise BttlabError(f"the context of {cu_name} is not open")
+        return description["cu_index"]
 
     # --- memory
 
@@ -183,12 +179,12 @@ class EmulatedU50(pynq.Device):
     def get_memory(self, desc: dict[str, Any]) -> HbmBank:
         return HbmBank(self, desc)
 
-    def get_memory_by_idx(self, idx: int) -> HbmBank:
-        return self._find_memory("idx", idx)
-
     def get_memory_by_name(self, name: str) -> HbmBank:
         """Return the bank with a tag, such as "HBM[0]"."""
-        return self._find_memory("tag", name)
+        for desc in self.mem_dict.values():
+            if desc["tag"] == name:
+                return self.get_memory(desc)
+        raise BttlabError(f"{self.name} has no memory bank {name!r}; load an overlay first")
 
     def flush(self, bo: int, offset: int, ptr: int, size: int) -> None:
         ctypes.memmove(self.memory.span(bo, offset, size), ptr, size)
@@ -247,12 +243,6 @@ class EmulatedU50(pynq.Device):
             raise BttlabError(f"{self.name} has no registers at {address:#x}, {length} bytes; is the overlay loaded?")
         return self._units[base], address - base
 
-    def _find_memory(self, key: str, value: int | str) -> HbmBank:
-        for desc in self.mem_dict.values():
-            if desc[key] == value:
-                return self.get_memory(desc)
-        raise BttlabError(f"{self.name} has no memory bank {value!r}; load an overlay first")
-
     def _check_idle(self, action: str) -> None:
         for unit in self._units.values():
             if unit.running:
@@ -290,7 +280,6 @@ class EmulatedU50(pynq.Device):
         self._loaded: tuple[_Description, str | None] | None = None
         self._units: dict[int, ComputeUnit] = {}
         self._levels: Callable[[], PowerLevels] = PowerLevels.without_overlay
-        self.contexts: dict[str, int] = {}
         self.parser = self.image = None
         self.bitfile_name = self.timestamp = None
         self.clear_dict()

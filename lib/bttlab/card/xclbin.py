@@ -134,10 +134,7 @@ def read_container(data: bytes) -> Container:
     mode = header.m_mode & 0xFFFF  # the upper half is XRT's action mask
     if mode not in TARGETS:
         raise OverlayError(f"its header has mode {mode}, which XRT does not define")
-    try:
-        platform = _text(bytes(header.m_platformVBNV))
-    except UnicodeDecodeError:
-        raise OverlayError("its header's platform is not text") from None
+    platform = bytes(header.m_platformVBNV).split(b"\0", 1)[0].decode(errors="replace")
     interfaces = _interfaces(sections.get(PARTITION_METADATA, b""), bytes(header.rom_uuid))
     return Container(TARGETS[mode], platform, bytes(header.uuid).hex(), interfaces, sections)
 
@@ -309,10 +306,6 @@ def _aligned(size: int) -> int:
 
 def _fill(array: ctypes.Array, text: str) -> None:
     array[:] = text.encode().ljust(len(array), b"\0")
-
-
-def _text(data: bytes) -> str:
-    return data.split(b"\0", 1)[0].decode()
 
 
 def _name(kind: int) -> str:
