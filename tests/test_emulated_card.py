@@ -150,22 +150,6 @@ def test_cards_share_nothing(path):
         (calls[0] + 1).sync_to_device()
 
 
-def test_an_overlay_starts_with_fresh_static_memory(overlay, card, path):
-    calls = overlay.HBM0.allocate(1, "i4")
-    overlay.spin_1.call(calls, 0)
-    again = pynq.Overlay(str(path), device=card)
-    assert not overlay.is_loaded()
-    again.spin_1.call(calls, 0)
-    calls.sync_from_device()
-    assert calls[0] == 1
-    again.free()
-    assert not again.is_loaded()
-    with pytest.raises(RuntimeError, match="not currently loaded"):
-        again.spin_1  # noqa: B018
-    again.download()
-    again.spin_1.call(calls, 0)
-
-
 def test_arguments_that_are_no_buffers_of_the_card(overlay, path):
     a, b, c = buffers(overlay, 64)
     elsewhere = pynq.Overlay(str(path), device=EmulatedU50()).HBM0.allocate(1 << 20, "u1")[1 << 19 :]

@@ -5,13 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from bttlab.baseline.gpus import find_gpu
-from bttlab.baseline.run import FORMATS, MODULE
+from bttlab.baseline.run import FORMATS
 from bttlab.baseline.step import Task
 from bttlab.card import load_overlay
-from bttlab.compiler.trace import trace
 from bttlab.data import load_corpus
 from bttlab.estimate import gpu as gpu_model
 from bttlab.estimate.card import estimate
@@ -107,27 +105,3 @@ def test_the_savings_are_the_ratios_of_equal_utterances(sample):
         tensor.startswith(f"Energy: {middle:.2g} x (band {low:.2g} to {high:.2g}) = ") and "after 7 samples" in tensor
     )
     assert len(savings.ratios(0)) == 1  # no energy yet
-
-
-def test_an_edited_class_of_a_notebook_is_counted_again():
-    """The second class has the first one's name, sizes and parameters, as after an edit of its cell."""
-
-    def of(activations):
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.table, self.head = nn.Embedding(CONFIG.vocabulary_size, 64), nn.Linear(64, CONFIG.intents)
-
-            def forward(self, tokens):
-                x = self.table(tokens)
-                for _ in range(activations):
-                    x = torch.tanh(x)
-                return self.head(x[:, 0])
-
-        return trace(Net(), sequence_length=CONFIG.sequence_length)
-
-    once, thrice = of(1), of(3)
-    assert once.to_dict() == thrice.to_dict()
-    gpu, sample = find_gpu("RTX-3090"), typical_sample(load_corpus("airline"), once)
-    counts = [model_step(gpu, MODULE, "eager", module, sample).kernels for module in (once, thrice)]
-    assert counts[0] < counts[1]

@@ -21,6 +21,15 @@ def workload():
     return Workload.of(load_corpus("airline"), ModelConfig())
 
 
+@pytest.mark.parametrize(
+    ("samples", "counts"),
+    [(300, [300]), (999, [999]), (1_501, [501, 1_001, 1_501]), (40_000, list(range(5_000, 40_001, 5_000)))],
+)
+def test_the_dev_split_takes_less_time_than_training(workload, samples, counts):
+    assert len(workload.dev) == 500
+    assert DashboardRun("", samples, 1e-3, EnergyMeter(None, ""), workload).scored_at == counts
+
+
 @pytest.fixture
 def board_of(workload):
     boards = []

@@ -11,7 +11,6 @@ from bttlab.compiler.timing import time_program
 from bttlab.lab import (
     check_flow,
     compare_flows,
-    draw_schedule,
     flow_cycles,
     show_program,
 )
@@ -66,19 +65,6 @@ def test_every_order_runs_or_is_refused_in_one_line(layer):
             assert "\n" not in str(error)
     with pytest.raises(ProgramError, match=r"'D = C x': no engine can compute it: .* multiply others first"):
         layer_program(layer, 13, middle)
-
-
-def test_the_schedule_shows_every_instruction(layer):
-    programs = {"mine": layer_program(layer, 13, MINE), "two merged": layer_program(layer, 13, (2, 2))}
-    picture = draw_schedule(programs)
-    panels = picture.figure.axes
-    for axes, (name, program) in zip(panels, programs.items(), strict=True):
-        cycles = time_program(program.forward, 13, False).cycles
-        assert axes.get_title(loc="left") == f"{name}: {cycles:,} cycles, 13 tokens (modelled)"
-        assert sum(len(bars.get_paths()) for bars in axes.collections) == len(program.forward)
-    names = {text.get_text() for text in panels[0].texts}
-    assert {"u", "L3", "dL2"} <= names
-    assert "engine 0" in picture.words and panels[0].get_title(loc="left") in picture.words
 
 
 def test_a_flow_of_ones_own_beside_the_others(layer, overlay, capsys):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bttlab.data import Vocabulary, encode, load_corpus
-from bttlab.model import Transformer, batch_losses, equal_length_batches, loss, predict, predict_in_batches
+from bttlab.model import Transformer, batch_losses, equal_length_batches, loss
 from tiny_runs import CONFIG
 
 DENSE = replace(CONFIG, format="dense")
@@ -51,10 +51,3 @@ def test_losses_and_gradients_are_those_of_the_utterances(samples, config):
         (value / len(part)).backward()
     for name, parameter in model.named_parameters():
         assert torch.allclose(got[name], parameter.grad, rtol=1e-4, atol=1e-7), name
-
-
-def test_predictions_are_those_of_the_utterances_one_by_one(samples):
-    model = Transformer(CONFIG, seed=2)
-    one_by_one, in_batches = predict(model, samples), predict_in_batches(model, samples, 5)
-    assert np.allclose(one_by_one.losses, in_batches.losses, rtol=1e-5)
-    assert (one_by_one.intents == in_batches.intents).all() and (one_by_one.slots == in_batches.slots).all()

@@ -73,19 +73,6 @@ def test_updates_are_those_of_torch_optim(optimizer, batch_size):
         np.testing.assert_allclose(array, parameters[name].numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_prediction_changes_nothing_and_says_what_training_says():
-    samples = make_samples(5)
-    trainer = ReferenceTrainer(SMALL)
-    before = trainer.store_parameters()
-    predictions = trainer.predict(samples)
-    assert same(trainer.store_parameters(), before)
-    assert same(trainer.store_optimizer_state(), {"step": np.asarray(0)})
-    assert predictions.losses[0] == trainer.train(samples[:1], Optimizer(), 0.1)[0]
-    assert predictions.slots.shape == samples.slots.shape
-    assert (predictions.slots[:, 0] == 0).all()
-    assert all((predictions.slots[i, length:] == 0).all() for i, length in enumerate(samples.lengths))
-
-
 @pytest.mark.parametrize(
     "rates, message",
     [

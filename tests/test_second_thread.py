@@ -52,15 +52,6 @@ def test_results_are_those_of_one_thread(optimizer):
     assert trained(2, optimizer) == trained(1, optimizer)
 
 
-def test_a_call_goes_on_alone_where_the_second_thread_has_no_processor():
-    processors = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(processors)})
-        assert trained(2, "adamw") == trained(1, "adamw")
-    finally:
-        os.sched_setaffinity(0, processors)
-
-
 def trained(threads: int, optimizer: str) -> str:
     """Digest of parameters, moments and losses after samples of all lengths."""
     card = EmulatedU50()

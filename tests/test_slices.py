@@ -20,7 +20,6 @@ from bttlab.card import keeper as keepers
 from bttlab.card import trainer as trainer_module
 from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.card.sharing import shared
-from bttlab.commands import doctor
 from bttlab.data import Samples
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
 from fake_trainer import until
@@ -191,16 +190,6 @@ def test_who_is_idle_holds_nothing(shared_card, samples):
     trainer.load_program(MODELS[1])
     with pytest.raises(StateError):
         trainer.train(samples[:1], ADAMW, RATE)
-
-
-def test_the_doctor_shows_the_queue(shared_card):
-    share = shared(shared_card)
-    share.acquire()
-    [check] = doctor._shared_cards()
-    who = f"process {os.getpid()} of user"
-    assert check.status == "ok" and f"{who} " in check.detail and check.detail.endswith(" has the card")
-    assert check.data["keeper"] == str(share.path) and len(check.data["queue"]) == 1
-    share.release()
 
 
 def test_a_shared_card_is_for_the_training_processor(shared_card, monkeypatch):

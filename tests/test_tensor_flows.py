@@ -87,18 +87,3 @@ def test_auto_counts_products_and_what_their_number_costs():
             layer(torch.randn(tokens, 768, requires_grad=True)).sum().backward()
         cost = cheapest_order(tokens, *shape, rank)[1] if flow is None else flow_cost(flow, tokens, *shape, rank)
         assert counter.get_total_flops() == 2 * cost.macs, (rank, tokens)
-
-
-@pytest.mark.parametrize("flow", EVERY_FLOW)
-def test_inputs_need_not_be_contiguous_nor_many(flow):
-    torch.manual_seed(3)
-    layer = TTLinear(12, 6, (2, 3), (3, 4), 3, flow).double()
-    x = torch.randn(12, 5, dtype=torch.float64).T
-    torch.testing.assert_close(layer(x), layer(x.contiguous()))
-    assert layer(x[:0]).shape == (0, 6)
-    assert layer(x[0]).shape == (6,)
-    dy = torch.randn(6, 5, dtype=torch.float64).T
-    torch.testing.assert_close(
-        torch.autograd.grad(layer(x), list(layer.cores), dy),
-        torch.autograd.grad(layer(x), list(layer.cores), dy.contiguous()),
-    )

@@ -166,18 +166,6 @@ def test_autocast_computes_in_bfloat16_and_leaves_fp32_gradients(flow):
     torch.testing.assert_close(y.float(), layer(x), rtol=0.1, atol=0.1)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("flow", FLOW_NAMES)
-def test_a_compiled_layer_is_one_graph_with_the_same_gradients(flow):
-    layer = small(flow)
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    x = torch.randn(5, 12, dtype=torch.float64)
-    wanted = torch.autograd.grad(layer(x).pow(2).sum(), list(layer.cores))
-    found = torch.autograd.grad(compiled(x).pow(2).sum(), list(layer.cores))
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other)
-
-
 def test_layers_on_device_meta_run_and_get_values_later():
     made = nn.Sequential(TTMEmbedding(12, 6, (3, 4), (3, 2), 2), TTLinear(6, 12, (3, 4), (3, 2), 3))
     with torch.device("meta"):

@@ -84,12 +84,3 @@ def test_a_run_stops_between_two_batches(workload):
         run.join(0.01)
     run.stop()
     assert run.join(60) and run.state == "stopped" and 0 < run.count < 100_000
-
-
-def test_the_slider_scales_every_rate(workload):
-    runs = [MethodRun("lion", 60, rate, EnergyMeter(None, "none"), workload, device="cpu") for rate in (0.0, 3e-4)]
-    for run in runs:
-        run.start()
-        run.join()
-    still, moved = runs
-    assert np.mean(moved.losses[-20:]) < np.mean(still.losses[-20:])

@@ -4,14 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-import torch
 
 from bttlab.baseline.record import RecordError
 from bttlab.data import load_corpus
 from bttlab.model import batch_losses
 from bttlab_methods import FAMILIES, Batch, Method, MethodError, Setting, Training, methods, parse, run_methods
 from bttlab_methods.record import Results
-from bttlab_methods.run import measure_memory
 from bttlab_methods.training import LEARNING_RATE
 from tiny_runs import CONFIG
 
@@ -101,19 +99,6 @@ def test_a_run_takes_the_budget_and_learns_and_repeats_to_the_bit(setting):
     assert np.mean(first.losses[-5:]) < np.mean(first.losses[:5])
     assert (first.losses, first.scores) == (second.losses, second.scores)
     assert first.methods == "tensor:rank=3,embedding_rank=3" and first.trained == first.parameters
-
-
-def test_memory_is_counted_by_category_and_changes_nothing(setting):
-    training = Training(setting)
-    training.run()
-    before = [parameter.detach().clone() for parameter in training.model.parameters()]
-    memory = measure_memory(training)
-    count = 4 * DENSE.parameters_count
-    categories = {name: figure["value"] for name, figure in memory["categories"].items()}
-    assert categories["parameters"] == count
-    assert 2 * count <= categories["optimizer_state"] <= 2 * count + 100 * 4  # two moments, and a step each
-    assert categories["activations"] > 0 and memory["peak"]["value"] == sum(categories.values())
-    assert all(torch.equal(*pair) for pair in zip(before, training.model.parameters(), strict=True))
 
 
 def test_a_learning_rate_that_is_too_high_is_said(setting):
