@@ -185,8 +185,6 @@ def test_download_with_another_hash_or_a_missing_file_keeps_nothing(tmp_path, se
     with pytest.raises(CorpusError, match=r"404 .*/small/test/label"):
         find_module.download("small", tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
-    with pytest.raises(CorpusError, match="no source is known for corpus 'penn'"):
-        find_module.download("penn", tmp_path / "kept")
 
 
 def test_pinned_hashes_are_those_of_the_real_corpora(atis, snips):

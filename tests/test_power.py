@@ -10,7 +10,6 @@ from bttlab.estimate.constants import read_data
 from bttlab.estimate.facts import U50
 from bttlab.estimate.power import PowerLevels
 from bttlab.model import ModelConfig
-from bttlab.util.quantities import Quantity, QuantityError
 
 from training_processor import SMALL
 
@@ -44,13 +43,3 @@ def test_figures_say_that_they_are_modelled(found):
     values = found.power.to_dict()
     for figure in (values["running"], values["between_calls"], *values["components"].values()):
         assert figure["provenance"] == "modelled" and figure["how"] == "u50-4" and figure["unit"] == "W"
-
-
-def test_sums_of_quantities_with_and_without_a_band():
-    bare, banded = Quantity(2.0, "W", "published", "a"), Quantity(3.0, "W", "modelled", "b", 2.5, 4.0)
-    assert bare + bare == Quantity(4.0, "W", "published", "a")
-    assert banded + bare == Quantity(5.0, "W", "modelled", "b", 4.5, 6.0)
-    assert (bare + banded).low == 4.5
-    for other in (Quantity.missing("W", "no meter"), Quantity(1.0, "J", "measured", "c")):
-        with pytest.raises(QuantityError, match="cannot be added"):
-            _ = bare + other

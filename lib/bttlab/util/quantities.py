@@ -32,17 +32,8 @@ class Quantity:
             raise QuantityError(f"value {self.value!r}: it must be finite, or null with the reason")
 
     def __add__(self, other: "Quantity") -> "Quantity":
-        """Add values and bounds, of which a quantity without a band has its value; unit and provenance are this one's.
-
-        Raises QuantityError if one has no value, or their units differ.
-        """
-        if self.value is None or other.value is None or self.unit != other.unit:
-            raise QuantityError(f"{self.value} {self.unit} and {other.value} {other.unit} cannot be added")
-        low = high = None
-        if self.low is not None or other.low is not None:
-            low = sum(quantity.value if quantity.low is None else quantity.low for quantity in (self, other))
-            high = sum(quantity.value if quantity.high is None else quantity.high for quantity in (self, other))
-        return replace(self, value=self.value + other.value, low=low, high=high)
+        """Add the values and the bands of two quantities that have them, in the same unit."""
+        return replace(self, value=self.value + other.value, low=self.low + other.low, high=self.high + other.high)
 
     def scaled(self, factor: float, unit: str | None = None) -> "Quantity":
         """Return this times a factor, in another unit if the factor has one."""
