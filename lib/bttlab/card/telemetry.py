@@ -10,7 +10,7 @@ from typing import Any
 
 from pynq.pmbus import XrtRail, get_xrt_sysfs_rails
 
-from bttlab.estimate.constants import constant, read_data
+from bttlab.estimate.constants import read_data
 from bttlab.estimate.power import PowerLevels
 
 MILLI = 1000
@@ -44,9 +44,8 @@ class DeviceInfo:
 def modelled_info(levels: PowerLevels, running: bool) -> DeviceInfo:
     """Return the sensors of an emulated card, the temperature in the steady state."""
     power, vccint = (levels.running, levels.running_vccint) if running else (levels.idle, levels.idle_vccint)
-    air, resistance, slot_3v3 = (
-        constant(read_data("power")["constants"][name]).value for name in ("air", "thermal_resistance", "idle_3v3")
-    )
+    constants = read_data("power")["constants"]
+    air, resistance, slot_3v3 = (constants[name]["value"] for name in ("air", "thermal_resistance", "idle_3v3"))
     return DeviceInfo(
         round((power - slot_3v3) / PEX_VOLTS * MILLI),
         round(vccint / VCCINT_VOLTS * MILLI),
