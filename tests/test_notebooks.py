@@ -1,12 +1,14 @@
 """Every notebook runs from top to bottom, and is committed without what running it leaves behind."""
 
 import ast
+import os
 import re
 from pathlib import Path
 
 import nbclient
 import nbformat
 import pytest
+from jupyter_client.manager import KernelManager
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -24,16 +26,22 @@ def _code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+@pytest.fixture(scope="module")
+def kernel(tiny_airline):
+    """One for all notebooks: to start it and to import takes as long as many a notebook."""
+    manager = KernelManager(kernel_name="python3")
+    settings = {"BTTLAB_QUICK": "1", "BTTLAB_DATA": str(tiny_airline.parent)}
+    manager.start_kernel(cwd=str(FOLDER), env=os.environ | settings)
+    yield manager
+    manager.shutdown_kernel()
+
+
 @pytest.mark.long
 @every_notebook
-def test_runs_in_quick_mode(path, tiny_airline, monkeypatch):
-    monkeypatch.setenv("BTTLAB_QUICK", "1")
-    monkeypatch.setenv("BTTLAB_DATA", str(tiny_airline.parent))
+def test_runs_in_quick_mode(path, kernel):
     notebook = nbformat.read(path, as_version=4)
-    client = nbclient.NotebookClient(
-        notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
-    )
-    client.execute()
+    notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset_selective -f ."))
+    nbclient.NotebookClient(notebook, km=kernel, timeout=SECONDS).execute()
     for cell in _code_cells(notebook):
         text = "".join(output.get("text", "") for output in cell.outputs)  # a print may come in two pieces
         assert "Traceback" not in text

@@ -6,12 +6,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
 import pytest
-from lab_page import SETTINGS, LabPage, wait_for_page
+from lab_page import SETTINGS, SIZE, LabPage, wait_for_page
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-for-the-test"
@@ -60,37 +59,23 @@ def lab_url(lab_folder, lab_corpora) -> Iterator[str]:
             server.wait(30)
 
 
-@contextmanager
-def _opening(lab_url, browser) -> Iterator[Callable[..., LabPage]]:
+@pytest.fixture(scope="module")
+def open_notebook(lab_url, browser) -> Iterator[Callable[[str], LabPage]]:
     """Opens a notebook by name in a page of its own; closes pages and shuts kernels down in the end."""
     pages = []
+    with browser.new_context(viewport=SIZE) as context:  # what one page has fetched, the next one need not
 
-    def opened(name: str) -> LabPage:
-        page = LabPage(browser, lab_url, TOKEN, name)
-        pages.append(page)
-        return page
+        def opened(name: str) -> LabPage:
+            pages.append(LabPage(context, lab_url, TOKEN, name))
+            return pages[-1]
 
-    yield opened
-    for page in pages:
-        page.close()
-
-
-@pytest.fixture
-def open_notebook(lab_url, browser):
-    """Opens notebooks for a test."""
-    with _opening(lab_url, browser) as opened:
         yield opened
+        for page in pages:
+            page.close()
 
 
 @pytest.fixture(scope="module")
-def open_page(lab_url, browser):
-    """Opens notebooks for a module."""
-    with _opening(lab_url, browser) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def open_cells(lab_folder, open_page):
+def open_cells(lab_folder, open_notebook):
     """Opens a notebook of cells that are given, for a module, and runs all of them."""
 
     def opened(name: str, *cells: str) -> LabPage:
@@ -99,7 +84,7 @@ def open_cells(lab_folder, open_page):
             cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata
         )
         nbformat.write(notebook, lab_folder / "notebooks" / f"{name}.ipynb")
-        lab = open_page(name)
+        lab = open_notebook(name)
         lab.run_all()
         assert lab.errors == []
         return lab

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import BrowserContext, Locator, expect
 
 SIZE = {"width": 1280, "height": 1000}
 SECONDS = 600.0  # that cells may take on a busy machine
@@ -87,16 +87,15 @@ class LabPage:
 
     Parameters
     ----------
-    browser : Browser
+    context : BrowserContext
     url, token : str
         Of JupyterLab.
     name : str
         Of the notebook in notebooks/, without its ending.
     """
 
-    def __init__(self, browser: Browser, url: str, token: str, name: str):
-        self._url, self._token = url, token
-        self._browser, self._name = browser, name
+    def __init__(self, context: BrowserContext, url: str, token: str, name: str):
+        self._context, self._url, self._token, self._name = context, url, token, name
         self._open()
 
     def reopen(self) -> None:
@@ -105,7 +104,7 @@ class LabPage:
         self._open()
 
     def _open(self) -> None:
-        self.page = self._browser.new_page(viewport=SIZE)
+        self.page = self._context.new_page()
         self.page.set_default_timeout(1000 * PATIENCE)
         self.page.goto(f"{self._url}/lab/tree/notebooks/{self._name}.ipynb?token={self._token}&reset")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SECONDS * 1000)
@@ -113,18 +112,14 @@ class LabPage:
 
     # --- running cells
 
-    def run_all(self, timeout: float = SECONDS) -> None:
+    def run_all(self) -> None:
         """Run every cell and wait for the last, or for one that fails."""
-        self.start_all()
-        self.all_ran(timeout)
-
-    def start_all(self) -> None:
-        """Run every cell, and wait for none."""
         self._menu("Run", "Run All Cells")
+        self.all_ran()
 
-    def all_ran(self, timeout: float = SECONDS) -> None:
+    def all_ran(self) -> None:
         """Wait until the last cell has run, or one has failed."""
-        self._wait_for(_ALL_RAN, seconds=timeout)
+        self._wait_for(_ALL_RAN, seconds=SECONDS)
 
     def run_cell_with(self, text: str, wait: bool = True, timeout: float = SECONDS) -> Locator:
         """Run the cell whose source holds a text; returns the cell."""

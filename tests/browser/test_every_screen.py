@@ -9,6 +9,7 @@ from lab_page import SIZE
 pytestmark = pytest.mark.long
 
 SETUP = """%matplotlib widget
+%env BTTLAB_QUICK=1
 from collections import Counter
 import numpy as np, torch
 from bttlab import lab
@@ -82,9 +83,11 @@ def test_a_slow_browser_shows_what_a_fresh_drawing_shows(screen):
     screen.page.set_viewport_size(SIZE)
     canvas = screen.scroll_to("board = lab.Dashboard").locator(".jupyter-matplotlib-canvas-container canvas").first
     before = canvas.evaluate(DIGEST)
-    screen.page.context.new_cdp_session(screen.page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
-    screen.button("Start").click()
-    screen.run_new("board.wait()")
+    processor = screen.page.context.new_cdp_session(screen.page)
+    screen.run_new("board.start()\nboard.wait()", wait=False)
+    processor.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
+    screen.all_ran()
+    processor.send("Emulation.setCPUThrottlingRate", {"rate": 1})
     digest = int(screen.python("fresh(board)"))
     screen.until(lambda: canvas.evaluate(DIGEST) == digest)
     assert digest != before

@@ -43,7 +43,8 @@ def _counted(text: str) -> int:
 def test_the_rank_slider_redraws_error_and_size(open_notebook):
     lab = open_notebook("01_tensor_compression")
     lab.run_new("import os; os.environ['BTTLAB_QUICK'] = '1'")
-    lab.run_all()  # the other tests run the cells that they need
+    for cell in ("import numpy as np", "OUT_MODES, IN_MODES =", "config = ModelConfig", "explorer = Compression"):
+        lab.run_cell_with(cell)
     assert lab.errors == []
     lab.scroll_to("explorer = CompressionExplorer")
     picture = lab.page.locator(FIGURE).first
@@ -83,9 +84,9 @@ def no_thread_stays(lab: LabPage) -> None:
 
 
 @pytest.fixture(scope="module")
-def notebook_03(open_page):
+def notebook_03(open_notebook):
     """Notebook 03 opened: a page for all who ask, until one of them fails."""
-    return functools.cache(lambda: open_page("03_train_on_the_u50"))
+    return functools.cache(lambda: open_notebook("03_train_on_the_u50"))
 
 
 @pytest.fixture
@@ -124,10 +125,10 @@ def test_training_under_the_dashboard(lab):
 
     lab.scroll_to("board = Dashboard")
     lab.select("train on", BASELINE)
-    lab.set_slider("samples", 300)
+    lab.set_slider("samples", 100)
     lab.button("Start").click()
     lab.wait_for_text("finished")
-    words = lab.wait_for_hidden("finished after 300 of 300 samples")
+    words = lab.wait_for_hidden("finished after 100 of 100 samples")
     assert f"1 {CARD}, sgd, learning rate 0.004, seed 0; time and energy modelled: stopped" in words
     assert f"2 {BASELINE}, sgd" in words
     no_thread_stays(lab)
@@ -170,12 +171,12 @@ def test_restarting_the_kernel_while_it_trains(lab):
 
 def test_closing_the_tab_while_it_trains(lab):
     """The kernel lives on without its page, so the training goes on to its end; then nothing holds the card."""
-    lab.set_slider("samples", 2_000)
+    lab.set_slider("samples", 1_000)
     lab.button("Start").click()
     lab.wait_for_text("running")
     lab.reopen()
     lab.run_new("board.wait()")
-    assert lab.python("f'{board.runs[-1].state} {board.runs[-1].count}'") == "finished 2000"
+    assert lab.python("f'{board.runs[-1].state} {board.runs[-1].count}'") == "finished 1000"
     no_thread_stays(lab)
     assert len(eval(lab.python("trainer.train(train[:3], Optimizer('sgd'), LEARNING_RATE).tolist()"))) == 3
     assert lab.errors == []
@@ -195,9 +196,9 @@ def test_interrupting_the_kernel_while_it_trains(lab):
 def test_a_run_that_diverges_goes_on_with_its_last_good_parameters(lab):
     """And the run that is opened again has the scores that it ended with."""
     lab.select("train on", f"{CARD}, beside a modelled RTX-3090")
-    lab.set_slider("samples", 1_500)
+    lab.set_slider("samples", 1_000)
     lab.button("Start").click()
-    lab.until(lambda: _counted(lab.wait_for_text("running")) > 600)
+    lab.until(lambda: _counted(lab.wait_for_text("running")) > 300)
     lab.set_slider("learning rate", 1)
     assert "with the last good parameters, those after" in lab.wait_for_text("Set the learning rate's slider below 1")
     lab.button("Continue").click()

@@ -77,7 +77,7 @@ def _stop_kernel(way: str, arguments: list[str], folder: Path, delay: float) -> 
     try:
         _execute(client, ["train", *arguments])
         while not CheckpointStore(folder).latest.exists():
-            time.sleep(0.0002)
+            time.sleep(0.005)
         time.sleep(delay)
         begin = time.time()
         if way == "kernel restart":
