@@ -23,7 +23,7 @@ from bttlab.cli import main
 from bttlab.commands.baseline import _text as baseline_text
 from bttlab.compiler.module_file import module_of_source
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
-from bttlab.model import LEARNING_RATES, ModelConfig, NumericalFault, Optimizer, ReferenceTrainer
+from bttlab.model import LEARNING_RATES, ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, predict
 from bttlab.util.errors import BttlabError
 from tiny_baseline import LEARNING_RATE, TINY, samples, tiny_baseline, tiny_task
 
@@ -140,6 +140,21 @@ def test_callbacks_and_stop(two_modes):
     assert record.skipped == {"graphs": "stopped before it began"} and record.steps == 50
     with pytest.raises(BttlabError, match="stopped before it began"):
         tiny_baseline("btt", "cpu", Listener(stop=stop))
+
+
+def test_the_model_is_evaluated_at_the_steps_asked_for():
+    seen = []
+
+    def evaluate(taken, model):
+        seen.append((taken, predict(model, samples(12)).losses.mean()))
+
+    record = tiny_baseline("btt", "cpu", Listener(evaluate=evaluate, evaluate_at=[1, 20, 40, 60]), steps=40)
+    assert [taken for taken, _ in seen] == [1, 20, 40]
+    trainer = ReferenceTrainer(TINY, seed=0)
+    every = samples(40)
+    losses = trainer.train(every, Optimizer("sgd"), LEARNING_RATE)
+    np.testing.assert_allclose(record.measurement.losses, losses, rtol=1e-4)
+    assert seen[-1][1] == pytest.approx(trainer.predict(samples(12)).losses.mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize(

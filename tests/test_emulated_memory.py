@@ -1,5 +1,6 @@
 """The emulated card's memory: banks with an account, given back to the host when buffers go."""
 
+import gc
 import resource
 
 import numpy as np
@@ -54,6 +55,19 @@ def test_a_bank_is_256_mb(bank):
         bank.allocate(BANK // 4 + 1, "u4")
     with pytest.raises(BttlabError, match="at least one"):
         bank.allocate(0)
+
+
+def test_a_full_bank_gets_back_what_is_garbage(bank):
+    gc.disable()
+    try:
+        owner = [bank.allocate(BANK - PAGE, "u1")]
+        owner.append(owner)  # a cycle: only the garbage collector frees it
+        del owner
+        assert bank.num_buffers == 1
+        kept = bank.allocate(BANK - PAGE, "u1")
+        assert bank.num_buffers == 1 and kept.device_address == 2 * BANK
+    finally:
+        gc.enable()
 
 
 def test_freed_pages_go_back_to_the_host_and_come_back_zero(bank):

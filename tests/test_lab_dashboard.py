@@ -1,6 +1,7 @@
 """The dashboard without a browser: what its buttons do, what it says, and what it leaves behind."""
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -102,6 +103,31 @@ def test_the_ratios_name_numerator_denominator_and_band():
     assert "30 to 51 in memory" in paper and "arXiv 2501.06663" in paper
     assert "memory" not in ratios([card, gpu], "tensors")[0] and ratios([gpu], "footprint") == []
     assert published(ModelConfig(encoders=4, linear_rank=8)) is None
+
+
+def test_only_buttons_that_do_something_can_be_pressed(board_of):
+    board = board_of(PretendTrainer(seconds=1e-3), samples=20_000)
+
+    def enabled():
+        return [name for name, button in board._buttons.items() if not button.disabled]
+
+    assert enabled() == ["Start"]
+    board.start()
+    assert enabled() == ["Pause", "Stop"]
+    board.start()
+    assert "pretend 0 is running: stop it" in _message(board) and len(board.runs) == 1
+    _press(board, "Pause")
+    assert enabled() == ["Continue", "Stop"]
+    time.sleep(0.3)
+    held = board.runs[0].count
+    time.sleep(0.3)
+    assert board.runs[0].count == held and board.runs[0].state == "paused"
+    _press(board, "Continue")
+    assert until(lambda: board.runs[0].count > held)
+    assert until(lambda: "no update since" in board._status.value)  # CSS shows it when it is so
+    board.stop()
+    board.wait()
+    assert enabled() == ["Start", "Continue", "Clear"] and "no update since" not in board._status.value
 
 
 def test_a_stopped_run_continues_to_its_end(board_of):
