@@ -474,9 +474,8 @@ class _Emitter:
         name = design.unique(f"{memory.variable}_memory")
         if made.bits != memory.width:
             raise NotEmitted(f"{made.bits} of the {memory.width} bits of a word of {memory.name} are read")
-        ports = {
-            "load_address": f"{design.port(f'{HOST}_address', ADDRESS_BITS).at(None, module)}[{address_bits - 1}:0]"
-        }
+        host_address = f"{design.port(f'{HOST}_address', ADDRESS_BITS).at(None, module)}[{address_bits - 1}:0]"
+        ports = {"load_address": host_address}
         cycles = latencies.read_cycles(memory.implementation, memory.latency)
         if load:
             ports["load_address"] = self._address(load.access, address_bits, self._stage(load), module, made.name)
@@ -492,9 +491,7 @@ class _Emitter:
             ports["stored"] = self._like(value, word, stage, module)
         else:
             ports["store"] = host_store
-            ports["store_address"] = (
-                f"{design.port(f'{HOST}_address', ADDRESS_BITS).at(None, module)}[{address_bits - 1}:0]"
-            )
+            ports["store_address"] = host_address
             ports["stored"] = str(Bits(design.port(f"{HOST}_word", 512).at(None, module), 0, memory.width, 512))
         settings = (
             f".WIDTH({memory.width}), .DEPTH({memory.words}), .ADDRESS({address_bits}), .LATENCY({max(1, cycles)}), "
