@@ -358,6 +358,31 @@ def test_a_gradient_that_an_engine_expands_is_checked(fast):
     assert check_program(program, (7,)) == []
 
 
+def check_sums(fast, model, flow):
+    """Compare the gradients of an update of three samples with PyTorch's, if a program sums them."""
+    program = compile_program(model, flow=flow, sums=True)
+    if not program.sums:
+        return
+    assert check_program(program, (7,)) == []
+    optimizer, samples = Optimizer("momentum", batch_size=3), some_samples(model, [2, 12, 7])
+    fast.load_program(program)
+    fast.load(model.parameters())
+    fast.train(sample_records(program, samples, [1e-2] * 3, optimizer), optimizer)
+    reference = ReferenceTrainer(model)
+    reference.train(samples, optimizer, 1e-2)
+    found, state = fast.store()[1], reference.store_optimizer_state()
+    most = max(np.abs(gradient).max() for gradient in state.values())
+    for name, gradient in found.items():
+        wanted = state[f"first_moment.{name}"]
+        assert np.abs(gradient - wanted).max() < 1e-3 * max(np.abs(wanted).max(), most / 10), name
+
+
+@pytest.mark.parametrize("flow", ["bidirectional", (2, 2)])
+def test_gradients_of_a_layers_uses_are_summed_over_an_update(fast, flow):
+    net = Idioms([IDIOMS["one TT layer twice"]], modes=TRAINS[1][:2], rank=3)
+    check_sums(fast, trace(prune(net), LENGTH), flow)
+
+
 @st.composite
 def modules(draw) -> Idioms:
     known = IDIOMS | REFUSED
@@ -389,6 +414,7 @@ def test_random_modules_are_refused_or_right(fast, net, flow):
         model = trace(prune(net), LENGTH)
         program = check_gradients(fast, model, (2, 7, 12), flow=flow, **TOLERANCE)
         assert check_program(program, (7,)) == []
+        check_sums(fast, model, flow)
         event(f"{kind}: right")
     except ProgramError as error:
         assert "\n" not in str(error)

@@ -61,13 +61,19 @@ def is_buffer(memory: str) -> bool:
 def with_copies(
     made: list[Buffer], sections: Sequence[list[Instruction]], transferred: Collection[str], apart: Apart = ()
 ) -> list[list[Instruction]]:
-    """Return the sections of a sample with copies, whose buffers are appended to `made`."""
+    """Return the sections of a sample with copies, whose buffers are appended to `made`.
+
+    `sections`: the two passes, and what runs once per update: it uses no copy of theirs.
+    """
     instructions = [instruction for section in sections for instruction in section]
+    in_passes = sum(map(len, sections[:2]))
     before: dict[int, list[Instruction]] = defaultdict(list)
     after: dict[int, list[Instruction]] = defaultdict(list)
     for number, uses in uses_of(instructions).items():
         unreached = _unreached(made[number], instructions, uses, transferred)
-        _add_copies(made, instructions, before, after, uses, unreached)
+        for of_passes in (True, False):
+            part = [use for use in unreached if (use.instruction < in_passes) == of_passes]
+            _add_copies(made, instructions, before, after, uses, part)
     for i, instruction in enumerate(instructions):
         for number, writes in _together(instruction, apart):
             _add_copies(made, instructions, before, after, (), [Use(i, number, writes, INNER)])

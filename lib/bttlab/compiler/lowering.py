@@ -184,24 +184,31 @@ class Lowering(Context):
             if self.is_needed(op.output):
                 self.builder.layer = op.name
                 op.backward(self, self.gradient(op.output))
-        for parameter, *others in self.layout.uses():
-            if parameter.name not in self.frozen:
-                self._add_gradients_of_uses(parameter, others)
+        self._add_gradients_of_uses(are_collected=False)
 
     def _collect(self) -> None:
         for op in self.operations:
             if isinstance(op, Linear) and op.has_sums:
                 self.builder.layer = op.name
                 op.collect()
+        self._add_gradients_of_uses(are_collected=True)
 
-    def _add_gradients_of_uses(self, parameter: Block, others: list[Block]) -> None:
+    def _add_gradients_of_uses(self, are_collected: bool) -> None:
+        """Add up the gradients of parameters with several uses: of cores that `collect` computes, or of all others."""
+        summed = [op for op in self.operations if isinstance(op, Linear) and op.has_sums]
+        cores = {block.buffer for op in summed for block in op.blocks}
+        for blocks in self.layout.uses():
+            if blocks[0].name not in self.frozen and (blocks[0].buffer in cores) == are_collected:
+                kinds = {(block.vectors, block.axes, block.rows, block.buffer in cores) for block in blocks}
+                if len(kinds) > 1:
+                    raise ProgramError(f"{blocks[0].name} has uses of different kinds: use a parameter for each")
+                self._add_gradients(blocks)
+
+    def _add_gradients(self, blocks: list[Block]) -> None:
         """Add the gradients of a parameter's uses, and give each use the sum: all copies stay equal to the bit."""
-        b, loops, total = self.builder, [Level("w", parameter.vectors)], parameter
+        parameter, *others = blocks
+        b, loops, total = self.builder, [Level("w", parameter.vectors)], parameter.gradient(w=1)
         b.layer = parameter.name
-        blocks = (parameter, *others)
-        if any((block.vectors, block.axes, block.rows) != (total.vectors, total.axes, total.rows) for block in blocks):
-            raise ProgramError(f"{parameter.name} has uses of different kinds: use a parameter for each")
-        total = parameter.gradient(w=1)
         for block in others:
             place = b.allocate("sum of uses", parameter.vectors).part(w=1)
             b.vector(M.ADD, "sum of uses", loops, total, block.gradient(w=1), r0=place)
