@@ -9,10 +9,10 @@ import torch
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.program import compile_program
+from bttlab.compiler.trace import trace
 from bttlab.compiler.trace_names import IN_TORCH
-from bttlab.model import ModelConfig, Optimizer
-from bttlab.tensor import Order
-from bttlab.tensor.shapes import tt_shapes
+from bttlab.model import ModelConfig, Optimizer, Transformer
+from bttlab.tensor import Order, TTLinear
 
 from training_processor import SMALL, check_gradients
 
@@ -83,15 +83,13 @@ def test_ranks(fast, rank):
 def test_a_rank_for_each_layer(fast, flow, each_bond):
     config = ModelConfig(encoders=2)
     random = np.random.default_rng(3)
-    shapes, ranks = config.parameter_shapes(), {}
-    for name in shapes:
-        layer, _, core = name.partition(".cores.")
-        if core and not name.startswith("embedding"):
-            found = random.integers(1, 17, 5).tolist() if each_bond else [int(random.choice([4, 8, 12, 16]))] * 5
-            of = ranks.setdefault(layer, found)
-            shapes[name] = tt_shapes(config.linear_out_modes, config.linear_in_modes, of)[int(core)]
+    network = Transformer(config)
+    for layer in network.modules():
+        if isinstance(layer, TTLinear):
+            ranks = random.integers(1, 17, 5).tolist() if each_bond else int(random.choice([4, 8, 12, 16]))
+            layer.set_cores(TTLinear(768, 768, layer.out_modes, layer.in_modes, ranks).cores)
     # A layer of small ranks may have small gradients: what is left of them is less exact.
-    check_gradients(fast, config, (2, 13, 17, 32), 2 * TOLERANCE, shapes, flow)
+    check_gradients(fast, trace(network, 32), (2, 13, 17, 32), 2 * TOLERANCE, flow)
 
 
 @pytest.mark.long

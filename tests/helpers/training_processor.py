@@ -87,13 +87,10 @@ def some_samples(config: ModelConfig | ModuleConfig, lengths: Sequence[int], see
     return Samples(tokens, np.asarray(lengths, np.int32), intents, slots)
 
 
-def some_parameters(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None, seed: int = 0):
-    """Ordinary initial parameters; cores of other shapes are spread as those are, biases are not all 0."""
+def some_parameters(config: ModelConfig, seed: int = 0):
+    """Ordinary initial parameters, with biases that are not all 0."""
     random = np.random.default_rng(seed)
     parameters = initial_parameters(config, seed)
-    for name, shape in (shapes or {}).items():
-        if parameters[name].shape != shape:
-            parameters[name] = (random.standard_normal(shape) * parameters[name].std()).astype(np.float32)
     for name, value in parameters.items():
         if name.endswith(".bias"):
             parameters[name] = (0.02 * random.standard_normal(value.shape)).astype(np.float32)
@@ -140,14 +137,14 @@ def first_moments(processor: NativeProcessor, program: Program, parameters, samp
     return float(result["loss"]), {name: (np.asarray(parameters[name]) - p) / rate for name, p in changed.items()}
 
 
-def check_gradients(fast, model, lengths, tolerance, shapes=None, flow="bidirectional", least=0.0) -> Program:
+def check_gradients(fast, model, lengths, tolerance, flow="bidirectional", least=0.0) -> Program:
     """Compare the losses and gradients of samples of these lengths with autograd's; returns the program.
 
     `tolerance` is relative to the largest gradient of a tensor, or to the part `least` of the largest of all. The
     gradient of a key's bias is 0, as a softmax does not see what is added to all scores of a row: the query's counts.
     """
-    program = compile_program(model, shapes, flow)
-    parameters = some_parameters(model, shapes) if isinstance(model, ModelConfig) else model.parameters()
+    program = compile_program(model, flow)
+    parameters = some_parameters(model) if isinstance(model, ModelConfig) else model.parameters()
     for length in lengths:
         sample = some_samples(model, [length], seed=length)
         loss, found = first_moments(fast, program, parameters, sample)

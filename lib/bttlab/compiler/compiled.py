@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,6 @@ class CompiledProgram:
 
 def compiled_program(
     config: "ModelConfig | ModuleModel",
-    shapes: Mapping[str, Sequence[int]] | None = None,
     flow: Flow = PAPER_FLOW,
     sums: bool = False,
     lengths: Mapping[int, int] | None = None,
@@ -50,14 +49,13 @@ def compiled_program(
 ) -> CompiledProgram:
     """Return the program of a model, from a cache of the last ones.
 
-    `shapes` are those of the parameters, if linear layers have different ranks; `flow`, `sums` and the ProgramError are
-    as for `bttlab.compiler.program.compile_program`. "auto" is the fastest flow for updates of `batch_size` samples of
-    these `lengths`: the number of samples of each length, by default one of 13 tokens.
+    `flow`, `sums` and the ProgramError are as for `bttlab.compiler.program.compile_program`. "auto" is the fastest flow
+    for updates of `batch_size` samples of these `lengths`: the number of samples of each length, by default one of 13
+    tokens.
     """
-    items = None if shapes is None else tuple((name, tuple(map(int, shape))) for name, shape in shapes.items())
 
     def compiled(flow: Flow, window: int) -> CompiledProgram:
-        found = _compiled(config, items, flow, sums, window)
+        found = _compiled(config, flow, sums, window)
         if isinstance(found, ProgramError):
             raise found.with_traceback(None)
         return found
@@ -74,7 +72,6 @@ def chosen_program(
     flow: Flow = PAPER_FLOW,
     optimizer: Optimizer | None = None,
     lengths: Mapping[int, int] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> CompiledProgram:
     """Return the program that trains a model by an optimizer in the least modelled time.
 
@@ -83,12 +80,12 @@ def chosen_program(
     """
     if optimizer and optimizer.batch_size > 1 and optimizer.name != "adamw":
         try:
-            found = compiled_program(config, shapes, flow, True, lengths, optimizer.batch_size)
+            found = compiled_program(config, flow, True, lengths, optimizer.batch_size)
             if found.program.sums:  # else the flow merges no cores
                 return found
         except ProgramError:
             pass  # the sums do not fit
-    return compiled_program(config, shapes, flow, lengths=lengths)
+    return compiled_program(config, flow, lengths=lengths)
 
 
 def why_no_sums(config: "ModelConfig | ModuleModel", flow: Flow, optimizer: Optimizer | None) -> str:
@@ -100,7 +97,7 @@ def why_no_sums(config: "ModelConfig | ModuleModel", flow: Flow, optimizer: Opti
     reasons = []
     for candidate in CANDIDATES if flow == "auto" else (flow,):
         try:
-            compiled_program(config, None, candidate, sums=True)
+            compiled_program(config, candidate, sums=True)
             return ""
         except ProgramError as error:
             reasons.append(f"the sums of gradients do not fit: {error}")
@@ -110,13 +107,12 @@ def why_no_sums(config: "ModelConfig | ModuleModel", flow: Flow, optimizer: Opti
 @functools.lru_cache(PROGRAMS)
 def _compiled(
     config: "ModelConfig | ModuleModel",
-    shapes: tuple[tuple[str, tuple[int, ...]], ...] | None,
     flow: Flow,
     sums: bool,
     window: int,
 ) -> CompiledProgram | ProgramError:
     try:
-        program = compile_program(config, None if shapes is None else dict(shapes), flow, sums, window)
+        program = compile_program(config, flow, sums, window)
     except ProgramError as error:  # cached, too
         return ProgramError(str(error))
     return CompiledProgram(program, program.image())

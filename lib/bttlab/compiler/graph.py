@@ -163,14 +163,14 @@ class Graph:
         return [op for op in self.operations if any(m is matrix or m.base is matrix for m in op.inputs)]
 
 
-def graph_of_config(config: ModelConfig, shapes: Shapes | None = None) -> Graph:
+def graph_of_config(config: ModelConfig) -> Graph:
     """Return the graph of the paper's transformer: what `bttlab.model.Transformer` computes.
 
     Raise `ProgramError` if the model is dense.
     """
     if config.format != "tensor":
         raise ProgramError("the model is dense: the card trains tensor-compressed ones; choose format tensor")
-    graph = Graph(shapes or config.parameter_shapes(), config.sequence_length)
+    graph = Graph(config.parameter_shapes(), config.sequence_length)
     x = graph.same(Position, graph.embedding("embedding.word"), "embedding.position.weight")
 
     def norm(x: Matrix, name: str) -> Matrix:

@@ -157,7 +157,6 @@ def _number(items: list, item: Any, most: int, what: str) -> int:
 
 def compile_program(
     model: "ModelConfig | ModuleModel",
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
     flow: Flow = "bidirectional",
     sums: bool = False,
     window: int = WINDOW,
@@ -165,7 +164,6 @@ def compile_program(
     """Return the program that trains a model.
 
     `model`: a configuration, or a PyTorch module (`bttlab.compiler.trace.trace`).
-    `shapes`: those of a configuration's parameters, if linear layers have different ranks.
     `flow`: "bidirectional", the paper's; "right_to_left"; "mixed", which merges all cores of an end in the forward pass
     and two of the input's in the backward pass; "auto", the fastest of `CANDIDATES` for 13 tokens; the number of cores
     to merge at each end; or the order of contraction of every linear layer.
@@ -176,8 +174,8 @@ def compile_program(
     Raise `ProgramError` if the model does not fit the machine; the message names the bank.
     """
     if flow == "auto":
-        return fastest(lambda flow, window: compile_program(model, shapes, flow, sums, window))
-    graph = graph_of_config(model, shapes) if isinstance(model, ModelConfig) else model.graph
+        return fastest(lambda flow, window: compile_program(model, flow, sums, window))
+    graph = graph_of_config(model) if isinstance(model, ModelConfig) else model.graph
     lowered = lower(graph, flow, ORDER_TOKENS, sums, window)
     lowered.config = model
     program = _as_emitted(lowered)
