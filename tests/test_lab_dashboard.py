@@ -116,8 +116,12 @@ def test_only_buttons_that_do_something_can_be_pressed(board_of):
     assert enabled() == ["Pause", "Stop"]
     board.start()
     assert "pretend 0 is running: stop it" in _message(board) and len(board.runs) == 1
+    board.resume()
+    assert "running already" in _message(board)
     _press(board, "Pause")
     assert enabled() == ["Continue", "Stop"]
+    board.pause()
+    assert "paused already" in _message(board)
     time.sleep(0.3)
     held = board.runs[0].count
     time.sleep(0.3)

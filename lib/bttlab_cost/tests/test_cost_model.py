@@ -111,6 +111,7 @@ def test_check_finds_the_recorded_calibration_again(capsys, tmp_path):
         ({"--model": "tiny,checkpointing=maybe"}, "checkpointing 'maybe': choose yes or no"),
         ({"--model": "tiny,key_value_heads=3"}, "key_value_heads is 3: it must divide the 4 heads"),
         ({"--batch": "0"}, "batch is 0: on A40-48GB it must be from 1 to"),
+        ({"--gpu": None, "--model": "mixtral-8x7b,method=full"}, "it does not fit"),
         ({"--prices": "none.json"}, "none.json is no table of GPU prices"),
         ({"--gpus": "0"}, "--gpus is 0: several GPUs are 2"),
         ({"--gpus": "8", "--parallel": "magic"}, "--parallel 'magic': choose ddp, zero1"),
