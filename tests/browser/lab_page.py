@@ -108,7 +108,7 @@ class LabPage:
         self.page.set_default_timeout(1000 * PATIENCE)
         self.page.goto(f"{self._url}/lab/tree/notebooks/{self._name}.ipynb?token={self._token}&reset")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SECONDS * 1000)
-        self._kernel_is("idle")
+        self._kernel_is_idle()
 
     # --- running cells
 
@@ -121,11 +121,11 @@ class LabPage:
         """Wait until the last cell has run, or one has failed."""
         self._wait_for(_ALL_RAN, seconds=SECONDS)
 
-    def run_cell_with(self, text: str, wait: bool = True, timeout: float = SECONDS) -> Locator:
+    def run_cell_with(self, text: str, wait: bool = True) -> Locator:
         """Run the cell whose source holds a text; returns the cell."""
         cell = self.scroll_to(text)
         cell.locator(".cm-content").first.click()
-        self._run(cell, wait, timeout)
+        self._run(cell, wait)
         return cell
 
     def python(self, expression: str) -> str:
@@ -145,10 +145,10 @@ class LabPage:
         self.page.keyboard.press("Enter")
         cells.last.locator(".cm-content:focus").wait_for()
         self.page.keyboard.insert_text(source)
-        self._run(cells.last, wait, SECONDS)
+        self._run(cells.last, wait)
         self.page.keyboard.press("Escape")
 
-    def _run(self, cell: Locator, wait: bool, timeout: float) -> None:
+    def _run(self, cell: Locator, wait: bool) -> None:
         """Run the cell that has the cursor; what says that it runs, and that it ran, is its prompt.
 
         The old prompt is wiped out first: after a restart the new one may have the same number.
@@ -156,7 +156,7 @@ class LabPage:
         prompt = cell.locator(".jp-InputPrompt")
         prompt.evaluate("one => { one.textContent = ''; }")
         self.page.keyboard.press("Control+Enter")
-        expect(prompt).to_have_text(re.compile(r"\[\d+\]" if wait else r"\[[\d*]+\]"), timeout=timeout * 1000)
+        expect(prompt).to_have_text(re.compile(r"\[\d+\]" if wait else r"\[[\d*]+\]"), timeout=SECONDS * 1000)
 
     def interrupt(self) -> None:
         """Interrupt the kernel."""
@@ -169,7 +169,7 @@ class LabPage:
         self.page.locator(".lm-Menu-item[data-command='kernelmenu:restart']").click()
         with self.page.expect_response(re.compile("/api/kernels/.*/restart")):
             self.page.locator(".jp-Dialog button.jp-mod-accept").click()
-        self._kernel_is("idle")
+        self._kernel_is_idle()
 
     @property
     def errors(self) -> list[str]:
@@ -293,16 +293,14 @@ class LabPage:
         sessions = self._call("GET", "/api/sessions")
         return [one for one in sessions if self._name in ("", Path(one["path"]).stem)]
 
-    def _kernel_is(self, state: str, timeout: float = SECONDS) -> None:
-        end = time.monotonic() + timeout
+    def _kernel_is_idle(self) -> None:
+        end = time.monotonic() + SECONDS
         quiet = 0
-        while time.monotonic() < end:
-            states = [session["kernel"]["execution_state"] for session in self._sessions()]
-            quiet = quiet + 1 if states[:1] == [state] else 0
-            if quiet >= 3:
-                return
+        while quiet < 3:
+            assert time.monotonic() < end, "the kernel is not idle"
             self.page.wait_for_timeout(200)
-        raise AssertionError(f"the kernel is not {state} after {timeout:g} s")
+            states = [session["kernel"]["execution_state"] for session in self._sessions()]
+            quiet = quiet + 1 if states[:1] == ["idle"] else 0
 
     def _menu(self, menu: str, item: str) -> None:
         self.page.get_by_role("menuitem", name=menu, exact=True).click()

@@ -152,12 +152,7 @@ class StudentPage(LabPage):
             self.page = self._context.new_page()
             self.page.goto(f"{self._url}/lab/tree/notebooks/{self._name}.ipynb?reset", timeout=SECONDS * 1000)
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SECONDS * 1000)
-        self._kernel_is("idle")
-
-    def shut_down(self) -> None:
-        """End the kernels; the page stays."""
-        for session in self._call("GET", "/api/sessions"):
-            self._call("DELETE", f"/api/sessions/{session['id']}")
+        self._kernel_is_idle()
 
     def _call(self, method: str, path: str, body: dict | None = None):
         tokens = [cookie["value"] for cookie in self._context.cookies(self._url + "/") if cookie["name"] == "_xsrf"]
