@@ -24,26 +24,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files whose tests take longest come first: all workers wait for what begins last.
 LONGEST = (
-    *(
-        "test_lab_in_browser",
-        "test_rtl",
-        "test_notebooks",
-        "test_class_in_browser",
-        "test_every_screen",
-        "test_reliability",
-    ),
-    *("test_card_pages", "test_readme", "test_fake_xrt", "test_trace_programs", "test_course", "test_wheel"),
-    *("test_cost_model", "test_program_modules", "test_processor_port", "test_processor_execute", "test_flow_auto"),
-    *("test_train_module", "test_program_hazards", "test_schedule", "test_trainer_overlay", "test_estimate"),
-    *(
-        "test_program_sums",
-        "test_train_run",
-        "test_lab_dashboard",
-        "test_sweep",
-        "test_layer_program",
-        "test_lab_teach",
-    ),
-    *("test_runs", "test_exercises", "test_baseline", "test_program_gradients", "test_slices", "test_cli"),
+    *("test_lab_in_browser", "test_rtl", "test_notebooks", "test_class_in_browser", "test_every_screen"),
+    *("test_reliability", "test_card_pages", "test_readme", "test_fake_xrt", "test_trace_programs", "test_course"),
+    *("test_wheel", "test_cost_model", "test_program_modules", "test_processor_port", "test_processor_execute"),
+    *("test_flow_auto", "test_train_module", "test_program_hazards", "test_schedule", "test_trainer_overlay"),
+    *("test_estimate", "test_program_sums", "test_train_run", "test_lab_dashboard", "test_sweep", "test_lab_teach"),
+    *("test_layer_program", "test_runs", "test_exercises", "test_baseline", "test_program_gradients", "test_slices"),
 )
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LONG_ALONE = "\npytestmark = pytest.mark.long\n"
