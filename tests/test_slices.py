@@ -139,12 +139,11 @@ def test_a_fault_at_any_line_of_a_slice_changes_no_bit(shared_card, samples, mon
     trainer = opened(shared_card, 0)
     monkeypatch.setattr(trainer_module, "SLICE_SECONDS", 0.0)  # a sample in each slice
 
-    def lose():
-        with monkeypatch.context() as patch:
-            patch.setattr(keepers._Client, "end", property(lambda client: 0.0, lambda client, end: None), raising=False)
-            others_have(shared_card)
-
-    happens = {"a loss": lose, "an interrupt": _interrupt, "a kill": lambda: os.kill(os.getpid(), signal.SIGKILL)}[what]
+    happens = {
+        "a loss": lambda: _lose(shared_card, monkeypatch),
+        "an interrupt": _interrupt,
+        "a kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    }[what]
     for number in itertools.count(1, step):
         trainer.load_parameters(initial_parameters(MODELS[0], 0))
         others_have(shared_card)
@@ -170,6 +169,27 @@ def test_a_fault_at_any_line_of_a_slice_changes_no_bit(shared_card, samples, mon
         if not reached:
             break
     assert number > 100, number
+
+
+def _lose(card: pynq.Device, monkeypatch) -> None:
+    """End the time slice at once, and let another client load its overlay."""
+    with monkeypatch.context() as patch:
+        patch.setattr(keepers._Client, "end", property(lambda client: 0.0, lambda client, end: None), raising=False)
+        others_have(card)
+
+
+def test_a_slice_that_is_lost_while_the_overlay_is_loaded_is_repeated(shared_card, samples, monkeypatch):
+    trainer, download = opened(shared_card, 0), pynq.Bitstream.download
+
+    def lose_once(bitstream, parser):
+        download(bitstream, parser)
+        monkeypatch.setattr(pynq.Bitstream, "download", download)
+        _lose(shared_card, monkeypatch)
+
+    others_have(shared_card)
+    monkeypatch.setattr(pynq.Bitstream, "download", lose_once)
+    train_on(trainer, samples[:3])
+    assert state_digest(trainer) == states_alone(samples[:3])[-1]
 
 
 def _interrupt():

@@ -102,8 +102,8 @@ class SharedCard:
         while not is_done:
             is_current, self.is_current = self.is_current, False
             try:
-                is_current &= self._begin(description)
                 with contextlib.suppress(CardLostError):
+                    is_current &= self._begin(description)
                     work(is_current)
                     self.check()
                     is_done = True
@@ -130,14 +130,21 @@ class SharedCard:
             self._connection = None
 
     def _begin(self, description: dict[str, Any]) -> bool:
-        """Wait for a slice, load the overlay if another is on the card, and return whether the chip is as before."""
+        """Wait for a slice, load the overlay if another is on the card, and return whether the chip is as before.
+
+        Raises CardLostError if the slice was lost, and the overlay of another client loaded, before this one's is used.
+        """
         is_unbroken = self.acquire()
         try:
             self._card.open_context(description)
         except RuntimeError:  # XRT opens contexts of the overlay on the card alone
             self.report("loading")
             pynq.Bitstream(self._card.bitfile_name, device=self._card).download(self._card.parser)
-            self._card.open_context(description)
+            try:
+                self._card.open_context(description)
+            except RuntimeError:
+                self.check()
+                raise
             return False
         return is_unbroken
 
