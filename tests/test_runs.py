@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import subprocess
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from bttlab.lab import RunBrowser
 from bttlab.runs import Callback, CheckpointStore, RunRecord, find_run, read_run, remember, runs_table, tensors_digest
 from bttlab.runs.folder import run_lock
 from bttlab.runs.metrics import METRICS, MOST_LINES, read_curves
-from bttlab.runs.record import RUN_FILE
+from bttlab.runs.record import RUN_FILE, git_state
 from bttlab.runs.table import where
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import measured
@@ -232,3 +233,11 @@ def test_the_browser_overlays_curves_and_opens_a_run(corpus, runs):
     browser.condition.value = "seed == 1"
     assert [run["name"] for run in browser.chosen] == ["second"]
     assert tensors_digest(browser.checkpoint().parameters) == results[1].parameters_sha256
+
+
+def test_a_record_names_the_commit_of_the_checkout():
+    found = subprocess.run(
+        [shutil.which("git") or "false", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True
+    )
+    state = git_state()
+    assert (state and state.commit) == (None if found.returncode else found.stdout.strip())
