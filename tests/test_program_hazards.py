@@ -34,7 +34,7 @@ WRONG = 4  # programs of each kind, or more until two were caught
 
 @pytest.fixture(scope="module")
 def small() -> Program:
-    return compile_program(SMALL, flow="auto")
+    return compile_program(SMALL, flow="mixed")
 
 
 def hazards_of(program: Program, length: int, updates: bool = True, ids=None) -> list[Hazard]:

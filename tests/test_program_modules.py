@@ -236,7 +236,7 @@ def test_gradients_are_those_of_autograd_and_nothing_is_read_too_early(fast, nam
     assert check_program(program, (2, 17)) == []
 
 
-@pytest.mark.parametrize("flow", [(3, 3), (2, 2), (1, 1), "auto", (1, 3)])
+@pytest.mark.parametrize("flow", [(3, 3), (2, 2), (1, 1), "mixed", (1, 3)])
 def test_trains_of_two_and_four_cores_in_every_flow(fast, flow):
     check_gradients(fast, made(Trains), (2, 17), flow=flow, **TOLERANCE)
 
