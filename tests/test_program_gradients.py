@@ -10,7 +10,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import trace
-from bttlab.compiler.trace_names import IN_TORCH
+from bttlab.compiler.trace.names import IN_TORCH
 from bttlab.model import ModelConfig, Optimizer, Transformer
 from bttlab.tensor import Order, TTLinear
 

@@ -10,11 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from bttlab.card.opening import open_trainer
-from bttlab.compiler import trace as trace_module
-from bttlab.compiler import trace_record
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.program import compile_program
-from bttlab.compiler.trace import trace
+from bttlab.compiler.trace import record, trace, tracer
 from bttlab.model import Optimizer, ReferenceTrainer
 
 from conftest import ROOT
@@ -267,7 +265,7 @@ def test_the_check_finds_what_no_rule_sees(monkeypatch):
     net = made(lambda n, x, t: n.q(x) if t.shape[1] > 8 else F.relu(n.q(x)))
     with pytest.raises(ProgramError, match="for 7 tokens differs from what was traced by"):
         trace(net, LENGTH)
-    monkeypatch.setattr(trace_module, "check", lambda *_: None)
+    monkeypatch.setattr(tracer, "check", lambda *_: None)
     assert [op.kind for op in trace(net, LENGTH).graph.operations] == ["embedding", "dense", "classifier"]
 
 
@@ -298,7 +296,7 @@ def test_what_a_rule_does_not_know_is_no_fault_of_pytorch(monkeypatch):
     def rule(recorder, call):
         return ()[0]
 
-    monkeypatch.setitem(trace_record.RULES, "tanh", rule)
+    monkeypatch.setitem(record.RULES, "tanh", rule)
     with pytest.raises(ProgramError, match=r"^Net: tanh of these arguments is no operation of the card; use one of"):
         trace(made(lambda n, x, t: torch.tanh(n.q(x))), LENGTH)
 

@@ -13,7 +13,7 @@ from bttlab.util.files import read_toml
 from bttlab.util.terminal import say
 
 if TYPE_CHECKING:
-    from bttlab.compiler.trace import ModuleModel
+    from bttlab.compiler.module import ModuleModel
     from bttlab.model import ModelConfig
 
 ENCODERS, SEVERAL = 2, (2, 4, 6)

@@ -20,7 +20,7 @@ from torch import nn
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.trace import trace
-from bttlab.compiler.trace_check import one_thread
+from bttlab.compiler.trace.check import one_thread
 from bttlab.util.errors import BttlabError
 
 SEQUENCE = 32  # sequence length of a module without an attribute `sequence_length`

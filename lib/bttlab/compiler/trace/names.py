@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bttlab.compiler.trace_values import tensors_in
+from bttlab.compiler.trace.values import tensors_in
 
 NEAR = {
     "conv1d": "nn.Linear for each token, attention between tokens",

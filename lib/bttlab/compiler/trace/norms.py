@@ -10,10 +10,10 @@ from torch import Tensor
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.ops.elementwise import Gain, Shift
 from bttlab.compiler.ops.norm import Norm
-from bttlab.compiler.trace_names import Call
-from bttlab.compiler.trace_record import Recorder
-from bttlab.compiler.trace_rules import rule
-from bttlab.compiler.trace_values import Elements, Formula, OfRows, Refusal, rows_in
+from bttlab.compiler.trace.names import Call
+from bttlab.compiler.trace.record import Recorder
+from bttlab.compiler.trace.rules import rule
+from bttlab.compiler.trace.values import Elements, Formula, OfRows, Refusal, rows_in
 
 WRITTEN = "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of all features and epsilon under the root"
 

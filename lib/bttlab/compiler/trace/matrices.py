@@ -12,7 +12,7 @@ from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.trace_values import Elements, Refusal, Rows, columns_in, covers, in_order, rows_in
+from bttlab.compiler.trace.values import Elements, Refusal, Rows, columns_in, covers, in_order, rows_in
 
 LANES, MOST_COPIES = M.LANES, 8  # each copy of a column that is no whole vector takes a pass
 

@@ -13,9 +13,9 @@ from bttlab.compiler.instruction import max_of
 from bttlab.compiler.operation import Matrix
 from bttlab.compiler.ops.elementwise import Gain, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Embedding
-from bttlab.compiler.trace_names import Call
-from bttlab.compiler.trace_record import RULES, Recorder, Value
-from bttlab.compiler.trace_values import (
+from bttlab.compiler.trace.names import Call
+from bttlab.compiler.trace.record import RULES, Recorder, Value
+from bttlab.compiler.trace.values import (
     Elements,
     Formula,
     Ids,

@@ -2,7 +2,7 @@
 
 `Recorder` is a mode of PyTorch's function overrides: it sees the functions that layers call, so subclasses, hooks and
 reparametrized layers are recorded as what they compute. A function without a rule is not an error in itself: its result
-is `Refused`, which is an error if an output depends on it. The rules are in `trace_rules`.
+is `Refused`, which is an error if an output depends on it. The rules are in `rules`.
 """
 
 import sys
@@ -25,8 +25,8 @@ from bttlab.compiler.instruction import max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix, Operation
 from bttlab.compiler.ops.elementwise import Factors, Function, Scale
-from bttlab.compiler.trace_matrices import Matrices
-from bttlab.compiler.trace_names import (
+from bttlab.compiler.trace.matrices import Matrices
+from bttlab.compiler.trace.names import (
     COMPARISONS,
     COPIES,
     IN_TORCH,
@@ -39,7 +39,7 @@ from bttlab.compiler.trace_names import (
     Call,
     name_of,
 )
-from bttlab.compiler.trace_values import (
+from bttlab.compiler.trace.values import (
     Elements,
     Formula,
     Ids,

@@ -10,11 +10,11 @@ from torch import Tensor
 from bttlab.compiler.graph import HIDES
 from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.operation import Matrix
-from bttlab.compiler.trace_names import Call
-from bttlab.compiler.trace_norms import axes_of, of_rows
-from bttlab.compiler.trace_record import Recorder, Value
-from bttlab.compiler.trace_rules import dense, rule
-from bttlab.compiler.trace_values import Elements, Formula, Refusal, Scores, Weights, heads_in, in_order
+from bttlab.compiler.trace.names import Call
+from bttlab.compiler.trace.norms import axes_of, of_rows
+from bttlab.compiler.trace.record import Recorder, Value
+from bttlab.compiler.trace.rules import dense, rule
+from bttlab.compiler.trace.values import Elements, Formula, Refusal, Scores, Weights, heads_in, in_order
 
 HIDDEN = -1e4  # a mask of this or less hides a key
 

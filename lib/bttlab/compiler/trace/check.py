@@ -28,7 +28,7 @@ from bttlab.compiler.ops.elementwise import Add, Factors, Function, Gain, Positi
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import Linear
-from bttlab.compiler.trace_names import IN_TORCH
+from bttlab.compiler.trace.names import IN_TORCH
 
 TOLERANCE = 3e-6  # of the largest value; constants that a module makes in float32 are off by 1e-7
 NOTHING = 1e-10  # of the largest gradient: rounding

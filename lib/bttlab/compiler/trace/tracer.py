@@ -1,8 +1,8 @@
 """Trace a PyTorch module to its graph, and check that the graph is the module.
 
-`forward` is called once, on real tensors, and `trace_record` records each function of torch. An operation that the
+`forward` is called once, on real tensors, and `record` records each function of torch. An operation that the
 machine does not have is an error that names the operation, its place in the module, the line, and what is near.
-`trace_check` then compares outputs and the gradient of every parameter with PyTorch's.
+`check` then compares outputs and the gradient of every parameter with PyTorch's.
 """
 
 from collections import defaultdict
@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from bttlab.compiler import trace_attention, trace_rules  # noqa: F401  (register the rules)
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of
@@ -23,10 +22,11 @@ from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
 from bttlab.compiler.ops.embedding import Embedding, Table, TTMTable
 from bttlab.compiler.ops.tt_linear import Linear
-from bttlab.compiler.trace_check import call_of, check, one_thread, outputs_of
-from bttlab.compiler.trace_norms import join_norms
-from bttlab.compiler.trace_record import Recorder
-from bttlab.compiler.trace_values import Elements, Formula, Refusal, Refused, Weighted
+from bttlab.compiler.trace import attention, rules  # noqa: F401  (register the rules)
+from bttlab.compiler.trace.check import call_of, check, one_thread, outputs_of
+from bttlab.compiler.trace.norms import join_norms
+from bttlab.compiler.trace.record import Recorder
+from bttlab.compiler.trace.values import Elements, Formula, Refusal, Refused, Weighted
 from bttlab.model.choices import LANGUAGE_MODEL, TASKS
 
 
