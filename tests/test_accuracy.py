@@ -1,12 +1,16 @@
-"""The record of accuracies: what is collected, and that the page shows what the record holds."""
+"""The tools behind docs/accuracy.md: the record of accuracies and its page, folds, training in batches."""
 
 import json
+from dataclasses import replace
 from statistics import mean
 
 import accuracy
+import batches
+import folds
 import pytest
 
-from tiny_runs import train, write_corpus
+from bttlab.data import load_corpus
+from tiny_runs import CONFIG, SIZES, train, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +49,45 @@ def test_an_unfinished_run_is_one_line(tmp_path, capsys):
     (tmp_path / "x.json").write_text("{}")
     assert accuracy.main(["collect", str(tmp_path / "x.json"), "--record", str(tmp_path / "r")]) == 2
     assert "has no scores of the test split" in capsys.readouterr().err and not (tmp_path / "r").exists()
+
+
+def test_each_fold_is_a_corpus_whose_templates_are_not_trained_on(tiny_airline, tmp_path):
+    corpus = load_corpus(tiny_airline)
+    assert folds.main([str(tiny_airline), str(tmp_path), "--parts", "3"]) == 0
+    parts = [load_corpus(tmp_path / f"{corpus.name}{number}") for number in range(3)]
+    held_out = sorted(" ".join(words) for part in parts for words in part.dev.words)
+    assert held_out == sorted(" ".join(words) for words in corpus.train.words)
+    for part in parts:
+        assert len(part.train) + len(part.dev) == len(corpus.train) and abs(3 * len(part.dev) - len(corpus.train)) < 20
+        assert part.test == corpus.dev and part.slot_labels == corpus.slot_labels
+        trained, left = (
+            {_template(*pair) for pair in zip(s.words, s.slots, strict=True)} for s in (part.train, part.dev)
+        )
+        assert not trained & left
+
+
+def _template(words: list[str], tags: list[str]) -> str:
+    """Utterances with values replaced by their types; chunks begin at their first tag."""
+    shown = [
+        word if tag == "O" else tag[2:].split(".")[-1] for word, tag in zip(words, tags, strict=True) if tag[:2] != "I-"
+    ]
+    return " ".join(shown)
+
+
+@pytest.mark.parametrize("parts", ["1", "1000"])
+def test_numbers_of_folds_that_cannot_be(parts, corpus, tmp_path, capsys):
+    assert folds.main([str(corpus), str(tmp_path / "out"), "--parts", parts]) == 2
+    said = capsys.readouterr().err
+    assert f"--parts={parts}: use 2 to" in said and said.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_command_records_the_curve_and_the_test(tmp_path, corpus, monkeypatch):
+    monkeypatch.setattr(batches, "ModelConfig", lambda encoders, format: replace(CONFIG, format="dense"))
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('epochs = 2\nlearning_rate = 1e-2\n[optimizer]\nname = "adamw"\n')
+    arguments = ["--data", str(corpus), "--recipe", str(recipe), "--batch", "5", "--record"]
+    assert batches.main([*arguments, str(tmp_path / "a.json")]) == 0
+    record = json.loads((tmp_path / "a.json").read_text())
+    assert [epoch["epoch"] for epoch in record["epochs"]] == [1, 2]
+    assert record["epochs"][1]["dev"]["mean_loss"] < record["epochs"][0]["dev"]["mean_loss"]
+    assert record["test"]["utterances"] == SIZES["test"] and record["format"] == "dense"

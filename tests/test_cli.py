@@ -99,7 +99,7 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys):
     assert run_json(capsys, "runs", "export", str(tmp_path / "run"), "--weights", weights)["exported"] == 1
     with safe_open(weights, "pt") as file:
         about = {name: json.loads(value) for name, value in file.metadata().items()}
-        dense = Transformer(ModelConfig.from_dict(about["config"]))
+        dense = Transformer(ModelConfig(**about["config"]))
         dense.load_state_dict({name: file.get_tensor(name) for name in file.keys()})
     words = sentences[0].split()
     intent, slots = dense(torch.tensor([2, *(about["vocabulary"].index(word) for word in words)]))
@@ -246,3 +246,14 @@ def test_a_corpus_with_more_words_gets_a_model_with_more_rows(tmp_path, capsys):
     assert "--vocabulary: a run continues as it began" in refused(
         capsys, "train", "--resume", str(tmp_path / "run"), "--vocabulary", "900"
     )
+
+
+def test_completion_in_bash(tmp_path):
+    script = tmp_path / "bttlab"
+    with script.open("w") as file:
+        command = [sys.executable, "-m", "shtab", "--shell=bash", "bttlab.cli.build_parser"]
+        subprocess.run(command, stdout=file, check=True)
+    for words, expected in (("bttlab do", "doctor"), ("bttlab train --resu", "--resume")):
+        number = len(words.split()) - 1
+        lines = f"source {script}; COMP_WORDS=({words}); COMP_CWORD={number}; _shtab_bttlab; echo ${{COMPREPLY[@]}}"
+        assert subprocess.run(["bash", "-c", lines], capture_output=True, text=True).stdout.split() == [expected]

@@ -1,4 +1,4 @@
-"""Reading, finding and downloading corpora."""
+"""Reading, finding and downloading corpora; the bytes of the airline corpus."""
 
 import contextlib
 import hashlib
@@ -12,6 +12,8 @@ import pytest
 
 from bttlab.data import CorpusError, find_corpus, load_corpus, read_corpus
 from bttlab.data import find as find_module
+
+from conftest import ROOT
 
 SMALL = {
     "intent_label.txt": "UNK\nflight\nfare\n",
@@ -193,3 +195,9 @@ def test_pinned_hashes_are_those_of_the_real_corpora(atis, snips):
         found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in pinned}
         assert found == pinned and len(pinned) == 11
     assert re.search(r"/[0-9a-f]{40}/data$", find_module.BASE_URL)
+
+
+def test_the_bytes_of_airline_stay():
+    files = sorted(path for path in (ROOT / "data" / "airline").rglob("*") if path.is_file())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    assert digest == "3a70616feb64d78ce6f4df95c562a7203dca78eee04b731addf1fe11b50326f1"

@@ -1,4 +1,4 @@
-"""Estimates: what follows from what, beside the machine itself, and what is refused."""
+"""Estimates: what follows from what, beside the machine itself, what is refused; the command."""
 
 import json
 from collections import Counter
@@ -9,6 +9,7 @@ import pytest
 
 from bttlab.card.image import IMAGES
 from bttlab.card.processor import sample_records
+from bttlab.cli import main
 from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.timing import time_program
 from bttlab.estimate import counts
@@ -21,6 +22,7 @@ from bttlab.estimate.synthesis import synthesised, with_amd_cores, without_cores
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.model.loop import LARGEST_CHUNK
 from bttlab.util.errors import BttlabError
+from command_line import run_json
 
 from processor_native import Native, NativeProcessor
 from training_processor import SMALL, some_parameters, some_samples
@@ -163,3 +165,22 @@ def test_what_has_no_answer(model, options, message):
 )
 def test_an_epoch_of_atis_is_as_fast_as_asked(atis_lengths, encoders, limit):
     assert estimate(ModelConfig(encoders=encoders), atis_lengths, clock_mhz=200).seconds_per_epoch <= limit
+
+
+@pytest.mark.long
+def test_estimate_of_the_papers_models(capsys):
+    values = run_json(capsys, "estimate", "--encoders", 2, 4, 6, "--data", "airline")
+    assert values["provenance"] == "modelled" and values["published"]["training_paper"]
+    seconds = [one["seconds_per_epoch"]["value"] for one in values["estimates"]]
+    assert seconds == sorted(seconds)
+    for one in values["estimates"]:
+        assert one["samples"] == 4478 and 12 < one["mean_length"] < 14
+        assert set(one["at_clocks"]) == {"200", "150"}
+        times = [one["at_clocks"][mhz]["seconds_per_epoch"]["value"] for mhz in ("200", "150")]
+        assert times[1] == pytest.approx(times[0] * 200 / 150)
+
+
+def test_estimate_for_people(capsys):
+    assert main("estimate --encoders 2 --tokens 13 --clock 150 --rank 8".split()) == 0
+    out = capsys.readouterr().out
+    assert "at 150 MHz" in out and "modelled (u50-4), not measured" in out

@@ -1,4 +1,4 @@
-"""Modelled GPU baselines: what a step's kernels are, and what they take on a GPU that is not here."""
+"""Modelled GPU baselines: a step's kernels, what they take on a GPU that is not here, and energy to a quality."""
 
 import json
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import tiny_baseline
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.run import FORMATS
 from bttlab.baseline.step import Task
@@ -13,11 +14,13 @@ from bttlab.card import load_overlay
 from bttlab.data import load_corpus
 from bttlab.estimate import gpu as gpu_model
 from bttlab.estimate.card import estimate
-from bttlab.estimate.gpu import LAUNCH, count_kernels, model_step, typical_sample
-from bttlab.lab import Savings, Workload, card_and_gpu_target, gpu_over_card
+from bttlab.estimate.gpu import LAUNCH, batch_figures, count_kernels, model_step, typical_sample
+from bttlab.lab import Savings, Workload, card_and_gpu_target, energy_to_quality, gpu_over_card
+from bttlab.lab.comparison import TARGETS
 from bttlab.model import ModelConfig
 
 CONFIG = ModelConfig()
+GPU = find_gpu("RTX-3090")
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +55,11 @@ def test_recorded_kernels_are_those_of_a_step(sample, monkeypatch):
 
 
 def test_graphs_spare_launches_and_tensor_training_has_more_of_them(sample):
-    gpu = find_gpu("RTX-3090")
-    steps = {(f, m): model_step(gpu, f, m, CONFIG, sample) for f in ("dense", "tt", "btt") for m in LAUNCH}
+    steps = {(f, m): model_step(GPU, f, m, CONFIG, sample) for f in ("dense", "tt", "btt") for m in LAUNCH}
     for one in steps.values():
         for band in (one.seconds, one.watts, one.joules, one.process_bytes):
             assert 0 < band[0] < band[1] < band[2]
-        assert gpu.idle_w < one.watts[0] and one.watts[2] < gpu.board_w
+        assert GPU.idle_w < one.watts[0] and one.watts[2] < GPU.board_w
         assert one.joules[1] == pytest.approx(one.seconds[1] * one.watts[1])
         assert one.process_bytes[0] > one.tensor_bytes
     for format in ("dense", "tt", "btt"):
@@ -67,13 +69,13 @@ def test_graphs_spare_launches_and_tensor_training_has_more_of_them(sample):
 
 
 def test_ratios_over_the_card_are_quotients_of_both_models(sample):
-    gpu, row = find_gpu("RTX-3090"), gpu_over_card(find_gpu("RTX-3090"), 2, sample)
+    row = gpu_over_card(GPU, 2, sample)
     card = estimate(CONFIG, lengths={int(sample.lengths[0]): 4478})
     for mode, ratio in row.energy.items():
-        step = model_step(gpu, "btt", mode, CONFIG, sample)
+        step = model_step(GPU, "btt", mode, CONFIG, sample)
         assert ratio[0] < ratio[1] < ratio[2]
         assert ratio[1] == pytest.approx(step.joules[1] / card.energy_per_sample.value, rel=0.02)
-    dense = model_step(gpu, "dense", "graphs", CONFIG, sample)
+    dense = model_step(GPU, "dense", "graphs", CONFIG, sample)
     assert row.memory == tuple(held / card.memory.bytes for held in dense.process_bytes)
     assert row.blocks[1] < row.memory[1]  # the machine occupies more than this model needs
     assert row.parameters == pytest.approx(9_179_280 / 300_288)
@@ -85,8 +87,8 @@ def test_the_dashboards_modelled_gpu_says_so(short_airline):
     run = target.make_run(20, 4e-3)
     run.start()
     assert run.join(60) and run.state == "finished" and run.error == ""
-    gpu, beside = find_gpu("RTX-3090"), run.beside
-    steps = [model_step(gpu, "btt", "graphs", CONFIG, workload.train[i : i + 1]) for i in workload.order(20)]
+    beside = run.beside
+    steps = [model_step(GPU, "btt", "graphs", CONFIG, workload.train[i : i + 1]) for i in workload.order(20)]
     assert beside.device_seconds == pytest.approx(sum(step.seconds[1] for step in steps))
     assert beside.history[-1][3] == pytest.approx(sum(step.joules[1] for step in steps))
     assert (beside.meter.provenance, beside.memory["footprint"].provenance, beside.time_provenance) == ("modelled",) * 3
@@ -96,7 +98,7 @@ def test_the_dashboards_modelled_gpu_says_so(short_airline):
 def test_the_savings_are_the_ratios_of_equal_utterances(sample):
     """On utterances of one length, the ratios of the first minute are those of `gpu_over_card`, band and all."""
     savings = Savings(CONFIG, sample[np.zeros(7, int)])
-    row = gpu_over_card(find_gpu("RTX-3090"), CONFIG.encoders, sample)
+    row = gpu_over_card(GPU, CONFIG.encoders, sample)
     memory, tensor, _ = savings.ratios(7)
     low, middle, high = row.blocks
     assert memory.startswith(f"Memory: {middle:.0f} x (band {low:.0f} to {high:.0f}) = ") and "U50, tensor" in memory
@@ -105,3 +107,33 @@ def test_the_savings_are_the_ratios_of_equal_utterances(sample):
         tensor.startswith(f"Energy: {middle:.2g} x (band {low:.2g} to {high:.2g}) = ") and "after 7 samples" in tensor
     )
     assert len(savings.ratios(0)) == 1  # no energy yet
+
+
+@pytest.fixture(scope="module")
+def alike():
+    """Sixteen utterances of 13 tokens."""
+    samples = tiny_baseline.samples(1000, CONFIG)
+    return samples[np.flatnonzero(samples.lengths == 13)[:16]]
+
+
+@pytest.mark.parametrize("format", ["dense", "btt"])
+def test_a_batch_of_one_is_a_step(alike, format):
+    """Two ways to write down the same step: the kernels are nearly the same."""
+    seconds, joules = batch_figures(GPU, format, "graphs", CONFIG, alike[:1])
+    step = model_step(GPU, format, "graphs", CONFIG, alike[:1])
+    np.testing.assert_allclose(joules, step.joules, rtol=0.12)
+    np.testing.assert_allclose(seconds, step.seconds, rtol=0.12)
+
+
+def test_joules_are_samples_times_joules_a_sample(alike):
+    rows = energy_to_quality(GPU, alike, TARGETS[0])
+    assert len(rows) == 9 and sum(row.device == "U50" for row in rows) == 1
+    for row in rows:
+        assert row.joules[1] == pytest.approx(np.median(row.samples) * row.joules_per_sample[1])
+        assert row.joules[0] < row.joules[1] < row.joules[2]
+    (card,) = (row for row in rows if row.device == "U50")
+    assert (card.format, card.batch) == ("tensor", 1)
+    band = estimate(CONFIG, {13: 1}, card.optimizer).energy_at_clocks
+    assert card.joules_per_sample == (band.low, band.value, band.high)
+    with pytest.raises(ValueError, match="take one of"):
+        energy_to_quality(GPU, alike, 0.5)

@@ -140,7 +140,7 @@ def test_initial_parameters_have_the_deviations_they_claim(format):
         (lambda: replace(SMALL, hidden_size=30), r"linear_out_modes \(2, 3, 4\): 2 x 3 x 4 = 24, not 30"),
         (lambda: replace(SMALL, embedding_column_modes=(4, 6)), "differ in number"),
         (
-            lambda: ModelConfig.from_dict({"encoder": 2}),
+            lambda: ModelConfig(**{"encoder": 2}),
             "encoder is not a setting of ModelConfig; do you mean encoders",
         ),
         (lambda: ModelConfig(ranks={"encoders.2.query": 6}), "'encoders.2.query', which is no layer"),
@@ -161,6 +161,6 @@ def test_layers_have_ranks_of_their_own():
     shapes = config.parameter_shapes()
     assert shapes["slot_pooler.cores.2"] == (4, 8, 5) and shapes["embedding.word.cores.1"] == (20, 10, 8, 30)
     assert shapes["encoders.0.query.cores.1"] == (6, 8, 6) and shapes["encoders.1.query.cores.1"] == (12, 8, 12)
-    assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert ModelConfig(**json.loads(json.dumps(config.to_dict()))) == config
     assert {name: p.shape for name, p in Transformer(config).named_parameters()} == shapes
     assert "ranks" not in ModelConfig().to_dict()

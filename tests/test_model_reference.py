@@ -1,4 +1,4 @@
-"""The reference trainer: steps, optimizers, state, and what it refuses."""
+"""The reference trainer and batches: steps, optimizers, state, and what is refused."""
 
 from dataclasses import replace
 
@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from bttlab.data import Samples
-from bttlab.model import Optimizer, ReferenceTrainer, Transformer, loss
+from bttlab.data import Samples, Vocabulary, encode, load_corpus
+from bttlab.model import Optimizer, ReferenceTrainer, Transformer, batch_losses, equal_length_batches, loss
 from bttlab.util.errors import BttlabError
 from test_model import SMALL
+from tiny_runs import CONFIG
 
 from training_processor import some_samples
 
@@ -20,10 +21,10 @@ def make_samples(n: int) -> Samples:
     return some_samples(SMALL, np.random.default_rng(0).integers(2, SMALL.sequence_length + 1, n))
 
 
-def loss_of(model: Transformer, samples: Samples, i: int) -> torch.Tensor:
+def loss_of(model: Transformer, samples: Samples, i: int, smoothing: float = 0.0) -> torch.Tensor:
     length = samples.lengths[i]
     tokens, slots = (torch.from_numpy(array[i].astype(np.int64)) for array in (samples.tokens, samples.slots))
-    return loss(*model(tokens[:length]), torch.tensor(int(samples.intents[i])), slots[1:length])
+    return loss(*model(tokens[:length]), torch.tensor(int(samples.intents[i])), slots[1:length], smoothing)
 
 
 def torch_training(samples, optimizer: Optimizer, rates) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -118,3 +119,41 @@ def test_parameters_and_states_that_are_refused(change, message):
     with pytest.raises(BttlabError, match=message):
         trainer.load_parameters(parameters, state)
     assert same(trainer.store_parameters(), before)
+
+
+@pytest.fixture(scope="module")
+def samples(corpus):
+    corpus = load_corpus(corpus)
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, CONFIG.vocabulary_size)
+    return encode(corpus.train, vocabulary, corpus, CONFIG)
+
+
+def _cut(order, lengths, seed):
+    return equal_length_batches(order, lengths, 4, np.random.default_rng(seed))
+
+
+def test_batches_hold_each_utterance_once_and_one_length_each():
+    random = np.random.default_rng(0)
+    lengths, order = random.integers(3, 7, 60), random.permutation(60)[:50]
+    found = _cut(order, lengths, 1)
+    assert sorted(np.concatenate(found)) == sorted(order)
+    assert all(len(batch) <= 4 and len(set(lengths[batch])) == 1 for batch in found)
+    assert len(found) == sum(-(-np.sum(lengths[order] == length) // 4) for length in np.unique(lengths[order]))
+    assert [list(batch) for batch in found] != [list(batch) for batch in _cut(order, lengths, 2)]
+
+
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, format="dense")], ids=["tensor", "dense"])
+def test_losses_and_gradients_are_those_of_the_utterances(samples, config):
+    batch = equal_length_batches(np.arange(len(samples)), samples.lengths, 3, np.random.default_rng(0))[0]
+    part = samples[batch]
+    model = Transformer(config, seed=1)
+    losses = batch_losses(model, part, 0.1)
+    losses.mean().backward()
+    got = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    for i in range(len(part)):
+        value = loss_of(model, part, i, 0.1)
+        assert losses[i].item() == pytest.approx(value.item(), rel=1e-5)
+        (value / len(part)).backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(got[name], parameter.grad, rtol=1e-4, atol=1e-7), name

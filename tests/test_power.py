@@ -1,16 +1,20 @@
-"""The power model: parts, bands, what is known of the card, and what the emulated card's sensors show of it."""
+"""The power model, and what the emulated card's sensors show of it."""
 
 from dataclasses import replace
 
+import pynq
 import pytest
 
-from bttlab.card import open_trainer
+from bttlab.card import EmulatedU50, open_trainer
+from bttlab.card.telemetry import board_power
 from bttlab.estimate.card import CLOCK_MHZ, estimate, power_levels
 from bttlab.estimate.constants import read_data
 from bttlab.estimate.facts import U50
 from bttlab.estimate.power import PowerLevels
 from bttlab.model import ModelConfig
+from fake_trainer import until
 
+from emulated_kernels import container
 from training_processor import SMALL
 
 IDLE = read_data("published")["card"]["facts"]["idle_power"]["value"]
@@ -43,3 +47,36 @@ def test_figures_say_that_they_are_modelled(found):
     values = found.power.to_dict()
     for figure in (values["running"], values["between_calls"], *values["components"].values()):
         assert figure["provenance"] == "modelled" and figure["how"] == "u50-4" and figure["unit"] == "W"
+
+
+LEVELS = PowerLevels(idle=20, running=30, idle_vccint=4, running_vccint=12)
+
+
+def test_rails_are_pynqs_and_say_that_they_are_modelled():
+    card = EmulatedU50()
+    rails = card.sensors
+    assert {"12v_pex", "12v_aux", "3v3_pex", "vccint", "0v85", "1v8"} <= set(rails)
+    assert rails["12v_pex"].power.value == pytest.approx(16.66, abs=0.05)
+    assert rails["vccint"].voltage.value == 0.85 and rails["12v_aux"].power.value == 0
+    for rail in rails.values():
+        assert rail.provenance == "modelled"
+        assert all(part.provenance == "modelled" for part in (rail.voltage, rail.current, rail.power) if part)
+
+
+def test_power_and_temperature_follow_the_kernel(tmp_path):
+    path = tmp_path / "small.xclbin"
+    path.write_bytes(container())
+    EmulatedU50.trust(path)
+    card = EmulatedU50()
+    overlay = pynq.Overlay(str(path), device=card)
+    card._levels = lambda: LEVELS
+    assert board_power(card) == pytest.approx(20 - 0.74, abs=0.02)
+    temperature = card.device_info.mOnChipTemp
+    calls = overlay.HBM0.allocate(1, "i4")
+    handle = overlay.spin_1.start(calls, 500)
+    assert until(lambda: board_power(card) == pytest.approx(30 - 0.74, abs=0.02))
+    assert card.device_info.mOnChipTemp > temperature and card.sensors["vccint"].power.value == pytest.approx(
+        12, abs=0.01
+    )
+    handle.wait()
+    assert board_power(card) == pytest.approx(20 - 0.74, abs=0.02)

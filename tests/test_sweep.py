@@ -302,9 +302,6 @@ def test_what_is_said_of_a_cluster_without_tls(tmp_path, capsys, monkeypatch):
         assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path), "--scheduler", address]) == 2
         warning, error = capsys.readouterr().err.strip().splitlines()
         assert f"warning: {address} is not TLS" in warning and "no scheduler answers" in error
-    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100]}}, "view")
-    view = SweepView(spec, tmp_path / "sweep", scheduler="tcp://<b>:1")
-    assert "tcp://&lt;b&gt;:1 is not TLS" in view.widget.children[-1].value
 
 
 # --- what is refused before anything starts

@@ -1,17 +1,20 @@
-"""The small parts of the run loop: the metrics file, the progress bar, the memory of a corpus."""
+"""The small parts of the run loop: the metrics file, damaged or full disks, the progress bar, a corpus remembered."""
 
 import errno
+import json
 import os
+import shutil
 import sys
 
 import numpy as np
 import pytest
 
+from bttlab.cli import main
 from bttlab.data import CorpusError, load_corpus
 from bttlab.runs import CorpusRecord, ProgressBar, RunError, progress
-from bttlab.runs.metrics import MetricsLog
+from bttlab.runs.metrics import METRICS, MetricsLog, read_curves
 from bttlab.runs.scores import is_better
-from tiny_runs import CONFIG, write_corpus
+from tiny_runs import CONFIG, resume, train, write_corpus
 
 
 def epoch(number: int) -> dict:
@@ -71,3 +74,41 @@ def test_the_better_score_is_that_of_the_most_tasks_that_there_are():
     assert is_better(both, {"frame_accuracy": 0.1, "intent_accuracy": 0.9}) and is_better(both, {})
     assert not is_better(intents, {"intent_accuracy": 0.4, "mean_loss": 9.0})  # a corpus without slots
     assert is_better({"perplexity": 3.0}, {"perplexity": 4.0})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("damage")
+    train(folder / "run", write_corpus(folder / "corpus"))
+    return folder / "run"
+
+
+def test_damaged_lines_of_metrics_are_left_out_and_named(run, tmp_path):
+    data, lines = (run / METRICS).read_bytes(), MetricsLog(run).lines
+    assert len(lines) == 4
+    for number, damage in enumerate((b"torn", b"", b"[1]", b"\xff", b'{"event": "epoch", "epoch": 2, "samples": "x"}')):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        whole = data.splitlines(keepends=True)
+        (folder / METRICS).write_bytes(b"".join([whole[0], damage, b"\n", *whole[2:]]))
+        assert MetricsLog(folder).lines == [lines[0], *lines[2:]]
+        assert [fault[:30] for fault in read_curves(folder).faults] == ["line 2 of metrics.jsonl is lef"] * bool(damage)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"event": "epoch", "epoch": 1, "samples": 10**400},
+        {"event": "epoch", "epoch": 1, "samples": 24, "dev": {"frame_accuracy": "x"}},
+        {"event": "epoch", "epoch": 1, "samples": 24, "dev": [1], "seconds": 3},
+        {"event": "epoch", "epoch": 1, "samples": 24, "seconds": {"value": "x", "unit": "s", "provenance": "measured"}},
+        {"event": "test", "epochs": [], "test": {"slot_f1": {}}},
+    ],
+)
+def test_forged_metrics_stop_no_resume(run, tmp_path, line):
+    folder = shutil.copytree(run, tmp_path / "run")
+    text = (folder / METRICS).read_text().splitlines(keepends=True)
+    (folder / METRICS).write_text("".join([json.dumps(line) + "\n", *text[1:], json.dumps(line) + "\n"]))
+    result = resume(folder, epochs=4)
+    assert result.test and len(MetricsLog(folder).lines) == 4
+    assert main(["runs", "show", str(folder)]) == 0

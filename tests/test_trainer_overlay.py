@@ -230,7 +230,7 @@ def test_train_records_the_overlay_and_the_program(command, tmp_path, capsys, op
     found = configuration(run)
     entry = next(entry for entry in read_manifest(overlays_folder()) if entry.name == "trainer")
     assert found["overlay"] == "trainer" and found["flow"] == flow
-    assert ModelConfig.from_dict({key: found[key] for key in config.to_dict()}) == config
+    assert ModelConfig(**{key: found[key] for key in config.to_dict()}) == config
     assert found["overlay.sha256"] == entry.sha256
     assert found["program.sha256"] == compiled.compiled_program(config, flow=flow).sha256
     assert cli.main(["eval", "--run", str(run)]) == 0

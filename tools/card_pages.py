@@ -236,7 +236,7 @@ def _measured(record: Record, mode: str) -> list[str]:
     except GpuError:
         modelled = ["", ""]
     else:
-        config, samples = ModelConfig.from_dict(record.config), samples_of(TYPICAL)[: record.batch]
+        config, samples = ModelConfig(**record.config), samples_of(TYPICAL)[: record.batch]
         bands = batch_figures(gpu, record.format, mode, config, samples)
         modelled = ["{1} ({0} to {2})".format(*map(_milli, band)) for band in bands]
     name = f"{record.machine.name}, {record.format}, {record.batch}"

@@ -81,13 +81,8 @@ class Calibration:
         return self.flash_memory if config.kernels == "flash" else self.memory
 
     def write(self, path: Path) -> None:
-        write_file(path, to_json(_rounded(asdict(self)), indent=1) + "\n", "--record")
-
-
-def _rounded(value):
-    if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+        rounded = json.loads(to_json(asdict(self)), parse_float=lambda text: float(f"{float(text):.{_DIGITS}g}"))
+        write_file(path, json.dumps(rounded, indent=1) + "\n", "--record")
 
 
 def predict(point: Throughput, coefficients: Coefficients) -> float:

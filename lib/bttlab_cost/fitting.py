@@ -64,25 +64,17 @@ LEFT_OUT: dict[str, Callable[[Throughput], str]] = {
 }
 
 
-def fit_time(
-    throughputs: Sequence[Throughput],
-    stages: Sequence[Stages] = (),
-    starts: Sequence[Coefficients] | None = None,
-    flash: bool = False,
-) -> Coefficients:
+def fit_time(throughputs: Sequence[Throughput], stages: Sequence[Stages] = (), flash: bool = False) -> Coefficients:
     """Return the most likely coefficients: least squares of the logarithms of times, with a prior.
 
-    The fit begins at each of `starts`, by default the prior and points around it, and the best optimum is returned.
-    `flash` fits `falloff`, which is 0 else, with a heavier prior: a project has few points, many with one error. Raises
-    CostError if a fit does not converge.
+    The fit begins at the prior and at points around it, and the best optimum is returned. `flash` fits `falloff`, which
+    is 0 else, with a heavier prior: a project has few points, many with one error. Raises CostError if a fit does not
+    converge.
     """
     groups = _groups(throughputs, stages)
     free = len(_PRIOR_DEVIATION) if flash else -1
     deviation, prior = _PRIOR_DEVIATION[:free], _values(_PRIOR)[:free]
-    if starts is None:
-        begin = [prior, *(prior + 1.5 * turn[:free] * deviation for turn in _TURNS)]
-    else:
-        begin = [_values(start)[:free] for start in starts]
+    begin = [prior, *(prior + 1.5 * turn[:free] * deviation for turn in _TURNS)]
     weight = (_FLASH_PRIOR_WEIGHT if flash else _PRIOR_WEIGHT) / deviation
 
     def errors(values: np.ndarray) -> np.ndarray:

@@ -1,12 +1,15 @@
 """The setting that all methods of a comparison share: model, samples, budget."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from pydantic import Field, InstanceOf
 
 from bttlab.data import Corpus
 from bttlab.model import ModelConfig
 from bttlab.util.errors import BttlabError
+from bttlab.util.settings import Count, settings
 
 BATCH = 8  # utterances
 MOST_SAMPLES = 10**8
@@ -17,28 +20,21 @@ class MethodError(BttlabError):
     """A method that cannot be used as asked for."""
 
 
-@dataclass(frozen=True)
+@settings(MethodError)
 class Setting:
-    """A comparison's common ground; a method may change what its `change_setting` returns."""
+    """A comparison's common ground; a method may change what its `change_setting` returns.
 
-    corpus: Corpus
-    config: ModelConfig  # of the dense model, unless a method changes it
-    samples: int  # the budget: samples to train on, epoch after epoch
-    batch: int = BATCH  # utterances of a step, at most
-    seed: int = 0  # of initial parameters, order, and whatever a method draws
+    Raises MethodError if a value breaks a rule.
+    """
+
+    corpus: InstanceOf[Corpus]
+    config: InstanceOf[ModelConfig]  # of the dense model, unless a method changes it
+    samples: Count = Field(ge=1, le=MOST_SAMPLES)  # the budget: samples to train on, epoch after epoch
+    batch: Count = Field(default=BATCH, ge=1, le=MOST_SAMPLES)  # utterances of a step, at most
+    seed: Count = Field(default=0, ge=0)  # of initial parameters, order, and whatever a method draws
     device: str = "cpu"
     rate_factor: float = 1.0  # of every learning rate: 1 for the dense model with batches of `BATCH`
     warmup: float = 0.1  # part of the budget in which the learning rate rises; it then falls to 0 in a straight line
-
-    def __post_init__(self) -> None:
-        for name, way_out in (("samples", "--budget 500, or --budget 1epoch"), ("batch", "--batch 8")):
-            value = getattr(self, name)
-            if value < 1:
-                raise MethodError(f"{name} is {value}: it must be at least 1; pass {way_out}")
-            if value > MOST_SAMPLES:
-                raise MethodError(f"{name} is {value:,}: it must be at most {MOST_SAMPLES:,}; pass {way_out}")
-        if self.seed < 0:
-            raise MethodError(f"seed is {self.seed}: it must be at least 0; pass --seed 0")
 
     @property
     def own_sizes(self) -> dict[str, Any]:

@@ -38,5 +38,5 @@ def samples(count: int, config: ModelConfig = TINY, seed: int = 0) -> Samples:
 def tiny_task(format: str, count: int = 12, device: str = "cpu") -> Task:
     """A task of the tiny model."""
     kind, flow = FORMATS[format]
-    config = ModelConfig.from_dict(TINY.to_dict() | {"format": kind})
+    config = ModelConfig(**TINY.to_dict() | {"format": kind})
     return Task(config, flow or "bidirectional", samples(count), LEARNING_RATE, 0, device)

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from functools import partial
 from itertools import count
+from pathlib import Path
 from threading import Event
 
 import numpy as np
 import torch
+from pydantic import Field, InstanceOf
 
 import bttlab
 from bttlab.baseline.energy import Aside, Meter, find_meter, idle_power, metered
@@ -26,6 +28,7 @@ from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, Transformer, check_learning_rates
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
+from bttlab.util.settings import settings
 
 # Name of a baseline -> format of the model and flow of its TT layers
 FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}
@@ -36,7 +39,7 @@ COMPARED_STEPS = 50  # of a mode with eager: later on, differences of rounding h
 TOLERANCE = 1e-2  # of a loss, relative
 
 
-@dataclass(frozen=True)
+@settings(BttlabError)
 class BaselineSetting:
     """Settings of a baseline: model, device and number of steps.
 
@@ -48,29 +51,20 @@ class BaselineSetting:
     format: str
     device: str  # "cpu", "cuda"
     # by default the paper's with 2 encoders; its own format plays no part
-    config: ModelConfig | ModuleConfig = field(default_factory=ModelConfig)
-    data: str | os.PathLike = "airline"  # name or folder of the corpus
+    config: InstanceOf[ModelConfig] | InstanceOf[ModuleConfig] = field(default_factory=ModelConfig)
+    data: str | Path = "airline"  # name or folder of the corpus
     # steps, warmup: steps to measure, and steps before them that train on the same samples and are then undone
-    steps: int = 500
-    warmup: int = 20
-    seed: int = 0  # of the initial parameters and of the order of samples, as on the U50
+    steps: int = Field(default=500, ge=1, le=MOST_STEPS)
+    warmup: int = Field(default=20, ge=0, le=MOST_STEPS)
+    seed: int = Field(default=0, ge=0)  # of the initial parameters and of the order of samples, as on the U50
     learning_rate: float = LEARNING_RATES["sgd"]
-    modes: Sequence[str] | None = None  # some of `modes_of(device)`; by default all
-    batch: int = 1  # samples per step, all of one length; the loss is their mean. A module takes 1.
+    modes: list[str] | None = None  # some of `modes_of(device)`; by default all
+    batch: int = Field(
+        default=1, ge=1, le=MOST_SAMPLES
+    )  # samples per step, all of one length; the loss is their mean. A module takes 1.
 
     def __post_init__(self) -> None:
         variant(self.config, self.format)
-        for name, least, most in (
-            ("steps", 1, MOST_STEPS),
-            ("warmup", 0, MOST_STEPS),
-            ("seed", 0, None),
-            ("batch", 1, MOST_SAMPLES),
-        ):
-            value = getattr(self, name)
-            if value < least:
-                raise BttlabError(f"{name} is {value}: it must be at least {least}; give --{name} again")
-            if most is not None and value > most:
-                raise BttlabError(f"{name} is {value:,}: it must be at most {most:,}; give --{name} again")
         if self.batch > 1 and isinstance(self.config, ModuleConfig):
             raise BttlabError(f"batch is {self.batch}: a module is trained one sample at a time; leave --batch out")
         check_learning_rates(self.learning_rate, 1)

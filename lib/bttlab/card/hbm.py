@@ -62,8 +62,9 @@ class CardMemory:
                 self._collect()
                 begin = self._gap(bank, length)
             if begin is None:
+                most = max(free for _, free in self._gaps(bank))
                 raise BttlabError(
-                    f"cannot allocate {size:,} bytes in HBM[{bank}]: at most {self._largest_gap(bank):,} of its "
+                    f"cannot allocate {size:,} bytes in HBM[{bank}]: at most {most:,} of its "
                     f"{U50.hbm_bank_bytes:,} bytes are free in one piece; free buffers or use another bank"
                 )
             handle = next(self._handles)
@@ -84,7 +85,8 @@ class CardMemory:
         """Return the used bytes of a bank, in whole pages, and the number of its buffers."""
         with self._lock:
             self._collect()
-            return self._used(bank), len(self._banks[bank])
+            buffers = self._banks[bank]
+            return sum(end - begin for begin, end, _ in buffers), len(buffers)
 
     def span(self, handle: int, offset: int, size: int) -> int:
         """Return the host address of `size` bytes of a buffer; BttlabError if they are not in it or it is freed."""
@@ -119,23 +121,15 @@ class CardMemory:
         self._mapping, self._base = mapping, ctypes.addressof(ctypes.c_char.from_buffer(mapping))
         ctypes.CDLL(None).mprotect(ctypes.c_void_p(self._base + U50.hbm_bytes), ctypes.c_size_t(GUARD), PROT_NONE)
 
-    def _gap(self, bank: int, length: int) -> int | None:
-        """Return the address of the first gap of at least `length` bytes; None if there is none."""
-        begin = max(bank * U50.hbm_bank_bytes, PAGE)
-        for used_begin, used_end, _ in self._banks[bank]:
-            if used_begin - begin >= length:
-                return begin
-            begin = used_end
-        return begin if begin + length <= (bank + 1) * U50.hbm_bank_bytes else None
-
-    def _largest_gap(self, bank: int) -> int:
-        """Return the bytes of the largest gap; the card's first page is never used, so that no address is 0."""
+    def _gaps(self, bank: int) -> list[tuple[int, int]]:
+        """Return the address and the bytes of each gap; the card's first page is never used: no address is 0."""
         ends = [max(bank * U50.hbm_bank_bytes, PAGE), *(end for _, end, _ in self._banks[bank])]
         begins = [*(begin for begin, _, _ in self._banks[bank]), (bank + 1) * U50.hbm_bank_bytes]
-        return max(begin - end for begin, end in zip(begins, ends, strict=True))
+        return [(end, begin - end) for begin, end in zip(begins, ends, strict=True)]
 
-    def _used(self, bank: int) -> int:
-        return sum(end - begin for begin, end, _ in self._banks[bank])
+    def _gap(self, bank: int, length: int) -> int | None:
+        """Return the address of the first gap of at least `length` bytes; None if there is none."""
+        return next((address for address, size in self._gaps(bank) if size >= length), None)
 
     def _collect(self) -> None:
         """Free released buffers and return their pages to the host."""

@@ -284,10 +284,7 @@ class TrainerDriver(KernelDriver):
     ) -> np.ndarray:
         """Train on or predict samples in as many kernel calls as needed, and return their results."""
         done, program = np.zeros(len(samples), self._result_record), self._model_program
-        parts = self._parts(len(samples))
-        if command == M.TRAIN and program.sums:
-            parts = self._updates(len(samples), optimizer)
-        for part in parts:
+        for part in self._parts(len(samples), optimizer if command == M.TRAIN and program.sums else None):
             rows = sample_records(program, samples[part], rates[part], optimizer, label_smoothing, self._chip.step)
             if command == M.TRAIN:
                 self._train_part(rows, optimizer, done[part])
@@ -298,26 +295,21 @@ class TrainerDriver(KernelDriver):
                 self._refuse(done, part.start + int(bad[0]), rates)
         return done
 
-    def _parts(self, count: int) -> Iterator[slice]:
-        """Yield ranges of samples, one for each kernel call; on a shared card each takes a time slice."""
-        first = 0
-        while first < count:
-            most = MAX_SAMPLES if self._share is None else int(SLICE_SECONDS * self._samples_per_second)
-            part = slice(first, min(count, first + max(1, min(most, MAX_SAMPLES))))
-            yield part
-            first = part.stop
+    def _parts(self, count: int, sums: Optimizer | None) -> Iterator[slice]:
+        """Yield ranges of samples, one for each kernel call; on a shared card each takes a time slice.
 
-    def _updates(self, count: int, optimizer: Optimizer) -> Iterator[slice]:
-        """Yield ranges of samples for kernel calls that sum gradients: FLUSH, at the end of a call, clears the sums.
-
-        AdamW squares the gradient of each sample, so it takes a call for each.
+        A call that sums gradients, for the optimizer `sums`, ends with an update at the latest: FLUSH, at the end of a
+        call, clears the sums. AdamW squares the gradient of each sample, so it takes a call for each.
         """
         first, step = 0, self._chip.step
-        size = 1 if optimizer.name == "adamw" else optimizer.batch_size
         while first < count:
-            part = slice(first, min(count, call_end(step + first, size) - step))
-            yield part
-            first = part.stop
+            if sums is None:
+                most = MAX_SAMPLES if self._share is None else int(SLICE_SECONDS * self._samples_per_second)
+                end = first + max(1, min(most, MAX_SAMPLES))
+            else:
+                end = call_end(step + first, 1 if sums.name == "adamw" else sums.batch_size) - step
+            yield slice(first, min(count, end))
+            first = end
 
     def _train_part(self, rows: np.ndarray, optimizer: Optimizer, results: np.ndarray) -> None:
         """Train on sample records in one kernel call, then replace memory, step and moments in one assignment."""

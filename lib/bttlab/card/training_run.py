@@ -30,7 +30,7 @@ class TrainingRun:
         self._stop = threading.Event()
         self._error: Exception | None = None
         self.seconds = 0.0  # of training so far
-        self._is_over = False
+        self.done = False  # complete, stopped, or failed
         self._begun = threading.Lock()  # taken by the thread, or by `stop` before the thread
         self._thread = Thread(target=self._train, args=(train, lock), name="bttlab-train")
 
@@ -38,7 +38,7 @@ class TrainingRun:
         try:
             self._thread.start()
         except RuntimeError as error:
-            self._is_over = True
+            self.done = True
             raise BttlabError(f"the host has no thread for the training ({error}); raise ulimit -u") from None
 
     def _train(self, train: Callable[[slice], np.ndarray], lock: threading.Lock) -> None:
@@ -53,7 +53,7 @@ class TrainingRun:
         except Exception as error:  # raised where the caller waits
             self._error = error
         finally:
-            self._is_over = True
+            self.done = True
 
     def _add(self, part: slice, losses: np.ndarray, seconds: float) -> None:
         self.seconds += seconds
@@ -65,11 +65,6 @@ class TrainingRun:
         return np.concatenate([np.zeros(0, np.float32), *self._losses])
 
     @property
-    def done(self) -> bool:
-        """True if the training is complete, stopped, or failed."""
-        return self._is_over
-
-    @property
     def progress(self) -> float:
         """Fraction of the samples trained on, 0 to 1."""
         return sum(map(len, tuple(self._losses))) / self.total if self.total else 1.0
@@ -78,7 +73,7 @@ class TrainingRun:
         """Stop at the end of the current chunk, within a quarter second."""
         self._stop.set()
         if self._begun.acquire(blocking=False):
-            self._is_over = True
+            self.done = True
 
     def join(self) -> None:
         if not self.done:

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,7 @@ def _show(options: argparse.Namespace) -> Outcome:
         for name, row in record.figures.items()
     ]
     lines += ["", _table(("figure", "value", "unit", "provenance", "how"), rows)]
-    return Outcome(record.to_dict() | {"folder": str(folder)}, "\n".join(lines))
+    return Outcome(asdict(record) | {"folder": str(folder)}, "\n".join(lines))
 
 
 def _compare(options: argparse.Namespace) -> Outcome:

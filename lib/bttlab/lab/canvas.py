@@ -114,24 +114,21 @@ class ZoomCanvas:
             self._first.widget.layout.display, self._canvas.layout.display = "none", None
 
 
-def live_canvas(figure: Figure, lock: threading.RLock) -> ImageCanvas | ZoomCanvas:
-    """Return a canvas of the kind that `%matplotlib` has chosen in this notebook; wide figures are images."""
-    backend = str(matplotlib.get_backend()).lower()
-    can_zoom = backend in ("widget", "ipympl", "module://ipympl.backend_nbagg")
-    kind = ZoomCanvas if can_zoom and figure.get_figwidth() <= NARROW else ImageCanvas
-    return kind(figure, lock)
-
-
 class LiveFigures:
     """Figures side by side, or one below the other in a narrow window; the mouse shows values.
 
-    The last pictures are kept in the saved notebook. Hold `lock` while the figures change.
+    The canvases are of the kind that `%matplotlib` has chosen; wide figures are images. The last pictures are kept in
+    the saved notebook. Hold `lock` while the figures change.
     """
 
     def __init__(self, figures: Sequence[Figure]):
         self.lock = threading.RLock()
         self._figures, self._hover = figures, Hover(figures)
-        self._canvases = [live_canvas(figure, self.lock) for figure in figures]
+        can_zoom = matplotlib.get_backend().lower() in ("widget", "ipympl", "module://ipympl.backend_nbagg")
+        self._canvases = [
+            (ZoomCanvas if can_zoom and figure.get_figwidth() <= NARROW else ImageCanvas)(figure, self.lock)
+            for figure in figures
+        ]
         for figure in figures:
             for event in ("motion_notify_event", "figure_leave_event"):  # a method alone would be forgotten
                 figure.canvas.mpl_connect(event, lambda moved: self._point(moved))

@@ -16,7 +16,6 @@ from bttlab.lab.picture import describe as describe_figure
 from bttlab.runs import runs_folder
 from bttlab.runs.record import COMPLETE, RunRecord
 from bttlab.runs.sweep import Progress, Sweep, SweepSpec, open_executor
-from bttlab.runs.sweep.executor import open_to_all
 from bttlab.util.errors import BttlabError
 from bttlab.util.threads import Thread
 
@@ -34,29 +33,20 @@ MOST_NAMED = 20  # trials that are all named; of more only those that none beats
 class SweepView:
     """Widget that runs a sweep in the background; display it, then press Start.
 
-    By default the folder is one of the sweep's name among the user's runs. `scheduler` and `workers` are as for
-    `bttlab.runs.sweep.open_executor`.
+    It runs on this machine, with as many processes as there are `workers`; by default as many as cores and memory
+    allow. By default the folder is one of the sweep's name among the user's runs.
     """
 
-    def __init__(
-        self,
-        spec: SweepSpec,
-        folder: Path | None = None,
-        scheduler: str | None = None,
-        workers: int | None = None,
-    ):
+    def __init__(self, spec: SweepSpec, folder: Path | None = None, workers: int | None = None):
         self.sweep = Sweep(spec, folder or runs_folder() / spec.name)
-        self._executor = (scheduler, workers)
+        self._workers = workers
         self._figures = [new_figure(4.15, 3.5) for _ in range(2)]
         self._panels = [figure.subplots() for figure in self._figures]
         self._live = LiveFigures(self._figures)
         self._status, self._words = widgets.HTML(), widgets.HTML()
         self._start = button("Start", "play", self.start)
         self._stop = button("Stop", "stop", lambda: self.sweep.stop(), disabled=True)
-        parts = [row(self._start, self._stop), self._status, self._live.widget, self._words]
-        if warning := open_to_all(scheduler):
-            parts.append(widgets.HTML(alert(warning)))
-        self.widget = widgets.VBox(parts)
+        self.widget = widgets.VBox([row(self._start, self._stop), self._status, self._live.widget, self._words])
         self._thread: Thread | None = None
         self._show(self._progress)
 
@@ -85,7 +75,7 @@ class SweepView:
     def _run(self) -> None:
         self._status.value = until_stale("Starting workers …")
         try:
-            with open_executor(*self._executor) as executor:
+            with open_executor(workers=self._workers) as executor:
                 self.sweep.run(executor, lambda _: self._show(until_stale(self._progress)))
             self._status.value = self._progress
         except Exception as error:  # else the view would say for ever that workers start

@@ -113,14 +113,6 @@ class ModelConfig(Parametric):
         return values | ({"ranks": ranks} if ranks else {})
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
-        """Build a configuration from the result of `to_dict`; missing fields get their defaults.
-
-        Raises ConfigError if a key is not a field, or a value is invalid.
-        """
-        return cls(**values)
-
-    @classmethod
     def of_sizes(cls, values: Mapping[str, Any]) -> "ModelConfig":
         """Build a configuration of some fields: a size that comes without modes has those that are found for it."""
         values = dict(values)
@@ -283,6 +275,3 @@ class Optimizer:
     def moments(self) -> tuple[str, ...]:
         """Names of the moments that the rule stores for each parameter."""
         return {"sgd": (), "momentum": ("first_moment",), "adamw": ("first_moment", "second_moment")}[self.rule]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)

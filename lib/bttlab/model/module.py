@@ -64,4 +64,4 @@ class ModuleConfig(Parametric):
 
 def config_of(values: Mapping[str, Any]) -> ModelConfig | ModuleConfig:
     """Build a configuration from the result of its `to_dict`."""
-    return ModuleConfig(**values) if "module" in values else ModelConfig.from_dict(values)
+    return ModuleConfig(**values) if "module" in values else ModelConfig(**values)

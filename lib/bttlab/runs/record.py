@@ -81,12 +81,9 @@ class RunRecord:
         """Return the value of a figure, or of the configuration, or None."""
         return self.figures[key]["value"] if key in self.figures else self.configuration.get(key)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def write(self, folder: Path) -> None:
         """Write run.json: whole, or not at all; OSError if it cannot be written."""
-        write_file(Path(folder) / RUN_FILE, to_json({"format": FORMAT} | self.to_dict(), indent=1) + "\n")
+        write_file(Path(folder) / RUN_FILE, to_json({"format": FORMAT} | asdict(self), indent=1) + "\n")
 
 
 def read_run(folder: Path) -> RunRecord:

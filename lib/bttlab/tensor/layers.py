@@ -287,10 +287,10 @@ class TTMEmbedding(_Train):
         if isinstance(ids, Proxy):
             return _symbolic(self, ids)
         try:
-            if not _plain():
+            if _plain():
+                rows, _ = lookup(row_digits(ids.reshape(-1), self.row_modes), self.used_cores())
+            else:
                 rows = _TTMEmbeddingFunction.apply(ids.reshape(-1), self.row_modes, *self.used_cores())
-                return rows.reshape(*ids.shape, rows.shape[1])
-            rows, _ = lookup(row_digits(ids.reshape(-1), self.row_modes), self.used_cores())
             return rows.reshape(*ids.shape, rows.shape[1])
         except (IndexError, RuntimeError):  # index_select raises one or the other
             low, high = int(ids.min()), int(ids.max())

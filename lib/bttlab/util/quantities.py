@@ -74,15 +74,5 @@ def in_digits(value: float) -> str:
 
 def to_json(values: Any, indent: int | None = None) -> str:
     """Return values as JSON; numbers that JSON does not have (NaN, infinity) become null."""
-    return json.dumps(finite(values), indent=indent, allow_nan=False)
-
-
-def finite(values: Any) -> Any:
-    """Return values with None for numbers that JSON does not have."""
-    if isinstance(values, dict):
-        return {key: finite(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [finite(value) for value in values]
-    if isinstance(values, float) and not math.isfinite(values):
-        return None
-    return values
+    finite = json.loads(json.dumps(values), parse_constant=lambda _: None)
+    return json.dumps(finite, indent=indent)

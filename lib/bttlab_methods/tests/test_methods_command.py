@@ -32,7 +32,7 @@ def test_the_list_has_every_method_with_its_parameters_and_source(capsys):
         (["galore:rnk=4"], "method galore: parameter 'rnk': there is none; it has rank, every, scale, learning_rate"),
         (["dense", "lion+lamb"], "lion and lamb do not combine: both change the optimizer; leave one out"),
         *((["dense", "--budget", budget], NO_BUDGET.format(budget)) for budget in ("0", "0.01epoch", "2weeks")),
-        (["dense", "--seeds", "-1"], "seed is -1: it must be at least 0; pass --seed 0"),
+        (["dense", "--seeds", "-1"], "seed is -1: it must be greater than or equal to 0"),
         (
             ["tensor", "--rank", "6"],
             "the model's linear_rank is 6: methods begin with the dense model; give ranks to the method, as "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bttlab.runs.sweep.task import ClusterError, take_stop_event
 from bttlab.util.plugins import missing_package
 from bttlab.util.processes import safe_path, usable_processors
+from bttlab.util.signals import NotedSignals
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -23,6 +24,12 @@ WORKER_BYTES = 1_500_000_000  # that PyTorch, pynq and a corpus take of a worker
 CONNECT_SECONDS = 10
 END_SECONDS = 5  # that processes without a trial, and a cluster, may take to end
 LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+class NoInterrupt(NotedSignals):
+    """A context in which Ctrl-C has no effect."""
+
+    numbers = (signal.SIGINT,)
 
 
 class LocalPool:
@@ -130,7 +137,7 @@ def open_executor(scheduler: str | None = None, workers: int | None = None) -> I
     try:
         yield opened
     finally:
-        with no_interrupt():  # another Ctrl-C is not to leave any behind
+        with NoInterrupt():  # another Ctrl-C is not to leave any behind
             opened.close()
 
 
@@ -155,19 +162,6 @@ def _connect(address: str) -> "Client":
             f"no scheduler answers at {address} ({reason}); see whether it runs, and whether Dask's configuration here "
             "has its certificate (distributed.comm.tls); or leave --scheduler out to run on this machine"
         ) from None
-
-
-@contextlib.contextmanager
-def no_interrupt() -> Iterator[None]:
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not in the main thread, which gets the signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def open_to_all(scheduler: str | None) -> str:

@@ -14,7 +14,7 @@ from bttlab.runs.folder import run_lock
 from bttlab.runs.module import write_module
 from bttlab.runs.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
 from bttlab.runs.settings import RunError
-from bttlab.runs.sweep.executor import Cluster, LocalPool, no_interrupt
+from bttlab.runs.sweep.executor import Cluster, LocalPool, NoInterrupt
 from bttlab.runs.sweep.search import Search
 from bttlab.runs.sweep.spec import SweepSpec
 from bttlab.runs.sweep.task import ClusterError, Task, identity, inodes, run_trial
@@ -148,7 +148,7 @@ class Sweep:
                     progress.seconds_left = (time.monotonic() - begin) * left / gained if gained else None
                     say("")
         except KeyboardInterrupt:
-            with no_interrupt():
+            with NoInterrupt():
                 self._end_trials(executor)
             raise
         if self._stopped:
