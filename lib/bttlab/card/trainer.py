@@ -152,7 +152,7 @@ class TrainerDriver(KernelDriver):
         change then.
         """
         step, moments = split_state(optimizer_state)
-        shapes = {name: tuple(shape) for name, shape in self._model.shapes.items()}
+        shapes = self._layout.shapes
         blocks = [check_arrays(what, arrays, shapes) for what, arrays in ({"parameters": parameters} | moments).items()]
         with self._alone():
             memory = self._spare_memory(3 * self._layout.vectors)
