@@ -31,33 +31,41 @@ Intervals = tuple[list[int], list[int]]  # begins and ends of when a unit or a p
 def _reserve(taken: Intervals, begin: int, end: int) -> None:
     """Mark a unit or a port as in use from `begin` to before `end`."""
     begins, ends = taken
-    n = len(begins) if begin >= ends[-1] else bisect_right(begins, begin)
+    if begin == ends[-1]:
+        ends[-1] = end
+        return
+    if begin > ends[-1]:
+        begins.append(begin)
+        ends.append(end)
+        return
+    n = bisect_right(begins, begin)
     if ends[n - 1] == begin:
         n -= 1
         ends[n] = end
     else:
         begins.insert(n, begin)
         ends.insert(n, end)
-    if n + 1 < len(begins) and begins[n + 1] == end:
+    if begins[n + 1 : n + 2] == [end]:
         ends[n] = ends.pop(n + 1)
         del begins[n + 1]
 
 
 def _free(taken: Sequence[Intervals], uses: Sequence[int], start: int, cycles: int) -> int:
     """Return the earliest time, `start` or later, at which these units and ports are free for a number of cycles."""
-    moved = True
-    while moved:
-        moved = False
+    checked = 0  # uses in a row that are free at `start`
+    while checked < len(uses):
         for use in uses:
             begins, ends = taken[use]
-            if start >= ends[-1]:
-                continue
-            n = bisect_right(begins, start)
-            if start < ends[n - 1]:
-                start, moved = ends[n - 1], True
-            while n < len(begins) and begins[n] < start + cycles:
-                start, moved = ends[n], True
-                n += 1
+            checked += 1
+            if start < ends[-1]:
+                n = bisect_right(begins, start)
+                if start < ends[n - 1]:
+                    start, checked = ends[n - 1], 1
+                while n < len(begins) and begins[n] < start + cycles:
+                    start, checked = ends[n], 1
+                    n += 1
+            if checked == len(uses):
+                break
     return start
 
 
@@ -259,13 +267,11 @@ def _shortest(section: _Section) -> _Schedule:
             break
         cycles, share = random.choice(SHIFTS), random.choice(SHARES)
         shifted = [of + cycles * (random.random() - 0.5) if random.random() < share else of for of in urgency]
-        found = _Schedule(section, shifted)
-        latest = found.latest()
-        improved = _Schedule(section, latest)
-        if improved.length < found.length:
-            found, latest = improved, improved.latest()
+        first = _Schedule(section, shifted)
+        improved = _Schedule(section, first.latest())
+        found = min(first, improved, key=lambda schedule: schedule.length)
         if found.length < shortest.length * TOLERANCE:
-            urgency = latest
+            urgency = found.latest()
         if found.length < shortest.length:
             shortest = found
     return shortest
