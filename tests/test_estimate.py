@@ -1,4 +1,4 @@
-"""Estimates: what follows from what, beside the machine itself, what is refused; the command."""
+"""Estimates: what follows from what, beside the machine itself; constants; what is refused; the command."""
 
 import json
 from collections import Counter
@@ -14,7 +14,10 @@ from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.timing import time_program
 from bttlab.estimate import counts
 from bttlab.estimate.card import CLOCK_MHZ, estimate
+from bttlab.estimate.constants import constant, read_data
 from bttlab.estimate.counts import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, sample_works, works_of
+from bttlab.estimate.facts import U50
+from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
 from bttlab.estimate.memory import touched_words
 from bttlab.estimate.recorded import SOURCE, machine_record, source_digest
 from bttlab.estimate.resources import budget
@@ -22,6 +25,7 @@ from bttlab.estimate.synthesis import synthesised, with_amd_cores, without_cores
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.model.loop import LARGEST_CHUNK
 from bttlab.util.errors import BttlabError
+from bttlab.util.places import ROOT
 from command_line import run_json
 
 from processor_native import Native, NativeProcessor
@@ -184,3 +188,45 @@ def test_estimate_for_people(capsys):
     assert main("estimate --encoders 2 --tokens 13 --clock 150 --rank 8".split()) == 0
     out = capsys.readouterr().out
     assert "at 150 MHz" in out and "modelled (u50-4), not measured" in out
+
+
+@pytest.mark.parametrize(
+    ("binding", "width", "depth", "expected"),
+    [
+        ("bram", 36, 1024, Blocks(bram36=1)),
+        ("bram", 36, 512, Blocks(bram36=0.5)),
+        ("bram", 37, 512, Blocks(bram36=1)),
+        ("bram", 512, 513, Blocks(bram36=14.5)),
+        ("bram", 1, 2, Blocks(bram36=0.5)),
+        ("uram", 72, 4096, Blocks(uram=1)),
+        ("uram", 512, 4097, Blocks(uram=16)),
+        ("lutram", 14, 32, Blocks(lookup_tables=8)),
+    ],
+)
+def test_geometry(binding, width, depth, expected):
+    assert blocks(binding, width, depth) == expected
+
+
+def test_what_blocks_hold_is_the_cards():
+    card = Blocks(bram36=U50.bram36, uram=U50.uram)
+    assert capacity_bits(card) == (1_344 * 36 + 640 * 288) * 1024  # the data sheet's, in kilobits
+    assert blocks("uram", 72, 4096 * U50.uram).uram == U50.uram
+
+
+@pytest.mark.parametrize("name", ["operators", "power", "platform", "published"])
+def test_every_constant_has_a_source_and_an_ordered_band(name):
+    def walk(value, path, sourced):
+        if isinstance(value, dict):
+            sourced = sourced or "source" in value
+            if {"value", "low", "high"} <= set(value):
+                band = constant(value)
+                assert sourced, path
+                assert min(band.low, band.high) <= band.value <= max(band.low, band.high), path
+                assert band.low <= band.high or path.endswith("regulator_efficiency"), path
+            for key, inner in value.items():
+                walk(inner, f"{path}.{key}", sourced)
+        elif isinstance(value, float | int):
+            assert sourced, path
+
+    assert (ROOT / "data" / "u50" / f"{name}.json").is_file()
+    walk(read_data(name), name, False)

@@ -1,18 +1,25 @@
-"""The lab's small parts: charts, watching, check cells, corpora and the check of the machine."""
+"""The lab's small parts: charts, threads, watching, cells, corpora and the check of the machine."""
 
 import gc
+import signal
+import threading
+from types import SimpleNamespace
 
+import matplotlib
 import nbclient
 import nbformat
 import numpy as np
 import pytest
+import torch
+from ipywidgets.widgets.widget import _instances
 from matplotlib.backend_bases import MouseEvent
 
 from bttlab.data import CorpusError
-from bttlab.lab import corpus_here, watch
+from bttlab.lab import CompressionExplorer, cells, corpus_here, watch
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import new_figure, style
 from bttlab.lab.picture import FIGURE_CLASS, Picture, describe
+from bttlab.util.threads import Thread
 
 
 class _Run:
@@ -64,18 +71,14 @@ def test_watching_a_run(run, says, capsys):
     assert says in capsys.readouterr().out
 
 
-def test_the_first_corpus_that_is_here(monkeypatch, tmp_path, airline_folder):
+def test_the_first_corpus_that_is_here(monkeypatch, tmp_path):
     monkeypatch.setenv("BTTLAB_DATA", str(tmp_path))
-    assert corpus_here("nowhere", "airline").name == "airline"
-    (tmp_path / "mine").symlink_to(airline_folder)
+    airline = corpus_here("nowhere", "airline")
+    assert airline.name == "airline"
+    (tmp_path / "mine").symlink_to(airline.folder.resolve())
     assert corpus_here("mine", "airline").folder == tmp_path / "mine"
     with pytest.raises(CorpusError, match="none of the corpora nowhere"):
         corpus_here("nowhere")
-
-
-@pytest.fixture
-def airline_folder():
-    return corpus_here("airline").folder.resolve()
 
 
 def test_a_user_error_in_a_notebook_is_a_sentence():
@@ -104,3 +107,45 @@ def test_a_picture_has_what_its_panels_show_as_its_alternative():
     html = Picture(figure, "Two panels.")._repr_html_()
     assert 'alt="Two panels. Loss (measured)' in html and "a &lt;run&gt;: from 7.5" in html
     assert f'class="{FIGURE_CLASS}"' in html and "jp-theme-light='false'" in html
+
+
+def test_a_cell_that_is_run_again_leaves_no_widgets(monkeypatch):
+    monkeypatch.setattr(matplotlib, "get_backend", lambda: "module://ipympl.backend_nbagg")
+    matrix = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
+
+    def run(number: int, cell: str = "a") -> CompressionExplorer:
+        parent = {"metadata": {"cellId": cell}, "header": {"msg_id": f"{cell}{number}"}}
+        monkeypatch.setattr(cells, "get_ipython", lambda: SimpleNamespace(get_parent=lambda: parent))
+        explorer = CompressionExplorer(matrix)
+        explorer._ipython_display_()
+        return explorer
+
+    run(0)
+    count = len(_instances)
+    other = run(0, "b")
+    twice = len(_instances)
+    assert twice > count
+    for number in (1, 2):
+        run(number)
+        assert len(_instances) == twice
+    assert other.widget.comm is not None  # another cell's
+    run(1, "b")
+    assert other.widget.comm is None and len(_instances) == twice
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+@pytest.mark.parametrize("hears", ["main", "other"])  # the other thread's signal wakes the main one from no wait
+def test_an_interrupted_join_leaves_the_thread_as_it_is(hears, timeout):
+    goes_on = threading.Event()
+    thread = Thread(target=goes_on.wait, args=(10,), daemon=True)
+    thread.start()
+    heard_by = thread if hears == "other" else threading.main_thread()
+    threading.Timer(0.2, signal.pthread_kill, [heard_by.ident, signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        thread.join(timeout)
+    assert thread.is_alive()
+    thread.join(0.01)
+    assert thread.is_alive()
+    goes_on.set()
+    thread.join()
+    assert not thread.is_alive()

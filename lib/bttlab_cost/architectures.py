@@ -1,7 +1,6 @@
 """Count the parameters of any architecture that transformers knows, on the meta device, without weights."""
 
 import re
-import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +22,6 @@ _QUERIES |= {"c_attn", "qkv", "q_b_proj", "kv_b_proj"}
 # Blocks that mix tokens otherwise than by attention: counted, but their step is not modelled.
 _UNMODELLED = re.compile(r"mamba|rwkv|xlstm|recurrent|deltanet|lightning|shortconv|hyena", re.IGNORECASE)
 _TEXT_CONFIGS = ("text_config", "language_config", "llm_config")
-SEARCH_SECONDS = 5.0  # for the field that a refusal names
 _VISION_SHAPES = ("hidden_size", "num_hidden_layers", "intermediate_size")
 
 
@@ -64,46 +62,22 @@ def count(path: Path, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> Fi
 def _configuration(path: Path, given: Mapping[str, Any]) -> Any:
     transformers.logging.set_verbosity_error()
     kind = given["model_type"]
+    fields = {name: value for name, value in given.items() if name not in ("model_type", "quantization_config")}
     try:
-        return _read(given)
+        config = transformers.AutoConfig.for_model(kind, **fields)
+        config.get_text_config().to_dict()  # an error if it is none
+        return config
     except Exception as error:  # of many kinds: a field of a wrong type, an unknown architecture
         if kind not in transformers.models.auto.configuration_auto.CONFIG_MAPPING:
             release = transformers.__version__
             raise CostError(
                 f"{path}: model_type {kind!r} is unknown to transformers {release}; a newer one may know it"
             ) from None
-        raise _refused(path, given, error) from None
+        raise _refused(path, error) from None
 
 
-def _read(given: Mapping[str, Any], without: str = "") -> Any:
-    """Return what transformers makes of the fields, but one; it raises exceptions of many kinds."""
-    left_out = ("model_type", "quantization_config", without)
-    fields = {name: value for name, value in given.items() if name not in left_out}
-    config = transformers.AutoConfig.for_model(given["model_type"], **fields)
-    config.get_text_config().to_dict()  # an error if it is none
-    return config
-
-
-def _refused(path: Path, given: Mapping[str, Any], error: Exception) -> CostError:
-    """Return an error that names the field without which transformers would read the file, or that the error names."""
-    message = " ".join(str(error).split())[:300]
-    named = [name for name in given if name in message]
-    end = time.monotonic() + SEARCH_SECONDS
-    for name in () if named else given:
-        if time.monotonic() < end and name != "model_type" and _is_readable(given, name):
-            message = f"{name} is {str(given[name])[:40]}: {message}"
-            break
-    return CostError(f"{path}: transformers cannot read it: {message}")
-
-
-def _is_readable(given: Mapping[str, Any], without: str) -> bool:
-    try:
-        config = _read(given, without)
-        with torch.device("meta"):
-            transformers.AutoModel.from_config(config)
-    except Exception:  # as of `_read`
-        return False
-    return True
+def _refused(path: Path, error: Exception) -> CostError:
+    return CostError(f"{path}: transformers cannot read it: {type(error).__name__}: {error}")
 
 
 def _check_fields(path: Path, given: Mapping[str, Any], text: Any) -> None:
@@ -149,11 +123,11 @@ def _build(path: Path, given: Mapping[str, Any], config: Any) -> nn.Module:
                 return build(config)
         except AttributeError as error:
             if error.name != "rope_theta":  # of DBRX, whose reader forgets the default; it has no parameters
-                raise _refused(path, given, error) from None
+                raise _refused(path, error) from None
             error.obj.rope_theta = 10_000.0
         except Exception as error:  # shapes that do not fit one another
-            raise _refused(path, given, error) from None
-    raise _refused(path, given, ValueError("rope_theta"))
+            raise _refused(path, error) from None
+    raise _refused(path, ValueError("rope_theta"))
 
 
 def _has_vision_shapes(given: Mapping[str, Any]) -> bool:

@@ -13,9 +13,9 @@ from bttlab.baseline.gpus import find_gpu
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 from bttlab.util.quantities import to_json
-from bttlab.util.settings import RecordError, from_values
+from bttlab.util.settings import from_json
 from bttlab_cost import xia2024
-from bttlab_cost.configuration import CostError, FineTuning
+from bttlab_cost.configuration import FineTuning
 from bttlab_cost.gpu_step import (
     Coefficients,
     MemoryCoefficients,
@@ -127,9 +127,4 @@ def modelled_largest_batches(coefficients: MemoryCoefficients) -> list[tuple[Lar
 
 @cache
 def read_calibration(path: Path = RECORDED) -> Calibration:
-    try:
-        return from_values(Calibration, json.loads(path.read_text(encoding="utf-8")))
-    except (RecordError, OSError, ValueError) as error:
-        raise CostError(
-            f"{path} is no calibration of the GPU model ({error}); make it with bttlab cost check --record {path}"
-        ) from None
+    return from_json(Calibration, path.read_text(encoding="utf-8"))

@@ -40,19 +40,15 @@ def find_config(name: str) -> Path | None:
 def read_config(path: Path) -> FineTuning:
     """Return the model of a config.json.
 
-    Raises CostError if the file cannot be read or describes no model that can be counted; the message names the field.
+    Raises CostError if the file cannot be read or describes no model that can be counted.
     """
-    if path.exists() and not path.is_file():  # reading a pipe would wait for its other end
-        raise CostError(f"{path} is no file; give a config.json")
     try:
-        given = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=_unique)
+        given = json.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise CostError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise CostError(f"{path} is not valid JSON ({error})") from None
-    if not isinstance(given, dict):
-        raise CostError(f"{path} is no config.json of a transformer: it has no object with fields")
-    kind = given.get("model_type")
+    kind = given.get("model_type") if isinstance(given, dict) else None
     if not isinstance(kind, str) or not kind:
         raise CostError(f"{path} is no config.json of a transformer: model_type is {kind!r}, it must name one")
     _check_numbers(path, given)
@@ -63,13 +59,6 @@ def read_config(path: Path) -> FineTuning:
     except ImportError as error:  # of a release that does not suit torch
         raise CostError(f"{path}: transformers, which counts its parameters, does not start ({error})") from None
     return count(path, given, TUNING)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{twice} occurs twice")
-    return dict(pairs)
 
 
 def _check_numbers(path: Path, given: Mapping[str, Any]) -> None:

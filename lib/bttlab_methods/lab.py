@@ -49,7 +49,6 @@ class MethodRun(DashboardRun):
         self._due, self._since = self.scored_at, 0.0
 
     def _train(self) -> None:
-        self._since = time.perf_counter()
         if self._setting.device == "cpu":
             torch.set_num_threads(1)
         factor = self.learning_rate / LEARNING_RATE

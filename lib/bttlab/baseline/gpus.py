@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from bttlab.util.errors import BttlabError
 from bttlab.util.places import ROOT
-from bttlab.util.settings import RecordError, from_values
+from bttlab.util.settings import from_values
 
 GPUS = ROOT / "data" / "gpus.json"
 OVERLAP = 4  # exponent of the norm of times that overlap
@@ -47,12 +47,9 @@ class Gpu:
 
 @cache
 def read_gpus() -> dict[str, Gpu]:
-    """Return the GPUs of the table by their names; GpuError if it cannot be read."""
-    try:
-        rows = json.loads(GPUS.read_text(encoding="utf-8"))["gpus"]
-        return {row.gpu: row for row in from_values(list[Gpu], rows)}
-    except (RecordError, OSError, ValueError, LookupError, TypeError) as error:
-        raise GpuError(f"{GPUS} is no table of GPUs ({error}); data/gpus.json shows the form") from None
+    """Return the GPUs of the table by their names."""
+    rows = json.loads(GPUS.read_text(encoding="utf-8"))["gpus"]
+    return {row.gpu: row for row in from_values(list[Gpu], rows)}
 
 
 def find_gpu(name: str) -> Gpu:
