@@ -233,7 +233,6 @@ def test_the_image_follows_the_processor(monkeypatch, tmp_path):
         (lambda rows: rows[0].update(file="/x.xclbin"), "file is"),
         (lambda rows: rows[0].update(kind="magic"), "kind is 'magic'"),
         (lambda rows: rows[0].update(colour="red"), "colour"),
-        (lambda rows: rows.append(rows[0]), "twice"),
     ],
 )
 def test_a_manifest_that_is_none(overlays, change, message):

@@ -50,10 +50,10 @@ def export(training: Training) -> tuple[ModelConfig, dict[str, np.ndarray]]:
 def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
     """Write a finished training's model as a run without epochs: `bttlab eval` scores it, `bttlab train` continues it.
 
-    Raises MethodError as `export` does, RunError or CheckpointError if the folder is in use or cannot be written.
+    Raises MethodError as `export` does; RunError, CheckpointError or OSError if the folder is in use or not writable.
     """
     from bttlab.model import LEARNING_RATES, Optimizer, ReferenceTrainer
-    from bttlab.runs import Checkpoint, CheckpointStore, RunError, RunSettings
+    from bttlab.runs import Checkpoint, CheckpointStore, RunSettings
     from bttlab.runs.folder import check_free
     from bttlab.runs.settings import CorpusRecord
 
@@ -70,10 +70,7 @@ def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
     trainer = ReferenceTrainer(config)
     trainer.load_parameters(parameters)
     check_free(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be made ({error.strerror}); choose another --checkpoint") from None
+    folder.mkdir(parents=True, exist_ok=True)
     CheckpointStore(folder).save(
         Checkpoint(
             settings,

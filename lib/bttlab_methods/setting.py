@@ -1,6 +1,6 @@
 """The setting that all methods of a comparison share: model, samples, budget."""
 
-import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -56,15 +56,9 @@ def samples_of(budget: str | int, epoch: int) -> int:
 
     Raises MethodError if it is neither, or less than one sample.
     """
-    text = str(budget).strip().lower()
-    number = text.removesuffix("s").removesuffix("epoch")
-    epochs = number != text and number != text.removesuffix("s")
-    try:
-        value = float(number) if epochs else int(text)
-    except ValueError:
-        value = math.nan
-    samples = value * epoch if epochs else value
-    if not (math.isfinite(samples) and samples >= 1):
+    match = re.fullmatch(r"(\d*\.?\d+)(epochs?)?", str(budget).strip().lower())
+    samples = float(match[1]) * (epoch if match[2] else 1) if match else 0
+    if samples < 1:
         raise MethodError(
             f"budget is {budget!r}: it must be at least one sample; give a number of samples, as 2000, or of epochs, "
             "as 1epoch or 0.5epoch"

@@ -59,9 +59,8 @@ class BaselineSetting:
     seed: int = Field(default=0, ge=0)  # of the initial parameters and of the order of samples, as on the U50
     learning_rate: float = LEARNING_RATES["sgd"]
     modes: list[str] | None = None  # some of `modes_of(device)`; by default all
-    batch: int = Field(
-        default=1, ge=1, le=MOST_SAMPLES
-    )  # samples per step, all of one length; the loss is their mean. A module takes 1.
+    # samples per step, all of one length; the loss is their mean. A module takes 1
+    batch: int = Field(default=1, ge=1, le=MOST_SAMPLES)
 
     def __post_init__(self) -> None:
         variant(self.config, self.format)

@@ -53,18 +53,11 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
     """Return the overlays that a folder's manifest lists; none without a manifest, OverlayError if it is invalid."""
     path = Path(folder) / MANIFEST
     try:
-        values = json.loads(path.read_bytes())
-        if values.keys() - {"sha256"} != {"overlays"}:  # versions before 0.2 wrote a checksum
-            raise OverlayError(f"it has the keys {', '.join(values)}, not overlays alone")
-        entries = tuple(from_values(list[OverlayEntry], values["overlays"]))
+        return tuple(from_values(list[OverlayEntry], json.loads(path.read_bytes())["overlays"]))
     except FileNotFoundError:
         return ()
-    except (OSError, BttlabError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, BttlabError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise OverlayError(f"{path} is not a valid manifest ({error}); rebuild it with: make overlays") from None
-    keys = [(entry.name, entry.kind, entry.platform) for entry in entries]
-    if len(set(keys)) < len(keys):
-        raise OverlayError(f"{path} lists an overlay twice; rebuild it with: make overlays")
-    return entries
 
 
 def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
