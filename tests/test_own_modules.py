@@ -1,6 +1,7 @@
 """A user's own module on the emulated card: it trains as with torch.optim, or is refused in one clear line."""
 
 import copy
+import random
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bttlab.card import open_trainer
+from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer
 from bttlab.tensor import TTLinear
@@ -86,3 +88,129 @@ def test_parameters_with_two_uses_train_on_the_card_as_in_pytorch(module):
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+
+
+class Refused(Own):
+    """In a form that the card does not train: `message` is what the error says."""
+
+    message = ""
+
+
+def refused(message, **members):
+    return type("Net", (Refused,), {"message": message, **members})
+
+
+def set_alias(net):
+    net.copy = net.layer.bias.data
+
+
+def set_transposed_view(net):
+    net.other = nn.Linear(WIDTH, WIDTH)
+    net.other.weight = nn.Parameter(net.layer.weight.data.t())
+
+
+def set_expanded(net):
+    net.layer.bias = nn.Parameter(torch.ones(1).expand(WIDTH))
+
+
+def set_count(net):
+    net.count = 0
+
+
+def count_calls(net, x):
+    net.count += 1
+    return x + net.layer(x) if net.count < 1000 else x
+
+
+def normalize_weight(net, x):
+    net.layer.weight.data = F.normalize(net.layer.weight.data)
+    return x + net.layer(x)
+
+
+def drop_layer_rarely(net, x, draw):
+    return x if net.training and draw() < 1e-9 else x + net.layer(x)
+
+
+def in_autocast(net, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        y = net.layer(x)
+    return x + y.float()
+
+
+def by_token_id(net, tokens):
+    x = net.table(tokens)
+    return net.head(net.layer(x) if 3 in tokens.numpy() else torch.tanh(net.layer(x)))
+
+
+def output_twice(net, tokens):
+    y = net.head(net.body(net.table(tokens)))
+    return y[:, 0], y[:, 1:]
+
+
+REFUSED = {
+    "a tensor shares memory with a parameter": refused(
+        "shares memory with layer.bias", make=set_alias, body=lambda net, x: net.layer(x) + torch.tanh(net.copy)
+    ),
+    "two parameters share memory": refused(
+        "share memory", make=set_transposed_view, body=lambda net, x: net.other(net.layer(x))
+    ),
+    "a parameter is expanded": refused("elements of layer.bias share memory", make=set_expanded),
+    "a count of calls": refused("forward changes count", make=set_count, body=count_calls),
+    "a weight is normalized in place": refused("forward changes layer.weight", body=normalize_weight),
+    **{
+        f"{name} in training, rarely": refused(
+            "draws random numbers in training mode", body=lambda net, x, draw=draw: drop_layer_rarely(net, x, draw)
+        )
+        for name, draw in {"torch": lambda: torch.rand(()), "random": random.random, "NumPy": np.random.rand}.items()
+    },
+    "another function in eval()": refused(
+        "other outputs in eval()", body=lambda net, x: x + net.layer(x) * (0.5 if net.training else 1.0)
+    ),
+    "another function of 5 tokens": refused(
+        "output for 5 tokens", body=lambda net, x: net.layer(x) if x.shape[1] == 5 else x + net.layer(x)
+    ),
+    "half precision": refused("is bfloat16", make=lambda net: net.bfloat16()),
+    "autocast": refused("in bfloat16", body=in_autocast),
+    "ids by NumPy": refused("values of the token ids (numpy)", forward=by_token_id),
+    "one output twice": refused("one output of head twice", forward=output_twice),
+    "tags without the last token": refused(
+        "other tokens than a tagging task has",
+        forward=lambda net, tokens: net.head(net.layer(net.table(tokens)[:, :-1])),
+    ),
+    "next words without the first token": refused(
+        "other tokens than a language model task",
+        task="language model",
+        forward=lambda net, tokens: net.head(net.layer(net.table(tokens)[:, 1:])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_module_that_the_card_would_train_otherwise_is_refused(name):
+    module = REFUSED[name]()
+    with pytest.raises(ProgramError) as error:
+        trace(module, LENGTH, getattr(module, "task", None))
+    assert module.message in str(error.value) and "\n" not in str(error.value)
+
+
+def set_cache(net):
+    net.longest, net.waves = 0, None
+
+
+def with_cache(net, x):
+    """Waves for the longest sequence so far, as rotary embeddings of Hugging Face have them."""
+    net.tokens = x.shape[1]
+    if net.tokens > net.longest:
+        net.longest, net.waves = net.tokens, torch.arange(net.tokens)[:, None].sin()
+    return net.layer(x) + net.waves[: net.tokens]
+
+
+def set_parts(net):
+    both = torch.randn(WIDTH, 2 * WIDTH)
+    net.layer.weight = nn.Parameter(both[:, :WIDTH])
+    net.head.weight = nn.Parameter(both[:LABELS, WIDTH:])
+
+
+@pytest.mark.parametrize("members", [{"make": set_cache, "body": with_cache}, {"make": set_parts}])
+def test_a_cache_and_parts_of_one_tensor_are_accepted(members):
+    trace(refused("", **members)(), LENGTH)

@@ -6,12 +6,14 @@ it is, and leaves parameters, buffers and PyTorch's generator as they were.
 """
 
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -48,18 +50,58 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, vocabulary: in
         if not any(p.requires_grad for p in parameters.values()):
             name = type(module).__name__
             raise ProgramError(f"{name}: every parameter is frozen: set requires_grad_(True) on what is to be trained")
-        check = _Check(graph, outputs, module, parameters, call)
+        check = _Check(graph, outputs, module, parameters, call, _State(module))
         device = next(iter(parameters.values())).device
-        samples = [
-            torch.randint(min(1, vocabulary - 1), vocabulary, (1, length), generator=generator).to(device)
-            for length in lengths
-        ]
+
+        def sample_of(length: int) -> Tensor:
+            return torch.randint(min(1, vocabulary - 1), vocabulary, (1, length), generator=generator).to(device)
+
+        samples = [sample_of(length) for length in lengths]
         if check.gradients(check.losses(samples)) is not None:
             for tokens in samples:  # which length it is
                 key, share = check.gradients(check.losses([tokens])) or (None, 0.0)
                 if key is not None:
                     check.refuse(f"the gradient of {key}", share, tokens)
             check.refuse("a gradient", math.inf, samples[0])
+        check.losses([sample_of(length) for length in range(2, most) if length not in lengths])
+        check.evaluation(samples[0])
+
+
+class _State:
+    """What `forward` of a module must leave as it is, at the time when this is made."""
+
+    def __init__(self, module: nn.Module):
+        self._module = module
+        self._numbers = self._attributes()
+        self._tensors = {name: tensor.data.clone() for name, tensor in self._named()}
+
+    def _attributes(self) -> dict[str, bool | int | float]:
+        return {
+            f"{path}.{key}".removeprefix("."): value
+            for path, layer in self._module.named_modules()
+            for key, value in vars(layer).items()
+            if type(value) in (bool, int, float)
+        }
+
+    def _named(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self._module.named_parameters()
+        yield from self._module.named_buffers()
+
+    def changed(self) -> str | None:
+        """Return the name of a number, a parameter or a buffer that has another value now."""
+        for name, value in self._attributes().items():
+            if name in self._numbers and value != self._numbers[name]:
+                return name
+        for name, tensor in self._named():
+            if name in self._tensors and not torch.equal(tensor.data, self._tensors[name]):
+                return name
+        return None
+
+
+def _random_state() -> tuple:
+    """Return the state of the generators of random numbers that a module may draw from."""
+    _, numbers, position, *_ = np.random.get_state()  # noqa: NPY002 (a module may draw from it)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numbers.tobytes(), position
 
 
 @dataclass
@@ -71,26 +113,57 @@ class _Check:
     module: nn.Module
     parameters: Mapping[str, Tensor]
     call: Callable[[Tensor], list[Tensor]]
+    state: _State
+
+    def wanted(self, tokens: Tensor) -> list[Tensor]:
+        """Return the module's outputs; raise ProgramError if it fails, or draws random numbers."""
+        torch.manual_seed(0)
+        before = _random_state()
+        try:
+            outputs = self.call(tokens)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            what = f"on {tokens.shape[1]} tokens ({type(error).__name__}: {error})"
+            raise ProgramError(f"{type(self.module).__name__}.forward fails in PyTorch {what}") from error
+        if _random_state() != before:
+            raise ProgramError(f"{type(self.module).__name__}: {self.random_cause()}")
+        return outputs
+
+    def random_cause(self) -> str:
+        mode = "training mode: call eval(), or take out" if self.module.training else "eval mode: take out"
+        return f"forward draws random numbers in {mode} what draws them (dropout, noise)"
+
+    def evaluation(self, tokens: Tensor) -> None:
+        """Raise ProgramError if outputs in eval() are others, or if the calls have changed the module's state."""
+        name, modes = type(self.module).__name__, {layer: layer.training for layer in self.module.modules()}
+        here = self.wanted(tokens)
+        self.module.eval()
+        try:
+            there = self.wanted(tokens)
+        finally:
+            for layer, mode in modes.items():
+                layer.training = mode
+        changed = self.state.changed()
+        if changed is not None:
+            raise ProgramError(f"{name}: {_changes(changed)}")
+        if len(here) != len(there) or not all(map(_is_close, here, there)):
+            raise ProgramError(
+                f"{name}.forward has other outputs in eval() than in train(), in which it is: the card trains and "
+                "predicts with one program; call eval() first, or compute the same in both"
+            )
 
     def losses(self, samples: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Compare outputs, and return a weighted sum of them of the module and of the graph."""
-        name, totals = type(self.module).__name__, [0.0, 0.0]
+        totals = [0.0, 0.0]
         used = {**self.parameters, **{copy: self.parameters[p] for copy, p in self.graph.copies.items()}}
         weights = dense_weights(self.graph, used)
         for tokens in samples:
-            torch.manual_seed(0)
-            try:
-                wanted = self.call(tokens)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                what = f"on {tokens.shape[1]} tokens ({type(error).__name__}: {error})"
-                raise ProgramError(f"{name}.forward fails in PyTorch {what}") from error
+            wanted = self.wanted(tokens)
             values = execute(self.graph, used, tokens[0], weights)
             for n, (theirs, matrix) in enumerate(zip(wanted, self.outputs, strict=True)):
                 ours = _view(values, matrix, tokens.shape[1])
-                same = theirs.numel() == ours.numel()
-                share = _difference(ours, theirs.reshape(ours.shape), 0.0) if same else math.inf
+                share = _difference_of(ours, theirs)
                 if not share < TOLERANCE:
                     self.refuse(f"output {n + 1}" if len(wanted) > 1 else "the output", share, tokens)
                 # No two elements of all samples have the same weight, so nothing cancels.
@@ -119,15 +192,16 @@ class _Check:
 
     def refuse(self, what: str, share: float, tokens: Tensor) -> NoReturn:
         """Raise the error for a difference: at which length, and the likely cause."""
-        runs = []
+        runs, changed = [], self.state.changed()
         for seed in (1, 2):
             torch.manual_seed(seed)
             runs.append([y.detach() for y in self.call(tokens)])
         if not all(torch.isfinite(y).all() for y in runs[0]):
             cause = "it is not finite in PyTorch: a mask may hide all keys of a token"
+        elif changed is not None:
+            cause = _changes(changed)
         elif any(not torch.equal(*pair) for pair in zip(*runs, strict=True)):
-            mode = "training mode: call eval(), or take out" if self.module.training else "eval mode: take out"
-            cause = f"forward draws random numbers in {mode} what draws them (dropout, noise)"
+            cause = self.random_cause()
         elif tokens.shape[1] != self.graph.sequence_length:
             cause = "forward depends on the length: a condition on it, a scale, or rows counted from the end of a table"
         else:
@@ -138,6 +212,19 @@ class _Check:
         by = f" by {share:.0e} of its largest value" if math.isfinite(share) else ""
         where = f"{type(self.module).__name__}: {what} for {tokens.shape[1]} tokens"
         raise ProgramError(f"{where} differs from what was traced{by}; {cause}")
+
+
+def _changes(name: str) -> str:
+    return f"forward changes {name}, which the card does not: keep it as it is while training"
+
+
+def _difference_of(ours: Tensor, theirs: Tensor) -> float:
+    """Return the largest difference of an output as a part of the largest value; infinity for another size."""
+    return _difference(ours, theirs.reshape(ours.shape), 0.0) if theirs.numel() == ours.numel() else math.inf
+
+
+def _is_close(ours: Any, theirs: Any) -> bool:
+    return isinstance(theirs, Tensor) and _difference_of(ours, theirs) < TOLERANCE
 
 
 def _difference(ours: Tensor, theirs: Tensor, largest: float) -> float:

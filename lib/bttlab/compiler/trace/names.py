@@ -1,5 +1,6 @@
 """Calls of PyTorch's functions, their names by what the recorder does with them, and what to use instead of some."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ NEAR = {
     "gradient": "requires_grad_(False) on the parameters before it, not detach(), no_grad() or an autograd.Function",
 }
 LIST = "linear layers (TT or dense), embeddings, LayerNorm, RMSNorm, GELU, ReLU, SiLU, tanh, attention, sums, products"
-LIBRARIES = tuple(str(Path(sys.modules[name].__file__).parent) for name in ("torch", "bttlab"))
+LIBRARIES = (*(str(Path(sys.modules[name].__file__).parent) for name in ("torch", "bttlab")), contextlib.__file__)
 # Functions that only ask about a tensor.
 QUERIES = frozenset(
     "shape size dim ndim ndimension dtype device layout numel nelement stride storage_offset is_contiguous is_leaf "

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -62,6 +63,14 @@ LAZY = frozenset(("cat", "stack", "mul", "div", "neg"))  # rules that take eleme
 RULES: dict[str, Callable[["Recorder", Call], Value | None]] = {}
 
 
+def check_precision(call: Call) -> None:
+    """Raise Refusal for a result in half precision: a conversion, or autocast."""
+    for tensor in tensors_in(call.result):
+        if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise Refusal(f"{call.name} in {kind}", "float32, without conversions and autocast")
+
+
 class Recorder(Matrices, TorchFunctionMode):
     """Runs a module's `forward`, which takes token ids of shape (1, T), and records the graph."""
 
@@ -71,6 +80,9 @@ class Recorder(Matrices, TorchFunctionMode):
         super().__init__(Graph(shapes, sequence_length), divides_layers)
         self.module, self.sequence_length = module, sequence_length
         self.names = {id(parameter): name for name, parameter in parameters.items()}
+        self._trained = {  # by the address of their memory
+            p.untyped_storage().data_ptr(): name for name, p in parameters.items() if p.requires_grad and p.numel()
+        }
         self.paths = {id(layer): name for name, layer in module.named_modules()}
         self.vocabulary = 0
         self._values: dict[int, Value] = {}
@@ -115,7 +127,7 @@ class Recorder(Matrices, TorchFunctionMode):
             return call.result
         if next(tensors_in(call.result), None) is not None:
             self._record(call)
-        elif isinstance(call.result, bool | int | float | list) and not self._is_of_padding(call):
+        elif isinstance(call.result, bool | int | float | list | np.ndarray) and not self._is_of_padding(call):
             self._stop(call)
         elif name == "__setitem__":
             self._set(call.args[0], self.refused(Refusal("assignment to elements", "a sum, or torch.where of a mask")))
@@ -129,6 +141,8 @@ class Recorder(Matrices, TorchFunctionMode):
         found = self._found(call)
         try:
             value = next((value for value in found if isinstance(value, Refused)), None)
+            if value is None:
+                check_precision(call)
             if value is None and call.name in MOVES:
                 self._move(call)
                 return
@@ -234,7 +248,18 @@ class Recorder(Matrices, TorchFunctionMode):
             maker = f"by {tensor.grad_fn.name()}" if tensor.grad_fn else "outside the module's parameters"
             value = self.refused(Refusal(f"a tensor with a gradient that was made {maker}", "functions of torch"))
             self._set(tensor, value)
+        elif value is None and self._trained_alias(tensor) is not None:
+            what = f"a tensor that shares memory with {self._trained_alias(tensor)}, which is trained,"
+            value = self.refused(Refusal(what, "the parameter itself, or a clone()"))
+            self._set(tensor, value)
         return value
+
+    def _trained_alias(self, tensor: Tensor) -> str | None:
+        """Return the name of a trained parameter whose memory a tensor shares."""
+        try:
+            return self._trained.get(tensor.untyped_storage().data_ptr())
+        except (NotImplementedError, RuntimeError):  # it has no memory of its own, as in vmap
+            return None
 
     def constant(self, x: Any) -> Tensor | None:
         """Return a number or a constant tensor in double precision; None if it is neither."""

@@ -94,10 +94,35 @@ def _check_values(module: nn.Module, name: str) -> None:
             raise ProgramError(f"{name}: {parameter} has no shape yet: call the module once")
         if values.is_meta:
             raise ProgramError(f"{name}: {parameter} is on device meta, without values: to_empty, then initialize it")
+        if values.is_floating_point() and values.dtype not in (torch.float32, torch.float64):
+            kind = str(values.dtype).removeprefix("torch.")
+            raise ProgramError(f"{name}: {parameter} is {kind}, the card trains float32: call float() first")
         if not bool(torch.isfinite(values).all()):
             raise ProgramError(f"{name}: {parameter} has NaN or infinite values: load or initialize it first")
         if values._backward_hooks or getattr(values, "_post_accumulate_grad_hooks", None):
             raise ProgramError(f"{name}: {parameter} has a hook, which the card does not call: remove it")
+    _check_memory(module, name)
+
+
+def _check_memory(module: nn.Module, name: str) -> None:
+    """Raise ProgramError if an update of a trained parameter would change other elements, too."""
+    places = defaultdict(list)
+    for parameter, values in module.named_parameters():
+        if values.requires_grad and any(n > 1 and not m for n, m in zip(values.shape, values.stride(), strict=True)):
+            raise ProgramError(f"{name}: elements of {parameter} share memory (expand): make it of a clone()")
+        places[values.untyped_storage().data_ptr()].append(parameter)
+    for shared in places.values():
+        taken: dict[str, set[int]] = {}
+        for parameter in shared if len(shared) > 1 else ():
+            values = module.get_parameter(parameter)
+            index = torch.arange(values.untyped_storage().nbytes() // values.element_size())
+            index = index.as_strided(values.shape, values.stride(), values.storage_offset())
+            elements = set(index.flatten().tolist())
+            other = next((key for key, those in taken.items() if those & elements), None)
+            if other is not None and (values.requires_grad or module.get_parameter(other).requires_grad):
+                rule = "use one parameter for both, or make one of a clone()"
+                raise ProgramError(f"{name}: {parameter} and {other} share memory: {rule}")
+            taken[parameter] = elements
 
 
 def _run(recorder: Recorder, module: nn.Module, length: int) -> Any:
@@ -188,12 +213,23 @@ def _copy_shared(graph: Graph) -> None:
             raise UsedInPart(f"{layers[0].name} uses some rows of {name} again: use a layer of these rows")
 
 
+def _first_token(recorder: Recorder, x: Matrix) -> int:
+    """Return the number of the sample's token to which the first row of a matrix of some tokens belongs."""
+    while x.base is None:
+        x = recorder.maker(x).inputs[0]
+    in_front = max_of(x.base.tokens) - recorder.sequence_length
+    return x.first - in_front
+
+
 def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], task: str | None) -> ModuleModel:
     """Turn the layers of the outputs into classifiers, and return the model."""
     graph, limits, tasks, name = recorder.graph, {}, [], type(module).__name__
     causal = [op.causal for op in graph.operations if isinstance(op, Attention)]
     for matrix in outputs:
         maker = recorder.maker(matrix.base or matrix)
+        if maker is None:  # an earlier output's classifier has taken its place
+            rule = "call it for each, as head(x[:, 0]), head(x[:, 1:])"
+            raise ProgramError(f"{name}.forward returns one output of {matrix.name} twice: {rule}")
         x = maker.inputs[0]
         if matrix.base is not None:  # take these rows of the layer's input instead of its logits
             x = graph.rows(x, matrix.first, matrix.tokens)
@@ -203,6 +239,9 @@ def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], tas
             is_next = bool(causal) and all(causal) and matrix.features == recorder.vocabulary
             loss, of = SLOTS, LANGUAGE_MODEL if is_next else "tagging"
             of = task if task in ("tagging", LANGUAGE_MODEL) else of
+            if x.tokens == graph.tokens - 1 and _first_token(recorder, x) != (of != LANGUAGE_MODEL):
+                near = "x[:, :-1]" if of == LANGUAGE_MODEL else "x[:, 1:]"
+                raise ProgramError(f"{name}.forward returns logits of other tokens than a {of} task has: return {near}")
             if x.tokens == graph.tokens:
                 x = graph.rows(x, 0 if of == LANGUAGE_MODEL else 1, graph.tokens - 1)
             if x.tokens != graph.tokens - 1:
