@@ -139,7 +139,7 @@ def read_settings(path: Path) -> ClassSettings:
     """
     try:
         found = read_toml(path)
-    except (OSError, ValueError) as error:
+    except BttlabError as error:
         raise ClassError(f"cannot read settings from {path}: {error}; start from classroom/class.toml") from None
     for name in PATHS & {name for name, value in found.items() if isinstance(value, str)}:
         found[name] = Path(os.path.abspath(path.parent / found[name]))  # keeps links: an environment's Python is one

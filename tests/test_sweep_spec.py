@@ -12,6 +12,7 @@ from bttlab.runs.sweep import SpecError, read_spec
 from bttlab.runs.sweep.search import Search
 from bttlab.runs.sweep.spec import spec_of
 from bttlab.runs.sweep.trials import TrialMaker
+from bttlab.util.errors import BttlabError
 
 from conftest import ROOT
 
@@ -61,7 +62,7 @@ vary: {learning_rate: [1e-3, 3E-4, .5, -1e+2], seed: [0x1F, "7", e5]}
     vary = read_spec(tmp_path / "a.yaml").vary
     assert vary == {"learning_rate": [1e-3, 3e-4, 0.5, -100.0], "seed": [31, "7", "e5"]}
     (tmp_path / "a.yaml").write_text("vary: {seed: [0]}\nfixed: {epochs: 1}\nvary: {seed: [1]}\n")
-    with pytest.raises(SpecError, match="line 3 has the key vary a second time"):
+    with pytest.raises(BttlabError, match="line 3 has the key vary a second time"):
         read_spec(tmp_path / "a.yaml")
     (tmp_path / "a.yaml").write_text(
         "vary: {learning_rate: [1e-3, fast]}\nfixed: {momentum: 9e-1, optimizer: momentum}\n"
@@ -179,5 +180,5 @@ def test_a_mistake_is_one_sentence(values, message):
 def test_the_name_is_the_files(tmp_path):
     (tmp_path / "ranks.yaml").write_text("vary: {linear_rank: [8]}")
     assert read_spec(tmp_path / "ranks.yaml").name == "ranks"
-    with pytest.raises(SpecError, match="cannot be read"):
+    with pytest.raises(BttlabError, match="cannot be read"):
         read_spec(tmp_path / "other.yaml")

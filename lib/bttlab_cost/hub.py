@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 from bttlab.util.plugins import missing_package
 from bttlab_cost.configuration import CostError, FineTuning
 
-MOST_INTEGER = 10**7
 # How a model of a config.json is fine-tuned, unless the user says otherwise.
 TUNING: dict[str, Any] = {
     "sequence_length": 512,
@@ -51,7 +49,6 @@ def read_config(path: Path) -> FineTuning:
     kind = given.get("model_type") if isinstance(given, dict) else None
     if not isinstance(kind, str) or not kind:
         raise CostError(f"{path} is no config.json of a transformer: model_type is {kind!r}, it must name one")
-    _check_numbers(path, given)
     try:
         from bttlab_cost.architectures import count
     except ModuleNotFoundError as error:
@@ -59,12 +56,3 @@ def read_config(path: Path) -> FineTuning:
     except ImportError as error:  # of a release that does not suit torch
         raise CostError(f"{path}: transformers, which counts its parameters, does not start ({error})") from None
     return count(path, given, TUNING)
-
-
-def _check_numbers(path: Path, given: Mapping[str, Any]) -> None:
-    for name, value in given.items():
-        if isinstance(value, dict):
-            _check_numbers(path, value)
-        elif isinstance(value, int) and not isinstance(value, bool) and abs(value) > MOST_INTEGER:
-            if not name.endswith("_id") and "max" not in name:  # lengths of 10^30 mean that there is no limit
-                raise CostError(f"{path}: {name} is {value:.3g}, more than {MOST_INTEGER:,}; correct it")

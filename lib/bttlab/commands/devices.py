@@ -58,7 +58,7 @@ def add_device(parser: argparse.ArgumentParser, default: str) -> None:
     add_trust(parser)
     parser.add_argument(
         "--wait",
-        type=seconds,
+        type=float,
         default=0.0,
         metavar="SECONDS",
         help="how long to wait for a card that another process holds (default: not at all)",
@@ -93,14 +93,3 @@ def open_checkpoint(options: argparse.Namespace, checkpoint: Any, device: str) -
     check_model(opened.trainer, settings.config)
     opened.trainer.load_parameters(checkpoint.parameters)
     return opened
-
-
-def seconds(text: str) -> float:
-    """Check a time to wait, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds: give one of at least 0")
-    return value

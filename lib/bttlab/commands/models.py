@@ -4,7 +4,6 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bttlab.model.choices import ACTIVATIONS, FLOW_TITLES, PAPER_FLOW, TASKS
@@ -95,7 +94,7 @@ def module_of(options: argparse.Namespace, seed: int = 0) -> "ModuleModel":
 def has_vocabulary(options: argparse.Namespace) -> bool:
     """Return whether the options or their file say how many words the model knows: it does not grow with a corpus."""
     return options.vocabulary is not None or (
-        options.model is not None and not is_module(options) and "vocabulary_size" in _read(Path(options.model))
+        options.model is not None and not is_module(options) and "vocabulary_size" in read_toml(options.model)
     )
 
 
@@ -108,7 +107,7 @@ def models_of(options: argparse.Namespace, several: Sequence[int], seed: int = 0
 
     if is_module(options):
         return [module_of(options, seed)]
-    values = {} if options.model is None else _read(Path(options.model))
+    values = {} if options.model is None else read_toml(options.model)
     given = {name: getattr(options, name) for name in SIZES if name != "vocabulary"}
     given |= {"vocabulary_size": options.vocabulary, "activation": options.activation}
     given = {name: value for name, value in given.items() if value is not None}
@@ -123,15 +122,6 @@ def models_of(options: argparse.Namespace, several: Sequence[int], seed: int = 0
         counts = [base.encoders] if "encoders" in values else several
     counts = counts if isinstance(counts, Sequence) else [counts]
     return [replace(base, encoders=count, **(options.rank or {})) for count in counts]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_toml(path.expanduser())
-    except OSError as error:
-        raise BttlabError(f"--model {path} cannot be read ({error.strerror}); give a .toml file") from None
-    except (ValueError, RecursionError) as error:
-        raise BttlabError(f"--model {path} is no TOML: {error}") from None
 
 
 def ranks(text: str) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from .annotations import is_spans, label_studio_row, read_spans, span_tags
 from .corpus import OUTSIDE, PAD, PUNCTUATION, SPLIT_NAMES, UNK, CorpusError, Split, files_of
 from .tag_schemes import to_bio
 
-MOST_FILES = 100_000  # of a folder
 PART = 0.1  # share of the utterances in dev, and in test, if they have no file of their own
 NO_INTENT = "none"  # of utterances that have only tags
 _INTENT = re.compile(r"#\s*(?:intent|label)\s*[:=](.*)")
@@ -314,10 +313,7 @@ def _is_id(blocks: list[list[tuple[str, str]]]) -> bool:
 
 
 def _folder(folder: Path) -> Iterator[_Utterance]:
-    paths = sorted(folder.glob("*/*.txt"))
-    if len(paths) > MOST_FILES:
-        raise CorpusError(f"{folder} has {len(paths):,} texts, more than {MOST_FILES:,}; write them into one .jsonl")
-    for path in paths:
+    for path in sorted(folder.glob("*/*.txt")):
         if words := _plain(read_text(path, CorpusError).split()):
             yield _Utterance(str(path), words, None, path.parent.name)
 

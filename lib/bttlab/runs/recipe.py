@@ -27,18 +27,15 @@ def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
     path = Path(name_or_path).expanduser()
     if path.suffix != ".toml" and len(path.parts) == 1:
         path = RECIPES / f"{name_or_path}.toml"
-    try:
-        return from_values(Recipe, read_toml(path))
-    except OSError as error:
+    if not path.exists():
         names = ", ".join(recipe_names())
         raise RunError(
-            f"no recipe {os.fspath(name_or_path)!r} ({path}: {error.strerror}); choose one of {names}, or give the "
-            "path of a .toml file"
-        ) from None
+            f"no recipe {os.fspath(name_or_path)!r} ({path}); choose one of {names}, or give the path of a .toml file"
+        )
+    try:
+        return from_values(Recipe, read_toml(path))
     except BttlabError as error:
         raise RunError(f"recipe {path}: {error}") from None
-    except ValueError as error:  # no UTF-8, or no TOML
-        raise RunError(f"recipe {path} is no TOML: {error}") from None
 
 
 def recipe_names() -> list[str]:

@@ -17,12 +17,15 @@ _DRAFT = re.compile(r"\..+\.[0-9a-f]+\.draft")
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return a TOML file of settings; ValueError or RecursionError if it is none."""
+    """Return a TOML file of settings; BttlabError if it cannot be read, or is none."""
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
-    return tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
+    try:
+        return tomllib.loads(read_text(Path(path).expanduser()))
+    except (ValueError, RecursionError) as error:
+        raise BttlabError(f"{path} is no TOML: {error}") from None
 
 
 def read_text(path: Path, error: type[BttlabError] = BttlabError, way_out: str = "") -> str:

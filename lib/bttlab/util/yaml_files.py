@@ -6,6 +6,9 @@ from typing import Any
 
 import yaml
 
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import read_text
+
 
 class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
@@ -24,12 +27,8 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.012
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the value of a YAML file.
-
-    Raises OSError if it cannot be read; ValueError, with a message of one line, if it is not UTF-8 or not YAML.
-    """
-    text = Path(path).read_bytes().decode("utf-8-sig")
+    """Return the value of a YAML file; BttlabError if it cannot be read, or is none."""
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        return yaml.load(read_text(path), _Loader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BttlabError(f"{path} is no YAML: {' '.join(str(error).split())}") from None

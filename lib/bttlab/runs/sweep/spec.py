@@ -106,17 +106,13 @@ class SweepSpec:
 def read_spec(path: str | Path) -> SweepSpec:
     """Read a specification; its modules, FILE.py:CLASS, are relative to the file's folder.
 
-    Raises SpecError if it cannot be read, is no YAML, or breaks a rule; the message names the file.
+    Raises BttlabError if it cannot be read, or is no YAML, SpecError if it breaks a rule; the message names the file.
     """
     path = Path(path)
     try:
         spec = spec_of(read_yaml(path), path.stem)
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read ({error.strerror}); give the file of a sweep") from None
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
-    except ValueError as error:
-        raise SpecError(f"{path} is no YAML of a sweep: {error}") from None
     fixed, vary = dict(spec.fixed), dict(spec.vary)
     if isinstance(fixed.get("model"), str):
         fixed["model"] = str((path.parent / fixed["model"]).resolve())
