@@ -163,7 +163,7 @@ def test_the_model_is_evaluated_at_the_steps_asked_for():
         ({"format": "sparse"}, "format 'sparse': choose one of dense, tt, btt"),
         ({"device": "tpu"}, "device 'tpu': choose cpu or cuda"),
         ({"steps": 0}, "steps is 0: "),
-        ({"learning_rate": -1.0}, "learning rate is -1"),
+        ({"learning_rate": -1.0}, "learning_rate is -1"),
         ({"modes": ["graphs"]}, "mode 'graphs': cpu has eager"),
         ({"data": "no/such/folder"}, "no/such/folder is not a folder"),
     ],

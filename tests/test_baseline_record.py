@@ -108,7 +108,7 @@ def change(values, place, value):
         ("machine.colour", "red", r"machine\.colour is not a setting of Machine; do you mean cores"),
         ("modes.eager.median.provenance", None, "with provenance None: one needs the other"),
         ("config.heads", 5, "hidden_size 12 is not divisible by heads 5"),
-        ("version", 99, "version 99, this bttlab reads 1"),
+        ("version", 99, "version is 99: it must be less than or equal to 1"),
     ],
 )
 def test_damaged_records(record, tmp_path, place, value, message):

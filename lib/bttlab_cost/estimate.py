@@ -4,6 +4,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from bttlab.baseline.gpus import Gpu
 from bttlab.util.places import ROOT
@@ -32,22 +35,15 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True)
 class Price:
-    """A row of the table of prices, data/gpu_prices.json or one of the user's own; all of it published.
-
-    Raises CostError if the price is not above 0.
-    """
+    """A row of the table of prices, data/gpu_prices.json or one of the user's own; all of it published."""
 
     gpu: str  # a name of data/gpus.json
-    usd_per_hour: float  # of one GPU, on demand
+    usd_per_hour: Annotated[float, Field(gt=0)]  # of one GPU, on demand
     provider: str
     # source, read_in, date: the provider's page, the collection that lists the price, and its date (ISO 8601)
     source: str
     read_in: str
     date: str
-
-    def __post_init__(self):
-        if not self.usd_per_hour > 0:
-            raise CostError(f"usd_per_hour of {self.gpu} is {self.usd_per_hour:g}: it must be above 0; correct it")
 
 
 def read_prices(path: Path = PRICES) -> dict[str, Price]:
@@ -58,8 +54,6 @@ def read_prices(path: Path = PRICES) -> dict[str, Price]:
     """
     try:
         rows = from_values(list[Price], json.loads(path.read_text(encoding="utf-8-sig"))["gpus"])
-    except CostError as error:
-        raise CostError(f"{path}: {error}") from None
     except (RecordError, OSError, ValueError, LookupError, TypeError) as error:
         raise CostError(f"{path} is no table of GPU prices ({error}); data/gpu_prices.json shows the form") from None
     providers = sorted({row.provider for row in rows})

@@ -3,7 +3,6 @@
 It names no host, no user and no folder, so that it can be passed on.
 """
 
-import json
 import os
 import re
 from dataclasses import asdict, dataclass
@@ -14,9 +13,9 @@ from pydantic import ConfigDict, Field
 
 from bttlab.model import config_of
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import write_file
+from bttlab.util.files import read_text, write_file
 from bttlab.util.quantities import Quantity, drop_missing_bands, to_json
-from bttlab.util.settings import RecordError, from_values
+from bttlab.util.settings import RecordError, from_json
 
 VERSION = 1
 OLDER = ConfigDict(strict=True, extra="ignore")  # of what older records have more
@@ -106,7 +105,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Record:
-    version: int  # of this layout
+    version: Annotated[int, Field(ge=VERSION, le=VERSION)]  # of this layout
     date: str  # when it ended, UTC
     bttlab: str  # its version
     machine: Machine
@@ -163,16 +162,9 @@ class Record:
         Raises RecordError if the file is no record; the message names the entry.
         """
         try:
-            values = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-        except (OSError, ValueError) as error:
-            raise RecordError(f"{path} is no baseline record ({error}); make one with bttlab baseline") from None
-        version = values.get("version") if isinstance(values, dict) else None
-        if version != VERSION:
-            raise RecordError(f"{path}: version {version!r}, this bttlab reads {VERSION}; record the baseline again")
-        try:
-            return from_values(cls, values)
+            return from_json(cls, read_text(Path(path)))
         except BttlabError as error:
-            raise RecordError(f"{path} is damaged: {error}; record the baseline again") from None
+            raise RecordError(f"{path} is no baseline record: {error}; make one with bttlab baseline") from None
 
 
 def load_records(folder: str | os.PathLike) -> list[Record]:

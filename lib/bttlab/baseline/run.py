@@ -25,7 +25,7 @@ from bttlab.baseline.record import VERSION, CorpusUsed, Measurement, Record
 from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
-from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, Transformer, check_learning_rates
+from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, Transformer
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 from bttlab.util.settings import settings
@@ -57,7 +57,7 @@ class BaselineSetting:
     steps: int = Field(default=500, ge=1, le=MOST_STEPS)
     warmup: int = Field(default=20, ge=0, le=MOST_STEPS)
     seed: int = Field(default=0, ge=0)  # of the initial parameters and of the order of samples, as on the U50
-    learning_rate: float = LEARNING_RATES["sgd"]
+    learning_rate: float = Field(default=LEARNING_RATES["sgd"], ge=0)
     modes: list[str] | None = None  # some of `modes_of(device)`; by default all
     # samples per step, all of one length; the loss is their mean. A module takes 1
     batch: int = Field(default=1, ge=1, le=MOST_SAMPLES)
@@ -66,7 +66,6 @@ class BaselineSetting:
         variant(self.config, self.format)
         if self.batch > 1 and isinstance(self.config, ModuleConfig):
             raise BttlabError(f"batch is {self.batch}: a module is trained one sample at a time; leave --batch out")
-        check_learning_rates(self.learning_rate, 1)
 
 
 def variant(config: ModelConfig | ModuleConfig, format: str) -> tuple[ModelConfig | ModuleConfig, str | None]:

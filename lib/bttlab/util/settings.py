@@ -56,7 +56,7 @@ def from_json(kind: type[Class], text: str | bytes) -> Class:
     The error names the first entry that does not fit. It is that of the class's `settings`, of other classes
     RecordError.
     """
-    text = text if isinstance(text, bytes) else text.encode()
+    text = (text if isinstance(text, bytes) else text.encode()).strip() or b"null"
     try:
         return _adapter(kind).validate_json(b"[" + text + b"]")[0]
     except ValidationError as found:

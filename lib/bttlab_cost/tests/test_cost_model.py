@@ -129,7 +129,7 @@ def test_prices_that_do_not_rank(capsys, tmp_path):
     table = tmp_path / "prices.json"
     row = vars(read_prices()["A40-48GB"])
     for rows, message in (
-        ([row | {"usd_per_hour": 0}], "usd_per_hour of A40-48GB is 0: it must be above 0"),
+        ([row | {"usd_per_hour": 0}], "usd_per_hour is 0: it must be greater than 0"),
         ([row, row | {"provider": "Another"}], "prices of Another and RunPod, secure cloud: one table ranks one"),
     ):
         table.write_text(json.dumps({"gpus": rows}), encoding="utf-8-sig")  # a byte order mark is no part of it
