@@ -63,8 +63,7 @@ def test_a_folder_of_texts_with_more_classes_than_the_usual_model(tmp_path, caps
     assert found["too_long"] == 3 and found["also_in_train"]["dev"] > 0
     (tmp_path / "model.toml").write_text("intents = 31\n")
     train = ["train", "--data", str(tmp_path / "made"), "--device", "reference", "--samples", "1"]
-    assert main([*train, "--out", str(tmp_path / "run")]) == 2
-    assert "intents = 31 into a file for --model" in capsys.readouterr().err
+    assert "intents = 31 into a file for --model" in refused(capsys, *train, "--out", tmp_path / "run")
     assert main([*train, "--out", str(tmp_path / "run"), "--model", str(tmp_path / "model.toml")]) == 0
 
 

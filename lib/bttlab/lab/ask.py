@@ -90,7 +90,8 @@ class Ask:
         return self._colours.setdefault(slot, TINTS[len(self._colours) % len(TINTS)])
 
     def _html(self, answer: Labelled) -> str:
-        intent = "" if answer.intent is None else _tag("intent", f"{answer.intent}{percent(answer.intent_probability)}")
+        named = "" if answer.intent is None else escape(f"{answer.intent}{percent(answer.intent_probability)}")
+        intent = named and f"<div style='margin-bottom:4px'>intent <b>{named}</b></div>"
         spans = "".join(self._span(answer, span) for span in answer.spans) or escape(" ".join(answer.words))
         return f"<div style='line-height:1.35' role='group' aria-label='answer'>{intent}<div>{spans}</div></div>"
 
@@ -108,7 +109,3 @@ class Ask:
             f"<span style='{look}padding:1px 5px;border-radius:3px'>{words}</span>"
             f"<br><small>{escape(below)}</small></span>"
         )
-
-
-def _tag(name: str, text: str) -> str:
-    return f"<div style='margin-bottom:4px'>{name} <b>{escape(text)}</b></div>"
