@@ -1,5 +1,6 @@
 """A notebook in JupyterLab, as a reader handles it."""
 
+import ast
 import json
 import re
 import ssl
@@ -9,6 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+from jupyter_client import BlockingKernelClient, find_connection_file
 from playwright.sync_api import BrowserContext, Locator, expect
 
 SIZE = {"width": 1280, "height": 1000}
@@ -94,6 +96,8 @@ class LabPage:
         Of the notebook in notebooks/, without its ending.
     """
 
+    _runtime = None  # folder of the kernels' connection files, by default this user's
+
     def __init__(self, context: BrowserContext, url: str, token: str, name: str):
         self._context, self._url, self._token, self._name = context, url, token, name
         self._open()
@@ -129,10 +133,19 @@ class LabPage:
         return cell
 
     def python(self, expression: str) -> str:
-        """Evaluate an expression in the notebook's kernel, in a cell at the end; returns what it prints."""
-        self.run_new(f"print({expression})")
-        last = self.page.locator(".jp-Notebook .jp-CodeCell").last
-        return last.locator(".jp-OutputArea-output").last.inner_text().strip()
+        """Evaluate an expression in the notebook's kernel, beside the page; returns it as `print` shows it."""
+        kernel = self._sessions()[0]["kernel"]["id"]
+        client = BlockingKernelClient(connection_file=find_connection_file(f"kernel-{kernel}.json", self._runtime))
+        client.load_connection_file()
+        client.start_channels(shell=True, iopub=False, stdin=False, hb=False, control=False)
+        try:
+            asked = {"value": f"str({expression})"}
+            reply = client.execute("", user_expressions=asked, store_history=False, reply=True, timeout=SECONDS)
+        finally:
+            client.stop_channels()
+        found = reply["content"]["user_expressions"]["value"]
+        assert found["status"] == "ok", found
+        return ast.literal_eval(found["data"]["text/plain"])
 
     def run_new(self, source: str, wait: bool = True) -> None:
         """Put a cell below the last one and run it."""

@@ -17,6 +17,7 @@ from bttlab.baseline.gpus import read_gpus
 from bttlab_cost.estimate import Estimator
 from bttlab_cost.models import find_model
 from bttlab.data import load_corpus
+from bttlab.lab import design_explorer
 from bttlab.lab.energy_meters import power_meter
 from bttlab.model import ModelConfig
 from fake_trainer import PretendTrainer, pretend_target
@@ -26,7 +27,10 @@ workload = lab.Workload.of(load_corpus("airline"), ModelConfig(format="dense"))
 matrix = torch.from_numpy(np.random.default_rng(0).standard_normal((768, 768)).astype(np.float32))
 PretendTrainer.config = workload.config
 meter = power_meter(lambda: 24.0, "no real watts")
-targets = [pretend_target(workload, PretendTrainer(1e-3), "pretend", meter)]"""
+targets = [pretend_target(workload, PretendTrainer(1e-3), "pretend", meter)]
+# Two programs beside the chosen design: "auto" compiles six for each rank.
+flows = "bidirectional", "right_to_left"
+design_explorer.grid = lambda encoders: [lab.Design(encoders, 8, flow) for flow in flows]"""
 WIDGETS = {
     "compression": "lab.CompressionExplorer(matrix)",
     "flow": "lab.FlowExplorer((12, 8, 8), (8, 8, 12), tokens=32, rank=12)",

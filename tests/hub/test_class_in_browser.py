@@ -145,6 +145,7 @@ class StudentPage(LabPage):
 
     def __init__(self, context: BrowserContext, hub: SimpleNamespace, student: str, name: str = ""):
         self._url, self._name, self._context, self.page = server_of(hub, student), name, context, context.pages[0]
+        self._runtime = str(hub.folder / "run" / student)
         self._open()
 
     def _open(self) -> None:
