@@ -18,6 +18,9 @@ from two_users import interpreter_of_nobody
 ROOT = Path(__file__).resolve().parent
 # One thread here and in what tests start: two of these processes have two cores, and threads that wait spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Without compiled files each worker, and each process that tests start, compiles torch and the lab: seconds.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A shell starts a job in the background with SIGINT ignored, and so would be all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
