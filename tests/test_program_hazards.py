@@ -59,6 +59,17 @@ def test_the_papers_model(flow):
     assert check_program(compile_program(ModelConfig(encoders=2), flow=flow), (2, 17)) == []
 
 
+@pytest.mark.parametrize(("flow", "sums"), [("right_to_left", False), ("mixed", True)])
+def test_a_bank_has_the_vector_behind_each_stream(flow, sums):
+    """The last step of a REDUCE, the fold, requests it; the machine reports a vector that no bank has."""
+    program = compile_program(ModelConfig(encoders=2), flow, sums=sums)
+    for instruction in (*program.sample, *program.flush):
+        for access in accesses(instruction):
+            if instruction.is_reduce and access.operand == 1:
+                behind = access.interval(program.offset_span)[1]
+                assert behind < M.banks[int(access.memory.split()[1])].depth
+
+
 # ---- wrong programs ------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +229,18 @@ def test_two_operands_in_one_bank_are_always_caught(small):
         operands[other] = replace(operands[other], memory=operands[one].memory)
         found = hazards_of(changed(small, n, operands=operands), 5)
         assert any(h.kind == "port" and h.instructions == (n, n) for h in found)
+
+
+def test_a_stream_that_ends_with_its_bank_is_reported(small):
+    sample = list(small.sample)
+    i = next(i for i, instruction in enumerate(sample) if instruction.is_reduce)
+    stream = sample[i].operands[1]
+    depth = M.banks[int(stream.memory.split()[1])].depth
+    (access,) = (access for access in accesses(sample[i]) if access.operand == 1)
+    moved = depth - access.interval(small.offset_span)[1]
+    sample[i] = replace(sample[i], operands=sample[i].operands | {1: stream.offset_by(moved)})
+    texts = [hazard.text for hazard in hazards_of(replace(small, forward=sample, backward=[]), SMALL.sequence_length)]
+    assert f"instruction {i} accesses vector {depth} of {stream.memory}, which has {depth}" in texts
 
 
 @pytest.mark.parametrize("library", [pytest.param("loop", marks=pytest.mark.long), "fast"])

@@ -54,13 +54,16 @@ def test_a_random_search_is_decided_by_its_seed():
     assert 0.3 < sum(rate < 1e-3 for rate in rates) / 60 < 0.7  # as many below the geometric middle as above
 
 
-def test_numbers_with_exponents_marks_and_keys_of_yaml(tmp_path):
+def test_numbers_keys_and_marks_of_yaml_are_those_of_version_1_2(tmp_path):
     text = """\ufefffixed: {data: airline, samples: 20, encoders: 1, device: reference}
-vary: {learning_rate: [1e-3, 3E-4, .5, -1e+2], seed: [0x1F, "7", e5]}
+vary: {learning_rate: [1e-3, 3E-4, .5, 1_000], seed: [0x1F, 0o17, 017, 2026-01-01, yes]}
 """
     (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
     vary = read_spec(tmp_path / "a.yaml").vary
-    assert vary == {"learning_rate": [1e-3, 3e-4, 0.5, -100.0], "seed": [31, "7", "e5"]}
+    assert vary["learning_rate"] == [1e-3, 3e-4, 0.5, "1_000"]
+    assert vary["seed"] == [31, 15, 17, "2026-01-01", "yes"]
+    with pytest.raises(SpecError, match="seed is '2026-01-01': it must be a valid integer"):
+        _of_file(tmp_path / "a.yaml")
     (tmp_path / "a.yaml").write_text("vary: {seed: [0]}\nfixed: {epochs: 1}\nvary: {seed: [1]}\n")
     with pytest.raises(BttlabError, match="line 3 has the key vary a second time"):
         read_spec(tmp_path / "a.yaml")

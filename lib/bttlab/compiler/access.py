@@ -106,7 +106,7 @@ def accesses_of_vectors(instruction: Instruction) -> Iterator[Access]:
         reading = (Steps(0, loops[0].bound - 1, loops[0].bound), *active[1:])
         blocks, *between = (Steps(0, loop.bound, loop.bound) for loop in loops[:-1])
         writing = (blocks._replace(first=1), *between, Steps(0, instruction.count, loops[-1].bound))
-    elif unit <= M.ENGINE_1 and operation == M.REDUCE:  # the last step of the depth, the fold, reads sums and addend
+    elif instruction.is_reduce:  # the last step of the depth, the fold, reads sums and addend
         reading = _at_depth(active, instruction, lambda s: s._replace(end=s.bound - 1))
         writing = _at_depth(active, instruction, lambda s: s._replace(first=s.bound - 1))
     elif unit == M.VECTOR and depth:  # statistics, and the sums of COLUMNS, are written when the sum is complete
@@ -133,7 +133,7 @@ def accesses_of_sums(instruction: Instruction) -> Iterator[Access]:
     strides, adding = (), _active(instruction)
     if instruction.is_drain:
         strides = _strides(instruction.operands[0], instruction.loops)
-    elif instruction.operation == M.REDUCE:  # the last step of the depth is the fold
+    elif instruction.is_reduce:  # the last step of the depth is the fold
         adding = _at_depth(adding, instruction, lambda s: s._replace(end=s.bound - 1))
     memory = f"sums {instruction.engine} {int(bool(instruction.flags & M.PONG))}"
     yield Access(memory, 0, adding, strides, not instruction.is_drain, rows=1)

@@ -37,8 +37,11 @@ class _Space:
         self.number, self.depth = number, DEPTHS[number]
         self.taken: list[tuple[int, int, int, int]] = []  # first and last instruction, first and last vector
 
-    def place(self, vectors: int, first: int, last: int) -> tuple[int, int] | None:
+    def place(self, vectors: int, first: int, last: int, behind: int) -> tuple[int, int] | None:
         """Choose the free range whose other uses are the farthest away: instructions wait for those that are near.
+
+        `first`, `last`: instructions between which it is in use.
+        `behind`: vectors that the memory has to have behind the range.
 
         Return its first vector, and the instruction that is as far before `first` as the nearest use is away, negative
         if there is none. Return None if no range is free.
@@ -53,7 +56,7 @@ class _Space:
                 allocated.append((low, high))
         edges = sorted({high for _, _, high in near})
         places, low = [], 0
-        for begin, end in [*sorted(allocated), (self.depth, self.depth)]:
+        for begin, end in [*sorted(allocated), (self.depth - behind, self.depth)]:
             if begin - low >= vectors:
                 places.append(low)
                 places += edges[bisect_right(edges, low) : bisect_right(edges, begin - vectors)]
@@ -91,7 +94,11 @@ class Assignment:
         self.conflicts = _conflicts(instructions)
         self.banks: dict[int, frozenset[int]] = {}  # banks that suit each buffer
         self.spans: dict[int, tuple[int, int]] = {}  # the first instruction that uses it, and the last
+        # A fold requests the vector behind its stream and ignores it, but the machine reports one that no bank has.
+        self.streamed: set[int] = set()
         for number, uses in uses_of(instructions).items():
+            if any(use.operand == 1 and instructions[use.instruction].is_reduce for use in uses):
+                self.streamed.add(number)
             self.banks[number] = buffers[number].allowed_banks(transferred).intersection(*(use.banks for use in uses))
             self.spans[number] = uses[0].instruction, uses[-1].instruction
         for buffer in buffers:
@@ -124,11 +131,11 @@ class Assignment:
                 for buffer, place in places.items():
                     self._allocate(buffer, *place)
             return set()
-        span, apart = self._span(unplaced), []
+        apart = []
         for bank in sorted(self.banks[unplaced.number]):
             names = _names(unplaced, bank)
             pairs = {(name, rival) for name, at in names for rival in self.conflicts[name] & self.names_in[at]}
-            if pairs and self.spaces[bank].place(unplaced.vectors, *span):
+            if pairs and self._free(unplaced, bank):
                 apart.append(pairs)
         if not apart:
             self._raise_unplaced(unplaced)
@@ -191,8 +198,11 @@ class Assignment:
     def _span(self, buffer: Buffer) -> tuple[int, int]:
         return (0, self.last) if buffer.is_parameter or buffer.is_persistent else self.spans[buffer.number]
 
+    def _free(self, buffer: Buffer, bank: int) -> tuple[int, int] | None:
+        return self.spaces[bank].place(buffer.vectors, *self._span(buffer), buffer.number in self.streamed)
+
     def _place(self, buffer: Buffer) -> bool:
-        span, choices = self._span(buffer), []
+        choices = []
         costs = {}
         if self._is_balanced and buffer.is_in_bank:
             rows = ((name, self._contention[self._index[name]]) for name in _memories(buffer))
@@ -204,7 +214,7 @@ class Assignment:
         for cost, bank in sorted(choices):  # the cheapest bank first: the space in it can only add to the cost
             if cost > best[0]:
                 break
-            found = self.spaces[bank].place(buffer.vectors, *span)
+            found = self._free(buffer, bank)
             if found is not None and buffer.is_parameter:  # the gradient has the same address
                 taken = self.spaces[GRADIENT_OF[bank]].taken
                 found = found if all(found[0] >= high for *_, high in taken) else None

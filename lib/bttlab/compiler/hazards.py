@@ -68,15 +68,18 @@ def find_hazards(
                 ports[memory, False].append((cycle[active], np.full(int(active.sum()), i)))
             if not acts.any():
                 continue
-            key = access.addresses(instruction, indices, tokens, token_offsets)[acts]
+            # An engine requests a vector of its stream in a fold, too, which does not read it.
+            asks = active if access.operand == 1 and instruction.is_reduce else acts
+            addresses = access.addresses(instruction, indices, tokens, token_offsets)
+            key = addresses[acts]
             if access.operand is not None:
                 depth = DEPTHS[MEMORIES.index(memory)]
-                if (last := key.max()) >= depth:
+                if (last := addresses[asks].max()) >= depth:
                     text = f"instruction {i} accesses vector {last} of {memory}, which has {depth}"
                     hazards.append(Hazard("range", memory, 0, (i,), text))
             # Only its own engine reads an operand buffer; only the vector unit uses statistics and its accumulators.
             if memory.startswith("bank") or (memory.startswith("buffer") and access.writes):
-                ports[memory, access.writes].append((cycle[acts], np.full(len(key), i)))
+                ports[memory, access.writes].append((cycle[asks], np.full(int(asks.sum()), i)))
             repeats = 1
             if memory.startswith("buffer") and access.writes:
                 name, base = instruction.row

@@ -188,6 +188,10 @@ class Instruction:
         return self.unit in (M.DRAIN_0, M.DRAIN_1)
 
     @property
+    def is_reduce(self) -> bool:
+        return self.unit <= M.ENGINE_1 and self.operation == M.REDUCE
+
+    @property
     def accumulator_count(self) -> int:
         """Number of accumulators that its unit has."""
         return M.ACCUMULATORS if self.unit <= M.ENGINE_1 else M.ROW_ACCUMULATORS

@@ -1,4 +1,4 @@
-"""YAML files whose numbers may be 1e-3, as in version 1.2, and that have no key twice; a BOM is skipped."""
+"""YAML as version 1.2 has it: 1e-3 is a number, only true and false are booleans, no key twice, a BOM is skipped."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if key.value in seen:
                     line = key.start_mark.line + 1
                     raise yaml.YAMLError(f"line {line} has the key {key.value} a second time; leave one of them")
@@ -22,8 +22,29 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+\Z")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+# Tags of plain values: the core schema of YAML 1.2, of which a date or yes, no, on and off are text.
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
+    ("merge", r"<<", "<"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
+
+
+def _int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    return int(node.value, 8 if node.value.startswith("0o") else 16 if node.value.startswith("0x") else 10)
+
+
+def _float(loader: _Loader, node: yaml.ScalarNode) -> float:
+    return float(re.sub(r"\.(?=inf|nan)", "", node.value.lower()))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _float)
 
 
 def read_yaml(path: Path) -> Any:

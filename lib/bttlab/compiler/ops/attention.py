@@ -56,7 +56,8 @@ class Attention(Operation):
             b.allocate(name, size, home=f"buffer {e}", is_persistent=True) for e, name in enumerate(("keys", "values"))
         )
         buffers = KeyBuffers(*places)
-        rows = b.allocate("softmax", max(op.most * op.heads for op in operations), home="statistic 0")
+        rows = max(op.heads * max_of(padded("t", op.tokens, op.heads).bound) for op in operations)  # idle ones, too
+        rows = b.allocate("softmax", rows, home="statistic 0")
         for op in operations:
             if op.output.features % (op.heads * LANES):
                 rule = f"heads of a multiple of {LANES} features"
