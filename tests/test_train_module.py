@@ -289,3 +289,8 @@ def test_sizes_of_a_module_and_its_task(capsys):
     count = 2 * sum(p.numel() for p in dense.parameters()) + 100 * 64 + 65 * 22
     assert (size["module"], size["dense_parameters"]) == ("Net", count)
     assert size["tensor_parameters"] == sum(p.numel() for p in Net().parameters())
+
+
+def test_a_module_without_its_class_is_named_with_the_form(call):
+    form = "FILE.py:CLASS for a module"
+    assert form in call("size", "--model", "net.py") and form in call("size", "--model", "net:Net")

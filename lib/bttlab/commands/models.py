@@ -65,7 +65,9 @@ def model_of(options: argparse.Namespace, seed: int = 0) -> Any:
 
 
 def is_module(options: argparse.Namespace) -> bool:
-    """Return whether --model names a class of a Python file."""
+    """Return whether --model names a class of a Python file; BttlabError if it names one half."""
+    if re.search(r"\.py$|(?<!\.py):\w+$", options.model or ""):
+        raise BttlabError(f"--model {options.model}: give FILE.toml with sizes, or FILE.py:CLASS for a module")
     return re.fullmatch(r".+\.py:\w+", options.model or "") is not None
 
 

@@ -103,6 +103,6 @@ def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> 
         axes.set(xlabel="tokens", xlim=(tokens[0], tokens[-1]), ylim=(0, None))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-    together.set_ylabel("thousand cycles, both passes (modelled)")
+    together.set_ylabel("thousand cycles (modelled)")
     legend_below(figure, 4)
     return Picture(figure, f"Modelled cycles of both passes over tokens, by what they are spent on: {'; '.join(said)}.")
