@@ -3,13 +3,18 @@
 What the kernel refuses: samples, parameters, optimizers and programs that would do harm.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import strategies as st
 
 from bttlab.card.processor import result_dtype, sample_records
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.hazards import check_program
 from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program, compile_program
@@ -17,7 +22,7 @@ from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, Optimizer
 
 from processor_native import NativeProcessor, aligned
-from training_processor import SMALL, equal_bits, fresh_processor, some_parameters, some_samples
+from training_processor import SMALL, check_gradients, equal_bits, fresh_processor, some_parameters, some_samples
 
 WHICH = [pytest.param("loop", marks=pytest.mark.long), "fast"]
 OUTCOME = ["status", "intent", "loss", "intent_loss", "slot_loss", "slots"]  # of a result, without its cycles
@@ -88,6 +93,66 @@ def test_a_program_without_moments(loop, fast, monkeypatch):
     program = compile_program(SMALL)
     assert not program.model.has_moments
     check_same(loop, fast, program, [2, 17, 9], Optimizer("sgd"))
+
+
+@st.composite
+def drawn_models(draw) -> ModelConfig:
+    """Small models of any shape; the card refuses some."""
+
+    def modes(features: int, count: int) -> tuple[int, ...]:
+        if count == 1:
+            return (features,)
+        first = draw(st.sampled_from([n for n in range(1, 17) if features % n == 0]))
+        return (first, *modes(features // first, count - 1))
+
+    hidden, count = draw(st.sampled_from([16, 32, 48, 64, 96, 128])), draw(st.sampled_from([2, 3, 3, 4]))
+    rows = tuple(draw(st.integers(least, 6)) for least in (3, 1, 1))
+    pairs = [(n, m) for n in range(1, 17) for m in range(1, 17) if hidden % (16 * n) == 0 and hidden // n % m == 0]
+    first, last = draw(st.sampled_from(pairs))
+    return ModelConfig(
+        encoders=draw(st.integers(1, 3)),
+        sequence_length=draw(st.integers(4, 40)),
+        hidden_size=hidden,
+        heads=draw(st.sampled_from([n for n in (1, 2, 4, 8) if hidden % (16 * n) == 0])),
+        vocabulary_size=int(np.prod(rows)),
+        intents=draw(st.integers(2, 30)),
+        slots=draw(st.integers(2, 40)),
+        linear_out_modes=modes(hidden, count),
+        linear_in_modes=modes(hidden, count),
+        linear_rank=draw(st.integers(1, 20)),
+        embedding_row_modes=rows,
+        embedding_column_modes=(first, hidden // first // last, last),
+        embedding_rank=draw(st.integers(1, 20)),
+        activation=draw(st.sampled_from(["gelu", "relu", "silu", "tanh"])),
+    )
+
+
+@pytest.mark.long
+@settings(
+    max_examples=int(os.environ.get("BTTLAB_MODEL_EXAMPLES", "5")),
+    derandomize="BTTLAB_MODEL_EXAMPLES" not in os.environ,  # many others offline
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    config=drawn_models(),
+    flow=st.sampled_from(["bidirectional", "right_to_left", "mixed", (1, 1), (1, 2), (2, 2), (3, 3)]),
+    optimizer=st.builds(Optimizer, st.sampled_from(["sgd", "momentum", "adamw"]), batch_size=st.integers(1, 4)),
+)
+def test_drawn_models_are_refused_or_right(loop, fast, config, flow, optimizer):
+    """`--hypothesis-show-statistics` counts both."""
+    longest = config.sequence_length
+    try:
+        program = compile_program(config, flow, sums=optimizer.batch_size > 1)
+    except ProgramError as error:
+        assert "\n" not in str(error)
+        event("refused")
+        return
+    assert check_program(program, (longest,)) == []
+    check_gradients(fast, config, (2, longest), tolerance=1e-3, flow=flow, least=1 / 10)
+    check_same(loop, fast, program, [2, longest, longest // 2], optimizer)
+    event("right")
 
 
 def test_prediction_leaves_everything_alone(loop, fast, small):
