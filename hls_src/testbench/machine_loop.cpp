@@ -1,5 +1,6 @@
 // The kernel with its loop in Verilog: trainer.cpp runs on the host and calls the verilated loop where it would call `run`.
 // The loop's memories outlive a run, so each run copies only the words that the host has changed.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -42,7 +43,9 @@ struct ReadMemory {
 static void copy_in_changed_words() {
     static std::vector<ReadMemory> memories = {LOOP_READ(READ_MEMORY)};
     char *store = reinterpret_cast<char *>(&loop()->host_store), *wires = reinterpret_cast<char *>(&loop()->host_word);
-    for (int i = 0; i <= 0xffff; i++) {
+    int most = 0;
+    for (const ReadMemory &memory : memories) most = std::max(most, memory.count);
+    for (int i = 0; i < most; i++) {
         loop()->host_address = i;
         for (ReadMemory &first : memories) {
             if (!first.has_changed(i)) continue;
