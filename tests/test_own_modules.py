@@ -214,3 +214,14 @@ def set_parts(net):
 @pytest.mark.parametrize("members", [{"make": set_cache, "body": with_cache}, {"make": set_parts}])
 def test_a_cache_and_parts_of_one_tensor_are_accepted(members):
     trace(refused("", **members)(), LENGTH)
+
+
+def test_no_length_above_the_cards_longest_is_checked_but_the_modules():
+    seen = set()
+
+    def forward(net, tokens):
+        seen.add(tokens.shape[1])
+        return net.head(net.body(net.table(tokens)))
+
+    trace(refused("", forward=forward)(), 300)
+    assert seen == {*range(2, 64), 151, 300}
