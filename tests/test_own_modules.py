@@ -225,3 +225,10 @@ def test_no_length_above_the_cards_longest_is_checked_but_the_modules():
 
     trace(refused("", forward=forward)(), 300)
     assert seen == {*range(2, 64), 151, 300}
+
+
+def test_what_is_no_traced_module_is_refused():
+    with pytest.raises(ProgramError, match="trace takes a PyTorch module, not <class"):
+        trace(Own, LENGTH)
+    with pytest.raises(ProgramError, match=r"not Own; trace\(module, sequence_length\) makes one"):
+        open_trainer(Own(), "emulated")

@@ -119,7 +119,7 @@ def _compare(options: argparse.Namespace) -> Outcome:
 
     chosen = _chosen(options, _limit(options))
     if len(chosen) < 2:
-        raise BttlabError(f"{len(chosen)} runs are chosen: name at least two, or choose more with --where")
+        raise BttlabError(f"runs compare takes two runs or more, not {len(chosen)}: name them, or choose with --where")
     records = [read_run(Path(folder)) for folder in chosen["folder"]]
     keys = dict.fromkeys(key for record in records for key in record.configuration)
     differing = [key for key in keys if len({str(record.configuration.get(key)) for record in records}) > 1]

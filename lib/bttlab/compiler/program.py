@@ -11,7 +11,7 @@ from bttlab.compiler.buffers import MOMENTS
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
-from bttlab.compiler.graph import graph_of_config
+from bttlab.compiler.graph import Graph, graph_of_config
 from bttlab.compiler.instruction import Bound, Instruction, Level, Register, at, encode
 from bttlab.compiler.layout import Block
 from bttlab.compiler.lowering import Lowering, lower
@@ -28,7 +28,7 @@ LANES = M.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
 NO_OFFSETS = (0,) * M.OFFSET_TABLES
 CANDIDATES = ("bidirectional", "mixed", (2, 2))  # of flow "auto"; other merges were never the fastest of those tried
-WINDOWS = (10500, 12000, 13500)  # of bank searches that "auto" tries, too: programs differ by one or two per cent
+WINDOWS = (10500, 12500, 14000)  # of bank searches that "auto" tries, too: programs differ by one or two per cent
 ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
 
 
@@ -175,7 +175,10 @@ def compile_program(
     """
     if flow == "auto":
         return fastest(lambda flow, window: compile_program(model, flow, sums, window))
-    graph = graph_of_config(model) if isinstance(model, ModelConfig) else model.graph
+    graph = graph_of_config(model) if isinstance(model, ModelConfig) else getattr(model, "graph", None)
+    if not isinstance(graph, Graph):
+        what = f"a ModelConfig or a traced module, not {type(model).__name__}"
+        raise ProgramError(f"a program is that of {what}; trace(module, sequence_length) makes one of a PyTorch module")
     lowered = lower(graph, flow, ORDER_TOKENS, sums, window)
     lowered.config = model
     program = _as_emitted(lowered)

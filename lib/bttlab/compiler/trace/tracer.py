@@ -53,6 +53,8 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
         was recorded.
     """
     name = type(module).__name__
+    if not isinstance(module, nn.Module):
+        raise ProgramError(f"trace takes a PyTorch module, not {module!r:.60}; make one, as by Net()")
     if task is not None and task not in TASKS:
         raise ProgramError(f"task is {task!r}: choose {', '.join(TASKS)}")
     _check_values(module, name)
