@@ -153,6 +153,11 @@ def _at_depth(steps: tuple[Steps, ...], instruction: Instruction, change: Callab
     return tuple(change(of) if loop.name in instruction.depth else of for of, loop in loops)
 
 
+def asks_in_fold(instruction: Instruction, number: int | None) -> bool:
+    """Return True for the stream of a REDUCE: in a fold the engine requests its next vector, and ignores it."""
+    return instruction.is_reduce and number == 1
+
+
 def uses_sums(instruction: Instruction) -> bool:
     """Return True if an instruction adds to the sums of an engine or drains them."""
     return instruction.is_drain or (instruction.unit <= M.ENGINE_1 and instruction.operation != M.EXPAND)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from bttlab.compiler.access import asks_in_fold
 from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES, Buffer, buffer_number
 from bttlab.compiler.copies import is_buffer, uses_of, with_copies
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit
@@ -94,10 +95,9 @@ class Assignment:
         self.conflicts = _conflicts(instructions)
         self.banks: dict[int, frozenset[int]] = {}  # banks that suit each buffer
         self.spans: dict[int, tuple[int, int]] = {}  # the first instruction that uses it, and the last
-        # A fold requests the vector behind its stream and ignores it, but the machine reports one that no bank has.
-        self.streamed: set[int] = set()
+        self.streamed: set[int] = set()  # those with a vector behind them, which a fold asks for
         for number, uses in uses_of(instructions).items():
-            if any(use.operand == 1 and instructions[use.instruction].is_reduce for use in uses):
+            if any(asks_in_fold(instructions[use.instruction], use.operand) for use in uses):
                 self.streamed.add(number)
             self.banks[number] = buffers[number].allowed_banks(transferred).intersection(*(use.banks for use in uses))
             self.spans[number] = uses[0].instruction, uses[-1].instruction

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bttlab.compiler.access import accesses, adds_up
+from bttlab.compiler.access import accesses, adds_up, asks_in_fold
 from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Instruction, value_of
@@ -68,8 +68,7 @@ def find_hazards(
                 ports[memory, False].append((cycle[active], np.full(int(active.sum()), i)))
             if not acts.any():
                 continue
-            # An engine requests a vector of its stream in a fold, too, which does not read it.
-            asks = active if access.operand == 1 and instruction.is_reduce else acts
+            asks = active if asks_in_fold(instruction, access.operand) else acts
             addresses = access.addresses(instruction, indices, tokens, token_offsets)
             key = addresses[acts]
             if access.operand is not None:
