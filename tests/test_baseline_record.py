@@ -106,7 +106,9 @@ def change(values, place, value):
     ("place", "value", "message"),
     [
         ("machine.colour", "red", r"machine\.colour is not a setting of Machine; do you mean cores"),
+        ("modes.eager.losses", [1.0], "mode 'eager' has 1 losses and 6 step times"),
         ("modes.eager.median.provenance", None, "with provenance None: one needs the other"),
+        ("best", "graphs", "best is 'graphs': it must be one of the modes eager"),
         ("config.heads", 5, "hidden_size 12 is not divisible by heads 5"),
         ("version", 99, "version is 99: it must be less than or equal to 1"),
     ],

@@ -112,6 +112,8 @@ def test_unknown_labels(tmp_path):
     without = write(tmp_path / "without", test__seq_out=odd["seq_out"], slot_label_txt="PAD\nO\nB-city\nI-city\n")
     with pytest.raises(CorpusError, match=r"'B-foo' is not among the 4 .* has no UNK"):
         read_corpus(without)
+    with pytest.raises(CorpusError, match="--unknown-labels=skip is neither error nor unk"):
+        read_corpus(test, unknown_labels="skip")
     with pytest.raises(CorpusError, match="split 'validation' is none of train, dev, test"):
         read_corpus(test).split("validation")
 

@@ -58,9 +58,13 @@ def test_vocabulary_never_takes_a_word_for_a_special_token():
     assert [vocabulary.token(word) for word in ("[CLS]", "[PAD]", "a")] == [1, 1, 3]
 
 
-def test_a_vocabulary_without_space_for_words():
+def test_vocabulary_refuses():
     with pytest.raises(CorpusError, match="size 3 has no space"):
         Vocabulary.from_sentences([["a"]], 3)
+    with pytest.raises(CorpusError, match=r"must begin with \['\[PAD\]'"):
+        Vocabulary.from_list(["a", "b"])
+    with pytest.raises(CorpusError, match="'a' occurs twice"):
+        Vocabulary(["a", "b", "a"])
 
 
 def test_encode():
@@ -72,8 +76,6 @@ def test_encode():
     vocabulary = Vocabulary(["to", "new", "york", "far"])
     samples = encode(corpus.train, vocabulary, corpus, CONFIG)
     samples.validate(CONFIG)
-    with pytest.raises(BttlabError, match="samples have 32 tokens, the model has 16"):
-        samples.validate(ModelConfig(sequence_length=16))
     assert samples.lengths.tolist() == [4, 32, 3]
     assert samples.tokens[0, :5].tolist() == [2, 3, 4, 5, 0]
     assert samples.slots[0, :5].tolist() == [0, 2, 3, 4, 0]
@@ -130,12 +132,28 @@ def test_validate_names_the_sample_the_value_and_the_rule(samples, field, index,
             refuses(samples)
 
 
+def test_samples_refuse_other_shapes_and_types(samples):
+    arrays = (samples.tokens, samples.lengths, samples.intents, samples.slots)
+    with pytest.raises(BttlabError, match="tokens is int64; it must be an array of int32"):
+        Samples(arrays[0].astype(np.int64), *arrays[1:])
+    with pytest.raises(BttlabError, match="lengths is list"):
+        Samples(arrays[0], arrays[1].tolist(), *arrays[2:])
+    with pytest.raises(BttlabError, match=r"tokens \(5, 32\) and slots \(5, 31\)"):
+        Samples(*arrays[:3], arrays[3][:, 1:])
+    with pytest.raises(BttlabError, match=r"lengths \(4,\) and intents \(5,\)"):
+        Samples(arrays[0], arrays[1][1:], *arrays[2:])
+    with pytest.raises(BttlabError, match="samples have 32 tokens, the model has 16"):
+        samples.validate(ModelConfig(sequence_length=16))
+
+
 def test_epoch_order():
     first = epoch_order(50, 0, 0)
     assert sorted(first) == list(range(50))
     assert np.array_equal(first, epoch_order(50, 0, 0))
     assert not np.array_equal(first, epoch_order(50, 0, 1)) and not np.array_equal(first, epoch_order(50, 1, 0))
     assert epoch_order(6, 3, 7).tolist() == [4, 0, 1, 2, 3, 5]
+    with pytest.raises(BttlabError, match="seed -1 is negative"):
+        epoch_order(5, -1, 0)
 
 
 def predictions(intents: list[int], slots: list[list[int]]) -> SimpleNamespace:
@@ -181,6 +199,12 @@ def test_scores_of_what_is_in_no_list_or_cut(first, intents, slots, wanted):
     corpus = small_corpus(first, MONDAY)
     scores = score(corpus, corpus.test, predictions(intents, slots))
     assert (scores.intent_accuracy, scores.slot_f1, scores.frame_accuracy) == pytest.approx(wanted)
+
+
+def test_scores_need_one_prediction_an_utterance():
+    corpus = small_corpus(("monday", "B-day", "flight"))
+    with pytest.raises(CorpusError, match=r"1 utterances, but predicted intents of shape \(2,\)"):
+        score(corpus, corpus.test, predictions([1, 1], [[5], [5]]))
 
 
 def test_scores_by_label_and_of_several_intents():

@@ -128,6 +128,14 @@ class Record:
     command: str = ""  # of older records: the command line that repeats it
 
     def __post_init__(self) -> None:
+        if self.best not in self.modes:
+            raise RecordError(f"best is {self.best!r}: it must be one of the modes {', '.join(self.modes)}")
+        for name, mode in self.modes.items():
+            if not mode.losses or len(mode.losses) != len(mode.step_seconds):
+                raise RecordError(
+                    f"mode {name!r} has {len(mode.losses)} losses and {len(mode.step_seconds)} step times: it must "
+                    "have one of each for every step, and a step at least"
+                )
         config_of(self.config)  # raises an error if it is none
 
     @property

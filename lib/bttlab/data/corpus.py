@@ -79,6 +79,8 @@ def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Cor
 
     Raises CorpusError, whose message names the file, the line, the rule and a remedy.
     """
+    if unknown_labels not in ("error", "unk"):
+        raise CorpusError(f"--unknown-labels={unknown_labels} is neither error nor unk")
     folder = Path(folder)
     intent_labels = _read_labels(folder / "intent_label.txt")
     slot_labels = _read_labels(folder / "slot_label.txt")

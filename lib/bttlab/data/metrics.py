@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from .corpus import OUTSIDE, PAD, UNK, Corpus, Split
+import numpy as np
+
+from .corpus import OUTSIDE, PAD, UNK, Corpus, CorpusError, Split
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,21 @@ def named(corpus: Corpus, split: Split, predictions) -> tuple[list[str | None], 
     `predictions` has ``intents``, integers of shape (n,), and ``slots``, integers of shape (n, sequence_length) in
     which position 0 is [CLS] and position 1 the first word. For PAD, UNK and ids outside the corpus's label list, the
     tag is O; for ids outside the list, the intent is None. Words beyond the model's sequence length have the tag O.
+
+    Raises CorpusError if the number of predictions is not that of the n gold utterances.
     """
+    intents, slots = np.asarray(predictions.intents), np.asarray(predictions.slots)
+    if len(split) == 0 or intents.shape != (len(split),) or slots.shape[:1] != (len(split),) or slots.ndim != 2:
+        raise CorpusError(
+            f"{len(split)} utterances, but predicted intents of shape {intents.shape} and slots of shape "
+            f"{slots.shape}; each utterance needs one prediction"
+        )
     names = [OUTSIDE if label in (PAD, UNK) else label for label in corpus.slot_labels]
     predicted = []
-    for row, tags in zip(predictions.slots, split.slots, strict=True):
+    for row, tags in zip(slots, split.slots, strict=True):
         guess = [_label(names, i) or OUTSIDE for i in row[1 : 1 + len(tags)]]
         predicted.append(guess + [OUTSIDE] * (len(tags) - len(guess)))
-    return [_label(corpus.intent_labels, i) for i in predictions.intents], predicted
+    return [_label(corpus.intent_labels, i) for i in intents], predicted
 
 
 def score(corpus: Corpus, split: Split, predictions) -> Scores:

@@ -15,12 +15,29 @@ from .vocabulary import CLS_ID, PAD_ID, Vocabulary
 
 @dataclass(frozen=True)
 class Samples:
-    """n encoded utterances, arrays of int32; indexing with an integer, a slice or an index array gives Samples."""
+    """n encoded utterances; indexing with an integer, a slice or an index array gives Samples.
+
+    Raises BttlabError if an array is not int32 or the shapes do not agree.
+    """
 
     tokens: np.ndarray  # (n, sequence_length): ids of [CLS], the words, then [PAD]
     lengths: np.ndarray  # (n,): number of real tokens, [CLS] included
     intents: np.ndarray  # (n,): intent label ids
     slots: np.ndarray  # (n, sequence_length): slot label ids; 0 (PAD) at [CLS] and at padding, which are never scored
+
+    def __post_init__(self):
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if not isinstance(array, np.ndarray) or array.dtype != np.int32:
+                kind = getattr(array, "dtype", type(array).__name__)
+                raise BttlabError(f"samples: {field.name} is {kind}; it must be an array of int32")
+        n = len(self.tokens)
+        if self.tokens.ndim != 2 or self.slots.shape != self.tokens.shape:
+            raise BttlabError(
+                f"samples: tokens {self.tokens.shape} and slots {self.slots.shape} must both be (n, sequence_length)"
+            )
+        if self.lengths.shape != (n,) or self.intents.shape != (n,):
+            raise BttlabError(f"samples: lengths {self.lengths.shape} and intents {self.intents.shape} must be ({n},)")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -143,6 +160,8 @@ def encoded_split(corpus: Corpus, name: str, vocabulary: Vocabulary, config) -> 
 
 def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
     """Return the order of n samples in an epoch: a permutation of 0..n-1, int64, the same on every machine."""
+    if seed < 0:
+        raise BttlabError(f"seed {seed} is negative; take 0 or more")
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(n)
 
 

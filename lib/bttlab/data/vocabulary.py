@@ -27,13 +27,16 @@ class Vocabulary:
     """Token ids of words: 0 is [PAD], 1 [UNK], 2 [CLS], then the word classes if they are used, then the words.
 
     With `word_classes` an unknown word is encoded as its class (`word_class`) instead of [UNK]: an unknown flight
-    number is then still a number of three digits.
+    number is then still a number of three digits. Raises CorpusError if a word occurs twice or is a special token.
     """
 
     def __init__(self, words: Iterable[str], word_classes: bool = False):
         self._first_word = len(SPECIAL) + word_classes * len(WORD_CLASSES)
         self._tokens = [*SPECIAL, *(WORD_CLASSES if word_classes else ()), *words]
         self._ids = {word: i for i, word in enumerate(self._tokens)}
+        if len(self._ids) < len(self._tokens):
+            twice = next(word for word, count in Counter(self._tokens).items() if count > 1)
+            raise CorpusError(f"vocabulary: {twice!r} occurs twice; every word and special token has one id")
 
     @classmethod
     def from_sentences(
@@ -56,6 +59,8 @@ class Vocabulary:
     @classmethod
     def from_list(cls, tokens: list[str]) -> "Vocabulary":
         """Return the vocabulary with the result of :meth:`to_list`."""
+        if tuple(tokens[: len(SPECIAL)]) != SPECIAL:
+            raise CorpusError(f"vocabulary: the list begins with {tokens[:3]}, it must begin with {list(SPECIAL)}")
         words = tokens[len(SPECIAL) :]
         if tuple(words[: len(WORD_CLASSES)]) == WORD_CLASSES:
             return cls(words[len(WORD_CLASSES) :], word_classes=True)
