@@ -5,30 +5,28 @@ from itertools import chain, count
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix
 from bttlab.compiler.ops.dense import Dense
+from bttlab.compiler.trace.places import Places
 from bttlab.compiler.trace.values import Elements, Refusal, Rows, columns_in, covers, in_order, rows_in
 
 LANES, MOST_COPIES = M.LANES, 8  # each copy of a column that is no whole vector takes a pass
 
 
-class Matrices:
+class Matrices(Places):
     """Records what a tensor's elements take, once each.
 
-    `name`: returns a name for an operation from what it computes: with its place in the module.
     `divides_layers`: whether columns of a dense layer are a layer of their own; else they are moved, as those of other
     matrices.
     """
 
-    name: Callable[[str], str]
-
-    def __init__(self, graph: Graph, divides_layers: bool):
-        super().__init__()
+    def __init__(self, module: nn.Module, graph: Graph, divides_layers: bool):
+        super().__init__(module)
         self.graph, self.divides_layers = graph, divides_layers
         self._parts: dict[tuple, Matrix] = {}
 

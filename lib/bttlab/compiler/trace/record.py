@@ -5,11 +5,9 @@ reparametrized layers are recorded as what they compute. A function without a ru
 is `Refused`, which is an error if an output depends on it. The rules are in `rules`.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -31,8 +29,6 @@ from bttlab.compiler.trace.names import (
     COMPARISONS,
     COPIES,
     IN_TORCH,
-    LIBRARIES,
-    LIST,
     MOVES,
     NEAR,
     OF_SHAPE,
@@ -77,13 +73,12 @@ class Recorder(Matrices, TorchFunctionMode):
     def __init__(self, module: nn.Module, sequence_length: int, divides_layers: bool = True):
         parameters = dict(module.named_parameters())
         shapes = {name: tuple(p.shape) for name, p in parameters.items()}
-        super().__init__(Graph(shapes, sequence_length), divides_layers)
-        self.module, self.sequence_length = module, sequence_length
+        super().__init__(module, Graph(shapes, sequence_length), divides_layers)
+        self.sequence_length = sequence_length
         self.names = {id(parameter): name for name, parameter in parameters.items()}
         self._trained = {  # by the address of their memory
             p.untyped_storage().data_ptr(): name for name, p in parameters.items() if p.requires_grad and p.numel()
         }
-        self.paths = {id(layer): name for name, layer in module.named_modules()}
         self.vocabulary = 0
         self._values: dict[int, Value] = {}
         self._tensors: list[Tensor] = []  # whose ids are in use
@@ -426,42 +421,3 @@ class Recorder(Matrices, TorchFunctionMode):
         name = self.unique(self.name(call.name))
         output = Matrix(name, matrices[0].tokens, matrices[0].features)
         return Elements(self.graph.append(kind(name, tuple(matrices), output)), index)
-
-    # ---- places and names -------------------------------------------------------------------------------------------
-
-    def name(self, what: str) -> str:
-        """Return a name for an operation: what it computes, with its place."""
-        return ".".join(filter(None, (self._place()[0], what)))
-
-    def at_this_place(self, record: Callable[..., Elements]) -> Callable[..., Elements]:
-        """Return a function that records later, with the present place in its refusals."""
-        place = self._place()
-
-        def later(*formula: Formula) -> Elements:
-            try:
-                return record(*formula)
-            except Refusal as refusal:
-                refusal.place = refusal.place or place
-                raise
-
-        return later
-
-    def _place(self) -> tuple[str, str]:
-        """Return the path of the layer whose `forward` runs, and the line of the user's file, if there is one."""
-        frame, path, line = sys._getframe(1), None, ""
-        while frame.f_code is not Recorder.run.__code__ and (path is None or not line):
-            file = frame.f_code.co_filename
-            if not line and not file.startswith((*LIBRARIES, "<")) and file.endswith(".py"):
-                line = f"{Path(file).name}, line {frame.f_lineno}"
-            if path is None and frame.f_code.co_argcount:
-                owner = frame.f_locals.get(frame.f_code.co_varnames[0])
-                path = self.paths.get(id(owner)) if isinstance(owner, nn.Module) else None
-            frame = frame.f_back
-        return path or "", line
-
-    def refused(self, refusal: Refusal) -> Refused:
-        """Return the value of what is refused: the message with its place."""
-        place, line = refusal.place or self._place()
-        where, at = place or type(self.module).__name__, f" ({line})" if line else ""
-        near = refusal.near or NEAR.get(refusal.what.split()[0], f"one of these: {LIST}")
-        return Refused(f"{where}: {refusal.what} is no operation of the card; use {near}{at}")
