@@ -21,7 +21,7 @@ from bttlab.tensor import TTLinear
 from training_processor import check_gradients, sample_records, some_samples
 
 WORDS, WIDTH, LENGTH = 40, 32, 12
-EXAMPLES = int(os.environ.get("BTTLAB_IDIOM_EXAMPLES", "25"))  # drawn modules; many more offline
+EXAMPLES = int(os.environ.get("BTTLAB_IDIOM_EXAMPLES", "15"))  # drawn modules; many more offline
 TOLERANCE = {"tolerance": 2e-4, "least": 1 / 10}
 
 

@@ -115,7 +115,7 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
     taken = Table(
         title=f"The machine, whatever the model: interval {record.interval}, depth {record.depth} at "
         f"{record.clock_mhz:g} MHz",
-        caption=f"modelled; of what the shell leaves to kernels. Above {TARGET:.0%} routing gets hard, above 100 % it "
+        caption=f"modelled; of what the shell leaves to kernels. Above {TARGET:.0%} routing gets hard, above 100% it "
         "does not fit. Logic and registers by Yosys",
     )
     for column in ("", "likely", "low to high", "of the budget"):
