@@ -28,21 +28,22 @@ TOLERANCE = {"tolerance": 2e-4, "least": 1 / 10}
 class Idioms(nn.Module):
     """Layers that a list of functions (net, x, tokens) -> x calls, in turn."""
 
-    def __init__(self, steps, labels="each", freeze=None, front=None, modes=((4, 8), (8, 4)), rank=4):
+    def __init__(self, steps, labels="each", freeze=None, front=None, modes=((4, 8), (8, 4)), rank=4, length=LENGTH):
         super().__init__()
         torch.manual_seed(0)
-        self.steps, self.labels, self.front = steps, labels, front
-        self.table, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH + 2, WIDTH)
-        self.dense = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in steps)
-        self.train_ = nn.ModuleList(TTLinear(WIDTH, WIDTH, *modes, rank) for _ in steps)
-        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in steps)
-        self.fused = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in steps)
-        self.down = nn.ModuleList(nn.Linear(WIDTH, 4) for _ in steps)
-        self.up = nn.ModuleList(nn.Linear(4, WIDTH) for _ in steps)
-        self.rows = nn.ParameterList(nn.Parameter(0.3 * torch.randn(WIDTH)) for _ in steps)
-        self.tokens = nn.Parameter(0.3 * torch.randn(1, LENGTH, WIDTH))
-        self.register_buffer("waves", torch.randn(LENGTH, WIDTH).sin())
-        self.head = nn.Linear(WIDTH, 7)
+        self.steps, self.labels, self.front, self.length = steps, labels, front, length
+        self.width = width = math.prod(modes[0])
+        self.table, self.places = nn.Embedding(WORDS, width), nn.Embedding(length + 2, width)
+        self.dense = nn.ModuleList(nn.Linear(width, width) for _ in steps)
+        self.train_ = nn.ModuleList(TTLinear(width, width, *modes, rank) for _ in steps)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in steps)
+        self.fused = nn.ModuleList(nn.Linear(width, 3 * width) for _ in steps)
+        self.down = nn.ModuleList(nn.Linear(width, 4) for _ in steps)
+        self.up = nn.ModuleList(nn.Linear(4, width) for _ in steps)
+        self.rows = nn.ParameterList(nn.Parameter(0.3 * torch.randn(width)) for _ in steps)
+        self.tokens = nn.Parameter(0.3 * torch.randn(1, length, width))
+        self.register_buffer("waves", torch.randn(length, width).sin())
+        self.head = nn.Linear(width, 7)
         for parameter in self.parameters():
             if parameter.ndim == 1:
                 nn.init.normal_(parameter, std=0.3)
@@ -64,7 +65,7 @@ class Idioms(nn.Module):
 FRONTS = {
     "class token": lambda net, x: torch.cat([net.rows[0].expand(len(x), 1, -1), x], 1),
     "soft prompt": lambda net, x: torch.cat([net.places(torch.arange(6))[None], net.rows[0][None, None], x], 1),
-    "constant row": lambda net, x: torch.cat([torch.full((1, 1, WIDTH), 0.5), x], 1),
+    "constant row": lambda net, x: torch.cat([torch.full((1, 1, net.width), 0.5), x], 1),
 }
 POOLS = {
     "each": lambda x, t: x,
@@ -73,7 +74,9 @@ POOLS = {
     "mean of words": lambda x, t: (x * (t != 0)[..., None]).sum(1) / (t != 0).sum(1, keepdim=True),
     "last": lambda x, t: x[:, -1],
     "last word": lambda x, t: x[torch.arange(len(x)), (t != 0).sum(1) - 1],
-    "last word, gathered": lambda x, t: x.gather(1, ((t != 0).sum(1) - 1).view(-1, 1, 1).expand(-1, 1, WIDTH))[:, 0],
+    "last word, gathered": lambda x, t: x.gather(1, ((t != 0).sum(1) - 1).view(-1, 1, 1).expand(-1, 1, x.shape[2]))[
+        :, 0
+    ],
     # refused
     "sum": lambda x, t: x.sum(1),
     "third": lambda x, t: x[:, 2],
@@ -83,7 +86,7 @@ POOLS = {
 def prune(net: Idioms) -> Idioms:
     """Freeze what no step uses."""
     trained = [p for p in net.parameters() if p.requires_grad]
-    used = torch.autograd.grad(net(torch.arange(1, LENGTH + 1)[None]).sum(), trained, allow_unused=True)
+    used = torch.autograd.grad(net(torch.arange(1, net.length + 1)[None]).sum(), trained, allow_unused=True)
     for parameter, grad in zip(trained, used, strict=True):
         parameter.requires_grad_(grad is not None)
     return net
@@ -123,7 +126,7 @@ def by_einsum(q, k, v):
 
 
 def written(net, n, x, factor):
-    q, k, v = (split(part) for part in net.fused[n](x).split(WIDTH, -1))
+    q, k, v = (split(part) for part in net.fused[n](x).split(net.width, -1))
     return merge(torch.softmax(q @ k.mT * factor, -1) @ v)
 
 
@@ -164,7 +167,7 @@ def grouped(net, n, x, **options):
     q, k, v = split(q), split(k, 1), split(v, 1)
     if not options:
         k, v = (y[:, :, None].expand(-1, -1, 2, -1, -1).reshape(q.shape) for y in (k, v))
-    return merge(F.scaled_dot_product_attention(q, k, v, **options)) + net.fused[n](x)[..., :WIDTH]
+    return merge(F.scaled_dot_product_attention(q, k, v, **options)) + net.fused[n](x)[..., : net.width]
 
 
 IDIOMS = {
@@ -173,7 +176,7 @@ IDIOMS = {
     "GELU by tanh": lambda net, n, x, t: F.gelu(net.dense[n](x), approximate="tanh"),
     "quick GELU": lambda net, n, x, t: (y := net.dense[n](x)) * torch.sigmoid(1.702 * y),
     "gate and value of one layer": lambda net, n, x, t: (
-        (y := net.fused[n](x))[..., :WIDTH] * y[..., WIDTH:].chunk(2, -1)[0] + y[..., 2 * WIDTH :]
+        (y := net.fused[n](x))[..., : net.width] * y[..., net.width :].chunk(2, -1)[0] + y[..., 2 * net.width :]
     ),
     "a row for all tokens": lambda net, n, x, t: x + net.rows[n],
     "a factor for each feature": lambda net, n, x, t: x + net.rows[n] * net.dense[n](x),
@@ -205,7 +208,7 @@ IDIOMS = {
         (y := x - x.mean(-1, keepdim=True)) / (y * y).mean(2, keepdim=True).add(1e-5).sqrt() * net.rows[n] + net.rows[0]
     ),
     "a norm with two readers": lambda net, n, x, t: (
-        (y := F.rms_norm(x, (WIDTH,), eps=1e-6)) * net.rows[n] + net.dense[n](y)
+        (y := F.rms_norm(x, (net.width,), eps=1e-6)) * net.rows[n] + net.dense[n](y)
     ),
     "columns of a TT layer": lambda net, n, x, t: x + torch.cat((x[..., 16:], net.train_[n](x)[..., :16]), -1),
     "every other column": lambda net, n, x, t: x - torch.cat((x[..., 1::2], net.dense[n](x)[..., ::2]), -1),
@@ -229,14 +232,14 @@ MORE_IDIOMS = {  # each with a rule of the recorder, or an operation, that one a
     "a window": lambda net, n, x, t: attention(net, n, x, window(t)),
     "a scale": lambda net, n, x, t: attention(net, n, x, scale=0.5),
     "a number as a tensor": lambda net, n, x, t: x + torch.tensor(0.5) * net.dense[n](x),
-    "scaled tokens": lambda net, n, x, t: x * math.sqrt(WIDTH) / 4,
+    "scaled tokens": lambda net, n, x, t: x * math.sqrt(net.width) / 4,
     "in place": lambda net, n, x, t: net.dense[n](x).relu_(),
     "positions": lambda net, n, x, t: x + net.places(torch.arange(t.shape[1])) if n == 0 else net.norms[n](x),
     "positions as a parameter": lambda net, n, x, t: x + net.tokens[:, : t.shape[1]] if n == 0 else net.norms[n](x),
     "a scaled query": lambda net, n, x, t: merge(
         F.scaled_dot_product_attention(*(split(y) for y in (net.dense[n](x) * 0.4, x, net.train_[n](x))), scale=1.0)
     ),
-    "GLU": lambda net, n, x, t: F.glu((y := net.fused[n](x))[..., : 2 * WIDTH]) + y[..., 2 * WIDTH :],
+    "GLU": lambda net, n, x, t: F.glu((y := net.fused[n](x))[..., : 2 * net.width]) + y[..., 2 * net.width :],
     "one layer twice": lambda net, n, x, t: net.dense[0](torch.tanh(net.dense[0](x))),
     "one norm twice": lambda net, n, x, t: net.norms[0](net.dense[n](net.norms[0](x))),
     "fused qkv twice": lambda net, n, x, t: attention(net, 0, x + attention(net, 0, x)),
@@ -246,8 +249,8 @@ MORE_IDIOMS = {  # each with a rule of the recorder, or an operation, that one a
     "LayerNorm by var": lambda net, n, x, t: (
         (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5) ** 0.5 + net.rows[n]
     ),
-    "a norm without parameters": lambda net, n, x, t: F.layer_norm(net.dense[n](x), (WIDTH,)) + x,
-    "other columns": lambda net, n, x, t: x + torch.cat((x, net.train_[n](x)), -1)[..., 5 : WIDTH + 5],
+    "a norm without parameters": lambda net, n, x, t: F.layer_norm(net.dense[n](x), (net.width,)) + x,
+    "other columns": lambda net, n, x, t: x + torch.cat((x, net.train_[n](x)), -1)[..., 5 : net.width + 5],
     "columns in reverse": lambda net, n, x, t: torch.tanh(net.train_[n](x)).flip(-1) * x,
     "rotary positions of one layer": lambda net, n, x, t: rotary(rotated, *net.fused[n](x).chunk(3, -1), t),
     "rotary positions of one head": lambda net, n, x, t: rotary(rotated, *net.fused[n](x).chunk(3, -1), t, 1),
@@ -342,13 +345,18 @@ def test_frozen_parameters_do_not_change_and_cost_no_backward_pass(fast, name):
     assert len(head.backward) < len(whole.backward) / 2
 
 
-TRAINS = ((4, 8), (8, 4)), ((2, 4, 4), (4, 2, 4), (4, 4, 2)), ((2, 2, 2, 4), (4, 2, 2, 2))  # modes of WIDTH
+TRAINS = {  # modes, by width: two, three and four at each end
+    16: (((4, 4), (8, 2)), ((2, 4, 2), (4, 2, 2)), ((2, 2, 2, 2), (1, 4, 2, 2))),
+    32: (((4, 8), (8, 4)), ((2, 4, 4), (4, 2, 4), (4, 4, 2)), ((2, 2, 2, 4), (4, 2, 2, 2))),
+    48: (((6, 8), (16, 3)), ((3, 4, 4), (4, 2, 6), (12, 2, 2)), ((2, 3, 2, 4), (4, 3, 2, 2))),
+    80: (((8, 10), (5, 16)), ((5, 4, 4), (4, 2, 10)), ((2, 5, 2, 4),)),
+}
 
 
 @pytest.mark.parametrize("flow", ["mixed", (2, 2)])
 def test_layers_of_four_modes_at_each_end(fast, flow):
     """A sum over two indices takes an instruction for each row of a core."""
-    net = Idioms([IDIOMS["residual of a TT layer"]], modes=TRAINS[2], rank=8)
+    net = Idioms([IDIOMS["residual of a TT layer"]], modes=TRAINS[WIDTH][2], rank=8)
     check_gradients(fast, trace(prune(net), LENGTH), (2, 7), flow=flow, **TOLERANCE)
 
 
@@ -363,8 +371,9 @@ def check_sums(fast, model, flow):
     program = compile_program(model, flow=flow, sums=True)
     if not program.sums:
         return
-    assert check_program(program, (7,)) == []
-    optimizer, samples = Optimizer("momentum", batch_size=3), some_samples(model, [2, 12, 7])
+    most = model.sequence_length
+    assert check_program(program, (most // 2 + 1,)) == []
+    optimizer, samples = Optimizer("momentum", batch_size=3), some_samples(model, [2, most, most // 2 + 1])
     fast.load_program(program)
     fast.load(model.parameters())
     fast.train(sample_records(program, samples, [1e-2] * 3, optimizer), optimizer)
@@ -379,7 +388,7 @@ def check_sums(fast, model, flow):
 
 @pytest.mark.parametrize("flow", ["bidirectional", (2, 2)])
 def test_gradients_of_a_layers_uses_are_summed_over_an_update(fast, flow):
-    net = Idioms([IDIOMS["one TT layer twice"]], modes=TRAINS[1][:2], rank=3)
+    net = Idioms([IDIOMS["one TT layer twice"]], modes=TRAINS[WIDTH][1][:2], rank=3)
     check_sums(fast, trace(prune(net), LENGTH), flow)
 
 
@@ -395,11 +404,15 @@ def modules(draw) -> Idioms:
                 parameter.requires_grad_(False)
 
     front = draw(st.sampled_from([None, None, *FRONTS]))
-    modes = draw(st.sampled_from(TRAINS).flatmap(lambda some: st.tuples(st.sampled_from(some), st.sampled_from(some))))
+    trains = draw(st.sampled_from(TRAINS[draw(st.sampled_from([32, 32, *TRAINS]))]))
+    modes, length = (
+        [draw(st.sampled_from(trains)) for _ in range(2)],
+        draw(st.sampled_from([LENGTH, LENGTH, 5, 17, 33])),
+    )
     rank = draw(st.sampled_from([*range(1, 18), 24, 33, 48]))
-    net = Idioms(steps, draw(st.sampled_from(list(POOLS))), freeze, front, modes, rank)
+    net = Idioms(steps, draw(st.sampled_from(list(POOLS))), freeze, front, modes, rank, length)
     try:
-        net(torch.arange(1, LENGTH + 1)[None])
+        net(torch.arange(1, net.length + 1)[None])
     except RuntimeError:  # steps that count the tokens do not take the rows in front of them
         reject()
     return net
@@ -411,9 +424,9 @@ def test_random_modules_are_refused_or_right(fast, net, flow):
     """`--hypothesis-show-statistics` counts both; many examples need `--timeout 0`."""
     kind = "with rows in front" if net.front else "of the tokens alone"
     try:
-        model = trace(prune(net), LENGTH)
-        program = check_gradients(fast, model, (2, 7, 12), flow=flow, **TOLERANCE)
-        assert check_program(program, (7,)) == []
+        model = trace(prune(net), net.length)
+        program = check_gradients(fast, model, (2, net.length // 2 + 1, net.length), flow=flow, **TOLERANCE)
+        assert check_program(program, (net.length // 2 + 1,)) == []
         check_sums(fast, model, flow)
         event(f"{kind}: right")
     except ProgramError as error:
