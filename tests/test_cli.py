@@ -149,13 +149,20 @@ def test_eval_on_another_corpus_only_on_purpose(tmp_path, capsys):
         ("train --resume", "--resume needs the folder of a run"),
         ("train --resume nothing", "nothing holds no checkpoint"),
         ("train --resume a --out b", "--resume a and --out b name two folders"),
+        ("train --recipe=", "--recipe has an empty value"),
+        ("train --task tagging", "--task tagging: it is for a module"),
         ("eval", "required: --run"),
+        ("eval --run a --wait -1", "--wait: '-1': give seconds, 0 or more"),
+        ("eval --run a --wait nan", "--wait: 'nan': give seconds, 0 or more"),
+        ("size --vocabulary 0", "vocabulary is 0: it must be from 1 to"),
+        ("bringup --record /proc/none/x.json", "give another file with --record"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BTTLAB_DATA", raising=False)
     assert message in refused(capsys, *arguments.split())
+    assert "--resume has an empty value" in refused(capsys, "train", "--resume", "")
     assert os.listdir(tmp_path) == []
 
 

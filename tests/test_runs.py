@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 
+import pandas as pd
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ from bttlab.runs.record import RUN_FILE, git_state
 from bttlab.runs.table import where
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import measured
-from command_line import run_json
+from command_line import refused, run_json
 
 from conftest import ROOT
 
@@ -73,6 +74,8 @@ def test_a_training_leaves_its_record_from_the_beginning(corpus, tmp_path):
     assert record.figures["dev.slot_f1"]["value"] == result.epoch["dev"]["slot_f1"]
     assert record.figures["test.slot_f1"]["value"] == result.test["slot_f1"]
     assert record.figures["samples"]["value"] == 3 * tiny_runs.SIZES["train"]
+    row = runs_table([tmp_path]).iloc[0]
+    assert row["trained_samples"] == 3 * tiny_runs.SIZES["train"] and pd.isna(row["samples"])
     for name in ("seconds", "samples_per_second"):
         assert result.epoch[name]["provenance"] == "measured" and "perf_counter" in result.epoch[name]["how"]
     assert all(figure["provenance"] == "measured" and figure["how"] for figure in record.figures.values())
@@ -142,6 +145,8 @@ def test_conditions_choose_runs(three):
         ("linear_rnak == 8", "do you mean linear_rank"),
         ("linear_rank = 8", "give a condition such as"),
         ("name > 3", "give a condition such as"),
+        ("linear_rank", "is no condition"),
+        ("name == run", "a text needs quotes: 'run'"),
     ],
 )
 def test_a_wrong_condition_is_one_sentence(three, condition, message):
@@ -189,6 +194,10 @@ def test_list_show_and_compare(three, capsys):
     assert [run["name"] for run in listed["runs"]] == ["run-2"]
     listed = run_json(capsys, "runs", "list", "--sort", "dev.frame_accuracy", "--ascending")
     assert [run["name"] for run in listed["runs"]] == ["run-1", "run-2", "run-3"]
+    compared = run_json(capsys, "runs", "compare", "run-1", "run-2", "run-3", "--limit", 2)
+    assert len(compared["runs"]) == 2
+    assert main(["runs", "list", "--where", "linear_rank > 12"]) == 0
+    assert "no run meets --where" in capsys.readouterr().out
     for arguments in (["list"], ["show", "run-1"], ["compare"]):
         assert main(["runs", *arguments]) == 0
         assert "run-1" in capsys.readouterr().out
@@ -199,6 +208,21 @@ def test_export_to_csv(three, capsys):
     rows = list(csv.DictReader((three / "runs.csv").open()))
     assert [row["name"] for row in rows] == ["run-1", "run-2", "run-3"]
     assert [row["linear_rank"] for row in rows] == ["4", "8", "12"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("--csv x.csv --limit -1", "--limit -1: give how many"),
+        ("--csv x.csv --best", "--best chooses the epoch of --weights"),
+        ("--weights x.pt", "give a FILE.safetensors"),
+        ("--weights checkpoint.safetensors", "would replace a run's checkpoint"),
+    ],
+)
+def test_what_is_not_exported(three, capsys, arguments, message):
+    (three / "checkpoint.safetensors").write_text("a run's")
+    assert message in refused(capsys, "runs", "export", "run-1", *arguments.split())
+    assert (three / "checkpoint.safetensors").read_text() == "a run's"
 
 
 def test_weights_predictions_and_the_browser_say_that_the_last_checkpoint_is_damaged(corpus, runs, capsys):

@@ -171,6 +171,9 @@ def test_estimates_vary_flow_and_clock():
         ({"vary": {"model": ["net.toml"]}}, "give FILE.py:CLASS"),
         ({"vary": {"model": [f"{NET}:Net"]}, "fixed": {"encoders": 2}}, "encoders: a module has sizes of its own"),
         ({"vary": {"model": [f"{NET}:Language"]}}, "choose one of dev.perplexity, dev.mean_loss"),
+        ({"vary": {"momentum": [0.5, 0.9]}}, "momentum has no effect with optimizer sgd"),
+        ({"vary": {"seed": [0]}, "fixed": {"weight_decay": 0.1}}, "weight_decay has no effect with optimizer sgd"),
+        ({"vary": {"seed": [0]}, "maximize": "yes"}, "maximize is 'yes': it must be true or false"),
         ({"kind": "estimate", "vary": {"clock_mhz": [20]}}, "a clock of 20 MHz"),
     ],
 )
@@ -185,3 +188,12 @@ def test_the_name_is_the_files(tmp_path):
     assert read_spec(tmp_path / "ranks.yaml").name == "ranks"
     with pytest.raises(BttlabError, match="cannot be read"):
         read_spec(tmp_path / "other.yaml")
+
+
+def test_paths_are_relative_to_the_file(tmp_path):
+    (tmp_path / "mine").mkdir()
+    text = "{vary: {recipe: [atis, mine.toml], data: [airline, mine, ./mine, ../mine]}, fixed: {overlay: trainer}}"
+    (tmp_path / "sweep.yaml").write_text(text)
+    vary, here = read_spec(tmp_path / "sweep.yaml").vary, tmp_path.resolve()
+    assert vary["recipe"] == ["atis", str(here / "mine.toml")]
+    assert vary["data"] == ["airline", *[str(here / "mine")] * 2, str(here.parent / "mine")]

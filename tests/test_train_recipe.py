@@ -126,6 +126,11 @@ def test_recipes_of_the_package_are_sound(name, corpus):
         (('"linear"', '"square"'), "schedule.decay is 'square': it must be 'none' or 'linear'"),
         (("[augmentation]\nword_dropout = 1.0\nslot_substitution = 0.5", ""), None),
         (("epochs = 2", "epochs 2"), "is no TOML"),
+        (("beta2 = 0.99", "momentum = 0.99"), "optimizer.momentum is no constant of adamw, which has beta1"),
+        (
+            ('[optimizer]\nname = "adamw"\nbeta2 = 0.99', 'optimizer = "adamw"'),
+            "it must be a table with name, momentum",
+        ),
     ],
 )
 def test_recipe_says_what_is_wrong(tmp_path, change, told):

@@ -7,6 +7,7 @@ bad input, or a run that had to stop: one line on stderr; 130 or 143 stopped by 
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in arguments
     try:
+        _check_values(arguments)
         options = build_parser().parse_args(arguments)
         with contextlib.redirect_stdout(sys.stderr):  # whatever a library prints, it is not the result
             outcome = options.run(options)
@@ -78,6 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("bttlab: stopped by Ctrl-C")
         return INTERRUPTED
+
+
+def _check_values(arguments: Sequence[str]) -> None:
+    """Refuse an option with an empty value, such as a shell variable that is not set: it is no default."""
+    for option, value in zip(arguments, [*arguments[1:], None], strict=False):
+        if option.startswith("--") and (value == "" or re.fullmatch(r"--[\w-]+=", option)):
+            raise BttlabError(f"{option.rstrip('=')} has an empty value: give one, or leave the option out")
 
 
 def _fail(message: str, as_json: bool) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bttlab.commands import Outcome
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import check_output
 from bttlab.util.terminal import say
 
 SUMMARY = "estimate what fine-tuning costs on a GPU"
@@ -16,6 +17,9 @@ EXAMPLES = """examples:
   bttlab cost --model llama-2-7b,method=full --gpu A100-80GB --gpus 8 --parallel fsdp --tokens 1B
   bttlab cost --model mixtral-8x7b --tokens 100M          every GPU, the cheapest first
   bttlab cost check                                       errors on published measurements"""
+
+
+ESTIMATED = ("model", "gpu", "tokens", "epochs", "batch", "gpus", "parallel", "link", "prices")  # not of check
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--gpu", metavar="NAME", help="a GPU of data/gpus.json (default: all of them, side by side)")
     add("--tokens", metavar="N", help="tokens of the data set, as 1500000 or 1.5M")
-    add("--epochs", type=int, default=1, metavar="N", help="times that the data set is trained on (default: 1)")
+    add("--epochs", type=int, metavar="N", help="times that the data set is trained on (default: 1)")
     add("--batch", type=int, metavar="N", help="sequences per step (default: as many as always fit)")
     add("--gpus", type=int, metavar="N", help="several GPUs of this kind (default: one)")
     add(
         "--parallel",
-        default=None,
         metavar="STRATEGY",
         help="how they share the work: ddp, zero1, zero2, zero3, fsdp or tensor (default: fsdp)",
     )
@@ -54,6 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
+    unused = ("record",) if options.action == "estimate" else ESTIMATED
+    for name in unused:
+        if getattr(options, name) is not None:
+            raise BttlabError(f"--{name} is not for bttlab cost {options.action}: leave it out")
     return {"estimate": _estimate, "check": _check}[options.action](options)
 
 
@@ -74,11 +81,12 @@ def _estimate(options: argparse.Namespace) -> Outcome:
     for name in ("model", "tokens"):
         if getattr(options, name) is None:
             raise BttlabError(f"--{name} is missing; see bttlab cost --help")
-    if options.epochs < 1:
-        raise BttlabError(f"--epochs is {options.epochs}: it must be at least 1")
+    epochs = 1 if options.epochs is None else options.epochs
+    if epochs < 1:
+        raise BttlabError(f"--epochs is {epochs}: it must be at least 1")
     config = find_model(options.model)
     estimator = Estimator(prices=read_prices(options.prices or PRICES))
-    tokens = parse_count(options.tokens) * options.epochs
+    tokens = parse_count(options.tokens) * epochs
     about = {
         "model_version": MODEL_VERSION,
         "configuration": vars(config) | {"sparsity": config.sparsity, "parameters": config.parameters},
@@ -232,6 +240,8 @@ def _check(options: argparse.Namespace) -> Outcome:
     from bttlab_cost.calibration import errors_of, errors_of_equation_2, modelled_largest_batches
     from bttlab_cost.fitting import calibrate, errors_of_several_gpus, memory_errors
 
+    if options.record is not None:
+        check_output(options.record, "--record")
     say("bttlab: fitting, and fitting again without each group of points")
     calibration, groups = calibrate()
     if options.record is not None:

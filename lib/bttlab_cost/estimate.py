@@ -8,9 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from bttlab.baseline.gpus import Gpu
+from bttlab.baseline.gpus import Gpu, read_gpus
 from bttlab.util.places import ROOT
-from bttlab.util.settings import RecordError, from_values
+from bttlab.util.settings import RecordError, from_values, nearest
 from bttlab_cost import xia2024
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError, FineTuning
@@ -59,6 +59,12 @@ def read_prices(path: Path = PRICES) -> dict[str, Price]:
     providers = sorted({row.provider for row in rows})
     if len(providers) > 1:
         raise CostError(f"{path} has prices of {' and '.join(providers)}: one table ranks one provider's; divide it")
+    names = [row.gpu for row in rows]
+    for gpu in names:
+        if gpu not in read_gpus():
+            raise CostError(f"{path}: {gpu!r} is not a name of data/gpus.json{nearest(gpu, read_gpus())}")
+        if names.count(gpu) > 1:
+            raise CostError(f"{path} has several prices of {gpu}: leave one")
     return {row.gpu: row for row in rows}
 
 

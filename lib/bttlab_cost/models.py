@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 
 from bttlab_cost.configuration import CostError, FineTuning
-from bttlab_cost.hub import find_config, read_config
+from bttlab_cost.hub import TUNING, find_config, read_config
 
 # Shapes of Mixtral 8x7B (Jiang et al., arXiv 2401.04088, table 1); fine-tuned as in arXiv 2408.04693.
 _MIXTRAL = FineTuning(
@@ -28,6 +28,7 @@ MODELS = {
     "llama-2-7b": _LLAMA,
 }
 _WORDS = {"yes": True, "no": False}
+_TUNED = (*TUNING, "adapted", "padding", "state", "accumulation")  # fields that are no shape of the model
 
 
 def find_model(text: str) -> FineTuning:
@@ -37,7 +38,7 @@ def find_model(text: str) -> FineTuning:
     that model, fine-tuned with LoRA in BF16 with FlashAttention. Raises CostError if there is no such model or field,
     or they make no model.
     """
-    name, *changes = text.split(",")
+    name, *changes = map(str.strip, text.split(","))
     base = MODELS.get(name)
     if base is None:
         path = find_config(name)
@@ -53,7 +54,22 @@ def find_model(text: str) -> FineTuning:
         field, _, value = change.partition("=")
         if field not in defaults:
             raise CostError(f"model {text!r}: {field!r} is none of {', '.join(defaults)}")
+        if base.counted and field not in _TUNED:
+            raise CostError(
+                f"{field}: the shapes of {name} are counted; change its config.json, or {', '.join(_TUNED)}"
+            )
         if type(defaults[field]) is bool and value not in _WORDS:
             raise CostError(f"{field} {value!r}: choose yes or no")
         values[field] = int(value) if value.isdecimal() else _WORDS.get(value, value)
-    return replace(base, **values)
+    config = replace(base, **values)
+    full = config.method == "full"
+    for field, is_used in (
+        ("lora_rank", not full),
+        ("adapted", not full),
+        ("state", full and config.precision == "bf16"),
+    ):
+        if field in values and not is_used:
+            raise CostError(
+                f"{field} has no effect with method={config.method},precision={config.precision}; leave it out"
+            )
+    return config

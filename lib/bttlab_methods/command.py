@@ -119,6 +119,9 @@ def _run(options: argparse.Namespace) -> Outcome:
     torch.set_num_threads(options.threads)
     open_device(options.device)
     combinations = [parse(name) for name in options.names]
+    for values in (options.seeds, list(map(combination_name, combinations))):
+        if repeated := [value for value in values if values.count(value) > 1]:
+            raise MethodError(f"{repeated[0]} is given twice: it would be one run, counted as two; leave it out once")
     model, corpus = _model(options), load_corpus(options.data)
     samples = samples_of(options.budget, len(corpus.train))
     settings = [Setting(corpus, model, samples, options.batch, seed, options.device) for seed in options.seeds]

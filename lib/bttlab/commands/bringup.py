@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bttlab.commands import PROBLEM, Outcome, devices
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import write_file
+from bttlab.util.files import check_output, write_file
 from bttlab.util.quantities import to_json
 from bttlab.util.terminal import say
 
@@ -38,6 +38,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     if options.samples < 1:
         raise BttlabError(f"--samples {options.samples}: give 1 at least")
+    check_output(options.record, "--record")
     model, samples = _samples(options.samples)
     bringup = Bringup(options.device, options.overlay, model, samples, options.trust)
     checks = []

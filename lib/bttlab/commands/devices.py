@@ -1,6 +1,7 @@
 """Options --device, --overlay, --trust, --wait and --require-card of several commands."""
 
 import argparse
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ def overlay_name(text: str) -> str:
     return str(path.resolve()) if os.sep in text or path.suffix == ".xclbin" else text
 
 
+def seconds(text: str) -> float:
+    """Read the argument of --wait, for argparse."""
+    with contextlib.suppress(ValueError):
+        if (value := float(text)) >= 0:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}: give seconds, 0 or more")
+
+
 def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
@@ -58,7 +67,7 @@ def add_device(parser: argparse.ArgumentParser, default: str) -> None:
     add_trust(parser)
     parser.add_argument(
         "--wait",
-        type=float,
+        type=seconds,
         default=0.0,
         metavar="SECONDS",
         help="how long to wait for a card that another process holds (default: not at all)",

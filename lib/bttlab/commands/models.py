@@ -109,6 +109,8 @@ def models_of(options: argparse.Namespace, several: Sequence[int], seed: int = 0
 
     if is_module(options):
         return [module_of(options, seed)]
+    if options.task is not None:
+        raise BttlabError(f"--task {options.task}: it is for a module, --model FILE.py:CLASS; leave it out")
     values = {} if options.model is None else read_toml(options.model)
     given = {name: getattr(options, name) for name in SIZES if name != "vocabulary"}
     given |= {"vocabulary_size": options.vocabulary, "activation": options.activation}

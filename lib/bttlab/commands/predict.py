@@ -1,6 +1,7 @@
 """Predict a sentence's labels, or its next word, with the model of a run's checkpoint."""
 
 import argparse
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def _sentences(options: argparse.Namespace) -> list[str]:
         if not options.text:
             raise BttlabError("no sentence; give TEXT, or a file of sentences with --file")
         for text in options.text:
-            if text == Path(text).name and Path(text).suffix and Path(text).is_file():
+            if Path(text).suffix and os.path.isfile(text):
                 raise BttlabError(f"{text} is a file: --file {text} predicts its lines")
         return options.text
     if options.text:

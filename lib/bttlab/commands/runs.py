@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def _list(options: argparse.Namespace) -> Outcome:
     chosen = _chosen(options, 0)
-    shown = chosen.head(_limit(options) or len(chosen)).reindex(columns=LISTED)
+    shown = chosen.head(_limit(options, SHOWN) or len(chosen)).reindex(columns=LISTED)
     rows = _rows(shown)
     figures = [name for name in FIGURES if any(row[name] is not None for row in rows)]
     lines = [
@@ -74,7 +74,8 @@ def _list(options: argparse.Namespace) -> Outcome:
         for row in rows
     ]
     titles = ("run", "begun (UTC)", "kind", "status", "name", "configuration", *figures)
-    text = _table(titles, lines) if rows else "no runs; bttlab train and sweep leave some"
+    nothing = "no run meets --where" if options.where else "no runs; bttlab train and sweep leave some"
+    text = _table(titles, lines) if rows else nothing
     if len(rows) < len(chosen):
         text += f"\n{len(rows):,} of {len(chosen):,} runs; --limit 0 lists all, --where chooses among them"
     return Outcome({"total": len(chosen), "runs": rows}, text)
@@ -117,7 +118,7 @@ def _show(options: argparse.Namespace) -> Outcome:
 def _compare(options: argparse.Namespace) -> Outcome:
     from bttlab.runs import read_run
 
-    chosen = _chosen(options, _limit(options))
+    chosen = _chosen(options, _limit(options, 0 if options.runs else SHOWN))
     if len(chosen) < 2:
         raise BttlabError(f"runs compare takes two runs or more, not {len(chosen)}: name them, or choose with --where")
     records = [read_run(Path(folder)) for folder in chosen["folder"]]
@@ -133,10 +134,17 @@ def _compare(options: argparse.Namespace) -> Outcome:
 
 
 def _export(options: argparse.Namespace) -> Outcome:
-    from bttlab.runs.checkpoint import to_weights
+    from bttlab.runs.checkpoint import BEST, LATEST, PREVIOUS, to_weights
     from bttlab.runs.table import to_csv
 
-    chosen = _chosen(options, options.limit or 0)
+    place = options.csv or options.weights
+    if options.csv and options.best:
+        raise BttlabError("--best chooses the epoch of --weights; leave it out with --csv")
+    if options.weights and place.suffix != ".safetensors":
+        raise BttlabError(f"--weights {place}: the format is safetensors; give a FILE.safetensors")
+    if place.name in (LATEST, PREVIOUS, BEST) and place.exists():
+        raise BttlabError(f"--weights {place} would replace a run's checkpoint: give a new file, and the run as RUN")
+    chosen = _chosen(options, _limit(options, 0))
     folders = [Path(folder) for folder in chosen["folder"]]
     if not folders:
         raise BttlabError("no run is chosen; bttlab runs list shows those there are")
@@ -148,10 +156,8 @@ def _export(options: argparse.Namespace) -> Outcome:
         )
     elif warning := to_weights(folders[0], options.weights, options.best):
         say(f"bttlab: note: {warning}")
-    place = str(options.csv or options.weights)
-    return Outcome(
-        {"exported": len(folders), "to": place}, f"{len(folders):,} run{'s' * (len(folders) != 1)} written to {place}"
-    )
+    text = f"{len(folders):,} run{'s' * (len(folders) != 1)} written to {place}"
+    return Outcome({"exported": len(folders), "to": str(place)}, text)
 
 
 def _chosen(options: argparse.Namespace, limit: int) -> "pd.DataFrame":
@@ -166,7 +172,6 @@ def _chosen(options: argparse.Namespace, limit: int) -> "pd.DataFrame":
     if names := getattr(options, "runs", []):
         found = [find_run(name, table) for name in names]
         table = pd.concat([runs_table([folder]) for folder in dict.fromkeys(found)], ignore_index=True)
-        limit = 0
     for fault in table.attrs.get("faults", ()):
         say(f"bttlab: note: left out: {fault}")
     for condition in options.where:
@@ -186,10 +191,10 @@ def _sortable(column: "pd.Series") -> "pd.Series":
     return numbers if numbers.notna().sum() == column.notna().sum() else column.astype(str)
 
 
-def _limit(options: argparse.Namespace) -> int:
+def _limit(options: argparse.Namespace, default: int) -> int:
     if options.limit is not None and options.limit < 0:
         raise BttlabError(f"--limit {options.limit}: give how many runs at most, or 0 for all")
-    return SHOWN if options.limit is None else options.limit
+    return default if options.limit is None else options.limit
 
 
 def _rows(table: "pd.DataFrame") -> list[dict[str, Any]]:

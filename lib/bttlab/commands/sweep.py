@@ -32,6 +32,9 @@ def run(options: argparse.Namespace) -> Outcome:
 
     spec = read_spec(options.spec)
     sweep = Sweep(spec, options.out or Path("runs") / spec.name)
+    if sweep.repeated:
+        trials = f"{sweep.progress.total} trial{'s' * (sweep.progress.total != 1)}"
+        say(f"bttlab: note: {trials}, since {sweep.repeated} more would repeat another's configuration and corpus")
     said = None
 
     def show(progress: Any) -> None:

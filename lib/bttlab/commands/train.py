@@ -122,8 +122,7 @@ def _resumed(options: argparse.Namespace, given: dict):
         raise BttlabError(f"--resume {folder} and --out {options.out} name two folders; leave --out out")
     if "data" in given:
         given["data"] = _absolute(given["data"])
-    if options.model is not None:
-        given["model"] = options.model
+    given |= {name: getattr(options, name) for name in ("model", "task") if getattr(options, name) is not None}
     return resume_run(folder, given, options.trust)
 
 

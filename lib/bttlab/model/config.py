@@ -155,8 +155,8 @@ class ModelConfig(Parametric):
 
         Raises ConfigError or ShapeError if the number is not an integer of at least 1, or too large.
         """
-        if isinstance(tokens, Integral) and tokens > MOST_VOCABULARY:
-            raise ConfigError(f"vocabulary is {tokens:,}: it must be at most {MOST_VOCABULARY:,}")
+        if isinstance(tokens, Integral) and not 1 <= tokens <= MOST_VOCABULARY:
+            raise ConfigError(f"vocabulary is {tokens:,}: it must be from 1 to {MOST_VOCABULARY:,}")
         modes = balanced_modes(tokens)
         return replace(self, vocabulary_size=math.prod(modes), embedding_row_modes=modes)
 

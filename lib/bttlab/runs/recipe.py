@@ -33,9 +33,19 @@ def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
             f"no recipe {os.fspath(name_or_path)!r} ({path}); choose one of {names}, or give the path of a .toml file"
         )
     try:
-        return from_values(Recipe, read_toml(path))
+        values = read_toml(path)
+        recipe = from_values(Recipe, values)
+        _check_used(recipe.optimizer.name, values["optimizer"])
+        return recipe
     except BttlabError as error:
         raise RunError(f"recipe {path}: {error}") from None
+
+
+def _check_used(name: str, constants: Mapping[str, Any]) -> None:
+    """Raise RunError if a constant is not of the optimizer's rule."""
+    for key in constants:
+        if key not in ("name", "batch_size", *USED[name]):
+            raise RunError(f"optimizer.{key} is no constant of {name}, which has {', '.join(USED[name]) or 'none'}")
 
 
 def recipe_names() -> list[str]:
@@ -52,7 +62,7 @@ def settings_of(values: Mapping[str, Any], config: ModelConfig | ModuleConfig | 
     Raises BttlabError if a value breaks a rule.
     """
     values = dict(values)
-    recipe = dict(vars(read_recipe(values["recipe"]))) if values.get("recipe") else {}
+    recipe = dict(vars(read_recipe(values["recipe"]))) if values.get("recipe") is not None else {}
     base = recipe.get("optimizer", Optimizer())
     name = values.pop("optimizer", base.name)
     given = {key: values.pop(key) for key in OPTIMIZER_KEYS if key in values}

@@ -45,6 +45,8 @@ def _remembered() -> list[Path]:
         text = (runs_folder() / FOLDERS).read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise BttlabError(f"{error.filename}: {error.strerror}; BTTLAB_RUNS must name a folder of yours") from None
     return [Path(line) for line in dict.fromkeys(text.splitlines()) if line]
 
 
@@ -83,7 +85,9 @@ def runs_table(folders: Iterable[Path] | None = None) -> "pd.DataFrame":
 
 
 def _row(record: RunRecord) -> dict[str, Any]:
-    figures = {name: figure["value"] for name, figure in record.figures.items()}
+    # "samples" is a setting, too: those of an epoch
+    named = {"trained_samples" if name == "samples" else name: figure for name, figure in record.figures.items()}
+    figures = {name: figure["value"] for name, figure in named.items()}
     columns = {name: getattr(record, name) for name in COLUMNS}
     return columns | {k: v for k, v in (record.configuration | figures).items() if k not in columns}
 
@@ -107,20 +111,20 @@ def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
     names = "|".join(re.escape(name) for name in sorted(map(str, table.columns), key=len, reverse=True) if "." in name)
     quoted = re.sub(rf"(?<![\w.`])({names})(?![\w.`])", r"`\1`", condition) if names else condition
     try:
-        found = table.query(quoted, engine="python")
+        met = table.eval(quoted, engine="python")
     except Exception as error:  # the parser's, the evaluation's: a condition is an expression of Python
         unknown = re.search(r"name '(.+?)' is not defined", str(error))
         if unknown:
             name = unknown[1].removeprefix("BACKTICK_QUOTED_STRING_")
-            raise BttlabError(f"no run has {name!r}{nearest(name, map(str, table.columns))}") from None
+            hint = nearest(name, map(str, table.columns))
+            raise BttlabError(f"no run has {name} (a text needs quotes: '{name}'){hint}") from None
         raise BttlabError(
             f"--where {condition!r}: {str(error).splitlines()[0]}; give a condition such as linear_rank == 12 and "
             "dev.slot_f1 > 0.9"
         ) from None
-    if not isinstance(found, type(table)):
-        raise BttlabError(f"--where {condition!r} is no condition; give one such as linear_rank == 12")
-    found.attrs = table.attrs
-    return found
+    if getattr(met, "dtype", None) not in ("bool", "boolean"):
+        raise BttlabError(f"--where {condition!r} is no condition; give a condition such as linear_rank == 12")
+    return table[met.fillna(False)]
 
 
 def find_run(name: str, table: "pd.DataFrame | None" = None) -> Path:

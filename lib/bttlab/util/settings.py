@@ -99,7 +99,9 @@ def _one_line(found: ValidationError, kind: Any) -> BttlabError:
         return error(f"{_at(*parents, name)} is missing")
     title = getattr(holder, "__pydantic_fields__", {}).get(name)
     name = name if parents or title is None else title.title or name
-    rule = first["msg"].replace("Input should", "it must")
+    rule = first["msg"].replace("Input should", "it must").replace("a valid boolean", "true or false")
+    if first["type"] == "dataclass_type":
+        rule = f"it must be a table with {', '.join(field.name for field in fields(_field_type(kind, place)))}"
     return error(f"{_at(*parents, name)} is {_brief(first['input'])}: {rule}")
 
 
@@ -123,6 +125,7 @@ def _brief(value: Any) -> str:
 
 def nearest(key: str, known: Iterable[str]) -> str:
     """Return "; do you mean …?" with the nearest known keys."""
+    known = list(known)
     candidates = difflib.get_close_matches(key, known, n=2, cutoff=0.5)
     candidates += sorted(name for name in known if name.split(".")[-1] == key or key in name.split("_"))[:2]
     if candidates:

@@ -105,6 +105,8 @@ def test_a_folder_a_byte_order_mark_and_a_name_in_the_local_cache(tmp_path, writ
     assert find_model(str(path)).parameters == find_model(f"{tmp_path},method=qlora").parameters == 8_030_261_248
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda name, file: str(path.parent / file))
     assert find_model("meta-llama/Meta-Llama-3-8B,lora_rank=4").parameters == 8_030_261_248
+    with pytest.raises(CostError, match=r"layers: the shapes of .* are counted; change its config\.json"):
+        find_model(f"{tmp_path},layers=4")
     with pytest.raises(CostError, match="name in the local cache"):
         monkeypatch.undo()
         find_model("nobody/nothing")

@@ -117,6 +117,9 @@ def test_check_finds_the_recorded_calibration_again(capsys, tmp_path):
         ({"--gpus": "8", "--parallel": "magic"}, "--parallel 'magic': choose ddp, zero1"),
         ({"--gpus": "8", "--link": "string"}, "--link 'string' is none of NVLink-3"),
         ({"--parallel": "ddp"}, "give their number with --gpus"),
+        ({"--record": "x.json"}, "--record is not for bttlab cost estimate"),
+        ({"--model": "llama-2-7b,state=bf16"}, "state has no effect with method=lora,precision=bf16"),
+        ({"--model": "tiny,lora_rank=4"}, "lora_rank has no effect with method=full"),
         ({"--gpus": "8", "--parallel": "tensor"}, "weights in four bits are not split"),
     ],
 )
@@ -125,12 +128,18 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, changes, message):
     assert message in refused(capsys, "cost", *words)
 
 
+def test_check_takes_no_options_of_an_estimate(capsys):
+    assert "--gpu is not for bttlab cost check" in refused(capsys, "cost", "check", "--gpu", "H100")
+
+
 def test_prices_that_do_not_rank(capsys, tmp_path):
     table = tmp_path / "prices.json"
     row = vars(read_prices()["A40-48GB"])
     for rows, message in (
         ([row | {"usd_per_hour": 0}], "usd_per_hour is 0: it must be greater than 0"),
         ([row, row | {"provider": "Another"}], "prices of Another and RunPod, secure cloud: one table ranks one"),
+        ([row, row | {"usd_per_hour": 1}], "several prices of A40-48GB: leave one"),
+        ([row | {"gpu": "A40"}], "'A40' is not a name of data/gpus.json; do you mean A40-48GB"),
     ):
         table.write_text(json.dumps({"gpus": rows}), encoding="utf-8-sig")  # a byte order mark is no part of it
         assert message in refused(capsys, "cost", *WORDS, "--prices", table)

@@ -28,6 +28,8 @@ def test_the_list_has_every_method_with_its_parameters_and_source(capsys):
         (["dense", "lion+lamb"], "lion and lamb do not combine: both change the optimizer"),
         *((["dense", "--budget", text], f"budget is '{text}'") for text in ("0", "0.01epoch", "2weeks")),
         (["dense", "--seeds", "-1"], "seed is -1"),
+        (["dense", "--seeds", "0", "1", "0"], "0 is given twice: it would be one run, counted as two"),
+        (["lion", "dense+lion"], "lion is given twice"),
         (["tensor", "--rank", "6"], "methods begin with the dense model; give ranks to the method"),
         (["dense", "--model", "net.py:Net"], "--model net.py:Net: methods change the encoder model's parts"),
     ],

@@ -16,6 +16,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from bttlab.runs.recipe import OPTIMIZER_KEYS
 from bttlab.runs.sweep.spec import MOST_TRIALS, Range, SpecError, SweepSpec
 from bttlab.runs.sweep.trials import Trial, TrialMaker, digest_of
 
@@ -35,14 +36,21 @@ class Search:
         # Lists are proposed by their index: Optuna's categories are plain values.
         self._distributions = {key: _distribution(values) for key, values in spec.vary.items()}
         if spec.search == "optuna":
-            for varied in _corners(spec):
-                maker.make(varied)
+            trials = [maker.make(varied) for varied in _corners(spec)]
             self.planned, self.total = [], spec.trials or 0  # trials in all
+            self.repeated = 0  # combinations or draws whose trial another is, too
         else:
             proposals = _grid(spec) if spec.search == "grid" else self._draws()
-            trials = (maker.make(self._values(params)) for params in proposals)
+            trials = [maker.make(self._values(params)) for params in proposals]
             self.planned = [*{trial.id: trial for trial in trials}.values()]
             self.total = len(self.planned)
+            self.repeated = len(trials) - self.total
+        for key in (*spec.fixed, *spec.vary):
+            if key in OPTIMIZER_KEYS and all(key not in trial.configuration for trial in trials):
+                names = dict.fromkeys(trial.configuration["optimizer"] for trial in trials)
+                raise SpecError(
+                    f"{key} has no effect with optimizer {' or '.join(names)}; leave it out, or name another"
+                )
         self._rest = iter(self.planned)
         self._study: optuna.Study | None = None  # of TPE, from `open`
         self._begun: dict[str, int] = {}  # number of the study's trial, by id

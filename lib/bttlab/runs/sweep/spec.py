@@ -104,7 +104,7 @@ class SweepSpec:
 
 
 def read_spec(path: str | Path) -> SweepSpec:
-    """Read a specification; its modules, FILE.py:CLASS, are relative to the file's folder.
+    """Read a specification; its paths, of modules, corpora and recipes, are relative to the file's folder.
 
     Raises BttlabError if it cannot be read, or is no YAML, SpecError if it breaks a rule; the message names the file.
     """
@@ -114,11 +114,21 @@ def read_spec(path: str | Path) -> SweepSpec:
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
     fixed, vary = dict(spec.fixed), dict(spec.vary)
-    if isinstance(fixed.get("model"), str):
-        fixed["model"] = str((path.parent / fixed["model"]).resolve())
-    if isinstance(models := vary.get("model"), list):
-        vary["model"] = [str((path.parent / str(model)).resolve()) for model in models]
+    for key in ("model", "data", "recipe"):
+        if key in fixed:
+            fixed[key] = _absolute(key, fixed[key], path.parent)
+        if isinstance(values := vary.get(key), list):
+            vary[key] = [_absolute(key, value, path.parent) for value in values]
     return replace(spec, fixed=fixed, vary=vary)
+
+
+def _absolute(key: str, value: Any, folder: Path) -> Any:
+    """Return the path of a module, a corpus or a recipe as an absolute one; the name of a corpus or recipe as it is."""
+    if not isinstance(value, str):
+        return value
+    path = folder / Path(value).expanduser()
+    is_path = key == "model" or "/" in value or (path.is_dir() if key == "data" else path.suffix == ".toml")
+    return str(path.resolve()) if is_path else value
 
 
 def spec_of(values: Any, name: str) -> SweepSpec:

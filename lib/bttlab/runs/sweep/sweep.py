@@ -87,6 +87,7 @@ class Sweep:
         self.spec, self.folder = spec, Path(folder).absolute()
         self._search = Search(spec, TrialMaker(spec))
         self.progress = Progress(spec, self._search.total)
+        self.repeated = self._search.repeated
         self._waiting: list[Trial] = []  # to be handed out again
         self._running: dict[Future, Trial] = {}
         self._stopped, self._deaths = False, 0
