@@ -154,7 +154,7 @@ def test_eval_on_another_corpus_only_on_purpose(tmp_path, capsys):
         ("eval", "required: --run"),
         ("eval --run a --wait -1", "--wait: '-1': give seconds, 0 or more"),
         ("eval --run a --wait nan", "--wait: 'nan': give seconds, 0 or more"),
-        ("size --vocabulary 0", "vocabulary is 0: it must be from 1 to"),
+        ("size --vocabulary 0", "vocabulary is 0: it must be an integer of 1 to"),
         ("bringup --record /proc/none/x.json", "give another file with --record"),
     ],
 )

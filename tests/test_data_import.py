@@ -205,6 +205,7 @@ def test_texts_without_spans_among_others(tmp_path, capsys):
         ("a.jsonl", '{"text": "a b", "l": [[0, 3, "C"], [2, 3, "D"]]}\n', ["--label", "l"], "overlap"),
         ("a.jsonl", '{"text": "a", "l": [[0, 1, "C"]]}\n{"text": "a", "l": "x"}\n', ["--label", "l"], "line 2: 'x'"),
         ("a.json", '{"text": "a"}', [], "not a list of objects"),
+        ("a.json", '{"text": "a"}\n{"text": "b"}\n', [], "for an object in each line, name the file .jsonl"),
         ("a.json", '[{"data": {"text": "a"}, "annotations": []}]', [], "item 1: 0 annotations"),
         ("a.conll", "word\n", [], "'word' has no tag"),
         ("a.conll", "a O\nnew york B-city\n", [], "line 2: 3 columns, but the first word has 2"),

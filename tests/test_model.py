@@ -147,6 +147,8 @@ def test_initial_parameters_have_the_deviations_they_claim(format):
         (lambda: ModelConfig(ranks={"slot_pooler": (3, 4)}), "has 2 entries: 6 cores have 5 internal ranks"),
         (lambda: ModelConfig(ranks=7), "give layers and their ranks"),
         (lambda: ModelConfig().with_hidden_size(100), "hidden_size 100 is not divisible by heads 12"),
+        (lambda: ModelConfig.of_sizes({"hidden_size": "64"}), "hidden_size is '64': it must be an integer of 1 to"),
+        (lambda: ModelConfig.of_sizes({"vocabulary_size": "9"}), "vocabulary is '9': it must be an integer of 1 to"),
         (lambda: Optimizer(momentum=1.0), "momentum is 1.0: it must be less than or equal to 0.99"),
     ],
 )

@@ -161,6 +161,8 @@ def test_a_run_is_found_by_id_name_and_folder(three):
     for name, message in (("0004", "no run"), ("000", "several"), ("", "no run")):
         with pytest.raises(BttlabError, match=message):
             find_run(name)
+    with pytest.raises(TypeError, match="give a list of folders"):
+        runs_table(str(three))
 
 
 def test_an_odd_key_or_a_damaged_record_hides_no_other_run(three, capsys):

@@ -94,6 +94,8 @@ def test_a_model_is_compressed_and_its_report_says_what_was_done():
     assert model[1](x).shape == x.shape
     with pytest.raises(ShapeError, match="skip has nothing: the model has no such layer"):
         compress(model, rank=4, skip=["nothing"])
+    with pytest.raises(ShapeError, match="skip is '1': give a list of names"):
+        compress(model, rank=4, skip="1")
 
 
 def test_an_embedding_is_compressed_and_looks_its_rows_up():
@@ -178,6 +180,8 @@ def test_layers_on_device_meta_run_and_get_values_later():
     torch.testing.assert_close(filled(ids), made(ids))
     with pytest.raises(ShapeError, match="the weight has no values, or NaN or infinite ones"):
         TTLinear.from_linear(nn.Linear(6, 6, device="meta"), 2)
+    with pytest.raises(ShapeError, match=r"the tensor has torch.int64: cores are no integers; call float\(\) first"):
+        tt_svd(torch.arange(36).reshape(6, 6), rank=2)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

@@ -345,6 +345,8 @@ def test_the_task_is_said_where_it_cannot_be_known():
         trace(Causal(TAGS), LENGTH, task="classification")
     with pytest.raises(ProgramError, match="task is 'tags': choose classification, tagging, language model"):
         trace(Causal(TAGS), LENGTH, task="tags")
+    with pytest.raises(ProgramError, match=r"sequence_length is tensor\(.*: it must be a number of tokens"):
+        trace(Causal(TAGS), torch.zeros(1, LENGTH))
 
 
 transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not here")

@@ -106,7 +106,7 @@ def test_labels_decide_losses_and_scores_on_the_card_as_in_pytorch(call, train, 
     assert card["test"] == pytest.approx(reference["test"], abs=1e-4)
     (found,) = call("predict", "fli please to a x", "--run", "run")["predictions"]
     assert found.keys() == {"words", "unknown"} | labels
-    assert scores <= call("eval", "--run", "run", "--decode-tags").keys()
+    assert scores <= call("eval", "--run", "run", "--decode-tags", "--report").keys()
     if name == "Tagger":
         assert "run is of a module of your own" in call("runs", "export", "run", "--weights", "dense.safetensors")
 
@@ -216,6 +216,7 @@ def test_what_goes_wrong_is_one_line(place, call, train, corpus):
     assert "there is no absent.py; give FILE.py:CLASS" in call("train", "--model", "absent.py:Net")
     assert "net.py has no class Absent; there are: Net, Pooled, Small" in train("Absent")
     assert "net.py:Sized is called without arguments (missing a required argument: 'width')" in train("Sized")
+    assert "sequence_length is 0, it must be from 2 to" in train("Net", "--sequence-length", 0)
     lines = SOURCE.read_text().splitlines()
     number = next(n for n, line in enumerate(lines, 1) if "return undefined" in line)
     assert f"net.py:broken, line {number}: NameError: name 'undefined' is not defined" in train("broken")

@@ -90,7 +90,7 @@ def module_of_source(
         module = made()
         if not isinstance(module, nn.Module):
             raise BttlabError(f"{where} returns {type(module).__name__}: it must return an nn.Module")
-        length = sequence_length or getattr(module, "sequence_length", SEQUENCE)
+        length = getattr(module, "sequence_length", SEQUENCE) if sequence_length is None else sequence_length
         if not isinstance(length, int) or not 2 <= length <= MOST_TOKENS:
             raise BttlabError(f"{where}: sequence_length is {length!r}, it must be from 2 to {MOST_TOKENS}")
         model = trace(module, length, task or getattr(module, "task", None))

@@ -148,7 +148,8 @@ def _parse(where: str, text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{where}: it is not valid JSON ({error})") from None
+        way_out = "; for an object in each line, name the file .jsonl" if "Extra data: line 2" in str(error) else ""
+        raise CorpusError(f"{where}: it is not valid JSON ({error}){way_out}") from None
 
 
 def _json(path: Path) -> Iterator[Row]:

@@ -42,7 +42,7 @@ class Report:
 
     def mistakes(self) -> list[tuple[str, str, int]]:
         """Return (intent, predicted intent, utterances) of every kind of mistake, the most frequent first."""
-        pairs = np.argwhere(np.array(self.confusion, int).reshape(len(self.labels), -1) > 0).tolist()
+        pairs = np.argwhere(np.array(self.confusion, int).reshape(len(self.labels), len(self.labels)) > 0).tolist()
         found = [(self.labels[i], self.labels[k], self.confusion[i][k]) for i, k in pairs if i != k]
         return sorted(found, key=lambda mistake: -mistake[2])
 

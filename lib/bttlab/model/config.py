@@ -139,7 +139,7 @@ class ModelConfig(Parametric):
         divisible by the heads.
         """
         if not isinstance(size, Integral) or not 1 <= size <= MOST_FEATURES:
-            raise ConfigError(f"hidden_size is {size:,}: it must be an integer of 1 to {MOST_FEATURES:,}")
+            raise ConfigError(f"hidden_size is {size!r}: it must be an integer of 1 to {MOST_FEATURES:,}")
         orders = list(permutations(factors(size)))
         out = next((order for order in orders if _fills_vectors(*order[:2])), orders[0])
         # A block of the card's shuffle unit can store 16 rows of the middle mode if that mode is at most 8.
@@ -155,8 +155,8 @@ class ModelConfig(Parametric):
 
         Raises ConfigError or ShapeError if the number is not an integer of at least 1, or too large.
         """
-        if isinstance(tokens, Integral) and not 1 <= tokens <= MOST_VOCABULARY:
-            raise ConfigError(f"vocabulary is {tokens:,}: it must be from 1 to {MOST_VOCABULARY:,}")
+        if not isinstance(tokens, Integral) or not 1 <= tokens <= MOST_VOCABULARY:
+            raise ConfigError(f"vocabulary is {tokens!r}: it must be an integer of 1 to {MOST_VOCABULARY:,}")
         modes = balanced_modes(tokens)
         return replace(self, vocabulary_size=math.prod(modes), embedding_row_modes=modes)
 

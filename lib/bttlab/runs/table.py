@@ -53,6 +53,8 @@ def _remembered() -> list[Path]:
 def find_runs(folders: Iterable[Path] | None = None) -> Iterator[Path]:
     """Yield the folders of runs in and below some folders; by default `runs_folder()` and the remembered ones."""
     places = [runs_folder(), Path("runs"), *_remembered()] if folders is None else folders
+    if isinstance(places, str | Path):
+        raise TypeError(f"folders is {places!r}: give a list of folders")
     seen = set()
     for place in places:
         for depth in DEPTHS:
@@ -139,5 +141,6 @@ def find_run(name: str, table: "pd.DataFrame | None" = None) -> Path:
     if not name or found.empty:
         raise BttlabError(f"no run {name!r}; bttlab runs list shows those there are, by id and name")
     if len(found) > 1:
-        raise BttlabError(f"several runs are called {name!r}; give more of the id, or the folder: bttlab runs list")
+        folders = ", ".join(found["folder"][:3])
+        raise BttlabError(f"several runs are called {name!r}: {folders}; give more of the id, or the folder")
     return Path(found.iloc[0]["folder"])

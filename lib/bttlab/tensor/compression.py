@@ -59,6 +59,8 @@ def compress(
 
     Raises ShapeError if rank or error are not allowed, a name in `skip` is not a layer, or `model` is itself a layer.
     """
+    if isinstance(skip, str):
+        raise ShapeError(f"skip is {skip!r}: give a list of names")
     names = dict(model.named_modules())
     if unknown := set(skip) - set(names):
         raise ShapeError(f"skip has {', '.join(sorted(unknown))}: the model has no such layer")

@@ -104,6 +104,8 @@ def tt_svd(tensor: Tensor, rank: int | Sequence[int] | None = None, error: float
         raise ShapeError(f"error is {error}: it must be at least 0 and below 1")
     import torch  # here, because costs are computed without torch
 
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ShapeError(f"the tensor has {tensor.dtype}: cores are no integers; call float() first")
     rest = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
     if rest.is_meta or not bool(torch.isfinite(rest).all()):
         raise ShapeError("the weight has no values, or NaN or infinite ones: load or initialize it first")

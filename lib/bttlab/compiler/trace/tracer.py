@@ -55,6 +55,8 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
     name = type(module).__name__
     if not isinstance(module, nn.Module):
         raise ProgramError(f"trace takes a PyTorch module, not {module!r:.60}; make one, as by Net()")
+    if not isinstance(sequence_length, int) or sequence_length < 1:
+        raise ProgramError(f"sequence_length is {sequence_length!r:.60}: it must be a number of tokens, such as 32")
     if task is not None and task not in TASKS:
         raise ProgramError(f"task is {task!r}: choose {', '.join(TASKS)}")
     _check_values(module, name)
