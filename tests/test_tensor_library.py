@@ -214,6 +214,23 @@ def test_pytorchs_encoder_layer_is_compressed_whole(batch_first, norm_first):
     assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_attention_takes_the_masks_of_pytorchs(batch_first):
+    """PyTorch's encoder makes numbers of a bool mask before it calls its attention; other modules do not."""
+    model = nn.ModuleList([nn.MultiheadAttention(64, 2, batch_first=batch_first)])
+    dense, x = copy.deepcopy(model[0]), torch.randn(3, 5, 64)
+    compress(model, error=1e-12)
+    x = x if batch_first else x.transpose(0, 1)
+    causal, padding = torch.ones(5, 5, dtype=torch.bool).triu(1), torch.arange(5) >= torch.tensor([[5], [3], [4]])
+    by_head = torch.randn(6, 5, 5)
+    for masks in (
+        {"attn_mask": causal, "key_padding_mask": padding},
+        {"attn_mask": by_head},
+        {"attn_mask": by_head > 1, "key_padding_mask": padding},
+    ):
+        torch.testing.assert_close(model[0](x, x, x, **masks)[0], dense(x, x, x, **masks)[0], atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("skip", [[], ["layers.0.self_attn", "layers.1.self_attn"], ["layers.0.linear1"]])
 def test_pytorchs_encoder_is_compressed_with_a_padding_mask_in_eval(skip):
     torch.manual_seed(0)
