@@ -43,8 +43,9 @@ def three(runs):
         folder.mkdir()
         figures = {"dev.frame_accuracy": measured(number / 10, "1", "by hand")}
         begun, id = f"2026-01-0{number}T00:00:00+00:00", f"{number:04d}abcd"
+        corpus = {"name": "atis", "sha256": str(number // 3) * 64}
         record = RunRecord(
-            "training", f"run-{number}", values, "a device", id, "complete", begun=begun, figures=figures
+            "training", f"run-{number}", values, "a device", id, "complete", "", begun, corpus=corpus, figures=figures
         )
         record.write(folder)
         remember(folder)
@@ -190,7 +191,7 @@ def test_list_show_and_compare(three, capsys):
     shown = run_json(capsys, "runs", "show", "run-2")
     assert shown["figures"]["dev.frame_accuracy"] == measured(0.2, "1", "by hand")
     compared = run_json(capsys, "runs", "compare", "run-1", "0003")
-    assert compared["differing"] == ["linear_rank", "learning_rate", "modes"]
+    assert compared["differing"] == ["corpus", "linear_rank", "learning_rate", "modes"]
     assert {run["name"] for run in compared["runs"]} == {"run-1", "run-3"}
     listed = run_json(capsys, "runs", "list", "--where", "linear_rank > 4", "--where", "linear_rank < 12")
     assert [run["name"] for run in listed["runs"]] == ["run-2"]

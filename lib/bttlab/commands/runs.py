@@ -124,6 +124,7 @@ def _compare(options: argparse.Namespace) -> Outcome:
     records = [read_run(Path(folder)) for folder in chosen["folder"]]
     keys = dict.fromkeys(key for record in records for key in record.configuration)
     differing = [key for key in keys if len({str(record.configuration.get(key)) for record in records}) > 1]
+    differing = ["corpus"] * (chosen["corpus"].nunique() > 1) + differing
     figures = list(dict.fromkeys(name for record in records for name in record.figures))
     rows = _rows(chosen.reindex(columns=list(dict.fromkeys(["id", "name", *differing, *figures]))))
     shown = [name for name in FIGURES if name in figures] or figures[:4]

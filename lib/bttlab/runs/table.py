@@ -67,7 +67,8 @@ def find_runs(folders: Iterable[Path] | None = None) -> Iterator[Path]:
 def runs_table(folders: Iterable[Path] | None = None) -> "pd.DataFrame":
     """Return the table of all runs in some folders, by default where this user's runs are, the latest first.
 
-    A row has the columns of `COLUMNS`, every key of the configuration, the value of every figure, and "folder".
+    A row has the columns of `COLUMNS`, "corpus" (the beginning of its SHA-256), every key of the configuration, the
+    value of every figure, and "folder".
     `attrs["faults"]` has a line for each run.json that cannot be read.
     """
     import pandas as pd  # slow to import
@@ -90,7 +91,7 @@ def _row(record: RunRecord) -> dict[str, Any]:
     # "samples" is a setting, too: those of an epoch
     named = {"trained_samples" if name == "samples" else name: figure for name, figure in record.figures.items()}
     figures = {name: figure["value"] for name, figure in named.items()}
-    columns = {name: getattr(record, name) for name in COLUMNS}
+    columns = {name: getattr(record, name) for name in COLUMNS} | {"corpus": record.corpus.get("sha256", "")[:12]}
     return columns | {k: v for k, v in (record.configuration | figures).items() if k not in columns}
 
 
