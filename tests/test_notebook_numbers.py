@@ -169,7 +169,8 @@ def of_design() -> dict[str, bool]:
     shares, taken = Design(2, 12).estimate({13: 1}).work.shares, estimate(CONFIG).resources
     widest = max(found.high / found.low for found in map(taken.total, ("lookup_tables", "flip_flops", "dsps")))
     return {
-        "busy for more than half of the time": min(shares["engine 0"], shares["engine 1"]) > 0.5,
+        "busy for three quarters of the time": {round(4 * shares[name]) for name in ("engine 0", "engine 1")} == {3},
+        "above 70 %, as of the LUTs": taken.utilisation("lookup_tables") > 0.7,
         "a factor of two": round(widest) == 2,
         "sixteen rows": LANES == 16,
         "takes them twice": LANES == 16,

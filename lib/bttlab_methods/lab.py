@@ -95,6 +95,8 @@ def method_target(methods: str, workload: Workload, on_result: OnResult | None =
 class MethodsLab:
     """Tick boxes of all methods, and a dashboard that trains the dense model of a workload with them."""
 
+    _is_ticking = False
+
     def __init__(self, workload: Workload, samples: int = 1000):
         self._workload = workload
         self.results: list[Result] = []
@@ -116,12 +118,12 @@ class MethodsLab:
         for family in FAMILIES:
             boxes = [box for name, box in self._boxes.items() if methods()[name].family == family]
             if boxes:
-                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 150px"})
+                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 170px"})
                 self._groups[family] = widgets.HBox([heading, row(*boxes)], layout={"flex": "0 0 auto"})
         about = "a name, a family, or a word of what it changes"
         self._search = control(widgets.Text, "search", "400px", 70, placeholder=about)
         self._search.observe(lambda _: self._find(), "value")
-        offered = [("choose …", ""), *presets(read_records()).items()]
+        offered = [("choose, as measured …", ""), *presets(read_records()).items()]
         self._preset = control(widgets.Dropdown, "preset", "420px", 70, options=offered)
         self._preset.observe(lambda _: self._choose(), "value")
         for box in self._boxes.values():
@@ -177,19 +179,29 @@ class MethodsLab:
 
     def _choose(self) -> None:
         if self._preset.value:
-            chosen = {part.partition(":")[0] for part in self._preset.value.split("+")}
-            for name, box in self._boxes.items():
-                box.value = name in chosen
             self._text.value = self._preset.value
 
     def _write(self) -> None:
         """Name in the text what is ticked; parameters that stand there stay."""
+        if self._is_ticking:
+            return
         there = {part.partition(":")[0]: part for part in self._text.value.split("+")}
         ticked = [there.get(name, name) for name, box in self._boxes.items() if box.value]
         self._text.value = "+".join(ticked) or DENSE
 
+    def _tick(self) -> None:
+        """Tick what the text names; a preset that is no longer in the text is not chosen."""
+        named = {part.partition(":")[0].strip() for part in self._text.value.split("+")}
+        self._is_ticking = True
+        for name, box in self._boxes.items():
+            box.value = name in named
+        self._is_ticking = False
+        if self._preset.value != self._text.value:
+            self._preset.value = ""
+
     def _check(self) -> bool:
         """Say what the text means, and whether its methods combine."""
+        self._tick()
         try:
             combination = parse(self._text.value)
             method_target(self._text.value, self._workload)
@@ -200,7 +212,8 @@ class MethodsLab:
         said = "; ".join(
             f"<b>{method.name}</b>: {escape(method.summary())} <i>{method.source}</i>" for method in combination
         )
-        self._message.value = said or f"<b>{DENSE}</b>: dense model, FP32, AdamW: what the methods are compared with."
+        said = said or f"<b>{DENSE}</b>: dense model, FP32, AdamW: what the methods are compared with."
+        self._message.value = f"<div style='line-height:1.35'>{said}</div>"
         self._train.disabled = False
         return True
 
@@ -228,4 +241,4 @@ def presets(records: Mapping[str, Sequence[Result]]) -> dict[str, str]:
         "fastest epoch": min(seconds, key=seconds.get),
         "best slot F1": max(slots, key=slots.get),
     }
-    return {f"{title} (measured): {name}": name for title, name in figures.items()}
+    return {f"{title}: {name}": name for title, name in figures.items()}

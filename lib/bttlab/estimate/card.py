@@ -85,9 +85,6 @@ class Estimate:
         """True if the card has the resources for the machine. The model fits the machine, as it has a program."""
         return not self.resources.excess
 
-    def with_optimizer(self, optimizer: str) -> "Estimate":
-        return estimate(self.model, self.lengths, optimizer, self.flow, self.clock_mhz, self.batch_size)
-
     def at_clock(self, clock_mhz: float) -> "Estimate":
         """Return the estimate for another clock. The cycles stay, because the pipeline keeps its depth.
 

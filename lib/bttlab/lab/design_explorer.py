@@ -42,8 +42,8 @@ class Design:
 
     @property
     def program(self) -> "Design":
-        """The same for SGD at the schedule's clock: designs that differ in these alone have the same program."""
-        return replace(self, optimizer="sgd", clock_mhz=CLOCK_MHZ)
+        """The same at the schedule's clock: another clock needs no compilation."""
+        return replace(self, clock_mhz=CLOCK_MHZ)
 
     def estimate(self, lengths: Mapping[int, int]) -> Estimate:
         """Return what the model of the U50 says; errors as for `bttlab.estimate.card.estimate`."""
@@ -77,7 +77,7 @@ class Programs:
         made = self._made.get(design.program)
         if isinstance(made, BttlabError):
             raise made
-        return made.with_optimizer(design.optimizer).at_clock(design.clock_mhz) if made else None
+        return made.at_clock(design.clock_mhz) if made else None
 
     def refusals(self, designs: list[Design]) -> int:
         """Return how many designs the machine does not hold, as far as it is known."""
@@ -166,11 +166,16 @@ class DesignExplorer(Explorer):
         self.choose(designs[int(np.argmin(distances))])
 
     @property
+    def _around(self) -> list[Design]:
+        """The programs of the grid with this optimizer and this clock."""
+        same = {"optimizer": self.optimizer.value, "clock_mhz": self.clock.value}
+        return [replace(program, **same) for program in grid(self.encoders.value)]
+
+    @property
     def _shown(self) -> dict[Design, Estimate]:
-        """The designs in the figure that are there: all with these encoders, this optimizer and this clock."""
+        """The designs in the figure that are there."""
         estimates = {}
-        for program in grid(self.encoders.value):
-            design = replace(program, optimizer=self.optimizer.value, clock_mhz=self.clock.value)
+        for design in self._around:
             with contextlib.suppress(BttlabError):
                 if (made := self.programs.find(design)) is not None:
                     estimates[design] = made
@@ -179,7 +184,8 @@ class DesignExplorer(Explorer):
     def _update(self) -> tuple[str, str]:
         design = Design(*(chosen_control.value for chosen_control in self._controls))
         self.design, self.estimate = design, None
-        missing = self.programs.want([design, *grid(design.encoders)])
+        around = self._around
+        missing = self.programs.want([design, *around])
         shown = self._shown
         working = f"<br>compiling and timing programs: {missing} to come" if missing else ""
         try:
@@ -187,9 +193,8 @@ class DesignExplorer(Explorer):
         except BttlabError as error:  # said at once, whatever else is to come
             self._draw_space(shown, None)
             self._draw_machine(None)
-            around = self.programs.refusals(grid(design.encoders))
-            around_it = f"{around} of the {len(grid(design.encoders))} programs around it do not fit either"
-            return f"<b>{design}</b> does not fit; {around_it}. {working}", str(error)
+            too = f"{self.programs.refusals(around)} of the {len(around)} programs around it do not fit either"
+            return f"<b>{design}</b> does not fit; {too}. {working}", str(error)
         self._draw_space(shown, estimate)
         self._draw_machine(estimate)
         if estimate is None:
@@ -234,12 +239,11 @@ class DesignExplorer(Explorer):
         axes.clear()
         style(axes, "The machine (modelled)", "%", "")
         if chosen is not None:
-            # Activations move to another bank, parameters do not: they decide how many encoders fit.
-            full = {bank.name: bank.groups.get("parameters", 0) / bank.depth for bank in chosen.memory.banks}
-            fullest = max(full, key=full.get)
+            banks = [bank for bank in chosen.memory.banks if "parameters" in bank.groups]
+            taken = sum(bank.groups["parameters"] for bank in banks) / sum(bank.depth for bank in banks)
             bars = [(f"{unit} busy", chosen.work.shares[unit], PALETTE[2]) for unit in SHOWN_UNITS]
             bars.append(("the engines' multipliers", chosen.lane_utilisation, PALETTE[2]))
-            bars.append((f"{fullest}'s room taken by parameters", full[fullest], PALETTE[0]))
+            bars.append(("parameter banks, taken by parameters", taken, PALETTE[0]))
             for row, (name, part, colour) in enumerate(bars):
                 axes.barh(row, 100 * part, color=colour, height=0.5)
                 axes.text(1, row - 0.31, f"{name}: {part:.0%}", fontsize=9, va="bottom")

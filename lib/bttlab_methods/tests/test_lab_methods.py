@@ -43,6 +43,14 @@ def test_boxes_write_the_combination_and_keep_its_parameters(lab):
     assert lab._text.value == "dense" and not lab._train.disabled
 
 
+def test_a_text_ticks_the_boxes_and_replaces_the_preset(lab):
+    lab._preset.index = 1
+    assert lab._text.value == lab._preset.value
+    lab._text.value = "lion+rezero"
+    assert {name for name, box in lab._boxes.items() if box.value} == {"lion", "rezero"}
+    assert lab._text.value == "lion+rezero" and not lab._preset.value
+
+
 def test_the_search_shows_what_it_is_about(lab):
     def shown():
         return {name for name, box in lab._boxes.items() if box.layout.display != "none"}
