@@ -111,6 +111,11 @@ def full_disk(*arguments):
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_no_room_keeps_the_old_one(tmp_path, checkpoint, monkeypatch, call):
     store = CheckpointStore(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full_disk)
+        patch.setattr(module.Path, "replace", full_disk)
+        with pytest.raises(CheckpointError, match=r"\(No space left.*make room, .*, and start the run again"):
+            store.save(checkpoint)
     store.save(later(checkpoint, 1))
     with monkeypatch.context() as patch:
         patch.setattr(os, call, full_disk)

@@ -197,6 +197,10 @@ def test_list_show_and_compare(three, capsys):
     assert [run["name"] for run in listed["runs"]] == ["run-2"]
     listed = run_json(capsys, "runs", "list", "--sort", "dev.frame_accuracy", "--ascending")
     assert [run["name"] for run in listed["runs"]] == ["run-1", "run-2", "run-3"]
+    shutil.copytree(three / "run-3", three / "run-2" / "below")
+    compared = run_json(capsys, "runs", "compare", "run-1", str(three / "run-2"))
+    assert {run["name"] for run in compared["runs"]} == {"run-1", "run-2"}
+    shutil.rmtree(three / "run-2" / "below")
     compared = run_json(capsys, "runs", "compare", "run-1", "run-2", "run-3", "--limit", 2)
     assert len(compared["runs"]) == 2
     assert main(["runs", "list", "--where", "linear_rank > 12"]) == 0

@@ -17,7 +17,7 @@ import tiny_runs
 from bttlab.cli import main
 from bttlab.lab.charts import pareto_front
 from bttlab.lab.sweep_view import SweepView
-from bttlab.runs import CheckpointStore, RunError, read_run, runs_table, tensors_digest
+from bttlab.runs import CheckpointError, CheckpointStore, RunError, read_run, runs_table, tensors_digest
 from bttlab.runs.folder import run_lock
 from bttlab.runs.metrics import MetricsLog
 from bttlab.runs.recipe import flat
@@ -272,6 +272,15 @@ def test_a_trial_of_a_worker_without_the_folder(shared, corpus, tmp_path, monkey
     assert len(MetricsLog(folder).lines) == 2 and (folder / "model.py").exists()
     assert (folder / ".lock").exists() == shared  # where it was trained
     assert main(["eval", "--run", str(folder), "--device", "reference"]) == 0
+
+
+def test_a_full_disk_is_the_reason_that_a_trial_tells(corpus, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise CheckpointError("No space left on device")
+
+    monkeypatch.setattr(CheckpointStore, "save", full)
+    progress = Sweep(_spec(corpus), tmp_path / "sweep").run(_Pool({}.get))
+    assert {record.error for record in progress.records.values()} == {"No space left on device"}
 
 
 def test_a_worker_with_another_environment_ends_the_sweep(tmp_path):

@@ -173,6 +173,7 @@ def _chosen(options: argparse.Namespace, limit: int) -> "pd.DataFrame":
     if names := getattr(options, "runs", []):
         found = [find_run(name, table) for name in names]
         table = pd.concat([runs_table([folder]) for folder in dict.fromkeys(found)], ignore_index=True)
+        table = table[table["folder"].isin(map(str, found))]  # not runs below a named one
     for fault in table.attrs.get("faults", ()):
         say(f"bttlab: note: left out: {fault}")
     for condition in options.where:

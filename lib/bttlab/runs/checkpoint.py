@@ -103,9 +103,13 @@ class CheckpointStore:
                 sync_folder(self.folder)
             self._identity = _identity(os.stat(self.latest))
         except OSError as error:
+            way_out = "make room, or the folder writable, and "
+            if self.latest.exists():
+                way_out = f"the checkpoint before it stays; {way_out}continue with: {resume_command(self.folder)}"
+            else:
+                way_out += "start the run again"
             raise CheckpointError(
-                f"{self.latest} cannot be saved ({error.strerror}, {len(data)} bytes): the checkpoint before it stays; "
-                f"make room, or the folder writable, and continue with: {resume_command(self.folder)}"
+                f"{self.latest} cannot be saved ({error.strerror}, {len(data)} bytes): {way_out}"
             ) from None
         self._latest_is_sound = True
 

@@ -130,8 +130,10 @@ def _train(task: Task) -> None:
     run = Run(task.folder, settings, trial.corpus, store, checkpoint, model=model)
     callback, opened = _TrialCallback(task, run), run.open_trainer(wait=CARD_WAIT_SECONDS)
     try:
-        with contextlib.suppress(BttlabError):  # a diverged run: its record says so
-            run.train(opened.trainer, opened.device, NoProgress(), opened.provenance, callback=callback)
+        run.train(opened.trainer, opened.device, NoProgress(), opened.provenance, callback=callback)
+    except BttlabError:
+        if not (task.folder / RUN_FILE).exists():  # else the record says why, as of a diverged run
+            raise
     finally:
         if settings.device == CARD:
             from bttlab.card import release_card
