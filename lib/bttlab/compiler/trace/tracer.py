@@ -7,6 +7,7 @@ machine does not have is an error that names the operation, its place in the mod
 
 from collections import defaultdict
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
     name = type(module).__name__
     if not isinstance(module, nn.Module):
         raise ProgramError(f"trace takes a PyTorch module, not {module!r:.60}; make one, as by Net()")
-    if not isinstance(sequence_length, int) or sequence_length < 1:
+    if not isinstance(sequence_length, Integral) or sequence_length < 1:
         raise ProgramError(f"sequence_length is {sequence_length!r:.60}: it must be a number of tokens, such as 32")
     if task is not None and task not in TASKS:
         raise ProgramError(f"task is {task!r}: choose {', '.join(TASKS)}")
