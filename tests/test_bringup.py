@@ -5,6 +5,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -109,6 +111,13 @@ def test_a_bad_installation_of_xrt_is_one_line(tmp_path, monkeypatch, files, mes
     assert dict(os.environ) == before  # the kernel that asked goes on with what it had
     assert (checks[0].name, checks[0].status) == ("xrt", "problem") and re.search(message, checks[0].detail)
     assert {"cards", "overlays"} <= {check.name for check in checks if check.status != "problem"}
+
+
+@pytest.mark.long
+def test_a_training_without_the_xrt_that_is_named_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "bttlab", "train", "--device", "emulated", "--out", str(tmp_path / "run")]
+    found = subprocess.run(command, env=os.environ | {"XILINX_XRT": str(tmp_path)}, capture_output=True, text=True)
+    assert found.returncode == 2 and "source /opt/xilinx/xrt/setup.sh" in found.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

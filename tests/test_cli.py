@@ -231,6 +231,8 @@ def test_doctor_finds_what_is_broken(capsys, monkeypatch, tmp_path):
     (tmp_path / "manifest.json").write_text("[]")
     assert "is not a valid manifest" in checks(capsys, exit_code=1)["overlays"]["detail"]
     monkeypatch.delenv("BTTLAB_OVERLAYS")
+    monkeypatch.setenv("BTTLAB_DATA", str(tmp_path / "none"))
+    assert "none', which is not a folder" in checks(capsys, exit_code=0)["corpora"]["detail"]
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.0")
     packages = checks(capsys, exit_code=1)["packages"]
     assert "torch 0.0, but bttlab needs >=2.4" in packages["detail"] and "make lab" in packages["way_out"]

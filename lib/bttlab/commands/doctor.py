@@ -170,6 +170,11 @@ def _corpora() -> Iterator[Check]:
     from bttlab.data import find_corpus, read_corpus
     from bttlab.data.find import corpus_places
 
+    given = os.environ.get("BTTLAB_DATA")
+    if given and not Path(given).is_dir():
+        yield Check(
+            "corpora", NOTE, f"BTTLAB_DATA is {given!r}, which is not a folder", "set it to the one with corpora"
+        )
     for name in CORPORA:
         folder = next((place for place in corpus_places(name) if place.is_dir()), None)
         if folder is None and name != "airline":

@@ -55,9 +55,11 @@ def open_trainer(
         words = f"the PyTorch reference on the CPU (torch {torch.__version__}, 1 thread)"
         return OpenedTrainer(ReferenceTrainer(model, flow), words, words)
     try:
+        from bttlab import card  # looks at XRT's installation before it imports pynq
+
+        # isort: split
         import pynq  # noqa: F401 - what follows needs it
 
-        from bttlab import card
         from bttlab.card.opening import OVERLAY
         from bttlab.card.overlay import unused_cards
         from bttlab.compiler.compiled import why_no_sums
