@@ -1,5 +1,6 @@
 """Open a trainer for a model by the name of a device: a card, the emulated card, or PyTorch."""
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -56,13 +57,11 @@ def open_trainer(
         return OpenedTrainer(ReferenceTrainer(model, flow), words, words)
     try:
         from bttlab import card  # looks at XRT's installation before it imports pynq
-
-        # isort: split
-        import pynq  # noqa: F401 - what follows needs it
-
         from bttlab.card.opening import OVERLAY
         from bttlab.card.overlay import unused_cards
         from bttlab.compiler.compiled import why_no_sums
+
+        importlib.import_module("pynq")  # what follows needs it
     except ModuleNotFoundError as error:
         raise BttlabError(
             f"{missing_package(error, f'--device {device}') or error}, or use --device reference"
