@@ -57,8 +57,10 @@ def test_progress_shows_loss_and_rate_on_stderr(capsys, monkeypatch, is_terminal
 def test_another_corpus_takes_the_label_ids_of_the_first(tmp_path):
     first, other = write_corpus(tmp_path / "a"), write_corpus(tmp_path / "b")
     (other / "slot_label.txt").write_text("PAD\nUNK\nI-city\nB-city\nO\n")
+    (other / "intent_label.txt").write_text("fare\nflight\nUNK\n")
     record = CorpusRecord.of(load_corpus(first), CONFIG)
-    assert record.relabelled(load_corpus(other)).slot_labels == load_corpus(first).slot_labels
+    relabelled, known = record.relabelled(load_corpus(other)), load_corpus(first)
+    assert relabelled.slot_labels == known.slot_labels and relabelled.intent_labels == known.intent_labels
     (first / "intent_label.txt").write_text("flight\nfare\n")
     record = CorpusRecord.of(load_corpus(first), CONFIG)
     (other / "intent_label.txt").write_text("flight\nfare\nhotel\n")

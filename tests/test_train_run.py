@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from bttlab.cli import main
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
@@ -158,6 +159,10 @@ def test_the_best_epoch_is_kept_beside_the_last(tmp_path, corpus):
     )
     assert tensors_digest(CheckpointStore(tmp_path / "run").load()[0].parameters) == last.parameters_sha256
     assert main(["eval", "--run", str(tmp_path / "run"), "--split", "dev", "--best", "--json"]) == 0
+    weights = ["runs", "export", str(tmp_path / "run"), "--weights", str(tmp_path / "best.safetensors"), "--best"]
+    assert main(weights) == 0
+    bias = found.parameters["encoders.0.query.bias"]
+    assert np.array_equal(load_file(tmp_path / "best.safetensors")["encoders.0.query.bias"], bias)
     with pytest.raises(BttlabError, match="train with --keep best"):
         CheckpointStore(tmp_path / "short").load(best=True)
 
