@@ -197,6 +197,8 @@ def test_a_sweep_in_a_notebook_draws_its_trials(tmp_path):
         drawn = axes.collections[0].get_offsets().tolist()
         known = [[scale * trial.value(name), trial.value("u50.joules_per_epoch")] for trial in view.trials]
         assert sorted(drawn) == [pytest.approx(point) for point in sorted(known)]
+    again = SweepView(spec, tmp_path / "sweep")
+    assert len(again.trials) == 4 and again.widget.children[1].value == view.widget.children[1].value
 
 
 def test_a_view_shows_any_error_of_its_sweep(tmp_path, monkeypatch):

@@ -86,7 +86,8 @@ class Sweep:
     def __init__(self, spec: SweepSpec, folder: Path):
         self.spec, self.folder = spec, Path(folder).absolute()
         self._search = Search(spec, TrialMaker(spec))
-        self.progress = Progress(spec, self._search.total)
+        finished = filter(None, map(self._finished, self._search.planned))
+        self.progress = Progress(spec, self._search.total, {record.id: record for record in finished})
         self.repeated = self._search.repeated
         self._waiting: list[Trial] = []  # to be handed out again
         self._running: dict[Future, Trial] = {}
@@ -187,11 +188,15 @@ class Sweep:
 
     def _is_done(self, trial: Trial) -> bool:
         """Return whether a trial is complete in the folder; count it then."""
+        if record := self._finished(trial):
+            self._end(trial, record)
+        return record is not None
+
+    def _finished(self, trial: Trial) -> RunRecord | None:
+        """Return the record of a trial that is complete in the folder."""
         folder = self.folder / trial.id
-        if not (folder / RUN_FILE).exists() or (record := read_run(folder)).status != COMPLETE:
-            return False
-        self._end(trial, record)
-        return True
+        record = read_run(folder) if (folder / RUN_FILE).exists() else None
+        return record if record is not None and record.status == COMPLETE else None
 
     def _end(self, trial: Trial, record: RunRecord) -> None:
         self._search.tell(trial, record.value(self.spec.objective or "") if record.status == COMPLETE else None)
