@@ -127,7 +127,7 @@ def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
         ) from None
     if getattr(met, "dtype", None) not in ("bool", "boolean"):
         raise BttlabError(f"--where {condition!r} is no condition; give a condition such as linear_rank == 12")
-    return table[met.fillna(False)]
+    return table.loc[met.fillna(False), :]
 
 
 def find_run(name: str, table: "pd.DataFrame | None" = None) -> Path:
