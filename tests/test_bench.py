@@ -55,6 +55,7 @@ def test_memory_has_the_chip_pytorch_and_the_recorded_gpu():
     assert peaks["PyTorch dense on NVIDIA H100 80GB HBM3"] > 1.5 * peaks["PyTorch dense"] and not result.notes
 
 
+@pytest.mark.long
 def test_a_run_writes_record_page_and_figure_and_keeps_the_others(tmp_path):
     (tmp_path / "images").mkdir()
     names = ("machine", *NAMES)

@@ -31,6 +31,7 @@ def written(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_a_dry_run_writes_every_setting(written):
     records = load_records(written / "baselines")
     settings = {(record.format, record.batch, record.machine.precision) for record in records}
@@ -51,6 +52,7 @@ def test_the_modelled_energy_of_an_h100_holds_what_was_measured():
             assert low < done.energy.per_step.value / record.batch < high, (record.label_of(mode), low, high)
 
 
+@pytest.mark.long
 def test_the_dashboard_takes_the_records(written):
     for record in load_records(written / "baselines"):
         run, done = RecordedRun(record), record.measurement
@@ -59,6 +61,7 @@ def test_the_dashboard_takes_the_records(written):
         assert ("batch 16" in run.name) == (record.batch == 16)
 
 
+@pytest.mark.long
 def test_the_cost_models_held_out_projects_take_the_lora_step(written, tmp_path, monkeypatch):
     (path,) = (written / "cost").iterdir()
     for one in (path, others.FOLDER / "models.json"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bttlab.commands import Outcome, add_actions, models
+from bttlab.util.errors import BttlabError
 
 if TYPE_CHECKING:
     from bttlab.model import ModelConfig
@@ -99,6 +100,7 @@ def _model(options: argparse.Namespace) -> "ModelConfig":
 
 def _run(options: argparse.Namespace) -> Outcome:
     import torch
+    from rich.console import Console
 
     from bttlab.baseline.machine import open_device
     from bttlab.data import load_corpus
@@ -150,6 +152,11 @@ def _run(options: argparse.Namespace) -> Outcome:
                     results.add(again)
                 result = again
             asked.append(result)
+    text = comparison(asked, options.split)
     if options.checkpoint is not None:
-        write_checkpoint(trainings[0], options.checkpoint)
-    return Outcome({"results": [asdict(result) for result in asked]}, comparison(asked, options.split))
+        try:
+            write_checkpoint(trainings[0], options.checkpoint)
+        except BttlabError:  # what was trained for is not lost
+            Console(stderr=True).print(text)
+            raise
+    return Outcome({"results": [asdict(result) for result in asked]}, text)

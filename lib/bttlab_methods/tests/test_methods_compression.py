@@ -168,6 +168,13 @@ def test_the_command_leaves_a_run_that_eval_scores(setting, tmp_path, capsys):
     assert "is the place of one run, not of 2" in refused(capsys, *two)
 
 
+def test_results_are_shown_where_the_model_has_no_checkpoint(setting, tmp_path, capsys):
+    arguments = ["adapters:pretraining=2", "--data", str(setting.corpus.folder), "--budget", "2", "--encoders", "1"]
+    assert main(["methods", "run", *arguments, "--checkpoint", str(tmp_path / "run")]) == 2
+    printed = capsys.readouterr().err
+    assert "it cannot be exported" in printed and "slot F1" in printed and not (tmp_path / "run").exists()
+
+
 def test_a_model_with_parts_of_its_own_is_not_exported(setting):
     training = Training(setting)
     training.model.adapter = torch.nn.Linear(2, 2)
