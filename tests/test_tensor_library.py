@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bttlab.tensor import FLOWS, ShapeError, TTLinear, TTMEmbedding, choose_modes, compress, tt_to_matrix
 from bttlab.tensor.tt import tt_svd
+from bttlab.tensor.ttm import ttm_to_matrix
 
 torch.manual_seed(0)
 FLOW_NAMES = [*FLOWS, "auto"]
@@ -56,7 +57,7 @@ def test_a_layer_there_and_back():
     x = torch.randn(2, 5, 60, dtype=torch.float64)
     torch.testing.assert_close(layer(x), dense(x))
     torch.testing.assert_close(layer.to_linear().weight, dense.weight)
-    torch.testing.assert_close(layer.weight, dense.weight)
+    torch.testing.assert_close(layer.weight.clone(), dense.weight)
     given = TTLinear.from_linear(nn.Linear(8, 8, bias=False, dtype=torch.bfloat16), rank=2, modes=((8,), (2, 4)))
     assert [core.shape[2] for core in given.cores] == [2, 2, 1]
     assert given.bias is None and given.cores[0].dtype == torch.bfloat16
@@ -114,6 +115,146 @@ def test_a_state_of_other_ranks_loads():
     other = TTLinear(12, 12, (4, 3), (4, 3), 2)
     with pytest.raises(RuntimeError, match="size mismatch"):
         target.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("made", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("layer", [lambda: TTLinear(12, 12, (3, 4), (4, 3), 2), lambda: embedding_of_rank(2)])
+def test_an_optimizer_made_before_a_state_of_other_ranks_trains_on(layer, made):
+    target, source = layer(), layer()
+    ranks = [4 * core.shape[-1] for core in source.cores][:-1]
+    modes = zip(*([(1, *ranks), (*ranks, 1)]), source.cores, strict=True)
+    source.set_cores([torch.randn(before, *core.shape[1:-1], after) for before, after, core in modes])
+    parameters = list(target.parameters())
+    inputs = torch.arange(12) if isinstance(target, TTMEmbedding) else torch.randn(8, 12)
+    earlier = target(inputs)  # its graph is alive until the end
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = made(parameters, 1e-2)
+    target.load_state_dict(source.state_dict())
+    assert all(new is old for new, old in zip(target.parameters(), parameters, strict=True))
+    assert all(core.grad is None for core in target.cores)
+    before = target.to_dense().detach()
+    optimizer.zero_grad()
+    (target(inputs) - 1).square().mean().backward()
+    optimizer.step()
+    assert (target.to_dense() - before).abs().max() > 1e-3 and earlier.requires_grad
+    shapes = [tuple(core.shape) for core in target.cores]
+    with pytest.raises(ShapeError, match="cores have the shapes"):
+        target.set_cores([core.flatten(0, 1)[None] for core in source.cores])
+    assert [tuple(core.shape) for core in target.cores] == shapes
+
+
+def test_optimizer_state_of_other_ranks_is_an_error_not_a_wrong_step():
+    target, source = TTLinear(12, 12, (3, 4), (4, 3), 2), TTLinear(12, 12, (3, 4), (4, 3), 3)
+    optimizer = torch.optim.Adam(target.parameters(), 1e-2)
+    target(torch.randn(8, 12)).sum().backward()
+    optimizer.step()
+    target.load_state_dict(source.state_dict())
+    target(torch.randn(8, 12)).sum().backward()
+    with pytest.raises(RuntimeError, match="size"):
+        optimizer.step()
+
+
+def embedding_of_rank(rank: int) -> TTMEmbedding:
+    return TTMEmbedding(12, 6, (3, 4), (3, 2), rank)
+
+
+WRITES = {
+    "init": lambda layer: nn.init.zeros_(layer.weight),
+    "init by keyword": lambda layer: nn.init.normal_(layer.weight),
+    "copy_": lambda layer: layer.weight.copy_(layer.to_dense()),
+    "data": lambda layer: layer.weight.data.mul_(0),
+    "row": lambda layer: layer.weight[0].zero_(),
+    "transposed": lambda layer: layer.weight.T.fill_(0),
+    "chunk": lambda layer: layer.weight.chunk(2)[0].zero_(),
+    "index": lambda layer: layer.weight.detach().__setitem__(0, 0.0),
+    "augmented": lambda layer: setattr(layer, "weight", layer.weight.__iadd__(1)),
+    "out": lambda layer: torch.mul(layer.to_dense(), 2, out=layer.weight),
+    "list": lambda layer: torch._foreach_zero_([layer.weight]),
+    "freeze": lambda layer: layer.weight.requires_grad_(False),
+    "attribute of the tensor": lambda layer: setattr(layer.weight, "data", layer.to_dense()),
+    "parameter": lambda layer: setattr(layer, "weight", nn.Parameter(layer.to_dense())),
+    "tensor": lambda layer: setattr(layer, "weight", layer.to_dense()),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("layer", [small(), embedding_of_rank(2)], ids=["TTLinear", "TTMEmbedding"])
+def test_writing_to_the_weight_is_refused(layer, write):
+    before = layer.to_dense().detach().clone()
+    made = {TTLinear: "TTLinear.from_linear", TTMEmbedding: "TTMEmbedding.from_embedding"}[type(layer)]
+    with torch.no_grad(), pytest.raises(ShapeError, match=f"rebuilt from its cores, .* use {made} or set_cores"):
+        WRITES[write](layer)
+    assert torch.equal(layer.to_dense(), before)
+
+
+def test_the_weight_is_read_as_a_tensor_with_gradients():
+    layer, dense = small(), nn.Linear(12, 12, dtype=torch.float64)
+    x = torch.randn(4, 12, dtype=torch.float64)
+    nn.functional.linear(x, layer.weight).sum().backward()
+    found = [core.grad.clone() for core in layer.cores]
+    layer.zero_grad()
+    (x @ layer.to_dense().T).sum().backward()
+    torch.testing.assert_close(found, [core.grad for core in layer.cores])
+    with torch.no_grad():
+        dense.weight.copy_(layer.weight)
+        assert torch.equal(dense.weight, layer.to_dense())
+        double = layer.weight * 2
+        double += 1  # a result is a tensor of its own
+        dense.weight.add_(layer.weight)
+    assert type(double) is type(layer.weight.clone()) is type(layer.weight.sum()) is torch.Tensor
+    assert type(copy.deepcopy(layer.weight.detach())) is torch.Tensor
+    with pytest.raises(ValueError, match="read-only"):
+        layer.weight.detach().numpy()[0] = 0
+
+
+@pytest.mark.parametrize("flow", FLOW_NAMES)
+def test_forward_mode_derivatives_are_those_of_the_dense_formula(flow):
+    layer = small(flow)
+    parameters = {name: value.detach() for name, value in layer.named_parameters()}
+    x, v = torch.randn(2, 5, 12, dtype=torch.float64)
+    wanted = v @ layer.to_dense().detach().T
+    torch.testing.assert_close(torch.func.jvp(layer, (x,), (v,))[1], wanted)
+    torch.testing.assert_close(torch.func.linearize(layer, x)[1](v), wanted)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, v)
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(layer(dual)).tangent, wanted)
+
+    def curvature(value):  # second derivative of a sample's loss along one direction of the cores
+        along = {name: tensor + value * torch.ones_like(tensor) for name, tensor in parameters.items()}
+        return functional_call(layer, along, (x[:1],)).square().sum()
+
+    zero, one = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
+    forward = torch.func.jvp(torch.func.grad(curvature), (zero,), (one,))[1]
+    torch.testing.assert_close(forward, torch.func.grad(torch.func.grad(curvature))(zero))
+
+
+def test_forward_mode_of_the_embedding():
+    layer, ids = embedding_of_rank(2).double(), torch.tensor([0, 5, 5, 11])
+    tangents = {name: torch.randn_like(value) for name, value in layer.named_parameters()}
+    parameters = {name: value.detach() for name, value in layer.named_parameters()}
+    _, found = torch.func.jvp(lambda given: functional_call(layer, given, (ids,)), (parameters,), (tangents,))
+    _, table = torch.func.jvp(lambda given: ttm_to_matrix(list(given.values())), (parameters,), (tangents,))
+    torch.testing.assert_close(found, table[ids])
+    with torch.autograd.forward_ad.dual_level():
+        dual = {name: torch.autograd.forward_ad.make_dual(parameters[name], tangents[name]) for name in parameters}
+        rows = functional_call(layer, dual, (ids,))
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(rows).tangent, table[ids])
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"padding_idx": 0}, "padding_idx 0"),
+        ({"max_norm": 1.0}, "max_norm 1.0"),
+        ({"scale_grad_by_freq": True}, "scale"),
+    ],
+)
+def test_an_embedding_with_an_option_that_a_ttm_loses_is_refused(options, reason):
+    table = nn.Embedding(64, 64, **options)
+    with pytest.raises(ShapeError, match=f"the embedding has {reason}.*keep it dense"):
+        TTMEmbedding.from_embedding(table, rank=2)
+    assert reason in compress(nn.Sequential(table), rank=2).layers[0].note
 
 
 def second_derivatives(outputs, inputs):

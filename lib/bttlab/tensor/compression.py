@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bttlab.tensor.attention import TTAttention
-from bttlab.tensor.layers import TTLinear, TTMEmbedding
+from bttlab.tensor.layers import TTLinear, TTMEmbedding, option_to_lose
 from bttlab.tensor.shapes import ShapeError
 
 
@@ -99,10 +99,8 @@ def _reason_to_keep(layer: nn.Module) -> str:
     """Return why a layer stays dense: it has what its replacement would lose; "" if nothing."""
     if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
         return "has hooks"
-    if isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
-        return f"has padding_idx {layer.padding_idx}"
-    if isinstance(layer, nn.Embedding) and layer.max_norm is not None:
-        return f"has max_norm {layer.max_norm}"
+    if isinstance(layer, nn.Embedding) and (option := option_to_lose(layer)):
+        return f"has {option}"
     return ""
 
 

@@ -11,6 +11,7 @@ from torch.fx import Proxy
 
 from bttlab.tensor.auto import auto_flow
 from bttlab.tensor.flows import FLOWS, Flow
+from bttlab.tensor.read_only import read_only, refusal
 from bttlab.tensor.shapes import ShapeError, check_modes, choose_modes, tt_shapes, ttm_shapes
 from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
 from bttlab.tensor.ttm import lookup, lookup_backward, matrix_to_ttm, row_digits, ttm_to_matrix
@@ -52,8 +53,13 @@ class _Train(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The matrix, rebuilt from the cores, for code that reads the weight of a layer of torch.nn."""
-        return self.to_dense()
+        """The matrix, rebuilt from the cores, to be read only: writing to it or assigning it raises ShapeError."""
+        return read_only(self.to_dense(), type(self).__name__)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight":  # nn.Module would register it beside the cores
+            raise refusal(type(self).__name__)
+        super().__setattr__(name, value)
 
     def _shapes_of(self, cores: Sequence[Tensor]) -> list[tuple[int, ...]]:
         """Return the shapes of a train with the layer's modes and the ranks of `cores`."""
@@ -64,14 +70,24 @@ class _Train(nn.Module):
         raise ShapeError(f"torch.jit.script does not take {name}: use torch.jit.trace, torch.export or torch.compile")
 
     def set_cores(self, cores: Sequence[Tensor]) -> None:
-        """Replace the parameters by other cores with the same modes and any ranks that form a train."""
-        trained = [core.requires_grad for core in self.cores]
-        self.cores = _new_cores(cores, self._shapes_of(cores))
-        for core, is_trained in zip(self.cores, trained, strict=True):
-            core.requires_grad_(is_trained)
+        """Copy other cores with the same modes and any ranks that form a train into the parameters.
+
+        The parameters stay the same objects, so an optimizer made before trains them on. Where a core changes its
+        shape, its gradient is dropped; an optimizer that has state of the old shape raises an error in its next step.
+        """
+        actual, wanted = [tuple(core.shape) for core in cores], self._shapes_of(cores)
+        if actual != wanted:
+            raise ShapeError(f"cores have the shapes {actual}: the layer's modes and these ranks give {wanted}")
+        for parameter, core in zip(self.cores, cores, strict=True):
+            if parameter.shape != core.shape:
+                parameter.grad = None
+                # An earlier graph may keep the node that accumulates gradients of the old shape. PyTorch 2.13 replaces
+                # the node only if the dtype changes.
+                parameter.data = torch.empty(0, dtype=torch.complex32, device=parameter.device)
+            parameter.data = core.detach().clone()
 
     def _load_from_state_dict(self, state_dict, prefix, *others) -> None:
-        """Load a state with other ranks: its cores become new parameters, which an earlier optimizer does not have."""
+        """Load a state with other ranks: the parameters take its shapes first."""
         names = [f"{prefix}cores.{k}" for k in range(len(self.cores))]
         loaded = [state_dict[name] for name in names if name in state_dict]
         if len(loaded) == len(names) and [tuple(core.shape) for core in loaded] == self._shapes_of(loaded):
@@ -180,7 +196,6 @@ class TTLinear(_Train):
         return tt_shapes(self.out_modes, self.in_modes, _inner_ranks(cores))
 
     def set_cores(self, cores: Sequence[Tensor]) -> None:
-        """Replace the parameters by other cores with the same modes and any ranks that form a train."""
         super().set_cores(cores)
         self._ranks = _inner_ranks(cores)
 
@@ -261,8 +276,12 @@ class TTMEmbedding(_Train):
     ) -> "TTMEmbedding":
         """Return a layer with the TT-SVD of a dense table as cores; parameters and errors as `TTLinear.from_linear`.
 
-        `padding_idx` has no effect: its row is trained, too.
+        Raises ShapeError, too, if the dense layer has an option that the TTM would lose: `option_to_lose`.
         """
+        if option := option_to_lose(layer):
+            raise ShapeError(
+                f"the embedding has {option}, which a TTM has not: keep it dense, or reset the option first"
+            )
         table = layer.weight
         rows, columns = modes or (choose_modes(layer.num_embeddings, ENDS), choose_modes(layer.embedding_dim, ENDS))
         count = max(len(rows), len(columns))
@@ -303,6 +322,15 @@ class TTMEmbedding(_Train):
     def extra_repr(self) -> str:
         ranks = [core.shape[3] for core in self.cores][:-1]
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.row_modes}, {self.column_modes}, {ranks}"
+
+
+def option_to_lose(layer: nn.Embedding) -> str:
+    """Return the option of a dense embedding that changes training and that a TTM does not have; "" if none."""
+    if layer.padding_idx is not None:
+        return f"padding_idx {layer.padding_idx}"
+    if layer.max_norm is not None:
+        return f"max_norm {layer.max_norm}"
+    return "scale_grad_by_freq" if layer.scale_grad_by_freq else ""
 
 
 class _TTLinearFunction(torch.autograd.Function):
@@ -353,9 +381,12 @@ class _TTMEmbeddingFunction(torch.autograd.Function):
 
 
 def _plain() -> bool:
-    """Return True where PyTorch must see the products: under torch.func, torch.compile and torch.jit.trace."""
+    """Return True where PyTorch must see the products: in forward mode, torch.func, torch.compile, torch.jit.trace."""
     return (
-        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateImportUsage]
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch.jit.is_tracing()
     )
 
 
@@ -377,14 +408,6 @@ def _autocast(x: Tensor) -> AbstractContextManager:
 
 def _inner_ranks(cores: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(core.shape[-1] for core in cores)[:-1]
-
-
-def _new_cores(cores: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> nn.ParameterList:
-    """Return copies of the cores as parameters; raise ShapeError unless they have these shapes."""
-    actual = [tuple(core.shape) for core in cores]
-    if actual != list(shapes):
-        raise ShapeError(f"cores have the shapes {actual}: the layer's modes and these ranks give {list(shapes)}")
-    return nn.ParameterList(nn.Parameter(core.detach().clone()) for core in cores)
 
 
 def _normal(cores: nn.ParameterList, entry_std: float, generator: torch.Generator | None) -> None:

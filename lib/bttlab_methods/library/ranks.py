@@ -55,15 +55,16 @@ def cut(optimizer: torch.optim.Optimizer, layer: Train, kept: list[Tensor]) -> N
     count, before = len(layer.cores), [*layer.cores, *layer.core_map.gates]
     pairs = [*pairwise([None, *kept, None]), *((indices, None) for indices in kept)]
     parts = [selected(part, *pair) for part, pair in zip(before, pairs, strict=True)]
+    shapes = [part.shape for part in before]  # a core stays the same parameter, with another shape
     layer.set_cores(parts[:count])
     layer.core_map.gates = nn.ParameterList(parts[count:])
     replaced = dict(zip(before, [*layer.cores, *layer.core_map.gates], strict=True))
     for group in optimizer.param_groups:
         group["params"] = [replaced.get(parameter, parameter) for parameter in group["params"]]
-    for (old, new), pair in zip(replaced.items(), pairs, strict=True):
+    for (old, new), shape, pair in zip(replaced.items(), shapes, pairs, strict=True):
         state = optimizer.state.pop(old, {})
         tensors = {key: value for key, value in state.items() if not _is_number(value)}
-        if state and all(type(value) is Tensor and value.shape == old.shape for value in tensors.values()):
+        if state and all(type(value) is Tensor and value.shape == shape for value in tensors.values()):
             optimizer.state[new] = state | {key: selected(value, *pair) for key, value in tensors.items()}
 
 
