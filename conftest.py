@@ -116,8 +116,9 @@ def _seeded() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _runs_of_tests(tmp_path_factory) -> None:
-    """Keep the runs of tests out of the user's own."""
+    """Keep the runs and the secret of tests out of the user's own."""
     os.environ["BTTLAB_RUNS"] = str(tmp_path_factory.mktemp("runs"))
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bttlab.teaching.course import COURSE
-from bttlab.util.files import writable_by_others
+from bttlab.util.trust import changeable_by_others
 from class_settings import ClassError, ClassSettings, last_line
 from class_spawner import SERVER
 
@@ -52,8 +52,10 @@ def check_host(settings: ClassSettings) -> None:
     for folder in filter(None, (settings.data, settings.overlays)):
         if not folder.is_dir():
             raise ClassError(f"the shared folder {folder} does not exist")
-        if (writable := writable_by_others(folder)) is not None:
-            raise ClassError(f"every user can write to {writable}, which students share: chmod o-w {writable}")
+        # What a manifest lists is code, which students run: a lecturer's is theirs alone.
+        trusted = [pwd.getpwnam(name).pw_uid for name in settings.lecturers] if folder == settings.data else []
+        if (changeable := changeable_by_others(folder, trusted)) is not None:
+            raise ClassError(f"students share {folder}, but {changeable[1]}")
     if settings.exchange:
         check_exchange(settings.exchange, settings.lecturers)
     check_python(settings.python)

@@ -1,5 +1,8 @@
 """Files that other users of the machine may have made, swapped or written: what is done with them, and what is not."""
 
+import grp
+import os
+import pwd
 import re
 import shutil
 import stat
@@ -12,28 +15,62 @@ from bttlab.card import EmulatedU50, emulation, load_overlay
 from bttlab.card.image import NativeImage
 from bttlab.card.kernel import OverlayError
 from bttlab.card.manifest import overlays_folder
-from bttlab.util.files import writable_by_others
+from bttlab.util import trust
+from bttlab.util.trust import changeable_by_others
 from two_users import NOBODY, interpreter_of_nobody, shared_folder
 from two_users import environment as environment_of_nobody
 
 from conftest import ROOT
 
 
-def test_who_can_write_on_the_way_to_a_file(tmp_path):
+def test_who_can_change_a_file(tmp_path):
     file = tmp_path / "a" / "b" / "file"
     file.parent.mkdir(parents=True)
     file.write_text("")
-    assert writable_by_others(file) is None and writable_by_others(file.with_name("none")) is None
+    assert changeable_by_others(file) is None and changeable_by_others(file.with_name("none")) is None
     for place in (file, file.parent, tmp_path / "a"):
         before = stat.S_IMODE(place.stat().st_mode)
         place.chmod(0o777)
-        assert writable_by_others(file) == place
+        assert changeable_by_others(file) == (
+            place,
+            f"every user of this machine can write to {place}; chmod o-w {place}",
+        )
         place.chmod(0o1777)
-        assert (writable_by_others(file) is None) == place.is_dir()  # as /tmp
+        assert (changeable_by_others(file) is None) == place.is_dir()  # as /tmp
         place.chmod(before)
     (tmp_path / "link").symlink_to(file)
     file.parent.chmod(0o777)
-    assert writable_by_others(tmp_path / "link") == file.parent
+    assert changeable_by_others(tmp_path / "link")[0] == file.parent
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another user")
+def test_an_owner_and_a_group_can_change_a_file(tmp_path):
+    file = tmp_path / "folder" / "file"
+    file.parent.mkdir()
+    file.write_text("")
+    for place in (file, file.parent):
+        os.chown(place, 12002, 0)
+        wanted = f"{place} belongs to the user with uid 12002; copy it to a folder of yours"
+        assert changeable_by_others(file) == (place, wanted) and changeable_by_others(file, [12002]) is None
+        os.chown(place, 0, 13000)
+        assert changeable_by_others(file) is None
+        place.chmod(0o775)
+        assert changeable_by_others(file) == (place, f"group 13000 can write to {place}; chmod g-w {place}")
+        os.chown(place, 0, 0)  # a group of root's alone
+        assert changeable_by_others(file) is None
+
+
+def test_a_group_of_one_user_is_that_user(monkeypatch):
+    """As with the umask 002 of hosts where each account has a group of its own."""
+    users = ("ada", 1001, 2001), ("bob", 1002, 2002), ("eve", 1003, 2002)
+    accounts = [pwd.struct_passwd((name, "x", uid, gid, "", "/", "")) for name, uid, gid in users]
+    members = {"ada": [], "bob": [], "lab": ["ada"], "all": ["ada", "bob"]}
+    groups = {2001 + n: grp.struct_group((name, "x", 2001 + n, members[name])) for n, name in enumerate(members)}
+    monkeypatch.setattr(pwd, "getpwall", lambda: accounts)
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: {account.pw_name: account for account in accounts}[name])
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: groups[gid])
+    ada = frozenset([0, 1001])
+    assert [trust._has_only(gid, ada) for gid in (*groups, 2005)] == [True, False, True, False, False]
 
 
 # --- overlays
@@ -62,6 +99,17 @@ def test_a_manifest_that_everybody_may_write(lab_overlays):
         load_overlay("trainer", EmulatedU50(), trust=True)
         EmulatedU50._trusted.clear()
         place.chmod(before)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another user")
+@pytest.mark.parametrize(("owner", "group", "mode"), [(12002, 0, 0o644), (0, 13000, 0o664)])
+def test_a_manifest_of_another_user_or_group(owner, group, mode, lab_overlays):
+    manifest = lab_overlays / "manifest.json"
+    os.chown(manifest, owner, group)
+    manifest.chmod(mode)
+    with pytest.raises(OverlayError, match=f"manifest.json cannot be trusted: .*{owner or group}"):
+        load_overlay("trainer", EmulatedU50())
+    load_overlay("trainer", EmulatedU50(), trust=True)
 
 
 @pytest.mark.parametrize("after", range(4))

@@ -138,33 +138,57 @@ def test_perplexity_is_over_words_not_over_sentences():
     assert scores == {"mean_loss": 2.0, "utterances": 2, "perplexity": pytest.approx(math.exp((1 + 3 * 3) / 4))}
 
 
+COMMANDS = (("eval", "--run", "run"), ("predict", "to", "--run", "run"), ("train", "--resume", "run", "--epochs", 2))
+
+
 def test_code_of_others_does_not_run(place, call, train):
     train("Tagger", "--samples", 2, "--device", "reference")
     copy = place / "run" / "model.py"
-    commands = [
-        ("eval", "--run", "run"),
-        ("predict", "to", "--run", "run"),
-        ("train", "--resume", "run", "--epochs", 2),
-    ]
     trap = "open('ran', 'w')\n"
     copy.write_text(copy.read_text() + trap)
-    for command in commands:
+    for command in COMMANDS:
         assert "model.py is not the file that the run was started with" in call(*command)
     assert not (place / "ran").exists()
-    copy.write_bytes(SOURCE.read_bytes())
-    (place / "run").chmod(0o770)
-    for command in commands:
-        assert "run belongs to another user, or another user can change it" in call(*command)
-    (place / "run").chmod(0o755)
-    copy.chmod(0o666)
-    for command in commands:
-        assert "model.py belongs to another user, or another user can change it" in call(*command)
-    assert "slot_f1" in call("eval", "--run", "run", "--trust")
+    assert "slot_f1" in call("eval", "--run", "run", "--trust") and (place / "ran").exists()
     assert "slot_f1" not in call("eval", "--run", "run")  # trust is for one command
-    (place / "run").chmod(0o700)  # others cannot reach what is in it
+    copy.write_bytes(SOURCE.read_bytes())
     assert "slot_f1" in call("eval", "--run", "run")
     copy.write_text(copy.read_text().replace("nn.Embedding(40", "nn.Embedding(41"))
     assert "model.py makes another model than that of the run's checkpoint" in call("eval", "--run", "run", "--trust")
+
+
+def test_a_run_of_another_user_runs_no_code(place, call, train, monkeypatch):
+    """The digests of a run from elsewhere agree: who made the module made the checkpoint, too."""
+    (place / "net.py").write_text(SOURCE.read_text() + "open('ran', 'a')\n")
+    (place / "theirs").mkdir()
+    with monkeypatch.context() as another:
+        another.setenv("XDG_DATA_HOME", str(place / "theirs"))
+        train("Tagger", "--samples", 2, "--device", "reference")
+    secret = place / "theirs" / "bttlab" / "secret"
+    assert secret.stat().st_size == 32 and secret.stat().st_mode & 0o777 == 0o600
+    (place / "ran").unlink()
+    for command in COMMANDS:
+        said = call(*command)
+        assert "run/model.py was not put there by a training of yours on this machine; read it, and" in said
+        assert "--trust" in said
+    assert not (place / "ran").exists()
+    (place / "run" / "model.seal").unlink()
+    assert "was not put there by a training of yours" in call(*COMMANDS[0])
+    assert "slot_f1" in call("eval", "--run", "run", "--trust") and (place / "ran").exists()
+
+
+def test_a_secret_that_others_can_read_seals_nothing(place, call, train, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(place / "data"))
+    train("Tagger", "--samples", 2, "--device", "reference")
+    assert "slot_f1" in call(*COMMANDS[0])
+    secret = place / "data" / "bttlab" / "secret"
+    secret.chmod(0o644)
+    assert "was not put there by a training of yours" in call(*COMMANDS[0])
+    trained = train("Tagger", "--samples", 2, "--device", "reference", out="second")
+    assert trained["status"] == "complete" and not (place / "second" / "model.seal").exists()
+    secret.unlink()
+    assert train("Tagger", "--samples", 2, "--device", "reference", out="third")["status"] == "complete"
+    assert "slot_f1" in call("eval", "--run", "third") and "not put there" in call(*COMMANDS[0])
 
 
 def test_a_run_keeps_the_files_that_its_module_imports(place, call, train, monkeypatch):

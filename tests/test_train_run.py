@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import shutil
 import signal
@@ -176,6 +177,15 @@ def test_a_complete_run_has_nothing_left(tmp_path, corpus):
     assert again.parameters_sha256 == whole.parameters_sha256
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     assert resume_run(tmp_path / "run", {"epochs": 2}).finished() is None
+
+
+def test_a_run_killed_before_its_record_was_written_is_complete_once_it_is_continued(tmp_path, corpus):
+    train(tmp_path / "run", corpus, epochs=1)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"status": "running", "ended": ""}))
+    assert read_run(tmp_path / "run").status == "interrupted"
+    assert main(["train", "--resume", str(tmp_path / "run"), "--device", "reference"]) == 0
+    assert read_run(tmp_path / "run").status == "complete"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -32,8 +32,8 @@ from bttlab.estimate.card import power_levels
 from bttlab.estimate.facts import U50
 from bttlab.estimate.power import PowerLevels
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import writable_by_others
 from bttlab.util.processes import usable_processors
+from bttlab.util.trust import changeable_by_others
 
 logger = logging.getLogger("bttlab.card")
 MOST_CARDS = 16
@@ -255,15 +255,12 @@ class EmulatedU50(pynq.Device):
             return
         folder = overlays_folder()
         entries = read_manifest(folder)
-        forged = writable_by_others(folder / MANIFEST)
+        forged = changeable_by_others(folder / MANIFEST)
         if any(entry.sha256 == sha256 for entry in entries) and not forged:
             return
         hint = f"if you trust its author, load it with --trust, trust=True in Python, or BTTLAB_TRUST={sha256}"
         if forged:
-            raise OverlayError(
-                f"{path} {content}, and {folder / MANIFEST} cannot be trusted: every user of this machine can write to "
-                f"{forged}; chmod o-w {forged}; or, {hint}"
-            )
+            raise OverlayError(f"{path} {content}, and {folder / MANIFEST} cannot be trusted: {forged[1]}; or, {hint}")
         for entry in entries:
             if (folder / entry.file).resolve() == path.resolve():
                 raise OverlayError(

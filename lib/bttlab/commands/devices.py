@@ -48,8 +48,8 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="load an overlay that is not the manifest's, or run a run's model.py that others can change: code that "
-        "runs with your rights",
+        help="load an overlay that is not the manifest's, or run a run's model.py that no training of yours put "
+        "there: code that runs with your rights",
     )
 
 

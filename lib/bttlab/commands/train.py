@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> Outcome:
     for note in training.notes:
         progress.note(f"note: {note}")
     settings = training.settings
-    if finished := training.finished():
+    if training.is_recorded() and (finished := training.finished()):
         progress.note(
             f"nothing is left of the run in {training.folder}: {counted(settings.epochs, 'epoch')} trained and tested; "
             "train more with a larger --epochs"

@@ -1,11 +1,11 @@
 """The module of a run: its folder has copies of the file and of the files beside it that it imports.
 
-Later commands run these copies. They must be what the run was trained with, and files that only their user can change.
+Later commands run these copies. They must be what the run was trained with, and this user must have trained it: the
+digest of a module stands in the checkpoint beside it, so whoever made both chose both. A seal in the folder, which only
+this user can make, says that a training of this user put the module there.
 """
 
-import os
 import shutil
-import stat
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 from bttlab.data import Corpus, CorpusError
 from bttlab.model import ModelConfig, ModuleConfig
 from bttlab.runs.settings import RunError
+from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
+from bttlab.util.trust import is_sealed, seal
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
 
-MODULE_FILE, MODULE_FILES = "model.py", "model_files"  # in the folder of a run
+MODULE_FILE, MODULE_FILES, MODULE_SEAL = "model.py", "model_files", "model.seal"  # in the folder of a run
 
 
 def model_of_run(
@@ -28,12 +30,12 @@ def model_of_run(
     """Return the model of a run; that of a module runs the copies of its files, with `trust` whatever they are.
 
     `seed` is of the module's own initial parameters, which a checkpoint replaces. Raises RunError if the copies are not
-    what the run was started with, or others can change them; BttlabError if they cannot be read or run, or make another
-    model.
+    what the run was started with, or no training of this user put them there; BttlabError if they cannot be read or
+    run, or make another model.
     """
     if not isinstance(config, ModuleConfig):
         return config
-    from bttlab.compiler.module_file import module_digest, module_of_source, read_source
+    from bttlab.compiler.module_file import module_digest, read_source
 
     folder = Path(folder)
     path, beside = folder / MODULE_FILE, folder / MODULE_FILES
@@ -48,8 +50,21 @@ def model_of_run(
                 f"{path} is not the file that the run was started with (SHA-256 {digest[:12]}…, listed "
                 f"{config.module_sha256[:12]}…); {hint}"
             )
-        if culprit := _changeable(folder, [path, *(beside / name for name in names)]):
-            raise RunError(f"{culprit} belongs to another user, or another user can change it; {hint}")
+        if not _is_sealed(folder, digest):
+            raise RunError(f"{path} was not put there by a training of yours on this machine; {hint}")
+    return model_of_source(folder, config, source, files, seed)
+
+
+def model_of_source(
+    folder: Path, config: ModuleConfig, source: bytes, files: Mapping[str, bytes], seed: int = 0
+) -> "ModuleModel":
+    """Run a module's file, with those beside it that it imports, as what `model_of_run` reads in a run's folder.
+
+    Raises RunError if it is another model than `config`; BttlabError if it cannot be run.
+    """
+    from bttlab.compiler.module_file import module_of_source
+
+    path = Path(folder) / MODULE_FILE
     task = next((task for task in config.tasks if task != "classification"), None)
     model = module_of_source(source, path, config.title, config.sequence_length, seed, files, task)
     model = replace(model, module=config.module, module_sha256=config.module_sha256)
@@ -58,48 +73,71 @@ def model_of_run(
     return model
 
 
-def _changeable(folder: Path, files: list[Path]) -> Path | None:
-    """Return the first of a run's folder and files that another user owns, or can change; None if there is none.
+def _is_sealed(folder: Path, digest: str) -> bool:
+    from bttlab.compiler.module_file import read_source
 
-    A folder that only this user can enter protects what is in it.
+    try:
+        return is_sealed(read_source(folder / MODULE_SEAL).decode("ascii", "replace").strip(), digest)
+    except BttlabError:
+        return False
+
+
+def keep_module(folder: Path, model: "ModuleModel") -> str:
+    """Write the copies of a new run's module, and its seal; return a note for the user if it cannot be sealed.
+
+    Raises RunError if the module has no file, or a copy cannot be written.
     """
-    for path in [folder, *files]:
-        status = path.stat()
-        if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return path
-        if path == folder and not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            return None
-    return None
-
-
-def keep_module(folder: Path, model: "ModuleModel") -> None:
-    """Write the copies of a new run's module; RunError if the module has no file, or a copy cannot be written."""
     if not model.source:
         raise RunError(f"{model.title} has no file for a run to keep; load it from FILE.py (--model, load_module)")
     try:
-        write_module(folder, model.source, model.files)
+        return write_module(folder, model.source, model.files)
     except OSError as error:
         raise RunError(f"{folder / MODULE_FILE} cannot be written ({error.strerror}); choose another --out") from None
 
 
-def write_module(folder: Path, source: bytes, files: Mapping[str, bytes]) -> None:
-    """Write a module's file, and those beside it that it imports, as `model_of_run` reads them; may raise OSError."""
+def write_module(folder: Path, source: bytes, files: Mapping[str, bytes]) -> str:
+    """Write a module's file, those beside it that it imports, and the seal, as `model_of_run` reads them.
+
+    Returns a note if it cannot be sealed. Raises OSError if a file cannot be written.
+    """
     write_file(folder / MODULE_FILE, source)
     for name, data in files.items():
         path = folder / MODULE_FILES / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, data)
+    return seal_module(folder, source, files)
+
+
+def seal_module(folder: Path, source: bytes, files: Mapping[str, bytes]) -> str:
+    """Write the seal of a module that this user runs; return a note if there is no secret for it.
+
+    Raises OSError if the file cannot be written.
+    """
+    from bttlab.compiler.module_file import module_digest
+
+    try:
+        made = seal(module_digest(source, files))
+    except OSError as error:
+        return (
+            f"{folder / MODULE_FILE} is not sealed as yours ({error.filename}: {error.strerror}): later commands on "
+            "the run ask for --trust"
+        )
+    write_file(folder / MODULE_SEAL, f"{made}\n")
+    return ""
 
 
 def is_copy(path: Path, model: object) -> bool:
     """Return whether a file or folder is a copy of this module's, as `keep_module` writes it."""
+    if path.name == MODULE_SEAL:
+        return bool(getattr(model, "source", b""))
     if path.name == MODULE_FILES:
         return bool(getattr(model, "files", None))
     return path.name == MODULE_FILE and path.is_file() and getattr(model, "source", b"") == path.read_bytes()
 
 
 def remove_module(folder: Path) -> None:
-    (folder / MODULE_FILE).unlink(missing_ok=True)
+    for name in (MODULE_FILE, MODULE_SEAL):
+        (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / MODULE_FILES, ignore_errors=True)
 
 

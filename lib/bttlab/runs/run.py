@@ -117,6 +117,13 @@ class Run:
             return None
         return self._result(epochs[-1], last.get("test"), self.checkpoint.parameters)
 
+    def is_recorded(self) -> bool:
+        """Return whether run.json says that the run is complete."""
+        try:
+            return read_run(self.folder).status == COMPLETE
+        except BttlabError:
+            return False
+
     def open_trainer(self, trust: bool = False, wait: float = 0.0, require_card: bool = False) -> OpenedTrainer:
         """Open a trainer on the settings' device; the rest is as for `bttlab.runs.devices.open_trainer`."""
         settings = self.settings
@@ -150,14 +157,17 @@ class Run:
                 check_free(self.folder, self.model)  # again, now that no other process can write there
             else:
                 self.store.check_unchanged()
-                if not plan.counts and (finished := self.finished()):
-                    trainer.load_parameters(self.checkpoint.parameters, self.checkpoint.optimizer_state)
-                    return finished
-            if threading.current_thread() is threading.main_thread():
-                importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
             record = RunRecord("training", self.folder.name, configuration={}, device=device)
             with contextlib.suppress(BttlabError):  # a new run has none
                 record = read_run(self.folder)
+            if self.checkpoint is not None and not plan.counts and (finished := self.finished()):
+                trainer.load_parameters(self.checkpoint.parameters, self.checkpoint.optimizer_state)
+                if record.status != COMPLETE:  # a kill came between the last line of metrics and run.json
+                    with self._recorded(record, provenance):
+                        pass
+                return finished
+            if threading.current_thread() is threading.main_thread():
+                importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
             try:
                 self._begin(record, provenance)
             except BaseException:
@@ -181,7 +191,8 @@ class Run:
                 parameters = initial_parameters(self.model, self.settings.seed)
             else:
                 parameters = self.model.parameters()
-                keep_module(self.folder, self.model)
+                if note := keep_module(self.folder, self.model):
+                    self._progress.note(f"note: {note}")
             self._trainer.load_parameters(parameters)
             self._save()
             return

@@ -4,7 +4,6 @@ import errno
 import os
 import re
 import secrets
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,25 +38,8 @@ def read_text(path: Path, error: type[BttlabError] = BttlabError, way_out: str =
         raise error(f"{path} cannot be read ({fault.strerror}){way_out}") from None
 
 
-def writable_by_others(path: str | Path) -> Path | None:
-    """Return what lets every user of the machine change a file: it, or a folder on the way to it; None if nothing does.
-
-    The file need not be there yet. A folder in which only owners may remove names, as /tmp, does not count.
-    """
-    ways = [Path(way) for way in (os.path.abspath(path), os.path.realpath(path))]
-    for place in dict.fromkeys(place for way in ways for place in (way, *way.parents)):
-        try:
-            status = place.stat()
-        except FileNotFoundError:
-            continue
-        sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
-        if status.st_mode & stat.S_IWOTH and not sticky:
-            return place
-    return None
-
-
 @contextmanager
-def draft_file(path: Path, data: bytes) -> Iterator[Path]:
+def draft_file(path: Path, data: bytes, mode: int = 0o666) -> Iterator[Path]:
     """Write a file's next content beside it, synced to disk, for the caller to rename; the draft is gone in the end.
 
     Raises OSError if it cannot be written, or `path` is a device, a pipe or a folder.
@@ -66,7 +48,7 @@ def draft_file(path: Path, data: bytes) -> Iterator[Path]:
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
     # In a folder of others too: a name that nobody can guess, and no file or link that is there already.
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
@@ -89,6 +71,21 @@ def write_file(path: Path, data: bytes | str, option: str = "") -> None:
         if not option:
             raise
         raise BttlabError(f"{path} cannot be written ({error.strerror}); give another file with {option}") from None
+
+
+def write_new_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a file that is not there yet, whole or not at all.
+
+    Raises FileExistsError if there is a file or link of that name, which stays; OSError if it cannot be written.
+    """
+    with draft_file(path, data, mode) as draft:
+        try:
+            os.link(draft, path)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                raise
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))  # a file system without hard links
+            draft.replace(path)
 
 
 def check_output(path: Path, option: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bttlab.runs.folder import run_lock
-from bttlab.runs.module import write_module
+from bttlab.runs.module import seal_module, write_module
 from bttlab.runs.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
 from bttlab.runs.settings import RunError
 from bttlab.runs.sweep.executor import Cluster, LocalPool, NoInterrupt
@@ -209,6 +209,8 @@ class Sweep:
             files = future.result()
             for name in files:
                 write_file(self.folder / trial.id / name, files[name])
+            if trial.module is not None:  # a worker of another machine may have another secret
+                seal_module(self.folder / trial.id, *trial.module)
             record = read_run(self.folder / trial.id)
         except BrokenExecutor:
             self._waiting.append(trial)

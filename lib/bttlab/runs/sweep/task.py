@@ -20,7 +20,7 @@ from bttlab.estimate.card import estimate
 from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.runs.checkpoint import BEST, CheckpointError, CheckpointStore
 from bttlab.runs.metrics import METRICS
-from bttlab.runs.module import model_of_run, write_module
+from bttlab.runs.module import model_of_source, write_module
 from bttlab.runs.progress import NoProgress
 from bttlab.runs.record import COMPLETE, LATEST, RUN_FILE, RunRecord, git_state, versions
 from bttlab.runs.run import Run
@@ -126,7 +126,9 @@ def _train(task: Task) -> None:
     settings: Any = trial.settings
     with contextlib.suppress(CheckpointError):  # it begins again
         checkpoint, _ = store.load()
-    model = model_of_run(task.folder, settings.config, trust=True, seed=settings.seed)  # the sweep wrote the file
+    model = settings.config
+    if trial.module is not None:  # what the sweep sent: nothing that lies in the folder is run
+        model = model_of_source(task.folder, settings.config, *trial.module, settings.seed)
     run = Run(task.folder, settings, trial.corpus, store, checkpoint, model=model)
     callback, opened = _TrialCallback(task, run), run.open_trainer(wait=CARD_WAIT_SECONDS)
     try:
