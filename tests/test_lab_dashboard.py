@@ -12,7 +12,7 @@ from bttlab.lab.comparison import published
 from bttlab.lab.dashboard_figure import ratios
 from bttlab.lab.dashboard_runs import DashboardRun
 from bttlab.lab.energy_meters import EnergyMeter
-from bttlab.model import ModelConfig
+from bttlab.model import ModelConfig, NumericalFault
 from bttlab.util.quantities import Quantity
 from fake_trainer import PretendTrainer, our_threads, pretend_target, until
 
@@ -166,6 +166,39 @@ def test_a_run_that_fails_says_so_and_the_next_works(board_of):
     assert board.runs[1].state == "finished" and _message(board) == ""
     board.clear()
     assert not board.runs and _names(board) == []
+
+
+class DivergingTrainer(PretendTrainer):
+    """Each step at a rate above 0.01 spoils the parameters; after five of them no step is finite, at any rate."""
+
+    def train(self, samples, optimizer, learning_rates, label_smoothing=0.0):
+        spoiled = int(self.parameters.get("spoiled", 0))
+        for k, rate in enumerate(learning_rates):
+            if spoiled == 5:
+                raise NumericalFault("loss", k, self._losses(k), float(rate))
+            spoiled += rate > 0.01
+            self.parameters = {**self.parameters, "spoiled": np.array(spoiled)}
+        return super().train(samples, optimizer, learning_rates)
+
+
+def test_a_run_that_diverges_at_once_continues_with_the_initial_parameters(board_of):
+    board = board_of(DivergingTrainer())
+    board._rate.value = 1.0
+    board.start()
+    board.wait()
+    run = board.runs[0]
+    assert (run.state, run.count) == ("failed", 5)
+    assert "below 1: then Continue trains with the initial parameters. Start begins anew" in _message(board)
+    board._rate.value = 0.02  # still too high: the same advice, from the same parameters
+    board.resume()
+    board.wait()
+    assert (run.state, run.count) == ("failed", 10) and "initial parameters" in _message(board)
+    board._rate.value = 0.004
+    board.resume()
+    board.wait()
+    assert (run.state, run.count, _message(board)) == ("finished", 300, "")
+    assert run._trainer.parameters["spoiled"] == 0
+    assert [what for _, what in run.marks if what == "back"] == ["back", "back"]
 
 
 @pytest.mark.long

@@ -337,8 +337,8 @@ class Dashboard:
         if run.fault is None:
             return run.error
         good = getattr(run, "good", None)
-        back = f"with the last good parameters, those after {good:,} samples" if good else "from there"
-        below = f"Set the learning rate's slider below {run.fault.learning_rate:g}: then Continue goes on {back}"
+        back = f"the last good parameters, those after {good:,} samples" if good else "the initial parameters"
+        below = f"Set the learning rate's slider below {run.fault.learning_rate:g}: then Continue trains with {back}"
         return f"{run.error.partition(';')[0]}. {below}. Start begins anew"
 
     def _state(self) -> tuple[int, str]:

@@ -217,12 +217,12 @@ class TrainerRun(DashboardRun, Callback):
 
     @property
     def good(self) -> int | None:
-        """Samples after which the parameters were the last good ones; None if there are none."""
+        """Samples after which the parameters were the last good ones; None before the first sample."""
         return self._good[-1][0] if self._good else None
 
     def start(self) -> None:
-        """As of `DashboardRun`; after a fault it goes on with the last good parameters."""
-        self._goes_back = self.fault is not None and bool(self._good)
+        """As of `DashboardRun`; after a fault it continues with the last good parameters."""
+        self._goes_back = self.fault is not None
         super().start()
 
     @property
@@ -286,6 +286,8 @@ class TrainerRun(DashboardRun, Callback):
             raise RunError(
                 "the run's overlay and program are no longer on the card: others were loaded; load them again and start"
             )
+        if not self._good:  # the initial parameters, whatever the rate will do to them
+            self._copy_parameters(np.inf)
         if self._goes_back:  # here the run has loaded its own, those before the fault
             self._goes_back = False
             _, _, parameters, state = self._good[-1]
@@ -312,6 +314,9 @@ class TrainerRun(DashboardRun, Callback):
         mean = float(self.losses[-GOOD_SAMPLES // 3 :].mean())
         if self._good and not mean <= GOOD_LOSS * min(kept for _, kept, _, _ in self._good):
             return
+        self._copy_parameters(mean)
+
+    def _copy_parameters(self, mean: float) -> None:
         state = self._trainer.store_optimizer_state()
         self._good = [*self._good[-1:], (self.count, mean, self._trainer.store_parameters(), state)]
 
