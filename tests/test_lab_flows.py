@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 
 from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.layer import layer_program
@@ -11,11 +12,14 @@ from bttlab.compiler.timing import time_program
 from bttlab.lab import (
     check_flow,
     compare_flows,
+    compare_lengths,
+    draw_costs,
+    draw_cycles,
     flow_cycles,
     show_program,
 )
 from bttlab.lab.cycle_figures import KINDS, cycles_by_kind
-from bttlab.tensor import TTLinear, order_cost, order_of
+from bttlab.tensor import TTLinear, flow_cost, order_cost, order_of
 
 MODES = (12, 8, 8), (8, 8, 12)
 FLOWS = {"right to left": "right_to_left", "bi-directional": "bidirectional", "two merged": (2, 2)}
@@ -71,12 +75,39 @@ def test_a_flow_of_ones_own_beside_the_others(layer, overlay, capsys):
     compare_flows(layer, 13, {"mine": MINE, "whole": order_of("reconstruct", 13, *MODES, 12)})
     lines = capsys.readouterr().out.splitlines()
     assert f"{order_cost(MINE, 13, *MODES, 12).macs:,}" in lines[1] and f"{flow_cycles(layer, MINE, 13):,}" in lines[1]
-    assert lines[2].endswith("does not fit") and lines[3].startswith("right_to_left")
+    assert lines[2].endswith("does not fit") and lines[3].startswith("right to left")
     run = check_flow(overlay, layer, MINE, *(torch.randn(13, 768) for _ in range(2)))
     assert capsys.readouterr().out.endswith("all within 1e-05 of autograd in float64\n")
     show_program(run.program, most=3)
     listed = capsys.readouterr().out.splitlines()
     assert "load G6" in listed[0] and listed[-1].startswith("3 of ")
+
+
+def test_the_least_of_each_length_has_a_star(layer, capsys):
+    compare_lengths(layer, (1, 13, 32), FLOWS)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["1"] * 3 + ["13"] * 3 + ["32"] * 3
+    for tokens, part in ((1, rows[:3]), (13, rows[3:6]), (32, rows[6:])):
+        for column in (-3, -2, -1):
+            values = [int(row[column].rstrip("*").replace(",", "")) for row in part]
+            assert [row[column].endswith("*") for row in part] == [value == min(values) for value in values]
+        cycles = [int(row[-1].rstrip("*").replace(",", "")) for row in part]
+        assert cycles == [flow_cycles(layer, flow, tokens) for flow in FLOWS.values()]
+    macs = [int(row[-3].rstrip("*").replace(",", "")) for row in rows[3:5]]
+    assert macs == [flow_cost(flow, 13, *MODES, 12).macs for flow in ("right_to_left", "bidirectional")]
+
+
+def test_a_flow_has_one_colour_and_one_name(layer):
+    costs, cycles = draw_costs((1, 2), (1, 2), *MODES, (2, 2)), draw_cycles((1, 2), layer, FLOWS)
+    by_name = [
+        {line.get_label(): to_hex(line.get_color()) for line in picture.figure.axes[0].lines}
+        for picture in (costs, cycles)
+    ]
+    shared = set(by_name[0]) & set(by_name[1])
+    assert shared == {"right to left", "bi-directional"}
+    assert all(by_name[0][name] == by_name[1][name] for name in shared)
+    kinds = {to_hex(patch.get_facecolor()) for patch in cycles.figure.axes[1].collections}
+    assert not kinds & set(by_name[1].values())
 
 
 def test_a_wrong_result_is_named(layer, overlay, capsys, monkeypatch):

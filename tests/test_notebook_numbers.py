@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bttlab.baseline.gpus import find_gpu
+from bttlab.card.layer import layer_program
 from bttlab.card.processor import sample_dtype
 from bttlab.compiler.program import LANES, compile_program
 from bttlab.data import load_corpus
@@ -21,7 +22,7 @@ from bttlab.lab.comparison import RECORD
 from bttlab.lab.dashboard_runs import GOOD_SAMPLES
 from bttlab.lab.dashboard_targets import BASELINES
 from bttlab.model import ModelConfig, initial_parameters
-from bttlab.tensor import FLOWS, TTLinear, flow_cost, optimal_cost
+from bttlab.tensor import FLOWS, TTLinear, flow_cost, optimal_cost, order_cost
 from bttlab.tensor.shapes import tt_shapes
 from bttlab_cost import xia2024
 from bttlab_cost.models import find_model
@@ -121,7 +122,28 @@ def of_contraction() -> dict[str, bool]:
     twelve = [flow_cost(flow, 12, *MODES, CONFIG.linear_rank).macs for flow in ("bidirectional", "right_to_left")]
     layer = TTLinear(768, 768, *MODES, CONFIG.linear_rank)
     cycles = [flow_cycles(layer, flow, 10) for flow in ("bidirectional", "right_to_left")]
+
+    def winners(tokens: int) -> list[str]:
+        """Return the order with the least arithmetic, memory and cycles."""
+        rows = {}
+        for name, flow in {"right": "right_to_left", "both": "bidirectional", "two": (2, 2)}.items():
+            program = layer_program(layer, tokens, flow)
+            cost = order_cost(program.order, tokens, *MODES, CONFIG.linear_rank)
+            memory = max(cost.forward.peak_elements, cost.backward.peak_elements)
+            rows[name] = cost.macs, memory, flow_cycles(layer, flow, tokens)
+        return [min(rows, key=lambda name: rows[name][column]) for column in range(3)]
+
     return {
+        "**One token: right to left**, in all three columns": winners(1) == ["right"] * 3,
+        "two merged.** It has the least arithmetic, memory and cycles": winners(13) == ["two"] * 3,
+        "The paper's flow is second": flow_cycles(layer, "bidirectional", 13) < flow_cycles(layer, "right_to_left", 13),
+        "fewest cycles, though two merged still has the least arithmetic and memory": winners(32)
+        == ["two", "two", "both"],
+        "it needs less memory, too": all(
+            flow_cost("right_to_left", t, *MODES, CONFIG.linear_rank).forward.peak_elements
+            < flow_cost("bidirectional", t, *MODES, CONFIG.linear_rank).forward.peak_elements
+            for t in range(1, 13)
+        ),
         "factor of thirty": round(whole.macs / both.macs, -1) == 30,
         "about two thirds of the arithmetic": round(3 * both.macs / left.macs) == 2,
         "less than half of its memory": 2 * least < peak,

@@ -20,6 +20,7 @@ from .design_explorer import Design as Design
 from .design_explorer import DesignExplorer as DesignExplorer
 from .flow_check import check_flow as check_flow
 from .flow_check import compare_flows as compare_flows
+from .flow_check import compare_lengths as compare_lengths
 from .flow_check import flow_cycles as flow_cycles
 from .flow_check import show_program as show_program
 from .flow_explorer import FlowExplorer as FlowExplorer

@@ -12,12 +12,13 @@ from bttlab.compiler.instruction import UNIT_NAMES, Instruction
 from bttlab.compiler.layer import LayerProgram
 from bttlab.compiler.machine import M
 from bttlab.compiler.timing import intervals_of, time_program
-from bttlab.lab.charts import PALETTE, legend_below, new_figure
+from bttlab.lab.charts import legend_below, new_figure
+from bttlab.lab.flow_figures import COLOURS_BY_NAME, OTHER_COLOURS
 from bttlab.lab.gantt import draw_lanes
 from bttlab.lab.picture import Picture
 
 KINDS = ("engines, with tokens", "engines, cores alone", "re-ordering and moving", "row operations")
-COLOURS = dict(zip(KINDS, PALETTE, strict=False))
+COLOURS = dict(zip(KINDS, ("#56B4E9", "#E69F00", "#CC79A7", "#F0E442"), strict=True))  # no colour of a flow
 HATCH = {"FP": "", "BP": "////"}
 WAITING = "waiting for results"
 NAMED = 0.015  # of the figure's width: what a letter of a bar's name takes
@@ -87,15 +88,15 @@ def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> 
     said = []
     kinds = (*KINDS, WAITING)
     colours = [*COLOURS.values(), "0.8"]
-    looks = itertools.cycle(zip(("o-", "s--", "^-.", "D:"), ("black", *PALETTE), strict=False))
+    markers, others = itertools.cycle(("o-", "s--", "^-.", "D:")), itertools.cycle(OTHER_COLOURS)
     for axes, (name, flow) in zip(panels, flows.items(), strict=True):
         counts = [cycles_by_kind(layer_program(layer, t, flow)) for t in tokens]
         rows = [[count[kind] / 1e3 for count in counts] for kind in kinds]
         first, last = (sum(count.values()) for count in (counts[0], counts[-1]))
         said.append(f"{name} from {first:,} at {tokens[0]} to {last:,} at {tokens[-1]}")
         totals = [sum(count.values()) / 1e3 for count in counts]
-        look = next(looks)
-        together.plot(tokens, totals, look[0], color=look[1], label=name, markersize=4)
+        colour = COLOURS_BY_NAME.get(name) or next(others)
+        together.plot(tokens, totals, next(markers), color=colour, label=name, markersize=4)
         axes.stackplot(tokens, rows, labels=kinds, colors=colours)
         axes.set_title(name)
     together.set_title("all")

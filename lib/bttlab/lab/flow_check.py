@@ -1,6 +1,6 @@
 """Compare, list and check custom contraction paths."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bttlab.card.layer import LayerRun, autograd_errors, layer_program, run_layer
@@ -19,7 +19,7 @@ def compare_flows(layer: Any, tokens: int, own: Mapping[str, Any]) -> None:
     """Print the arithmetic, memory and cycles of custom paths and of the known flows, compiled the same way."""
     shape = layer.out_modes, layer.in_modes, [core.shape[2] for core in layer.used_cores()][:-1]
     orders = {name: Order.of(order) for name, order in own.items()}
-    orders |= {name: order_of(name, tokens, *shape) for name in reversed(FLOW_TITLES)}
+    orders |= {title: order_of(name, tokens, *shape) for name, title in reversed(FLOW_TITLES.items())}
     print(f"{tokens} tokens{'multiply-accumulates':>32}{'peak elements':>15}{'cycles (modelled)':>19}")
     for name, order in orders.items():
         cost = order_cost(order, tokens, *shape)
@@ -32,6 +32,26 @@ def _cycles(layer: Any, tokens: int, order: Order) -> str:
         return f"{flow_cycles(layer, order, tokens):,}"
     except ProgramError:
         return "does not fit"
+
+
+def compare_lengths(layer: Any, lengths: Sequence[int], flows: Mapping[str, Any]) -> None:
+    """Print arithmetic, memory and cycles of both passes at each number of tokens; a star marks the least.
+
+    The flows are those of `bttlab.card.layer.layer_program`, by their names.
+    """
+    shape = layer.out_modes, layer.in_modes, [core.shape[2] for core in layer.used_cores()][:-1]
+    print(f"{'tokens':>6}  {'':16}{'multiply-accumulates':>21}{'peak elements':>15}{'cycles (modelled)':>19}")
+    for tokens in lengths:
+        rows = {}
+        for name, flow in flows.items():
+            program = layer_program(layer, tokens, flow)
+            cost = order_cost(program.order, tokens, *shape)
+            peak = max(cost.forward.peak_elements, cost.backward.peak_elements)
+            rows[name] = cost.macs, peak, time_program(program.forward, tokens, False).cycles
+        least = [min(column) for column in zip(*rows.values(), strict=True)]
+        for name, row in rows.items():
+            cells = [f"{value:,}{'*' if value == best else ' '}" for value, best in zip(row, least, strict=True)]
+            print(f"{tokens:6}  {name:16}{cells[0]:>22}{cells[1]:>15}{cells[2]:>19}")
 
 
 def show_program(program: LayerProgram, most: int = 8) -> None:

@@ -10,11 +10,11 @@ from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.explorer import Explorer, button, control, row, slider
+from bttlab.lab.flow_figures import FLOW_NAMES
 from bttlab.lab.flow_trace import PASSES, FlowTrace, TraceStep, trace_flow
 from bttlab.model import ModelConfig
 from bttlab.tensor import FLOWS, Order
 
-FLOW_NAMES = {"right_to_left": "right to left", "bidirectional": "bi-directional", "reconstruct": "reconstruct"}
 MOST_TOKENS, MOST_RANK = 128, 64
 _SMALL = 8.5
 _KINDS = {"t": "0.3", "i": PALETTE[0], "j": PALETTE[1], "r": PALETTE[2]}  # tokens, output modes, input modes, ranks

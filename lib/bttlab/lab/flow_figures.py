@@ -9,11 +9,14 @@ from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.picture import Picture
 from bttlab.tensor import FLOWS, flow_cost, optimal_cost
 
-# Some flows cost the same: a wide line shows below a narrow one of other dashes.
+FLOW_NAMES = {"right_to_left": "right to left", "bidirectional": "bi-directional", "reconstruct": "reconstruct"}
+# A flow has one colour in every figure. Some cost the same: a wide line shows below a narrow one of other dashes.
 LOOKS = {
     flow: {"color": colour, "linestyle": line, "linewidth": width}
     for flow, colour, line, width in zip(FLOWS, PALETTE, ("-", "--", "-."), (3.5, 2.0, 2.0), strict=False)
 }
+COLOURS_BY_NAME = {FLOW_NAMES[flow]: str(look["color"]) for flow, look in LOOKS.items()}
+OTHER_COLOURS = ("#000000", "0.5")  # of custom paths
 
 
 def draw_costs(
@@ -36,8 +39,8 @@ def draw_costs(
     for flow, look in LOOKS.items():
         over_tokens = [flow_cost(flow, t, out_modes, in_modes, at_rank).macs for t in tokens]
         over_rank = [flow_cost(flow, at_tokens, out_modes, in_modes, r).macs for r in ranks]
-        left.loglog(tokens, over_tokens, label=flow, **look)
-        right.loglog(ranks, over_rank, label=flow, **look)
+        left.loglog(tokens, over_tokens, label=FLOW_NAMES[flow], **look)
+        right.loglog(ranks, over_rank, label=FLOW_NAMES[flow], **look)
     left.loglog(tokens, [3 * t * elements for t in tokens], "k:", label="dense")
     right.loglog(ranks, [3 * at_tokens * elements] * len(ranks), "k:", label="dense")
     for axes, places in ((left, tokens), (right, ranks)):
@@ -57,8 +60,8 @@ def draw_optimum(tokens: Sequence[int], out_modes: Sequence[int], in_modes: Sequ
     style(right, "", "tokens", "thousand elements at the peak, forward")
     for flow in ("right_to_left", "bidirectional"):
         costs = [flow_cost(flow, t, out_modes, in_modes, rank).forward for t in tokens]
-        left.plot(tokens, [cost.macs / 1e3 for cost in costs], label=flow, **LOOKS[flow])
-        right.plot(tokens, [cost.peak_elements / 1e3 for cost in costs], label=flow, **LOOKS[flow])
+        left.plot(tokens, [cost.macs / 1e3 for cost in costs], label=FLOW_NAMES[flow], **LOOKS[flow])
+        right.plot(tokens, [cost.peak_elements / 1e3 for cost in costs], label=FLOW_NAMES[flow], **LOOKS[flow])
     left.plot(tokens, [cost.macs / 1e3 for cost in best], "k:", label="optimum (opt_einsum)")
     right.plot(tokens, [cost.peak_elements / 1e3 for cost in best], "k:", label="optimum (opt_einsum)")
     left.legend(fontsize=8)
