@@ -279,17 +279,20 @@ def test_a_trial_of_a_worker_without_the_folder(shared, corpus, tmp_path, monkey
 def test_a_sweep_runs_no_code_that_lies_in_a_trials_folder(corpus, tmp_path, monkeypatch):
     """A sweep that somebody else began is continued: its folder may hold a file of the name of an import."""
     monkeypatch.chdir(tmp_path)
-    shutil.copy(Path(__file__).parent / "helpers" / "sample_modules.py", tmp_path / "net.py")
+    source = (Path(__file__).parent / "helpers" / "sample_modules.py").read_text()
+    (tmp_path / "net.py").write_text(source.replace("import torch\n", "import this\n\nimport torch\n", 1))
     fixed = {"data": str(corpus), "samples": 2, "device": "reference", "model": f"{tmp_path}/net.py:Both"}
     spec = spec_of({"fixed": fixed, "vary": {"seed": [0]}}, "tiny")
     Sweep(spec, tmp_path / "sweep").run(_Pool({}.get))
     (record,) = (tmp_path / "sweep").glob("*/run.json")
     record.unlink()  # as of a trial that was cut off
     record.with_name("metrics.jsonl").unlink()
-    planted = record.with_name("model_files") / "torch.py"
+    planted = record.with_name("model_files") / "this.py"
     planted.parent.mkdir(exist_ok=True)
     planted.write_text("open('ran', 'w')\n")
-    progress = Sweep(spec, tmp_path / "sweep").run(_Pool({}.get))
+    sweep = Sweep(spec, tmp_path / "sweep")
+    del sys.modules["this"]  # as in the process of a worker
+    progress = sweep.run(_Pool({}.get))
     assert not (tmp_path / "ran").exists() and progress.failed == 0 and len(progress.records) == 1
     assert main(["eval", "--run", str(planted.parents[1]), "--device", "reference"]) == 2
     assert not (tmp_path / "ran").exists()
