@@ -1,16 +1,23 @@
 """Files and folders are written whole or not at all; a message is one line."""
 
+import errno
 import os
+import re
+import resource
+from contextlib import contextmanager
 
 import pytest
 
+from bttlab.cli import main
 from bttlab.data.corpus import store_corpus
 from bttlab.runs import remember, runs_table
 from bttlab.runs.metrics import METRICS, MetricsLog
 from bttlab.runs.table import FOLDERS, to_csv
 from bttlab.util.errors import LONGEST, BttlabError
-from bttlab.util.files import write_file, write_folder
+from bttlab.util.files import write_file, write_folder, write_new_file
 from two_users import run_as_nobody, shared_folder
+
+from conftest import ROOT
 
 
 def test_a_message_is_one_line_of_a_readable_length():
@@ -40,6 +47,59 @@ def test_a_device_is_not_replaced(tmp_path):
     with pytest.raises(BttlabError, match=r"not a regular file.*--csv"):
         to_csv(runs_table([]), tmp_path / "null")
     assert (tmp_path / "null").is_symlink()
+
+
+@pytest.fixture
+def full_disk():
+    """A disk that takes no more than 4 KB of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    @contextmanager
+    def full_disk():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return full_disk
+
+
+@pytest.mark.parametrize(("command", "has_pages"), [("notebooks", False), ("notebooks", True), ("course", False)])
+def test_a_full_disk_leaves_no_half_of_a_notebook(command, has_pages, tmp_path, full_disk, capsys):
+    """Nor of a page that notebooks link to, which are copied first outside of a checkout."""
+    if has_pages:
+        (tmp_path / "docs").symlink_to(ROOT / "docs")
+    with full_disk():
+        assert main([command, str(tmp_path / "mine")]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"mine/\S+ cannot be written \(File too large\): nothing of it is there; make room", said)
+    left = [path for path in (tmp_path / "mine").rglob("*") if path.is_file()]
+    assert all(path.stat().st_size < 4096 for path in left) and not list(tmp_path.rglob("*.draft"))
+    assert main([command, str(tmp_path / "mine")]) == 0
+    assert "kept" not in capsys.readouterr().out
+
+
+def test_a_new_file_is_whole_and_replaces_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_new_file(path, b"first", 0o600)
+    assert path.stat().st_mode & 0o777 == 0o600
+    for what in (path, tmp_path / "link"):
+        if what != path:
+            what.symlink_to("absent")
+        with pytest.raises(FileExistsError):
+            write_new_file(what, b"second")
+    assert path.read_bytes() == b"first" and not (tmp_path / "absent").exists()
+
+    def without_links(*paths):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", without_links)
+    write_new_file(tmp_path / "other", b"third")
+    with pytest.raises(FileExistsError):
+        write_new_file(path, b"second")
+    assert (tmp_path / "other").read_bytes() == b"third" and path.read_bytes() == b"first"
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["file", "link", "other"]
 
 
 PLANT = """

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import write_new_file
 from bttlab.util.places import ROOT
 
 FOLDER = ROOT / "notebooks"
@@ -46,7 +47,8 @@ def copy_notebooks(to: str | os.PathLike, reset: Sequence[str] | None = None) ->
     were there as they come ("same"), those that are somebody's work or of another version ("kept"), and the names under
     which work was set "aside".
 
-    Raises BttlabError if no notebook's name begins so, OSError if the folder cannot be made or written to.
+    Raises BttlabError if no notebook's name begins so, or a file cannot be written; OSError if the folder cannot be
+    made.
     """
     to, sources = Path(to), sorted(FOLDER.glob("*.ipynb"))
     for begin in reset or ():
@@ -77,13 +79,20 @@ def _pages_for(to: Path) -> bytes:
 
 
 def put(target: Path, content: bytes) -> str:
-    """Write a file that is not there yet; say whether it was "copied", "same" (there already) or "kept" (another)."""
+    """Write a file that is not there yet, whole or not at all.
+
+    Returns "copied", "same" (there already) or "kept" (another). Raises BttlabError if it cannot be written.
+    """
     try:
-        with target.open("xb") as file:
-            file.write(content)
+        write_new_file(target, content)
         return "copied"
     except FileExistsError:
         return "same" if _is(target, content) else "kept"
+    except OSError as error:
+        raise BttlabError(
+            f"{target} cannot be written ({error.strerror}): nothing of it is there; make room, or name another "
+            "folder, and run the same command again"
+        ) from None
 
 
 def _is(target: Path, content: bytes) -> bool:

@@ -48,15 +48,26 @@ def draft_file(path: Path, data: bytes, mode: int = 0o666) -> Iterator[Path]:
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
     # In a folder of others too: a name that nobody can guess, and no file or link that is there already.
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with _named(path):
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
-        with open(descriptor, "wb") as file:
+        with _named(path), open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         yield draft
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file that could not be written in an OSError: of a full disk it has no name, of a draft the draft's."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def write_file(path: Path, data: bytes | str, option: str = "") -> None:
@@ -113,7 +124,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         draft.mkdir()
         for name, data in files.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
-            with open(draft / name, "xb") as file:
+            with _named(folder / name), open(draft / name, "xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
