@@ -53,9 +53,13 @@ def make_accounts(names: list[str], sheet: Path, group: str | None = None, homes
         descriptor = os.open(sheet, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise ClassError(f"cannot create the sheet of passwords {sheet} ({error.strerror}): name a new file") from None
-    with open(descriptor, "w") as file:
+    with open(descriptor, "wb", buffering=0) as file:
         for name in missing:
             password = "".join(secrets.choice(LETTERS) for _ in range(LENGTH))
+            try:  # first: an account whose password nobody has is of no use
+                file.write(f"{name} {password}\n".encode())
+            except OSError as error:
+                raise ClassError(f"the sheet {sheet} cannot be written ({error.strerror}): make room") from None
             _run(
                 ["useradd", "--create-home", "--base-dir", str(homes), "--shell", "/bin/bash"]
                 + (["--groups", group] if group else [])
@@ -63,8 +67,6 @@ def make_accounts(names: list[str], sheet: Path, group: str | None = None, homes
             )
             (homes / name).chmod(0o700)
             _run(["chpasswd"], f"{name}:{password}\n")  # not as an argument, which every user can read
-            file.write(f"{name} {password}\n")
-            file.flush()
     return missing
 
 

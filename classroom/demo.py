@@ -36,7 +36,7 @@ cores = {cores}
 state = "state"
 runtime = "run"
 python = "{python}"
-exchange = "course/exchange"
+exchange = "exchange"
 """
 
 
@@ -67,7 +67,7 @@ def demo_class(port: int) -> Iterator[tuple[Path, dict[str, str]]]:
         settings = folder / "class.toml"
         settings.write_text(SETTINGS.format(port=port, domain=DOMAIN, cores=min(2, os.cpu_count() or 1), python=python))
         (folder / "home").mkdir()
-        release(folder / "course", LAB)
+        release(folder / "course", folder / "exchange", LAB)
         made = make_accounts(list(STUDENTS), folder / "sheet", homes=folder / "home")
         sheet = (folder / "sheet").read_text().splitlines()
         yield settings, dict(line.split() for line in sheet)
@@ -77,8 +77,8 @@ def demo_class(port: int) -> Iterator[tuple[Path, dict[str, str]]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def release(course: Path, lab: str) -> None:
-    """Make a course, and release one of its labs.
+def release(course: Path, exchange: Path, lab: str) -> None:
+    """Make a course, which nobody else can enter, and release one of its labs in an exchange beside it.
 
     Raises
     ------
@@ -86,13 +86,14 @@ def release(course: Path, lab: str) -> None:
         If nbgrader fails.
     """
     make_course(course)
+    exchange.mkdir()
+    exchange.chmod(0o1777)
     search_path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))  # nbgrader starts `alembic`
     for command in ("generate_assignment", "release_assignment"):
         done = subprocess.run(
             [sys.executable, "-m", "nbgrader", command, lab],
             cwd=course,
-            env={name: value for name, value in os.environ.items() if name != "BTTLAB_EXCHANGE"}
-            | {"PATH": search_path},
+            env=os.environ | {"PATH": search_path, "BTTLAB_EXCHANGE": str(exchange)},
             capture_output=True,
             text=True,
         )

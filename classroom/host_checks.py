@@ -110,6 +110,12 @@ def check_exchange(exchange: Path, lecturers: Sequence[str]) -> None:
         raise ClassError(
             f"students cannot submit to the exchange {exchange}: mkdir -p {exchange}; chmod 1777 {exchange}"
         )
+    for place in exchange.resolve().parents:
+        if not place.stat().st_mode & stat.S_IXOTH:
+            raise ClassError(
+                f"students cannot enter {place}, in which the exchange {exchange} is: put the exchange elsewhere, and "
+                "leave a course's folder closed"
+            )
     course = exchange / COURSE
     if not course.is_dir():
         hint = "release an assignment first (docs/teaching.md), before a student creates it"

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from subprocess_env import environment
+from two_users import shared_folder
 
 from conftest import ROOT
 
@@ -103,26 +104,67 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(tmp_path):
         assert done.returncode == 2 and done.stderr.startswith("there is no configurable-http-proxy: apt-get install")
 
 
-def test_an_exchange_that_students_could_not_use_or_could_own(tmp_path, monkeypatch):
-    exchange, course = tmp_path / "exchange", tmp_path / "exchange" / "bttlab"
-    with pytest.raises(ClassError, match=r"cannot submit to the exchange .*: mkdir -p"):
-        host_checks.check_exchange(exchange, [])
-    exchange.mkdir()
-    for mode in (0o755, 0o777):  # not for students; without the sticky bit they could remove each other's
-        exchange.chmod(mode)
-        with pytest.raises(ClassError, match=f"chmod 1777 {exchange}"):
+def test_an_exchange_that_students_could_not_use_or_could_own(monkeypatch):
+    with shared_folder() as folder:
+        exchange, course = folder / "exchange", folder / "exchange" / "bttlab"
+        with pytest.raises(ClassError, match=r"cannot submit to the exchange .*: mkdir -p"):
             host_checks.check_exchange(exchange, [])
-    exchange.chmod(0o1777)
-    with pytest.raises(ClassError, match="has no folder bttlab for the course: release an assignment first"):
-        host_checks.check_exchange(exchange, [])
-    course.mkdir()
-    if os.geteuid() == 0:
-        host_checks.check_exchange(exchange, [])
-        os.chown(course, 4711, -1)
-    with pytest.raises(ClassError, match=r"bttlab belongs to .*, who is not a lecturer: remove it"):
-        host_checks.check_exchange(exchange, [])
-    monkeypatch.setattr(host_checks.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=course.stat().st_uid))
-    host_checks.check_exchange(exchange, ["eva"])
+        exchange.mkdir()
+        for mode in (0o755, 0o777):  # not for students; without the sticky bit they could remove each other's
+            exchange.chmod(mode)
+            with pytest.raises(ClassError, match=f"chmod 1777 {exchange}"):
+                host_checks.check_exchange(exchange, [])
+        exchange.chmod(0o1777)
+        with pytest.raises(ClassError, match="has no folder bttlab for the course: release an assignment first"):
+            host_checks.check_exchange(exchange, [])
+        course.mkdir()
+        if os.geteuid() == 0:
+            host_checks.check_exchange(exchange, [])
+            os.chown(course, 4711, -1)
+        with pytest.raises(ClassError, match=r"bttlab belongs to .*, who is not a lecturer: remove it"):
+            host_checks.check_exchange(exchange, [])
+        monkeypatch.setattr(host_checks.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=course.stat().st_uid))
+        host_checks.check_exchange(exchange, ["eva"])
+
+
+def test_an_exchange_in_a_closed_folder(tmp_path):
+    with shared_folder() as folder:
+        exchange = folder / "course" / "exchange"
+        (exchange / "bttlab").mkdir(parents=True)
+        exchange.chmod(0o1777)
+        host_checks.check_exchange(exchange, [pwd.getpwuid(os.geteuid()).pw_name])
+        (folder / "course").chmod(0o700)
+        with pytest.raises(ClassError, match=f"students cannot enter {folder}/course, in which the exchange"):
+            host_checks.check_exchange(exchange, [])
+
+
+def test_data_and_overlays_that_students_share(tmp_path, monkeypatch):
+    """A lecturer may write corpora; what a manifest lists is code, so its folder is root's alone."""
+    import bttlab.util.trust
+
+    monkeypatch.setattr(host_checks.shutil, "which", lambda name: name)
+    monkeypatch.setattr(host_checks, "check_python", lambda python: None)
+    monkeypatch.setattr(host_checks, "check_cards", lambda names: None)
+    monkeypatch.setattr(host_checks, "check_port", lambda address, port: None)
+    monkeypatch.setattr(host_checks, "check_accounts", lambda names: None)
+    monkeypatch.setattr(host_checks.os, "geteuid", lambda: 0)
+    lecturer = SimpleNamespace(pw_uid=4711, pw_name="eva")
+    monkeypatch.setattr(host_checks.pwd, "getpwnam", lambda name: lecturer)
+    real = bttlab.util.trust.os.stat
+
+    def owned(path, *rest, **options):
+        found = real(path, *rest, **options)
+        return os.stat_result((*found[:4], 4711, *found[5:])) if str(path).endswith("shared") else found
+
+    (tmp_path / "shared").mkdir()
+    monkeypatch.setattr(bttlab.util.trust.Path, "stat", lambda self: owned(self))
+    for setting, refused in (("data", False), ("overlays", True)):
+        path = settings_file(tmp_path, f'{setting} = "shared"\nlecturers = ["eva"]\n')
+        if refused:
+            with pytest.raises(ClassError, match=r"students share .*shared, but .*shared belongs to the user"):
+                host_checks.check_host(read_settings(path))
+        else:
+            host_checks.check_host(read_settings(path))
 
 
 def test_passwords_go_through_a_pipe_to_a_sheet_of_your_own(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from bttlab.cli import main
 from bttlab.teaching.course import make_course
 from bttlab.teaching.notebooks import FOLDER, STUB, release
+from two_users import interpreter_of_nobody, run_as_nobody, shared_folder
 
 from conftest import ROOT
 
@@ -151,3 +153,27 @@ def test_a_course_that_is_there_stays(tmp_path, capsys):
     assert main(["course", str(folder)]) == 0
     assert f"kept {folder / files[0]}" in capsys.readouterr().out and (folder / files[0]).read_text() == "mine"
     assert (folder / files[1]).is_file()
+
+
+def test_a_course_is_closed_to_other_users(tmp_path, capsys):
+    """Solutions, hidden tests, submissions, marks: also what nbgrader writes there later, whatever the umask is."""
+    before = os.umask(0)
+    try:
+        with shared_folder() as folder:
+            (folder / "empty").mkdir(0o755)
+            for course in (folder / "new", folder / "empty"):
+                assert main(["course", str(course)]) == 0
+                (course / "gradebook.db").write_text("marks")
+                (course / "autograded").mkdir()
+                assert stat.S_IMODE(course.stat().st_mode) == 0o700
+                assert "can enter" not in capsys.readouterr().out
+                read = "import os, sys; print([os.access(path, os.R_OK) for path in sys.argv[1:]])"
+                names = ("", "gradebook.db", "autograded", f"source/{LAB}/{LAB}.ipynb")
+                said = run_as_nobody(read, *(course / name for name in names))
+                assert said == "[False, False, False, False]" or not interpreter_of_nobody() or os.geteuid()
+            (folder / "new").chmod(0o755)
+            assert main(["course", str(folder / "new")]) == 0
+            assert f"other users can enter {folder / 'new'}" in capsys.readouterr().out
+            assert stat.S_IMODE((folder / "new").stat().st_mode) == 0o755  # an exchange in it may be in use
+    finally:
+        os.umask(before)

@@ -263,7 +263,7 @@ def test_a_lab_is_fetched_and_handed_in(hub, students):
     submitted = page.locator("#submitted_assignments_list .list_item", has_text=LAB)
     expect(submitted.first).to_be_visible(timeout=SECONDS * 1000)
     assert (hub.folder / "home" / student / LAB / f"{LAB}.ipynb").is_file()
-    (handed_in,) = (hub.folder / "course" / "exchange" / "bttlab" / "inbound").iterdir()
+    (handed_in,) = (hub.folder / "exchange" / "bttlab" / "inbound").iterdir()
     assert handed_in.name.startswith(f"{student}+{LAB}+") and handed_in.owner() == student
     listing = ["ls", str(handed_in.parent)]  # who has handed in is the lecturer's to know
     assert subprocess.run(listing, user=list(students)[1], capture_output=True).returncode != 0

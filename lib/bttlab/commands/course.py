@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    from bttlab.teaching.course import make_course
+    from bttlab.teaching.course import is_open, make_course
 
     names = make_course(options.folder)
     lines = [f"course of {sum(map(len, names.values())) - 1} assignments in {options.folder}; next, in that folder:"]
@@ -19,5 +19,10 @@ def run(options: argparse.Namespace) -> Outcome:
     for name in names["kept"]:
         lines.append(
             f"kept {options.folder / name}, which is another than ours; without it, this command makes it again"
+        )
+    if is_open(options.folder):
+        lines.append(
+            f"other users can enter {options.folder}, where solutions, hidden tests and marks are: chmod 700 "
+            f"{options.folder}, with the exchange elsewhere (BTTLAB_EXCHANGE)"
         )
     return Outcome({"folder": str(options.folder), **names}, "\n".join(lines))

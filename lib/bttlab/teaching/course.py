@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from bttlab.teaching.notebooks import FOLDER, STUB, put
@@ -31,7 +32,8 @@ here = os.path.dirname(os.path.abspath(__file__))
 
 c.CourseDirectory.root = here
 c.CourseDirectory.course_id = "{COURSE}"
-# Students hand in here: every user of the machine has to be able to write to it, and none to read another's work in it.
+# Students hand in there: it has mode 1777, and is not in this folder, which only you can enter. The one that is here
+# serves to try a course alone.
 c.Exchange.root = os.environ.get("BTTLAB_EXCHANGE", os.path.join(here, "exchange"))
 c.ClearSolutions.code_stub = {{"python": "{STUB}"}}
 c.Execute.timeout = {SECONDS}
@@ -39,17 +41,22 @@ c.Autograde.sanitize_preprocessors = [
     *(ClearOutput, ForgetCopies, OverwriteKernelspec, OverwriteCells, CheckCellMetadata),
 ]
 '''
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _LINK = re.compile(r"\]\(((\d\d_\w+)\.ipynb)\)")
 
 
 def make_course(to: str | os.PathLike) -> dict[str, list[str]]:
     """Make an nbgrader course: nbgrader_config.py, source/NAME/NAME.ipynb of each notebook, and an exchange.
 
-    The folder is made if it is not there. Files that are there stay as they are. Returns the files that were "copied",
-    those that were there ("same"), and those that a lecturer has changed ("kept"). Raises OSError if a folder cannot be
-    made or written to.
+    The folder is made if it is not there; a new or empty one gets mode 0700, since marks, submissions and hidden tests
+    will be in it. Files that are there stay as they are. Returns the files that were "copied", those that were there
+    ("same"), and those that a lecturer has changed ("kept"). Raises OSError if a folder cannot be made; BttlabError if
+    a file cannot be written.
     """
     to = Path(to)
+    to.mkdir(0o700, parents=True, exist_ok=True)
+    if not any(to.iterdir()):
+        to.chmod(0o700)
     files = {"nbgrader_config.py": SETTINGS}
     for notebook in sorted(FOLDER.glob("*.ipynb")):
         # a link to another notebook leads to its assignment
@@ -64,3 +71,8 @@ def make_course(to: str | os.PathLike) -> dict[str, list[str]]:
         exchange.mkdir()
         exchange.chmod(0o1777)
     return names
+
+
+def is_open(course: Path) -> bool:
+    """Return whether others can enter a course's folder."""
+    return bool(course.stat().st_mode & _OTHERS)
