@@ -25,7 +25,7 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 from bttlab_methods import DENSE, FAMILIES, Result, Setting, Training, methods, parse, run_methods
 from bttlab_methods.lab_figures import draw_results
-from bttlab_methods.record import RECORDS, by_methods, mean, read_records
+from bttlab_methods.record import by_methods, mean, read_records
 from bttlab_methods.training import LEARNING_RATE
 
 OnResult = Callable[[Result], None]
@@ -124,7 +124,7 @@ class MethodsLab:
         self._search = control(widgets.Text, "search", "400px", 70, placeholder=about)
         self._search.observe(lambda _: self._find(), "value")
         offered = [("choose, as measured …", ""), *presets(read_records()).items()]
-        self._preset = control(widgets.Dropdown, "preset", "420px", 70, options=offered)
+        self._preset = control(widgets.Dropdown, "preset", "640px", 70, options=offered)
         self._preset.observe(lambda _: self._choose(), "value")
         for box in self._boxes.values():
             box.observe(lambda _: self._write(), "value")
@@ -225,20 +225,32 @@ class MethodsLab:
 
 
 def presets(records: Mapping[str, Sequence[Result]]) -> dict[str, str]:
-    """Return combinations of methods by what they are best at, as measured; records are `read_records`'."""
-    single, tensor = (by_methods(records[name]) for name in RECORDS)
+    """Return combinations of methods by what they are best at, as measured; records are `read_records`'.
 
-    def averages(groups: Mapping[str, Sequence[Result]], value: Callable[[Result], float]) -> dict[str, float]:
+    A method that is in several records stands for its result with the best slot F1.
+    """
+    groups: dict[str, Sequence[Result]] = {}
+    for record in records.values():
+        for name, group in by_methods(record).items():
+            groups[name] = max(groups.get(name, group), group, key=lambda one: mean(one, _slot_f1))
+
+    def averages(value: Callable[[Result], float]) -> dict[str, float]:
         return {name: mean(group, value) for name, group in groups.items()}
 
-    peaks, tensor_peaks = (averages(groups, lambda one: one.memory["peak"]["value"]) for groups in (single, tensor))
-    slots, tensor_slots = (averages(groups, lambda one: one.scores["test"]["slot_f1"]) for groups in (single, tensor))
-    seconds = averages(single, lambda one: one.seconds_per_epoch["value"])
-    same = [name for name in tensor if tensor_peaks[name] <= 1.05 * tensor_peaks["tensor"]]
-    figures = {
+    peaks, slots = averages(lambda one: one.memory["peak"]["value"]), averages(_slot_f1)
+    seconds = averages(lambda one: one.seconds_per_epoch["value"])
+    same = [name for name in groups if peaks[name] <= 1.05 * peaks["tensor"]]
+    best = {
         "least memory": min(peaks, key=peaks.get),
-        "tensor's memory, best slot F1": max(same, key=tensor_slots.get),
+        "tensor's memory, best slot F1": max(same, key=slots.get),
         "fastest epoch": min(seconds, key=seconds.get),
         "best slot F1": max(slots, key=slots.get),
     }
-    return {f"{title}: {name}": name for title, name in figures.items()}
+    return {
+        f"{title}: {name} ({peaks[name] / 1e6:.0f} MB, slot F1 {slots[name]:.0%}, {seconds[name]:.0f} s an epoch)": name
+        for title, name in best.items()
+    }
+
+
+def _slot_f1(result: Result) -> float:
+    return result.scores["test"]["slot_f1"]

@@ -1,7 +1,7 @@
 """Figures of memory, time, energy and scores by method."""
 
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +11,7 @@ from bttlab.lab.memory_figures import COLOURS
 from bttlab.lab.picture import Picture
 from bttlab_methods import Method, Result, methods
 from bttlab_methods.library.tensor import TensorCompression
-from bttlab_methods.record import by_methods, mean
+from bttlab_methods.record import by_methods, deviation, mean
 
 LONGEST = 34  # characters of a name on the axis
 
@@ -19,7 +19,7 @@ LONGEST = 34  # characters of a name on the axis
 def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
     """Draw memory by category, time, energy where it was metered, and accuracy: a row for each combination of methods.
 
-    Results of the same methods are averaged.
+    Results of the same methods are averaged; a line at a bar's end is their sample standard deviation.
     """
     groups = by_methods(results)
     metered = any(result.joules_per_epoch["value"] is not None for result in results)
@@ -58,8 +58,9 @@ def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
 
 def _bar(axes: Axes, row: int, values: Sequence[float | None]) -> None:
     if None not in values:
-        axes.barh(row, fmean(values), color=PALETTE[0], height=0.6)
-        axes.text(fmean(values), row, f" {fmean(values):,.1f}", va="center", fontsize=8)
+        spread = stdev(values) if len(values) > 1 else 0.0
+        axes.barh(row, fmean(values), color=PALETTE[0], height=0.6, xerr=spread or None, error_kw={"lw": 1})
+        axes.text(fmean(values) + spread, row, f" {fmean(values):,.1f}", va="center", fontsize=8)
 
 
 def _shortened(name: str) -> str:
@@ -73,6 +74,8 @@ def _trains_cores(combination: str) -> bool:
 
 def draw_scatter(results: Sequence[Result]) -> Picture:
     """Draw slot F1 against peak memory, a point for each combination, named if none beats it in both.
+
+    A point is the mean over the seeds, its line the sample standard deviation.
 
     Where names would cover each other, the first stands alone; dense and tensor are named whatever beats them.
     """
@@ -96,8 +99,9 @@ def draw_scatter(results: Sequence[Result]) -> Picture:
         ("tensor", tensor, PALETTE[0], "o"),
     ):
         if names:
-            places = [points[name] for name in names]
-            axes.plot(*zip(*places, strict=True), marker, color=colour, label=f"{kind} model")
+            sizes, scores = zip(*(points[name] for name in names), strict=True)
+            spreads = [100 * deviation(groups[name], lambda one: one.scores["test"]["slot_f1"]) for name in names]
+            axes.errorbar(sizes, scores, spreads, fmt=marker, elinewidth=0.8, color=colour, label=f"{kind} model")
     front = pareto_front(list(points.values()), maximize=True)
     named: list[tuple[float, float]] = []
     for name in dict.fromkeys(["dense", "tensor", *(name for name in points if points[name] in front)]):

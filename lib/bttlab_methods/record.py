@@ -3,7 +3,7 @@
 import json
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,46 @@ def pretraining(group: Sequence[Result]) -> str:
 
 def mean(group: Sequence[Result], value: Callable[[Result], Any]) -> float:
     return statistics.fmean(map(value, group))
+
+
+def deviation(group: Sequence[Result], value: Callable[[Result], Any]) -> float:
+    """Return the sample standard deviation over the seeds; 0 for a single one."""
+    return statistics.stdev(map(value, group)) if len(group) > 1 else 0.0
+
+
+def frontier(records: Mapping[float, Sequence[Result]]) -> list[str]:
+    """Return lines of the methods that no other beats in both peak memory and slot F1 on test, and of dense training.
+
+    `records` has results by their number of epochs. Scores and seconds are means over the seeds with their sample
+    standard deviation; the seconds are those of all of a run's training, its pretraining included. All measured.
+    """
+    found = []
+    for epochs, results in records.items():
+        for name, group in by_methods(results).items():
+
+            def seconds(result: Result, epochs: float = epochs) -> float:
+                pretraining = result.facts.get("pretraining_seconds", 0.0)
+                return epochs * result.seconds_per_epoch["value"] + pretraining
+
+            size, score = mean(group, _peak), mean(group, _slot_f1)
+            spread = deviation(group, _slot_f1), deviation(group, seconds)
+            line = f"{size / 1e6:6.1f} MB  slot F1 {score:6.1%} ± {spread[0]:5.1%}"
+            line += f"  {mean(group, seconds):5.0f} ± {spread[1]:3.0f} s"
+            found.append((size, score, name, f"{line}  {name}, {epochs:g} epochs, n = {len(group)}"))
+    kept = [
+        (size, line)
+        for size, score, name, line in found
+        if name == DENSE or not any(s <= size and f >= score and (s, f) != (size, score) for s, f, *_ in found)
+    ]
+    return [line for _, line in sorted(kept)]
+
+
+def _peak(result: Result) -> float:
+    return result.memory["peak"]["value"]
+
+
+def _slot_f1(result: Result) -> float:
+    return result.scores["test"]["slot_f1"]
 
 
 def joules(group: Sequence[Result]) -> str:

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from methods_page import PAGE, fill
 
 from bttlab.data import load_corpus
 from bttlab_methods import Setting, Training, methods, parse, run_methods
+from bttlab_methods.lab import presets
 from bttlab_methods.lab_figures import draw_scatter
-from bttlab_methods.record import by_methods, read_records
+from bttlab_methods.record import by_methods, frontier, read_records
 from tiny_runs import CONFIG, SIZES
 
 
@@ -40,6 +42,31 @@ def test_the_scatter_names_what_none_beats(records):
     results = records["atis.json"]
     named = {text.get_text() for text in draw_scatter(results).figure.axes[0].texts}
     assert {"dense", "tensor"} <= named <= set(by_methods(results))
+
+
+def test_the_frontier_has_what_none_beats_with_the_spread_of_its_seeds(records):
+    alone, together = records["atis.json"], records["atis_tensor.json"]
+    lines = frontier({0.5: alone, 2: together})
+    stacking = next(line for line in lines if "tensor+stacking" in line)
+    scores = np.array([one.scores["test"]["slot_f1"] for one in together if one.methods == "tensor+stacking"])
+    assert f"{scores.mean():.1%} ± {scores.std(ddof=1):5.1%}" in stacking and stacking.endswith("2 epochs, n = 3")
+    tuned = [one for one in alone if one.methods == "prompt-tuning"]
+    seconds = np.mean([0.5 * one.seconds_per_epoch["value"] + one.facts["pretraining_seconds"] for one in tuned])
+    assert f"{seconds:5.0f} ±" in next(line for line in lines if "prompt-tuning" in line)
+    assert any("dense, 0.5" in line for line in lines) and not any(" lion," in line for line in lines)
+    [single] = frontier({0.5: alone[:1]})
+    assert "± 0.0%" in single.replace("  ", " ") and single.endswith("n = 1")
+
+
+def test_presets_are_of_all_records_and_name_their_scores(records):
+    names = {title.partition(":")[0]: name for title, name in presets(records).items()}
+    groups = [group for record in records.values() for group in by_methods(record).values()]
+    peaks = {group[0].methods: group[0].memory["peak"]["value"] for group in groups}
+    assert names["least memory"] == "tensor+rematerialisation" == min(peaks, key=peaks.get)
+    best = max(groups, key=lambda group: np.mean([one.scores["test"]["slot_f1"] for one in group]))
+    title = next(title for title in presets(records) if title.startswith("best slot F1"))
+    assert names["best slot F1"] == best[0].methods
+    assert f"slot F1 {np.mean([one.scores['test']['slot_f1'] for one in best]):.0%}" in title
 
 
 DENSE = replace(CONFIG, format="dense")
