@@ -95,7 +95,7 @@ def test_the_words_of_the_map_are_those_that_the_machine_touches():
         processor.store()
         for name, memory in banks.items():
             changed[name] |= (memory != marks[name]).any(axis=1)
-    touched = touched_words(program)
+    touched = {str(memory): words for memory, words in touched_words(program).items()}
     for name in banks:
         if name not in ("bank 0", "bank 1"):  # what comes in and goes out may be the mark again
             missing, too_many = changed[name] & ~touched[name], touched[name] & ~changed[name]

@@ -5,6 +5,7 @@ import pytest
 from bttlab.cli import main
 from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.hazards import Hazard
+from bttlab.compiler.instruction import Memory
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig
 from command_line import refused, run_json
@@ -68,7 +69,7 @@ def test_one_layer_alone(capsys):
     assert 0 < len(found) < sum(data["sections"].values())
 
 
-@pytest.mark.parametrize("hazards", [[], [Hazard("port", "bank 3", 7, (1, 2), "cycle 7: both ask for bank 3")]])
+@pytest.mark.parametrize("hazards", [[], [Hazard("port", Memory.bank(3), 7, (1, 2), "cycle 7: both ask for bank 3")]])
 def test_hazards_are_counted(capsys, monkeypatch, hazards):
     monkeypatch.setattr("bttlab.compiler.hazards.find_hazards", lambda *_, **__: hazards)
     code, out, err = run(capsys, "--encoders", "1", "--check")

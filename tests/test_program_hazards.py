@@ -19,7 +19,7 @@ from bttlab.compiler.hazards import (
     token_id_sets,
     unchecked_gradients,
 )
-from bttlab.compiler.instruction import Instruction, Level, at, value_of
+from bttlab.compiler.instruction import BANK, OPERANDS, Instruction, Level, Memory, at, value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.ops.embedding import F1
 from bttlab.compiler.program import Program, compile_program
@@ -67,7 +67,7 @@ def test_a_bank_has_the_vector_behind_each_stream(flow, sums):
         for access in accesses(instruction):
             if instruction.is_reduce and access.operand == 1:
                 behind = access.interval(program.offset_span)[1]
-                assert behind < M.banks[int(access.memory.split()[1])].depth
+                assert behind < M.banks[access.memory.number].depth
 
 
 # ---- wrong programs ------------------------------------------------------------------------------------------------
@@ -150,12 +150,12 @@ def with_an_operand_elsewhere(random, program) -> Wrong:
     """An operand's vectors lie elsewhere: nobody waits for who writes or reads them there."""
     n = int(random.integers(len(program.sample)))
     instruction = program.sample[n]
-    numbers = [m for m, o in instruction.operands.items() if o.memory.startswith(("bank", "buffer"))]
+    numbers = [m for m, o in instruction.operands.items() if o.memory and o.memory.kind in (BANK, OPERANDS)]
     if not numbers:
         return None
     number = int(random.choice(numbers))
     operand = instruction.operands[number]
-    depth = M.banks[operand.number].depth if operand.memory.startswith("bank") else M.OPERAND_BUFFER_DEPTH
+    depth = M.banks[operand.number].depth if operand.is_in_bank else M.OPERAND_BUFFER_DEPTH
     low, high = next(a for a in accesses(instruction) if a.operand == number).interval(program.offset_span)
     base = int(operand.base + random.integers(-low, depth - high + 1))
     operands = instruction.operands | {number: replace(operand, base=base)}
@@ -218,7 +218,7 @@ def test_two_operands_in_one_bank_are_always_caught(small):
     pairs = [
         (n, one, other)
         for n, instruction in enumerate(small.sample)
-        for reads in [[m for m in instruction.reads() if instruction.operands[m].memory.startswith("bank")]]
+        for reads in [[m for m in instruction.reads() if instruction.operands[m].is_in_bank]]
         if instruction.steps(5)
         and len(reads) > 1
         and not (instruction.unit <= M.ENGINE_1 and instruction.operation == M.REDUCE)
@@ -235,7 +235,7 @@ def test_a_stream_that_ends_with_its_bank_is_reported(small):
     sample = list(small.sample)
     i = next(i for i, instruction in enumerate(sample) if instruction.is_reduce)
     stream = sample[i].operands[1]
-    depth = M.banks[int(stream.memory.split()[1])].depth
+    depth = M.banks[stream.number].depth
     (access,) = (access for access in accesses(sample[i]) if access.operand == 1)
     moved = depth - access.interval(small.offset_span)[1]
     sample[i] = replace(sample[i], operands=sample[i].operands | {1: stream.offset_by(moved)})
@@ -249,7 +249,7 @@ def test_a_bank_that_a_port_does_not_reach(trainer_libraries, small, library):
     n = next(n for n, i in enumerate(small.sample) if i.unit == M.VECTOR and 3 in i.operands)
     instruction = small.sample[n]
     assert list(instruction.unreached()) == []
-    operand = replace(instruction.operands[3], memory=f"bank {M.IN_BANK}")
+    operand = replace(instruction.operands[3], memory=Memory.bank(M.IN_BANK))
     wrong = changed(small, n, operands=instruction.operands | {3: operand})
     found = hazards_of(wrong, 5)
     assert any(h.kind == "reach" and h.instructions == (n,) and "VECTOR_R0 reaches banks" in h.text for h in found)
@@ -258,7 +258,7 @@ def test_a_bank_that_a_port_does_not_reach(trainer_libraries, small, library):
         processor.load_program(wrong)
     processor.load_program(small)
     with pytest.raises(ProgramError, match="operand 3 writes bank 0, VECTOR_R0 reaches banks"):
-        Builder().vector(M.COPY, "nowhere", [Level("w", 1)], r0=at("bank 0", 0))
+        Builder().vector(M.COPY, "nowhere", [Level("w", 1)], r0=at(Memory.bank(0), 0))
 
 
 def test_sums_without_their_idle_steps_are_always_caught(small):

@@ -11,12 +11,12 @@ from torch import nn
 
 from bttlab.cli import main
 from bttlab.compiler.banks import fitted
-from bttlab.compiler.buffers import DEPTHS, MEMORIES
+from bttlab.compiler.buffers import DEPTHS, MEMORIES, STATISTICS
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
-from bttlab.compiler.instruction import Level
+from bttlab.compiler.instruction import At, Level, Memory
 from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
@@ -173,17 +173,19 @@ def test_operands_that_have_to_be_in_one_bank_get_a_copy():
         assert len(set(reads)) == len(reads)
 
 
-@pytest.mark.parametrize("home", ["buffer 0", "statistic 0"])
+@pytest.mark.parametrize("home", [Memory.operand_buffer(1), STATISTICS], ids=str)
 def test_buffers_that_are_in_use_at_once_do_not_overlap(home):
     b, size = Builder(), DEPTHS[MEMORIES.index(home)] // 2
     x, y = (b.allocate(name, 1) for name in "xy")
     first, second, third = (b.allocate(name, size, home=home) for name in ("first", "second", "third"))
     b.vector(M.COPY, "", [Level("w", 1)], x, r0=y)
     for place in (first, second, third, first):
-        if home == "buffer 0":
+        if home != STATISTICS:
             b.load_rows("", x, place, 1, 1)
         else:
             b.vector(M.SCALE, "", [Level("w", 1)], x, r0=y, rows=place)
+    if home != STATISTICS:
+        assert {b.engine_of(place) for place in (first, At(home, 3))} == {home.number}
     _, assignment = fitted(b.made, [b.instructions], 11)
     assignment.write()
     one, two, three = (b.buffer_at(place).base for place in (first, second, third))

@@ -54,7 +54,7 @@ def used_ports() -> Ports:
             for stores, numbers in ((False, instruction.reads()), (True, instruction.writes())):
                 for number in numbers:
                     operand = instruction.operands[number]
-                    if operand.memory.startswith("bank"):
+                    if operand.is_in_bank:
                         found[names[instruction.unit, number, stores]].add(operand.number)
     return found
 

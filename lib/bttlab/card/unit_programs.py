@@ -9,7 +9,7 @@ import numpy as np
 from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS, Buffer
 from bttlab.compiler.builder import Builder, Level
 from bttlab.compiler.dependencies import data_waits, set_waits
-from bttlab.compiler.instruction import At, at
+from bttlab.compiler.instruction import BANK, At, Memory, at
 from bttlab.compiler.layer import LayerProgram, assemble
 from bttlab.compiler.layout import Block, matrix_block
 from bttlab.compiler.machine import M
@@ -83,7 +83,7 @@ def _pairs(sources: list[int], results: list[int]) -> Iterator[tuple[int, int]]:
 
 def _vectors(bank: int, operand: int) -> At:
     """Return the address of an operand. Addresses of different operands do not overlap, even in the same bank."""
-    return at(f"bank {bank}", operand * VECTORS)
+    return at(Memory(BANK, bank), operand * VECTORS)
 
 
 def _vector(unit: str, operation: int, a: int, b: int | None, result: int) -> UnitProgram:
@@ -111,7 +111,7 @@ def _engine(engine: int, sources: list[int], bank: int, result: int, reduce: boo
     builder = Builder()
     rows = _vectors(next(each for each in sources if each not in (bank, result)), 1)
     place, out = _vectors(bank, 0), _vectors(result, 2)
-    buffer = at(f"buffer {engine}", 0)
+    buffer = at(Memory.operand_buffer(engine), 0)
     same = np.arange(M.LANES).reshape(1, M.LANES)
     source, rows_of = at(rows.memory, rows.base, block=1, y=1), at(buffer.memory, buffer.base, y=1)
     builder.shuffle("fill", M.ROWS, same, source, buffered_result=rows_of, row=("block", 0))

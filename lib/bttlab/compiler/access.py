@@ -9,7 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bttlab.compiler.instruction import At, Bound, Instruction, Level, TokenOffset, max_of, min_of, value_of
+from bttlab.compiler.instruction import (
+    STATISTIC,
+    SUMS,
+    At,
+    Bound,
+    Instruction,
+    Level,
+    Memory,
+    TokenOffset,
+    max_of,
+    min_of,
+    value_of,
+)
 from bttlab.compiler.machine import M
 
 # Statistics that each operation of the vector unit reads, and those that it writes.
@@ -44,7 +56,7 @@ class Steps(NamedTuple):
 class Access(NamedTuple):
     """The accesses of an instruction to a memory by one operand."""
 
-    memory: str  # a bank or an operand buffer; "sums 1 0" (engine, ping-pong buffer), "statistic 2"
+    memory: Memory
     base: int
     steps: tuple[Steps, ...]
     strides: tuple[int, ...]  # by loop, outermost first
@@ -123,7 +135,7 @@ def accesses_of_vectors(instruction: Instruction) -> Iterator[Access]:
         for numbers, steps, writes in ((STATISTICS_READ, active, False), (STATISTICS_WRITTEN, adding, True)):
             for number in numbers.get(operation, ()):
                 rows = instruction.most_accumulators
-                yield Access(f"statistic {number}", base, steps, (), writes, rows=rows)
+                yield Access(Memory(STATISTIC, number), base, steps, (), writes, rows=rows)
 
 
 def accesses_of_sums(instruction: Instruction) -> Iterator[Access]:
@@ -135,7 +147,7 @@ def accesses_of_sums(instruction: Instruction) -> Iterator[Access]:
         strides = _strides(instruction.operands[0], instruction.loops)
     elif instruction.is_reduce:  # the last step of the depth is the fold
         adding = _at_depth(adding, instruction, lambda s: s._replace(end=s.bound - 1))
-    memory = f"sums {instruction.engine} {int(bool(instruction.flags & M.PONG))}"
+    memory = Memory(SUMS, 2 * instruction.engine + bool(instruction.flags & M.PONG))
     yield Access(memory, 0, adding, strides, not instruction.is_drain, rows=1)
 
 

@@ -98,11 +98,12 @@ class Stored:
     name: str
     place: At
     arrangement: Arrangement
+    is_buffered: bool = False  # whether the place is in an operand buffer
 
     @property
     def rows(self) -> str:
         """The index that counts the rows of an operand buffer: the outermost; empty for a tensor in a bank."""
-        return self.arrangement.order[0] if self.place.memory.startswith("buffer") else ""
+        return self.arrangement.order[0] if self.is_buffered else ""
 
     def strides(self, sizes: Sizes) -> dict[str, int]:
         """Return the stride, in vectors, of each index that counts rows; 0 along the rows of an operand buffer."""

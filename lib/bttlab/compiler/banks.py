@@ -10,14 +10,15 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from bttlab.compiler.access import asks_in_fold
-from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES, Buffer, buffer_number
-from bttlab.compiler.copies import is_buffer, uses_of, with_copies
+from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES, STATISTICS, Buffer, buffer_of
+from bttlab.compiler.copies import uses_of, with_copies
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit
-from bttlab.compiler.instruction import At, Instruction
+from bttlab.compiler.instruction import GRADIENT, Instruction, Memory
 from bttlab.compiler.machine import M
 
 # Times of instructions are estimates: BUSY_UNITS units work on average, and scheduling moves an instruction by up to
@@ -96,7 +97,7 @@ class Assignment:
         self.banks: dict[int, frozenset[int]] = {}  # banks that suit each buffer
         self.spans: dict[int, tuple[int, int]] = {}  # the first instruction that uses it, and the last
         self.streamed: set[int] = set()  # those with a vector behind them, which a fold asks for
-        for number, uses in uses_of(instructions).items():
+        for number, uses in uses_of(buffers, instructions).items():
             if any(asks_in_fold(instructions[use.instruction], use.operand) for use in uses):
                 self.streamed.add(number)
             self.banks[number] = buffers[number].allowed_banks(transferred).intersection(*(use.banks for use in uses))
@@ -115,7 +116,7 @@ class Assignment:
         self.times = np.stack([begin, begin + steps], 1)
         self._contention = _contention(self.instructions, self.times, self._index, window)
 
-    def fit(self) -> set[tuple[str, str]]:
+    def fit(self) -> set[tuple[Memory, Memory]]:
         """Find a bank and an address for every buffer, if possible in banks that let units work at the same time.
 
         Return pairs of memories that need a copy (`copies.with_copies`): no two banks suit both. If there are none, all
@@ -148,8 +149,8 @@ class Assignment:
             if buffer.is_parameter or len(self.banks[buffer.number]) == 1:
                 continue
             bank, base = self.placed.pop(buffer)
-            self.names_in[bank].discard(f"matrix {buffer.number}")
-            self._bank_of[self._index[f"matrix {buffer.number}"]] = M.BANKS
+            self.names_in[bank].discard(buffer.memory)
+            self._bank_of[self._index[buffer.memory]] = M.BANKS
             self.spaces[bank].taken.remove((*self._span(buffer), base, base + buffer.vectors))
             self._place(buffer)
         for buffer, place in self.placed.items():
@@ -175,7 +176,7 @@ class Assignment:
 
     def _reset(self) -> None:
         self.spaces = [_Space(number) for number in range(len(DEPTHS))]
-        self.names_in: list[set[str]] = [set() for _ in self.spaces]
+        self.names_in: list[set[Memory]] = [set() for _ in self.spaces]
         self._bank_of = np.full(len(self._index), M.BANKS)  # BANKS: not in a bank
         self.placed: dict[Buffer, tuple[int, int]] = {}
 
@@ -225,7 +226,7 @@ class Assignment:
         self._allocate(buffer, *best[1:])
         return True
 
-    def _cost(self, buffer: Buffer, bank: int, costs: Mapping[str, np.ndarray]) -> float:
+    def _cost(self, buffer: Buffer, bank: int, costs: Mapping[Memory, np.ndarray]) -> float:
         total = self.port_costs[bank]
         if not buffer.is_parameter and bank in PARAMETER_BANKS:
             total += PARAMETER_BANK_COST
@@ -243,7 +244,7 @@ class Assignment:
         space = self.spaces[number]
         taken = sum(high - low for begin, end, low, high in space.taken if begin <= span[1] and span[0] <= end)
         unit, way_out = "vectors", SMALLER_MODEL
-        if buffer.home == "statistic 0":
+        if buffer.home == STATISTICS:
             unit, way_out = "rows", "fewer encoders or heads, or a shorter sequence"
         free = f"{max(space.depth - taken, 0)} of its {space.depth} are free"
         raise DoesNotFit(f"{buffer.name} takes {buffer.vectors} {unit} of {MEMORIES[number]}; {free}", way_out)
@@ -251,19 +252,17 @@ class Assignment:
 
 def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
     for number, operand in instruction.operands.items():
-        if (of := buffer_number(operand.memory)) is not None:
-            buffer = buffers[of]
-            bank = GRADIENT_OF[buffer.bank] if operand.memory.startswith("gradient") else buffer.bank
-            memory = MEMORIES[bank] if buffer.is_in_bank else operand.memory.rpartition(" ")[0]
-            instruction.operands[number] = At(memory, buffer.base + operand.base, operand.strides, operand.token_offset)
+        if (buffer := buffer_of(operand, buffers)) is not None:
+            memory = MEMORIES[GRADIENT_OF[buffer.bank] if operand.memory.kind == GRADIENT else buffer.bank]
+            instruction.operands[number] = replace(operand, memory=memory, base=buffer.base + operand.base)
 
 
-def _memories(buffer: Buffer) -> list[str]:
+def _memories(buffer: Buffer) -> list[Memory]:
     """Return the memory of a buffer and, if it is a parameter, of its gradient."""
-    return [buffer.memory, f"gradient {buffer.number}"] if buffer.is_parameter else [buffer.memory]
+    return [buffer.memory, buffer.memory_of_gradient] if buffer.is_parameter else [buffer.memory]
 
 
-def _names(buffer: Buffer, bank: int) -> list[tuple[str, int]]:
+def _names(buffer: Buffer, bank: int) -> list[tuple[Memory, int]]:
     """Return the memories of a buffer, and the banks in which they are then."""
     return list(zip(_memories(buffer), (bank, GRADIENT_OF.get(bank)), strict=False))
 
@@ -279,7 +278,7 @@ def fitted(
 
     Raise `DoesNotFit` if the banks have no space.
     """
-    apart: set[tuple[str, str]] = set()
+    apart: set[tuple[Memory, Memory]] = set()
     for _ in range(MOST_COPIES):
         sections = with_copies(made, sections, transferred, apart)
         assignment = Assignment(made, [i for section in sections for i in section], tokens, transferred, window)
@@ -289,9 +288,9 @@ def fitted(
     raise DoesNotFit("the operands of an instruction have to be in one bank", "a smaller model")
 
 
-def _conflicts(instructions: Sequence[Instruction]) -> dict[str, set[str]]:
+def _conflicts(instructions: Sequence[Instruction]) -> dict[Memory, set[Memory]]:
     """Return, for each memory, those that need other banks: an instruction reads both, or writes both."""
-    conflicts: dict[str, set[str]] = defaultdict(set)
+    conflicts: dict[Memory, set[Memory]] = defaultdict(set)
     for instruction in instructions:
         for numbers in (instruction.reads(), instruction.writes()):
             names = [instruction.operands[number].memory for number in numbers]
@@ -301,7 +300,7 @@ def _conflicts(instructions: Sequence[Instruction]) -> dict[str, set[str]]:
 
 
 def _contention(
-    instructions: Sequence[Instruction], times: np.ndarray, index: Mapping[str, int], window: int
+    instructions: Sequence[Instruction], times: np.ndarray, index: Mapping[Memory, int], window: int
 ) -> np.ndarray:
     """Return the cost, in cycles, of two memories in one bank: different units use them at about the same time.
 
@@ -312,7 +311,7 @@ def _contention(
         uses = [
             (i, instruction.operands[n].memory) for i, instruction in enumerate(instructions) for n in of(instruction)
         ]
-        uses = [(i, index[name]) for i, name in uses if is_buffer(name)]
+        uses = [(i, index[name]) for i, name in uses if name in index]
         rows = np.array([row for _, row in uses])
         begin, end = times[[i for i, _ in uses]].T
         unit = np.array([instructions[i].unit for i, _ in uses])

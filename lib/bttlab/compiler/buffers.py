@@ -1,8 +1,9 @@
 """Buffers: vectors or statistics that a program allocates by name and size; the memories that they may be in."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from bttlab.compiler.instruction import GRADIENT, STATISTIC, VALUES, At, Memory
 from bttlab.compiler.machine import M
 
 # Bank of a parameter -> bank of its gradient, which has the same address there: the update unit reads both in one step.
@@ -10,7 +11,8 @@ GRADIENT_OF = dict(zip(M.reach(M.UPDATE, 0, False).banks, M.reach(M.UPDATE, 1, F
 MOMENTS = tuple(M.reach(M.UPDATE, number, False).banks[0] for number in (2, 3))
 INNER = frozenset(range(M.BANKS)) - {M.IN_BANK, M.OUT_BANK, *MOMENTS}  # banks for buffers
 # All memories that have buffers, and their depths in vectors; row n of statistics is in all four.
-MEMORIES = (*(f"bank {n}" for n in range(M.BANKS)), *(f"buffer {n}" for n in range(M.ENGINES)), "statistic 0")
+STATISTICS = Memory(STATISTIC, 0)
+MEMORIES = (*map(Memory.bank, range(M.BANKS)), *map(Memory.operand_buffer, range(M.ENGINES)), STATISTICS)
 DEPTHS = (*(bank.depth for bank in M.banks), *[M.OPERAND_BUFFER_DEPTH] * M.ENGINES, M.STATISTICS)
 LOADS, STORES = frozenset(M.reach(M.VECTOR, 3, True).banks), frozenset(M.reach(M.VECTOR, 0, False).banks)  # of COPY
 
@@ -20,7 +22,7 @@ class Buffer:
     name: str
     vectors: int
     number: int = -1  # in the program
-    home: str = "matrix"  # the memory that it is in, "buffer 0" or "statistic 0"; by default any bank
+    home: Memory | None = None  # the memory that it is in, an operand buffer or STATISTICS; None for any bank
     # Whether it is a parameter: it is never overwritten by other buffers, and has a gradient.
     is_parameter: bool = False
     is_accumulated: bool = False  # whether instructions add to its gradient; the update clears it
@@ -30,9 +32,14 @@ class Buffer:
     base: int = 0
 
     @property
-    def memory(self) -> str:
-        """Memory of an operand in it before the assignment; of an operand in its gradient it is "gradient N"."""
-        return f"{self.home} {self.number}"
+    def memory(self) -> Memory:
+        """Memory of an operand in it, before the assignment."""
+        return Memory(VALUES, self.number)
+
+    @property
+    def memory_of_gradient(self) -> Memory:
+        """Memory of an operand in its gradient, before the assignment."""
+        return Memory(GRADIENT, self.number)
 
     @property
     def gradient(self) -> "Buffer":
@@ -40,14 +47,14 @@ class Buffer:
 
     @property
     def is_in_bank(self) -> bool:
-        return self.home == "matrix"
+        return self.home is None
 
     def allowed_banks(self, transferred: Collection[str]) -> frozenset[int]:
         """Return the memories that it may be in: LOAD, STORE and the update unit reach them, and they are large enough.
 
         `transferred` names buffers that LOAD and STORE transfer, and parameters whose gradients STORE transfers.
         """
-        if not self.is_in_bank:
+        if self.home is not None:
             return frozenset({MEMORIES.index(self.home)})
         banks = INNER & LOADS & STORES if self.is_parameter or self.name in transferred else INNER
         if self.is_parameter:
@@ -58,7 +65,7 @@ class Buffer:
         return frozenset(bank for bank in banks if M.banks[bank].depth >= self.vectors) or banks
 
 
-def buffer_number(memory: str) -> int | None:
-    """Return the number of the buffer of an operand's memory; None after the assignment."""
-    kind, *numbers = memory.split() or [""]
-    return int(numbers[-1]) if kind in ("matrix", "gradient") or len(numbers) == 2 else None
+def buffer_of(place: At, made: Sequence[Buffer]) -> Buffer | None:
+    """Return the buffer of an operand, one of `made`; None after the assignment."""
+    is_buffer = place.memory is not None and place.memory.kind in (VALUES, GRADIENT)
+    return made[place.memory.number] if is_buffer else None

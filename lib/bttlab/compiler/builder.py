@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import starmap
 
 import numpy as np
 
-from bttlab.compiler.buffers import Buffer, buffer_number
+from bttlab.compiler.buffers import STATISTICS, Buffer, buffer_of
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.functions import Functions
 from bttlab.compiler.instruction import At, Bound, Instruction, Level, Register, at, bound_of_part, max_of
@@ -70,8 +69,13 @@ class Builder:
     def allocate(self, name: str, vectors: int, **fields) -> At:
         return at(self.new_buffer(name, vectors, **fields).memory, 0)
 
+    def engine_of(self, place: At) -> int:
+        """Return the engine of an operand in an operand buffer."""
+        buffer = buffer_of(place, self.made)
+        return (place.memory if buffer is None else buffer.home).number
+
     def buffer_at(self, place: At) -> Buffer:
-        return self.made[buffer_number(place.memory)]
+        return self.made[place.memory.number]
 
     def emit(
         self, unit: int, operation: int, what: str, loops: Sequence[Level], operands: dict[int, At | None], **fields
@@ -113,7 +117,7 @@ class Builder:
         """
         loops, addend = [Level("r", rows), Level("w", vectors)], source and source.part(r=vectors, w=1)
         result = {"buffered_result": buffer.part(w=1), "row": ("r", first)}
-        self.expand(buffer.number, what, loops, None, None, addend=addend, count=0, **result)
+        self.expand(self.engine_of(buffer), what, loops, None, None, addend=addend, count=0, **result)
 
     def reduce(self, engine, what, loops, depth, buffer, stream, result, addend=None, count=ROWS, **fields) -> None:
         """Append REDUCE: result[r] = sum over depth and lanes of buffer[r] x stream.
@@ -179,7 +183,7 @@ class Builder:
             summed = count or (rows.bound if bias is None else rows.bound + 1)
             self.emit(engine, M.ACCUMULATE, what, nest, operands, count=summed, **fields)
             width = Level("w", inner_sums * size)
-            accumulators = at("", 0, w=1, **{loop.name: inner_sums * size for loop in tokens})
+            accumulators = at(None, 0, w=1, **{loop.name: inner_sums * size for loop in tokens})
             operands = {0: accumulators, 4: result.at_step("w", inner_sums * first)}
             self.emit(
                 M.DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, first_row), flags=flags
@@ -194,8 +198,7 @@ class Builder:
     ):
         """Append a row operation; `rows` is the place of its statistics, `function` the number of its function F."""
         if function is not None:
-            rows = rows or At("statistic 0", 0)
-            rows = replace(rows, memory=rows.memory.replace("statistic 0", f"statistic {function}"))
+            rows, fields["function"] = rows or At(STATISTICS, 0), function
         operands = {0: a, 1: b, 2: c, 3: r0, 4: r1, 5: rows}
         self.emit(M.VECTOR, operation, what, loops, operands, **fields)
 
@@ -243,7 +246,7 @@ class Builder:
             x_active, x_in = (x, vectors_in // x) if vectors_in % x == 0 else (1, vectors_in)
             loops = [Level("x", x, x_active), Level("y", max(count, x_in), x_in)]
         loops = [Level("block", blocks + 1), Level("gate", 1 if gate is None else gate), *loops]
-        entries = (At("", base, {"y": 1} | ({} if out is None else {"x": along_x})) for along_x in (x_in, count))
+        entries = (At(None, base, {"y": 1} | ({} if out is None else {"x": along_x})) for along_x in (x_in, count))
         # While block b is read, block b - 1 is written.
         results = (operand and operand.at_step("block", -1) for operand in (result, buffered_result))
         operands = dict(zip((0, 2, 1, 4, 5), (*entries, source, *results), strict=True))

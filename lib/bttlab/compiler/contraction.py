@@ -12,7 +12,7 @@ from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.builder import ROWS, Builder, row_passes
 from bttlab.compiler.candidates import Candidate, Candidates, Tensor
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import At, Bound
+from bttlab.compiler.instruction import At, Bound, Memory
 from bttlab.compiler.machine import M
 from bttlab.compiler.products import EngineProduct
 from bttlab.compiler.tt_layer import TTLayer
@@ -26,7 +26,7 @@ class OperandBuffer:
     """What linear layers have loaded into the operand buffer of an engine."""
 
     def __init__(self, builder: Builder, engine: int):
-        self.builder, self.engine, self._home = builder, engine, f"buffer {engine}"
+        self.builder, self.engine, self._home = builder, engine, Memory.operand_buffer(engine)
         # By the layer's name, in the order of their last use: the tensors, by name and arrangement, and their buffers.
         self._of: dict[str, tuple[dict[tuple[str, Arrangement], Stored], list[Buffer]]] = {}
 
@@ -85,7 +85,9 @@ class Contraction(Candidates):
         if key not in self.loaded:
             rows = self.sizes[arrangement.order[0]]
             vectors, passes = arrangement.vectors(self.sizes) // rows, row_passes(rows)
-            place = Stored(tensor.name, self.operand_buffer.place(self.layer.name, vectors * len(passes)), arrangement)
+            place = Stored(
+                tensor.name, self.operand_buffer.place(self.layer.name, vectors * len(passes)), arrangement, True
+            )
             if tensor.is_parameter and vectors > 1:
                 self._load(tensor.stored[0], place)
             elif tensor.is_parameter:  # rows of one vector are sooner loaded by the engine

@@ -13,11 +13,13 @@ from itertools import chain
 from typing import NamedTuple
 
 from bttlab.compiler.access import Access, accesses
-from bttlab.compiler.buffers import GRADIENT_OF, INNER, LOADS, MEMORIES, STORES, Buffer, buffer_number
-from bttlab.compiler.instruction import Instruction, Level, Register
+from bttlab.compiler.buffers import GRADIENT_OF, INNER, LOADS, MEMORIES, STORES, Buffer, buffer_of
+from bttlab.compiler.instruction import GRADIENT, Instruction, Level, Memory, Register
 from bttlab.compiler.machine import M
 
-Apart = Collection[tuple[str, str]]  # pairs of memories that have no two banks: the first is copied where both are used
+# Pairs of memories that have no two banks: the first is copied where both are used.
+Apart = Collection[tuple[Memory, Memory]]
+OUTSIDE = frozenset(range(M.BANKS, len(MEMORIES)))  # operand buffers and statistics: a unit reaches no other
 
 
 class Use(NamedTuple):
@@ -29,33 +31,26 @@ class Use(NamedTuple):
     banks: frozenset[int]
 
 
-def uses_of(instructions: Sequence[Instruction]) -> dict[int, list[Use]]:
+def uses_of(made: Sequence[Buffer], instructions: Sequence[Instruction]) -> dict[int, list[Use]]:
     """Return the uses of each buffer, by its number, in the order of the instructions."""
     uses: dict[int, list[Use]] = defaultdict(list)
     for i, instruction in enumerate(instructions):
         statistics = ((5, True),) if instruction.unit == M.VECTOR and 5 in instruction.operands else ()
         for number, writes in (*instruction.accessed(), *statistics):
-            memory = instruction.operands[number].memory
-            buffer, kind = buffer_number(memory), memory.split()[0]
-            if buffer is not None:
-                uses[buffer].append(Use(i, number, writes, _banks(instruction.unit, number, writes, kind)))
+            place = instruction.operands[number]
+            if (buffer := buffer_of(place, made)) is not None:
+                of = (instruction.unit, number, writes, place.memory.kind == GRADIENT)
+                uses[buffer.number].append(Use(i, number, writes, _banks(*of) if buffer.is_in_bank else OUTSIDE))
     return uses
 
 
 @cache
-def _banks(unit: int, operand: int, writes: bool, kind: str) -> frozenset[int]:
+def _banks(unit: int, operand: int, writes: bool, is_gradient: bool) -> frozenset[int]:
     """Return the banks in which an operand's port reaches a buffer, or a buffer's gradient."""
-    if kind in ("buffer", "statistic"):  # the unit reaches no other
-        return frozenset(range(M.BANKS, len(MEMORIES)))
     banks = frozenset(M.reach(unit, operand, writes).banks)
-    if kind == "gradient":
+    if is_gradient:
         banks = frozenset(bank for bank, of_gradient in GRADIENT_OF.items() if of_gradient in banks)
     return banks
-
-
-def is_buffer(memory: str) -> bool:
-    """Return True for a buffer that has no bank yet, and for the gradient of one."""
-    return memory.startswith(("matrix", "gradient"))
 
 
 def with_copies(
@@ -69,13 +64,13 @@ def with_copies(
     in_passes = sum(map(len, sections[:2]))
     before: dict[int, list[Instruction]] = defaultdict(list)
     after: dict[int, list[Instruction]] = defaultdict(list)
-    for number, uses in uses_of(instructions).items():
+    for number, uses in uses_of(made, instructions).items():
         unreached = _unreached(made[number], instructions, uses, transferred)
         for of_passes in (True, False):
             part = [use for use in unreached if (use.instruction < in_passes) == of_passes]
             _add_copies(made, instructions, before, after, uses, part)
     for i, instruction in enumerate(instructions):
-        for number, writes in _together(instruction, apart):
+        for number, writes in _together(made, instruction, apart):
             _add_copies(made, instructions, before, after, (), [Use(i, number, writes, INNER)])
     result, i = [], 0
     for section in sections:
@@ -97,18 +92,18 @@ def _unreached(
         operands = [instructions[use.instruction].operands[use.operand] for use in unreached]
         pairs = list(zip(unreached, operands, strict=True))
         at = {True: GRADIENT_OF.get(bank), False: bank}  # of a parameter's gradient, and of the buffer
-        if all(at[o.memory.startswith("gradient")] in (LOADS if use.writes else STORES) for use, o in pairs):  # by COPY
+        if all(at[o.memory.kind == GRADIENT] in (LOADS if use.writes else STORES) for use, o in pairs):  # by COPY
             steps = sum(instructions[use.instruction].steps(M.SEQUENCE) for use in unreached)
             in_place = any(operand.token_offset and use.writes for use, operand in pairs)
             choices.append((in_place, steps, bank, unreached))
     return min(choices)[-1]
 
 
-def _together(instruction: Instruction, apart: Apart) -> Iterator[tuple[int, bool]]:
+def _together(made: Sequence[Buffer], instruction: Instruction, apart: Apart) -> Iterator[tuple[int, bool]]:
     """Yield the operands of an instruction that need a copy because another one is in the same bank."""
     for writes, numbers in ((False, instruction.reads()), (True, instruction.writes())):
-        used = [(number, instruction.operands[number].memory) for number in numbers]
-        used = [(number, memory) for number, memory in used if is_buffer(memory)]
+        used = [(number, instruction.operands[number]) for number in numbers]
+        used = [(n, o.memory) for n, o in used if (buffer := buffer_of(o, made)) is not None and buffer.is_in_bank]
         memories = [memory for _, memory in used]
         for n, (number, memory) in enumerate(used):
             if memory in memories[:n] or any((memory, rival) in apart for rival in memories[:n] + memories[n + 1 :]):
@@ -132,7 +127,7 @@ def _add_copies(
         instruction = instructions[i]
         operand = instruction.operands[number]
         access = next(a for a in accesses(instruction) if (a.operand, a.writes) == (number, is_written))
-        buffer = made[buffer_number(access.memory)]
+        buffer = made[access.memory.number]
         low, high = access.interval((0,) * M.OFFSET_TABLES)
         nest, strides, first_vector = _nest(instruction, access)
         if access.token_offset:  # any vector may be read

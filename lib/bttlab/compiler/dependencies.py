@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from bttlab.compiler.access import Access, accesses_of_sums, accesses_of_vectors, drains_of, uses_sums
-from bttlab.compiler.instruction import Bound, Instruction, Register, max_of
+from bttlab.compiler.instruction import OPERANDS, Bound, Instruction, Memory, Register, max_of
 from bttlab.compiler.machine import M
 
 END, CHAIN, DRAIN = 1, 2, 4  # kinds of wait, combined by bitwise or
 Waits = list[dict[int, int]]  # for each instruction: the kinds of wait, by the number of the instruction waited for
 
 
-def ports_of(instruction: Instruction) -> set[tuple[str, bool]]:
+def ports_of(instruction: Instruction) -> set[tuple[Memory, bool]]:
     """Return the shared ports that an instruction uses, as (memory, whether it is the store port)."""
     return {(instruction.operands[number].memory, writes) for number, writes in instruction.accessed()}
 
@@ -45,7 +45,7 @@ def _add_conflicts(
 ) -> None:
     """Add the waits that conflicting accesses cause for instructions in an order."""
     # Accesses so far, by memory and whether they write: instruction, interval of addresses, access.
-    past: dict[tuple[str, bool], list[tuple[int, int, int, Access]]] = defaultdict(list)
+    past: dict[tuple[Memory, bool], list[tuple[int, int, int, Access]]] = defaultdict(list)
     for i in order:
         new = [(i, *access.interval(offset_span), access) for access in accesses_of(instructions[i])]
         kinds, met_by_writes = waits[i], []
@@ -99,7 +99,7 @@ def _can_follow(writer: Instruction, written: Access, reader: Instruction, read:
     """
     if written.base != read.base or written.operand is None or read.operand is None:
         return False
-    if written.token_offset or read.token_offset or written.memory.startswith("buffer"):
+    if written.token_offset or read.token_offset or written.memory.kind == OPERANDS:
         return False
     if writer.unit not in (0, M.ENGINE_1, M.VECTOR) or (writer.unit <= M.ENGINE_1 and writer.operation != M.EXPAND):
         return False
@@ -128,7 +128,7 @@ def set_waits(instructions: Sequence[Instruction], known: Waits, order: Sequence
     place = [0] * len(instructions)  # position of each in its unit's sequence, from 1
     counts = [0] * M.UNITS
     # Last instruction of each unit that uses a port.
-    ports: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0] * M.UNITS)
+    ports: dict[tuple[Memory, bool], list[int]] = defaultdict(lambda: [0] * M.UNITS)
     for i in order:
         instruction = instructions[i]
         unit = instruction.unit

@@ -18,7 +18,7 @@ import numpy as np
 from bttlab.compiler.access import accesses, adds_up, asks_in_fold
 from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import Instruction, value_of
+from bttlab.compiler.instruction import BANK, OPERANDS, SUMS, Instruction, Memory, value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram
 from bttlab.compiler.timing import time_program
@@ -26,7 +26,7 @@ from bttlab.compiler.timing import time_program
 
 class Hazard(NamedTuple):
     kind: str  # "port", "early", "late", "order", "unwritten", "sums", "shuffle", "range", "reach" or "stuck"
-    memory: str
+    memory: Memory | None
     cycle: int
     instructions: tuple[int, ...]  # numbers of the instructions in the list
     text: str
@@ -38,7 +38,7 @@ def find_hazards(
     token_offsets: np.ndarray,
     updates: bool = True,
     most: int = 20,
-    loaded: Mapping[str, np.ndarray] | None = None,
+    loaded: Mapping[Memory, np.ndarray] | None = None,
 ) -> list[Hazard]:
     """Return the hazards of a run of a list of instructions.
 
@@ -49,13 +49,13 @@ def find_hazards(
     try:
         timing = time_program(instructions, tokens, updates)
     except ProgramError as error:
-        return [Hazard("stuck", "", 0, (), str(error))]
+        return [Hazard("stuck", None, 0, (), str(error))]
     # Accesses to each memory, as arrays: key, cycle, step, instruction, whether they write; and uses of each port.
-    vectors: dict[str, list[tuple[np.ndarray, ...]]] = defaultdict(list)
-    ports: dict[tuple[str, bool], list[tuple[np.ndarray, ...]]] = defaultdict(list)
+    vectors: dict[Memory, list[tuple[np.ndarray, ...]]] = defaultdict(list)
+    ports: dict[tuple[Memory, bool], list[tuple[np.ndarray, ...]]] = defaultdict(list)
     hazards: list[Hazard] = []
     for i, instruction in enumerate(instructions):
-        hazards += [Hazard("reach", "", 0, (i,), f"instruction {i}: {text}") for _, text in instruction.unreached()]
+        hazards += [Hazard("reach", None, 0, (i,), f"instruction {i}: {text}") for _, text in instruction.unreached()]
         if timing.end[i] == timing.begin[i]:
             continue
         indices = instruction.grid(tokens)
@@ -64,7 +64,7 @@ def find_hazards(
         cycle = timing.begin[i] + step
         for access in accesses(instruction):
             memory, acts = access.memory, access.acts(indices, tokens)
-            if memory.startswith("sums"):  # a fold reads them, too
+            if memory.kind == SUMS:  # a fold reads them, too
                 ports[memory, False].append((cycle[active], np.full(int(active.sum()), i)))
             if not acts.any():
                 continue
@@ -77,14 +77,14 @@ def find_hazards(
                     text = f"instruction {i} accesses vector {last} of {memory}, which has {depth}"
                     hazards.append(Hazard("range", memory, 0, (i,), text))
             # Only its own engine reads an operand buffer; only the vector unit uses statistics and its accumulators.
-            if memory.startswith("bank") or (memory.startswith("buffer") and access.writes):
+            if memory.kind == BANK or (memory.kind == OPERANDS and access.writes):
                 ports[memory, access.writes].append((cycle[asks], np.full(int(asks.sum()), i)))
             repeats = 1
-            if memory.startswith("buffer") and access.writes:
+            if memory.kind == OPERANDS and access.writes:
                 name, base = instruction.row
                 row = indices[[loop.name for loop in instruction.loops].index(name)][acts]
                 key = key * M.ROWS + (base + row & M.ROWS - 1)
-            elif memory.startswith("buffer"):
+            elif memory.kind == OPERANDS:
                 repeats = min(max(value_of(instruction.count, tokens), 0), M.ROWS)
                 key = (key[:, None] * M.ROWS + np.arange(repeats)).reshape(-1)
             of_instruction, writes = np.full(len(key), i), np.full(len(key), access.writes)
@@ -99,9 +99,9 @@ def find_hazards(
     return hazards
 
 
-def written_vectors(instructions: Iterable[Instruction], tokens=1, token_offsets=None) -> dict[str, np.ndarray]:
+def written_vectors(instructions: Iterable[Instruction], tokens=1, token_offsets=None) -> dict[Memory, np.ndarray]:
     """Return which vectors the instructions write: an array of bool for each bank."""
-    written = {f"bank {n}": np.zeros(bank.depth, bool) for n, bank in enumerate(M.banks)}
+    written = {Memory.bank(n): np.zeros(of.depth, bool) for n, of in enumerate(M.banks)}
     for instruction in instructions:
         indices = instruction.grid(tokens)
         for access in accesses(instruction):
@@ -111,13 +111,13 @@ def written_vectors(instructions: Iterable[Instruction], tokens=1, token_offsets
     return written
 
 
-def loaded_vectors(program: ModelProgram, updates: bool) -> dict[str, np.ndarray]:
+def loaded_vectors(program: ModelProgram, updates: bool) -> dict[Memory, np.ndarray]:
     """Return which vectors have a value when a sample begins: those of LOAD and CLEAR, and gradients of an update."""
     loaded = written_vectors([*program.load, *program.clear])
     if updates:  # gradients of the shortest sample: longer ones write more
         offsets = program.model.embedding.token_offsets(np.zeros(2, int))
-        for bank, written in written_vectors(program.backward, 2, offsets).items():
-            loaded[bank] |= written
+        for memory, written in written_vectors(program.backward, 2, offsets).items():
+            loaded[memory] |= written
     return loaded
 
 
@@ -131,7 +131,7 @@ def unchecked_gradients(program: ModelProgram) -> list[str]:
             low, high = access.interval(program.offset_span)
             for block in parameters if access.writes else ():
                 is_there = low < block.base + block.vectors and block.base < high
-                if access.memory == f"bank {GRADIENT_OF[block.bank]}" and is_there:
+                if access.memory == Memory.bank(GRADIENT_OF[block.bank]) and is_there:
                     label = " / ".join(instruction.label)
                     texts.append(f"instruction {i} ({label}) writes the gradient of {block.name} without CHECK")
     return texts
@@ -164,7 +164,7 @@ def check_program(
     embedding, random = program.model.embedding, np.random.default_rng(0)
     nothing = np.zeros((M.OFFSET_TABLES, 1), int)
     fresh, pending = (loaded_vectors(program, updates) for updates in (False, True))
-    filled = fresh | {f"bank {M.IN_BANK}": np.ones(M.banks[M.IN_BANK].depth, bool)}
+    filled = fresh | {Memory.bank(M.IN_BANK): np.ones(M.banks[M.IN_BANK].depth, bool)}
     runs = [("flush", program.flush, pending), ("clear", program.clear, {})]
     runs += [("load", [transfer], filled) for transfer in program.load]  # one instruction a run
     runs += [("store", [transfer], fresh) for transfer in program.store]
@@ -194,7 +194,7 @@ def _instruction_hazards(
         vectors_out = math.prod(value_of(loop.bound, tokens) for loop in outer) * value_of(instruction.count, tokens)
         if block and block < max(vectors_in, vectors_out):
             text = f"instruction {i}: blocks have {block} steps for {vectors_in} vectors in and {vectors_out} out"
-            return [Hazard("shuffle", "shuffle", 0, (i,), text)]
+            return [Hazard("shuffle", None, 0, (i,), text)]
         return []
     if not adds_up(instruction):
         return []
@@ -202,7 +202,7 @@ def _instruction_hazards(
     accumulator = instruction.accumulators(indices, tokens)[active]
     if len(accumulator) and accumulator.max() >= instruction.accumulator_count:
         text = f"instruction {i} uses {accumulator.max() + 1} accumulators; there are {instruction.accumulator_count}"
-        return [Hazard("range", "sums", 0, (i,), text)]
+        return [Hazard("range", None, 0, (i,), text)]
     order = np.lexsort((step, accumulator))
     same = np.diff(accumulator[order]) == 0
     distance = np.diff(step[order])[same]
@@ -210,7 +210,7 @@ def _instruction_hazards(
         text = (
             f"instruction {i} updates an accumulator again after {distance.min()} cycles; the least is {M.SUM_DISTANCE}"
         )
-        return [Hazard("sums", "sums", 0, (i,), text)]
+        return [Hazard("sums", None, 0, (i,), text)]
     return []
 
 

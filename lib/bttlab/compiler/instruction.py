@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import Self
 
 from bttlab.compiler.machine import M
 
@@ -61,6 +62,29 @@ def bound_of_part(bound: Bound, first: int, size: int) -> Bound:
     return (bound - first).clipped(0, size)
 
 
+BANK, OPERANDS, STATISTIC, SUMS = "bank", "buffer", "statistic", "sums"
+VALUES, GRADIENT = "values", "gradient"
+
+
+class Memory(NamedTuple):
+    """A memory of the machine or, before banks are assigned, a `Buffer` or its gradient."""
+
+    kind: str  # BANK, OPERANDS (an operand buffer), STATISTIC or SUMS; VALUES or GRADIENT of a `Buffer`
+    number: int  # of the bank, the engine, the statistic or the buffer; of SUMS: 2 x engine + ping-pong buffer
+
+    @classmethod
+    def bank(cls, number: int) -> Self:
+        return cls(BANK, number)
+
+    @classmethod
+    def operand_buffer(cls, engine: int) -> Self:
+        return cls(OPERANDS, engine)
+
+    def __str__(self) -> str:
+        number = f"{self.number // 2} {self.number % 2}" if self.kind == SUMS else self.number
+        return f"{self.kind} {number}"
+
+
 class Level(NamedTuple):
     name: str
     bound: Bound  # number of steps
@@ -85,9 +109,7 @@ class TokenOffset(NamedTuple):
 class At:
     """Place of an operand: a memory, a base address, and strides in vectors."""
 
-    # "bank 3", "buffer 0", or "" for entries of the shuffle unit's tables and accumulators of a drain. Before banks are
-    # assigned, "matrix 5" or "gradient 5": a `Buffer` or its gradient.
-    memory: str
+    memory: Memory | None  # None for entries of the shuffle unit's tables and accumulators of a drain
     base: int
     strides: dict[str, int] = field(default_factory=dict)  # stride by the loop's name; 0 for a loop without one
     token_offset: TokenOffset | None = None
@@ -95,7 +117,12 @@ class At:
     @property
     def number(self) -> int:
         """Number of its bank or operand buffer."""
-        return int(self.memory.split()[1]) if self.memory else 0
+        return self.memory.number if self.memory else 0
+
+    @property
+    def is_in_bank(self) -> bool:
+        """True if it has the number of a bank."""
+        return self.memory is not None and self.memory.kind == BANK
 
     def part(self, offset: int = 0, token_offset: TokenOffset | None = None, **strides: int) -> "At":
         """Return an operand that begins `offset` vectors after this one, with new strides."""
@@ -110,7 +137,7 @@ class At:
         return At(self.memory, self.base + vectors, self.strides, self.token_offset) if vectors else self
 
 
-def at(memory: str, base: int, token_offset: TokenOffset | None = None, **strides: int) -> At:
+def at(memory: Memory | None, base: int, token_offset: TokenOffset | None = None, **strides: int) -> At:
     """Return the place of an operand, with strides by the loops' names."""
     return At(memory, base, strides, token_offset)
 
@@ -130,6 +157,7 @@ class Instruction:
     # The accumulator index restarts whenever this loop advances; by default it never does.
     accumulator_loop: str | None = None
     row: tuple[str, int] | None = None  # loop of the row level, and row base
+    function: int = 0  # number of the function F of the vector unit
     flags: int = 0
     vector_loop: str | None = None  # the loop that counts the vectors of a row; it determines which lanes are valid
     after_end: list[int] = field(default_factory=lambda: [0] * M.UNITS)
@@ -216,7 +244,7 @@ class Instruction:
         """Yield the number of each operand whose bank its port does not reach, and an error message."""
         for number, stores in self.accessed():
             operand = self.operands[number]
-            if not operand.memory.startswith("bank"):
+            if not operand.is_in_bank:
                 continue
             port = M.reach(self.unit, number, stores)
             if operand.number not in port.banks:
@@ -240,7 +268,8 @@ def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
     tables: list[int] = []
     for number, operand in instruction.operands.items():
         first = M.FIELD_OPERAND + number * (2 + M.LEVELS)
-        where = 1 << 15 | operand.number
+        is_of_rows = instruction.unit == M.VECTOR and number == 5  # rows of all statistics: it names the function
+        where = 1 << 15 | (instruction.function if is_of_rows else operand.number)
         if operand.token_offset is not None:
             if operand.token_offset.table not in tables:
                 tables.append(operand.token_offset.table)

@@ -8,7 +8,7 @@ import numpy as np
 
 from bttlab.compiler.buffers import GRADIENT_OF, Buffer
 from bttlab.compiler.builder import Builder, vectors_for
-from bttlab.compiler.instruction import At, at
+from bttlab.compiler.instruction import At, Memory, at
 from bttlab.compiler.machine import M
 
 LANES = M.LANES
@@ -67,14 +67,14 @@ class Block:
     def where(self, **strides: int) -> At:
         """Return the place of its first vector, with strides by the loops' names."""
         if self.bank is None:
-            return at(f"matrix {self.buffer.number}", self.offset, **strides)
-        return at(f"bank {self.bank}", self.base, **strides)
+            return at(self.buffer.memory, self.offset, **strides)
+        return at(Memory.bank(self.bank), self.base, **strides)
 
     def gradient(self, **strides: int) -> At:
         """Return the place of the first vector of its gradient."""
         if self.bank is None:
-            return at(f"gradient {self.buffer.number}", self.offset, **strides)
-        return at(f"bank {GRADIENT_OF[self.bank]}", self.base, **strides)
+            return at(self.buffer.memory_of_gradient, self.offset, **strides)
+        return at(Memory.bank(GRADIENT_OF[self.bank]), self.base, **strides)
 
     def write(self, memory: np.ndarray, value: np.ndarray) -> None:
         """Write the parameter to its vectors, float32 of shape (vectors, LANES)."""

@@ -32,12 +32,15 @@ def instruction_line(number: int, instruction: Instruction) -> str:
     """
     stage, layer, what = instruction.label
     names, operation = _OPERANDS[instruction.unit], _OPERATIONS[instruction.unit, instruction.operation]
-    operands = [f"{names[n]}={_place(o)}" for n, o in sorted(instruction.operands.items())]
+    operands = {n: _place(operand) for n, operand in sorted(instruction.operands.items())}
+    if instruction.unit == M.VECTOR and 5 in operands:  # rows of all statistics
+        function = f" F{instruction.function}" if instruction.function else ""
+        operands[5] = f"{instruction.operands[5].base}{function}"
     flags = [name for name in M.enums["Flag"] if instruction.flags & getattr(M, name)]
     parts = [
         f"{number:4} {UNIT_NAMES[instruction.unit]:8} {operation:14} {stage} {layer}: {what}",
         " ".join(_loop(loop) for loop in instruction.loops),
-        " ".join(operands),
+        " ".join(f"{names[n]}={place}" for n, place in operands.items()),
     ]
     if instruction.count:
         parts.append(f"count {_bound(instruction.count)}")
@@ -79,15 +82,11 @@ def _bound(bound: Bound) -> str:
 
 
 def _place(operand: At) -> str:
-    memory = operand.memory
-    if memory.startswith("statistic"):
-        function = int(memory.split()[1])
-        return f"{operand.base}" + (f" F{function}" if function else "")
     terms = [str(operand.base), *(f"{'' if s == 1 else s}{name}" for name, s in operand.strides.items() if s)]
     if operand.token_offset is not None:
         group = f"{8 * operand.token_offset.group}+" if operand.token_offset.group else ""
         terms.append(f"slice{operand.token_offset.table}[{group}{operand.token_offset.level}]")
-    return f"{memory}[{' + '.join(terms)}]"
+    return f"{operand.memory or ''}[{' + '.join(terms)}]"
 
 
 def layer_of(instruction: Instruction) -> str:

@@ -12,7 +12,7 @@ from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
 from bttlab.compiler.builder import LANES, even_parts
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import Instruction, Level, at, max_of
+from bttlab.compiler.instruction import Instruction, Level, Memory, at, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, Matrix, Operation
@@ -84,12 +84,12 @@ class Lowering(Context):
         self.forward, self.backward = self.section("FP", self._forward), self.section("BP", self._backward)
         self.collect = self.section("BP", self._collect)
         written = {operand.memory for i in self.collect for operand in i.operands.values()}
-        self.collected = {buffer for buffer in self.builder.made if f"gradient {buffer.number}" in written}
+        self.collected = {buffer for buffer in self.builder.made if buffer.memory_of_gradient in written}
         self.summed = [self.builder.buffer_at(stored.place) for op in linears for stored in op.sums.values()]
-        self.first_use: dict[str, int] = {}  # of a buffer in the forward pass
+        self.first_use: dict[Memory | None, int] = {}  # of a buffer in the forward pass
 
     @property
-    def _used_by_both(self) -> set[str]:
+    def _used_by_both(self) -> set[Memory | None]:
         """The memories that both passes use."""
         forward, backward = (
             {o.memory for i in run for o in i.operands.values()} for run in (self.forward, self.backward)
@@ -135,7 +135,7 @@ class Lowering(Context):
             for operand in instruction.operands.values():
                 self.first_use.setdefault(operand.memory, number)
         both = self._used_by_both
-        self.kept_buffers = {buffer for buffer in self.builder.made if f"matrix {buffer.number}" in both}
+        self.kept_buffers = {buffer for buffer in self.builder.made if buffer.is_in_bank and buffer.memory in both}
 
     def assign(self) -> None:
         """Write the banks and addresses of all buffers into the instructions."""
@@ -234,7 +234,9 @@ class Lowering(Context):
             steps[instruction.unit] += instruction.steps(1)
         # Most sums have been read after two thirds of the engines' steps: until then the vector unit cannot clear them.
         steps[M.VECTOR] = max(steps[M.VECTOR], 2 * steps[M.ENGINE_0] // 3)
-        places = [("clear the sum", at(f"bank {buffer.bank}", buffer.base), buffer.vectors) for buffer in self.summed]
+        places = [
+            ("clear the sum", at(Memory.bank(buffer.bank), buffer.base), buffer.vectors) for buffer in self.summed
+        ]
         places += (
             ("clear", block.gradient(), block.vectors) for block in self.layout.blocks if block.buffer in self.collected
         )
@@ -253,13 +255,13 @@ class Lowering(Context):
         for block in sorted(offsets, key=lambda block: block.buffer.number):
             if block.name in self.frozen or block.name in self.layout.constants:
                 continue
-            first_use = self.first_use.get(f"matrix {block.buffer.number}", 0)
+            first_use = self.first_use.get(block.buffer.memory, 0)
             if is_early is not None and is_early != (first_use < len(self.forward) // 2):
                 continue
             b.layer = block.name
             state = [block.where(), block.gradient()]
             if has_moments:
-                state += (at(f"bank {bank}", offsets[block]) for bank in MOMENTS)
+                state += (at(Memory.bank(number), offsets[block]) for number in MOMENTS)
             for first, count in even_parts(block.vectors, 1, UPDATE_VECTORS):
                 b.update("update", count, *(place.part(first) for place in state), clear=block.buffer.is_accumulated)
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NoReturn
 
 from typing_extensions import Self
 
+from bttlab.compiler.buffers import STATISTICS
 from bttlab.compiler.builder import Builder, padded, vectors_for
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound, Instruction, Level, max_of
@@ -154,9 +155,7 @@ class Context:
         self.maker = {op.output: op for op in self.operations}
         self.kept: Collection[Matrix] = ()  # values that stay in the banks for the backward pass
         rows = {INTENT: M.SUM_DISTANCE, SLOTS: M.SEQUENCE}
-        self.loss_rows = {
-            loss: self.builder.allocate(f"{loss} loss", n, home="statistic 0") for loss, n in rows.items()
-        }
+        self.loss_rows = {loss: self.builder.allocate(f"{loss} loss", n, home=STATISTICS) for loss, n in rows.items()}
         self.frozen: Collection[str] = ()  # parameters that are not trained
         self._not_needed: set[Matrix] = set()
         self._values: dict[Matrix, At] = {}

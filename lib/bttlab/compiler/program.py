@@ -12,7 +12,7 @@ from bttlab.compiler.builder import Builder
 from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph, graph_of_config
-from bttlab.compiler.instruction import Bound, Instruction, Level, Register, at, encode
+from bttlab.compiler.instruction import Bound, Instruction, Level, Memory, Register, at, encode
 from bttlab.compiler.layout import Block
 from bttlab.compiler.lowering import Lowering, lower
 from bttlab.compiler.machine import M
@@ -266,8 +266,8 @@ def transfers(ranges: Iterable[Transfer | Block], into: bool) -> list[Instructio
         for first in range(0, each.vectors, M.TRANSFER_VECTORS):
             # The outermost loop counts the vectors: the kernel reads there how many it copies from HBM.
             loops = [Level("w", min(each.vectors - first, M.TRANSFER_VECTORS)), *(Level(name, 1) for name in "abc")]
-            chip = at(f"bank {each.bank}", (each.base + first) % M.banks[each.bank].depth, w=1)
-            outside = at(f"bank {M.IN_BANK if into else M.OUT_BANK}", 0, w=1)
+            chip = at(Memory.bank(each.bank), (each.base + first) % M.banks[each.bank].depth, w=1)
+            outside = at(Memory.bank(M.IN_BANK if into else M.OUT_BANK), 0, w=1)
             source, result = (outside, chip) if into else (chip, outside)
             b.vector(M.COPY, f"{'load' if into else 'store'} {each.name}".rstrip(), loops, source, r0=result)
     return b.instructions

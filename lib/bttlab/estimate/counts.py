@@ -38,7 +38,7 @@ class Work:
     busy: Counter
     acting: Counter
     multiplications: int  # multiplications of the engines: rows in use times lanes, over all acting steps
-    # reads, writes: reads and writes of each bank ("bank 7") and operand buffer ("buffer 0", all rows together)
+    # reads, writes: by `Memory`, of each bank, and of each operand buffer with all rows together
     reads: Counter
     writes: Counter
 

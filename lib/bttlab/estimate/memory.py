@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from bttlab.compiler.access import accesses
-from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
+from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES, MOMENTS, STATISTICS
+from bttlab.compiler.instruction import OPERANDS, Memory
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram
 from bttlab.estimate.constants import modelled
 from bttlab.estimate.geometry import Blocks
-from bttlab.estimate.recorded import MachineRecord, OnChipMemory
+from bttlab.estimate.recorded import BANKS, OPERAND_BUFFERS, MachineRecord, OnChipMemory
 from bttlab.model.config import Optimizer
 
 VECTOR_BYTES = 4 * M.LANES
@@ -105,36 +106,35 @@ def memory_map(program: ModelProgram, record: MachineRecord, optimizer: str) -> 
     optimizer ("sgd", "momentum", "adamw") does not use count as empty.
     """
     program.check_optimizer(Optimizer(optimizer))
-    empty = [f"bank {number}" for number in MOMENTS[len(Optimizer(optimizer).moments) :]]
-    memories = {memory.name: memory for memory in record.memories}
+    empty = [Memory.bank(number) for number in MOMENTS[len(Optimizer(optimizer).moments) :]]
+    memories = {BANKS.get(memory.name, memory.name): memory for memory in record.memories}
     uses = []
-    for name, words in _words_by_group(program).items():
-        is_buffer = name.startswith("buffer")
-        memory = memories["operand_buffer" if is_buffer else name.replace(" ", "_")]
-        engines = M.ENGINES if is_buffer else 1
+    for place, words in _words_by_group(program).items():
+        is_buffer = place.kind == OPERANDS
+        memory, engines = memories[OPERAND_BUFFERS if is_buffer else place], M.ENGINES if is_buffer else 1
         uses.append(
             BankUse(
-                name,
+                str(place),
                 memory.kind,
                 memory.words,
-                {} if name in empty else words,
+                {} if place in empty else words,
                 memory.count // engines,
                 Blocks(memory.blocks.bram36 / engines, memory.blocks.uram // engines),
             )
         )
-    own = tuple(m for m in record.memories if m.name != "operand_buffer" and not m.name.startswith("bank_"))
+    own = tuple(m for m in record.memories if m.name not in {OPERAND_BUFFERS, *BANKS})
     return MemoryMap(tuple(uses), own)
 
 
 @lru_cache(256)
-def _words_by_group(program: ModelProgram) -> dict[str, dict[str, int]]:
+def _words_by_group(program: ModelProgram) -> dict[Memory, dict[str, int]]:
     """Return the number of words of each bank and operand buffer that a program uses, by `GROUPS`."""
     owners = _owners(program)
     counted = {}
-    for name, words in touched_words(program).items():
-        is_buffer = name.startswith("buffer")
-        counts = Counter({"operand buffers": int(words.sum())}) if is_buffer else _count(words, owners[name])
-        counted[name] = {group: counts[group] for group in GROUPS if counts[group]}
+    for place, words in touched_words(program).items():
+        is_buffer = place.kind == OPERANDS
+        counts = Counter({"operand buffers": int(words.sum())}) if is_buffer else _count(words, owners[place])
+        counted[place] = {group: counts[group] for group in GROUPS if counts[group]}
     return counted
 
 
@@ -147,11 +147,10 @@ def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
     return counts
 
 
-def touched_words(program: ModelProgram) -> dict[str, np.ndarray]:
+def touched_words(program: ModelProgram) -> dict[Memory, np.ndarray]:
     """Return which words of each bank and operand buffer a program uses for any sample, as arrays of bool."""
-    depths = {f"bank {b}": bank.depth for b, bank in enumerate(M.banks)}
-    depths |= {f"buffer {e}": M.OPERAND_BUFFER_DEPTH for e in range(M.ENGINES)}
-    touched = {name: np.zeros(depth, bool) for name, depth in depths.items()}
+    depths = {memory: depth for memory, depth in zip(MEMORIES, DEPTHS, strict=True) if memory != STATISTICS}
+    touched = {memory: np.zeros(depth, bool) for memory, depth in depths.items()}
     embedding, tokens = program.model.embedding, program.limits.sequence_length
     no_offsets = np.zeros((M.OFFSET_TABLES, tokens), int)
     for instruction in (i for section in program.sections for i in section):
@@ -167,18 +166,18 @@ def touched_words(program: ModelProgram) -> dict[str, np.ndarray]:
     return touched
 
 
-def _owners(program: ModelProgram) -> dict[str, list[tuple[int, int, str]]]:
+def _owners(program: ModelProgram) -> dict[Memory, list[tuple[int, int, str]]]:
     """Return ranges of each bank's words with their group: (first, number of words, group)."""
-    owners: dict[str, list[tuple[int, int, str]]] = {f"bank {b}": [] for b in range(M.BANKS)}
+    owners: dict[Memory, list[tuple[int, int, str]]] = {Memory.bank(number): [] for number in range(M.BANKS)}
     model = program.model
     for buffer in model.builder.made:
         if buffer.is_parameter:
-            owners[f"bank {buffer.bank}"].append((buffer.base, buffer.vectors, "parameters"))
-            owners[f"bank {GRADIENT_OF[buffer.bank]}"].append((buffer.base, buffer.vectors, "gradients"))
+            owners[Memory.bank(buffer.bank)].append((buffer.base, buffer.vectors, "parameters"))
+            owners[Memory.bank(GRADIENT_OF[buffer.bank])].append((buffer.base, buffer.vectors, "gradients"))
         elif buffer in model.summed:
-            owners[f"bank {buffer.bank}"].append((buffer.base, buffer.vectors, "gradients"))
+            owners[Memory.bank(buffer.bank)].append((buffer.base, buffer.vectors, "gradients"))
         elif buffer in model.kept_buffers:  # written by the forward pass for the backward pass
-            owners[f"bank {buffer.bank}"].append((buffer.base, buffer.vectors, "activations"))
-    for bank in MOMENTS if model.has_moments else ():
-        owners[f"bank {bank}"].append((0, model.layout.vectors, "optimizer state"))
+            owners[Memory.bank(buffer.bank)].append((buffer.base, buffer.vectors, "activations"))
+    for number in MOMENTS if model.has_moments else ():
+        owners[Memory.bank(number)].append((0, model.layout.vectors, "optimizer state"))
     return owners

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bttlab.compiler.instruction import Memory
 from bttlab.compiler.machine import M
 from bttlab.estimate.constants import band, constant, read_data
 from bttlab.estimate.counts import Work
 from bttlab.estimate.geometry import URAM_BITS, URAM_WORDS
-from bttlab.estimate.recorded import MachineRecord, OnChipMemory
+from bttlab.estimate.recorded import BANKS, OPERAND_BUFFERS, MachineRecord, OnChipMemory
 from bttlab.estimate.resources import Resources
 from bttlab.util.quantities import Quantity
 
@@ -159,11 +160,12 @@ def _energy(memory: OnChipMemory, work: Work, c: Mapping[str, float]) -> float:
 
 def _activity(memory: OnChipMemory, work: Work) -> tuple[float, float]:
     """Return the parts of all cycles in which instructions read, and write, each of identical memories."""
-    if memory.name.startswith("bank_"):
-        name = memory.name.replace("_", " ")
-        return work.reads[name] / work.total, work.writes[name] / work.total
-    if memory.name == "operand_buffer":  # a load reads all rows of an engine, a store writes one row
-        reads, writes = (sum(table[f"buffer {e}"] for e in range(M.ENGINES)) for table in (work.reads, work.writes))
+    if (bank := BANKS.get(memory.name)) is not None:
+        return work.reads[bank] / work.total, work.writes[bank] / work.total
+    if memory.name == OPERAND_BUFFERS:  # a load reads all rows of an engine, a store writes one row
+        reads, writes = (
+            sum(table[Memory.operand_buffer(e)] for e in range(M.ENGINES)) for table in (work.reads, work.writes)
+        )
         return reads / (M.ENGINES * work.total), writes / (memory.count * work.total)
     share = work.shares.get(OWNERS.get(memory.name, ""), 0.0)
     return share, share if memory.name == "statistic" else 0.0

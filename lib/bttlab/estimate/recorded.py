@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
+from bttlab.compiler.instruction import Memory
+from bttlab.compiler.machine import M
 from bttlab.estimate.constants import read_data
 from bttlab.estimate.geometry import Blocks, blocks
 from bttlab.util.places import ROOT
@@ -32,6 +34,9 @@ COSTS = {  # the operator of data/u50/operators.json that each kind of operator 
     "fconvert": "convert",
     "ffloor": "convert",
 }
+# Variables of the source: the memory of each bank; all rows of both engines' operand buffers.
+BANKS = {f"bank_{number}": Memory.bank(number) for number in range(M.BANKS)}
+OPERAND_BUFFERS = "operand_buffer"
 TARGET = 0.70  # of the shell's user budget: the share up to which routing at 200 MHz is expected to be easy
 
 
@@ -39,7 +44,7 @@ TARGET = 0.70  # of the shell's user budget: the share up to which routing at 20
 class OnChipMemory:
     """Identical memories of the machine."""
 
-    name: str  # variable in the source; "bank_7" is one memory, "operand_buffer" are all rows of both engines
+    name: str  # variable in the source
     count: int  # number of memories
     # words, bits: depth and width of each
     words: int

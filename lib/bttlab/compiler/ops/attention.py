@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from typing_extensions import Self
 
+from bttlab.compiler.buffers import STATISTICS
 from bttlab.compiler.builder import LANES, ROWS, Builder, block_rows, even_parts, gate, padded
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import EXPONENT
-from bttlab.compiler.instruction import At, Level, Register, max_of
+from bttlab.compiler.instruction import At, Level, Memory, Register, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import IF_SPACE, Context, Matrix, Operation
 from bttlab.compiler.ops.tt_linear import Linear
@@ -53,11 +54,12 @@ class Attention(Operation):
             op.tokens, op.vectors = op.output.tokens, op.output.vectors
         size = max(op.vectors * op.blocks for op in operations)
         places = (
-            b.allocate(name, size, home=f"buffer {e}", is_persistent=True) for e, name in enumerate(("keys", "values"))
+            b.allocate(name, size, home=Memory.operand_buffer(e), is_persistent=True)
+            for e, name in enumerate(("keys", "values"))
         )
         buffers = KeyBuffers(*places)
         rows = max(op.heads * max_of(padded("t", op.tokens, op.heads).bound) for op in operations)  # idle ones, too
-        rows = b.allocate("softmax", rows, home="statistic 0")
+        rows = b.allocate("softmax", rows, home=STATISTICS)
         for op in operations:
             if op.output.features % (op.heads * LANES):
                 rule = f"heads of a multiple of {LANES} features"

@@ -12,7 +12,7 @@ import numpy as np
 
 from bttlab.compiler.builder import padded
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import At, Level, max_of
+from bttlab.compiler.instruction import At, Level, Memory, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import NEVER, Context, Matrix, Operation, Shapes, rows_of
 
@@ -141,7 +141,9 @@ def move(
 ) -> None:
     """Emit result = addend + the sum of the terms."""
     count = sum((term.lanes >= 0).any(1).astype(int) for term in terms)
-    passes: list[dict[tuple[str, int, int], list[Run]]] = []  # runs by their source; the first pass writes, others add
+    passes: list[
+        dict[tuple[Memory, int, int], list[Run]]
+    ] = []  # runs by their source; the first pass writes, others add
     heights = [0] * y.vectors
 
     def add(place: At, vectors: int, pairs: Sequence[tuple[int, int]]) -> None:

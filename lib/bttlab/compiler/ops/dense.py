@@ -11,7 +11,7 @@ from functools import partial
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded, row_passes
 from bttlab.compiler.functions import EXPONENT
-from bttlab.compiler.instruction import At, Bound, Level, max_of
+from bttlab.compiler.instruction import At, Bound, Level, Memory, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import INTENT, Context, Operation, Shapes, row_loops, rows_of
@@ -72,7 +72,7 @@ class Dense(Operation):
             axes = (1, 0) if self.transposed else None
             block = layout.place(self.weight, axes, part=rows, added=is_shared)
             name, vectors = f"weight of {self.name}", count * x.vectors
-            buffer = context.builder.allocate(name, vectors, home=f"buffer {engine}", is_persistent=True)
+            buffer = context.builder.allocate(name, vectors, home=Memory.operand_buffer(engine), is_persistent=True)
             outputs, stride = y.features - first * LANES, count if first else y.vectors
             self.shares.append(Share(engine, block, count, first, outputs, buffer, stride))
         self.bias_block = layout.place(self.bias) if self.bias else None

@@ -17,7 +17,7 @@ import numpy as np
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded, vectors_for
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import At, Bound, Level, TokenOffset, bound_of_part, max_of
+from bttlab.compiler.instruction import At, Bound, Level, Memory, TokenOffset, bound_of_part, max_of
 from bttlab.compiler.layout import Block, Layout
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Context, Operation, Shapes, core_names
@@ -115,7 +115,7 @@ class TTMTable(Embedding):
         self.f2 = [self._place_f2(layout, first, count) for _, first, count in self._a_parts()]
         self.f3 = layout.place(f"{name}.cores.2", (1, 3, 2, 0), rows=self.n3, added=True)
         fields = {"vectors": buffered * rows_3, "is_persistent": True}
-        homes = [f"buffer {engine}" for engine in (M.ENGINE_0, M.ENGINE_1)]
+        homes = [Memory.operand_buffer(engine) for engine in (M.ENGINE_0, M.ENGINE_1)]
         # Engines of each part: of V, and of the rows.
         self.v_engines = (M.ENGINE_1, M.ENGINE_0)[-self.a_vectors :]
         self.row_engines = (M.ENGINE_1, M.ENGINE_0)[: self.a_vectors]
@@ -130,7 +130,7 @@ class TTMTable(Embedding):
         ]
         # For d_V, and for d_F1: engine 1 has less to do where gradients of cores do not follow from each sample.
         engines = (M.ENGINE_0, M.ENGINE_1) if context.sums else (M.ENGINE_0,)
-        self.buffers_d = [builder.allocate("d_row", self.most * self.width, home=f"buffer {e}") for e in engines]
+        self.buffers_d = [builder.allocate("d_row", self.most * self.width, home=homes[e]) for e in engines]
         # Both engines read d_V at the same time; engine 1 from a copy, of as many tokens as a bank has space for.
         reached = set(M.reach(M.VECTOR, 3, True).banks) & set(M.reach(M.ENGINE_1, 2, False).banks)
         space = max(M.banks[bank].depth for bank in reached) // (self.a * self.width)
@@ -304,7 +304,7 @@ class TTMTable(Embedding):
         width, d_f1 = self.width, b.allocate("d_F1 of tokens", self.most * self.a).part(t=self.a, a=1)
         for n, first, count in self._a_parts():
             b.reduce(
-                d_row.number,
+                b.engine_of(d_row),
                 "d_F1 = V d_row^T",
                 [Level("t", self.tokens), Level("w", width + 1), Level("a", max(count, M.SUM_DISTANCE), count)],
                 "w",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from bttlab.compiler.buffers import STATISTICS
 from bttlab.compiler.builder import LANES, padded
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
@@ -31,7 +32,7 @@ class Norm(Operation):
         x, place = self.inputs[0], context.layout.place
         self.scale, self.shift = place(self.weight), place(self.bias) if self.bias else None
         self.normalized = context.builder.allocate(f"normalized by {self.name}", max_of(x.tokens) * x.vectors)
-        self.rows = context.builder.allocate(f"means of {self.name}", max_of(x.tokens), home="statistic 0")
+        self.rows = context.builder.allocate(f"means of {self.name}", max_of(x.tokens), home=STATISTICS)
         maker = context.maker.get(x)
         self.sum = maker if isinstance(maker, Sum) and context.readers(x)[0] is self else None
         if self.sum is not None:

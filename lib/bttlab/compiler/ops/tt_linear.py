@@ -124,7 +124,7 @@ class Linear(Operation):
         if not self.is_in_bank:
             vectors, count = features.row_vectors(layer.sizes), -(-max_of(layer.tokens) // ROWS)
             blocks = [(block_rows(layer.tokens, n), ROWS * n, y.part(n * vectors)) for n in range(count)]
-        s.targets["y"] = Stored("y", y, features)
+        s.targets["y"] = Stored("y", y, features, not self.is_in_bank)
         if self.bias is not None:
             s.add_copy(Stored(BIAS, self.bias.where(), replace(features, order=features.order[1:])))
         s.product(last, s.choose(last, M.EXPAND), addend=BIAS if self.bias is not None else "", blocks=blocks)
