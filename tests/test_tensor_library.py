@@ -99,6 +99,14 @@ def test_a_model_is_compressed_and_its_report_says_what_was_done():
         compress(model, rank=4, skip="1")
 
 
+def test_a_report_says_what_a_large_error_means():
+    torch.manual_seed(0)
+    random = str(compress(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), rank=4))
+    assert "2 of 2 replaced layers have an error above 50%: little of what they had learned is left" in random
+    exact = nn.Sequential(TTLinear(64, 64, (4, 4, 4), (4, 4, 4), 4).to_linear())
+    assert "error above" not in str(compress(exact, rank=4))
+
+
 def test_an_embedding_is_compressed_and_looks_its_rows_up():
     table = nn.Embedding(30, 14, dtype=torch.float64)
     layer = TTMEmbedding.from_embedding(table, error=0.0)

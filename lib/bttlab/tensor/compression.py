@@ -12,6 +12,8 @@ from bttlab.tensor.attention import TTAttention
 from bttlab.tensor.layers import TTLinear, TTMEmbedding, option_to_lose
 from bttlab.tensor.shapes import ShapeError
 
+MOST_ERROR = 0.5  # of a weight, in the Frobenius norm: above it the report says that the layer begins anew
+
 
 @dataclass(frozen=True)
 class CompressedLayer:
@@ -39,7 +41,14 @@ class Compression:
         for layer in self.layers:
             what = layer.note or " ".join(map(str, layer.ranks))
             lines.append(f"{layer.name:{width}} {layer.before:12,} {layer.after:12,}  {layer.error:6.1%}  {what}")
-        return "\n".join([*lines, f"{'model':{width}} {self.before:12,} {self.after:12,}"])
+        lines.append(f"{'model':{width}} {self.before:12,} {self.after:12,}")
+        replaced = [layer for layer in self.layers if layer.ranks]
+        if lost := sum(layer.error > MOST_ERROR for layer in replaced):
+            lines.append(
+                f"{lost} of {len(replaced)} replaced layers have an error above {MOST_ERROR:.0%}: little of what they "
+                "had learned is left. Train the model again, or give a larger rank or a smaller error"
+            )
+        return "\n".join(lines)
 
 
 def compress(
