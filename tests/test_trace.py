@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.trace import record, trace, tracer
 from bttlab.model import Optimizer, ReferenceTrainer
+from bttlab.model.module import config_of
+from bttlab.tensor import compress
+from bttlab.util.errors import BttlabError
 
 from conftest import ROOT
 from training_processor import check_gradients, some_samples
@@ -290,6 +294,72 @@ def test_a_module_of_torch_compile_is_refused():
     for one in (net, torch.compile(made(lambda n, x, t: n.q(x)), backend="eager")):
         with pytest.raises(ProgramError, match=r"has layers of torch\.compile, which change its functions"):
             trace(one, LENGTH)
+
+
+def test_a_module_compiled_in_place_is_refused():
+    net = made(lambda n, x, t: n.q(x), lambda n: n.q.compile(backend="eager"))
+    with pytest.raises(ProgramError, match=r"has layers of torch\.compile, which change its functions"):
+        trace(net, LENGTH)
+
+
+def test_tensor_train_layers_may_be_called_by_keyword():
+    net = made(lambda n, x, t: n.q(input=x))
+    compress(net, rank=4, embeddings=False, skip=["head"])
+    assert [op.kind for op in trace(net, LENGTH).graph.operations] == ["embedding", "linear", "classifier"]
+
+
+PADDING = {
+    "a mask of the mean": lambda n, x, t: padded(n.q(x), t),
+    "a mask of attention": lambda n, x, t: attend(
+        n.q(x), x, lambda s: s.masked_fill((t == 0)[:, None, None], float("-inf"))
+    ),
+    "a condition": lambda n, x, t: n.q(x) if (t != 0).all() else x,
+    "padding_idx": lambda n, x, t: n.q(F.embedding(t, n.table.weight, 0)),
+}
+
+
+@pytest.mark.parametrize("name", PADDING)
+def test_a_module_that_takes_0_as_padding_trains_on_no_sample_with_0_inside(name):
+    model = trace(made(PADDING[name]), LENGTH)
+    samples = some_samples(model, [LENGTH, 5])
+    trainer = open_trainer(model, "emulated")
+    trainer.load_parameters(model.parameters())
+    trainer.predict(samples)  # with 0 after the length of the second one
+    samples.tokens[1, 3] = 0
+    with pytest.raises(BttlabError, match="sample 1, position 3: token 0: the model takes id 0 as padding"):
+        trainer.predict(samples)
+    assert config_of(model.config.to_dict()).least_token == 1
+
+
+def test_a_module_that_does_not_ask_for_0_trains_on_samples_with_it():
+    model = trace(made(lambda n, x, t: n.q(x)), LENGTH)
+    samples = some_samples(model, [5])
+    samples.tokens[0, 3] = 0
+    samples.validate(model.config)
+    assert "least_token" not in model.config.to_dict()
+
+
+def test_the_last_row_as_padding_is_refused():
+    with pytest.raises(ProgramError, match="embedding with padding_idx -1 is no operation"):
+        trace(made(lambda n, x, t: n.q(F.embedding(t, n.table.weight, -1))), LENGTH)
+
+
+def test_other_losses_than_the_cross_entropy_of_classes_are_refused():
+    with pytest.raises(ProgramError, match=r"^Net.forward returns one class \(head\)"):
+        trace(made(lambda n, x, t: n.q(x), lambda n: setattr(n, "head", nn.Linear(WIDTH, 1))), LENGTH)
+    for kind in ("regression", "multi_label_classification"):
+        net = made(
+            lambda n, x, t: n.q(x), lambda n, kind=kind: setattr(n, "config", SimpleNamespace(problem_type=kind))
+        )
+        with pytest.raises(ProgramError, match=f"^Net: problem_type is '{kind}': the card's loss is the cross-entropy"):
+            trace(net, LENGTH)
+
+
+def test_a_mask_of_finite_numbers_is_added_as_it_is():
+    mask = torch.full((LENGTH, LENGTH), -1e4).triu(1)
+    graph = trace(made(lambda n, x, t: attend(n.q(x), x, lambda s: s + mask[: t.shape[1], : t.shape[1]])), LENGTH).graph
+    (op,) = (op for op in graph.operations if op.kind == "attention")
+    assert not op.causal and graph.constants[op.mask].min() * op.factor_of(WIDTH // 2) == pytest.approx(-1e4)
 
 
 def test_what_a_rule_does_not_know_is_no_fault_of_pytorch(monkeypatch):

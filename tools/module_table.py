@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.trace import trace
+from bttlab.compiler.trace.forms import FORMS
 from bttlab.compiler.trace.names import COPIES, IN_TORCH, MOVES
 from bttlab.compiler.trace.record import RULES
-from bttlab.compiler.trace.rules import ELEMENTWISE
 
 PAGE = Path(__file__).parent.parent / "docs" / "tensor.md"
 MARKS = "<!-- functions -->\n", "<!-- end -->\n"
@@ -89,8 +89,8 @@ def layers() -> dict[str, str]:
 
 def table() -> str:
     """Return the tables' lines."""
-    steps = set(ELEMENTWISE.split()) - set(IN_TORCH)
-    rules = set(RULES) - set(ELEMENTWISE.split())
+    steps = set(FORMS) - set(IN_TORCH)
+    rules = set(RULES) - set(FORMS)
     found = layers()
     of_layers = [
         ("trained", {name for name, reason in found.items() if not reason}),

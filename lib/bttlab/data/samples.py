@@ -61,6 +61,9 @@ class Samples:
         padding = np.arange(length) >= self.lengths[:, None]
         for name, array in (("token", self.tokens), ("slot label", self.slots)):
             self._refuse(padding & (array != 0), name, array, "it must be 0 after the sample's length")
+        is_early = ~padding & (self.tokens < getattr(config, "least_token", 0))
+        rule = "the model takes id 0 as padding: number the tokens of samples from 1 on"
+        self._refuse(is_early, "token", self.tokens, rule)
 
     def _check_range(self, name: str, array: np.ndarray, low: int, high: int) -> None:
         self._refuse((array < low) | (array >= high), name, array, f"it must be at least {low} and below {high}")

@@ -32,6 +32,7 @@ class ModuleConfig(Parametric):
     slots: Size
     shapes: dict[str, list[int]]  # shapes of the parameters
     frozen: list[str] = Field(default_factory=list)  # parameters that are not trained
+    least_token: Annotated[Count, Field(ge=0, le=1)] = 0  # inside a sample: 1 if `forward` takes 0 as padding
 
     @property
     def task(self) -> str:
@@ -59,7 +60,8 @@ class ModuleConfig(Parametric):
         return {name: tuple(shape) for name, shape in self.shapes.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(ModuleConfig)}
+        values = {field.name: getattr(self, field.name) for field in fields(ModuleConfig)}
+        return values if self.least_token else {key: x for key, x in values.items() if key != "least_token"}
 
 
 def config_of(values: Mapping[str, Any]) -> ModelConfig | ModuleConfig:

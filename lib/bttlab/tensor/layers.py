@@ -203,21 +203,21 @@ class TTLinear(_Train):
         """Return W, shape (out, in)."""
         return tt_to_matrix(self.used_cores(), self.out_modes)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map x of shape (..., in_features) to (..., out_features)."""
-        if isinstance(x, Proxy):
-            return _symbolic(self, x)
-        if x.shape[-1] != self.in_features:
+    def forward(self, input: Tensor) -> Tensor:
+        """Map input of shape (..., in_features) to (..., out_features)."""
+        if isinstance(input, Proxy):
+            return _symbolic(self, input)
+        if input.shape[-1] != self.in_features:
             raise ShapeError(
-                f"x has shape {tuple(x.shape)}: its last dimension must be in_features = {self.in_features}"
+                f"input has shape {tuple(input.shape)}: its last dimension must be in_features = {self.in_features}"
             )
-        flow, cores, outputs = self._flow_for(x), self.used_cores(), len(self.out_modes)
-        rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+        flow, cores, outputs = self._flow_for(input), self.used_cores(), len(self.out_modes)
+        rows = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
         if not _plain():
             y = _TTLinearFunction.apply(flow, outputs, rows, self.bias, *cores)
         else:
             y, _ = flow.forward(rows, cores[:outputs], cores[outputs:], self.bias)
-        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
+        return y if input.ndim == 2 else y.reshape(*input.shape[:-1], y.shape[1])
 
     def _flow_for(self, x: Tensor) -> Flow:
         if self.flow != "auto":
@@ -301,18 +301,18 @@ class TTMEmbedding(_Train):
         """Return the table, shape (num_embeddings, embedding_dim)."""
         return ttm_to_matrix(self.used_cores())
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Map ids of any shape (...) to (..., embedding_dim)."""
-        if isinstance(ids, Proxy):
-            return _symbolic(self, ids)
+        if isinstance(input, Proxy):
+            return _symbolic(self, input)
         try:
             if _plain():
-                rows, _ = lookup(row_digits(ids.reshape(-1), self.row_modes), self.used_cores())
+                rows, _ = lookup(row_digits(input.reshape(-1), self.row_modes), self.used_cores())
             else:
-                rows = _TTMEmbeddingFunction.apply(ids.reshape(-1), self.row_modes, *self.used_cores())
-            return rows.reshape(*ids.shape, rows.shape[1])
+                rows = _TTMEmbeddingFunction.apply(input.reshape(-1), self.row_modes, *self.used_cores())
+            return rows.reshape(*input.shape, rows.shape[1])
         except (IndexError, RuntimeError):  # index_select raises one or the other
-            low, high = int(ids.min()), int(ids.max())
+            low, high = int(input.min()), int(input.max())
             if low >= 0 and high < self.num_embeddings:
                 raise
             raise ShapeError(

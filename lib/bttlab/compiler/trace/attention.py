@@ -16,7 +16,7 @@ from bttlab.compiler.trace.record import Recorder, Value
 from bttlab.compiler.trace.rules import dense, rule
 from bttlab.compiler.trace.values import Elements, Formula, Refusal, Scores, Weights, heads_in, in_order
 
-HIDDEN = -1e4  # a mask of this or less hides a key
+HIDDEN = -1e9  # a mask of this or less hides a key; others are added as they are
 
 
 def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:

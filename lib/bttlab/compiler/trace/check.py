@@ -7,6 +7,8 @@ it is, and leaves parameters, buffers and PyTorch's generator as they were.
 
 import math
 import random
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of, value_of
 from bttlab.compiler.machine import M
@@ -37,6 +40,8 @@ TOLERANCE = 3e-6  # of the largest value; constants that a module makes in float
 NOTHING = 1e-10  # of the largest gradient: rounding
 SHAKE = 0.3  # of a parameter's root mean square
 SMALL = 0.05  # in place of it, for a parameter of zeros
+LOOSE = 0.03  # the most of `TOLERANCE` for large values: a softmax multiplies the rounding of constants in float32
+FAR = (1e-3, 1.0, 30.0, 1e4)  # largest output of a layer, as a part of the interval of the function that reads it
 
 
 def check(graph: Graph, outputs: list[Matrix], module: nn.Module, vocabulary: int, call: Callable) -> None:
@@ -68,6 +73,7 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, vocabulary: in
             if length not in lengths:
                 check.losses([sample_of(length)])
         check.evaluation(samples[0])
+        check.far(sample_of(min(most, 3)))
 
 
 class _State:
@@ -156,10 +162,61 @@ class _Check:
                 "predicts with one program; call eval() first, or compute the same in both"
             )
 
+    def far(self, tokens: Tensor) -> None:
+        """Compare outputs where single layers, of all blocks alike, have small or large outputs."""
+        groups: dict[str, list[Operation]] = defaultdict(list)
+        for op in self.graph.operations:
+            if self._scales(op):
+                groups[re.sub(r"\d+", "#", op.name)].append(op)
+        with torch.no_grad():
+            values = self._executed(tokens)
+            for group in groups.values():
+                size = max(float(values[op.output].abs().max()) for op in group)
+                readers = [f for op in group for f in self.graph.users(op.output) if isinstance(f, Function)]
+                interval = max((ACTIVATIONS[f.function].function.high for f in readers), default=1.0)
+                for part in FAR if readers else FAR[:-1]:
+                    names = {name for op in group for name in self._scales(op)}
+                    self._compare_scaled(names, part * interval / (size + 1e-30), part, tokens)
+
+    def _scales(self, op: Operation) -> list[str]:
+        """Return parameters that multiply the output of an operation, if all are multiplied alike."""
+        names = [self.graph.copies.get(name, name) for name in op.parameters(self.graph.shapes)]
+        cores = [name for name in names if ".cores." in name]
+        return [name for name in names if name not in cores[:-1]] if isinstance(op, Linear | Dense | Norm) else []
+
+    def _used(self) -> dict[str, Tensor]:
+        """Return the parameters by the names that they have in the graph."""
+        return {**self.parameters, **{copy: self.parameters[p] for copy, p in self.graph.copies.items()}}
+
+    def _executed(self, tokens: Tensor) -> dict[Matrix, Tensor]:
+        used = self._used()
+        return execute(self.graph, used, tokens[0], dense_weights(self.graph, used))
+
+    def _compare_scaled(self, names: set[str], factor: float, part: float, tokens: Tensor) -> None:
+        scaled = [self.parameters[name] for name in names if name in self.parameters]
+        before = [parameter.data for parameter in scaled]
+        tolerance = min(TOLERANCE * max(part, 1.0) ** 2, LOOSE)
+        try:
+            for parameter in scaled:
+                parameter.data = factor * parameter.data
+            values = self._executed(tokens)
+            for n, (theirs, matrix) in enumerate(zip(self.wanted(tokens), self.outputs, strict=True)):
+                ours = _view(values, matrix, tokens.shape[1])
+                is_finite = bool(torch.isfinite(ours).all() and torch.isfinite(theirs).all())
+                if is_finite and not _difference_of(ours, theirs) < tolerance:
+                    what = f"output {n + 1}" if len(self.outputs) > 1 else "the output"
+                    name = type(self.module).__name__
+                    where = (
+                        f"{name}: {what} differs from what was traced where {min(names)} is {factor:.0e} times as large"
+                    )
+                    raise ProgramError(f"{where}; forward has a limit, or another function, for values of this size")
+        finally:
+            for parameter, data in zip(scaled, before, strict=True):
+                parameter.data = data
+
     def losses(self, samples: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Compare outputs, and return a weighted sum of them of the module and of the graph."""
-        totals = [0.0, 0.0]
-        used = {**self.parameters, **{copy: self.parameters[p] for copy, p in self.graph.copies.items()}}
+        totals, used = [0.0, 0.0], self._used()
         weights = dense_weights(self.graph, used)
         for tokens in samples:
             wanted = self.wanted(tokens)

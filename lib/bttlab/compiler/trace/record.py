@@ -8,6 +8,7 @@ is `Refused`, which is an error if an output depends on it. The rules are in `ru
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from inspect import signature
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
@@ -24,6 +25,7 @@ from bttlab.compiler.instruction import max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix, Operation
 from bttlab.compiler.ops.elementwise import Factors, Function, Scale
+from bttlab.compiler.trace.forms import Form, apply, form_of
 from bttlab.compiler.trace.matrices import Matrices
 from bttlab.compiler.trace.names import (
     COMPARISONS,
@@ -67,6 +69,34 @@ def check_precision(call: Call) -> None:
             raise Refusal(f"{call.name} in {kind}", "float32, without conversions and autocast")
 
 
+def _as_one_function(kind: type[nn.Module]) -> Callable:
+    """Return the `forward` of a class of layers as a function that modes see as a whole, as they see torch's."""
+    original = kind.forward
+
+    def called(x: Tensor, layer: nn.Module) -> Tensor:
+        return original(layer, x)
+
+    def forward(*args: Any, **kwargs: Any) -> Tensor:
+        layer, x = signature(original).bind(*args, **kwargs).args
+        return handle_torch_function(called, (x,), x, layer)
+
+    called.__name__ = kind.__name__
+    return forward
+
+
+def _copy(x: Tensor | Form) -> Tensor | Form:
+    return x.clone() if isinstance(x, Tensor) else x
+
+
+def _agree(function: Callable, known: Callable) -> bool:
+    """Return True if two functions have the same values over the range of FP32, where both are finite."""
+    powers = torch.logspace(-12, 38, 501, dtype=torch.float64)
+    x = torch.cat([-powers, torch.linspace(-9, 9, 145, dtype=torch.float64), powers])
+    a, b = function(x), known(x)
+    is_finite = torch.isfinite(a) & torch.isfinite(b)
+    return torch.allclose(a[is_finite], b[is_finite], 1e-6, 1e-8)
+
+
 class Recorder(Matrices, TorchFunctionMode):
     """Runs a module's `forward`, which takes token ids of shape (1, T), and records the graph."""
 
@@ -80,6 +110,7 @@ class Recorder(Matrices, TorchFunctionMode):
             p.untyped_storage().data_ptr(): name for name, p in parameters.items() if p.requires_grad and p.numel()
         }
         self.vocabulary = 0
+        self.takes_zero_as_padding = False  # `forward` compares ids with 0, or does not train row 0
         self._values: dict[int, Value] = {}
         self._tensors: list[Tensor] = []  # whose ids are in use
 
@@ -94,16 +125,7 @@ class Recorder(Matrices, TorchFunctionMode):
         """Record tensor-train layers as such, not the products of their cores."""
         with ExitStack() as stack:
             for kind in (TTLinear, TTMEmbedding):
-                original = kind.forward
-
-                def forward(layer, x, original=original, kind=kind):
-                    with torch._C.DisableTorchFunction():
-                        y = original(layer, x)
-                        if self.value(x) is not None:
-                            self._record(Call(original, kind.__name__, (x, layer), {}, y))
-                    return y
-
-                stack.enter_context(mock.patch.object(kind, "forward", forward))
+                stack.enter_context(mock.patch.object(kind, "forward", _as_one_function(kind)))
             yield
 
     # ---- calls ------------------------------------------------------------------------------------------------------
@@ -185,10 +207,12 @@ class Recorder(Matrices, TorchFunctionMode):
         return OfIds(message)
 
     def _is_of_padding(self, call: Call) -> bool:
-        """Return True if a call compares token ids with 0, the id of padding, which no sample has."""
+        """Return True if a call compares token ids with 0, the id of padding, which no sample of the model has."""
         others = [x for x in (*call.args, *call.kwargs.values()) if self.value(x) is None]
         is_zero = all(isinstance(x, int) and x == 0 for x in others)
-        return call.name in COMPARISONS and is_zero and all(isinstance(value, Ids) for value in self._found(call))
+        is_known = call.name in COMPARISONS and is_zero and all(isinstance(v, Ids) for v in self._found(call))
+        self.takes_zero_as_padding |= is_known
+        return is_known
 
     def _stop(self, call: Call) -> NoReturn:
         found = self._found(call)
@@ -328,33 +352,32 @@ class Recorder(Matrices, TorchFunctionMode):
         return Elements(self.graph.same(Factors, matrix, name, constant), index)
 
     def _known(self, matrix: Matrix, index: Tensor, function: Callable, name: str) -> Elements | None:
-        x = torch.linspace(-7, 7, 113, dtype=torch.float64)
-        y = function(x)
-        if torch.allclose(y, x, 1e-9, 0):
-            return Elements(matrix, index)
-        found = next((key for key, f in IN_TORCH.items() if torch.allclose(y, f(x), 1e-6, 1e-8)), None)
-        factor = y[-1] / x[-1]
-        if found is None and not torch.allclose(y, factor * x, 1e-6, 0):
+        """Record a function that is x, a multiple of x or an activation, by the calls that it is composed of."""
+        called = form_of(function)
+        if called is None:
             return None
+        factor, found = called.factor, None
+        if factor is None:
+            found = next((key for key, known in IN_TORCH.items() if called.is_same(form_of(known))), None)
+        if (factor, found) == (None, None) or not _agree(function, IN_TORCH.get(found, lambda x: factor * x)):
+            return None
+        if factor == 1:
+            return Elements(matrix, index)
         matrix, index = self.operand(Elements(matrix, index))
-        if found is None:
-            return Elements(self.graph.same(Scale, matrix, self.unique(name), float(factor)), index)
-        return Elements(self.graph.same(Function, matrix, self.unique(name), found), index)
+        kind, option = (Scale, factor) if found is None else (Function, found)
+        return Elements(self.graph.same(kind, matrix, self.unique(name), option), index)
 
     def linear(self, value: Value) -> Weighted | None:
         """Return elements times constants, also where a function is a product with a number; None for other values."""
         if isinstance(value, Weighted):
             return value
-        factor = torch.ones((), dtype=torch.float64)
-        if type(value) is Formula and value.recorded is None:
-            points = torch.linspace(-3, 3, 7, dtype=torch.float64)
-            y = value.function(points)
-            factor = y[-1] / 3
-            value = value if torch.allclose(y, factor * points, 1e-9, 0) else self.recorded(value)
-        elif isinstance(value, Formula):
+        called = form_of(value.function) if type(value) is Formula and value.recorded is None else None
+        factor = None if called is None else called.factor
+        if factor is None and isinstance(value, Formula):
             value = self.recorded(value)
         if not isinstance(value, Elements | Formula):
             return None
+        factor = torch.tensor(1.0 if factor is None else factor, dtype=torch.float64)
         return Weighted(value.matrix, value.index, factor.expand(value.index.shape))
 
     def elementwise(self, call: Call, record: Callable[[Call], Elements] | None = None) -> Value:
@@ -377,8 +400,8 @@ class Recorder(Matrices, TorchFunctionMode):
         def function(x: Tensor) -> Tensor:
             given = list(constants)
             for n, value in operands:  # a copy, since the function may work in place
-                given[n] = value.function(x) if isinstance(value, Formula) else x.clone()
-            return call.function(*given, **call.kwargs)
+                given[n] = value.function(x) if isinstance(value, Formula) else _copy(x)
+            return apply(call, given)
 
         if rows is not None:
             return replace(rows, function=function, recorded=None)
@@ -405,10 +428,10 @@ class Recorder(Matrices, TorchFunctionMode):
         if any(isinstance(y, Tensor) and y.ndim for y in given):
             raise Refusal(f"{call.name} of a constant tensor", "a parameter of a layer, a sum or product with it")
         n = given.index(None)
-        step = lambda t: call.function(*given[:n], t.clone(), *given[n + 1 :], **call.kwargs)  # noqa: E731
+        step = lambda t: apply(call, [*given[:n], _copy(t), *given[n + 1 :]])  # noqa: E731
         found = self._known(x.matrix, x.index, step, self.name(call.name))
         if found is None:
-            raise Refusal(f"{call.name}", NEAR.get(call.name, f"{', '.join(ACTIVATIONS)}, or larger initial values"))
+            raise Refusal(f"{call.name}", NEAR.get(call.name, ", ".join(ACTIVATIONS)))
         return found
 
     def by_operation(self, call: Call) -> Elements:

@@ -13,6 +13,7 @@ from bttlab.compiler.instruction import max_of
 from bttlab.compiler.operation import Matrix
 from bttlab.compiler.ops.elementwise import Gain, Position, Scale, Shift
 from bttlab.compiler.ops.embedding import Embedding
+from bttlab.compiler.trace.forms import FORMS
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import RULES, Recorder, Value
 from bttlab.compiler.trace.values import (
@@ -31,11 +32,6 @@ from bttlab.compiler.trace.values import (
 from bttlab.tensor import TTLinear, TTMEmbedding
 
 LETTERS = "UVWXYZ"  # axes that the three dots of an equation of einsum stand for
-ELEMENTWISE = (
-    "gelu relu silu tanh sigmoid erf exp pow square neg abs sqrt rsqrt div rdiv rsub sub mul reciprocal softplus elu "
-    "hardswish hardsigmoid mish clamp sin cos log log1p expm1 hardtanh relu6 celu selu logsigmoid maximum "
-    "minimum clamp_min clamp_max threshold softsign erfc rpow log_sigmoid"
-)
 COMPOSED = {  # functions that are others together
     "stack": lambda tensors, dim=0: torch.cat([x.unsqueeze(dim) for x in tensors], dim),
     "glu": lambda x, dim=-1: (parts := x.chunk(2, dim))[0] * torch.sigmoid(parts[1]),
@@ -124,11 +120,14 @@ def _embedding(
     rows, columns = recorder.graph.shapes[w.name]
     if max_norm is not None or any(options.values()):
         raise Refusal("embedding with max_norm, scale_grad_by_freq or sparse", "nn.Embedding without them")
+    if padding_idx == -1 and call.function is torch.embedding:  # none
+        padding_idx = None
     chosen = recorder.value(ids)
     if chosen is None:  # positions, or a type for all tokens
         return Weights(w.name, w.index[ids.cpu()])
-    if padding_idx not in (None, -1, 0) or not torch.equal(w.index, torch.arange(rows * columns).view(rows, columns)):
+    if padding_idx not in (None, 0) or not torch.equal(w.index, torch.arange(rows * columns).view(rows, columns)):
         raise Refusal(f"embedding with padding_idx {padding_idx}", "padding_idx 0, the id of padding, or none")
+    recorder.takes_zero_as_padding |= padding_idx == 0  # PyTorch does not train its row
     prefix, _, kind = w.name.rpartition(".")
     if kind != "weight":
         raise Refusal(f"embedding with the table {w.name}", "nn.Embedding")
@@ -375,4 +374,4 @@ def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     return recorder.like(x.index, scaled)
 
 
-RULES.update({name: Recorder.elementwise for name in ELEMENTWISE.split() if name not in RULES})
+RULES.update({name: Recorder.elementwise for name in FORMS if name not in RULES})

@@ -30,6 +30,8 @@ from bttlab.compiler.trace.record import Recorder
 from bttlab.compiler.trace.values import Elements, Formula, Refusal, Refused, Weighted
 from bttlab.model.choices import LANGUAGE_MODEL, TASKS
 
+OTHER_LOSSES = ("regression", "multi_label_classification")  # problem types of transformers
+
 
 @one_thread()
 def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> ModuleModel:
@@ -92,8 +94,15 @@ def _check_values(module: nn.Module, name: str) -> None:
     """Raise ProgramError for parameters without values, and for what would change their gradients unseen."""
     if isinstance(module, torch.jit.ScriptModule):
         raise ProgramError(f"{name} is of torch.jit, whose functions are not seen: give the module before torch.jit")
-    if any(hasattr(layer, "_orig_mod") for layer in module.modules()):
+    if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in module.modules()):
         raise ProgramError(f"{name} has layers of torch.compile, which change its functions: trace it before")
+    for layer in module.modules():
+        loss = getattr(getattr(layer, "config", None), "problem_type", None)
+        if loss in OTHER_LOSSES:
+            raise ProgramError(
+                f"{name}: problem_type is {loss!r}: the card's loss is the cross-entropy of classes, of which each "
+                'sample or token has one; choose problem_type="single_label_classification"'
+            )
     for parameter, values in module.named_parameters():
         if is_lazy(values):
             raise ProgramError(f"{name}: {parameter} has no shape yet: call the module once")
@@ -253,6 +262,11 @@ def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], tas
                 rows = max_of(x.tokens)
                 rule = "return those of the tokens, as x[:, 1:] without a row in front"
                 raise ProgramError(f"{name}.forward returns {rows} logits for {graph.sequence_length} tokens: {rule}")
+        if matrix.features == 1:
+            raise ProgramError(
+                f"{name}.forward returns one class ({matrix.name}): the card's loss is the cross-entropy of classes, "
+                "which is 0 for one; return two or more logits"
+            )
         if loss in limits:
             raise ProgramError(f"{name} returns two outputs for one label: return one")
         graph.classify(maker, x, loss)
@@ -270,6 +284,7 @@ def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], tas
         limits.get(SLOTS, 1),
         {key: list(shape) for key, shape in graph.shapes.items()},
         sorted(graph.frozen),
+        int(recorder.takes_zero_as_padding),
         module,
         graph,
     )

@@ -1,0 +1,186 @@
+"""A function is recorded as what the module calls, at every size of its values, or it is refused."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.functions import ACTIVATIONS
+from bttlab.compiler.trace import record, trace
+from bttlab.compiler.trace.check import dense_weights, execute
+from bttlab.compiler.trace.forms import FORMS, X, form_of
+from bttlab.compiler.trace.names import IN_TORCH
+
+WORDS, WIDTH, LENGTH = 5, 16, 2
+POWERS = range(-7, 8)  # of ten: the sizes of values at which graph and module are compared
+
+
+class Net(nn.Module):
+    """A function between two layers; the first one's outputs have both signs."""
+
+    def __init__(self, function):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.inner, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+        self.function = function
+
+    def forward(self, tokens):
+        return self.head(self.function(self.inner(self.table(tokens))))
+
+
+def largest_difference(function) -> float:
+    """The largest relative difference of graph and module over all sizes of the function's argument."""
+    net = Net(function).eval()
+    graph = trace(net, LENGTH).graph
+    net, tokens = net.double(), torch.tensor([3, 4])
+    state, largest = dict(net.named_parameters()), 0.0
+    (head,) = (op for op in graph.operations if op.kind == "classifier")
+    with torch.no_grad():
+        x = net.inner(net.table(tokens))
+        for power in POWERS:
+            for value in (10.0**power, -(10.0**power)):
+                net.inner.weight.zero_()
+                net.inner.bias.copy_(value * (0.5 + torch.rand(WIDTH, generator=torch.Generator().manual_seed(1))))
+                values = execute(graph, state, tokens, dense_weights(graph, state))
+                ours, theirs = values[head.inputs[0].base or head.inputs[0]][:1], net.function(net.inner(x))[:1]
+                where = torch.isfinite(ours) & torch.isfinite(theirs)
+                difference = (ours - theirs)[where].abs() / (theirs[where].abs() + 1e-7)
+                largest = max(largest, float(difference.max()) if where.any() else 0.0)
+    return largest
+
+
+sizes = st.tuples(st.floats(1, 10), st.integers(-6, 5), st.sampled_from((1, -1))).map(
+    lambda n: n[0] * 10.0 ** n[1] * n[2]
+)
+steps = st.one_of(
+    sizes.map(lambda a: ("offset", lambda x: x + a)),
+    sizes.map(lambda a: ("scale", lambda x: x * a)),
+    sizes.map(lambda a: ("at most", lambda x: x.clamp(max=a))),
+    sizes.map(lambda a: ("at least", lambda x: torch.clamp_min(x, a))),
+    sizes.map(lambda a: ("between", lambda x: F.hardtanh(x, -abs(a), abs(a)))),
+    sizes.map(lambda a: ("clipped ReLU", lambda x: torch.relu(x).clamp(max=abs(a)))),
+    sizes.map(lambda a: ("ReLU from", lambda x: F.relu(x - a))),
+    sizes.map(lambda a: ("threshold", lambda x: F.threshold(x, a, a))),
+    st.tuples(sizes, sizes).map(lambda n: ("plateau", lambda x: x - F.relu(x - n[0]) + F.relu(x - n[0] - abs(n[1])))),
+    st.tuples(sizes, sizes).map(lambda n: ("bump", lambda x: x + F.relu(1 - ((x - n[0]) / n[1]).abs()))),
+    st.sampled_from([(name, function) for name, function in IN_TORCH.items()]),
+)
+
+
+@given(st.lists(steps, min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_limits_offsets_and_plateaus_are_recorded_or_refused(chosen):
+    def function(x):
+        for _, step in chosen:
+            x = step(x)
+        return x
+
+    try:
+        difference = largest_difference(function)
+    except ProgramError:
+        return
+    assert difference < 1e-4, [name for name, _ in chosen]
+
+
+WRITTEN = {
+    "gelu": (
+        lambda x: 0.5 * x * (1 + torch.erf(x * 0.7071067811865475)),
+        lambda x: x * 0.5 * torch.erfc(-x / math.sqrt(2)),
+    ),
+    "gelu_tanh": (
+        lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3)))),
+        lambda x: 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x))),
+        lambda x: x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)),
+    ),
+    "silu": (lambda x: x / (1 + torch.exp(-x)), lambda x: x * torch.exp(x) / (torch.exp(x) + 1)),
+    "sigmoid": (lambda x: 1 / (1 + torch.exp(-x)), lambda x: 0.5 * (torch.tanh(x / 2) + 1)),
+    "tanh": (
+        lambda x: 2 * torch.sigmoid(2 * x) - 1,
+        lambda x: (torch.exp(x) - torch.exp(-x)) / (torch.exp(x) + torch.exp(-x)),
+    ),
+    "relu": (
+        lambda x: torch.maximum(x, torch.zeros(())),
+        lambda x: (x + x.abs()) / 2,
+        lambda x: F.threshold(x, 0.0, 0.0),
+    ),
+    "quick_gelu": (lambda x: torch.sigmoid(1.702 * x) * x,),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_activations_are_known_from_their_calls(name):
+    for written in WRITTEN[name]:
+        graph = trace(Net(written), LENGTH).graph
+        assert [op.options for op in graph.operations if op.kind == "function"] == [{"function": name}]
+    assert [key for key, known in IN_TORCH.items() if form_of(WRITTEN[name][0]).is_same(form_of(known))] == [name]
+
+
+LIMITS = {
+    "clip_qkv": lambda x: x.clamp(-8, 8),
+    "a limit at the end of an interval": lambda x: F.silu(x.clamp(max=7)),
+    "a limit beyond FP16": lambda x: x.clamp(-65504, 65504),
+    "a clipped ReLU": lambda x: F.hardtanh(x, 0.0, 20.0),
+    "a tiny plateau far out": lambda x: x - F.relu(x - 1000) + F.relu(x - 1000.0001),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_is_recorded_or_refused_by_name_and_line(name):
+    try:
+        assert largest_difference(LIMITS[name]) < 1e-6
+    except ProgramError as error:
+        assert "test_trace_functions.py, line" in str(error)
+
+
+def test_x_is_known_through_sums_and_products():
+    assert form_of(lambda x: (x * 3 + 5) - 5 - x).factor == 2
+    assert form_of(lambda x: x + 1e-6 - 1e-7).factor is None
+    assert X.factor == 1 and form_of(lambda x: x * x / x).factor == 1
+
+
+@pytest.mark.parametrize("name", sorted(FORMS.keys() & vars(F).keys() - {"threshold", "elu", "celu", "gelu"}))
+def test_a_form_is_what_pytorch_computes(name):
+    """The value of each function's form, from those of its atoms."""
+    function = getattr(F, name)
+    x = torch.linspace(-8, 8, 101, dtype=torch.float64)
+    assert torch.allclose(value_of(form_of(function), x), function(x), 1e-9, 1e-9)
+
+
+def value_of(form, x):
+    """Evaluate a form, with the meaning of its atoms."""
+
+    def of_sum(total):
+        products = (number * math.prod(of_atom(atom) ** power for atom, power in m) for m, number in total.items())
+        return sum(products, torch.zeros_like(x))
+
+    def of_atom(atom):
+        if atom == ("x",):
+            return x
+        if atom[0] == "exp":
+            return torch.exp(of_sum({atom[1]: 1.0}))
+        inner = of_sum(dict(atom[1][0])) / of_sum(dict(atom[1][1]))
+        return getattr(torch, atom[0])(inner)
+
+    return of_sum(form.top) / of_sum(form.bottom)
+
+
+def test_the_check_finds_a_limit_that_the_algebra_drops(monkeypatch):
+    monkeypatch.setitem(FORMS, "clamp", lambda x, *_: x)
+    monkeypatch.setattr(record, "_agree", lambda *_: True)
+    for limit in (8.0, 1e4):
+        with pytest.raises(
+            ProgramError, match=r"differs from what was traced where inner\.(bias|weight) is \de[+-]\d\d"
+        ):
+            trace(Net(lambda x, limit=limit: F.silu(x.clamp(-limit, limit))), LENGTH)
+
+
+def test_the_values_are_compared_over_the_whole_range(monkeypatch):
+    monkeypatch.setitem(FORMS, "clamp", lambda x, *_: x)
+    with pytest.raises(ProgramError, match="clamp is no operation of the card"):
+        trace(Net(lambda x: x.clamp(-1e6, 1e6)), LENGTH)
+    assert set(IN_TORCH) == set(ACTIVATIONS)
