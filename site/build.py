@@ -55,6 +55,10 @@ PRESSES = {  # what a reader does or waits for, where nobody is
     "if budget(full=False, quick=True):": "if True:",
     "DesignExplorer(LENGTHS, design)\n": "DesignExplorer(LENGTHS, design)\nexplorer.programs.wait(300)\n",
 }
+QUICK = (  # the second cell of a page that was made with --quick
+    "> **This page was made with few samples.** Its scores, curves and times show what the cells print, not how well "
+    "anything trains: `make site` without `--quick` makes the whole one."
+)
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -92,6 +96,8 @@ def execute(source: Path, target: Path, quick: bool) -> None:
             raise SiteError(f"{source.name} cannot be run: {error}") from None
     for cell, text in zip(notebook.cells, sources, strict=True):
         cell.source = text
+    if quick:
+        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(QUICK))
     freeze(notebook)
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, target)

@@ -103,3 +103,24 @@ def test_stepping_through_a_flow():
         assert f"step {number} of {len(cost.steps)}: <b>{step.macs:,}</b>" in explorer.results
         explorer._move(1)
     assert explorer.step_shown.step == cost.steps[-1]  # the last step stays the last
+
+
+def test_another_flow_beside_the_one_that_is_stepped_through():
+    explorer = FlowExplorer(tokens=13)
+    assert "beside it" not in explorer.results
+    explorer.flow.value, explorer.beside.value = "bidirectional", "right_to_left"
+    modes = (12, 8, 8), (8, 8, 12)
+    cost = flow_cost("right_to_left", 13, *modes, 12)
+    beside = explorer.results.partition("beside it, right to left: ")[2]
+    assert f"<b>{cost.forward.macs:,}</b>" in beside and f"<b>{cost.macs:,}</b>" in beside
+    explorer.part.value = "backward"
+    beside = explorer.results.partition("beside it, right to left: ")[2]
+    assert f"<b>{cost.backward.macs:,}</b>" in beside and f"{cost.backward.peak_elements:,}" in beside
+    for axes, values in (
+        (explorer._macs, [step.macs for step in cost.backward.steps]),
+        (explorer._memory, [sum(f.alive.values()) for f in trace_flow("right_to_left", 13, *modes, 12).backward]),
+    ):
+        drawn = next(line for line in axes.lines if line.get_label() == "right to left")
+        assert [float(y) for y in drawn.get_ydata() if y == y] == [value for value in values if value]
+    explorer.beside.value = None
+    assert "beside it" not in explorer.results and len(explorer._macs.lines) == 2

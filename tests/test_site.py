@@ -57,6 +57,15 @@ def test_links_of_our_pages(tmp_path):
     assert broken_links(tmp_path / "html") == []
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_quick_page_says_that_it_was_made_with_few_samples(checkout, tmp_path, quick):
+    source, target = checkout / "notebooks" / "00_start.ipynb", tmp_path / "executed.ipynb"
+    build.execute(source, target, quick)
+    texts = [cell.source for cell in nbformat.read(target, as_version=4).cells]
+    assert texts[0].startswith("# Start") and ("few samples" in "".join(texts)) == quick
+
+
 # --- stills
 
 

@@ -40,6 +40,7 @@ class FlowExplorer(Explorer):
         flows += [(FLOW_NAMES[name], name) for name in FLOWS]
         self._modes = out_modes, in_modes
         self.flow = control(widgets.Dropdown, "flow", options=flows)
+        self.beside = control(widgets.Dropdown, "beside it", options=[("no other", None), *flows])
         self.part = widgets.ToggleButtons(options=PASSES, style={"button_width": "90px"})
         self.tokens = slider(tokens, 1, MOST_TOKENS, "tokens")
         self.rank = slider(rank, 1, MOST_RANK, "rank")
@@ -50,7 +51,7 @@ class FlowExplorer(Explorer):
         self.step_shown: TraceStep | None = None
         figures = [new_figure(width, height) for width, height in ((8.3, 2.5), (4.15, 2.9), (4.15, 2.9))]
         self._network, self._macs, self._memory = (figure.subplots() for figure in figures)
-        controls = [row(self.flow, self.tokens, self.rank), row(self.part, self.step, back, on)]
+        controls = [row(self.flow, self.beside), row(self.tokens, self.rank), row(self.part, self.step, back, on)]
         super().__init__(*figures, controls=controls)
 
     def _move(self, steps: int) -> None:
@@ -69,9 +70,21 @@ class FlowExplorer(Explorer):
         self._network.set_title(
             f"Step {number + 1} of {len(steps)}:  {step.step.name}", loc="left", fontweight="bold", fontsize=11
         )
-        self._draw_dots(self._macs, "Multiply-accumulates", [f.step.macs for f in steps], number, steps)
-        alive = [sum(f.alive.values()) for f in steps]
-        self._draw_dots(self._memory, "Intermediates in memory", alive, number, steps)
+        macs, alive = [f.step.macs for f in steps], [sum(f.alive.values()) for f in steps]
+        other_macs, other_alive, other = [], [], ""
+        if self.beside.value is not None:
+            beside = trace_flow(self.beside.value, self.tokens.value, *self._modes, self.rank.value)
+            other_steps = getattr(beside, self.part.value)
+            other_macs = [f.step.macs for f in other_steps]
+            other_alive = [sum(f.alive.values()) for f in other_steps]
+            cost = getattr(beside.cost, self.part.value)
+            other = (
+                f"<br>beside it, {self.beside.label}: the {self.part.value} pass <b>{cost.macs:,}</b> "
+                f"multiply-accumulates and at most <b>{cost.peak_elements:,}</b> elements of intermediates; "
+                f"both passes <b>{beside.cost.macs:,}</b>"
+            )
+        self._draw_dots(self._macs, "Multiply-accumulates", macs, other_macs, number, steps)
+        self._draw_dots(self._memory, "Intermediates in memory", alive, other_alive, number, steps)
         self._memory.set_ylabel("elements (logarithmic)")
         total = getattr(self.trace.cost, self.part.value)
         kept = ", ".join(f"{name} {size:,}" for name, size in step.alive.items()) or "nothing"
@@ -79,21 +92,35 @@ class FlowExplorer(Explorer):
             f"step {number + 1} of {len(steps)}: <b>{step.step.macs:,}</b> multiply-accumulates; "
             f"the {self.part.value} pass: "
             f"<b>{total.macs:,}</b> and at most <b>{total.peak_elements:,}</b> elements of intermediates; "
-            f"both passes: <b>{self.trace.cost.macs:,}</b> (counted from shapes)<br>in memory now: {kept}"
+            f"both passes: <b>{self.trace.cost.macs:,}</b> (counted from shapes)<br>in memory now: {kept}{other}"
         )
         return results, ""
 
-    def _draw_dots(self, axes: Axes, title: str, values: list[int], number: int, steps: tuple[TraceStep, ...]) -> None:
+    def _draw_dots(
+        self,
+        axes: Axes,
+        title: str,
+        values: list[int],
+        beside: list[int],
+        number: int,
+        steps: tuple[TraceStep, ...],
+    ) -> None:
         axes.clear()
         style(axes, title, "step", "number (logarithmic)")
         places, shown = np.arange(1, len(steps) + 1), [value or np.nan for value in values]
-        axes.plot(places, shown, "o", color="0.45", markersize=7, label=title.lower())
+        axes.plot(places, shown, "o", color="0.45", markersize=7, label=self.flow.label)
+        if beside:
+            others = [value or np.nan for value in beside]
+            axes.plot(
+                range(1, len(beside) + 1), others, "s", color=PALETTE[0], fillstyle="none", label=self.beside.label
+            )
+            axes.legend(fontsize=7, frameon=False)
         axes.plot(places[number], shown[number], "D", color=PALETTE[1], markersize=7)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.set_xlim(0.4, len(steps) + 0.6)
+        axes.set_xlim(0.4, max(len(steps), len(beside)) + 0.6)
         axes.set_xticks(places, [step.result for step in steps], fontsize=8, rotation=45)
         axes.grid(visible=False, axis="x")
 
