@@ -69,6 +69,17 @@ class Classifier(nn.Module):
         return self.head(self.norm(self.block(self.table(tokens))[..., 0, :]))
 
 
+class LargeVocabulary(nn.Module):
+    """BERT's number of words, whose factors are 2, 3 and 5087: the rows of the table are padded."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = TTMEmbedding(30_522, WIDTH, (32, 31, 31), MODES, 8), nn.Linear(WIDTH, 19)
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.table(tokens)))
+
+
 class Language(nn.Module):
     """The next token, with the weight of the dense table."""
 
@@ -124,6 +135,7 @@ MODULES = {
     "language model, four heads": lambda: Language(4),
     "both, other widths": Wide,
     "two and four cores an end": Trains,
+    "a padded vocabulary": LargeVocabulary,
 }
 
 

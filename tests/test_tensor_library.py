@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+import math
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn.utils import parametrize, prune
 from torch.utils.flop_counter import FlopCounterMode
 
 from bttlab.tensor import FLOWS, ShapeError, TTLinear, TTMEmbedding, choose_modes, compress, tt_to_matrix
+from bttlab.tensor.shapes import check_row_modes, table_modes
 from bttlab.tensor.tt import tt_svd
 from bttlab.tensor.ttm import ttm_to_matrix
 
@@ -112,6 +114,33 @@ def test_an_embedding_is_compressed_and_looks_its_rows_up():
     layer = TTMEmbedding.from_embedding(table, error=0.0)
     assert (layer.row_modes, layer.column_modes) == ((5, 3, 2), (7, 2, 1))
     torch.testing.assert_close(layer(torch.arange(30)), table.weight.detach())
+
+
+@pytest.mark.parametrize(
+    ("rows", "modes"), [(30_522, (32, 31, 31)), (97, (5, 5, 4)), (785, (10, 9, 9)), (800, (10, 10, 8)), (7, (7,))]
+)
+def test_a_table_of_unequal_factors_is_padded(rows, modes):
+    assert table_modes(rows, 3) == check_row_modes(modes, rows) == modes
+    with pytest.raises(ShapeError, match="too few; choose"):
+        check_row_modes(modes, math.prod(modes) + 1)
+    with pytest.raises(ShapeError, match="a mode can be smaller; choose"):
+        check_row_modes((modes[0] + 1, *modes[1:]), rows)
+
+
+def test_rows_beyond_a_padded_table_are_never_read_and_change_nothing():
+    table = nn.Embedding(97, 12, dtype=torch.float64)
+    layer = TTMEmbedding.from_embedding(table, error=1e-12)
+    assert layer.row_modes == (5, 5, 4) and layer.to_dense().shape == (97, 12) == layer.weight.shape
+    torch.testing.assert_close(layer(torch.arange(97)), table.weight.detach())
+    for wrong in (97, 99, -1):
+        with pytest.raises(ShapeError, match=f"ids are from .*{wrong}.*: the table has rows 0 to 96"):
+            layer(torch.tensor([[3, wrong]]))
+    assert layer(torch.zeros(0, dtype=torch.long)).shape == (0, 12)
+    reached = torch.func.vmap(lambda ids: functional_call(layer, dict(layer.named_parameters()), (ids,)))
+    torch.testing.assert_close(reached(torch.arange(96).view(2, 48)), table.weight.detach()[:96].view(2, 48, 12))
+    other = TTMEmbedding(97, 12, (5, 5, 4), (2, 2, 3), 2)
+    other.load_state_dict(TTMEmbedding(97, 12, (5, 5, 4), (2, 2, 3), 4).state_dict())
+    assert other.to_dense().shape == (97, 12)
 
 
 def test_a_state_of_other_ranks_loads():

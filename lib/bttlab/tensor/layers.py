@@ -12,7 +12,15 @@ from torch.fx import Proxy
 from bttlab.tensor.auto import auto_flow
 from bttlab.tensor.flows import FLOWS, Flow
 from bttlab.tensor.read_only import read_only, refusal
-from bttlab.tensor.shapes import ShapeError, check_modes, choose_modes, tt_shapes, ttm_shapes
+from bttlab.tensor.shapes import (
+    ShapeError,
+    check_modes,
+    check_row_modes,
+    choose_modes,
+    table_modes,
+    tt_shapes,
+    ttm_shapes,
+)
 from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
 from bttlab.tensor.ttm import lookup, lookup_backward, matrix_to_ttm, row_digits, ttm_to_matrix
 
@@ -238,8 +246,9 @@ class TTMEmbedding(_Train):
     Raises ShapeError if modes or ranks do not fit, or (on a call) an id is outside the table.
 
     The modes are factorisations of `num_embeddings`, the rows, and `embedding_dim`, the columns, with the same number
-    of factors. `cores` have the shapes (r_prev, row mode, column mode, r_next), and are initially normal, so that the
-    entries of the table have the standard deviation 0.02. `rank` and `core_map` are as for `TTLinear`.
+    of factors. The product of the row modes may be larger (`check_row_modes`): the rows beyond are never read. `cores`
+    have the shapes (r_prev, row mode, column mode, r_next), and are initially normal, so that the entries of the table
+    have the standard deviation 0.02. `rank` and `core_map` are as for `TTLinear`.
     """
 
     def __init__(
@@ -254,11 +263,11 @@ class TTMEmbedding(_Train):
     ):
         super().__init__()
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.row_modes = check_modes("row_modes", row_modes, num_embeddings)
+        self.row_modes = check_row_modes(row_modes, num_embeddings)
         self.column_modes = check_modes("column_modes", column_modes, embedding_dim)
         shapes = ttm_shapes(row_modes, column_modes, rank)
         self.cores = nn.ParameterList(torch.empty(shape, device=device, dtype=dtype) for shape in shapes)
-        self._count = len(shapes)
+        self._count, self._is_padded = len(shapes), math.prod(self.row_modes) > num_embeddings
         self.core_map = None
         self.reset_parameters()
 
@@ -283,7 +292,7 @@ class TTMEmbedding(_Train):
                 f"the embedding has {option}, which a TTM has not: keep it dense, or reset the option first"
             )
         table = layer.weight
-        rows, columns = modes or (choose_modes(layer.num_embeddings, ENDS), choose_modes(layer.embedding_dim, ENDS))
+        rows, columns = modes or (table_modes(layer.num_embeddings, ENDS), choose_modes(layer.embedding_dim, ENDS))
         count = max(len(rows), len(columns))
         rows, columns = ((*sizes, *[1] * (count - len(sizes))) for sizes in (rows, columns))
         cores = matrix_to_ttm(table, rows, columns, rank, error)
@@ -299,25 +308,29 @@ class TTMEmbedding(_Train):
 
     def to_dense(self) -> Tensor:
         """Return the table, shape (num_embeddings, embedding_dim)."""
-        return ttm_to_matrix(self.used_cores())
+        return ttm_to_matrix(self.used_cores())[: self.num_embeddings]
 
     def forward(self, input: Tensor) -> Tensor:
         """Map ids of any shape (...) to (..., embedding_dim)."""
         if isinstance(input, Proxy):
             return _symbolic(self, input)
         try:
+            if self._is_padded and not _plain() and input.numel() and not input.is_meta:
+                self._check_rows(input)
             if _plain():
                 rows, _ = lookup(row_digits(input.reshape(-1), self.row_modes), self.used_cores())
             else:
                 rows = _TTMEmbeddingFunction.apply(input.reshape(-1), self.row_modes, *self.used_cores())
             return rows.reshape(*input.shape, rows.shape[1])
         except (IndexError, RuntimeError):  # index_select raises one or the other
-            low, high = int(input.min()), int(input.max())
-            if low >= 0 and high < self.num_embeddings:
-                raise
-            raise ShapeError(
-                f"ids are from {low} to {high}: the table has rows 0 to {self.num_embeddings - 1}"
-            ) from None
+            self._check_rows(input)
+            raise
+
+    def _check_rows(self, ids: Tensor) -> None:
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.num_embeddings:
+            text = f"ids are from {low} to {high}: the table has rows 0 to {self.num_embeddings - 1}"
+            raise ShapeError(text) from None
 
     def extra_repr(self) -> str:
         ranks = [core.shape[3] for core in self.cores][:-1]

@@ -6,6 +6,8 @@ from numbers import Integral
 
 from bttlab.util.errors import BttlabError
 
+MOST_UNEQUAL = 1.5  # sum of a table's factors over that of equal modes: above it the table is padded
+
 
 class ShapeError(BttlabError, ValueError):
     """Modes, ranks or the shape of an input do not fit the format."""
@@ -40,6 +42,41 @@ def balanced_modes(size: int) -> tuple[int, int, int]:
         root += 1
     candidates = [(root,) * 3, (root + 1, root, root), (root + 1, root + 1, root), (root + 1,) * 3]
     return next(modes for modes in candidates if math.prod(modes) >= size)
+
+
+def check_row_modes(modes: Iterable[int], size: int) -> tuple[int, ...]:
+    """Check the row modes of a table of `size` rows and return them as a tuple of integers.
+
+    Their product is the number of rows, or larger if no mode can be smaller: a table of 30,522 rows takes (32, 30, 32).
+
+    Raises ShapeError if a mode is not an integer of at least 1, there are none, or their product does not fit.
+    """
+    modes = check_modes("row_modes", modes)
+    product = math.prod(modes)
+    if product < size or any(mode > 1 and product // mode * (mode - 1) >= size for mode in modes):
+        rule = "too few" if product < size else "more than the table needs: a mode can be smaller"
+        raise ShapeError(
+            f"row_modes {modes}: {' x '.join(map(str, modes))} = {product} rows for a table of {size}, {rule}; "
+            f"choose {table_modes(size, len(modes))}"
+        )
+    return modes
+
+
+def table_modes(rows: int, count: int) -> tuple[int, ...]:
+    """Return at most `count` row modes for a table, in descending order.
+
+    They are the factors of `choose_modes` if these are about equal; else the table is padded: modes that differ by at
+    most 1, with the smallest product that is at least `rows`. A core has a slice for each value of its mode, so that
+    factors such as 5087, 3 and 2 take many more parameters.
+    """
+    exact = choose_modes(rows, count)
+    root = max(1, math.floor(rows ** (1 / count) + 1e-9))
+    padded = next(
+        modes
+        for larger in range(count + 1)
+        if math.prod(modes := (*[root + 1] * larger, *[root] * (count - larger))) >= rows
+    )
+    return exact if sum(exact) + count - len(exact) <= MOST_UNEQUAL * sum(padded) else padded
 
 
 def factors(size: int) -> tuple[int, int, int]:

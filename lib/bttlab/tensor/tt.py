@@ -92,7 +92,10 @@ def matrix_to_tt(
 
     Raises ShapeError if modes, ranks or the error do not fit the matrix.
     """
-    out_modes, in_modes = check_matrix(matrix, "out_modes", out_modes, "in_modes", in_modes)
+    if matrix.ndim != 2:
+        raise ShapeError(f"the matrix has shape {tuple(matrix.shape)}: it must have two dimensions")
+    out_modes = check_modes("out_modes", out_modes, matrix.shape[0])
+    in_modes = check_modes("in_modes", in_modes, matrix.shape[1])
     return tt_svd(matrix.detach().reshape(out_modes + in_modes), rank, error)
 
 
@@ -151,16 +154,6 @@ def _planned(tensor: Tensor, error: float) -> tuple[list[int], list[float], floa
         rest -= values[k][ranks[k + 1]]
         losses[k] += values[k][ranks[k + 1]]
     return ranks[1:-1], losses, allowed
-
-
-def check_matrix(
-    matrix: Tensor, row_name: str, row_modes: Sequence[int], column_name: str, column_modes: Sequence[int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Check the modes of a matrix's rows and columns and return them as tuples of integers."""
-    if matrix.ndim != 2:
-        raise ShapeError(f"the matrix has shape {tuple(matrix.shape)}: it must have two dimensions")
-    rows, columns = matrix.shape
-    return check_modes(row_name, row_modes, rows), check_modes(column_name, column_modes, columns)
 
 
 def core_std(shapes: Sequence[Sequence[int]], entry_std: float) -> float:

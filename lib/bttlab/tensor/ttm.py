@@ -5,13 +5,14 @@ lookup of rows does not build the table (arXiv 2501.06663).
 The format is of I. V. Oseledets, "Tensor-Train Decomposition", SIAM J. Sci. Comput. 33(5), 2011.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from bttlab.tensor.shapes import check_cores, ttm_shapes
-from bttlab.tensor.tt import check_matrix, tt_svd
+from bttlab.tensor.shapes import ShapeError, check_cores, check_modes, check_row_modes, ttm_shapes
+from bttlab.tensor.tt import tt_svd
 
 
 def ttm_to_matrix(cores: Sequence[Tensor]) -> Tensor:
@@ -37,11 +38,16 @@ def matrix_to_ttm(
 ) -> list[Tensor]:
     """Decompose a matrix, (rows, columns), into a TTM by the TT-SVD of its tensor of paired modes (Oseledets 2011).
 
+    Where the product of the row modes is larger than the number of rows, rows of zeros fill it up.
     Row and column modes have the same number of factors; `rank` and `error` are as for `bttlab.tensor.matrix_to_tt`.
     The cores have the shapes (r_prev, row mode, column mode, r_next). Raises ShapeError if modes, ranks or the error do
     not fit the matrix.
     """
-    row_modes, column_modes = check_matrix(matrix, "row_modes", row_modes, "column_modes", column_modes)
+    if matrix.ndim != 2:
+        raise ShapeError(f"the matrix has shape {tuple(matrix.shape)}: it must have two dimensions")
+    rows, columns = matrix.shape
+    row_modes, column_modes = check_row_modes(row_modes, rows), check_modes("column_modes", column_modes, columns)
+    matrix = torch.nn.functional.pad(matrix, (0, 0, 0, math.prod(row_modes) - rows))
     ttm_shapes(row_modes, column_modes, 1)  # checks that their numbers are equal
     count = len(row_modes)
     pairs = [axis for k in range(count) for axis in (k, count + k)]
