@@ -12,7 +12,9 @@ from torch.func import functional_call, hessian, jacrev, vmap
 from torch.nn.utils import parametrize, prune
 from torch.utils.flop_counter import FlopCounterMode
 
+from bttlab.compiler.builder import MAX_RANK
 from bttlab.tensor import FLOWS, ShapeError, TTLinear, TTMEmbedding, choose_modes, compress, tt_to_matrix
+from bttlab.tensor.compression import CARD_RANK
 from bttlab.tensor.shapes import check_row_modes, table_modes
 from bttlab.tensor.tt import tt_svd
 from bttlab.tensor.ttm import ttm_to_matrix
@@ -107,6 +109,24 @@ def test_a_report_says_what_a_large_error_means():
     assert "2 of 2 replaced layers have an error above 50%: little of what they had learned is left" in random
     exact = nn.Sequential(TTLinear(64, 64, (4, 4, 4), (4, 4, 4), 4).to_linear())
     assert "error above" not in str(compress(exact, rank=4))
+
+
+def test_an_error_with_a_largest_rank_gives_layers_that_the_card_trains():
+    def made(**options):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(512, 256), nn.Linear(256, 512), nn.Linear(512, 256))
+        return compress(model, error=0.6, **options)
+
+    report = made()
+    assert CARD_RANK == MAX_RANK == 64
+    high = [layer for layer in report.layers if max(layer.ranks) > CARD_RANK]
+    assert high and f"{len(high)} of {len(report.layers)} replaced layers have ranks above 64" in str(report)
+    limited = made(max_rank=CARD_RANK)
+    assert max(rank for layer in limited.layers for rank in layer.ranks) == 64 and "ranks above" not in str(limited)
+    assert all(b.error > max(a.error, 0.6) for a, b in zip(report.layers, limited.layers, strict=True) if a in high)
+    for options in ({"rank": 4}, {"error": 0.5, "max_rank": 0}):
+        with pytest.raises(ShapeError, match="give a rank of at least 1, and an error"):
+            compress(nn.Sequential(nn.Linear(16, 16)), **({"max_rank": 8} | options))
 
 
 def test_an_embedding_is_compressed_and_looks_its_rows_up():

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from bttlab.card.opening import open_trainer
 from bttlab.compiler.errors import ProgramError
@@ -166,6 +167,7 @@ PREPARED = {  # what is changed in the module before
     "padding_idx": lambda n: setattr(n, "table", nn.Embedding(WORDS, WIDTH, padding_idx=3)),
     "max_norm": lambda n: setattr(n, "table", nn.Embedding(WORDS, WIDTH, max_norm=1.0)),
     "a layer without a use": lambda n: setattr(n, "more", nn.Linear(WIDTH, WIDTH)),
+    "a weight also transposed": lambda n: setattr(n, "more", nn.Linear(WIDTH, 16)),
 }
 REFUSED = {
     "attention dropout": (lambda n, x, t: n.more(x, x, x)[0], r"^more: dropout of probability 0.5 .*eval\(\)"),
@@ -229,6 +231,30 @@ REFUSED = {
     "a sum over an axis of one factor": (
         lambda n, x, t: torch.einsum("btd,be->bte", x, x[:, 0]),
         "einsum btd,be->bte is no operation of the card; use a sum over axes of both",
+    ),
+    "a gate": (
+        lambda n, x, t: n.q(x) * n.q(x).softmax(-1),
+        "softmax is no operation .* use one softmax, over the keys",
+    ),
+    "a softmax of the outputs": (
+        lambda n, x, t: n.q(x).log_softmax(-1),
+        "log_softmax is no .* use the logits before it",
+    ),
+    "a reentrant checkpoint": (
+        lambda n, x, t: checkpoint(n.q, x, use_reentrant=True),
+        "linear without a gradient .* use_reentrant=False",
+    ),
+    "a limit": (
+        lambda n, x, t: n.q(x).clamp(-8, 8),
+        r"clamp is no operation of the card; use gelu, .*tanh \(test_trace",
+    ),
+    "an operation of a graph": (
+        lambda n, x, t: torch.ops.aten.relu.default(n.q(x)),
+        "relu.default of torch.export or of a compiled graph is no operation .* the module as it was before",
+    ),
+    "a weight also transposed": (
+        lambda n, x, t: F.linear(n.more(n.q(x)), n.more.weight.T),
+        "uses rows of more.weight that another layer uses transposed: use a parameter for each",
     ),
     "assignment": (lambda n, x, t: assigned(n.q(x)), "assignment to elements"),
 }
@@ -294,6 +320,19 @@ def test_a_module_of_torch_compile_is_refused():
     for one in (net, torch.compile(made(lambda n, x, t: n.q(x)), backend="eager")):
         with pytest.raises(ProgramError, match=r"has layers of torch\.compile, which change its functions"):
             trace(one, LENGTH)
+
+
+def test_objects_beside_the_logits_are_no_outputs():
+    class Cached(Base):
+        def forward(self, tokens):
+            return {"logits": super().forward(tokens), "past_key_values": SimpleNamespace(length=3)}
+
+    assert trace(Cached(), LENGTH).tasks == ["tagging"]
+
+
+def test_the_longest_sequence_of_the_card_is_told_before_anything_is_traced():
+    with pytest.raises(ProgramError, match=r"^sequence_length is 65: the card takes up to 64 tokens$"):
+        trace(made(lambda n, x, t: n.q(x)), 65)
 
 
 def test_a_module_compiled_in_place_is_refused():
@@ -543,7 +582,7 @@ def test_means_over_the_tokens_are_attention_of_equal_scores(fast, name):
 @pytest.mark.parametrize(
     ("pool", "message"),
     [
-        (lambda x: x.sum(1), "output for 7 tokens differs"),
+        (lambda x: x.sum(1), r"output for 7 tokens differs .* a sum over the tokens \(use their mean, x.mean\(1\)\)"),
         (
             lambda x: x.mean(-1, keepdim=True).expand(x.shape),
             "this function of all features is no operation of the card",

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,6 +13,16 @@ from bttlab.tensor.layers import TTLinear, TTMEmbedding, option_to_lose
 from bttlab.tensor.shapes import ShapeError
 
 MOST_ERROR = 0.5  # of a weight, in the Frobenius norm: above it the report says that the layer begins anew
+
+CARD_RANK = 64  # the largest rank of a layer that the card trains (`bttlab.compiler.builder.MAX_RANK`)
+
+
+class Ranks(NamedTuple):
+    """How the ranks of each layer are chosen: the arguments of `compress`."""
+
+    rank: int | None
+    error: float | None
+    most: int | None
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,11 @@ class Compression:
                 f"{lost} of {len(replaced)} replaced layers have an error above {MOST_ERROR:.0%}: little of what they "
                 "had learned is left. Train the model again, or give a larger rank or a smaller error"
             )
+        if high := [layer for layer in replaced if max(layer.ranks) > CARD_RANK]:
+            lines.append(
+                f"{len(high)} of {len(replaced)} replaced layers have ranks above {CARD_RANK}, the largest that the "
+                f"card trains: give max_rank={CARD_RANK} for it"
+            )
         return "\n".join(lines)
 
 
@@ -56,6 +71,7 @@ def compress(
     rank: int | None = None,
     error: float | None = None,
     *,
+    max_rank: int | None = None,
     embeddings: bool = True,
     skip: Collection[str] = (),
     flow: str = "bidirectional",
@@ -63,13 +79,17 @@ def compress(
     """Replace linear layers, embeddings and attentions of a model in place, by TT and TTM layers and `TTAttention`.
 
     Give either `rank`, the largest internal rank of each layer, or `error`, the largest relative error of each weight
-    in the Frobenius norm. `skip` has the names of layers that stay dense, such as "classifier"; `flow` is as for
-    `TTLinear`.
+    in the Frobenius norm. With `error`, `max_rank` limits ranks, such as to the 64 that the card trains; a weight that
+    needs larger ones has a larger error, which the report shows. `skip` has the names of layers that stay dense, such
+    as "classifier"; `flow` is as for `TTLinear`.
 
-    Raises ShapeError if rank or error are not allowed, a name in `skip` is not a layer, or `model` is itself a layer.
+    Raises ShapeError if `rank`, `error` or `max_rank` is not allowed, a name in `skip` is not a layer, or `model` is
+    itself a layer.
     """
     if isinstance(skip, str):
         raise ShapeError(f"skip is {skip!r}: give a list of names")
+    if max_rank is not None and (error is None or isinstance(max_rank, bool) or not max_rank >= 1):
+        raise ShapeError(f"max_rank is {max_rank} and error is {error}: give a rank of at least 1, and an error")
     names = dict(model.named_modules())
     if unknown := set(skip) - set(names):
         raise ShapeError(f"skip has {', '.join(sorted(unknown))}: the model has no such layer")
@@ -91,7 +111,7 @@ def compress(
         elif not _is_attention(layer) and users[layer.weight] > 1:  # pyright: ignore[reportArgumentType]
             layers.append(CompressedLayer(name, size, size, note="shares its weight with another layer"))
         else:
-            smaller, lines = _replaced(name, layer, rank, error, flow)
+            smaller, lines = _replaced(name, layer, Ranks(rank, error, max_rank), flow)
             layers += lines
             if smaller is not None:
                 made[layer] = smaller
@@ -125,28 +145,36 @@ def _is_attention(layer: nn.Module) -> bool:
     return layer._qkv_same_embed_dim and layer.bias_k is None and not layer.add_zero_attn
 
 
-def _replaced(name: str, layer: Any, rank, error, flow: str) -> tuple[nn.Module | None, list[CompressedLayer]]:
+def _replaced(name: str, layer: Any, ranks: Ranks, flow: str) -> tuple[nn.Module | None, list[CompressedLayer]]:
     """Return the tensor layer for a dense layer, or None if it would not be smaller, and the lines of the report."""
     if _is_attention(layer):
-        return _replaced_attention(name, layer, rank, error, flow)
+        return _replaced_attention(name, layer, ranks, flow)
     size = _count(layer)
     if layer.weight.is_meta or not bool(torch.isfinite(layer.weight).all()):
         raise ShapeError(f"{name}: the weight has no values, or NaN or infinite ones: load or initialize it first")
-    if isinstance(layer, nn.Linear):
-        smaller = TTLinear.from_linear(layer, rank, error, flow=flow)
-    else:
-        smaller = TTMEmbedding.from_embedding(layer, rank, error)
+    smaller = _made(layer, ranks.rank, ranks.error, flow)
+    if ranks.most is not None and max(_ranks_of(smaller)) > ranks.most:
+        smaller = _made(layer, [min(rank, ranks.most) for rank in _ranks_of(smaller)], None, flow)
     if _count(smaller) >= size:
         return None, [CompressedLayer(name, size, size, note="cores would not be smaller")]
     weight = layer.weight.detach()
     with torch.no_grad():
         norm = weight.norm().clamp_min(torch.finfo(weight.dtype).tiny)
         relative = float((smaller.to_dense() - weight).norm() / norm)
-    ranks = tuple(core.shape[-1] for core in smaller.cores)[:-1]
-    return smaller, [CompressedLayer(name, size, _count(smaller), ranks, relative)]
+    return smaller, [CompressedLayer(name, size, _count(smaller), _ranks_of(smaller), relative)]
 
 
-def _replaced_attention(name: str, layer: nn.MultiheadAttention, rank, error, flow: str):
+def _made(layer: Any, rank: Any, error: float | None, flow: str) -> TTLinear | TTMEmbedding:
+    if isinstance(layer, nn.Linear):
+        return TTLinear.from_linear(layer, rank, error, flow=flow)
+    return TTMEmbedding.from_embedding(layer, rank, error)
+
+
+def _ranks_of(layer: TTLinear | TTMEmbedding) -> tuple[int, ...]:
+    return tuple(core.shape[-1] for core in layer.cores)[:-1]
+
+
+def _replaced_attention(name: str, layer: nn.MultiheadAttention, ranks: Ranks, flow: str):
     """Return a `TTAttention` in which TT layers replace those of the four matrices that get smaller."""
     size, bias = layer.embed_dim, layer.in_proj_bias
     parts, lines = {}, []
@@ -164,7 +192,7 @@ def _replaced_attention(name: str, layer: nn.MultiheadAttention, rank, error, fl
             if own_bias is not None:
                 dense.bias.copy_(own_bias)
                 dense.bias.requires_grad_(biases.requires_grad)
-        smaller, line = _replaced(f"{name}.{part}", dense, rank, error, flow)
+        smaller, line = _replaced(f"{name}.{part}", dense, ranks, flow)
         parts[part] = smaller or dense
         lines += line
     made = TTAttention(**parts, num_heads=layer.num_heads, batch_first=layer.batch_first, dropout=layer.dropout)

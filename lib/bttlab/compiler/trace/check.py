@@ -263,7 +263,10 @@ class _Check:
         elif any(not torch.equal(*pair) for pair in zip(*runs, strict=True)):
             cause = self.random_cause()
         elif tokens.shape[1] != self.graph.sequence_length:
-            cause = "forward depends on the length: a condition on it, a scale, or rows counted from the end of a table"
+            cause = (
+                "forward depends on the length: a sum over the tokens (use their mean, x.mean(1)), a condition on the "
+                "length, a scale, or rows counted from the end of a table"
+            )
         else:
             cause = (
                 "forward depends on token ids other than by an embedding, changes tensors in place, or changes "
@@ -451,7 +454,8 @@ class _Double(TorchFunctionMode):
 
 
 def outputs_of(outputs: Any) -> list[Any]:
-    """Return a module's outputs, of whatever kind, as a list."""
+    """Return a module's outputs as a list, without objects such as a cache of keys and values."""
     if isinstance(outputs, Mapping):
         outputs = [value for value in outputs.values() if value is not None]
-    return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
+    outputs = list(outputs) if isinstance(outputs, tuple | list) else [outputs]
+    return [x for x in outputs if isinstance(x, Tensor | tuple | list | Mapping)] or outputs

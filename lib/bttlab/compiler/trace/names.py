@@ -19,8 +19,10 @@ NEAR = {
     **dict.fromkeys(("rsqrt", "var_mean", "normalize"), "nn.LayerNorm or nn.RMSNorm for a norm"),
     "max": "x.mean(1), or x[:, 0]",
     "amax": "x.mean(1), or x[:, 0]",
+    "log_softmax": "the logits before it as outputs: the loss on the card has the softmax",
     "dropout": "eval(), or probability 0: the machine has no random numbers",
-    "gradient": "requires_grad_(False) on the parameters before it, not detach(), no_grad() or an autograd.Function",
+    "gradient": "requires_grad_(False) on the parameters before it, not detach() or no_grad(); "
+    "checkpoint(..., use_reentrant=False), not an autograd.Function",
 }
 LIST = "linear layers (TT or dense), embeddings, LayerNorm, RMSNorm, GELU, ReLU, SiLU, tanh, attention, sums, products"
 LIBRARIES = (*(str(Path(sys.modules[name].__file__).parent) for name in ("torch", "bttlab")), contextlib.__file__)

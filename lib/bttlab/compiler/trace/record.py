@@ -436,6 +436,8 @@ class Recorder(Matrices, TorchFunctionMode):
 
     def by_operation(self, call: Call) -> Elements:
         """Record the operation of the graph that computes a function of activations of one shape."""
+        if isinstance(call.function, torch._ops.OpOverload):
+            raise Refusal(f"{call.name} of torch.export or of a compiled graph", "the module as it was before")
         kind = Operation.of_function.get(call.name)
         values = [self.value(x) for x in call.args]
         if kind is None or call.kwargs or not all(isinstance(v, Elements | Formula | Weighted) for v in values):

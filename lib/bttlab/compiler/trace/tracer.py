@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of
+from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.operation import INTENT, SLOTS, Matrix
 from bttlab.compiler.ops.attention import Attention
@@ -60,6 +61,8 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
         raise ProgramError(f"trace takes a PyTorch module, not {module!r:.60}; make one, as by Net()")
     if not isinstance(sequence_length, Integral) or sequence_length < 1:
         raise ProgramError(f"sequence_length is {sequence_length!r:.60}: it must be a number of tokens, such as 32")
+    if sequence_length > M.SEQUENCE:
+        raise ProgramError(f"sequence_length is {sequence_length}: the card takes up to {M.SEQUENCE} tokens")
     if task is not None and task not in TASKS:
         raise ProgramError(f"task is {task!r}: choose {', '.join(TASKS)}")
     _check_values(module, name)
@@ -150,7 +153,9 @@ def _run(recorder: Recorder, module: nn.Module, length: int) -> Any:
         raise
     except BaseException as error:  # sys.exit in forward must not end the process that traces
         what = f"{type(error).__name__}: {error}"
-        raise ProgramError(f"{type(module).__name__}.forward fails in PyTorch on {length} tokens ({what})") from error
+        rule = f"it must take token ids (1, T) of up to {length} tokens"
+        where = f"{type(module).__name__}.forward fails in PyTorch on {length} tokens"
+        raise ProgramError(f"{where} ({what}): {rule}") from error
 
 
 def _table_rows(module: nn.Module) -> int:
@@ -215,7 +220,11 @@ def _copy_shared(graph: Graph) -> None:
         again = [name for name in names if any(set(rows) & set(earlier) for earlier in used.get(name, ()))]
         overlapping = [earlier for name in again for earlier in used[name] if set(rows) & set(earlier)]
         if any(earlier != rows for earlier in overlapping):
-            raise UsedInPart(f"{op.name} uses rows of {again[0]} that another layer uses in part: use two layers")
+            transposed = {o.transposed for o in graph.operations if isinstance(o, Dense) and o.weight == again[0]}
+            how = "transposed" if len(transposed) > 1 else "in part"
+            raise UsedInPart(
+                f"{op.name} uses rows of {again[0]} that another layer uses {how}: use a parameter for each"
+            )
         for name in names:
             used.setdefault(name, []).append(rows)
         if again:
