@@ -397,6 +397,52 @@ def _search(spec, folder):
     return search, search.open(folder)
 
 
+@pytest.fixture
+def estimates(tmp_path, capsys):
+    """Run a search of Optuna over estimates, up to some trials; returns the exit code and what it printed to stderr."""
+
+    def estimates(trials):
+        text = f"""
+            kind: estimate
+            vary: {{linear_rank: {{low: 4, high: 20}}}}
+            fixed: {{encoders: 1}}
+            search: optuna
+            trials: {trials}
+        """
+        (tmp_path / "o.yaml").write_text(text)
+        code = main(["sweep", str(tmp_path / "o.yaml"), "--workers", "1", "--out", str(tmp_path / "out")])
+        return code, capsys.readouterr().err
+
+    return estimates
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cut", [1, 12])
+def test_a_log_of_optuna_whose_last_line_lost_its_end(cut, estimates, tmp_path):
+    """As a full disk or a power failure leaves it; the newline alone, or more."""
+    assert estimates(2)[0] == 0
+    log = tmp_path / "out" / "optuna.log"
+    log.write_bytes(log.read_bytes()[:-cut])
+    code, said = estimates(4)
+    assert code == 0 and "the last line of" in said and "was torn (" in said and "4 of 4 trials" in said
+    assert all(line.endswith("}") for line in log.read_text().splitlines())
+    code, said = estimates(5)
+    assert code == 0 and "torn" not in said and "5 of 5 trials done" in said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("damage", [b"\xff", b"{", b"[]\n", b'{"op_code": 4}\n', b'{"op_code": 99}\n'])
+def test_a_file_that_is_no_log_of_optuna(damage, estimates, tmp_path):
+    assert estimates(1)[0] == 0
+    log = tmp_path / "out" / "optuna.log"
+    log.write_bytes(damage + log.read_bytes())
+    code, said = estimates(2)
+    assert code == 2 and "optuna.log is no log of Optuna (" in said and "; remove it, and run" in said
+    assert "Traceback" not in said
+    log.unlink()
+    assert estimates(2)[0] == 0
+
+
 def test_optuna_learns_from_the_trials_before_and_goes_on_after_a_stop(corpus, tmp_path):
     vary = {"learning_rate": {"low": 0.01, "high": 1.0}, "optimizer": ["sgd", "momentum"]}
     fixed = {k: v for k, v in _spec(corpus).fixed.items() if k != "optimizer"}

@@ -155,6 +155,25 @@ def append_line(path: Path, line: str) -> None:
         sync_folder(path.parent)
 
 
+def cut_torn_line(path: Path) -> int:
+    """Remove what follows the last whole line of a file, which a full disk or a power failure leaves.
+
+    Returns the number of bytes removed; 0 if there is no such file. Raises OSError if it cannot be written, or is a
+    link.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    with _named(path), open(descriptor, "r+b") as file:
+        data = file.read()
+        end = data.rfind(b"\n") + 1
+        if end < len(data):
+            file.truncate(end)
+            os.fsync(file.fileno())
+    return len(data) - end
+
+
 def is_draft(path: Path) -> bool:
     """Return True if a file is a draft that a crash in the middle of `draft_file` left."""
     return _DRAFT.fullmatch(path.name) is not None

@@ -17,8 +17,11 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from bttlab.runs.recipe import OPTIMIZER_KEYS
+from bttlab.runs.settings import RunError
 from bttlab.runs.sweep.spec import MOST_TRIALS, Range, SpecError, SweepSpec
 from bttlab.runs.sweep.trials import Trial, TrialMaker, digest_of
+from bttlab.util.errors import BttlabError
+from bttlab.util.files import cut_torn_line
 
 STUDY_FILE = "optuna.log"
 MOST_REPEATS = 100  # proposals of trials that have run already, one after another, after which a search is at its end
@@ -52,18 +55,37 @@ class Search:
                     f"{key} has no effect with optimizer {' or '.join(names)}; leave it out, or name another"
                 )
         self._rest = iter(self.planned)
+        self.note = ""  # for the user, from `open`
         self._study: optuna.Study | None = None  # of TPE, from `open`
         self._begun: dict[str, int] = {}  # number of the study's trial, by id
         self._left: list[int] = []  # numbers of trials that an earlier process did not end
 
     def open(self, folder: Path) -> list[Trial]:
-        """Open TPE's study in a folder, or make it; return the trials that have ended there."""
-        spec = self._spec
-        if spec.search != "optuna":
+        """Open TPE's study in a folder, or make it; return the trials that have ended there.
+
+        `note` says what was lost of its log. Raises RunError if it is no log of Optuna; OSError if it cannot be
+        written.
+        """
+        if self._spec.search != "optuna":
             return []
+        path = folder / STUDY_FILE
+        if cut := cut_torn_line(path):  # Optuna would append to the torn line, and never read it again
+            self.note = f"the last line of {path} was torn ({cut} bytes), and is removed; its trial is proposed again"
+        try:
+            return self._open(path)
+        except (BttlabError, OSError):
+            raise
+        except Exception as error:  # Optuna reads the log without checks of its own
+            raise RunError(
+                f"{path} is no log of Optuna ({type(error).__name__}: {error}); remove it, and run the same command "
+                "again: finished trials stay, and count when they are proposed"
+            ) from None
+
+    def _open(self, path: Path) -> list[Trial]:
+        spec = self._spec
         names = ("vary", "fixed", "kind", "search", "seed", "objective", "maximize")
         name = digest_of({key: value for key, value in asdict(spec).items() if key in names})
-        storage = JournalStorage(JournalFileBackend(str(folder / STUDY_FILE)))
+        storage = JournalStorage(JournalFileBackend(str(path)))
         direction = "maximize" if spec.maximize else "minimize"
         self._study = optuna.create_study(storage=storage, study_name=name, direction=direction, load_if_exists=True)
         before = self._study.trials

@@ -124,6 +124,8 @@ class Sweep:
             on_change(progress)
 
         self._waiting = [trial for trial in self._search.open(self.folder) if not self._is_done(trial)]
+        if self._search.note:
+            say(f"note: {self._search.note}")
         before = len(progress.records)
         executor.begin()
         try:
