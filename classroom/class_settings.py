@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_toml
+from bttlab.util.reading import MOST_OF_SETTINGS, read_text, read_toml
 from bttlab.util.settings import settings
 
 PAM_SERVICE = "bttlab-class"  # locks an account after wrong passwords, if classroom/pam.d is copied to /etc
@@ -167,9 +167,9 @@ def read_class_list(path: Path) -> list[str]:
         If it cannot be read, is empty, or has a name that is invalid or occurs twice.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise ClassError(f"the class list {path} cannot be read: {error}") from None
+        text = read_text(path, most=MOST_OF_SETTINGS)
+    except BttlabError as error:
+        raise ClassError(f"the class list {error}") from None
     lines: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         name = line.partition("#")[0].strip()

@@ -46,7 +46,7 @@ def test_a_build_and_what_it_leaves(hls, tmp_path, capfd, monkeypatch):
     assert capfd.readouterr().err == ""  # no warnings
     assert entry.images == tuple(level.name for level in IMAGES) and entry.kernels == ("vadd",)
     assert read_manifest(overlays) == (entry,)
-    assert {path.name for path in overlays.iterdir()} == {"manifest.json", "tiny.xclbin"}
+    assert {path.name for path in overlays.iterdir()} == {"manifest.json", "tiny.xclbin", locks.CHANGE_FILE}
     assert build.stale(TINY, hls, overlays) == ""
     monkeypatch.setenv("BTTLAB_OVERLAYS", str(overlays))
     overlay = pynq.Overlay(str(overlays / "tiny.xclbin"), device=EmulatedU50())

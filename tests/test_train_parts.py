@@ -29,7 +29,9 @@ def test_metrics_without_room_keep_whole_lines(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunError, match=r"metrics.jsonl cannot be written \(No space left on device\).*--resume"):
+    with pytest.raises(
+        RunError, match=r"metrics.jsonl cannot be read or written \(No space left on device\).*--resume"
+    ):
         log.append(epoch(2))
     with pytest.raises(RunError, match="No space left"):
         MetricsLog(tmp_path).rewind(0)

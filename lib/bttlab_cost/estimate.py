@@ -1,6 +1,5 @@
 """Estimate of a fine-tuning run on a GPU: batch, memory, throughput, hours and cost, all modelled."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pydantic import Field
 
 from bttlab.baseline.gpus import Gpu, read_gpus
 from bttlab.util.places import ROOT
+from bttlab.util.reading import MOST_OF_SETTINGS, parse_json, read_text
 from bttlab.util.settings import RecordError, from_values, nearest
 from bttlab_cost import xia2024
 from bttlab_cost.calibration import read_calibration
@@ -53,7 +53,7 @@ def read_prices(path: Path = PRICES) -> dict[str, Price]:
     rank GPUs.
     """
     try:
-        rows = from_values(list[Price], json.loads(path.read_text(encoding="utf-8-sig"))["gpus"])
+        rows = from_values(list[Price], parse_json(read_text(path, RecordError, most=MOST_OF_SETTINGS))["gpus"])
     except (RecordError, OSError, ValueError, LookupError, TypeError) as error:
         raise CostError(f"{path} is no table of GPU prices ({error}); data/gpu_prices.json shows the form") from None
     providers = sorted({row.provider for row in rows})

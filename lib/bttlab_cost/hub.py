@@ -1,12 +1,12 @@
 """Models of Hugging Face: find a `config.json`, and let transformers count its model's parameters."""
 
-import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bttlab.util.plugins import missing_package
+from bttlab.util.reading import MOST_OF_SETTINGS, parse_json, read_bytes
 from bttlab_cost.configuration import CostError, FineTuning
 
 # How a model of a config.json is fine-tuned, unless the user says otherwise.
@@ -41,10 +41,10 @@ def read_config(path: Path) -> FineTuning:
     Raises CostError if the file cannot be read or describes no model that can be counted.
     """
     try:
-        given = json.loads(path.read_bytes().decode("utf-8-sig"))
+        given = parse_json(read_bytes(path, MOST_OF_SETTINGS).decode("utf-8-sig"))
     except OSError as error:
         raise CostError(f"{path} cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CostError(f"{path} is not valid JSON ({error})") from None
     kind = given.get("model_type") if isinstance(given, dict) else None
     if not isinstance(kind, str) or not kind:

@@ -1,6 +1,7 @@
 """List the ways to train with less, or train with some of them and compare."""
 
 import argparse
+import sys
 from collections import deque
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bttlab.commands import Outcome, add_actions, models
 from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import result as print_result
 
 if TYPE_CHECKING:
     from bttlab.model import ModelConfig
@@ -100,7 +102,6 @@ def _model(options: argparse.Namespace) -> "ModelConfig":
 
 def _run(options: argparse.Namespace) -> Outcome:
     import torch
-    from rich.console import Console
 
     from bttlab.baseline.machine import open_device
     from bttlab.data import load_corpus
@@ -157,6 +158,6 @@ def _run(options: argparse.Namespace) -> Outcome:
         try:
             write_checkpoint(trainings[0], options.checkpoint)
         except BttlabError:  # what was trained for is not lost
-            Console(stderr=True).print(text)
+            print_result(text, sys.stderr)
             raise
     return Outcome({"results": [asdict(result) for result in asked]}, text)

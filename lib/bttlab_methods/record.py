@@ -11,6 +11,7 @@ from typing import Any
 from bttlab.util.files import write_file
 from bttlab.util.locks import changing
 from bttlab.util.places import ROOT
+from bttlab.util.reading import read_text
 from bttlab.util.settings import RecordError, from_json
 from bttlab_methods.run import Result
 from bttlab_methods.setting import Setting
@@ -39,7 +40,7 @@ class Results:
         if not path.exists():
             return cls([], path)
         try:
-            return cls(from_json(list[Result], path.read_text(encoding="utf-8-sig")), path)
+            return cls(from_json(list[Result], read_text(path, RecordError)), path)
         except (ValueError, RecordError) as error:
             raise RecordError(f"{path} is no record of methods ({error}); give another place with --record") from None
 

@@ -13,8 +13,9 @@ from pydantic import ConfigDict, Field
 
 from bttlab.model import config_of
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_text, write_file
+from bttlab.util.files import write_file
 from bttlab.util.quantities import Quantity, drop_missing_bands, to_json
+from bttlab.util.reading import read_text
 from bttlab.util.settings import RecordError, from_json
 
 VERSION = 1

@@ -15,6 +15,7 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.locks import changing
 from bttlab.util.places import ROOT
+from bttlab.util.reading import MOST_OF_SETTINGS, parse_json, read_bytes
 from bttlab.util.settings import from_values, settings
 
 MANIFEST = "manifest.json"
@@ -53,10 +54,10 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
     """Return the overlays that a folder's manifest lists; none without a manifest, OverlayError if it is invalid."""
     path = Path(folder) / MANIFEST
     try:
-        return tuple(from_values(list[OverlayEntry], json.loads(path.read_bytes())["overlays"]))
+        return tuple(from_values(list[OverlayEntry], parse_json(read_bytes(path, MOST_OF_SETTINGS))["overlays"]))
     except FileNotFoundError:
         return ()
-    except (OSError, BttlabError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, BttlabError, ValueError, TypeError, KeyError) as error:
         raise OverlayError(f"{path} is not a valid manifest ({error}); rebuild it with: make overlays") from None
 
 
@@ -81,6 +82,6 @@ def digest(data: bytes) -> str:
 def read_file(path: str | Path) -> bytes:
     """Return an overlay's bytes; OverlayError if it cannot be read."""
     try:
-        return Path(path).read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise OverlayError(f"cannot read {path}: {error.strerror}") from None

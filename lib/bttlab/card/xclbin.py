@@ -111,7 +111,7 @@ def pack_xclbin(overlay: EmulationOverlay) -> bytes:
 
 
 def read_container(data: bytes) -> Container:
-    """Return the header and sections of any .xclbin; what lies outside of the file is no part of a section."""
+    """Return the header of any .xclbin and the sections that are read here; a section ends with the file."""
     size = len(data)
     if not data.startswith(MAGIC + b"\0"):
         raise OverlayError(f"not an .xclbin: it starts with {bytes(data[:8])!r}, not {MAGIC + bytes(1)!r}")
@@ -127,6 +127,11 @@ def read_container(data: bytes) -> Container:
         raise OverlayError(f"its header says {header.m_numSections} sections, whose table is not within the file")
     sections: dict[int, bytes] = {}
     for row in (entry * header.m_numSections).from_buffer_copy(data, FIRST_SECTION):
+        if row.m_sectionKind not in (
+            *SECTIONS,
+            PARTITION_METADATA,
+        ):
+            continue  # else a table of many rows would copy the file as often
         sections[row.m_sectionKind] = bytes(data[row.m_sectionOffset : row.m_sectionOffset + row.m_sectionSize])
     mode = header.m_mode & 0xFFFF  # the upper half is XRT's action mask
     if mode not in TARGETS:

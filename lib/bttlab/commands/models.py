@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bttlab.model.choices import ACTIVATIONS, FLOW_TITLES, PAPER_FLOW, TASKS
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_toml
+from bttlab.util.reading import read_toml
 from bttlab.util.terminal import say
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.trace import trace
 from bttlab.compiler.trace.check import one_thread
 from bttlab.util.errors import BttlabError
+from bttlab.util.reading import MOST_OF_SETTINGS, read_bytes
 
 SEQUENCE = 32  # sequence length of a module without an attribute `sequence_length`
 MOST_TOKENS = 1 << 12
@@ -31,7 +32,7 @@ PREFIX = "bttlab_module_"  # of the name that a file is imported as
 def read_source(path: Path) -> bytes:
     """Return a Python file's content; raise `BttlabError` if it cannot be read."""
     try:
-        return path.read_bytes()
+        return read_bytes(path, MOST_OF_SETTINGS)
     except FileNotFoundError:
         raise BttlabError(f"there is no {path}; give FILE.py:CLASS") from None
     except OSError as error:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_text, write_folder
+from bttlab.util.files import write_folder
+from bttlab.util.reading import read_text
 
 SPLIT_NAMES = ("train", "dev", "test")
 PAD, UNK, OUTSIDE = "PAD", "UNK", "O"

@@ -5,7 +5,6 @@ docs/import.md has the table of what is accepted.
 
 import csv
 import io
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.util.files import read_text
+from bttlab.util.reading import parse_json, read_text
 
 from .annotations import is_spans, label_studio_row, read_spans, span_tags
 from .corpus import OUTSIDE, PAD, PUNCTUATION, SPLIT_NAMES, UNK, CorpusError, Split, files_of
@@ -146,8 +145,8 @@ def _parse(where: str, text: str) -> Any:
         return row
 
     try:
-        return json.loads(text, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text, unique)
+    except ValueError as error:
         way_out = "; for an object in each line, name the file .jsonl" if "Extra data: line 2" in str(error) else ""
         raise CorpusError(f"{where}: it is not valid JSON ({error}){way_out}") from None
 

@@ -25,10 +25,12 @@ from bttlab.runs.record import LATEST
 from bttlab.runs.settings import CorpusRecord, RunSettings
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import draft_file, sync_folder, write_file
+from bttlab.util.reading import open_regular, parse_json
 from bttlab.util.settings import from_values, settings
 
 PREVIOUS, BEST = "checkpoint.previous.safetensors", "checkpoint.best.safetensors"
 FORMAT = 1
+MOST_OF_HEADER = 100_000_000  # bytes, as of safetensors
 _STATE = "optimizer."
 _LOSSES = "losses"
 
@@ -188,17 +190,17 @@ def read_checkpoint(path: Path) -> Checkpoint:
     bttlab wrote it.
     """
     try:
-        data = Path(path).read_bytes()  # a mapped file that another process cuts short would end the interpreter
+        data = _read(path)  # a mapped file that another process cuts short would end the interpreter
         tensors = safetensors.numpy.load(data)
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        metadata = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         text, sha256 = metadata["bttlab"], metadata["sha256"]
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DamagedCheckpoint(f"{path} cannot be read as a checkpoint ({reason})") from None
     if sha256 != _digest(text, tensors):
         raise DamagedCheckpoint(f"{path} is damaged: its content does not have the digest it was written with")
     try:
-        header = json.loads(text)
+        header = parse_json(text)
         if header["format"] != FORMAT:
             raise CheckpointError(
                 f"{path} is a checkpoint of format {header['format']}, this bttlab reads format {FORMAT}; use the "
@@ -209,6 +211,21 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise
     except (BttlabError, ValueError, TypeError, KeyError) as error:
         raise DamagedCheckpoint(f"{path} is no checkpoint of a run ({error})") from None
+
+
+def _read(path: Path) -> bytes:
+    """Return a file's bytes; ValueError before they are read if its header says another number of bytes."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(8)
+        length = int.from_bytes(head, "little")
+        if length > min(MOST_OF_HEADER, size - 8):
+            raise ValueError(f"its header says that it has {length:,} bytes itself; the file has {size:,}")
+        header = file.read(length)
+        ends = [tensor["data_offsets"][1] for name, tensor in parse_json(header).items() if name != "__metadata__"]
+        if 8 + length + max(ends, default=0) != size:
+            raise ValueError(f"its header says {8 + length + max(ends, default=0):,} bytes; the file has {size:,}")
+        return head + header + file.read()
 
 
 def _pack(checkpoint: Checkpoint) -> bytes:

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,9 +17,11 @@ from bttlab.runs.scores import SCORES
 from bttlab.runs.settings import RunError
 from bttlab.util.files import append_line, sync_folder, write_file
 from bttlab.util.quantities import measured, to_json
+from bttlab.util.reading import open_regular
 from bttlab.util.settings import CONFIG, RecordError, from_json
 
 METRICS = "metrics.jsonl"
+MOST_OF_LINE = 1_000_000  # bytes
 STRETCHES = 100  # parts of an epoch whose mean losses are kept
 MOST_LINES = 1000  # of metrics.jsonl, whose stretches are plotted apart; of more, a curve has one loss each
 
@@ -43,10 +46,13 @@ class Line(TypedDict, total=False):
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the sound lines of a metrics.jsonl, and what is wrong with the others."""
+    """Return the sound lines of a metrics.jsonl, and what is wrong with the others; OSError if it cannot be read."""
     lines, faults = [], []
-    with path.open("rb") as file:
-        for number, data in enumerate(file, 1):
+    with open_regular(path) as file:
+        for number, data in enumerate(iter(partial(file.readline, MOST_OF_LINE), b""), 1):
+            if len(data) == MOST_OF_LINE:
+                faults.append(f"{METRICS} is left out from line {number} on: it is longer than {MOST_OF_LINE:,} bytes")
+                break
             if data.strip():
                 try:
                     lines.append(dict(from_json(Line, data)))
@@ -94,8 +100,8 @@ class MetricsLog:
             yield
         except OSError as error:
             raise RunError(
-                f"{self.path} cannot be written ({error.strerror}): the run stands as at its last checkpoint; make "
-                f"room, or the folder writable, and continue with: {resume_command(self.path.parent)}"
+                f"{self.path} cannot be read or written ({error.strerror}): the run stands as at its last checkpoint; "
+                f"make room, or the folder writable, and continue with: {resume_command(self.path.parent)}"
             ) from None
 
 
@@ -140,8 +146,10 @@ def read_curves(folder: Path) -> Curves:
     """Return the curves of a training; empty if there are none."""
     try:
         lines, faults = read_lines(Path(folder) / METRICS)
-    except OSError:
+    except FileNotFoundError:
         return Curves()
+    except OSError as error:
+        return Curves(faults=[f"{METRICS} is left out: {error.strerror}"])
     curves, done = Curves(faults=faults), 0
     lines = [line for line in lines if line.get("samples")]
     for line in lines:

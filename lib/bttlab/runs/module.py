@@ -16,6 +16,7 @@ from bttlab.model import ModelConfig, ModuleConfig
 from bttlab.runs.settings import RunError
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
+from bttlab.util.reading import read_bytes
 from bttlab.util.trust import is_sealed, seal
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def is_copy(path: Path, model: object) -> bool:
         return bool(getattr(model, "source", b""))
     if path.name == MODULE_FILES:
         return bool(getattr(model, "files", None))
-    return path.name == MODULE_FILE and path.is_file() and getattr(model, "source", b"") == path.read_bytes()
+    return path.name == MODULE_FILE and path.is_file() and getattr(model, "source", b"") == read_bytes(path)
 
 
 def remove_module(folder: Path) -> None:

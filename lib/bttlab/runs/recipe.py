@@ -10,7 +10,7 @@ from bttlab.data import Augmentation
 from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, Optimizer
 from bttlab.runs.settings import MODEL_KEYS, LearningRateSchedule, Recipe, RunError, RunSettings
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_toml
+from bttlab.util.reading import read_toml
 from bttlab.util.settings import from_values
 
 RECIPES = Path(__file__).parent / "recipes"

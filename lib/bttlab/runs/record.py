@@ -1,6 +1,5 @@
 """run.json: configuration, software, device and end of a run, and its figures with their provenance."""
 
-import json
 import platform
 import subprocess
 import uuid
@@ -9,9 +8,9 @@ from datetime import datetime, timezone
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from typing_extensions import NotRequired, TypedDict
 
 import bttlab
@@ -20,10 +19,12 @@ from bttlab.util.files import write_file
 from bttlab.util.locks import is_held
 from bttlab.util.places import INSTALLED, ROOT
 from bttlab.util.quantities import to_json
+from bttlab.util.reading import MOST_OF_SETTINGS, parse_json, read_bytes
 from bttlab.util.settings import RecordError, from_values, settings
 
 RUN_FILE, LATEST = "run.json", "checkpoint.safetensors"
 FORMAT = 1
+MOST_KEYS = 1000  # of a configuration, and of the figures: each is a column of the table of runs
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
 INTERRUPTED = "interrupted"  # a running one whose process has gone
 PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
@@ -55,7 +56,7 @@ class GitState:
 class RunRecord:
     kind: str  # "training" or "estimate"; of older versions "baseline" and "methods", too
     name: str
-    configuration: dict[str, Any]  # settings in one level, JSON-ready
+    configuration: Annotated[dict[str, Any], Field(max_length=MOST_KEYS)]  # settings in one level, JSON-ready
     device: str  # description
     # Hexadecimal: of trials a digest of the configuration, else random
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
@@ -67,7 +68,8 @@ class RunRecord:
     corpus: dict[str, str] = field(default_factory=dict)  # "name" and "sha256"
     versions: dict[str, str] = field(default_factory=dict)  # package to version
     git: GitState | None = None  # of the checkout that ran; None outside of one
-    figures: dict[str, Figure] = field(default_factory=dict)  # name to value, unit, provenance and how
+    # name to value, unit, provenance and how
+    figures: Annotated[dict[str, Figure], Field(max_length=MOST_KEYS)] = field(default_factory=dict)
     checkpoint: str = ""  # file in the run's folder; empty if there is none
     sweep: str = ""  # name of the sweep that the run is a trial of, or empty
 
@@ -93,14 +95,14 @@ def read_run(folder: Path) -> RunRecord:
     """
     path = Path(folder) / RUN_FILE
     try:
-        values = json.loads(path.read_bytes())
+        values = parse_json(read_bytes(path, MOST_OF_SETTINGS))
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise RecordError(f"it is not of format {FORMAT}, which this bttlab reads")
         values.pop("sha256", None)  # of version 0.2
         record = from_values(RunRecord, values)
     except OSError as error:
         raise RecordError(f"{path} cannot be read ({error.strerror}); name the folder of a run") from None
-    except (ValueError, RecursionError, RecordError) as error:
+    except (ValueError, RecordError) as error:
         raise RecordError(f"{path} is no record of a run ({error}); delete it, or repeat the run") from None
     if record.status == RUNNING and not is_held(path.parent):
         record.status = INTERRUPTED

@@ -10,7 +10,8 @@ import numpy as np
 from pydantic import BeforeValidator, Field, InstanceOf, WithJsonSchema
 
 from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
-from bttlab.data.corpus import SPLIT_NAMES, UNK
+from bttlab.data.corpus import OUTSIDE, PAD, SPLIT_NAMES, UNK
+from bttlab.data.vocabulary import SPECIAL
 from bttlab.model import PAPER_FLOW, ModelConfig, ModuleConfig, Optimizer, config_of
 from bttlab.util.errors import BttlabError
 from bttlab.util.settings import RecordError, from_values, settings
@@ -116,6 +117,19 @@ class CorpusRecord:
     intent_labels: list[str]
     slot_labels: list[str]
     vocabulary: list[str]  # tokens by id
+
+    def __post_init__(self) -> None:
+        for name, labels, first in (
+            ("intent_labels", self.intent_labels, ()),
+            ("slot_labels", self.slot_labels, (PAD,)),
+            ("vocabulary", self.vocabulary, SPECIAL),
+        ):
+            if not labels or tuple(labels[: len(first)]) != first:
+                raise RecordError(f"{name} begin with {labels[:3]}: they must begin with {first or 'a label'}")
+            if len(set(labels)) < len(labels):
+                raise RecordError(f"{name} have an entry twice")
+        if OUTSIDE not in self.slot_labels:
+            raise RecordError(f"slot_labels lack {OUTSIDE}, which words outside all slots have")
 
     @classmethod
     def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, word_classes: bool = False) -> "CorpusRecord":

@@ -96,7 +96,7 @@ def put(target: Path, content: bytes) -> str:
 
 
 def _is(target: Path, content: bytes) -> bool:
-    return target.is_file() and target.read_bytes() == content
+    return target.is_file() and target.stat().st_size == len(content) and target.read_bytes() == content
 
 
 def _set_aside(notebook: Path, content: bytes) -> list[str]:

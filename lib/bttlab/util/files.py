@@ -4,38 +4,15 @@ import errno
 import os
 import re
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from bttlab.util.errors import BttlabError
 
 _DRAFT = re.compile(r"\..+\.[0-9a-f]+\.draft")
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return a TOML file of settings; BttlabError if it cannot be read, or is none."""
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib
-    try:
-        return tomllib.loads(read_text(Path(path).expanduser()))
-    except (ValueError, RecursionError) as error:
-        raise BttlabError(f"{path} is no TOML: {error}") from None
-
-
-def read_text(path: Path, error: type[BttlabError] = BttlabError, way_out: str = "") -> str:
-    """Return a file's text; raise `error` if it cannot be read, or is not UTF-8."""
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as fault:
-        line = fault.object[: fault.start].count(b"\n") + 1
-        raise error(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
-    except OSError as fault:
-        raise error(f"{path} cannot be read ({fault.strerror}){way_out}") from None
 
 
 @contextmanager
@@ -165,6 +142,9 @@ def cut_torn_line(path: Path) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return 0
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     with _named(path), open(descriptor, "r+b") as file:
         data = file.read()
         end = data.rfind(b"\n") + 1

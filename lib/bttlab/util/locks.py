@@ -3,7 +3,6 @@
 import fcntl
 import os
 import pwd
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import filelock
 from bttlab.util.errors import BttlabError
 
 CHANGE_SECONDS = 60.0
-LOCK_FILE = ".lock"
+LOCK_FILE, CHANGE_FILE = ".lock", ".changes.lock"
 ASKED_SECONDS = 0.5  # that `is_held` of other processes may keep a lock from one that wants it
 
 
@@ -26,18 +25,15 @@ def folder_lock(folder: Path) -> filelock.FileLock:
 def changing(folder: Path) -> Iterator[None]:
     """Read, change and write a file of a folder while no other process does; wait for others.
 
-    Raises BttlabError if another process takes longer than CHANGE_SECONDS.
+    Raises BttlabError if another process takes longer than CHANGE_SECONDS; OSError if nothing can be written there.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        end = time.monotonic() + CHANGE_SECONDS
-        while not try_lock(descriptor):
-            if time.monotonic() > end:
-                raise BttlabError(f"another process has been changing files in {folder} for a minute; try again later")
-            time.sleep(0.02)
-        yield
-    finally:
-        os.close(descriptor)
+        with filelock.FileLock(Path(folder) / CHANGE_FILE, CHANGE_SECONDS, mode=0o600, poll_interval=0.02):
+            yield
+    except filelock.Timeout:
+        raise BttlabError(
+            f"another process has been changing files in {folder} for a minute; try again later"
+        ) from None
 
 
 def is_held(folder: Path) -> bool:

@@ -7,7 +7,9 @@ from typing import Any
 import yaml
 
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import read_text
+from bttlab.util.reading import MOST_OF_SETTINGS, read_text
+
+MOST_NODES = 100_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -47,9 +49,36 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _float)
 
 
+def _count(node: yaml.Node, counted: dict[int, int]) -> int:
+    """Return the number of nodes below one and itself, of which each alias is another."""
+    known = counted.get(id(node))
+    if known == 0:
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1} has an alias of itself")
+    if known is not None:
+        return known
+    counted[id(node)] = 0  # until it is counted
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.SequenceNode):
+        children = node.value
+    elif isinstance(node, yaml.MappingNode):
+        children = [child for pair in node.value for child in pair]
+    counted[id(node)] = count = 1 + sum(_count(child, counted) for child in children)
+    return count
+
+
 def read_yaml(path: Path) -> Any:
-    """Return the value of a YAML file; BttlabError if it cannot be read, or is none."""
+    """Return the value of a YAML file; BttlabError if it cannot be read, or is none.
+
+    A node that has an anchor counts at each of its aliases, since what is made of the value may copy it.
+    """
+    text = read_text(path, most=MOST_OF_SETTINGS)
     try:
-        return yaml.load(read_text(path), _Loader)  # noqa: S506 - a SafeLoader
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _count(node, {}) > MOST_NODES:
+            raise yaml.YAMLError(f"with its aliases written out it has more than {MOST_NODES:,} values")
+        return loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BttlabError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
