@@ -1,8 +1,6 @@
 """A training run: epochs over a corpus, with scores and a checkpoint after each. A continued run has the same bits."""
 
 import contextlib
-import importlib
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -166,8 +164,6 @@ class Run:
                     with self._recorded(record, provenance):
                         pass
                 return finished
-            if threading.current_thread() is threading.main_thread():
-                importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
             try:
                 self._begin(record, provenance)
             except BaseException:
