@@ -1,6 +1,7 @@
 # make lab       environment, check of the machine, JupyterLab on loopback
 # make test      the short suite; installs a compiler where there is none
 # make test-all  the long suite: browsers, hub, other users, wheels, environments, reliability; installs what these need
+# make test-kernels  the tests that compare with PyTorch, with its kernels for another processor: KERNELS=default, avx2 or avx512
 # make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
 # make course    an nbgrader course of six labs in COURSE=classroom/course (OPTIONAL=1: 06 to 08, too): docs/teaching.md
 # make reliability   kills and interrupts trainings for hours (some: TRIALS='NAME… --count N')
@@ -59,7 +60,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, as is the file with the server's token there; its short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$$(d=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)} && mkdir -p "$$d" && chmod 700 "$$d" && echo "$$d")
 
-.PHONY: lab test test-all mutants schedule rtl rtl-test synth quick course class class-test site pictures bench reliability lock wheelhouse wheel audit overlays clean environment
+.PHONY: lab test test-all test-kernels mutants schedule rtl rtl-test synth quick course class class-test site pictures bench reliability lock wheelhouse wheel audit overlays clean environment
 
 # An environment is made by uv: the one on the PATH, else one that pip fetches. It takes pip's settings, too.
 $(UV):
@@ -101,6 +102,15 @@ test: environment
 test-all: environment
 	@tools/test_needs --long --install >/dev/null
 	$(BIN)/pytest -m "$(CHOSEN)"
+
+# ATen, oneDNN and MKL each choose their kernels by the processor's instructions. MKL does so on Intel's alone.
+KERNELS ?= default
+ISA_default = SSE41 SSE4_2
+ISA_avx2 = AVX2 AVX2
+ISA_avx512 = AVX512_CORE AVX512
+test-kernels: environment
+	ATEN_CPU_CAPABILITY=$(KERNELS) ONEDNN_MAX_CPU_ISA=$(word 1,$(ISA_$(KERNELS))) MKL_ENABLE_INSTRUCTIONS=$(word 2,$(ISA_$(KERNELS))) \
+	    $(BIN)/pytest -n 2 $$(grep -lw torch tests/test_*.py lib/*/tests/test_*.py)
 
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 # The last three were wrong with one of them alone.

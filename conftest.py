@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: where the real corpora lie."""
 
+import contextlib
 import fcntl
 import gc
 import os
@@ -87,8 +88,12 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     The garbage collector is spared what was imported: it stays, and to look through it takes time.
     """
     gc.disable()
-    with open(Path(sys.prefix, ".imported"), "a") as imported:  # has a line once a worker has imported everything
-        if hasattr(session.config, "workerinput") and not imported.tell():
+    with contextlib.ExitStack() as stack:
+        imported = None
+        with contextlib.suppress(OSError):  # an environment that this user may not change: its owner has imported
+            # has a line once a worker has imported everything
+            imported = stack.enter_context(open(Path(sys.prefix, ".imported"), "a"))
+        if imported and hasattr(session.config, "workerinput") and not imported.tell():
             try:
                 fcntl.flock(imported, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 imported.write("by a worker\n")
@@ -99,18 +104,12 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
+@pytest.fixture(autouse=True)
+def _torch_as_new() -> None:
+    """One thread, and the same random tensors in each run, whatever the test before has set."""
     import torch  # not in the process that hands out the tests
 
     torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    """Seed torch, so that a test sees the same random tensors in each run."""
-    import torch
-
     torch.manual_seed(0)
 
 

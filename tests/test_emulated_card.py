@@ -103,16 +103,14 @@ def test_the_control_register(overlay):
 def test_a_kernel_runs_beside_python(overlay):
     calls = overlay.HBM0.allocate(1, "i4")
     threads = threading.active_count()
-    begin, turns = time.monotonic(), 0
+    begin = time.monotonic()
     handle = overlay.spin_1.start(calls, 1500)  # milliseconds: long enough for a machine that is busy elsewhere
     assert threading.active_count() == threads + 1
-    while turns < 100_000:
-        turns += 1
-    assert overlay.spin_1.read(0) == START
+    assert [overlay.spin_1.read(0) for _ in range(3)] == 3 * [START]
     used = time.thread_time()
     handle.wait()
     assert time.monotonic() - begin >= 1.5
-    assert time.thread_time() - used < 0.5  # waiting is no busy loop
+    assert time.thread_time() - used < 0.75  # waiting is no busy loop: this thread's processor time, at most half
     assert threading.active_count() == threads
 
 

@@ -122,16 +122,21 @@ def test_only_buttons_that_do_something_can_be_pressed(board_of):
     assert enabled() == ["Continue", "Stop"]
     board.pause()
     assert "paused already" in _message(board)
-    time.sleep(0.3)
+    assert until(lambda: _rests(board.runs[0]))  # after the samples that are being trained on
     held = board.runs[0].count
-    time.sleep(0.3)
-    assert board.runs[0].count == held and board.runs[0].state == "paused"
+    assert _rests(board.runs[0]) and board.runs[0].count == held and board.runs[0].state == "paused"
     _press(board, "Continue")
     assert until(lambda: board.runs[0].count > held)
     assert until(lambda: "no update since" in board._status.value)  # CSS shows it when it is so
     board.stop()
     board.wait()
     assert enabled() == ["Start", "Continue", "Clear"] and "no update since" not in board._status.value
+
+
+def _rests(run) -> bool:
+    count = run.count
+    time.sleep(0.2)  # of a trainer that takes a millisecond for a sample
+    return run.count == count
 
 
 def test_a_stopped_run_continues_to_its_end(board_of):

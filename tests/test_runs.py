@@ -5,13 +5,14 @@ import json
 import shutil
 import subprocess
 
+import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 import tiny_runs
 from bttlab.cli import main
 from bttlab.lab import RunBrowser
+from bttlab.model import LEARNING_RATES, initial_parameters
 from bttlab.runs import Callback, CheckpointStore, RunRecord, find_run, read_run, remember, runs_table, tensors_digest
 from bttlab.runs.folder import run_lock
 from bttlab.runs.metrics import METRICS, MOST_LINES, read_curves
@@ -20,6 +21,7 @@ from bttlab.runs.table import where
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import measured
 from command_line import refused, run_json
+from rounding import rounding
 
 from conftest import ROOT
 
@@ -109,13 +111,18 @@ def test_a_run_of_an_older_version_opens_and_goes_on(version, runs, capsys):
     assert "dev.slot_f1" in capsys.readouterr().out
 
 
-def test_training_has_the_bits_of_older_versions(runs):
+def test_training_is_that_of_older_versions(runs):
+    """Up to the rounding of PyTorch's kernels, which depend on the processor; initial parameters are the same bits."""
     corpus = tiny_runs.write_corpus(runs / "corpus")
-    torch.set_num_threads(2)  # as the old runs had: PyTorch's order of sums depends on their number
-    try:
-        assert tiny_runs.train(runs / "again", corpus, epochs=2).parameters_sha256 == OLD_SHA256
-    finally:
-        torch.set_num_threads(1)
+    tiny_runs.train(runs / "again", corpus, epochs=2)
+    old, new = (CheckpointStore(folder).load()[0].parameters for folder in (OLD / "runs_0_2", runs / "again"))
+    first = initial_parameters(tiny_runs.CONFIG, seed=0)
+    rates = 2 * tiny_runs.SIZES["train"] * 10 * LEARNING_RATES["sgd"]  # their sum
+    tolerance = rates * rounding(tiny_runs.CONFIG)
+    assert old.keys() == new.keys() == first.keys()
+    for name, parameter in new.items():
+        assert np.abs(parameter - old[name]).max() < tolerance, name
+    assert max(np.abs(old[name] - first[name]).max() for name in old) > 1000 * tolerance
 
 
 # --- curves

@@ -272,17 +272,20 @@ def test_the_user_with_the_least_card_time_is_next(two_users, slow_machine):
     """Before, two users took turns: one with slices of a minute, in which it 'loads', the other with short ones."""
     with shared_folder() as folder, keeping(folder / "card.shared", mode=0o666) as path:
         greedy = start_as_nobody(CLIENT, path, 0.5, 3)
-        mine, mine_at = client(path), []
+        mine, slices = client(path), []
         for line in ("asked", "got"):
             assert greedy.stdout.readline().startswith(line)
-        while len(mine_at) < 30:
+        while len(slices) < 30:
             mine.acquire()
-            mine_at.append(time.monotonic())
+            begin = time.monotonic()
             time.sleep(0.05)
+            slices.append((begin, time.monotonic()))
             mine.release()
         times = [float(line.split()[1]) for line in greedy.communicate(timeout=60)[0].splitlines() if "got" in line]
-        between = [sum(begin < at < times[1] for at in mine_at) for begin in times[:1]]
-        assert len(times) == 2 and 6 <= between[0] <= 14  # 0.5 s of slices of 0.05 s before its second
+        before = [end - begin for begin, end in slices if begin < times[1]]
+        # Turns would give it a second slice after one of mine. It waits until I had what its first one took, at least
+        # 0.5 s; half of that is for what a busy machine adds to its slice or mine.
+        assert len(times) >= 2 and len(before) > 1 and sum(before) > 0.25
 
 
 @pytest.mark.long

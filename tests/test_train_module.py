@@ -114,11 +114,9 @@ def test_labels_decide_losses_and_scores_on_the_card_as_in_pytorch(call, train, 
 def test_initial_parameters_depend_on_the_seed_alone(place):
     def drawn(threads, seed=0):
         torch.set_num_threads(threads)
-        try:
-            return module_of_source(SOURCE.read_bytes(), SOURCE, "Net", seed=seed).parameters()
-        finally:
-            assert torch.get_num_threads() == threads
-            torch.set_num_threads(1)
+        parameters = module_of_source(SOURCE.read_bytes(), SOURCE, "Net", seed=seed).parameters()
+        assert torch.get_num_threads() == threads
+        return parameters
 
     assert tensors_digest(drawn(1)) == tensors_digest(drawn(2)) != tensors_digest(drawn(1, seed=1))
 

@@ -1,6 +1,6 @@
 """Matrix products in INT8, in the linear layers."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -11,14 +11,16 @@ from bttlab_methods.layers import linear_layers
 from bttlab_methods.method import Method
 from bttlab_methods.training import Training
 
+IN_FP32 = 2**24 // 127**2  # products of two int8 whose sum FP32 holds
+
 
 class Int8(Method):
     """Multiply INT8 factors in the linear layers, forward and for the gradient of their inputs; weights stay FP32.
 
-    Tokens have a scale each, weights one; on a CPU the products are integers (`torch._int_mm`). The backward pass keeps
-    inputs in INT8, and rounds the gradient at random, which is right on average. The gradient of the weights is an FP32
-    product of the kept inputs and the gradient as it came: rounding that, too, costs accuracy (the paper's
-    bifurcation). Heads, attention and norms stay FP32.
+    Tokens have a scale each, weights one. A CPU with VNNI multiplies integers (`torch._int_mm`); other devices multiply
+    the same integers as floats. The backward pass keeps inputs in INT8, and rounds the gradient at random, which is
+    right on average. The gradient of the weights is an FP32 product of the kept inputs and the gradient as it came:
+    rounding that, too, costs accuracy (the paper's bifurcation). Heads, attention and norms stay FP32.
     """
 
     name = "int8"
@@ -57,9 +59,22 @@ class _Int8Linear(torch.autograd.Function):
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of two int8 matrices: exact, as long as the inner size is below 2^24 / 127^2 = 1040."""
-    # A GPU's kernel wants sizes that batches of few words have not; FP32 holds these sums, too.
-    return torch._int_mm(a, b) if a.device.type == "cpu" else a.float() @ b.float()
+    """Return the product of two int8 matrices with entries from -127 to 127; on every processor it is exact."""
+    if a.device.type == "cpu" and multiplies_integers():
+        return torch._int_mm(a, b)
+    # A GPU's kernel wants sizes that batches of few words have not.
+    kind = torch.float32 if a.shape[1] <= IN_FP32 else torch.float64
+    return (a.to(kind) @ b.to(kind)).float()
+
+
+@cache
+def multiplies_integers() -> bool:
+    """Return whether `torch._int_mm` is right on this processor.
+
+    Without VNNI, oneDNN adds pairs of products in 16 bits, which saturate (PyTorch 2.13.0).
+    """
+    largest = torch.full((32, 64), 127, dtype=torch.int8)
+    return bool((torch._int_mm(largest, largest.t()) == 64 * 127**2).all())
 
 
 def quantise(x: Tensor, axes: int | tuple[int, ...], at_random: bool = False) -> tuple[Tensor, Tensor]:

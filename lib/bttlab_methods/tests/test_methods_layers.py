@@ -8,6 +8,7 @@ import torch
 
 from bttlab.data import load_corpus
 from bttlab_methods import Batch, Setting, Training, export, parse, run_methods
+from bttlab_methods.library import low_precision
 from bttlab_methods.library.low_precision import multiply, quantise
 from bttlab_methods.run import measure_memory
 from tiny_runs import CONFIG
@@ -27,6 +28,19 @@ def test_int8_products_are_those_of_integers_times_their_scales():
     torch.testing.assert_close(multiply(layer, x), expected, rtol=1e-4, atol=1e-5)
     errors = (multiply(layer, x) - layer(x)).norm(dim=1) / (layer(x) - layer.bias).norm(dim=1)
     assert 1e-4 < errors.min() and errors.max() < 0.03  # of small tokens as of large ones
+
+
+@pytest.mark.parametrize("integers", [True, False])
+def test_int8_products_are_exact_on_every_processor(integers, monkeypatch):
+    """Also where oneDNN's integer kernels saturate: `integers` is what `multiplies_integers` says."""
+    if integers and not low_precision.multiplies_integers():
+        integers = False
+    monkeypatch.setattr(low_precision, "multiplies_integers", lambda: integers)
+    for inner in (64, 768, 3072):
+        a, b = (torch.randint(-127, 128, shape, dtype=torch.int8) for shape in ((5, inner), (inner, 7)))
+        a[0], b[:, 0] = 127, 127
+        found, wanted = low_precision.product(a, b), a.long() @ b.long()
+        assert torch.equal(found.float(), wanted.float())
 
 
 def test_int8_gradients_are_right_on_average_and_weights_get_theirs_in_full_precision():
