@@ -252,7 +252,7 @@ def forged(run, monkeypatch):
         sound = CheckpointStore(run).load()[0]
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint, "asdict", lambda header: change(asdict(header)))
-            data = checkpoint._pack(sound)
+            data = checkpoint.pack(sound)
         for path in run.glob("*.safetensors"):
             path.write_bytes(data)
 
@@ -292,7 +292,7 @@ def test_a_checkpoint_that_is_nested_too_deeply_or_says_another_size(run, capsys
     whole = CheckpointStore(run).load()[0]
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.json, "dumps", lambda values, **options: DEEP)
-        data = checkpoint._pack(whole)
+        data = checkpoint.pack(whole)
     path.write_bytes(data)
     with pytest.raises(CheckpointError, match="nested too deeply"):
         read_checkpoint(path)

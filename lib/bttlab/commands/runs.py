@@ -51,6 +51,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of one run: the state_dict of the dense model with the same matrices, and the model's sizes and labels",
     )
 
+    target.add_argument(
+        "--share",
+        type=Path,
+        metavar="DIR",
+        help="runs to give away, in a new folder: records and metrics, without paths of this machine",
+    )
+    export.add_argument(
+        "--parameters",
+        action="store_true",
+        help="with --share: checkpoints, too, with the words of the training split, and a module's files",
+    )
+
 
 def run(options: argparse.Namespace) -> Outcome:
     return {"list": _list, "show": _show, "compare": _compare, "export": _export}[options.action](options)
@@ -136,11 +148,14 @@ def _compare(options: argparse.Namespace) -> Outcome:
 
 def _export(options: argparse.Namespace) -> Outcome:
     from bttlab.runs.checkpoint import BEST, LATEST, PREVIOUS, to_weights
+    from bttlab.runs.share import share
     from bttlab.runs.table import to_csv
 
-    place = options.csv or options.weights
-    if options.csv and options.best:
-        raise BttlabError("--best chooses the epoch of --weights; leave it out with --csv")
+    place = options.csv or options.weights or options.share
+    if options.best and not options.weights:
+        raise BttlabError("--best chooses the epoch of --weights; leave it out with --csv and --share")
+    if options.parameters and not options.share:
+        raise BttlabError("--parameters adds checkpoints to --share; leave it out with --csv and --weights")
     if options.weights and place.suffix != ".safetensors":
         raise BttlabError(f"--weights {place}: the format is safetensors; give a FILE.safetensors")
     if place.name in (LATEST, PREVIOUS, BEST) and place.exists():
@@ -151,6 +166,9 @@ def _export(options: argparse.Namespace) -> Outcome:
         raise BttlabError("no run is chosen; bttlab runs list shows those there are")
     if options.csv:
         to_csv(chosen, options.csv)
+    elif options.share:
+        for note in share(folders, options.share, options.parameters):
+            say(f"bttlab: note: {note}")
     elif len(folders) != 1:
         raise BttlabError(
             f"{len(folders):,} runs are chosen: --weights writes one; name it, as bttlab runs list has it"

@@ -92,7 +92,7 @@ class CheckpointStore:
         CheckpointError if it cannot be written; those there were stay; RunError if the folder is no longer the one that
         was locked.
         """
-        data = _pack(checkpoint)
+        data = pack(checkpoint)
         if lock is not None:
             lock.check()
         try:
@@ -228,7 +228,8 @@ def _read(path: Path) -> bytes:
         return head + header + file.read()
 
 
-def _pack(checkpoint: Checkpoint) -> bytes:
+def pack(checkpoint: Checkpoint) -> bytes:
+    """Return a checkpoint's file."""
     header = _Header(
         format=FORMAT,
         settings=_of_any_host(checkpoint.settings).to_dict(),
