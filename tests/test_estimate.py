@@ -10,7 +10,7 @@ import pytest
 from bttlab.card.image import IMAGES
 from bttlab.card.processor import sample_records
 from bttlab.cli import main
-from bttlab.compiler.compiled import compiled_program
+from bttlab.compiler.program import compile
 from bttlab.compiler.timing import time_program
 from bttlab.estimate import counts
 from bttlab.estimate.card import CLOCK_MHZ, estimate
@@ -45,7 +45,7 @@ def found():
 
 
 def test_a_sample_is_its_loop_a_share_of_the_last_update_and_what_passes_beside():
-    program = compiled_program(SMALL).program
+    program = compile(SMALL)
     one = sample_works(program)[9]
     (flush,) = works_of(program.flush, [1])
     assert one.loop == time_program(program.sample, 9).cycles + sum(round(n / 32) for n in flush.cycles.values())
@@ -63,7 +63,7 @@ def test_what_passes_cycles_outside_loop_is_what_the_source_says():
 
 def test_an_epoch_is_its_samples(found):
     assert found.samples == 41
-    works = sample_works(compiled_program(MODEL).program)
+    works = sample_works(compile(MODEL))
     expected = sum(works[length].total for length in LENGTHS)
     assert found.work.total == expected == sum(found.work.by_stage().values())
     assert found.seconds_per_epoch == pytest.approx(expected / (CLOCK_MHZ * 1e6))
@@ -77,7 +77,7 @@ def test_an_epoch_is_its_samples(found):
 def test_the_words_of_the_map_are_those_that_the_machine_touches():
     """Every word holds a mark before; what a whole call leaves of the marks is what no program's step touched."""
     native = Native("-DBTTLAB_FAST", *IMAGES[-1].flags)
-    program, optimizer = compiled_program(SMALL).program, Optimizer("adamw")
+    program, optimizer = compile(SMALL), Optimizer("adamw")
     banks = {name: memory for name, memory in native.memories.items() if name.startswith("bank")}
     random = np.random.default_rng(1)
     marks = {name: random.integers(1, 2**20, memory.shape).astype(np.float32) for name, memory in banks.items()}

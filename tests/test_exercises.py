@@ -15,7 +15,7 @@ from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.memory import measure_memory
 from bttlab.baseline.step import Task
 from bttlab.card import EmulatedU50, load_overlay
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import Options, compile
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.trace import trace
 from bttlab.data import Vocabulary, load_corpus
@@ -362,7 +362,7 @@ def test_08():
     net = torch.nn.Sequential(torch.nn.Embedding(20, 64), *(_Block(64) for _ in range(2)), torch.nn.Linear(64, 5))
     model = trace(net, 20)
     cycles = [
-        time_program(compile_program(model, flow=flow).sample, 20).cycles for flow in ("right_to_left", "bidirectional")
+        time_program(compile(model, Options(flow)).sample, 20).cycles for flow in ("right_to_left", "bidirectional")
     ]
     ratio = cycles[0] / cycles[1]
     _try("08.1", (model,), [ratio], [1.02 * ratio, 1 / ratio + 0.1, cycles[0], str(ratio), None])

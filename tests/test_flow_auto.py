@@ -7,8 +7,7 @@ import pytest
 
 from bttlab.card.opening import open_trainer
 from bttlab.compiler import program as program_module
-from bttlab.compiler.compiled import compiled_program
-from bttlab.compiler.program import compile_program, fastest
+from bttlab.compiler.program import Options, compile
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig
 
@@ -26,9 +25,9 @@ def cycles(program, lengths) -> int:
     [(ONE, "mixed"), pytest.param(replace(ONE, linear_rank=24), (2, 2), marks=LONG)],
 )
 def test_it_is_the_fastest_in_every_configuration(config, flow):
-    found = fastest(lambda flow, window: compile_program(config, flow=flow, window=window), LENGTHS)
-    plain, paper = (compile_program(config, flow=of) for of in (flow, "bidirectional"))
-    assert found.model.flow == flow
+    found = compile(config, Options("auto", lengths=LENGTHS))
+    plain, paper = (compile(config, Options(of)) for of in (flow, "bidirectional"))
+    assert found.flow == flow
     assert cycles(found, LENGTHS) <= cycles(plain, LENGTHS) < cycles(paper, LENGTHS)
 
 
@@ -36,6 +35,6 @@ def test_it_depends_on_the_lengths_of_the_corpus(monkeypatch):
     monkeypatch.setattr(program_module, "WINDOWS", ())  # only flows
     model = replace(ONE, linear_rank=20)
     for lengths, flow in (({32: 1}, "mixed"), ({2: 1}, (2, 2)), ({32: 1, 2: 99}, (2, 2))):
-        assert compiled_program(model, flow="auto", lengths=lengths).program.model.flow == flow
+        assert compile(model, Options("auto", lengths=lengths)).flow == flow
     trainer = open_trainer(model, "emulated", flow="auto", lengths={32: 1})
-    assert trainer.program.sha256 == compiled_program(model, flow="auto", lengths={32: 1}).sha256
+    assert trainer.program.sha256 == compile(model, Options("auto", lengths={32: 1})).sha256

@@ -70,7 +70,7 @@ def test_the_explorer_says_what_the_model_says(explorer):
     assert len(explorer._space.get_lines()) == len(FLOW_TITLES)
     assert "to come" not in explorer.results
     with pytest.MonkeyPatch.context() as patch:  # what was there stays there, however many programs came since
-        patch.setattr("bttlab.estimate.card.chosen_program", None)
+        patch.setattr("bttlab.estimate.card.compile", None)
         explorer.encoders.value = 1
         explorer.rank.value = 12
     assert set(explorer._shown) == {Design(d.encoders, d.rank, d.flow, "sgd", CLOCK_MHZ // 2) for d in grid(1)}

@@ -11,7 +11,7 @@ import torch
 from bttlab.baseline.gpus import find_gpu
 from bttlab.card.layer import layer_program
 from bttlab.card.processor import sample_dtype
-from bttlab.compiler.program import LANES, compile_program
+from bttlab.compiler.program import LANES, compile
 from bttlab.data import load_corpus
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import estimate
@@ -162,7 +162,7 @@ def of_contraction() -> dict[str, bool]:
 def of_training() -> dict[str, bool]:
     return {
         "not as thirty-two": CONFIG.sequence_length == 32,
-        "some thousand instructions": 1000 < len(compile_program(CONFIG).sample) < 5000,
+        "some thousand instructions": 1000 < len(compile(CONFIG).sample) < 5000,
         "every few hundred samples": 200 <= GOOD_SAMPLES <= 500,
         "twice with tensor trains": sum(name != "dense" for name in BASELINES) == 2,
     }

@@ -35,7 +35,7 @@ def test_the_board_is_between_idle_as_measured_and_its_limit(found):
 def test_the_emulated_cards_sensors_show_the_loaded_programs_power():
     trainer = open_trainer(SMALL, "emulated")
     card, alone = trainer.device, PowerLevels.without_overlay()
-    levels = power_levels(trainer.program.program)
+    levels = power_levels(trainer.program)
     assert alone.idle < levels.idle < levels.running
     assert 0 < levels.running_vccint - levels.idle_vccint < levels.running - levels.idle
     assert card._levels() == levels

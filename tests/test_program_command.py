@@ -3,9 +3,9 @@
 import pytest
 
 from bttlab.cli import main
-from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.hazards import Hazard
 from bttlab.compiler.instruction import Memory
+from bttlab.compiler.program import Options, compile
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig
 from command_line import refused, run_json
@@ -31,7 +31,7 @@ def test_its_figures_agree(capsys):
 
 def test_an_update_of_several_samples_is_a_program_with_sums(capsys):
     data = run_json(capsys, "program", "--encoders", 1, "--batch-size", 4)
-    program = compiled_program(ModelConfig(encoders=1), sums=True).program
+    program = compile(ModelConfig(encoders=1), Options(sums=True))
     assert list(data["sections"].values()) == [len(section) for section in program.sections]
     assert data["update_cycles"] == 4 * data["cycles"]["13"] + time_program(program.flush, 13).cycles
     assert "batch_size is 0" in refused(capsys, "program", "--encoders", 1, "--batch-size", 0)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from bttlab.compiler import program
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import Options, compile
 from bttlab.compiler.trace import trace
 from bttlab.compiler.trace.names import IN_TORCH
 from bttlab.model import ModelConfig, Optimizer, Transformer
@@ -42,7 +43,7 @@ def test_a_small_model(fast, flow):
 
 def test_an_order_of_other_trains():
     with pytest.raises(ProgramError, match=r"has 3 cores at each end, the order has 2 and 2 at the ends: give one"):
-        compile_program(SMALL, flow=Order.of(["R = G3 G4", "z = x R", "L = G1 G2", "y = z L"], 2, 2))
+        compile(SMALL, Options(Order.of(["R = G3 G4", "z = x R", "L = G1 G2", "y = z L"], 2, 2)))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -134,6 +135,7 @@ def quickly(monkeypatch) -> None:
     """Programs without their order and waits, which take long and say nothing of room."""
     for name, left_out in (("ordered", lambda sections, *_: sections), ("set_waits", lambda *_: None)):
         monkeypatch.setattr(f"bttlab.compiler.program.{name}", left_out)
+    monkeypatch.setattr("bttlab.compiler.program._compiled", program._compiled.__wrapped__)  # none of these is cached
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def quickly(monkeypatch) -> None:
 @pytest.mark.usefixtures("quickly")
 def test_what_the_machine_does_not_hold(config, message):
     with pytest.raises(ProgramError, match=message):
-        compile_program(config)
+        compile(config)
 
 
 @pytest.mark.long
@@ -159,9 +161,9 @@ def test_what_the_machine_does_not_hold(config, message):
 def test_hidden_sizes():
     for size in range(64, 1025, 64):
         config = replace(ModelConfig(heads=1).with_hidden_size(size), heads=size // 64)
-        assert compile_program(config).model.config.hidden_size == size
+        assert compile(config).config.hidden_size == size
     for size, tokens in ((512, 64), (768, 56)):
-        assert compile_program(replace(ModelConfig(heads=1).with_hidden_size(size), sequence_length=tokens))
+        assert compile(replace(ModelConfig(heads=1).with_hidden_size(size), sequence_length=tokens))
 
 
 LARGE = ModelConfig(encoders=6, linear_rank=16)
@@ -169,7 +171,7 @@ LARGE = ModelConfig(encoders=6, linear_rank=16)
 
 @pytest.mark.long
 def test_a_model_without_room_for_moments_is_trained_by_sgd():
-    program = compile_program(replace(LARGE, linear_rank=14), flow="auto")
+    program = compile(replace(LARGE, linear_rank=14), Options("auto"))
     program.check_optimizer(Optimizer("sgd"))
     message = "^the moments of adamw take 34878 vectors of bank 10, which has 32768: choose sgd, or fewer encoders"
     with pytest.raises(ProgramError, match=message):

@@ -22,7 +22,7 @@ from bttlab.compiler.hazards import (
 from bttlab.compiler.instruction import BANK, OPERANDS, Instruction, Level, Memory, at, value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.ops.embedding import F1
-from bttlab.compiler.program import Program, compile_program
+from bttlab.compiler.program import Options, Program, compile
 from bttlab.model import ModelConfig, Optimizer
 
 from processor_native import NativeProcessor
@@ -34,7 +34,7 @@ WRONG = 4  # programs of each kind, or more until two were caught
 
 @pytest.fixture(scope="module")
 def small() -> Program:
-    return compile_program(SMALL, flow="mixed")
+    return compile(SMALL, Options("mixed"))
 
 
 def hazards_of(program: Program, length: int, updates: bool = True, ids=None) -> list[Hazard]:
@@ -43,7 +43,7 @@ def hazards_of(program: Program, length: int, updates: bool = True, ids=None) ->
         ids = (
             some_samples(SMALL, LENGTHS).tokens[LENGTHS.index(length), :length] if length in LENGTHS else range(length)
         )
-    offsets = program.model.embedding.token_offsets(np.asarray(ids))
+    offsets = program.token_table.token_offsets(np.asarray(ids))
     return find_hazards(program.sample, length, offsets, updates, loaded=loaded_vectors(program, updates))
 
 
@@ -56,13 +56,13 @@ def test_a_small_model(small):
 @pytest.mark.long
 @pytest.mark.parametrize("flow", ["bidirectional", "auto"])
 def test_the_papers_model(flow):
-    assert check_program(compile_program(ModelConfig(encoders=2), flow=flow), (2, 17)) == []
+    assert check_program(compile(ModelConfig(encoders=2), Options(flow)), (2, 17)) == []
 
 
 @pytest.mark.parametrize(("flow", "sums"), [("right_to_left", False), ("mixed", True)])
 def test_a_bank_has_the_vector_behind_each_stream(flow, sums):
     """The last step of a REDUCE, the fold, requests it; the machine reports a vector that no bank has."""
-    program = compile_program(ModelConfig(encoders=2), flow, sums=sums)
+    program = compile(ModelConfig(encoders=2), Options(flow, sums=sums))
     for instruction in (*program.sample, *program.flush):
         for access in accesses(instruction):
             if instruction.is_reduce and access.operand == 1:
@@ -99,7 +99,7 @@ def test_equal_tokens_find_what_random_ones_do_not(small):
     tokens, *rest = small.sample[n].loops
     tight = [loop._replace(bound=loop.active_bound) for loop in rest]
     wrong = changed(small, n, loops=(tokens, *tight))
-    rows, stride = SMALL.vocabulary_size, small.model.embedding.stride
+    rows, stride = SMALL.vocabulary_size, small.token_table.stride
     equal = token_id_sets(rows, stride, 3, np.random.default_rng(0))["all equal"]
     assert any(h.instructions == (n, n) for h in hazards_of(wrong, 3, ids=equal))
     assert not any(h.instructions == (n, n) for h in hazards_of(wrong, 3, ids=np.arange(3) * stride))
@@ -178,13 +178,13 @@ def with_two_swapped(random, program) -> Wrong:
 def runs_alike(trainer_libraries, folder, program: Program) -> bool:
     """Return True if the loop gives the bits of the functional model, which executes one instruction at a time."""
     optimizer = Optimizer("momentum")
-    samples = some_samples(program.model.config, LENGTHS)
+    samples = some_samples(program.config, LENGTHS)
     records = sample_records(program, samples, np.full(len(LENGTHS), 0.01), optimizer)
     outcomes = []
     for name in ("loop", "fast"):
         with fresh_processor(trainer_libraries[name], folder) as processor:
             processor.load_program(program)
-            processor.load(some_parameters(program.model.config))
+            processor.load(some_parameters(program.config))
             results = processor.train(records, optimizer)
             outcomes.append(({f: results[f] for f in ("status", "intent", "loss", "slots")}, *processor.store()))
     return all(equal_bits(one, other) for one, other in zip(*outcomes, strict=True))

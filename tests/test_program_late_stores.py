@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import Options, compile
 from bttlab.model import ModelConfig, Optimizer
 from test_program_steps import check_same
 
@@ -61,13 +61,13 @@ def late(late_source):
 
 def test_stores_as_late_as_promised_give_equal_bits(late, fast):
     processor = NativeProcessor(late)
-    check_same(processor, fast, compile_program(SMALL, flow="mixed"), [2, 9, 18, 5, 13], Optimizer("adamw"))
-    check_same(processor, fast, compile_program(ModelConfig(encoders=2)), [13, 2], Optimizer("momentum"))
+    check_same(processor, fast, compile(SMALL, Options("mixed")), [2, 9, 18, 5, 13], Optimizer("adamw"))
+    check_same(processor, fast, compile(ModelConfig(encoders=2)), [13, 2], Optimizer("momentum"))
 
 
 @pytest.mark.parametrize("distance", KINDS)
 def test_one_cycle_more_breaks(late, fast, tmp_path, distance):
-    program, optimizer = compile_program(SMALL), Optimizer("adamw")
+    program, optimizer = compile(SMALL), Optimizer("adamw")
     with fresh_processor(late, tmp_path) as processor:
         extra = (ctypes.c_int * len(KINDS)).in_dll(processor._library, "extra_cycles")
         extra[KINDS[distance]] = 1

@@ -17,10 +17,10 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.instruction import At, Level, Memory
-from bttlab.compiler.layout import Layout
+from bttlab.compiler.layout import LayoutBuilder
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import compile
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, Transformer
 from bttlab.model.choices import ACTIVATIONS
@@ -208,7 +208,7 @@ def test_no_buffer_takes_the_vectors_of_a_constant(monkeypatch):
     """The next sample reads them again: a bank of each buffer's size is used again, but not that one."""
     monkeypatch.setattr("bttlab.compiler.banks.DEPTHS", (4,) * len(DEPTHS))
     b = Builder()
-    block = Layout(b, {}, {"mask": np.ones((4, 16), np.float32)}, {}).place("mask")
+    block = LayoutBuilder(b, {}, {"mask": np.ones((4, 16), np.float32)}, {}).place("mask")
     place = block.where(w=1)
     for n in range(40):
         result = b.allocate(f"x{n}", 4).part(w=1)
@@ -221,7 +221,7 @@ def test_no_buffer_takes_the_vectors_of_a_constant(monkeypatch):
 
 def test_activations_whose_tables_have_no_room_are_named():
     with pytest.raises(ProgramError, match="take 2816 entries of 2048: choose one kind of activation"):
-        compile_program(made(lambda: Residual(*((nn.Linear(WIDTH, WIDTH), act()) for act in (nn.GELU, nn.SiLU)))))
+        compile(made(lambda: Residual(*((nn.Linear(WIDTH, WIDTH), act()) for act in (nn.GELU, nn.SiLU)))))
 
 
 def test_modules_on_the_command_line(capsys, monkeypatch):
@@ -275,13 +275,13 @@ def test_layers_that_read_one_matrix_on_both_engines(fast, norm):
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODULES)
 def test_the_loop_gives_the_same_bits(loop, fast, name):
-    check_same(loop, fast, compile_program(made(MODULES[name])), (17, 5, 18), Optimizer("adamw"))
+    check_same(loop, fast, compile(made(MODULES[name])), (17, 5, 18), Optimizer("adamw"))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", IN_LOOP)
 def test_the_loop_gives_the_same_bits_for_an_idiom(loop, fast, name):
-    program = compile_program(trace(prune(Idioms([IDIOMS[name], IDIOMS["a norm"]])), 12))
+    program = compile(trace(prune(Idioms([IDIOMS[name], IDIOMS["a norm"]])), 12))
     check_same(loop, fast, program, (11, 5, 12), Optimizer("adamw"))
 
 

@@ -1,16 +1,16 @@
 """Programs that sum gradients over the samples of an update: hazards, the machine's bits, and PyTorch's parameters."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.processor import sample_records
-from bttlab.compiler.compiled import compiled_program, why_no_sums
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import ModelProgram, compile_program
+from bttlab.compiler.program import ModelProgram, Options, compile
 from bttlab.compiler.timing import time_program
 from bttlab.estimate.card import estimate
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer
@@ -25,14 +25,14 @@ FLOWS = ["bidirectional", (2, 3), pytest.param((2, 2), marks=pytest.mark.long)]
 
 @pytest.fixture(scope="module", params=FLOWS, ids=str)
 def small(request) -> ModelProgram:
-    return compile_program(SMALL, flow=request.param, sums=True)
+    return compile(SMALL, Options(request.param, sums=True))
 
 
 def train(processor: NativeProcessor, program: ModelProgram, ends: Sequence[int], optimizer: Optimizer, least=1):
     """Train on the samples of LENGTHS in calls that end at `ends`; return the results."""
     processor.load_program(program)
-    processor.load(some_parameters(program.model.config))
-    samples, results = some_samples(program.model.config, LENGTHS), []
+    processor.load(some_parameters(program.config))
+    samples, results = some_samples(program.config, LENGTHS), []
     for first, end in zip([0, *ends], ends, strict=False):
         rates = np.full(end - first, 0.05)
         results.append(
@@ -51,7 +51,7 @@ def test_hazards(small):
 @pytest.mark.parametrize("name", ["sgd", "momentum"])
 @pytest.mark.parametrize("ends", [(3, 6, 7), (2, 3, 4, 6, 7)], ids=["updates", "cut"])
 def test_parameters_are_those_of_pytorch(fast, small, name, ends):
-    optimizer, config = Optimizer(name, batch_size=3), small.model.config
+    optimizer, config = Optimizer(name, batch_size=3), small.config
     found = train(fast, small, ends, optimizer)
     reference = ReferenceTrainer(config)
     reference.load_parameters(some_parameters(config))
@@ -66,7 +66,7 @@ def test_parameters_are_those_of_pytorch(fast, small, name, ends):
 
 
 def test_the_machines_loop(loop, fast):
-    program, optimizer = compile_program(SMALL, sums=True), Optimizer("momentum", batch_size=3)
+    program, optimizer = compile(SMALL, Options(sums=True)), Optimizer("momentum", batch_size=3)
     found, wanted = (train(processor, program, (3, 6, 7), optimizer) for processor in (loop, fast))
     assert found["loss"].tobytes() == wanted["loss"].tobytes()
     modelled = [time_program(program.sample, length, n % 3 > 0).cycles for n, length in enumerate(LENGTHS)]
@@ -78,7 +78,7 @@ def test_the_machines_loop(loop, fast):
 
 @pytest.mark.long
 def test_hazards_of_the_papers_model():
-    assert check_program(compile_program(ModelConfig(encoders=2), flow=(2, 3), sums=True), (2, 17)) == []
+    assert check_program(compile(ModelConfig(encoders=2), Options((2, 3), sums=True)), (2, 17)) == []
 
 
 # ---- the driver ----------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_the_driver_calls_the_kernel_once_per_update(trainer):
     """Requests that end with an update leave the same bits, however many updates they have."""
     optimizer = Optimizer("momentum", batch_size=3)
     whole, parts = state_after(trainer, optimizer, [7]), state_after(trainer, optimizer, [3, 3, 1])
-    assert trainer.program.program.sums
+    assert trainer.program.sums
     assert equal_bits(whole, parts)
     assert not np.array_equal(whole["embedding.position.weight"], some_parameters(SMALL)["embedding.position.weight"])
 
@@ -112,8 +112,8 @@ def test_the_driver_calls_the_kernel_once_per_update(trainer):
 def test_adamw_and_single_samples_take_the_plain_program(trainer):
     for optimizer in (Optimizer("adamw", batch_size=3), Optimizer("sgd")):
         trainer.load_program(SMALL, optimizer=optimizer)
-        assert not trainer.program.program.sums
-        assert trainer.program.sha256 == compiled_program(SMALL).sha256
+        assert not trainer.program.sums
+        assert trainer.program.sha256 == compile(SMALL).sha256
 
 
 def test_a_program_with_sums_trains_by_any_optimizer(trainer):
@@ -131,8 +131,13 @@ def test_a_program_with_sums_trains_by_any_optimizer(trainer):
 
 def test_why_there_are_no_sums():
     optimizer = Optimizer("sgd", batch_size=8)
-    assert "AdamW" in why_no_sums(SMALL, "auto", Optimizer("adamw", batch_size=8))
-    assert why_no_sums(SMALL, "auto", optimizer) == why_no_sums(SMALL, "auto", Optimizer("adamw")) == ""
+    assert "AdamW" in compile(SMALL, Options("auto", Optimizer("adamw", batch_size=8))).why_no_sums
+    for program in (compile(SMALL, Options("auto", one)) for one in (optimizer, Optimizer("adamw"), None)):
+        assert program.why_no_sums == "" and program.sums == (program.flush is not compile(SMALL).flush)
+    token_by_token = compile(SMALL, Options("right_to_left", optimizer))
+    assert "order of contraction" in token_by_token.why_no_sums and not token_by_token.sums
+    large = replace(ModelConfig(encoders=6), linear_rank=14)
+    assert "the sums of gradients do not fit: " in compile(large, Options(optimizer=optimizer)).why_no_sums
 
 
 @pytest.mark.parametrize(("batch_size", "before"), [(1, 0), (8, 0), (8, 6), (48, 5), (3, 7)])
@@ -149,7 +154,7 @@ def test_chunks_end_with_calls(batch_size, before):
 def test_the_estimate_counts_the_programs_cycles():
     model = ModelConfig(encoders=1)
     one, eight = (estimate(model, {9: 80}, "momentum", batch_size=n) for n in (1, 8))
-    program = compile_program(model, sums=True)
+    program = compile(model, Options(sums=True))
     sample, flush = (int(time_program(section, 9).cycles) for section in (program.sample, program.flush))
     assert eight.work.loop == pytest.approx(80 * sample + 10 * flush, rel=1e-3)
     assert eight.work.total < one.work.total

@@ -9,9 +9,9 @@ import tiny_baseline
 from bttlab.card import EmulatedU50, open_trainer
 from bttlab.card.image import IMAGES
 from bttlab.compiler.access import accesses
-from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.dependencies import _add_conflicts
 from bttlab.compiler.machine import M
+from bttlab.compiler.program import Options, compile
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs import tensors_digest
 from bttlab.util import processes
@@ -28,7 +28,7 @@ MODEL = ModelConfig()
 @pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", pytest.param("auto", marks=pytest.mark.long)])
 def test_an_instruction_waits_for_all_that_the_compiler_knows_to_conflict(flow):
     """By the vectors that the compiler takes each to access: for the longest sample, where both know the same ones."""
-    program = compiled_program(MODEL, flow=flow).program
+    program = compile(MODEL, Options(flow))
     fast = ("-DBTTLAB_FAST", *IMAGES[-1].flags)
     processor = NativeProcessor(library(ROOT / "tests" / "helpers" / "processor_driver.cpp", *FLAGS, *fast))
     processor.load_program(program)

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bttlab.card.opening import open_trainer
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import compile
 from bttlab.compiler.trace import record, trace, tracer
 from bttlab.model import Optimizer, ReferenceTrainer
 from bttlab.model.module import config_of
@@ -557,7 +557,7 @@ def test_layers_between_may_have_any_width(fast, monkeypatch):
     assert np.abs(losses[0] - losses[1]).max() < 1e-3 and losses[0][-20:].mean() < losses[0][:20].mean()
     monkeypatch.setattr(Narrow, "activation", torch.sigmoid)
     with pytest.raises(ProgramError, match="sigmoid has 20 features: the card takes multiples of 16, and others betw"):
-        compile_program(trace(Narrow(), LENGTH))
+        compile(trace(Narrow(), LENGTH))
 
 
 def padded(x, tokens):

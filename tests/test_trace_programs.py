@@ -13,7 +13,7 @@ from torch import nn
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.hazards import check_program
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import Options, compile
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, ReferenceTrainer
 from bttlab.tensor import TTLinear
@@ -368,7 +368,7 @@ def test_a_gradient_that_an_engine_expands_is_checked(fast):
 
 def check_sums(fast, model, flow):
     """Compare the gradients of an update of three samples with PyTorch's, if a program sums them."""
-    program = compile_program(model, flow=flow, sums=True)
+    program = compile(model, Options(flow, sums=True))
     if not program.sums:
         return
     most = model.sequence_length
@@ -444,7 +444,7 @@ def test_frozen_parameters_keep_their_bits_in_pytorch_and_on_the_card(fast):
     before, samples, adamw = model.parameters(), some_samples(model, [5, 12, 9]), Optimizer("adamw")
     reference = ReferenceTrainer(model)
     reference.train(samples, adamw, 1e-2)
-    program = compile_program(model)
+    program = compile(model)
     fast.load_program(program)
     fast.load(before)
     fast.train(sample_records(program, samples, [1e-2] * 3, adamw), adamw)

@@ -12,10 +12,10 @@ from bttlab import cli
 from bttlab.card import EmulatedU50, OverlayError, TrainerDriver, load_overlay, open_trainer
 from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.card.trainer import MAX_SAMPLES
-from bttlab.compiler import compiled
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.image import checksum
 from bttlab.compiler.machine import SOURCE, M
-from bttlab.compiler.program import Program, checksum
+from bttlab.compiler.program import Options, compile
 from bttlab.compiler.timing import time_program
 from bttlab.data import Samples
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, StateError, initial_parameters
@@ -168,9 +168,10 @@ def test_a_bad_program_leaves_the_card_as_before(trainer, samples, monkeypatch, 
     if sums_up:
         image[1, 7] = 0
         image[1, 7] = checksum(image)
-    with monkeypatch.context() as patch, pytest.raises(ProgramError, match=message):
-        patch.setattr(Program, "image", lambda self: image)
-        trainer.load_program(program.program)
+    wrong = replace(program)
+    monkeypatch.setitem(vars(wrong), "image", image)
+    with pytest.raises(ProgramError, match=message):
+        trainer.load_program(wrong)
     for call in (trainer.load_program, lambda config: open_trainer(config, trainer.device)):
         with pytest.raises(ProgramError, match="rank 99"):  # a model that does not fit
             call(ModelConfig(encoders=1, linear_rank=99))
@@ -189,7 +190,7 @@ def test_the_profile_is_what_the_programs_steps_take(trainer, samples):
     trainer.profile()
     trainer.train(samples[:3], SGD, 1e-3)
     trainer.predict(samples[:3])
-    program, lengths = trainer.program.program, samples[:3].lengths.tolist()
+    program, lengths = trainer.program, samples[:3].lengths.tolist()
     table = trainer.profile()
     runs = [time_program(program.sample, tokens, number > 0).cycles for number, tokens in enumerate(lengths)]
     assert sum(table.values()) == sum(runs) + time_program(program.flush, 1).cycles
@@ -232,7 +233,7 @@ def test_train_records_the_overlay_and_the_program(command, tmp_path, capsys, op
     assert found["overlay"] == "trainer" and found["flow"] == flow
     assert ModelConfig(**{key: found[key] for key in config.to_dict()}) == config
     assert found["overlay.sha256"] == entry.sha256
-    assert found["program.sha256"] == compiled.compiled_program(config, flow=flow).sha256
+    assert found["program.sha256"] == compile(config, Options(flow)).sha256
     assert cli.main(["eval", "--run", str(run)]) == 0
     capsys.readouterr()
     assert cli.main(["train", "--resume", str(run), "--epochs", "2"]) == 0

@@ -12,8 +12,8 @@ from pages import BENCHMARKS, filled
 
 from bttlab.baseline import Record, load_records
 from bttlab.baseline.gpus import GpuError, find_gpu
-from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.listing import instruction_line
+from bttlab.compiler.program import compile
 from bttlab.data import Samples
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
@@ -87,7 +87,7 @@ def write(folder: Path) -> None:
 def _example(layer: str) -> str:
     """Return the instructions of a layer's forward pass, without their waits."""
     lines = []
-    for number, instruction in enumerate(compiled_program(ModelConfig(encoders=2)).program.forward):
+    for number, instruction in enumerate(compile(ModelConfig(encoders=2)).forward):
         if instruction.label[:2] == ("FP", layer):
             head, loops, *rest = instruction_line(number, instruction).replace(f"FP {layer}: ", "").split(" | ")
             lines += [

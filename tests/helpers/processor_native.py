@@ -197,7 +197,7 @@ class NativeProcessor:
 
     def load_program(self, program: Program) -> None:
         """Load a program; ProgramError if the machine refuses it because it was made for another machine."""
-        image = aligned(program.image())
+        image = aligned(program.image)
         result = aligned(np.zeros(1, result_dtype()))
         self._call(M.LOAD_PROGRAM, len(image), results=result, image=image)
         if result["status"][0] != M.DONE:
@@ -209,7 +209,7 @@ class NativeProcessor:
     @property
     def _layout(self) -> Layout:
         assert isinstance(self.program, ModelProgram)
-        return self.program.model.layout
+        return self.program.layout
 
     def load(self, *states: Mapping[str, np.ndarray]) -> None:
         """Load parameters, then first and second moments if given, on chip."""

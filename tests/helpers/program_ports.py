@@ -13,7 +13,7 @@ from bttlab.compiler.instruction import Instruction
 from bttlab.compiler.layer import LayerShape, compile_layer
 from bttlab.compiler.lowering import lower
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import ORDER_TOKENS, compile_program
+from bttlab.compiler.program import ORDER_TOKENS, compile
 from bttlab.model import ModelConfig
 from bttlab.tensor.order import Order
 
@@ -35,7 +35,7 @@ OWN = Order.of(["T1 = G4 G5", "T2 = G6 T1", "T3 = G2 G3", "T4 = T2 x", "T5 = T4 
 
 def programs() -> Iterator[list[Instruction]]:
     """Yield the instructions of all programs."""
-    program = compile_program(SNIPS)
+    program = compile(SNIPS)
     yield [*program.load, *program.store, *program.clear]
     for config, flow in MODELS:
         model = lower(graph_of_config(config), flow, ORDER_TOKENS)

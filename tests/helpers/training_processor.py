@@ -17,7 +17,7 @@ from bttlab.card.manifest import read_manifest
 from bttlab.card.processor import sample_records
 from bttlab.card.xclbin import read_xclbin
 from bttlab.compiler.module import ModuleModel
-from bttlab.compiler.program import Program, compile_program
+from bttlab.compiler.program import Options, Program, compile
 from bttlab.data import Samples
 from bttlab.model import ModelConfig, ModuleConfig, Optimizer, Trainer, Transformer, initial_parameters
 from bttlab.runs import tensors_digest
@@ -126,13 +126,13 @@ def first_moments(processor: NativeProcessor, program: Program, parameters, samp
 
     A program without moments takes a step of SGD, so large that parameters are lost in it.
     """
-    optimizer, rate = (Optimizer("momentum"), 0.0) if program.model.has_moments else (Optimizer("sgd"), 2.0**24)
+    optimizer, rate = (Optimizer("momentum"), 0.0) if program.layout.has_moments else (Optimizer("sgd"), 2.0**24)
     processor.load_program(program)
     processor.load(parameters)
     result = processor.train(sample_records(program, sample, [rate], optimizer), optimizer)[0]
     assert result["status"] == 1
     changed, moments, _ = processor.store()
-    if program.model.has_moments:
+    if program.layout.has_moments:
         return float(result["loss"]), moments
     return float(result["loss"]), {name: (np.asarray(parameters[name]) - p) / rate for name, p in changed.items()}
 
@@ -143,7 +143,7 @@ def check_gradients(fast, model, lengths, tolerance, flow="bidirectional", least
     `tolerance` is relative to the largest gradient of a tensor, or to the part `least` of the largest of all. The
     gradient of a key's bias is 0, as a softmax does not see what is added to all scores of a row: the query's counts.
     """
-    program = compile_program(model, flow)
+    program = compile(model, Options(flow))
     parameters = some_parameters(model) if isinstance(model, ModelConfig) else model.parameters()
     for length in lengths:
         sample = some_samples(model, [length], seed=length)

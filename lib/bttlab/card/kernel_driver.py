@@ -13,9 +13,9 @@ from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.processor import optimizer_arguments, result_dtype
 from bttlab.card.sharing import shared
-from bttlab.compiler.compiled import CompiledProgram
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
+from bttlab.compiler.program import Program
 from bttlab.model import Optimizer
 from bttlab.util.signals import DeferredSignals
 
@@ -28,7 +28,7 @@ class ChipState:
     `step` is the number of samples trained on, and `moments` are those of that training's optimizer.
     """
 
-    program: CompiledProgram | None = None
+    program: Program | None = None
     memory: Any = None
     step: int = 0
     moments: tuple[str, ...] | None = None

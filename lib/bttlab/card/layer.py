@@ -46,7 +46,7 @@ def _flow(flow: Any) -> Any:
 @lru_cache(PROGRAMS)
 def _compiled(shape: LayerShape, tokens: int, flow: Any) -> LayerProgram:
     program = compile_layer(shape, tokens, flow)
-    program.image()  # a ProgramError if it has too many registers or constants
+    _ = program.image  # a ProgramError if it has too many registers or constants
     return program
 
 

@@ -7,7 +7,7 @@ from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.overlay import load_overlay
 from bttlab.card.trainer import TrainerDriver
 from bttlab.card.waiting import card_errors
-from bttlab.compiler.compiled import Flow, chosen_program
+from bttlab.compiler.program import Flow, Options, compile
 from bttlab.model.choices import PAPER_FLOW
 from bttlab.model.config import ModelConfig, Optimizer
 
@@ -31,12 +31,12 @@ def open_trainer(
     """Load the overlay of the training processor, by its name in the manifest or its path, then the program of a model.
 
     Parameters are loaded next, by `load_parameters`. `device`, `trust`, `wait` and `require_card` are as for
-    `bttlab.card.load_overlay`, `flow`, `lengths` and `optimizer` as for `bttlab.compiler.compiled.chosen_program`.
+    `bttlab.card.load_overlay`, `flow`, `lengths` and `optimizer` as for `bttlab.compiler.program.Options`.
 
     Raises ProgramError if the machine cannot run the model, before a card is used; OverlayError if there is no such
     card, no overlay for it, or the overlay is not the training processor; CardBusyError if another process has it.
     """
-    compiled = chosen_program(config, flow, optimizer, lengths)
+    program = compile(config, Options(flow, optimizer, lengths))
     loaded = load_overlay(overlay, device, trust, wait, require_card)
     if TRAINER_KERNEL.instance not in loaded.ip_dict:
         raise OverlayError(
@@ -45,5 +45,5 @@ def open_trainer(
         )
     with card_errors(loaded.device):
         trainer = getattr(loaded, TRAINER_KERNEL.instance)
-    trainer.load_program(compiled)
+    trainer.load_program(program)
     return trainer

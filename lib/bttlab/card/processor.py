@@ -42,12 +42,12 @@ def result_dtype() -> np.dtype:
 
 def sample_records(program: ModelProgram, samples: Any, rates: np.ndarray, optimizer: Optimizer, smoothing=0.0, step=0):
     """Return the kernel's records of samples, `step` samples after the first; `rates` are of shape (n,)."""
-    config = program.model.config
+    config = program.config
     records = np.zeros(len(samples), sample_dtype())
     lengths = np.asarray(samples.lengths)
     records["tokens"], records["intent"] = lengths, samples.intents
     width = samples.tokens.shape[1]
-    offsets = program.model.embedding.token_offsets(samples.tokens.reshape(-1))
+    offsets = program.token_table.token_offsets(samples.tokens.reshape(-1))
     records["token_offsets"][:, :, :width] = offsets.reshape(len(offsets), len(samples), width).transpose(1, 0, 2)
     records["slots"][:, :width] = samples.slots
     scalars = records["scalars"]

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -16,11 +16,10 @@ from bttlab.card.manifest import digest, read_file
 from bttlab.card.processor import sample_dtype, sample_records, set_rates
 from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
-from bttlab.compiler.compiled import CompiledProgram, check_image, chosen_program
+from bttlab.compiler.image import check_image
 from bttlab.compiler.layout import Layout
-from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import ModelProgram, Program
+from bttlab.compiler.program import ModelProgram, Options, Program, compile
 from bttlab.estimate.profile import Profile
 from bttlab.model import (
     ModelConfig,
@@ -34,6 +33,9 @@ from bttlab.model import (
 from bttlab.model.loop import call_end
 from bttlab.model.module import ModuleConfig
 from bttlab.model.trainer import check_arrays, check_moments, joined_state, split_state
+
+if TYPE_CHECKING:
+    from bttlab.compiler.module import ModuleModel
 
 STATUS_NAMES = dict(enumerate(M.enums["Status"]))
 MAX_SAMPLES = 1 << 16  # of a call, as in hls_src/processor/samples.h
@@ -58,32 +60,27 @@ class TrainerDriver(KernelDriver):
         super().__init__(description)
 
     def load_program(
-        self, program: CompiledProgram | Program | ModelConfig, optimizer: Optimizer | None = None
-    ) -> CompiledProgram:
+        self, program: "Program | ModelConfig | ModuleModel", optimizer: Optimizer | None = None
+    ) -> Program:
         """Load the program that trains a model in the paper's flow, or another program, without parameters.
 
-        A model is compiled, unless its program is in the cache, as by `bttlab.compiler.compiled.chosen_program`. The
+        A model is compiled, unless its program is in the cache, as by `bttlab.compiler.program.compile`. The
         program trains by any other optimizer, too. Raises ProgramError if the machine cannot run the model, or the
         program is damaged or made for another machine. The program and parameters on the card do not change then.
         """
-        if isinstance(program, CompiledProgram):
-            compiled = program
-        elif isinstance(program, Program):
-            compiled = CompiledProgram(program, program.image())  # pyright: ignore[reportArgumentType]  # of a layer
-        else:
-            compiled = chosen_program(program, optimizer=optimizer)
-        check_image(compiled.image)
+        loaded = program if isinstance(program, Program) else compile(program, Options(optimizer=optimizer))
+        check_image(loaded.image)
         with self._alone():
             self._on_card(
-                lambda: self._replace_program(compiled.image), lambda: setattr(self, "_chip", ChipState(compiled))
+                lambda: self._replace_program(loaded.image), lambda: setattr(self, "_chip", ChipState(loaded))
             )
-        self._profile = Profile(compiled.program)
+        self._profile = Profile(loaded)
         if isinstance(self.device, EmulatedU50):
-            self.device.program_loaded(compiled.program)
-        return compiled
+            self.device.program_loaded(loaded)
+        return loaded
 
     @property
-    def program(self) -> CompiledProgram:
+    def program(self) -> Program:
         """The program that is loaded; StateError if there is none."""
         if self._chip.program is None:
             raise StateError("no program is on the card: call load_program first")
@@ -91,12 +88,12 @@ class TrainerDriver(KernelDriver):
 
     def runs(self, config: ModelConfig, optimizer: Optimizer | None = None) -> bool:
         """Return True if the card has the program that `load_program` would load."""
-        wanted = chosen_program(config, optimizer=optimizer)
+        wanted = compile(config, Options(optimizer=optimizer))
         return self._chip.program is not None and self.program.sha256 == wanted.sha256
 
     @property
     def config(self) -> ModelConfig | ModuleConfig:
-        return self._model.config
+        return self._model_program.config
 
     @property
     def overlay_sha256(self) -> str:
@@ -128,7 +125,7 @@ class TrainerDriver(KernelDriver):
         result = np.zeros(1, self._result_record)
         with self._alone():
             self._chip = ChipState(self.program)
-            vectors_moved = self.program.program.transfer_vectors
+            vectors_moved = self.program.transfer_vectors
             before, after = (self._sized(n, vectors_moved) for n in (0, len(self._memories) - 1))
             before[: len(vectors)] = vectors
 
@@ -236,18 +233,14 @@ class TrainerDriver(KernelDriver):
     @property
     def _model_program(self) -> ModelProgram:
         """The program of a model; StateError if none is loaded, or a layer's alone."""
-        program = self.program.program
+        program = self.program
         if not isinstance(program, ModelProgram):
             raise StateError("the program on the card is a layer's alone: call load_program with a model first")
         return program
 
     @property
-    def _model(self) -> Lowering:
-        return self._model_program.model
-
-    @property
     def _layout(self) -> Layout:
-        return self._model.layout
+        return self._model_program.layout
 
     def _check(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> np.ndarray:
         self._check_ready(samples)

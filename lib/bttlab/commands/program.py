@@ -25,11 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    from bttlab.compiler.compiled import chosen_program, why_no_sums
     from bttlab.compiler.instruction import UNIT_NAMES
     from bttlab.compiler.listing import SECTION_NAMES, instruction_line, layer_of
     from bttlab.compiler.machine import M
-    from bttlab.compiler.program import TYPICAL_TOKENS
+    from bttlab.compiler.program import TYPICAL_TOKENS, Options, compile
     from bttlab.compiler.timing import busy_shares, time_program
     from bttlab.estimate.profile import cycles_by_layer
     from bttlab.model.choices import OPTIMIZERS
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.gantt is not None and options.gantt.suffix != ".png":
         raise BttlabError(f"--gantt {options.gantt}: the picture is a PNG; give a name that ends in .png")
     rule = Optimizer("sgd", batch_size=options.batch_size)
-    program = chosen_program(model, options.flow, rule).program
+    program = compile(model, Options(options.flow, rule))
     names = list(dict.fromkeys(map(layer_of, program.sample)))
     if options.layer not in (None, *names):
         last = "" if models.is_module(options) else f"; N is 0 to {model.encoders - 1}"
@@ -59,13 +58,13 @@ def run(options: argparse.Namespace) -> Outcome:
         "clock_mhz": M.CLOCK_MHZ,
         **model.identity,
         "flow": options.flow,
-        "contraction": program.model.flow,
+        "contraction": program.flow,
         "optimizers": [name for name in OPTIMIZERS if program.has_space_for(Optimizer(name))],
         "sections": dict(zip(SECTION_NAMES, map(len, program.sections), strict=True)),
         "instructions": dict(zip(UNIT_NAMES, units, strict=True)),
         "tokens": tokens,
         "batch_size": rule.batch_size,
-        "why_no_sums": why_no_sums(model, options.flow, rule),
+        "why_no_sums": program.why_no_sums,
         "cycles": {str(n): time_program(program.sample, n).cycles for n in lengths},
         "busy": dict(zip(UNIT_NAMES, busy_shares(program.sample, timing), strict=True)),
         "cycles_by_stage": {stage: cycles for stage, cycles in stages.items() if cycles},

@@ -115,7 +115,7 @@ def loaded_vectors(program: ModelProgram, updates: bool) -> dict[Memory, np.ndar
     """Return which vectors have a value when a sample begins: those of LOAD and CLEAR, and gradients of an update."""
     loaded = written_vectors([*program.load, *program.clear])
     if updates:  # gradients of the shortest sample: longer ones write more
-        offsets = program.model.embedding.token_offsets(np.zeros(2, int))
+        offsets = program.token_table.token_offsets(np.zeros(2, int))
         for memory, written in written_vectors(program.backward, 2, offsets).items():
             loaded[memory] |= written
     return loaded
@@ -123,7 +123,7 @@ def loaded_vectors(program: ModelProgram, updates: bool) -> dict[Memory, np.ndar
 
 def unchecked_gradients(program: ModelProgram) -> list[str]:
     """Return an error message for each instruction that writes a parameter's gradient without the CHECK flag."""
-    texts, parameters = [], [block for block in program.model.layout.blocks if block.buffer.is_parameter]
+    texts, parameters = [], [block for block in program.layout.blocks if block.buffer.is_parameter]
     for i, instruction in enumerate(program.sample):
         if instruction.unit == M.UPDATE or instruction.flags & M.CHECK:
             continue
@@ -161,7 +161,7 @@ def check_program(
     `report`: called after each length, with the length and the number of hazards up to then.
     """
     texts = unchecked_gradients(program)
-    embedding, random = program.model.embedding, np.random.default_rng(0)
+    table, random = program.token_table, np.random.default_rng(0)
     nothing = np.zeros((M.OFFSET_TABLES, 1), int)
     fresh, pending = (loaded_vectors(program, updates) for updates in (False, True))
     filled = fresh | {Memory.bank(M.IN_BANK): np.ones(M.banks[M.IN_BANK].depth, bool)}
@@ -171,13 +171,13 @@ def check_program(
     for name, run, loaded in runs:
         texts += [f"{name}: {hazard.text}" for hazard in find_hazards(run, 1, nothing, loaded=loaded)]
     for length in lengths:
-        for kind, ids in token_id_sets(embedding.rows, embedding.stride, length, random).items():
+        for kind, ids in token_id_sets(table.rows, table.stride, length, random).items():
             sample = [("train", program.sample, True)]
             if kind == "random":
                 sample += [("train, nothing pending", program.sample, False), ("predict", program.forward, False)]
             for name, run, updates in sample:
                 loaded = pending if updates else fresh
-                found = find_hazards(run, length, embedding.token_offsets(ids), updates, loaded=loaded)
+                found = find_hazards(run, length, table.token_offsets(ids), updates, loaded=loaded)
                 texts += [f"{name}, {length} tokens, {kind} ids: {hazard.text}" for hazard in found]
         report(length, len(texts))
     return texts

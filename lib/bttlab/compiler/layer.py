@@ -22,7 +22,7 @@ from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.order import ordered
-from bttlab.compiler.program import CANDIDATES, NO_OFFSETS, Flow, Limits, Program, transfers
+from bttlab.compiler.program import CANDIDATES, NO_OFFSETS, Flow, Limits, Program, tables_of, transfers
 from bttlab.compiler.timing import time_program
 from bttlab.tensor.order import Order
 from bttlab.tensor.shapes import tt_shapes
@@ -67,7 +67,7 @@ class LayerShape:
         return tt_shapes(self.out_modes, self.in_modes, self.ranks)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class LayerProgram(Program):
     tokens: int
     # What LOAD and STORE transfer, in order: x, dy, G1, b; y, dx, dG1, db; padding has an empty name.
@@ -102,7 +102,7 @@ class LayerProgram(Program):
 def compile_layer(shape: LayerShape, tokens: int, flow: Flow = "bidirectional") -> LayerProgram:
     """Return the program of a layer, with the same instructions as in a model's program (`linear`).
 
-    `flow`: as for `bttlab.compiler.program.compile_program`.
+    `flow`: as for `bttlab.compiler.program.Options`.
     Raise `ProgramError` if the layer does not fit the machine.
     """
     if not 1 <= tokens <= M.SEQUENCE:
@@ -155,4 +155,6 @@ def assemble(
         sizes = [filling.vectors] * count + [rest] * bool(rest)
         blocks += [matrix_block("", filling.buffer, size, LANES) for size in sizes]
     sections = instructions, [], [], transfers(inputs, into=True), transfers(outputs, into=False), []
-    return LayerProgram(builder, Limits(tokens), *sections, vectors, tokens, inputs, outputs, order, constants)
+    return LayerProgram(
+        tables_of(builder), Limits(tokens), *sections, vectors, tokens, inputs, outputs, order, constants
+    )

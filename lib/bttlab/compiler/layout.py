@@ -1,12 +1,13 @@
 """Layout of parameters: their places in the banks, their elements in vectors; packing and unpacking for transfers."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from bttlab.compiler.buffers import GRADIENT_OF, Buffer
+from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS, Buffer
 from bttlab.compiler.builder import Builder, vectors_for
 from bttlab.compiler.instruction import At, Memory, at
 from bttlab.compiler.machine import M
@@ -97,6 +98,42 @@ class Block:
         return ordered.reshape(self.groups, self.rows, self.columns)[:, self.first : self.last]
 
 
+@dataclass(frozen=True)
+class TokenTable:
+    """How the rows of an embedding follow from token ids: by token offsets, in four tables.
+
+    `digits`: number of values of each of three digits of a token id; the rest is 1 for a table with fewer.
+    `slice_vectors`: for each table of token offsets, the vectors of a slice: of the digits, and of the last one again.
+    """
+
+    digits: tuple[int, int, int]
+    slice_vectors: tuple[int, int, int, int]
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.digits)
+
+    @property
+    def stride(self) -> int:
+        """Distance between token ids that differ in the first digit alone."""
+        return math.prod(self.digits[1:])
+
+    @property
+    def slice_rows(self) -> tuple[int, ...]:
+        """Number of slices, for each table of token offsets."""
+        return (*self.digits, self.digits[-1])
+
+    @property
+    def offset_span(self) -> tuple[int, ...]:
+        """Largest token offset of each table, in vectors."""
+        return tuple(w * (n - 1) for w, n in zip(self.slice_vectors, self.slice_rows, strict=True))
+
+    def token_offsets(self, token_ids: np.ndarray) -> np.ndarray:
+        """Return the token offsets of token ids, int64 of shape (4, tokens)."""
+        i1, i2, i3 = np.unravel_index(token_ids, self.digits)
+        return np.stack([i * w for i, w in zip((i1, i2, i3, i3), self.slice_vectors, strict=True)])
+
+
 def matrix_block(name: str, buffer: Buffer, rows: int, columns: int) -> Block:
     return Block(name, buffer, (rows, columns), (0, 1), rows, rows, 0, rows)
 
@@ -119,6 +156,7 @@ def unpack(memory: np.ndarray, tensors: Iterable[tuple[Block, np.ndarray | None]
         first += block.vectors
 
 
+@dataclass(frozen=True, eq=False)
 class Layout:
     """The parameters of a model in the banks.
 
@@ -126,6 +164,43 @@ class Layout:
     `copies`: parameters of which a further use has a copy of its own, by the copy's name.
     `blocks`: in the order in which LOAD and STORE transfer them.
     """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    constants: Mapping[str, np.ndarray]
+    copies: Mapping[str, str]
+    blocks: Sequence[Block]
+
+    @property
+    def vectors(self) -> int:
+        return sum(block.vectors for block in self.blocks)
+
+    @property
+    def has_moments(self) -> bool:
+        """True if the banks have space for the moments of momentum and AdamW; else only SGD trains the model."""
+        return self.vectors <= min(M.banks[bank].depth for bank in MOMENTS)
+
+    def pack(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the parameters in the format of LOAD, float32 of shape (vectors, LANES)."""
+        values = {**tensors, **{copy: tensors[name] for copy, name in self.copies.items()}, **self.constants}
+        return pack((block, values[block.name]) for block in self.blocks)
+
+    def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+        tensors = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}
+        unpack(memory, ((block, tensors.get(block.name)) for block in self.blocks))
+        return tensors
+
+
+class Region(NamedTuple):
+    """Vectors of a bank that have one purpose for the whole program, or from the forward to the backward pass."""
+
+    bank: int
+    first: int
+    vectors: int
+    purpose: str  # "parameters", "gradients", "optimizer state" or "activations"
+
+
+class LayoutBuilder:
+    """The layout of a model under construction: `place` allocates blocks, `finished` is the result."""
 
     def __init__(
         self,
@@ -138,6 +213,10 @@ class Layout:
         self.shapes = {name: shape for name, shape in shapes.items() if name not in self.copies}
         self.blocks: list[Block] = []
         self._of: dict[tuple[str, int], Block] = {}
+
+    @property
+    def finished(self) -> Layout:
+        return Layout(self.shapes, self.constants, self.copies, tuple(self.blocks))
 
     def place(
         self, name, axes=None, rows=None, group_rows=None, part=None, added=False, behind: Block | None = None
@@ -175,17 +254,3 @@ class Layout:
         for block in self.blocks:
             groups.setdefault((self.copies.get(block.name, block.name), block.first), []).append(block)
         return [sorted(group, key=lambda block: block.name in self.copies) for group in groups.values() if group[1:]]
-
-    @property
-    def vectors(self) -> int:
-        return sum(block.vectors for block in self.blocks)
-
-    def pack(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the parameters in the format of LOAD, float32 of shape (vectors, LANES)."""
-        values = {**tensors, **{copy: tensors[name] for copy, name in self.copies.items()}, **self.constants}
-        return pack((block, values[block.name]) for block in self.blocks)
-
-    def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
-        tensors = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}
-        unpack(memory, ((block, tensors.get(block.name)) for block in self.blocks))
-        return tensors

@@ -5,7 +5,7 @@ many are kept as the banks have space for.
 """
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
 
 from bttlab.compiler.banks import WINDOW, fitted
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
@@ -13,7 +13,7 @@ from bttlab.compiler.builder import LANES, even_parts
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import Instruction, Level, Memory, at, max_of
-from bttlab.compiler.layout import Block
+from bttlab.compiler.layout import Block, Region
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, Matrix, Operation
 from bttlab.compiler.ops.attention import Attention
@@ -23,8 +23,6 @@ from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Transfer
 from bttlab.compiler.ops.tt_linear import Linear
-from bttlab.model.config import ModelConfig
-from bttlab.model.module import ModuleConfig
 
 RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
@@ -49,9 +47,7 @@ class Lowering(Context):
     `kept_buffers`: buffers that both passes use: kept matrices and parameters.
     """
 
-    embedding: Any  # with the offsets of its table; None in the program of a layer alone
-    config: ModelConfig | ModuleConfig  # of a model
-    window: int  # of the bank search
+    embedding: Embedding | None  # None in the program of a layer alone
 
     def __init__(self, graph: Graph, flow="bidirectional", kept: int = 1 << 20, sums: bool = False):
         super().__init__(graph, flow, sums)
@@ -63,8 +59,10 @@ class Lowering(Context):
         self.embedding = next((op for op in operations if isinstance(op, Embedding)), None)
         for family, members in _families(operations).items():
             family.prepare(members, self)
-        for name in graph.shapes.keys() - {block.name for block in self.layout.blocks}:
-            self.layout.place(name)  # no operation reads it: it is loaded and stored
+        placed = {block.name for block in self.layout.blocks}
+        for name in graph.shapes:
+            if name not in placed:  # no operation reads it: it is loaded and stored
+                self.layout.place(name)
         vectors = sum(block.vectors for block in self.layout.blocks if block.buffer.is_parameter)
         if vectors > PARAMETER_VECTORS:  # before all instructions are emitted
             what = f"the parameters take {vectors} vectors, the banks of parameters have {PARAMETER_VECTORS}"
@@ -104,7 +102,7 @@ class Lowering(Context):
             b.memory: b.vectors for b in self.builder.made if b.memory in both and b.is_in_bank and not b.is_parameter
         }
         always = sum(b.vectors for b in self.builder.made if b.is_in_bank and b.is_persistent)
-        space = sum(M.banks[bank].depth for bank in INNER) - 2 * self.layout.vectors - always
+        space = sum(M.banks[bank].depth for bank in INNER) - 2 * self.layout.finished.vectors - always
         surplus = sum(sizes.values()) - MOST_KEPT * space
         for op in reversed(self.merging):
             if surplus <= 0:
@@ -114,18 +112,12 @@ class Lowering(Context):
             surplus -= sum(sizes.get(copy.place.memory, 0) for copy in stored)
         return count
 
-    @property
-    def has_moments(self) -> bool:
-        """True if the banks have space for the moments of momentum and AdamW; else only SGD trains the model."""
-        return self.layout.vectors <= min(M.banks[bank].depth for bank in MOMENTS)
-
     def fit(self, tokens: int, window: int = WINDOW) -> None:
         """Find a bank and an address for every buffer, for samples of about `tokens` tokens.
 
         `window`: as for `banks.Assignment`.
         Raise `DoesNotFit` if the search finds none.
         """
-        self.window = window
         transferred = {name for op in self.transfers for name in (*op.names, *self.shapes)}
         transferred |= self.layout.constants.keys()
         sections = self.forward, self.backward, self.collect
@@ -141,6 +133,20 @@ class Lowering(Context):
         """Write the banks and addresses of all buffers into the instructions."""
         self._assignment.write()
         self.layout.blocks.sort(key=lambda block: (block.bank, block.base))
+
+    def regions(self) -> Iterator[Region]:
+        """Yield what lies in the banks for the whole program, or from one pass to the other, after `assign`."""
+        for buffer in self.builder.made:
+            if buffer.is_parameter:
+                yield Region(buffer.bank, buffer.base, buffer.vectors, "parameters")
+                yield Region(GRADIENT_OF[buffer.bank], buffer.base, buffer.vectors, "gradients")
+            elif buffer in self.summed:
+                yield Region(buffer.bank, buffer.base, buffer.vectors, "gradients")
+            elif buffer in self.kept_buffers:  # written by the forward pass for the backward pass
+                yield Region(buffer.bank, buffer.base, buffer.vectors, "activations")
+        layout = self.layout.finished
+        for bank in MOMENTS if layout.has_moments else ():
+            yield Region(bank, 0, layout.vectors, "optimizer state")
 
     def _read_by_backward(self) -> tuple[list[Matrix], list[Matrix]]:
         """Return the matrices of the forward pass that the backward pass reads: recomputable ones, and the others.
@@ -249,7 +255,7 @@ class Lowering(Context):
             self.builder.emit(unit, operation, what, [Level("w", vectors)], {RESULT[unit]: place.part(w=1)})
 
     def _updates(self, is_early: bool | None) -> None:
-        b, offsets, offset, has_moments = self.builder, {}, 0, self.has_moments
+        b, offsets, offset, has_moments = self.builder, {}, 0, self.layout.finished.has_moments
         for block in self.layout.blocks:
             offsets[block], offset = offset, offset + block.vectors
         for block in sorted(offsets, key=lambda block: block.buffer.number):

@@ -25,7 +25,7 @@ from bttlab.compiler.buffers import STATISTICS
 from bttlab.compiler.builder import Builder, padded, vectors_for
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound, Instruction, Level, max_of
-from bttlab.compiler.layout import Layout
+from bttlab.compiler.layout import LayoutBuilder
 from bttlab.compiler.machine import M
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -151,7 +151,7 @@ class Context:
         self.shapes: Shapes = graph.shapes | {copy: graph.shapes[name] for copy, name in graph.copies.items()}
         self.tokens, self.flow, self.sums = graph.tokens, flow, sums
         self.builder = Builder()
-        self.layout = Layout(self.builder, self.shapes, graph.constants, graph.copies)
+        self.layout = LayoutBuilder(self.builder, self.shapes, graph.constants, graph.copies)
         self.maker = {op.output: op for op in self.operations}
         self.kept: Collection[Matrix] = ()  # values that stay in the banks for the backward pass
         rows = {INTENT: M.SUM_DISTANCE, SLOTS: M.SEQUENCE}

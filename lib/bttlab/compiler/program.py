@@ -1,8 +1,11 @@
-"""A compiled program: its sections and its image in HBM; compile models to programs."""
+"""Compile models to programs: `compile(model, Options(...))`."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+import functools
+import hashlib
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,14 +15,17 @@ from bttlab.compiler.builder import Builder
 from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph, graph_of_config
-from bttlab.compiler.instruction import Bound, Instruction, Level, Memory, Register, at, encode
-from bttlab.compiler.layout import Block
+from bttlab.compiler.image import Tables, packed
+from bttlab.compiler.instruction import Instruction, Level, Memory, at
+from bttlab.compiler.layout import Block, Layout, Region, TokenTable
 from bttlab.compiler.lowering import Lowering, lower
 from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.tt_layer import Flow as Flow
+from bttlab.model.choices import PAPER_FLOW
 from bttlab.model.config import ModelConfig, Optimizer
+from bttlab.model.module import ModuleConfig
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
@@ -30,6 +36,7 @@ NO_OFFSETS = (0,) * M.OFFSET_TABLES
 CANDIDATES = ("bidirectional", "mixed", (2, 2))  # of flow "auto"; other merges were never the fastest of those tried
 WINDOWS = (10500, 12500, 14000)  # of bank searches that "auto" tries, too: programs differ by one or two per cent
 ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
+PROGRAMS = 32  # size of the cache: a sweep uses its models several times
 
 
 class Limits(NamedTuple):
@@ -47,9 +54,11 @@ class Transfer(NamedTuple):
     vectors: int
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Program:
-    builder: Builder  # its tables of functions and permutations
+    """A program for the processor; it does not change."""
+
+    tables: Tables
     limits: Limits
     forward: list[Instruction]
     backward: list[Instruction]
@@ -73,59 +82,59 @@ class Program:
         """Largest token offset of each table, in vectors."""
         return NO_OFFSETS
 
+    @functools.cached_property
     def image(self) -> np.ndarray:
-        """Return the program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16)."""
-        registers: list[Register] = []
-        constants: list[float] = []
+        """The program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16).
 
-        def bound_code(bound: Bound) -> int:
-            if not isinstance(bound, Register):
-                return bound
-            return 1 << 15 | _number(registers, bound, M.REGISTERS, "registers: choose a shorter sequence")
-
-        def immediate_code(immediate: float | tuple[str, int]) -> int:
-            if isinstance(immediate, tuple):
-                return 1 << 15 | immediate[1]
-            return _number(constants, float(np.float32(immediate)), M.CONSTANTS, "constants")
-
-        instructions = [i for section in self.sections for i in section]
-        fields = np.stack([encode(i, bound_code, immediate_code) for i in instructions])
-        sections, first = [], 0
-        for section in self.sections:
-            sections += [first, len(section)]
-            first += len(section)
-        header = np.zeros((2, LANES), np.int32)
-        header[0, : 4 + len(sections)] = [M.MAGIC, M.VERSION, M.digest, len(instructions), *sections]
-        limits = [span + 1 for span in self.offset_span]
-        header[1, : 3 + len(limits)] = [*self.limits, *limits]
-        descriptions, tables = self.builder.functions.packed()
-        shuffles = np.zeros((M.SHUFFLE_ENTRIES, 2, LANES), np.uint16)
-        for n, (into, out) in enumerate(zip(self.builder.entry_in, self.builder.entry_out, strict=True)):
-            shuffles[n] = into, out
-        register_table, constant_table = np.zeros((M.REGISTERS, 4), np.int32), np.zeros(M.CONSTANTS, np.float32)
-        register_table[: len(registers)], constant_table[: len(constants)] = np.reshape(registers, (-1, 4)), constants
-        parts = header, register_table, constant_table, descriptions, tables, shuffles, fields
-        image = np.concatenate([np.ascontiguousarray(part).view(np.int32).reshape(-1, LANES) for part in parts])
-        image[1, 7] = checksum(image)
+        Raise `ProgramError` if it needs more registers or constants than the machine has.
+        """
+        image = packed(self.sections, self.tables, self.limits, self.offset_span)
+        image.flags.writeable = False
         return image
 
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Digest of the image."""
+        return hashlib.sha256(self.image.tobytes()).hexdigest()
 
-@dataclass(eq=False)
+    @functools.cached_property
+    def most_cycles(self) -> int:
+        """Modelled cycles of a sample of the greatest length, for the time limit of a kernel."""
+        tokens = np.array([M.SEQUENCE])
+        return sum(int(time_program(part, tokens, True).cycles[0]) for part in (self.sample, self.flush) if part)
+
+
+@dataclass(frozen=True, eq=False)
 class ModelProgram(Program):
-    model: Lowering
+    """The program that trains a model.
 
-    @property
-    def sums(self) -> bool:
-        """True if gradients are summed over samples: a call then has samples of one update at most."""
-        return bool(self.model.collect)
+    `config`: the model that was compiled.
+    `layout`: its parameters in the banks.
+    `token_table`: the embedding's table; samples come with its token offsets.
+    `regions`: vectors of the banks with one purpose, not those of temporaries.
+    `flow`, `window`: order of contraction, and window of the bank search; those that were chosen if the flow is "auto".
+    `has_order`: whether a layer has an order of contraction.
+    `sums`: whether gradients are summed over samples: a call then has samples of one update at most.
+    `why_no_sums`: why it does not sum the gradients of an update of several samples; empty if it does, or need not.
+    """
+
+    config: "ModelConfig | ModuleConfig"
+    layout: Layout
+    token_table: TokenTable
+    regions: tuple[Region, ...]
+    flow: Flow
+    window: int
+    has_order: bool
+    sums: bool
+    why_no_sums: str = ""
 
     @property
     def offset_span(self) -> tuple[int, ...]:
         """Largest token offset of each table, in vectors."""
-        return self.model.embedding.offset_span
+        return self.token_table.offset_span
 
     def has_space_for(self, optimizer: Optimizer) -> bool:
-        return self.model.has_moments or not optimizer.moments
+        return self.layout.has_moments or not optimizer.moments
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Check that the banks have space for an optimizer's state.
@@ -133,84 +142,93 @@ class ModelProgram(Program):
         Raise `ProgramError` if they do not; the message names the bank.
         """
         if not self.has_space_for(optimizer):
-            bank, vectors = MOMENTS[0], self.model.layout.vectors
+            bank, vectors = MOMENTS[0], self.layout.vectors
             raise ProgramError(
                 f"the moments of {optimizer.name} take {vectors} vectors of bank {bank}, which has "
                 f"{M.banks[bank].depth}: choose sgd, or {SMALLER_MODEL}"
             )
 
-
-def checksum(image: np.ndarray) -> int:
-    """Return the integer that makes all integers of an image add up to 0 modulo 2^32."""
-    total = -int(np.sum(image, dtype=np.int64)) % (1 << 32)
-    return total - (1 << 32) if total >> 31 else total
-
-
-def _number(items: list, item: Any, most: int, what: str) -> int:
-    """Return the number of a register or a constant, in the order of first use."""
-    if item not in items:
-        if len(items) == most:
-            raise ProgramError(f"the program needs more than the machine's {most} {what}")
-        items.append(item)
-    return items.index(item)
+    @property
+    def program(self) -> "ModelProgram":
+        """The program itself, as in version 0.2, where an image had a program."""
+        warnings.warn("a program has an image itself: leave out .program", FutureWarning, stacklevel=2)
+        return self
 
 
-def compile_program(
-    model: "ModelConfig | ModuleModel",
-    flow: Flow = "bidirectional",
-    sums: bool = False,
-    window: int = WINDOW,
-) -> ModelProgram:
-    """Return the program that trains a model.
+@dataclass(frozen=True)
+class Options:
+    """How a model is compiled.
+
+    `flow`: "bidirectional", the paper's; "right_to_left"; "mixed", which merges all cores of an end in the forward pass
+    and two of the input's in the backward pass; "auto", the fastest (modelled) of `CANDIDATES`; the number of cores
+    to merge at each end; or the order of contraction of every linear layer.
+    `optimizer`: what the program is to train by. An update of several samples takes a program that sums gradients if
+    the banks have space for the sums. AdamW takes none, since it squares the gradient of each sample.
+    `lengths`: number of samples of each length that "auto" is to suit; by default one of 13 tokens.
+    `sums`: whether gradients of merged cores are summed over the samples of an update, and the gradients of the cores
+    follow from the sums once per update, in FLUSH; by default as the optimizer asks.
+    `window`: of the bank search (`banks.Assignment`); "auto" tries several.
+    """
+
+    flow: Flow = PAPER_FLOW
+    optimizer: Optimizer | None = None
+    lengths: Mapping[int, int] | None = None
+    sums: bool | None = None
+    window: int = WINDOW
+
+
+def compile(model: "ModelConfig | ModuleModel", options: Options | None = None) -> ModelProgram:
+    """Return the program that trains a model, from a cache of the last ones.
 
     `model`: a configuration, or a PyTorch module (`bttlab.compiler.trace.trace`).
-    `flow`: "bidirectional", the paper's; "right_to_left"; "mixed", which merges all cores of an end in the forward pass
-    and two of the input's in the backward pass; "auto", the fastest of `CANDIDATES` for 13 tokens; the number of cores
-    to merge at each end; or the order of contraction of every linear layer.
-    `sums`: whether gradients of merged cores are summed over the samples of an update, and the gradients of the cores
-    follow from the sums once per update, in FLUSH.
-    `window`: of the bank search (`banks.Assignment`); "auto" tries several.
 
     Raise `ProgramError` if the model does not fit the machine; the message names the bank.
     """
-    if flow == "auto":
-        return fastest(lambda flow, window: compile_program(model, flow, sums, window))
-    graph = graph_of_config(model) if isinstance(model, ModelConfig) else getattr(model, "graph", None)
-    if not isinstance(graph, Graph):
-        what = f"a ModelConfig or a traced module, not {type(model).__name__}"
-        raise ProgramError(f"a program is that of {what}; trace(module, sequence_length) makes one of a PyTorch module")
-    lowered = lower(graph, flow, ORDER_TOKENS, sums, window)
-    lowered.config = model
-    program = _as_emitted(lowered)
-    spans = program.offset_span
-    program.forward, program.backward = ordered([program.forward, program.backward], spans, ORDER_TOKENS)
-    if program.sums:
-        (program.flush,) = ordered([program.flush], spans, ORDER_TOKENS)
-    for section in (program.clear,) if program.sums else (program.flush, program.clear):
-        set_waits(section, data_waits(section, spans))
-    return program
+    options = options or Options()
+    optimizer, why = options.optimizer, ""
+    if options.sums is not None:
+        return _of_flow(model, options, options.sums)
+    if optimizer is not None and optimizer.batch_size > 1:
+        if optimizer.name == "adamw":
+            why = "AdamW squares the gradient of each sample"
+        else:
+            try:
+                program = _of_flow(model, options, True)
+                if program.sums:
+                    return program
+                why = "no gradient follows from sums in this order of contraction"
+            except ProgramError as error:
+                why = f"the sums of gradients do not fit: {error}"
+    return _of_flow(model, options, False, why)
 
 
-def fastest(
-    compiled: Callable[[Flow, int], ModelProgram], lengths: Mapping[int, int] | None = None, batch_size: int = 1
-) -> ModelProgram:
-    """Return the program of least modelled time: of `CANDIDATES`, and of the bank searches with each of `WINDOWS`.
+def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, why_no_sums: str = "") -> ModelProgram:
+    """Return the program of a flow; for "auto" that of the least modelled time.
 
-    `compiled`: returns the program of a flow and a window.
-    `lengths`: number of samples of each length; by default one of 13 tokens.
+    It is one of `CANDIDATES`, and of the bank searches with each of `WINDOWS`.
     """
+
+    def compiled(flow: Flow, window: int) -> ModelProgram:
+        found = _compiled(model, flow, window, sums, why_no_sums)
+        if isinstance(found, ProgramError):
+            raise found.with_traceback(None)
+        return found
+
+    if options.flow != "auto":
+        return compiled(options.flow, options.window)
     programs, errors = [], []
     for flow in CANDIDATES:
         try:
-            programs.append(compiled(flow, WINDOW))
+            programs.append(compiled(flow, options.window))
         except ProgramError as error:
             errors.append(error)
-        if programs and programs[0].model.order is None:  # no layer has an order to choose
+        if programs and not programs[0].has_order:
             return programs[0]
     if not programs:
         raise errors[0]
-    lengths = lengths or {min(TYPICAL_TOKENS, programs[0].limits.sequence_length): 1}
+    lengths = options.lengths or {min(TYPICAL_TOKENS, programs[0].limits.sequence_length): 1}
     tokens, counts = np.array(list(lengths)), np.array(list(lengths.values()))
+    batch_size = options.optimizer.batch_size if options.optimizer is not None else 1
 
     def cycles(program: ModelProgram) -> float:
         flush = int(time_program(program.flush, 1).cycles) if program.sums else 0
@@ -219,28 +237,78 @@ def fastest(
     best = min(programs, key=cycles)
     for window in WINDOWS:
         try:
-            best = min(best, compiled(best.model.flow, window), key=cycles)
+            best = min(best, compiled(best.flow, window), key=cycles)
         except ProgramError:  # this search finds no banks
             continue
     return best
 
 
-def _as_emitted(model: Lowering) -> ModelProgram:
+@functools.lru_cache(PROGRAMS)
+def _compiled(
+    model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: bool, why_no_sums: str
+) -> ModelProgram | ProgramError:
+    """Return the program of a flow and a window, with its image, or the error why there is none."""
+    if why_no_sums:
+        found = _compiled(model, flow, window, sums, "")
+        return found if isinstance(found, ProgramError) else replace(found, why_no_sums=why_no_sums)
+    try:
+        program = _scheduled(_emitted(model, flow, window, sums))
+        _ = program.image  # it may need too many registers
+    except ProgramError as error:
+        return ProgramError(str(error))  # without its traceback, which has the compiler's objects
+    return program
+
+
+def _emitted(model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: bool) -> ModelProgram:
     """Return a model's program before scheduling: in the order of the mathematics, without waits."""
-    flush = [*model.collect, *model.emit_updates(), *model.emit_clears()]
-    forward = [*model.emit_updates(), *model.forward]
-    if model.collect:  # a sample that does not end its update changes no parameter
-        forward = [*model.emit_updates(is_early=False), *model.forward, *model.emit_updates(is_early=True)]
-    clear = [*_clears(model), *model.emit_clears()]
-    ranges, config = _ranges(model), model.config
-    moved = (transfers(ranges, into=True), transfers(ranges, into=False), clear, sum(r.vectors for r in ranges))
-    limits = Limits(config.sequence_length, config.intents, config.slots)
-    sections = forward, model.backward, flush
-    program = ModelProgram(model.builder, limits, *sections, *moved, model)
+    graph = graph_of_config(model) if isinstance(model, ModelConfig) else getattr(model, "graph", None)
+    if not isinstance(graph, Graph):
+        what = f"a ModelConfig or a traced module, not {type(model).__name__}"
+        raise ProgramError(f"a program is that of {what}; trace(module, sequence_length) makes one of a PyTorch module")
+    lowered = lower(graph, flow, ORDER_TOKENS, sums, window)
+    flush = [*lowered.collect, *lowered.emit_updates(), *lowered.emit_clears()]
+    forward = [*lowered.emit_updates(), *lowered.forward]
+    if lowered.collect:  # a sample that does not end its update changes no parameter
+        forward = [*lowered.emit_updates(is_early=False), *lowered.forward, *lowered.emit_updates(is_early=True)]
+    clear, ranges, layout = [*_clears(lowered), *lowered.emit_clears()], _ranges(lowered), lowered.layout.finished
+    program = ModelProgram(
+        tables_of(lowered.builder),
+        Limits(model.sequence_length, model.intents, model.slots),
+        forward,
+        lowered.backward,
+        flush,
+        transfers(ranges, into=True),
+        transfers(ranges, into=False),
+        clear,
+        sum(r.vectors for r in ranges),
+        model,
+        layout,
+        lowered.embedding.token_table,
+        tuple(lowered.regions()),
+        flow,
+        window,
+        lowered.order is not None,
+        bool(lowered.collect),
+    )
     count, most = sum(map(len, program.sections)), M.PROGRAM_DEPTH
     if count > most:
         raise DoesNotFit(f"the program has {count} instructions, the machine takes {most}", "fewer encoders")
     return program
+
+
+def _scheduled(program: ModelProgram) -> ModelProgram:
+    """Return a program with its instructions in an order that keeps units busy, and with their waits."""
+    spans, flush = program.offset_span, program.flush
+    forward, backward = ordered([program.forward, program.backward], spans, ORDER_TOKENS)
+    if program.sums:
+        (flush,) = ordered([flush], spans, ORDER_TOKENS)
+    for section in (program.clear,) if program.sums else (flush, program.clear):
+        set_waits(section, data_waits(section, spans))
+    return replace(program, forward=forward, backward=backward, flush=flush)
+
+
+def tables_of(builder: Builder) -> Tables:
+    return Tables(builder.functions, builder.entry_in, builder.entry_out)
 
 
 def _ranges(model: Lowering) -> list[Transfer]:
@@ -255,7 +323,7 @@ def _ranges(model: Lowering) -> list[Transfer]:
             ranges[-1] = Transfer(name, bank, base, vectors + block.vectors)
         else:
             ranges.append(Transfer("", block.bank, block.base, block.vectors))
-    return ranges + [Transfer("", bank, 0, model.layout.vectors) for bank in MOMENTS]
+    return ranges + [Transfer("", bank, 0, model.layout.finished.vectors) for bank in MOMENTS]
 
 
 def transfers(ranges: Iterable[Transfer | Block], into: bool) -> list[Instruction]:
@@ -280,3 +348,11 @@ def _clears(model: Lowering) -> list[Instruction]:
         if block.buffer.is_accumulated:
             b.vector(M.COPY, "clear", [Level("w", block.vectors)], r0=block.gradient(w=1))
     return b.instructions
+
+
+def compile_program(
+    model: "ModelConfig | ModuleModel", flow: Flow = "bidirectional", sums: bool = False, window: int = WINDOW
+) -> ModelProgram:
+    """Return the program that trains a model: as `compile`, by its name in version 0.2."""
+    warnings.warn("compile_program(model, flow) is now compile(model, Options(flow))", FutureWarning, stacklevel=2)
+    return compile(model, Options(flow, sums=sums, window=window))

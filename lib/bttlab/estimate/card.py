@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from bttlab.compiler.compiled import PROGRAMS, Flow, chosen_program
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import Program
+from bttlab.compiler.program import PROGRAMS, TYPICAL_TOKENS, Flow, Options, Program, compile
 from bttlab.estimate.constants import modelled
 from bttlab.estimate.counts import CALL_SAMPLES, STAGES, Work, epoch_work, program_works
 from bttlab.estimate.memory import MemoryMap, memory_map
@@ -23,7 +22,6 @@ from bttlab.util.quantities import Quantity
 CLOCK_MHZ = M.CLOCK_MHZ  # that the schedule was made for
 CLOCKS = (CLOCK_MHZ, 150)  # MHz, to compare: the target, and a clock at which routing is easier
 LEAST_CLOCK = 50  # MHz: the lowest clock that the shell gives to kernels
-TYPICAL_TOKENS = 13  # mean length in ATIS, [CLS] included
 MULTIPLIERS = M.ENGINES * M.ROWS * M.LANES  # of the engines
 
 
@@ -153,7 +151,7 @@ def estimate(
 
     `lengths` are the numbers of real tokens of each sample of an epoch, [CLS] included, or the number of samples of
     each length; `batch_size` are the samples of an update, and `flow` is as for
-    `bttlab.compiler.program.compile_program`. Raises ProgramError if the machine cannot run the model; the message
+    `bttlab.compiler.program.Options`. Raises ProgramError if the machine cannot run the model; the message
     names the bank; BttlabError if a length or the clock is invalid.
     """
     histogram = dict(lengths) if isinstance(lengths, Mapping) else dict(Counter(map(int, lengths)))
@@ -165,7 +163,7 @@ def estimate(
     if not histogram:
         raise BttlabError("no samples: give at least one length")
     record, rule = machine_record(), Optimizer(optimizer, batch_size=batch_size)
-    program = chosen_program(model, flow, rule, histogram).program
+    program = compile(model, Options(flow, rule, histogram))
     call_samples = min(batch_size, CALL_SAMPLES) if program.sums else CALL_SAMPLES
     at_full_clock = Estimate(
         model,

@@ -12,10 +12,9 @@ from math import prod
 
 import numpy as np
 
-from bttlab.compiler.compiled import PROGRAMS
 from bttlab.compiler.instruction import UNIT_NAMES, Instruction, value_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import Program
+from bttlab.compiler.program import PROGRAMS, Program
 from bttlab.estimate.constants import read_data
 from bttlab.estimate.profile import Table, cycles_by_layer
 

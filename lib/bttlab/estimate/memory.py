@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from bttlab.compiler.access import accesses
-from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES, MOMENTS, STATISTICS
+from bttlab.compiler.buffers import DEPTHS, MEMORIES, MOMENTS, STATISTICS
 from bttlab.compiler.instruction import OPERANDS, Memory
+from bttlab.compiler.layout import Region
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram
 from bttlab.estimate.constants import modelled
@@ -129,7 +130,9 @@ def memory_map(program: ModelProgram, record: MachineRecord, optimizer: str) -> 
 @lru_cache(256)
 def _words_by_group(program: ModelProgram) -> dict[Memory, dict[str, int]]:
     """Return the number of words of each bank and operand buffer that a program uses, by `GROUPS`."""
-    owners = _owners(program)
+    owners: dict[Memory, list[Region]] = {Memory.bank(number): [] for number in range(M.BANKS)}
+    for region in program.regions:
+        owners[Memory.bank(region.bank)].append(region)
     counted = {}
     for place, words in touched_words(program).items():
         is_buffer = place.kind == OPERANDS
@@ -138,11 +141,11 @@ def _words_by_group(program: ModelProgram) -> dict[Memory, dict[str, int]]:
     return counted
 
 
-def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
+def _count(words: np.ndarray, owners: list[Region]) -> Counter:
     """Count used words by their owner's group; words without an owner are temporaries."""
     counts: Counter = Counter()
-    for first, length, group in owners:
-        counts[group] += int(words[first : first + length].sum())
+    for region in owners:
+        counts[region.purpose] += int(words[region.first : region.first + region.vectors].sum())
     counts[TEMPORARIES] += int(words.sum()) - counts.total()
     return counts
 
@@ -151,7 +154,7 @@ def touched_words(program: ModelProgram) -> dict[Memory, np.ndarray]:
     """Return which words of each bank and operand buffer a program uses for any sample, as arrays of bool."""
     depths = {memory: depth for memory, depth in zip(MEMORIES, DEPTHS, strict=True) if memory != STATISTICS}
     touched = {memory: np.zeros(depth, bool) for memory, depth in depths.items()}
-    embedding, tokens = program.model.embedding, program.limits.sequence_length
+    table, tokens = program.token_table, program.limits.sequence_length
     no_offsets = np.zeros((M.OFFSET_TABLES, tokens), int)
     for instruction in (i for section in program.sections for i in section):
         indices = instruction.grid(tokens)
@@ -160,24 +163,7 @@ def touched_words(program: ModelProgram) -> dict[Memory, np.ndarray]:
                 continue
             words = access.addresses(instruction, indices, tokens, no_offsets)[access.acts(indices, tokens)]
             if (of := access.token_offset) is not None:  # any row of its table
-                offsets = np.arange(embedding.slice_rows[of.table]) * embedding.slice_vectors[of.table]
+                offsets = np.arange(table.slice_rows[of.table]) * table.slice_vectors[of.table]
                 words = np.unique(words)[:, None] + offsets
             touched[access.memory][words] = True
     return touched
-
-
-def _owners(program: ModelProgram) -> dict[Memory, list[tuple[int, int, str]]]:
-    """Return ranges of each bank's words with their group: (first, number of words, group)."""
-    owners: dict[Memory, list[tuple[int, int, str]]] = {Memory.bank(number): [] for number in range(M.BANKS)}
-    model = program.model
-    for buffer in model.builder.made:
-        if buffer.is_parameter:
-            owners[Memory.bank(buffer.bank)].append((buffer.base, buffer.vectors, "parameters"))
-            owners[Memory.bank(GRADIENT_OF[buffer.bank])].append((buffer.base, buffer.vectors, "gradients"))
-        elif buffer in model.summed:
-            owners[Memory.bank(buffer.bank)].append((buffer.base, buffer.vectors, "gradients"))
-        elif buffer in model.kept_buffers:  # written by the forward pass for the backward pass
-            owners[Memory.bank(buffer.bank)].append((buffer.base, buffer.vectors, "activations"))
-    for number in MOMENTS if model.has_moments else ():
-        owners[Memory.bank(number)].append((0, model.layout.vectors, "optimizer state"))
-    return owners

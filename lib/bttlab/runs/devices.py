@@ -59,7 +59,6 @@ def open_trainer(
         from bttlab import card  # looks at XRT's installation before it imports pynq
         from bttlab.card.opening import OVERLAY
         from bttlab.card.overlay import unused_cards
-        from bttlab.compiler.compiled import why_no_sums
 
         importlib.import_module("pynq")  # what follows needs it
     except ModuleNotFoundError as error:
@@ -79,7 +78,7 @@ def open_trainer(
         optimizer=optimizer,
     )
     if optimizer is not None:
-        trainer.program.program.check_optimizer(optimizer)
+        trainer.program.check_optimizer(optimizer)
     provenance = {
         "overlay": overlay,
         "overlay.sha256": trainer.overlay_sha256,
@@ -89,7 +88,7 @@ def open_trainer(
     if unused:
         provenance["unused_cards"] = ", ".join(unused)
     described, announcement = _words(trainer.device, device, overlay)
-    if optimizer is not None and (why := why_no_sums(model, flow, optimizer)):
+    if optimizer is not None and (why := trainer.program.why_no_sums):
         announcement += (
             f" ({why}: an update of {optimizer.batch_size} samples takes the time of {optimizer.batch_size})"
         )

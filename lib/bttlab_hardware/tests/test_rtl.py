@@ -13,7 +13,7 @@ import torch
 from bttlab.card.processor import sample_records
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import compile
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.trace import trace
 from bttlab.estimate.constants import read_data
@@ -150,7 +150,7 @@ def own_module() -> ModuleModel:
 def test_verilog_trains_to_the_emulations_bits_and_cycles(machine, fast, made, name, lengths):
     """Results, all parameters and moments to the bit, and cycles."""
     optimizer, model = Optimizer(name), made()
-    program = compile_program(model)
+    program = compile(model)
     parameters = model.parameters() if isinstance(model, ModuleModel) else some_parameters(model)
     rates = np.full(len(lengths), 0.01)
     records = sample_records(program, some_samples(model, lengths), rates, optimizer)

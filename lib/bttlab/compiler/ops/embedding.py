@@ -9,7 +9,6 @@ are added.
 """
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ import numpy as np
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded, vectors_for
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound, Level, Memory, TokenOffset, bound_of_part, max_of
-from bttlab.compiler.layout import Block, Layout
+from bttlab.compiler.layout import Block, LayoutBuilder, TokenTable
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Context, Operation, Shapes, core_names
 from bttlab.compiler.shuffles import identity
@@ -31,10 +30,7 @@ GROUP = 8  # tokens of an instruction
 class Embedding(Operation):
     """The rows of a table for the sample's tokens.
 
-    `rows`: rows of the table.
-    `stride`: distance between token ids that differ in the first digit alone.
-    `digits`: number of values of each digit of a token id; the rest is 1 for a table with fewer than three.
-    `slice_vectors`: for each table of token offsets, the vectors of a slice.
+    `digits`, `slice_vectors`: as for `TokenTable`.
     """
 
     kind, reads_inputs = "embedding", False
@@ -44,22 +40,10 @@ class Embedding(Operation):
 
     def allocate(self, context: Context) -> None:
         self.tokens, self.most = context.tokens, max_of(context.tokens)
-        self.rows, self.stride = math.prod(self.digits), math.prod(self.digits[1:])
 
     @property
-    def slice_rows(self) -> tuple[int, ...]:
-        """Number of slices, for each table of token offsets."""
-        return (*self.digits, self.digits[-1])
-
-    @property
-    def offset_span(self) -> tuple[int, ...]:
-        """Largest token offset of each table, in vectors."""
-        return tuple(w * (n - 1) for w, n in zip(self.slice_vectors, self.slice_rows, strict=True))
-
-    def token_offsets(self, token_ids: np.ndarray) -> np.ndarray:
-        """Return the token offsets of token ids, int64 of shape (4, tokens)."""
-        i1, i2, i3 = np.unravel_index(token_ids, self.digits)
-        return np.stack([i * w for i, w in zip((i1, i2, i3, i3), self.slice_vectors, strict=True)])
+    def token_table(self) -> TokenTable:
+        return TokenTable(self.digits, self.slice_vectors)
 
     def add_slices(self, b: Builder, what: str, table: int, slices: At, vectors: int, parameter: Block) -> None:
         """Add the tokens' slices of a gradient to the parameter's; each is written before the next can add to it."""
@@ -138,7 +122,7 @@ class TTMTable(Embedding):
         self.v = [builder.allocate("V", self.most * count * self.width) for *_, count in self._a_parts()]
         self.slice_vectors = (self.slice_1, self.slice_2, self.slice_3, buffered)
 
-    def _place_f2(self, layout: Layout, first: int, count: int) -> list[Block]:
+    def _place_f2(self, layout: LayoutBuilder, first: int, count: int) -> list[Block]:
         """Place the blocks of a part of F2, one behind the other."""
         rows, blocks = count // self.blocks * self.n2, []
         of_f2 = {"rows": self.a * self.n2, "group_rows": self.slice_2 // self.b_vectors, "added": True}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bttlab.compiler.compiled import compiled_program
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.module_file import module_of_source, read_source
+from bttlab.compiler.program import Options, compile
 from bttlab.data import Corpus, Vocabulary, encode, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.estimate.card import CLOCK_MHZ, estimate
@@ -112,7 +112,7 @@ class TrialMaker:
             settings = with_room(settings, corpus)
         if settings.device != REFERENCE:
             trained: Any = module or settings.config
-            compiled_program(trained, flow=settings.flow)  # whether the card holds it
+            compile(trained, Options(settings.flow))  # whether the card holds it
         words = Vocabulary.from_sentences(corpus.train.words[:1], settings.config.vocabulary_size)
         encode(corpus.train[:1], words, corpus, settings.config)  # whether its labels fit the model
         return settings

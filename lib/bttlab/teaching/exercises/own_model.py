@@ -8,7 +8,7 @@ from torch import nn
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.module import ModuleModel
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import Options, compile
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.trace import trace
 from bttlab.teaching.exercises.answers import called, require_number
@@ -19,11 +19,11 @@ WIDTH, TOKENS = 64, 16
 
 @exercise(
     "08.1",
-    "time_program(compile_program(model, flow=flow).sample, 20).cycles for two flows; the second over the first.",
+    "time_program(compile(model, Options(flow)).sample, 20).cycles for two flows; the second over the first.",
 )
 def longer_sentences(answer: Any, model: ModuleModel) -> str:
     first, second = (
-        time_program(compile_program(model, flow=flow).sample, 20).cycles for flow in ("bidirectional", "right_to_left")
+        time_program(compile(model, Options(flow)).sample, 20).cycles for flow in ("bidirectional", "right_to_left")
     )
     require_number(answer, second / first, 5e-3)
     return "What is merged before tokens come is paid once per sample: long sentences pay for it least."
