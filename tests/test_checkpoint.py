@@ -12,6 +12,7 @@ from bttlab.data import load_corpus
 from bttlab.model import initial_parameters
 from bttlab.runs import Checkpoint, CheckpointError, CheckpointStore, CorpusRecord, read_checkpoint, tensors_digest
 from bttlab.runs import checkpoint as module
+from bttlab.runs.checkpoint import to_weights
 from tiny_runs import CONFIG, settings
 
 
@@ -54,6 +55,38 @@ def test_round_trip(tmp_path, checkpoint):
     assert os.listdir(tmp_path) == ["checkpoint.safetensors"]
     tensors = safetensors.numpy.load_file(store.latest)
     assert np.array_equal(tensors["slot_head.weight"], checkpoint.parameters["slot_head.weight"])
+
+
+LAYOUTS = {
+    "Fortran order": np.asfortranarray,
+    "transposed": lambda array: np.ascontiguousarray(array.T).T,
+    "strided": lambda array: np.repeat(array, 2, -1)[..., ::2],
+    "reversed": lambda array: np.ascontiguousarray(array[::-1])[::-1],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_arrays_in_any_memory_layout_are_stored_with_their_values(tmp_path, checkpoint, layout):
+    """safetensors.numpy 0.8.0 stores the memory of an array as it lies, without a word."""
+
+    def laid_out(tensors):
+        return {name: LAYOUTS[layout](array) if array.ndim else array for name, array in tensors.items()}
+
+    moved = laid_out(checkpoint.parameters)
+    assert not all(array.flags.c_contiguous for array in moved.values())
+    moved = replace(checkpoint, parameters=moved, optimizer_state=laid_out(checkpoint.optimizer_state))
+    CheckpointStore(tmp_path).save(moved)
+    read, warning = CheckpointStore(tmp_path).load()  # its digest is of the values, too
+    assert warning is None and same(read, checkpoint)
+    for name, array in checkpoint.parameters.items():
+        assert np.array_equal(read.parameters[name], array), name
+    weights = []
+    for folder, tensors in (("plain", checkpoint), ("moved", moved)):
+        (tmp_path / folder).mkdir()
+        CheckpointStore(tmp_path / folder).save(tensors)
+        to_weights(tmp_path / folder, tmp_path / f"{folder}.safetensors")
+        weights.append(tensors_digest(safetensors.numpy.load_file(tmp_path / f"{folder}.safetensors")))
+    assert weights[0] == weights[1]
 
 
 def test_a_checkpoint_chooses_neither_overlay_nor_card(tmp_path, checkpoint, monkeypatch):

@@ -241,9 +241,11 @@ def pack(checkpoint: Checkpoint) -> bytes:
     )
     tensors = {
         **checkpoint.parameters,
-        **{_STATE + name: np.asarray(array) for name, array in checkpoint.optimizer_state.items()},
+        **{_STATE + name: array for name, array in checkpoint.optimizer_state.items()},
         _LOSSES: np.asarray(checkpoint.losses, np.float32),
     }
+    # safetensors.numpy 0.8.0 stores an array's memory as if it were in C order
+    tensors = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     text = json.dumps(asdict(header), sort_keys=True)
     return safetensors.numpy.save(tensors, metadata={"bttlab": text, "sha256": _digest(text, tensors)})
 
@@ -286,5 +288,6 @@ def to_weights(folder: Path, path: Path, best: bool = False) -> str | None:
         "intent_labels": json.dumps(corpus.intent_labels),
         "slot_labels": json.dumps(corpus.slot_labels),
     }
-    write_file(path, save(dense.state_dict(), about), "--weights")
+    weights = {name: tensor.contiguous() for name, tensor in dense.state_dict().items()}
+    write_file(path, save(weights, about), "--weights")
     return warning

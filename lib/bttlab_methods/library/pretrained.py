@@ -119,7 +119,7 @@ def _train(setting: Setting, vocabulary: Vocabulary, path: Path) -> None:
     training.run()
     torch.set_rng_state(state)
     path.parent.mkdir(parents=True, exist_ok=True)
-    body = {name: value for name, value in training.model.state_dict().items() if "_head." not in name}
+    body = {name: value.contiguous() for name, value in training.model.state_dict().items() if "_head." not in name}
     write_file(path, save(body, {"seconds": f"{training.seconds_spent:.3f}"}))
 
 
