@@ -8,14 +8,18 @@ import socket
 import subprocess
 import sys
 
+import pynq
 import pytest
 
 from bttlab import cli
-from bttlab.card import shells, waiting
+from bttlab.card import EmulatedU50, load_overlay, shells, waiting
+from bttlab.card.manifest import overlays_folder
 from bttlab.card.unit_programs import UNITS, unit_programs
 from bttlab.card.xrt import xrt_version
 from bttlab.commands import bringup_steps, doctor
 from bttlab.compiler.machine import M
+from bttlab.model import ModelConfig
+from bttlab.runs.devices import open_trainer as open_device
 
 
 def bringup(tmp_path, *more: str) -> tuple[int, dict]:
@@ -94,6 +98,40 @@ def test_the_likely_cause_that_xrt_lists_no_card(tmp_path, monkeypatch, vendor, 
     monkeypatch.setattr(bringup_steps, "NODES", tmp_path)
     monkeypatch.setattr(os, "access", lambda path, mode: opens)  # root may open all
     assert cause in bringup_steps._why_no_card()
+
+
+@pytest.mark.parametrize(
+    ("version", "way_out"), [("4.0.0", "pip install 'pynq==3.0.1'"), ("3.0.1", "source /opt/xilinx/xrt/setup.sh")]
+)
+def test_a_pcie_card_that_pynq_does_not_list_is_named_wherever_the_emulated_card_is_taken(
+    tmp_path, monkeypatch, caplog, version, way_out
+):
+    """From 3.1 on, PYNQ's probe for Alveo cards is empty."""
+    function = tmp_path / "0000:3b:00.1"
+    function.mkdir()
+    (function / "vendor").write_text("0x10ee\n")
+    monkeypatch.setattr(shells, "PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(shells, "pynq_version", lambda: version)
+    monkeypatch.delenv("XILINX_XRT", raising=False)
+    doors = {
+        "auto": lambda: load_overlay("trainer"),
+        "named": lambda: load_overlay("trainer", "emulated"),
+        "PYNQ's own": lambda: pynq.Overlay(str(overlays_folder() / "trainer.xclbin"), device=EmulatedU50()),
+        "a run": lambda: open_device(ModelConfig(encoders=1), "auto"),
+    }
+    for door, take in doors.items():
+        caplog.clear()
+        taken = take()
+        lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(lines) == 1 and f"PCIe card 0000:3b:00.1, but PYNQ {version} lists none" in lines[0], door
+        assert way_out in lines[0] and "\n" not in lines[0] and "using emulated_u50" in lines[0]
+    assert "NOT the PCIe card" in taken.announcement
+    check = next(iter(doctor._cards()))
+    assert check.status == "problem" and "0000:3b:00.1" in check.detail and way_out in check.way_out
+    (function / "vendor").write_text("0x8086\n")
+    caplog.clear()
+    load_overlay("trainer")
+    assert not caplog.records and next(iter(doctor._cards())).status == "note"
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,18 @@ def test_freed_pages_go_back_to_the_host_and_come_back_zero(bank):
     assert not fresh.any()
 
 
+@pytest.mark.parametrize("call", ["flush", "invalidate", "sync_to_device", "sync_from_device"])
+def test_a_pickled_buffer_is_not_synchronised(bank, call):
+    buffer = bank.allocate((4, 4), "f4")
+    buffer[:] = 3
+    rebuild, arguments, state = buffer.__reduce__()  # which pickle and Dask call
+    copy = rebuild(*arguments)
+    copy.__setstate__(state)
+    assert np.array_equal(copy, buffer)
+    with pytest.raises(BttlabError, match=r"pickled copy .* allocate a buffer and copy it"):
+        getattr(copy, call)()
+
+
 def test_views_that_cannot_be_synchronised(bank):
     buffer = bank.allocate((4, 6), "f4")
     buffer[:] = np.arange(24).reshape(4, 6)

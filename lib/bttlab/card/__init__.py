@@ -20,12 +20,14 @@ from bttlab.card.emulation import EmulatedU50, register
 from bttlab.card.kernel import OverlayError
 from bttlab.card.opening import open_trainer
 from bttlab.card.overlay import choose_active_device, load_overlay
+from bttlab.card.shells import why_unlisted
 from bttlab.card.trainer import TrainerDriver
 from bttlab.card.training_run import TrainingRun
 from bttlab.estimate.facts import U50
 
 register()
 choose_active_device()
+EmulatedU50.why_unlisted = staticmethod(why_unlisted)
 
 __all__ = [
     "U50",

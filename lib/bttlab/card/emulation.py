@@ -51,6 +51,8 @@ class EmulatedU50(pynq.Device):
 
     _probe_priority_ = 300  # XrtDevice has 200
     provenance = "modelled"  # of the sensors' readings
+    # returns why the emulated card is taken though the system lists a PCIe card; the package sets it
+    why_unlisted: ClassVar[Callable[[], str | None]] = staticmethod(lambda: None)
     _trusted: ClassVar[set[str]] = set()
     _indices: ClassVar[itertools.count] = itertools.count()
 
@@ -142,6 +144,8 @@ class EmulatedU50(pynq.Device):
         except BttlabError:
             self._restore()
             raise
+        if why := self.why_unlisted():
+            logger.warning("WARNING: %s; using %s", why, self.name)
         logger.info("%s on %s, image %s", bitstream.bitfile_name, self.name, name)
         self._units, self.image = units, name
         self._levels = PowerLevels.without_overlay

@@ -197,13 +197,18 @@ class CardBuffer(PynqBuffer):
             self.device.memory.release(self.bo)
 
     def flush(self) -> None:
-        self._check_contiguous()
+        self._check_synchronisable()
         super().flush()
 
     def invalidate(self) -> None:
-        self._check_contiguous()
+        self._check_synchronisable()
         super().invalidate()
 
-    def _check_contiguous(self) -> None:
+    def _check_synchronisable(self) -> None:
+        if not hasattr(self, "device"):  # NumPy's pickles hold the values alone
+            raise BttlabError(
+                "the array is a pickled copy of a buffer and has no device memory; allocate a buffer and copy it: "
+                "buffer[:] = …"
+            )
         if not self.flags.forc:
             raise BttlabError(f"a view with strides {self.strides} cannot be synchronised; synchronise the buffer")

@@ -1,14 +1,19 @@
 """Match overlays with cards as XRT does: by the UUID of the shell's interface, otherwise by the platform's name."""
 
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pynq
+
 from bttlab.card.emulation import EmulatedU50
+from bttlab.card.xrt import LAST_PYNQ, VARIABLE, pynq_version
 
 Card: TypeAlias = Any  # a pynq.Device, whose class does not declare the attributes of cards
 PCI_DEVICES = Path("/sys/bus/pci/devices")
+XILINX = "0x10ee"  # AMD's vendor number of FPGA cards
 _RELEASE = re.compile(r"_[0-9]{6}_[0-9]+$")
 _UUID = re.compile(rb"[0-9a-f]{32}")
 
@@ -46,3 +51,31 @@ def suits(card: Card, platform: str, interfaces: Collection[str] = ()) -> bool:
     if interfaces and on_card:
         return not on_card.isdisjoint(interfaces)
     return shell_of(card.name) == shell_of(platform)
+
+
+def pcie_devices() -> list[str]:
+    """Return the PCIe addresses of AMD's FPGA cards that the system lists, such as 0000:3b:00.1."""
+    found = []
+    for function in sorted(PCI_DEVICES.glob("*")):
+        try:
+            vendor = (function / "vendor").read_text().strip()
+        except OSError:
+            continue
+        if vendor == XILINX:
+            found.append(function.name)
+    return found
+
+
+def why_unlisted() -> str | None:
+    """Return why the emulated card is taken though the system lists a PCIe card: PYNQ does not; None if it does."""
+    addresses = pcie_devices()
+    if not addresses or any(not isinstance(card, EmulatedU50) for card in pynq.Device.devices):
+        return None
+    version = pynq_version()
+    if version != LAST_PYNQ:
+        way_out = f"PYNQ {LAST_PYNQ} is the last that drives Alveo cards: pip install 'pynq=={LAST_PYNQ}'"
+    elif VARIABLE not in os.environ:
+        way_out = "source /opt/xilinx/xrt/setup.sh, and start again"
+    else:
+        way_out = "bttlab bringup looks for the cause"
+    return f"the system lists the PCIe card {', '.join(addresses)}, but PYNQ {version} lists none; {way_out}"

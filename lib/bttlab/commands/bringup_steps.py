@@ -15,7 +15,6 @@ from bttlab.util.quantities import measured
 
 CHUNK = 32
 NODES = Path("/dev/dri")
-XILINX = "0x10ee"
 PATTERN = 1 << 20  # floats that are written to each memory bank
 SLACK = 1.5  # times the modelled time that training may take
 
@@ -224,11 +223,13 @@ def _different(on_card: dict[str, np.ndarray], emulated: dict[str, np.ndarray]) 
 
 def _why_no_card() -> str:
     """Return the likely cause that XRT lists no card."""
-    from bttlab.card.shells import PCI_DEVICES
+    from bttlab.card.shells import pcie_devices
+    from bttlab.card.xrt import LAST_PYNQ, pynq_version
 
-    vendors = [path for path in PCI_DEVICES.glob("*/vendor") if path.read_text().strip() == XILINX]
-    if not vendors:
+    if not pcie_devices():
         return "no PCIe device of Xilinx is in this host: is the card seated and powered?"
+    if pynq_version() != LAST_PYNQ:
+        return f"PYNQ {pynq_version()} lists no Alveo card: pip install 'pynq=={LAST_PYNQ}'"
     nodes = list(NODES.glob("renderD*"))
     if not nodes:
         return "the card is there, XRT's driver xocl is not loaded, or the node is not in this container"

@@ -104,7 +104,7 @@ def _cards() -> Iterator[Check]:
 
     from bttlab.card import EmulatedU50
     from bttlab.card.manifest import overlays_folder, read_manifest
-    from bttlab.card.shells import shell_of, suits
+    from bttlab.card.shells import shell_of, suits, why_unlisted
 
     names = [device.name for device in pynq.Device.devices]
     data = {"devices": names}
@@ -114,6 +114,9 @@ def _cards() -> Iterator[Check]:
         yield Check("cards", PROBLEM, "none, not even emulated", "unset BTTLAB_EMULATED_CARDS", data)
     elif real:
         yield Check("cards", OK, listed, data=data)
+    elif why := why_unlisted():
+        detail, _, way_out = why.partition("; ")
+        yield Check("cards", PROBLEM, f"{detail}; emulated: {listed}", way_out, data)
     else:
         yield Check("cards", NOTE, f"no Alveo card; emulated: {listed}", "for a real one, install XRT", data)
     built = [entry for entry in read_manifest(overlays_folder()) if entry.kind == "hw"]

@@ -107,5 +107,6 @@ def _words(card, device: str, overlay: str) -> tuple[str, str]:
     reason = ""
     if device == "auto":
         real = [real_card.name for real_card in pynq.Device.devices if not isinstance(real_card, EmulatedU50)]
-        reason = f" (NOT the real card: no hw overlay {overlay} for {', '.join(real)})" if real else " (no card found)"
+        unlisted = " (NOT the PCIe card, which PYNQ does not list)" if card.why_unlisted() else " (no card found)"
+        reason = f" (NOT the real card: no hw overlay {overlay} for {', '.join(real)})" if real else unlisted
     return f"the emulated U50, overlay {overlay}", f"the emulated U50{reason}, overlay {overlay}"
