@@ -125,16 +125,32 @@ class LAMB(Method):
         return replace(setting, batch=self.factor * setting.batch)
 
     def make_optimizer(self, training: Training):
-        import pytorch_optimizer
-
         matrices = [p for p in training.trained if p.ndim > 1]
         vectors = [p for p in training.trained if p.ndim < 2]
-        plain = {"params": vectors, "lr": LEARNING_RATE, "weight_decay": 0.0, "adam": True}
-        return pytorch_optimizer.Lamb(
-            [{"params": matrices}, plain],
-            lr=self.learning_rate,
-            betas=(self.beta1, self.beta2),
-            weight_decay=self.weight_decay,
-            eps=1e-8,  # gradients of the batch's mean are that small here
-            adam_debias=True,  # else the first steps exceed rate times norm up to tenfold
-        )
+        groups = [
+            {"params": matrices, "ratio_decay": self.weight_decay},
+            {"params": vectors, "lr": LEARNING_RATE},
+        ]
+        return Layerwise(groups, self.learning_rate, (self.beta1, self.beta2), weight_decay=0.0)
+
+
+class Layerwise(KeptAdamW):
+    """Adam, with steps in proportion to a parameter's norm in groups that have a "ratio_decay".
+
+    pytorch-optimizer 4.1.0 has a Lamb. Its `adam=True` leaves out one or both of Adam's corrections of the moments.
+    """
+
+    largest_norm = 10.0  # of a parameter; the paper's phi
+
+    def update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+        state["step"] += 1
+        step = adam_direction(state["exp_avg"], state["exp_avg_sq"], parameter.grad, state["step"], group)
+        ratio = 1.0
+        if "ratio_decay" in group:
+            step.add_(parameter, alpha=group["ratio_decay"])
+            norms = float(parameter.norm()), float(step.norm())
+            ratio = min(norms[0], self.largest_norm) / norms[1] if all(norms) else 1.0
+        parameter.sub_(step, alpha=group["lr"] * ratio)

@@ -1,5 +1,6 @@
 """Methods of training: optimizers, large batches, initialisation, growing; what each promises."""
 
+import inspect
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from bttlab.data import load_corpus
 from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_methods
+from bttlab_methods.registry import methods
 from tiny_runs import CONFIG
 
 DENSE = replace(CONFIG, format="dense", encoders=2)
@@ -56,6 +58,103 @@ def test_each_trains_a_tensor_model_to_the_end_of_the_budget(setting, name):
 def test_adamw_by_name_is_what_runs_without_a_method(setting):
     named, plain = (run_methods(setting, parse(text), splits=()) for text in ("adamw", "dense"))
     assert named.losses == plain.losses
+
+
+def adam_step(state, g, t, beta2=0.999):
+    """Adam's direction, in float64 (arXiv 1412.6980, algorithm 1)."""
+    state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
+    state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * g**2
+    return state["m"] / (1 - 0.9**t) / (np.sqrt(state["v"] / (1 - beta2**t)) + 1e-8)
+
+
+def adamw_update(x, g, t, state):
+    return x - 3e-4 * (0.01 * x + adam_step(state, g, t))
+
+
+def momentum_update(x, g, t, state):
+    state["sum"] = 0.9 * state.get("sum", 0) + g
+    return x - 0.003 * state["sum"]
+
+
+def lion_update(x, g, t, state):
+    m = state.get("m", np.zeros_like(g))
+    state["m"] = 0.99 * m + 0.01 * g
+    return x - 1e-4 * (np.sign(0.9 * m + 0.1 * g) + 0.01 * x)
+
+
+def lamb_update(x, g, t, state):
+    step = adam_step(state, g, t)
+    if x.ndim < 2:
+        return x - 3e-4 * step
+    step += 0.01 * x
+    return x - 0.01 * min(np.linalg.norm(x), 10) / np.linalg.norm(step) * step
+
+
+# The papers' updates, in float64; the parameters are too small for the 8-bit codes and for the subspace
+UPDATES = {
+    "dense": adamw_update,
+    "adamw": adamw_update,
+    "momentum": momentum_update,
+    "lion": lion_update,
+    "lamb": lamb_update,
+    "8bit-optimizer": adamw_update,
+    "galore": adamw_update,
+}
+GRADIENTS = {
+    "constant": lambda g, t: 1e-2 * g,
+    "alternating": lambda g, t: 1e-2 * g * (-1) ** t,
+    "tiny": lambda g, t: 1e-8 * g,
+    "random": lambda g, t: 1e-2 * np.random.default_rng(t).normal(size=g.shape),
+}
+
+
+@pytest.mark.parametrize("gradients", GRADIENTS)
+@pytest.mark.parametrize("name", UPDATES)
+def test_the_first_100_steps_are_those_of_the_papers_formula(setting, name, gradients):
+    training = Training(setting, parse(name))
+    start = np.random.default_rng(0)
+    shapes = (5, 4), (6,)
+    training.model = torch.nn.ParameterList(torch.from_numpy(start.normal(size=shape)).float() for shape in shapes)
+    signs = [start.normal(size=shape) for shape in shapes]
+    training.restart_optimizer()
+    expected = [p.detach().double().numpy() for p in training.trained]
+    first, moved, states = list(expected), [0.0, 0.0], ({}, {})
+    for t in range(1, 101):
+        for i, parameter in enumerate(training.trained):
+            gradient = GRADIENTS[gradients](signs[i], t)
+            parameter.grad = torch.from_numpy(gradient).float()
+            expected[i] = UPDATES[name](expected[i], parameter.grad.double().numpy(), t, states[i])
+            moved[i] = max(moved[i], np.abs(expected[i] - first[i]).max())
+        training.optimizer.step()
+        for i, parameter in enumerate(training.trained):
+            error = np.abs(parameter.detach().numpy() - expected[i]).max()
+            assert error <= 1e-3 * moved[i] + t * 2**-22, f"step {t}, {'weight' if i == 0 else 'bias'}"
+
+
+def test_options_that_pytorch_optimizers_classes_get_are_among_their_parameters(setting, monkeypatch):
+    """They take any other keyword without a word, and ignore it."""
+    import pytorch_optimizer
+
+    made = []
+    for name, kind in list(vars(pytorch_optimizer).items()):
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
+
+            class Seen(kind):
+                base = kind
+
+                def __init__(self, params, **options):
+                    groups = [group for group in params if isinstance(group, dict)]
+                    given = set(options).union(*groups) - {"params"}
+                    unknown = given - set(inspect.signature(self.base).parameters)
+                    assert not unknown, f"{self.base.__name__} has no option {unknown}"
+                    made.append(self.base.__name__)
+                    super().__init__(groups or params, **options)
+
+            monkeypatch.setattr(pytorch_optimizer, name, Seen)
+    for name in methods():
+        if "optimizer" in methods()[name].changes:
+            Training(setting, parse(name))
+    assert made == ["Lion"]
 
 
 def test_lamb_takes_steps_in_proportion_to_each_weights_norm(setting):
