@@ -22,7 +22,14 @@ from bttlab.estimate.counts import SHOWN_UNITS, STAGES
 from bttlab.estimate.gpu import batch_figures, model_step
 from bttlab.estimate.memory import GROUPS
 from bttlab.estimate.recorded import RECORD, RESOURCES
-from bttlab.estimate.synthesis import IN_LUTS, LEVEL_NS, synthesised, with_amd_cores, with_own_cores
+from bttlab.estimate.synthesis import (
+    IN_LUTS,
+    LEVEL_NS,
+    synthesised,
+    with_amd_cores,
+    with_own_cores,
+    with_packed_multipliers,
+)
 from bttlab.lab import energy_to_quality, gpu_over_card
 from bttlab.lab.comparison import TARGETS
 from bttlab.model import FLOW_TITLES, ModelConfig
@@ -168,6 +175,7 @@ def _synthesis() -> str:
     totals = {
         "the loop, with AMD's operators": with_amd_cores(modules),
         "the loop, with our cores": with_own_cores(modules),
+        "the same, multipliers packed as in the 7 series": with_own_cores(with_packed_multipliers(modules)),
     }
     budget = dict(read_data("platform")["user_budget"])
     budget["in_luts"] = budget.pop("lookup_tables")

@@ -1,5 +1,5 @@
 // FP32 multiplication: round to nearest even, subnormal operands and results are zeros of their sign, every NaN is 7fc00000.
-// LATENCY registers are spread over four cuts: operands | product | product again (the DSPs' own registers) | round.
+// LATENCY registers are spread over four cuts: operands | product | product again (which a tool may pack into the DSPs) | round.
 module fp32_multiply #(
     parameter LATENCY = 4
 ) (

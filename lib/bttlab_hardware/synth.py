@@ -3,6 +3,9 @@
 Yosys maps each unit to UltraScale+ (`synth_xilinx -family xcup`) with FP32 cores, delays and memories as black boxes,
 because it takes hours for wide modules. It maps each core, each size of memory and one bit of each delay once, and the
 tool multiplies them by their number. Nothing is placed or routed.
+
+Yosys 0.23 packs no register of the multiplier into a DSP48E2, and some into a DSP48E1: the multiplier is also mapped to
+the 7 series (`-family xc7`), as the lower end of a range.
 """
 
 import json
@@ -16,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 
 from bttlab.estimate.synthesis import FILE as RECORD
+from bttlab.estimate.synthesis import MULTIPLIER, SERIES_7
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 from bttlab.util.terminal import say
@@ -31,6 +35,7 @@ KINDS = {  # resource of each kind of Yosys cell, and how much of it a cell uses
     **{"RAM64M8": ("memory_tables", 8), "RAM32X1D": ("memory_tables", 2), "RAM64X1D": ("memory_tables", 2)},
     **{"RAM128X1D": ("memory_tables", 4), "RAM256X1D": ("memory_tables", 8)},
     **{"CARRY4": ("carry_chains", 0.5), "CARRY8": ("carry_chains", 1), "DSP48E2": ("dsps", 1)},
+    "DSP48E1": ("dsps", 1),
     **{"RAMB18E2": ("bram36", 0.5), "RAMB36E2": ("bram36", 1), "URAM288": ("uram", 1)},
     **{f"MUXF{n}": ("wide_multiplexers", 1) for n in (7, 8, 9)},
     **{name: ("flip_flops", 1) for name in ("FDRE", "FDSE", "FDCE", "FDPE")},
@@ -40,11 +45,12 @@ LINK_SETTINGS = ROOT / "hls_src" / "vitis" / "processor" / "trainer.cfg"
 SHIFT_FROM = 3
 WIRES = {"delay": ".in(in[0])", "memory": ".load_address(in), .store(in[0]), .store_address(in), .stored(in)"}
 BOXES = tuple(WIRES)
+FAMILY = "xcup"  # UltraScale+, as Yosys calls it
 
 
-def mapped(folder: Path, name: str, commands: list[str]) -> dict[str, dict]:
+def mapped(folder: Path, name: str, commands: list[str], family: str = FAMILY) -> dict[str, dict]:
     """Run Yosys commands that name a top, map it, and return all modules."""
-    script = [*commands, "synth_xilinx -family xcup -uram -noiopad -noclkbuf -flatten", f"write_json {name}.json"]
+    script = [*commands, f"synth_xilinx -family {family} -uram -noiopad -noclkbuf -flatten", f"write_json {name}.json"]
     with (folder / f"{name}.log").open("w") as log:
         subprocess.run(["yosys", "-p", "; ".join(script)], stdout=log, stderr=log, cwd=folder, check=True)
     return json.loads((folder / f"{name}.json").read_text())["modules"]
@@ -56,7 +62,7 @@ class Counts:
     def __init__(self, folder: Path) -> None:
         self._folder, self._boxes, self._lock = folder, {}, Lock()
 
-    def map_module(self, top: str) -> dict:
+    def map_module(self, top: str, family: str = FAMILY) -> dict:
         """Map a module with Yosys and return it. Cores, memories and delays are cells of it, except in a core."""
         files = sorted(path.name for path in self._folder.glob("*.v"))
         cores = [file for file in files if file.startswith(("fp32_", *BOXES))]
@@ -64,7 +70,7 @@ class Counts:
         if not top.startswith("fp32_"):
             read = [f"read_verilog -lib {' '.join(cores)}", f"read_verilog {' '.join(sorted({*files} - {*cores}))}"]
         commands = [*read, f"hierarchy -check -top {top}"]
-        made = top_of(mapped(self._folder, top, commands))
+        made = top_of(mapped(self._folder, top, commands, family))
         with self._lock:
             boxes = {box_of(cell) for cell in made["cells"].values() if cell["type"] in BOXES}
             self._map_boxes(sorted(boxes - self._boxes.keys()))
@@ -137,6 +143,8 @@ def count_modules() -> None:
             made["stage_of_levels"] = stage_of(place, files[f"{TOP}.v"])
         numbers = {kind: int(n) if n == int(n) else n for kind, n in sorted(made.items())}
         record[name] = {"sha256": digests[name], "tool": version, **numbers}
+        if name == MULTIPLIER:
+            record[name][SERIES_7] = dict(sorted(counts.of(counts.map_module(name, SERIES_7)).items()))
         say(f"{name}: {record[name]}")
     about = "What Yosys maps the Verilog of the machine to (UltraScale+), units without cores: make synth"
     text = json.dumps({"about": about, "provenance": "modelled", "modules": record}, indent=1)

@@ -14,6 +14,7 @@ AMD = {  # the operator of data/u50/operators.json that corresponds to each core
     **{f"fp32_{name}": name for name in ("add", "multiply", "divide", "square_root", "compare")},
     **{f"fp32_{name}": "convert" for name in ("floor", "to_int")},
 }
+MULTIPLIER, SERIES_7 = "fp32_multiply", "xc7"  # the core that is counted with another family of Yosys, too
 LEVEL_NS = 0.3  # of a LUT and its net on UltraScale+ of speed grade -2: the budget of AMD's report_failfast
 
 
@@ -24,6 +25,15 @@ def synthesised() -> dict[str, Counter]:
         name: Counter({kind: n for kind, n in one.items() if isinstance(n, int | float)})
         for name, one in modules.items()
     }
+
+
+def with_packed_multipliers(modules: dict[str, Counter]) -> dict[str, Counter]:
+    """Return modules with the multiplier as Yosys maps it to the 7 series: registers and partial sums in the DSPs.
+
+    `modules` is the result of `synthesised`, which has none of them in the DSPs.
+    """
+    packed = json.loads(FILE.read_text(encoding="utf-8"))["modules"][MULTIPLIER][SERIES_7]
+    return modules | {MULTIPLIER: Counter(packed)}
 
 
 def without_cores(modules: dict[str, Counter]) -> dict[str, dict[str, int]]:

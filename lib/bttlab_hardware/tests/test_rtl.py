@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -18,7 +19,7 @@ from bttlab.compiler.timing import time_program
 from bttlab.compiler.trace import trace
 from bttlab.estimate.constants import read_data
 from bttlab.estimate.recorded import RECORD
-from bttlab.estimate.synthesis import FILE, UNITS, with_amd_cores, with_own_cores
+from bttlab.estimate.synthesis import FILE, MULTIPLIER, SERIES_7, UNITS, with_amd_cores, with_own_cores
 from bttlab.model import ModelConfig, Optimizer
 from bttlab_hardware import SOURCE, UNIT, schedule_of
 from bttlab_hardware.files import module_digests, write_loop
@@ -70,6 +71,26 @@ def test_the_resources_on_record_are_of_this_verilog(verilog):
     modules, digests = json.loads(FILE.read_text())["modules"], module_digests(verilog[1])
     assert {name: one["sha256"] for name, one in modules.items()} == digests
     assert set(UNITS) == {name for name in digests if not name.startswith("fp32_")}
+
+
+def test_yosys_packs_the_multiplier_for_the_7_series_alone(tmp_path):
+    """The registers and sums that Yosys leaves outside a DSP48E2: the range on record, counted by Yosys' stat."""
+    on_record = json.loads(FILE.read_text())["modules"][MULTIPLIER]
+    sources = " ".join(str(RTL / f"{name}.v") for name in (MULTIPLIER, "fp32_round", "delay"))
+    found = {}
+    for family in ("xcup", SERIES_7):
+        script = f"read_verilog {sources}; synth_xilinx -top {MULTIPLIER} -family {family} -noiopad -noclkbuf -flatten"
+        subprocess.run(["yosys", "-q", "-p", f"{script}; tee -o {family} stat"], cwd=tmp_path, check=True)
+        found[family] = Counter()
+        for line in (tmp_path / family).read_text().splitlines():
+            kind, _, count = line.strip().rpartition(" ")
+            if kind.strip().startswith(("FD", "DSP", "LUT")):
+                found[family][re.match("FD|DSP|LUT", kind.strip())[0]] += int(count)
+    families = {"xcup": on_record, SERIES_7: on_record[SERIES_7]}
+    for family, counts in families.items():
+        assert (found[family]["FD"], found[family]["DSP"]) == (counts["flip_flops"], counts["dsps"]), family
+        assert found[family]["LUT"] == pytest.approx(counts["lookup_tables"], abs=5), family
+    assert found["xcup"]["FD"] - found[SERIES_7]["FD"] == 31
 
 
 def test_the_loop_takes_its_units_and_their_cores():
