@@ -1,5 +1,6 @@
 """What nbgrader makes of the notebooks: assignments, points and feedback; test_class_in_browser.py hands in."""
 
+import ast
 import json
 import os
 import re
@@ -116,7 +117,8 @@ def course(tmp_path_factory):
 
 
 def test_assignments_are_graded(course):
-    _nbgrader(course, "generate_assignment", LAB)
+    if not (course / "release" / LAB).exists():
+        _nbgrader(course, "generate_assignment", LAB)
     for student, answer in STUDENTS.items():
         submitted = shutil.copytree(course / "release" / LAB, course / "submitted" / student / LAB)
         _answered(submitted / f"{LAB}.ipynb", answer)
@@ -134,10 +136,58 @@ def test_assignments_are_graded(course):
     assert "Not yet: " in page and f"(Score: 0.0 / {points['half']['01.1'][1]:.1f})" in page
 
 
+NOISE = """
+import sys as _sys, warnings as _warnings, tqdm as _tqdm
+_warnings.warn("<noise>")
+print("<noise>", file=_sys.stderr)
+list(_tqdm.tqdm(range(3), desc="<noise>"))
+"""
+
+
+# Labs with an exercise whose answer is code that its check runs, one each
+WITH_FUNCTIONS = {name for name in NAMES if name[:2] in ("01", "02", "03", "04", "05", "08")}
+
+
+def _noisy(text: str) -> str:
+    """Return an answer whose functions, methods included, warn, print to stderr and show a progress bar."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.body[:0] = ast.parse(NOISE).body
+    return NOISE + ast.unparse(tree)
+
+
+def _write_noisy_answers(path: Path) -> None:
+    content = _notebook(path)
+    solved = {cell["id"]: "".join(cell["source"]) for cell in _notebook(FOLDER / path.name)["cells"]}
+    for cell in content["cells"]:
+        if cell["metadata"].get("nbgrader", {}).get("solution"):
+            cell["source"] = _noisy(solved[cell["id"]])
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.mark.parametrize("lab", NAMES)
+def test_a_right_answer_that_writes_to_stderr_has_full_points(course, lab):
+    """Each model answer with a warning, a print and a progress bar; the last cell adds up the same points."""
+    if not (course / "release" / lab).exists():
+        _nbgrader(course, "generate_assignment", lab)
+    submitted = shutil.copytree(course / "release" / lab, course / "submitted" / "noisy" / lab)
+    _write_noisy_answers(submitted / f"{lab}.ipynb")
+    _nbgrader(course, "autograde", lab)
+    points = _points(course, lab)["noisy"]
+    assert {name: score for name, (score, _) in points.items()} == {name: most for name, (_, most) in points.items()}
+    cells = _notebook(course / "autograded" / "noisy" / lab / f"{lab}.ipynb")["cells"]
+    texts = ["".join(out.get("text", "")) for cell in cells for out in cell.get("outputs", ()) if "text" in out]
+    total = int(sum(most for _, most in points.values()))
+    assert texts[-1] == f"{total} of {total} points\n"
+    shown = [text for text in texts if "costs no points" in text]
+    assert len(shown) == (lab in WITH_FUNCTIONS) and all(text.count("<noise>") > 2 for text in shown)
+
+
 def test_every_lab_becomes_what_is_handed_out(course):
     """nbgrader clears the notebooks as `bttlab notebooks` does, and finds nothing wrong with them."""
     for lab in (LAB, NAMES[-1]):  # the exercises of all have one form: test_release.py
-        if lab != LAB:
+        if not (course / "release" / lab).exists():
             _nbgrader(course, "generate_assignment", lab)
         assert _sources(course / "release" / lab) == _handed_out(lab)
 

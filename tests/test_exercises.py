@@ -1,7 +1,12 @@
 """Each exercise takes what is right, however it is written, and nothing that is nearly so, lucky or copied."""
 
+import logging
+import os
 import re
+import subprocess
+import sys
 import time
+import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.memory import measure_memory
@@ -366,8 +372,8 @@ def test_08():
     ]
     ratio = cycles[0] / cycles[1]
     _try("08.1", (model,), [ratio], [1.02 * ratio, 1 / ratio + 0.1, cycles[0], str(ratio), None])
-    pair = (trace(_Attends(scale), 12) for scale in (None, 0.125))
-    _try("08.3", tuple(pair), ["scale"], ["causal", "heads", 0.125, None])
+    pair = _Attends(None), _Attends(0.125)
+    _try("08.3", pair, ["scale"], ["causal", "heads", 0.125, None])
 
 
 class _Attends(torch.nn.Module):
@@ -391,6 +397,46 @@ def test_points_are_of_the_answers_that_are_right(capsys):
     check("00.2", np.log(22) + np.log(122), CONFIG)
     show_points("00")
     assert "1 of 3 points; not right yet: 00.1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("noise", ["warning", "print", "handler", "file descriptor", "child process", "progress bar"])
+def test_what_an_answer_writes_to_stderr_is_text_of_the_check(noise, capfd, monkeypatch):
+    """nbgrader gives 0 points to a cell with anything on stderr."""
+    monkeypatch.setattr(warnings, "showwarning", lambda *about: sys.stderr.write(warnings.formatwarning(*about[:4])))
+    handler = logging.StreamHandler()  # holds the stream that was there before
+    log = logging.Logger("mine")
+    log.addHandler(handler)
+    make = {
+        "warning": lambda: warnings.warn("<noise>", UserWarning, stacklevel=1),
+        "print": lambda: print("<noise>", file=sys.stderr),
+        "handler": lambda: log.warning("<noise>"),
+        "file descriptor": lambda: os.write(2, b"<noise>"),
+        "child process": lambda: subprocess.run(["sh", "-c", "echo '<noise>' >&2"], check=True),
+        "progress bar": lambda: [None for _ in tqdm(range(3), desc="<noise>", mininterval=0)],
+    }[noise]
+
+    def noisy(matrix, rank):
+        make()
+        return cut(matrix, rank)
+
+    def wrong(matrix, rank):
+        return noisy(matrix, rank - 1)
+
+    grade("01.4", noisy)
+    assert capfd.readouterr() == ("", "")
+    check("01.4", noisy)
+    shown, stderr = capfd.readouterr()
+    assert shown.startswith("Right.") and "costs no points:\n" in shown and "<noise>" in shown and not stderr
+    assert "0/3" not in shown or noise != "progress bar"
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    for judge in (check, grade):
+        with pytest.raises(NotRight):
+            judge("01.4", wrong)
+        shown, stderr = capfd.readouterr()
+        assert "<noise>" in shown and not stderr
+    print("after", file=sys.stderr)
+    os.write(2, b"after\n")
+    assert capfd.readouterr() == ("", "after\nafter\n")
 
 
 def test_a_hint_comes_on_request():

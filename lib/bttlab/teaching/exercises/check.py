@@ -9,6 +9,7 @@ from typing import Any
 
 from IPython.display import display
 
+from bttlab.teaching.exercises.capture import caught_stderr
 from bttlab.teaching.notebooks import FOLDER
 from bttlab.util.errors import BttlabError
 
@@ -78,14 +79,17 @@ def check(name: str, answer: Any, *objects: Any) -> None:
     """Show whether an answer is right; if it is not, show what was found and, on request, a hint.
 
     The name is notebook and number, as "03.2". None, or a tuple with None in it, means "not done yet". Rules need
-    objects of the notebook: run, corpus, model. Raises NotRight if the answer is not right and nbgrader runs the
-    notebook, BttlabError if there is no such exercise.
+    objects of the notebook: run, corpus, model. What the answer writes to stderr, warnings included, is printed as text
+    of the check. Raises NotRight if the answer is not right and nbgrader runs the notebook, BttlabError if there is no
+    such exercise.
     """
-    right, words = _judged(name, answer, objects, hidden=False)
+    right, words, written = _judged(name, answer, objects, hidden=False)
     _right[name] = right
     if not right and os.environ.get("NBGRADER_EXECUTION"):
+        _print_written(written)
         raise NotRight(words)
     display(Verdict(words))
+    _print_written(written)
 
 
 def show_points(notebook: str) -> None:
@@ -112,12 +116,24 @@ def grade(name: str, answer: Any, *objects: Any) -> None:
 
     Parameters and errors are as for `check`.
     """
-    right, words = _judged(name, answer, objects, hidden=True)
-    if not right:
+    right, words, written = _judged(name, answer, objects, hidden=True)
+    if not right:  # `check` prints what a right answer writes
+        _print_written(written)
         raise NotRight(words)
 
 
-def _judged(name: str, answer: Any, objects: tuple, hidden: bool) -> tuple[bool, str]:
+def _print_written(text: str) -> None:
+    if text:
+        print(f"Your answer wrote to stderr, which costs no points:\n{text}")
+
+
+def _judged(name: str, answer: Any, objects: tuple, hidden: bool) -> tuple[bool, str, str]:
+    """Return whether an answer is right, what to say of it, and what was written to stderr meanwhile."""
+    with caught_stderr() as text:
+        return *_verdict(name, answer, objects, hidden), text()
+
+
+def _verdict(name: str, answer: Any, objects: tuple, hidden: bool) -> tuple[bool, str]:
     if name not in EXERCISES:
         raise BttlabError(f"exercise {name!r}: there are {', '.join(sorted(EXERCISES))}")
     asked = EXERCISES[name]

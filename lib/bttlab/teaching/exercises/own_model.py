@@ -69,9 +69,9 @@ def _require_block(make: Callable, seed: int) -> None:
     "08.3",
     "trace both; walk through zip(one.graph.operations, other.graph.operations), and compare op.options.",
 )
-def look_alikes(answer: Any, first: ModuleModel, second: ModuleModel) -> str:
+def look_alikes(answer: Any, first: nn.Module, second: nn.Module) -> str:
     """The name of an option of an operation."""
-    pairs = zip(first.graph.operations, second.graph.operations, strict=True)
+    pairs = zip(*(trace(module, 12).graph.operations for module in (first, second)), strict=True)
     differ = {key for a, b in pairs for key in a.options if a.options[key] != b.options[key]}
     require(isinstance(answer, str), f"my_difference is {answer!r}: give the name of the option as text")
     require({answer} == differ, f"the operations have no {answer!r} of different values, or others differ, too")
