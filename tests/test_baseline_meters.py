@@ -9,12 +9,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.profiler import profile
+from torch.testing._internal.two_tensor import TwoTensor
 
 from bttlab.baseline.energy import NvmlMeter, find_meter, idle_power, metered
 from bttlab.baseline.memory import (
     CATEGORIES,
+    StorageMeter,
     counted_step,
     device_memory,
+    replay,
 )
 from bttlab.baseline.rapl import RaplMeter
 from bttlab.baseline.run import FORMATS
@@ -52,6 +55,30 @@ def _peaks(events) -> tuple[int, int]:
         elif event.name().startswith("aten::"):
             ends = max(ends, event.start_ns() + event.duration_ns())
     return between, peak
+
+
+def test_storages_that_change_their_size_are_counted_with_the_bytes_that_they_have():
+    """`fully_shard` frees what it gathered by `storage.resize_(0)`; kernels resize what they are given as `out`."""
+    with StorageMeter() as meter:
+        kept = []
+        for _ in range(4):
+            kept.append(torch.empty(1000))
+            kept[-1].untyped_storage().resize_(0)
+        kept[0].untyped_storage().resize_(800)
+        other = torch.empty(0)
+        torch.ones(50, out=other)
+        assert meter.alive() == {meter.number(kept[0]), meter.number(other)}
+        kept[0].untyped_storage().resize_(0)
+    assert sum(replay(meter.events, {})[1].values()) == 4000
+    assert sum(size for _, size in meter.events) == 200  # what is left
+
+
+def test_of_a_tensor_that_is_made_of_others_these_are_counted():
+    with StorageMeter() as meter:
+        pair = TwoTensor(torch.ones(1000), torch.ones(1000))  # as large as one of its parts, and without bytes
+        pair = pair * 2
+    assert sum(size for _, size in meter.events) == 2 * 4000
+    assert sum(replay(meter.events, {})[1].values()) == 4 * 4000
 
 
 def test_device_memory(monkeypatch):

@@ -158,8 +158,8 @@ def measure_memory(training: Training) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     with meter:
         value, _ = training.forward(batch)
-        gone = {number for number, size in meter.events if size < 0}
-        after_forward = {number for number, _ in meter.events} - gone
+        gathered = {meter.number(part) for part in flat(list(training.model.parameters()))}  # by ZeRO: temporaries
+        after_forward = meter.alive() - gathered
         training.backward(value)
         of_gradients = {meter.number(part) for part in flat([p.grad for p in training.model.parameters()])}
         training.update()

@@ -19,9 +19,11 @@ COUNTED = "counted storages of an eager step's tensors; scratch inside kernels i
 
 
 class StorageMeter(TorchDispatchMode):
-    """While entered, notes when storages of tensors come and go.
+    """While entered, notes when storages of tensors come, go or change their size.
 
-    An event is a storage's number and its bytes, negative when it goes.
+    An event is a storage's number and the bytes that it gains, negative when it shrinks or goes. A storage that lives
+    on without bytes counts as gone: `fully_shard` frees gathered parameters by `storage.resize_(0)`. No operation tells
+    of that, so that the sizes are read again before each one, and at the end.
     """
 
     def __init__(self) -> None:
@@ -29,6 +31,7 @@ class StorageMeter(TorchDispatchMode):
         self.events: list[tuple[int, int]] = []
         self._numbers: dict[int, int] = {}  # address of a live storage -> its number; addresses are used again
         self._sizes: dict[int, int] = {}  # a live storage's number -> its bytes
+        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # a live storage's number -> it
         self._count = 0
 
     @classmethod
@@ -41,17 +44,46 @@ class StorageMeter(TorchDispatchMode):
         address = storage._cdata
         if address not in self._numbers:
             self._numbers[address] = self._count
-            self._sizes[self._count] = storage.nbytes()
-            self.events.append((self._count, storage.nbytes()))
+            self._sizes[self._count] = 0
+            self._storages[self._count] = weakref.ref(storage)
             weakref.finalize(storage, self._gone, address).atexit = False
             self._count += 1
-        return self._numbers[address]
+        number, size = self._numbers[address], storage.nbytes()
+        self._note(number, size - self._sizes[number])
+        self._sizes[number] = size
+        return number
+
+    def alive(self) -> set[int]:
+        """Return the numbers of the storages that have bytes now."""
+        self._read_sizes()
+        return {number for number, size in self._sizes.items() if size}
 
     def _gone(self, address: int) -> None:
         number = self._numbers.pop(address)
-        self.events.append((number, -self._sizes.pop(number)))
+        del self._storages[number]
+        self._note(number, -self._sizes.pop(number))
+
+    def _note(self, number: int, gained: int) -> None:
+        if gained:
+            self.events.append((number, gained))
+
+    def _read_sizes(self) -> None:
+        there = [(number, reference()) for number, reference in self._storages.copy().items()]
+        found = [(storage.nbytes() - self._sizes[number], number) for number, storage in there if storage is not None]
+        for gained, number in sorted(found):  # what shrank first: memory is freed before it is taken again
+            self._sizes[number] += gained
+            self._note(number, gained)
+
+    def __exit__(self, *failure) -> None:
+        self._read_sizes()
+        super().__exit__(*failure)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        # Tensors that are made of others, such as shards, have no bytes themselves: PyTorch asks them what they do, and
+        # then this meter for each operation on the parts.
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented
+        self._read_sizes()
         result = function(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):

@@ -3,6 +3,7 @@
 PyTorch's modules for it take seconds to import: methods import them when a run shares its model.
 """
 
+import warnings
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -135,6 +136,8 @@ class Zero(DataParallel):
 
         mesh = init_device_mesh(training.device.type, (PROCESSES,))
         policy = CPUOffloadPolicy(pin_memory=False) if self.offloads else OffloadPolicy()
+        # The logits are views of a product. PyTorch warns of what a change in place does: there is none.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
         for part in (*model.encoders, model):
             fully_shard(part, mesh=mesh, offload_policy=policy)
 

@@ -1,5 +1,6 @@
 """Parallelism on two processes: the scores of one process, its parts of the memory, and what each sends."""
 
+import warnings
 from dataclasses import asdict, dataclass
 
 import pytest
@@ -30,13 +31,19 @@ HELD = {
 SENT = {"data-parallel": 1, "zero": 1.2}  # ZeRO: gathered forward and backward but for the root, gradients scattered
 
 
+PEAK = {"data-parallel": 1.25, "zero": 1, "tensor-parallel": 0.92, "pipeline-parallel": 0.8}  # at most, of one process
+
+
 @dataclass
 class Results:
     by_name: dict[str, dict]
+    warned: list[str]
 
 
 def train_each(setting: Setting, names: list[str]) -> Results:
-    return Results({name: asdict(run_methods(setting, parse(name), splits=("dev",))) for name in names})
+    with warnings.catch_warnings(record=True) as caught:
+        by_name = {name: asdict(run_methods(setting, parse(name), splits=("dev",))) for name in names}
+    return Results(by_name, [str(one.message) for one in caught])
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +56,9 @@ def alone(short_airline):
 @pytest.fixture(scope="module")
 def parts(alone):
     """What each of two processes finds, for all methods: to start processes takes longer than to train in them."""
-    return [part["by_name"] for part in in_processes(2, train_each, (alone[0], list(HELD)), None)]
+    results = in_processes(2, train_each, (alone[0], list(HELD)), None)
+    assert [part["warned"] for part in results] == [[], []]  # users would read them for each process
+    return [part["by_name"] for part in results]
 
 
 @pytest.mark.parametrize("name", HELD)
@@ -60,6 +69,8 @@ def test_two_processes_train_as_one(alone, parts, name, monkeypatch):
     assert result.losses == pytest.approx(single.losses, rel=1e-5)
     assert result.scores["dev"] == pytest.approx(single.scores["dev"], abs=0.002)
     assert result.parameters == single.parameters and result.samples == single.samples
+    peaks = [part[name]["memory"]["peak"]["value"] for part in parts]
+    assert max(peaks) < PEAK[name] * single.memory["peak"]["value"], (peaks, single.memory)
     for part, held in zip(result.facts["processes"], HELD[name], strict=True):
         assert part["parameter_bytes"] == pytest.approx(held * BYTES, rel=0.02)
         assert part["optimizer_bytes"] == pytest.approx(2 * part["parameter_bytes"], rel=0.01)
