@@ -318,7 +318,7 @@ def test_07(objects):
     given = objects.estimator, query
     (batch,) = [n for n in range(1, 18) if not _judge("07.1", n, *given)]
     _try("07.1", given, [batch], [batch + 0.5, batch - 0.5, 0, -1, str(batch), None])
-    gpu = find_gpu("A40-48GB")
+    gpu = find_gpu("A100-80GB")
     two, eight = (objects.estimator.largest_batch(replace(objects.mixtral, top_k=k), gpu) for k in (2, 8))
     _try("07.2", (objects.estimator, objects.mixtral), [two / eight], [4, eight / two, 1.01 * two / eight, "4", None])
     costs = {

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from bttlab.commands import Outcome
@@ -126,10 +127,10 @@ def _as_data(estimate) -> dict:
     return {
         "gpu": vars(estimate.gpu) | {"provenance": "published"},
         "price": vars(estimate.price) | {"provenance": "published"} if estimate.price else None,
-        "largest_batch": value(estimate.largest_batch, "sequences"),
+        "largest_batch": band(estimate.largest_batch_band, "sequences"),
         "largest_padded_batch": value(estimate.padded_batch, "sequences"),
         "batch": estimate.batch,
-        "memory": value(estimate.peak_bytes, "bytes"),
+        "memory": band(estimate.peak_bytes, "bytes"),
         "sequences_per_second": band(estimate.sequences_per_second, "sequences/s"),
         "throughput": band(estimate.tokens_per_second, "tokens/s"),
         "time": band(estimate.hours, "h"),
@@ -156,7 +157,7 @@ def _as_text(estimate) -> str:
     from bttlab_cost.calibration import read_calibration
 
     config, gpu, price = estimate.config, estimate.gpu, estimate.price
-    fits = f"  largest batch  {estimate.largest_batch:,} sequences of {config.sequence_length} tokens (modelled)"
+    fits = _row("largest batch", estimate.largest_batch_band, "{:,}", f"sequences of {config.sequence_length} tokens")
     if config.padding != "none":
         fits += f"; {estimate.padded_batch:,} when padded to {config.longest_length}"
     seconds = sum(estimate.parts.values())
@@ -169,7 +170,8 @@ def _as_text(estimate) -> str:
     lines = [
         f"{config}; {config.parameters:,} parameters, on {number}{gpu.gpu}",
         f"{fits}; taken: {estimate.batch:,}",
-        f"  memory         {estimate.peak_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB (modelled)",
+        _row("memory", [one / 2**30 for one in estimate.peak_bytes], "{:,.1f}", "GiB")
+        + f" of {gpu.memory_bytes / 2**30:,.1f} GiB",
         f"  a step         {seconds:,.3g} s: {shares} (modelled); {estimate.host_share:.0%} waits for the host",
         _row("throughput", estimate.sequences_per_second, "{:,.3g}", "sequences/s"),
         _row("", estimate.tokens_per_second, "{:,.0f}", "tokens/s"),
@@ -228,7 +230,7 @@ def _ranking(estimator, config, tokens: int, batch: int | None, about: dict) -> 
     return Outcome(about | {"gpus": [_as_data(one) for one in estimates], "refused": refused}, table)
 
 
-def _row(name: str, values: tuple[float, float, float], form: str, unit: str) -> str:
+def _row(name: str, values: Sequence[float], form: str, unit: str) -> str:
     low, middle, high = (form.format(value) for value in values)
     return f"  {name:13}  {middle} {unit} ({low} to {high}; modelled)"
 

@@ -11,7 +11,11 @@ from bttlab.util.settings import settings
 
 VALUE_BYTES = {"fp32": 4, "bf16": 2}
 ADAPTER_BYTES = 4  # adapters, their gradients and moments stay FP32 whatever the model is in
-NF4_BYTES = 0.5 + 1 / 64  # four bits, and an 8-bit scale for 64 of them (QLoRA, arXiv 2305.14314, §3)
+# Bytes of a weight that is packed: four bits, and an 8-bit scale for 64 of them (QLoRA, arXiv 2305.14314, §3); eight
+# bits, with a scale for each row of a matrix (LLM.int8(), arXiv 2208.07339, §2)
+PACKED = {"qlora": 0.5 + 1 / 64, "lora-int8": 1.0}
+# Bytes of a moment of an 8-bit optimizer: FP32 scales of blocks of 2,048 (Dettmers et al., arXiv 2110.02861, §2.1)
+MOMENT_8BIT = 1 + 4 / 2048
 CUTOFF = 1024  # tokens of the longest sequence with padding: cutoff_len of the runs of Xia et al. (arXiv 2408.04693)
 LONGEST = 7  # medians of the same: a rule of thumb that was read off the largest batches that they ran on an A40
 _CUT = 16.0  # exponent of a smooth minimum of both: without a kink the fit has one optimum
@@ -44,15 +48,15 @@ class FineTuning:
     top_k: Size = 2
     expert_hidden: Size = 256  # inner width of an expert, or of the feed-forward layer
     sequence_length: Size = 64  # tokens of a sequence; with `padding` "longest" the median of the data set
-    # train every parameter, or low-rank adapters, over weights as they are or in four bits (NF4)
-    method: Literal["full", "lora", "qlora"] = "full"
+    # train every parameter, or low-rank adapters over weights as they are, in four bits (NF4) or in eight (LLM.int8())
+    method: Literal["full", "lora", "qlora", "lora-int8"] = "full"
     lora_rank: Size = 8
     vocabulary: Size = 1000
     # what mixes the tokens of a sequence; with "mamba" embedding and output are one matrix
     mixer: Literal["attention", "mamba"] = "attention"
     key_value_heads: Part = 0  # heads that keys and values have; 0: as many as queries
-    # which linear layers have adapters: all but the output, experts and router, or queries and values
-    adapted: Literal["all", "experts", "queries"] = "all"
+    # which linear layers have adapters: all but the output, experts and router, q, k, v and o, or queries and values
+    adapted: Literal["all", "experts", "attention", "queries"] = "all"
     precision: Precision = "fp32"  # of weights, gradients, moments and activations
     checkpointing: bool = False  # keep only what enters a block, and compute the block again on the way back
     # sequences all of one length, or of many lengths, a batch padded to its longest (`padded_length`)
@@ -69,6 +73,12 @@ class FineTuning:
     kernels: Literal["eager", "flash"] = "eager"
     # micro-batches of an update: a step is one of them, and takes its share of the optimizer's time
     accumulation: Size = 1
+    # AdamW as PyTorch has it (it updates lists of tensors, with temporaries), its fused kernel, or with moments in
+    # eight bits (bitsandbytes)
+    optimizer: Literal["adamw", "adamw-fused", "adamw-8bit"] = "adamw"
+    # what the memory of the host holds: the optimizer's state, which the host then updates, or the weights, too, which
+    # the GPU fetches block by block
+    offload: Literal["none", "optimizer", "weights"] = "none"
     # parameters of the model, where they were counted (`bttlab_cost.architectures`); 0: they follow from the shapes
     counted: Part = 0
     # inputs, outputs, number and kind ("queries", "mixer", "mlp") of the linear layers outside of experts; empty: they
@@ -83,6 +93,8 @@ class FineTuning:
             raise CostError(f"hidden is {self.hidden}: it must be an even multiple of the {self.heads} heads")
         if self.key_value_heads and self.heads % self.key_value_heads:
             raise CostError(f"key_value_heads is {self.key_value_heads}: it must divide the {self.heads} heads")
+        if self.offload != "none" and self.optimizer == "adamw-8bit":
+            raise CostError("optimizer is adamw-8bit: with offload the host updates, in FP32; leave one out")
 
     @property
     def longest_length(self) -> int:
@@ -135,9 +147,10 @@ class FineTuning:
     def mixers(self) -> list[tuple[int, int, int, bool]]:
         """Linear layers outside of experts: inputs, outputs, number in the model, whether they have adapters."""
         if self.linears:
-            adapted = {"all": ("queries", "mixer", "mlp"), "experts": ("mlp",), "queries": ("queries",)}[self.adapted]
+            kinds = {"experts": ("mlp",), "attention": ("queries", "mixer"), "queries": ("queries",)}
+            adapted = kinds.get(self.adapted, ("queries", "mixer", "mlp"))
             return [(i, o, number, self.method != "full" and kind in adapted) for i, o, number, kind in self.linears]
-        named = {"all": (0, 1, 2, 3), "experts": (), "queries": (0, 2)}[self.adapted]
+        named = {"experts": (), "queries": (0, 2)}.get(self.adapted, (0, 1, 2, 3))
         return [
             (inputs, outputs, self.layers, self.method != "full" and place in named)
             for place, (inputs, outputs) in enumerate(self.mixer_matrices)
@@ -172,7 +185,7 @@ class FineTuning:
     @property
     def experts_adapted(self) -> bool:
         """True if the matrices of experts, or of the feed-forward layer, have adapters."""
-        return self.method != "full" and self.adapted != "queries"
+        return self.method != "full" and self.adapted in ("all", "experts")
 
     @property
     def trainable(self) -> int:
@@ -190,18 +203,33 @@ class FineTuning:
         return ADAPTER_BYTES if self.adapters or self.mixed else self.value_bytes
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of the model's weights without adapters; with QLoRA the blocks' matrices take four bits an element."""
-        if self.method != "qlora":
-            return self.value_bytes * self.parameters
-        packed = self.linear_elements()
-        return int(NF4_BYTES * packed) + self.value_bytes * (self.parameters - packed)
+    def packed(self) -> float:
+        """Bytes of a weight of the blocks' matrices if they are packed in four or eight bits; else 0."""
+        return PACKED.get(self.method, 0.0)
 
     @property
-    def state_bytes(self) -> int:
+    def weight_bytes(self) -> int:
+        """Bytes of the model's weights without adapters; with QLoRA the blocks' matrices take four bits an element."""
+        if not self.packed:
+            return self.value_bytes * self.parameters
+        packed = self.linear_elements()
+        return int(self.packed * packed) + self.value_bytes * (self.parameters - packed)
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Bytes of both moments, and of the FP32 copy of the weights in mixed precision."""
+        moment = MOMENT_8BIT if self.optimizer == "adamw-8bit" else self.trainable_bytes
+        return 2 * moment * self.trainable + (4 * self.parameters if self.mixed else 0)
+
+    @property
+    def update_bytes(self) -> int:
+        """Bytes of what the update makes: AdamW over lists has the roots of all second moments at once."""
+        return self.trainable_bytes * self.trainable if self.optimizer == "adamw" else 0
+
+    @property
+    def state_bytes(self) -> float:
         """Weights, their FP32 copy, adapters and AdamW's moments: what a run holds between two steps, in bytes."""
-        copies = ADAPTER_BYTES * (self.parameters if self.mixed else self.adapters)
-        return self.weight_bytes + copies + 2 * self.trainable_bytes * self.trainable
+        return self.weight_bytes + ADAPTER_BYTES * self.adapters + self.optimizer_bytes
 
     def linear_elements(self, experts: int | None = None) -> int:
         """Return the elements of the blocks' matrices, with so many experts of each layer (all by default)."""
@@ -224,6 +252,8 @@ class FineTuning:
         details = ("mixed precision, FP32 state" if self.mixed else self.precision) + (
             ", checkpointing" if self.checkpointing else ""
         )
+        details += f", {self.optimizer}" if self.optimizer != "adamw" else ""
+        details += f", {self.offload} in the host's memory" if self.offload != "none" else ""
         return (
             f"{mixer}{self.layers} layers of {self.hidden}, {experts} of {self.expert_hidden}, sequences of "
             f"{self.sequence_length}, {method}, {details}"

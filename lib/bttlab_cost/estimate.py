@@ -1,5 +1,6 @@
 """Estimate of a fine-tuning run on a GPU: batch, memory, throughput, hours and cost, all modelled."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,21 +15,24 @@ from bttlab.util.settings import RecordError, from_values, nearest
 from bttlab_cost import xia2024
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError, FineTuning
-from bttlab_cost.gpu_step import RESERVED, host_share
+from bttlab_cost.gpu_step import Parts, host_share
 from bttlab_cost.models import find_model
-from bttlab_cost.parallel import ALONE, REACHED, Parallel
+from bttlab_cost.parallel import ALONE, HOST_GB_S, HOST_LINK, REACHED, Parallel
+from bttlab_cost.step_memory import RESERVED
 
 PRICES = ROOT / "data" / "gpu_prices.json"
-MODEL_VERSION = "cost-5"
+MODEL_VERSION = "cost-6"
 UNCHECKED = 1.0  # of a precision that nothing was measured in: twice or half; an assumption
 
 ASSUMPTIONS = (
-    "AdamW, kernels as the published runs used them; experts get equal shares of the tokens",
+    "AdamW as PyTorch has it (not with optimizer=adamw-fused or adamw-8bit), kernels as the published runs used them",
+    "experts get equal shares of the tokens",
     "full fine-tuning in BF16 is mixed precision: FP32 weights and moments beside BF16 weights (state=bf16: not)",
     "arithmetic, bytes and launches of a kind of work overlap; kinds do not",
     f"{RESERVED / 2**30:.0f} GiB of a GPU are taken before the first tensor",
     "the host that launches kernels is as fast as the one of the published runs",
     f"several GPUs: collectives reach {REACHED[1]:.0%} of a link ({REACHED[0]:.0%} to {REACHED[2]:.0%})",
+    f"offloading: {HOST_LINK} between host and GPU, {HOST_GB_S:g} GB/s of the host's memory, nothing overlaps",
     "padding longest: the data set's lengths have the tail that was fitted; hours are tokens over the median length",
 )
 
@@ -79,17 +83,24 @@ class Estimate:
     gpu: Gpu
     price: Price | None  # None if the table has none for this GPU
     tokens: int  # trained on in all, epochs counted, padding not
-    largest_batch: int  # sequences of the stated length that fit
+    # low, middle and high of the sequences of the stated length that fit
+    largest_batch_band: tuple[int, int, int]
     # sequences that fit when they are padded to the longest that a run meets; as `largest_batch` without padding
     padded_batch: int
     batch: int  # sequences that are taken
     sequences_per_second: tuple[float, float, float]  # low, middle and high
     parts: dict[tuple[str, str, str], float]  # seconds of a step by stage, kind of work and layer
     host_share: float  # for how much of a step the GPU waits for its host
-    peak_bytes: float  # memory at the peak of a step whose sequences have the expected padding
+    # low, middle and high of the memory at the peak of a step whose sequences have the expected padding
+    peak_bytes: tuple[float, float, float]
     notes: list[str]  # what lies outside of what was measured, or does not always fit
     parallel: Parallel
     sent_bytes: float  # what each GPU sends in a step
+
+    @property
+    def largest_batch(self) -> int:
+        """Sequences of the stated length that fit."""
+        return self.largest_batch_band[1]
 
     @property
     def tokens_per_second(self) -> tuple[float, float, float]:
@@ -124,9 +135,26 @@ class Estimator:
         """Return how many sequences fit a GPU when they are padded to the longest that a run meets; 0 if none does."""
         return self._fitting(config, gpu, config.longest_length, parallel)
 
-    def _fitting(self, config: FineTuning, gpu: Gpu, length: int, parallel: Parallel) -> int:
-        token = parallel.token_bytes(config, self.calibration.memory_of(config))
-        return max(0, int((gpu.memory_bytes - parallel.fixed_bytes(config)) / (length * token)))
+    def largest_batch_band(self, config: FineTuning, gpu: Gpu, parallel: Parallel = ALONE) -> tuple[int, int, int]:
+        """Return low, middle and high of `largest_batch`: at the high, middle and low end of the memory's band."""
+        factor = self.memory_factor(config)
+        low, middle, high = (
+            self._fitting(config, gpu, config.sequence_length, parallel, one) for one in (1 / factor, 1.0, factor)
+        )
+        return low, middle, high
+
+    def memory_factor(self, config: FineTuning) -> float:
+        """Return by which factor, either way, the peak of the memory may be off."""
+        fitted = self.calibration
+        spread = fitted.flash_memory_spread
+        if config.kernels == "eager" and _is_measured(config):
+            spread = fitted.memory_spread
+        return math.exp(spread) * (1 + UNCHECKED if config.precision == "fp32" else 1)
+
+    def _fitting(self, config: FineTuning, gpu: Gpu, length: int, parallel: Parallel, factor: float = 1.0) -> int:
+        footprint = parallel.footprint(config, self.calibration.memory_of(config))
+        tokens = footprint.tokens(gpu.memory_bytes, factor)
+        return max(0, int(tokens / length))
 
     def sequences_per_second(
         self, config: FineTuning, gpu: Gpu, batch: int, parallel: Parallel = ALONE
@@ -149,23 +177,34 @@ class Estimator:
         if tokens < 1:
             raise CostError(f"tokens is {tokens}: there must be at least 1 to train on")
         parallel.check(config)
-        largest, fixed = self.largest_batch(config, gpu, parallel), parallel.fixed_bytes(config)
-        if largest < 1:
+        largest_band = self.largest_batch_band(config, gpu, parallel)
+        _, largest, most = largest_band
+        footprint = parallel.footprint(config, self.calibration.memory_of(config))
+        if most < 1 or (batch is None and largest < 1):
             lighter = {"full": ", lora or qlora", "lora": " or qlora"}.get(config.method, "")
             more = "more GPUs, " if parallel.strategy == "fsdp" else "more GPUs with --parallel fsdp, "
+            low, middle, high = (
+                value / 2**30 for value in footprint.band(config.sequence_length, self.memory_factor(config))
+            )
+            tried = "; it may fit: --batch 1 tries" if most >= 1 else ""
             raise CostError(
                 f"{config}, {config.parameters:,} parameters: it does not fit {gpu.gpu} at batch 1, what it holds "
-                f"between steps alone takes {(fixed - RESERVED) / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB; "
-                f"take a larger GPU, {more}shorter sequences, a smaller model{lighter}"
+                f"between steps alone takes {(footprint.lasting - RESERVED) / 2**30:,.1f}, a step {middle:,.1f} "
+                f"({low:,.1f} to {high:,.1f}) of {gpu.memory_bytes / 2**30:,.1f} GiB; "
+                f"take a larger GPU, {more}shorter sequences, a smaller model{lighter}{tried}"
             )
-        if batch is not None and not 1 <= batch <= largest:
-            raise CostError(f"batch is {batch}: on {gpu.gpu} it must be from 1 to {largest}")
+        if batch is not None and not 1 <= batch <= most:
+            raise CostError(f"batch is {batch}: on {gpu.gpu} it must be from 1 to {most}")
         padded = self.padded_batch(config, gpu, parallel)
         batch = batch or max(1, padded)
         time = self.calibration.time_of(config)
         share = host_share(config, gpu, batch, time)
         notes = []
-        if batch > padded:
+        if batch > largest:
+            notes.append(
+                f"a batch of {batch} fits at the low end of the memory's band alone; {largest} fit at its middle"
+            )
+        elif batch > padded:
             longest = config.longest_length
             notes.append(f"a batch of {batch} padded to {longest} tokens does not fit, {padded} would")
         if share > 0.5:
@@ -176,13 +215,13 @@ class Estimator:
             gpu,
             self.prices.get(gpu.gpu),
             tokens,
-            largest,
+            largest_band,
             padded,
             batch,
             self.sequences_per_second(config, gpu, batch, parallel),
-            parallel.compute_parts(config, gpu, taken, time),
+            _named_parts(config, parallel.compute_parts(config, gpu, taken, time)),
             share,
-            fixed + taken * parallel.token_bytes(config, self.calibration.memory_of(config)),
+            footprint.band(taken, self.memory_factor(config)),
             notes + self._band(config, gpu, share)[1],
             parallel,
             parallel.sent_bytes(config, taken),
@@ -210,7 +249,25 @@ class Estimator:
         if config.precision == "fp32":
             factor *= 1 + UNCHECKED
             notes.append("no FP32 run was fitted to: twice or half on top, by assumption")
+        for name, unchecked in (
+            ("with weights in eight bits", config.method == "lora-int8"),
+            ("with moments in eight bits", config.optimizer == "adamw-8bit"),
+            ("with offloading", config.offload != "none"),
+        ):
+            if unchecked:
+                factor *= 1 + UNCHECKED
+                notes.append(f"no run {name} was fitted to: twice or half on top, by assumption")
         return factor, notes
+
+
+def _named_parts(config: FineTuning, parts: Parts) -> Parts:
+    """Return the parts of a step, where a dense model has a feed-forward layer and no experts."""
+    if config.experts > 1:
+        return parts
+    named = {"experts": "feed-forward"}
+    return {
+        (stage, named.get(kind, kind), named.get(layer, layer)): value for (stage, kind, layer), value in parts.items()
+    }
 
 
 def _is_measured(config: FineTuning) -> bool:

@@ -26,9 +26,9 @@ def half_speed(answer: Any, estimator: Any, query: Any) -> str:
 
 @exercise("07.2", "divide largest(2) by largest(8), and keep three digits.")
 def smaller_batch(answer: Any, estimator: Any, mixtral: Any) -> str:
-    two, eight = (estimator.largest_batch(replace(mixtral, top_k=k), find_gpu("A40-48GB")) for k in (2, 8))
+    two, eight = (estimator.largest_batch(replace(mixtral, top_k=k), find_gpu("A100-80GB")) for k in (2, 8))
     require_number(answer, two / eight, 5e-3)
-    return "Not four: the hidden state between blocks and the logits do not care about the router."
+    return "Not four: the hidden states between blocks and the mixer do not care about the router."
 
 
 @exercise("07.3", "compare cost_on(name) for all names in estimator.prices; the answer is (name, dollars).")

@@ -13,7 +13,7 @@ Runs with FlashAttention have coefficients of their own, fitted to three other p
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from functools import cache
 from itertools import chain
 
@@ -33,16 +33,9 @@ from bttlab_cost.calibration import (
     predict,
 )
 from bttlab_cost.configuration import CostError, FineTuning
-from bttlab_cost.gpu_step import (
-    Coefficients,
-    MemoryCoefficients,
-    fixed_bytes,
-    host_share,
-    peak_bytes,
-    stages_of_steps,
-    token_bytes,
-)
-from bttlab_cost.parallel import Parallel
+from bttlab_cost.gpu_step import Coefficients, host_share, stages_of_steps
+from bttlab_cost.parallel import ALONE, Parallel
+from bttlab_cost.step_memory import MemoryCoefficients
 from bttlab_cost.xia2024 import LargestBatch, Stages, Throughput
 
 # What is known of such GPUs before the data, and the standard deviation of its logarithm. It decides where the data say
@@ -52,6 +45,8 @@ _PRIOR_DEVIATION = np.array([0.3, 0.15, 0.5, 1.0, 0.5, 0.5, 0.3])
 _PRIOR_WEIGHT = 0.05
 _FLASH_PRIOR_WEIGHT = 0.3  # a project has few points, all of one regime: many rows with one error
 _STEP = 1e-20  # imaginary: a function's imaginary part over it is the derivative, to the last bit
+LOGIT_BYTES = 10.0  # of a logit in eager PyTorch: in BF16, its copy in FP32 and that copy's gradient
+_MEMORY_PRIOR_WEIGHT = 0.01
 _OUTLIER = 0.1  # of a logarithm: larger errors count less than their square
 _TURNS = np.array(
     [[1, -1, 1, -1, 1, -1, 1], [-1, 1, 1, 1, -1, 1, -1], [1, 1, -1, -1, -1, -1, 1]]
@@ -137,48 +132,113 @@ def _groups(throughputs: Sequence[Throughput], stages: Sequence[Stages]) -> list
 
 
 def fit_memory(batches: Sequence[LargestBatch], stages: Sequence[Stages]) -> MemoryCoefficients:
-    """Return the multiples of the counted activations: the peak meets the memory half a sequence on."""
-    recomputed = [(point.config, find_gpu(point.gpu), point.largest_batch) for point in batches]
+    """Return the multiples of the counted activations: the peak meets the memory half a sequence on.
+
+    Here logits take `LOGIT_BYTES`: no model is small beside its vocabulary. All ran on one GPU.
+    """
+    points = [*map(_at_the_limit, batches), *(_at_the_limit(stage) for stage in _largest(stages))]
+    return _least_squares(
+        lambda found: [math.log(_part_added(*point, found)) for point in points],
+        [1.5, 10.0],
+        logit=LOGIT_BYTES,
+        sharded=1.0,
+    )
+
+
+def _largest(stages: Sequence[Stages]) -> list[Stages]:
+    """Return the steps of the largest batch of each model without checkpointing."""
     largest: dict[tuple[str, int], Stages] = {}
     for point in stages:
         if not point.config.checkpointing:
             key = (point.model, point.config.top_k)
             largest[key] = max(largest.get(key, point), point, key=lambda one: one.batch)
-    kept = [(point.config, find_gpu(STAGES_ON), point.batch) for point in largest.values()]
-
-    def logarithms(coefficients: MemoryCoefficients) -> list[float]:
-        return [
-            math.log(
-                (gpu.memory_bytes - fixed_bytes(config))
-                / ((batch + 0.5) * config.sequence_length * token_bytes(config, coefficients))
-            )
-            for config, gpu, batch in [*recomputed, *kept]
-        ]
-
-    return _least_squares(logarithms, [1.5, 10.0])
+    return list(largest.values())
 
 
-def fit_flash_memory() -> MemoryCoefficients:
-    """Return the multiples of the counted activations that give the published peaks of the fitted projects."""
-    fitted = [project for project in others.projects() if project.fitted]
-    return _least_squares(lambda found: [math.log(r) for one in fitted for r in _peak_ratios(one, found)], [1.0, 3.0])
+def _at_the_limit(point: LargestBatch | Stages) -> tuple[FineTuning, float, float]:
+    """Return what just does not fit: the configuration, tokens, and the bytes of the GPU's memory."""
+    largest = isinstance(point, LargestBatch)
+    batch, gpu = (point.largest_batch, point.gpu) if largest else (point.batch, STAGES_ON)
+    return point.config, (batch + 0.5) * point.config.sequence_length, find_gpu(gpu).memory_bytes
 
 
-def _least_squares(logarithms: Callable[[MemoryCoefficients], list[float]], start: list[float]) -> MemoryCoefficients:
-    found = optimize.least_squares(lambda values: logarithms(MemoryCoefficients(*np.exp(values))), np.log(start)).x
-    return MemoryCoefficients(*np.exp(found).tolist())
+def _part_added(config: FineTuning, tokens: float, memory: float, fitted: MemoryCoefficients) -> float:
+    """Return what a step adds to the memory, modelled over what is left for it."""
+    footprint = ALONE.footprint(config, fitted)
+    return footprint.added(tokens) / (memory - footprint.lasting)
 
 
-def _peak_ratios(project: others.Project, coefficients: MemoryCoefficients) -> list[float]:
-    return [
-        peak_bytes(config, batch * config.sequence_length, coefficients) / measured
-        for config, batch, measured in project.peaks
+def fit_flash_memory(without: str = "") -> MemoryCoefficients:
+    """Return the coefficients that give the published peaks of the fitted projects, all but one if named."""
+    peaks = [
+        peak
+        for project in others.projects()
+        if (project.fitted or project.memory_fitted) and project.project != without
+        for peak in _measured(project)
     ]
+    return _least_squares(lambda found: [math.log(peak.ratio(found)) for peak in peaks], [1.0, 3.0, 12.0, 1.0])
+
+
+def _least_squares(
+    logarithms: Callable[[MemoryCoefficients], list[float]], start: list[float], **known: float
+) -> MemoryCoefficients:
+    def coefficients(values: np.ndarray) -> MemoryCoefficients:
+        return MemoryCoefficients(*np.exp(values).tolist(), **known)
+
+    # The largest phase of a step may change with the coefficients: there the errors have a kink. The prior keeps what
+    # no point tells of where it began.
+    begin = np.log(start)
+    return coefficients(
+        optimize.least_squares(
+            lambda values: [*logarithms(coefficients(values)), *(_MEMORY_PRIOR_WEIGHT * (values - begin))],
+            begin,
+            loss="soft_l1",
+            f_scale=_OUTLIER,
+        ).x
+    )
+
+
+def _measured(project: others.Project) -> list[others.Peak]:
+    return [peak for peak in project.peaks if peak.run.peak_gb]
 
 
 def memory_errors(coefficients: MemoryCoefficients) -> dict[str, Errors]:
-    ratios = {project.project: _peak_ratios(project, coefficients) for project in others.projects()}
-    return {name: errors_of_ratios(values) for name, values in ratios.items() if values}
+    """Return the errors of the published peaks of each project, with FlashAttention."""
+    peaks = {project.project: _flash(project) for project in others.projects()}
+    return {name: errors_of_ratios([peak.ratio(coefficients) for peak in them]) for name, them in peaks.items() if them}
+
+
+def _flash(project: others.Project) -> list[others.Peak]:
+    return [peak for peak in _measured(project) if peak.config.kernels == "flash"]
+
+
+def unseen_peaks(flash_memory: MemoryCoefficients) -> list[tuple[others.Peak, MemoryCoefficients]]:
+    """Return the published peaks with FlashAttention, each with coefficients of a fit that has not seen its project."""
+    found = []
+    for project in others.projects():
+        fitted = project.fitted or project.memory_fitted
+        fit = fit_flash_memory(without=project.project) if fitted else flash_memory
+        found += [(peak, fit) for peak in _flash(project)]
+    return found
+
+
+def _eager_ratios() -> list[float]:
+    """Return for the published largest batches the peak, half a sequence on, that a fit without their GPU gives, over
+    the memory.
+    """
+    ratios = []
+    batches, stages = xia2024.largest_batches(), xia2024.stages()
+    for gpu in dict.fromkeys(point.gpu for point in batches):
+        fit = fit_memory([point for point in batches if point.gpu != gpu], stages)
+        for point in batches:
+            if point.gpu == gpu:
+                config, tokens, memory = _at_the_limit(point)
+                ratios.append(ALONE.footprint(config, fit).peak(tokens) / memory)
+    return ratios
+
+
+def _memory_spread(ratios: Sequence[float]) -> float:
+    return float(np.quantile(np.abs(np.log(ratios)), 0.9))
 
 
 def leave_out(kind: str) -> dict[str, list[Prediction]]:
@@ -228,7 +288,13 @@ def calibrate() -> tuple[Calibration, dict[str, dict[str, Errors]]]:
         names = [project.project for project in others.projects() if project.fitted == fitted]
         errors[f"FlashAttention, {name}"] = errors_of(chain(*(unseen[name] for name in names)))
     flash_spread = _spread(list(chain(*unseen.values())))
-    calibration = Calibration(time, low, high, flash, memory, fit_flash_memory(), spread, flash_spread, errors)
+    flash_memory = fit_flash_memory()
+    ratios = [peak.ratio(fit) for peak, fit in unseen_peaks(flash_memory)]
+    calibration = Calibration(
+        *(time, low, high, flash, memory, flash_memory, spread, flash_spread),
+        *(_memory_spread(_eager_ratios()), _memory_spread(ratios)),
+        *(errors, memory_errors(flash_memory) | {"not seen by the fit": errors_of_ratios(ratios)}),
+    )
     return calibration, groups
 
 
@@ -247,10 +313,7 @@ def on_several_gpus(fitted: bool = False) -> Iterator[tuple[others.PublishedRun,
     for project in others.projects():
         for run in project.runs:
             if project.fitted == fitted and run.gpus > 1 and run.seconds and not run.left_out:
-                config = project.configuration(run)
-                # The records count the GPUs that share the optimizer as accumulation; here they are counted as GPUs.
-                config = replace(config, accumulation=max(1, config.accumulation // run.gpus))
-                yield run, config, Parallel.of(run.gpus, run.strategy, find_gpu(run.gpu), run.link)
+                yield run, *project.on_its_gpus(run)
 
 
 def several_gpu_ratios(calibration: Calibration, fitted: bool = False) -> list[tuple[float, float, float]]:

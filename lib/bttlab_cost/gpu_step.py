@@ -1,4 +1,4 @@
-"""Time and memory of a training step on a GPU: counted operators, published facts of the GPU, a few fitted numbers.
+"""Time of a training step on a GPU: counted operators, published facts of the GPU, a few fitted numbers.
 
 Each operator has three times: its arithmetic at the peak of its precision, its bytes at the bandwidth of the memory,
 and its launches by the host. They overlap (`bttlab.baseline.gpus.overlapped`).
@@ -35,18 +35,7 @@ class Coefficients:
     falloff: float
 
 
-@dataclass(frozen=True)
-class MemoryCoefficients:
-    """The fitted numbers of the memory of a step."""
-
-    kept: float  # multiple of the activations that are counted, where all of them are kept for the way back
-    recomputed: float  # the same for the one block that checkpointing computes again
-
-
 A100_TFLOPS = 312.0  # the peak at which `arithmetic` holds
-RESERVED = 2**30  # bytes that context and libraries take before the first tensor; an assumption
-LOGIT_BYTES = 8  # of a logit beside the one that the model computes: its copy in FP32 and the copy's gradient
-MIXER_VALUES = {"attention": 6, "mamba": 10}  # hidden vectors that a mixer keeps of a token
 
 
 def operator_seconds(operator: Operator, gpu: Gpu, precision: str, fitted: Coefficients) -> float:
@@ -108,33 +97,3 @@ def stages_of_steps(
     seconds = _seconds(Operator("", "", "", *table), peak, relative, bandwidth, fitted)
     stage_of = np.array([operator.stage for operator in counted])
     return {stage: seconds[stage_of == stage].sum(axis=0) for stage in STAGES}
-
-
-def token_bytes(config: FineTuning, fitted: MemoryCoefficients) -> float:
-    """Return what a token takes of the memory at the peak of a step, in bytes."""
-    mixed = config.hidden * (2 + MIXER_VALUES[config.mixer])
-    routed = config.top_k * (len(config.expert_matrices) * config.expert_hidden + 2 * config.hidden)
-    block = config.value_bytes * (mixed + routed)
-    logits = config.vocabulary * (config.value_bytes + LOGIT_BYTES)
-    if config.checkpointing:
-        return logits + config.layers * config.value_bytes * config.hidden + fitted.recomputed * block
-    return logits + fitted.kept * config.layers * block
-
-
-def gradient_bytes(config: FineTuning) -> float:
-    return (config.value_bytes if config.mixed else config.trainable_bytes) * config.trainable
-
-
-def fixed_bytes(config: FineTuning) -> float:
-    """Return what a step takes whatever its batch: state, gradients, and what no strategy shares."""
-    return config.state_bytes + gradient_bytes(config) + own_bytes(config)
-
-
-def own_bytes(config: FineTuning) -> float:
-    """Return the bytes of the context and of one dequantised matrix."""
-    return RESERVED + (config.value_bytes * config.hidden * config.expert_hidden if config.method == "qlora" else 0)
-
-
-def peak_bytes(config: FineTuning, tokens: float, fitted: MemoryCoefficients) -> float:
-    """Return the memory at the peak of a step of `tokens` tokens, padding included, in bytes."""
-    return fixed_bytes(config) + tokens * token_bytes(config, fitted)

@@ -28,7 +28,15 @@ MODELS = {
     "llama-2-7b": _LLAMA,
 }
 _WORDS = {"yes": True, "no": False}
-_TUNED = (*TUNING, "adapted", "padding", "state", "accumulation")  # fields that are no shape of the model
+_TUNED = (
+    *TUNING,
+    "adapted",
+    "padding",
+    "state",
+    "accumulation",
+    "optimizer",
+    "offload",
+)  # fields that are no shape of the model
 
 
 def find_model(text: str) -> FineTuning:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bttlab_cost.configuration import NF4_BYTES, FineTuning
+from bttlab_cost.configuration import FineTuning
 
 TILE = 64  # rows of a tile of a matrix product on tensor cores; fewer rows take the same time
 ADAPTER_KERNELS = 11  # casts of input and both factors, two products, scaling, sum
@@ -24,7 +24,9 @@ OUTPUT_KERNELS = 10
 MIXER_PASSES = {"attention": 8, "mamba": 40}
 MIXER_BACKWARD = {"attention": 2, "mamba": 6}
 BLOCK_PASSES = 16  # norms and residual sums are in FP32
-OPTIMIZER_ACCESSES = 20  # reads and writes of an element by AdamW, which torch runs as eight passes over lists
+# Reads and writes of an element by AdamW, which torch runs as eight passes over lists, and by a fused kernel: weight,
+# gradient and two moments read, all but the gradient written. With moments in eight bits it moves four bytes for these.
+OPTIMIZER_ACCESSES = {"adamw": 20, "adamw-fused": 7, "adamw-8bit": 3}
 OPTIMIZER_KERNELS = 200
 
 
@@ -56,9 +58,10 @@ def operators(config: FineTuning, tokens: float | np.ndarray) -> list[Operator]:
     if config.checkpointing:
         step += _block(config, tokens, "backward", again=False)
     step += _block(config, tokens, "backward", again=True)
-    traffic = OPTIMIZER_ACCESSES * config.trainable_bytes * config.trainable
-    share = 1 / config.accumulation
-    step.append(Operator("optimizer", "optimizer", "optimizer", share, traffic=traffic, kernels=OPTIMIZER_KERNELS))
+    if config.offload == "none":  # else the host updates: `bttlab_cost.parallel`
+        moved = OPTIMIZER_ACCESSES[config.optimizer] * config.trainable_bytes + 4 * (config.optimizer == "adamw-8bit")
+        traffic, share = moved * config.trainable, 1 / config.accumulation
+        step.append(Operator("optimizer", "optimizer", "optimizer", share, traffic=traffic, kernels=OPTIMIZER_KERNELS))
     return step
 
 
@@ -117,8 +120,8 @@ def _linear(
         size * (weights + rows * (inputs + outputs)),
         kernels=1,
     )
-    if config.method == "qlora":
-        moved = (NF4_BYTES + size) * weights
+    if config.packed:
+        moved = (config.packed + size) * weights
         yield Operator(stage, "dequantisation", layer, times, traffic=moved, wrapped=0 if again else 1)
     if adapted:
         work, launches = (2.0, 1.5) if again else (1.0, 1.0)

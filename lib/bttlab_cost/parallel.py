@@ -11,25 +11,20 @@ from functools import cache
 from bttlab.baseline.gpus import Gpu, overlapped
 from bttlab.util.places import ROOT
 from bttlab_cost.configuration import CostError, FineTuning
-from bttlab_cost.gpu_step import (
-    LOGIT_BYTES,
-    MIXER_VALUES,
-    Coefficients,
-    MemoryCoefficients,
-    Parts,
-    gradient_bytes,
-    own_bytes,
-    parts_of,
-    token_bytes,
-)
+from bttlab_cost.gpu_step import Coefficients, Parts, parts_of
 from bttlab_cost.operators import Operator, operators
+from bttlab_cost.step_memory import Footprint, MemoryCoefficients, activation_bytes, gradient_bytes, own_bytes
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "tensor")
 LINKS = ROOT / "data" / "links.json"
 # Share of a link's speed that collectives reach, low, middle and high: an assumption. NCCL's own tests print about 230
 # of 300 GB/s in a server of eight A100, and less for small messages.
 REACHED = (0.5, 0.75, 0.9)
-GATHERED_BLOCKS = 2  # of ZeRO-3 and FSDP: the one that is computed, and the next
+GATHERED_BLOCKS = 2  # of ZeRO-3, FSDP and weights in the host's memory: the one that is computed, and the next
+HOST_LINK = "PCIe-4"  # between a GPU and its host
+# Of an update by the host, which reads gradient, weight and moments and writes all but the gradient in FP32: bytes of
+# an element, and 10^9 bytes a second that its memory reaches. The latter is an assumption: half of eight channels.
+HOST_ACCESS_BYTES, HOST_GB_S = 28, 100.0
 
 
 @dataclass(frozen=True)
@@ -76,44 +71,47 @@ class Parallel:
     def check(self, config: FineTuning) -> None:
         if self.strategy == "tensor" and config.heads % self.gpus:
             raise CostError(f"--gpus is {self.gpus}: with tensor parallelism it must divide the {config.heads} heads")
-        if self.strategy == "tensor" and config.method == "qlora":
-            raise CostError("--parallel tensor: weights in four bits are not split; take fsdp, lora or full")
+        if self.strategy == "tensor" and config.packed:
+            raise CostError("--parallel tensor: packed weights are not split; take fsdp, lora or full")
 
-    def fixed_bytes(self, config: FineTuning) -> float:
-        weights = config.state_bytes - self._optimizer_bytes(config)
-        gradients, optimizer = gradient_bytes(config), self._optimizer_bytes(config)
+    def footprint(self, config: FineTuning, fitted: MemoryCoefficients) -> Footprint:
+        """Return the memory of each GPU."""
+        optimizer, gradients, update = config.optimizer_bytes, gradient_bytes(config), config.update_bytes
+        weights = config.state_bytes - optimizer
         n, gathered = self.gpus, 0.0
+        sharded = self.strategy in ("zero3", "fsdp")
+        if sharded or config.offload == "weights":
+            gathered = GATHERED_BLOCKS * weights / config.layers
         if self.strategy == "ddp":
             gradients *= 2  # PyTorch keeps a copy in the buckets that it sends
         elif self.strategy == "tensor":
-            weights, gradients, optimizer = weights / n, gradients / n, optimizer / n
+            weights, gradients, optimizer, update = weights / n, gradients / n, optimizer / n, update / n
         else:
-            optimizer /= n
+            optimizer, update = optimizer / n, update / n
             gradients /= 1 if self.strategy == "zero1" else n
-            if self.strategy in ("zero3", "fsdp"):
-                gathered = GATHERED_BLOCKS * weights / config.layers
-                weights /= n
-        return own_bytes(config) + weights + gathered + gradients + optimizer
-
-    @staticmethod
-    def _optimizer_bytes(config: FineTuning) -> float:
-        copies = 4 * config.parameters if config.mixed else 0
-        return copies + 2 * config.trainable_bytes * config.trainable
-
-    def token_bytes(self, config: FineTuning, fitted: MemoryCoefficients) -> float:
-        """Return what a token takes of a GPU's memory at the peak of a step, in bytes."""
-        whole = token_bytes(config, fitted)
-        if self.strategy != "tensor":
-            return whole
-        kept = config.layers * fitted.kept if not config.checkpointing else fitted.recomputed
-        shared = MIXER_VALUES[config.mixer] * config.hidden
-        shared += config.top_k * len(config.expert_matrices) * config.expert_hidden
-        split = kept * config.value_bytes * shared + config.vocabulary * (config.value_bytes + LOGIT_BYTES)
-        return whole - split * (1 - 1 / self.gpus)
+            weights /= n if sharded else 1
+        if config.offload != "none":
+            optimizer = update = 0.0
+        if config.offload == "weights":
+            weights = 0.0
+        more = fitted.sharded if sharded else 1.0
+        start, end = (more * one for one in activation_bytes(config, fitted, n if self.strategy == "tensor" else 1))
+        before = gradients if config.accumulation > 1 else 0.0  # those of the micro-batches before
+        phases = (before + gathered, start), (gradients + gathered, end), (gradients + update, 0.0)
+        return Footprint(own_bytes(config) + weights + optimizer, phases)
 
     def compute_parts(self, config: FineTuning, gpu: Gpu, tokens: float, fitted: Coefficients) -> Parts:
-        """Return the seconds that a GPU computes in a step, by stage, kind of work and layer."""
-        return parts_of(map(self._share, operators(config, tokens)), gpu, config.precision, fitted)
+        """Return the seconds of a GPU's step without what GPUs send, by stage, kind of work and layer."""
+        parts = parts_of(map(self._share, operators(config, tokens)), gpu, config.precision, fitted)
+        if config.offload != "none":
+            link = 1e9 * read_links()[HOST_LINK].gb_s * REACHED[1]
+            moved = (gradient_bytes(config) + config.value_bytes * config.trainable) / self.gpus
+            host = HOST_ACCESS_BYTES * config.trainable / (1e9 * HOST_GB_S)
+            parts["optimizer", "offloading", "optimizer"] = (moved / link + host) / config.accumulation
+        if config.offload == "weights":
+            for stage in ("forward", "backward"):
+                parts[stage, "offloading", "block"] = config.weight_bytes / self.gpus / link
+        return parts
 
     def _share(self, operator: Operator) -> Operator:
         shared = operator.layer != "block" if self.strategy == "tensor" else operator.stage == "optimizer"

@@ -71,8 +71,17 @@ def read_text(
         raise error(f"{path} cannot be read ({fault.strerror}){way_out}") from None
 
 
-def parse_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Return the value of JSON; ValueError if it is none, or nested deeper than Python reads.
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; ValueError if it has a key twice, of which Python keeps the last without a word."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs several times")
+    return found
+
+
+def parse_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] = unique_keys) -> Any:
+    """Return the value of JSON; ValueError if it is none, has a key twice, or is nested deeper than Python reads.
 
     `pairs` is `object_pairs_hook` of `json.loads`.
     """

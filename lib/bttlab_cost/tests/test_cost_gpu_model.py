@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import cost_page
 import numpy as np
 import pytest
 
@@ -97,8 +98,8 @@ def test_projects_that_were_held_out_are_predicted_within_the_band(recorded):
     points = [point for project in held_out for point in project.throughputs]
     assert len(held_out) >= 4 and len({project.project for project in others.projects()}) >= 8
     found = errors_of((point, recorded.flash) for point in points)
-    assert found.points == 18 and found.median <= 0.12
-    assert vars(recorded.errors["FlashAttention, projects held out"]) == pytest.approx(vars(found), rel=1e-3)
+    assert found.points == 38 and found.median <= 0.12
+    assert vars(recorded.errors["FlashAttention, projects held out"]) == pytest.approx(vars(found), rel=1e-2)
     estimator, inside = Estimator(), 0
     for point in points:
         low, _, high = estimator.sequences_per_second(point.config, find_gpu(point.gpu), point.batch)
@@ -108,5 +109,48 @@ def test_projects_that_were_held_out_are_predicted_within_the_band(recorded):
 
 def test_peaks_of_memory_of_other_projects(recorded):
     errors = memory_errors(recorded.flash_memory)
-    assert errors["qwen"].median <= 0.06 and errors["unsloth"].median <= 0.15
+    assert errors["qwen"].median <= 0.06 and errors["fsdp-qlora"].median <= 0.1
     assert errors["torchtune"].bias > 0.5  # its loss never holds all logits; the page says so
+    for name, error in errors.items():
+        assert vars(recorded.memory_errors[name]) == pytest.approx(vars(error), rel=1e-2, abs=1e-3), name
+
+
+def test_memory_of_long_sequences_that_the_fit_has_not_seen_is_within_a_quarter(recorded):
+    by_name = {project.project: project for project in others.projects()}
+    fitted, held_out = (
+        [peak for peak in by_name[name].peaks if peak.run.peak_gb]
+        for name in ("fms-acceleration", "fms-acceleration-held-out")
+    )
+    assert (len(fitted), len(held_out)) == (11, 9)
+    ratios = [peak.ratio(recorded.flash_memory) for peak in (*held_out, *by_name["fsdp-qlora"].peaks)]
+    assert all(0.75 < ratio < 1.25 for ratio in ratios) and max(ratios[:9]) < 1.1, ratios
+    # The published bytes for each token, of the two batches on one GPU: 0.67 MB for Mistral, LoRA.
+    small, large = ((peak, 1e9 * peak.run.peak_gb) for peak in (fitted[2], held_out[2]))
+    slope = (large[1] - small[1]) / (large[0].tokens - small[0].tokens)
+    footprint = small[0].footprint(recorded.flash_memory)
+    modelled = (footprint.peak(large[0].tokens) - footprint.peak(small[0].tokens)) / (large[0].tokens - small[0].tokens)
+    assert slope == pytest.approx(0.67e6, rel=0.01) and modelled == pytest.approx(slope, rel=0.05)
+
+
+def test_what_ran_out_of_memory_or_fitted_is_in_the_band(recorded):
+    estimator, told = Estimator(), []
+    for project in others.projects():
+        for peak in project.peaks:
+            if peak.run.fits is not None:
+                footprint = peak.footprint(recorded.memory_of(peak.config))
+                low, middle, high = footprint.band(peak.tokens, estimator.memory_factor(peak.config))
+                memory = 1e9 * peak.run.memory_gb if peak.run.memory_gb else find_gpu(peak.run.gpu).memory_bytes
+                assert (low <= memory) if peak.run.fits else (high > memory), peak
+                told.append((middle <= memory) == peak.run.fits)
+    assert len(told) == 17 and sum(told) == 15
+
+
+def test_the_tables_of_the_page_are_those_of_the_record():
+    text = cost_page.PAGE.read_text(encoding="utf-8")
+    assert cost_page.fill(text) == text
+    assert cost_page.fill(text.replace("72.4 (", "72.5 (", 1)) == text
+
+
+def test_adapters_of_q_k_v_and_o_are_those_of_the_published_runs():
+    config = others.projects()[[p.project for p in others.projects()].index("fms-acceleration")].peaks[2].config
+    assert config.adapters == 32 * 16 * (2 * 8192 + 2 * (4096 + 1024)) and not config.experts_adapted

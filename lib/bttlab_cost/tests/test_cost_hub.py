@@ -93,6 +93,10 @@ def test_a_missing_shape_is_not_taken_from_defaults(write, field):
 
 
 def test_files_that_are_no_configuration(tmp_path, write, capsys):
+    twice = json.dumps(LLAMA)[:-1] + ', "hidden_size": 8192}'
+    assert "the key 'hidden_size' occurs several times" in refused(
+        capsys, "cost", "--model", write(twice), "--gpu", "H100", "--tokens", "1M"
+    )
     for text in ("[1]", "{", '{"hidden_size": 4}', "[" * 100_000):
         with pytest.raises(CostError, match=r"model_type is None|not valid JSON"):
             find_model(write(text))

@@ -17,9 +17,9 @@ from bttlab.lab import (
 )
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.estimate import Estimator, read_prices
-from bttlab_cost.gpu_step import RESERVED, fixed_bytes
 from bttlab_cost.models import find_model
 from bttlab_cost.parallel import Parallel
+from bttlab_cost.step_memory import gradient_bytes
 from command_line import refused, run_json
 
 CASE = "mixtral-8x7b,method=qlora,sequence_length=79,top_k=2"
@@ -39,7 +39,7 @@ def test_padded_batches_are_those_that_were_run(estimator, top_k, length, ran):
     found = estimator.estimate(config, find_gpu("A40"), 1000)
     assert abs(found.padded_batch - ran) <= 1
     assert found.batch == found.padded_batch <= found.largest_batch
-    assert found.peak_bytes <= find_gpu("A40").memory_bytes
+    assert found.peak_bytes[1] <= find_gpu("A40").memory_bytes
 
 
 def test_what_was_not_measured_widens_the_band_and_is_said(estimator):
@@ -89,6 +89,8 @@ def test_check_finds_the_recorded_calibration_again(capsys, tmp_path):
     assert found["errors"]["H100, kept aside"]["points"] == 19
     made, recorded = read_calibration(tmp_path / "model.json"), read_calibration()
     assert made.time.launch == pytest.approx(found["coefficients"]["launch"], rel=1e-3)
+    for name in ("memory_spread", "flash_memory_spread"):
+        assert getattr(recorded, name) == pytest.approx(getattr(made, name), rel=1e-3)
     for part in ("time", "low", "high", "flash", "memory", "flash_memory", "spread", "flash_spread"):
         assert vars(getattr(recorded, part)) == pytest.approx(vars(getattr(made, part)), rel=1e-3), part
     for name, errors in made.errors.items():
@@ -111,6 +113,9 @@ def test_check_finds_the_recorded_calibration_again(capsys, tmp_path):
         ({"--model": "tiny,checkpointing=maybe"}, "checkpointing 'maybe': choose yes or no"),
         ({"--model": "tiny,key_value_heads=3"}, "key_value_heads is 3: it must divide the 4 heads"),
         ({"--batch": "0"}, "batch is 0: on A40-48GB it must be from 1 to"),
+        ({"--batch": "500"}, "batch is 500: on A40-48GB it must be from 1 to"),
+        ({"--model": "llama-2-7b,method=full,state=bf16,padding=none"}, "a step 63.8 (45.5 to 89.3) of 45.0 GiB"),
+        ({"--model": "llama-2-7b,optimizer=adamw-8bit,offload=optimizer"}, "with offload the host updates"),
         ({"--gpu": None, "--model": "mixtral-8x7b,method=full"}, "it does not fit"),
         ({"--prices": "none.json"}, "none.json is no table of GPU prices"),
         ({"--gpus": "0"}, "--gpus is 0: several GPUs are 2"),
@@ -120,12 +125,58 @@ def test_check_finds_the_recorded_calibration_again(capsys, tmp_path):
         ({"--record": "x.json"}, "--record is not for bttlab cost estimate"),
         ({"--model": "llama-2-7b,state=bf16"}, "state has no effect with method=lora,precision=bf16"),
         ({"--model": "tiny,lora_rank=4"}, "lora_rank has no effect with method=full"),
-        ({"--gpus": "8", "--parallel": "tensor"}, "weights in four bits are not split"),
+        ({"--gpus": "8", "--parallel": "tensor"}, "packed weights are not split"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, changes, message):
     words = [word for pair in (GOOD | changes).items() if pair[1] is not None for word in pair]
     assert message in refused(capsys, "cost", *words)
+
+
+def test_a_batch_beyond_the_middle_of_the_band_runs_with_a_note(capsys):
+    words = ("--model", "llama-2-7b,padding=none,sequence_length=4096", "--gpu", "A100-80GB", "--tokens", "1M")
+    found = run_json(capsys, "cost", *words)["largest_batch"]
+    low, middle, high = (int(found[name]) for name in ("low", "value", "high"))
+    assert low < middle < high and found["provenance"] == "modelled"
+    beyond = run_json(capsys, "cost", *words, "--batch", str(high))
+    memory = beyond["memory"]
+    assert memory["low"] <= find_gpu("A100-80GB").memory_bytes < memory["value"] < memory["high"]
+    assert f"low end of the memory's band alone; {middle} fit at its middle" in beyond["notes"][0]
+    assert f"must be from 1 to {high}" in refused(capsys, "cost", *words, "--batch", str(high + 1))
+
+
+def test_a_dense_model_has_a_feed_forward_layer_and_no_experts(capsys):
+    dense = ("--model", "llama-2-7b", "--gpu", "A100-80GB", "--tokens", "1M")
+    layers = {part["layer"] for part in run_json(capsys, "cost", *dense)["step"]["parts"]}
+    assert "feed-forward" in layers and "experts" not in layers
+    assert main(["cost", *dense]) == 0 and "experts" not in capsys.readouterr().out
+    assert "experts" in {part["layer"] for part in run_json(capsys, "cost", *WORDS)["step"]["parts"]}
+
+
+def test_moments_weights_and_offloading_take_the_bytes_of_their_papers(estimator):
+    def held(changes):
+        config = find_model(f"llama-2-7b,padding=none,sequence_length={changes}")
+        return estimator.estimate(config, find_gpu("H200"), 10, batch=1).peak_bytes[1]
+
+    config = find_model("llama-2-7b,method=full,state=bf16")
+    both = 2 * config.parameters  # bytes: two moments lose a byte each
+    fused = held("64,method=full,state=bf16,optimizer=adamw-fused")
+    assert held("64,method=full,state=bf16") - fused == pytest.approx(
+        2 * config.parameters, rel=0.01
+    )  # the roots, BF16
+    assert fused - held("64,method=full,state=bf16,optimizer=adamw-8bit") == pytest.approx(both, rel=0.01)
+    moments = held("64,method=full,state=bf16,optimizer=adamw-fused") - held(
+        "64,method=full,state=bf16,offload=optimizer"
+    )
+    assert moments == pytest.approx(4 * config.parameters, rel=0.01)
+    packed = config.linear_elements()
+    assert held("64") - held("64,method=lora-int8") == pytest.approx(packed, rel=0.02)
+    assert held("64,method=lora-int8") - held("64,method=qlora") == pytest.approx((1 - 0.5 - 1 / 64) * packed, rel=0.01)
+    assert held("64,offload=weights") < held("64") - 0.9 * config.weight_bytes
+    slow = estimator.estimate(find_model("llama-2-7b,offload=weights"), find_gpu("A100-80GB"), 10, batch=1)
+    sent = 2 * config.weight_bytes / (32e9 * 0.75)
+    assert sum(seconds for (_, kind, _), seconds in slow.parts.items() if kind == "offloading") > sent
+    assert "no run with offloading was fitted to" in slow.notes[-1]
 
 
 def test_check_takes_no_options_of_an_estimate(capsys):
@@ -143,12 +194,15 @@ def test_prices_that_do_not_rank(capsys, tmp_path):
     ):
         table.write_text(json.dumps({"gpus": rows}), encoding="utf-8-sig")  # a byte order mark is no part of it
         assert message in refused(capsys, "cost", *WORDS, "--prices", table)
+    table.write_text('{"gpus": [{"gpu": "A40-48GB", "gpu": "A100-80GB"}]}')
+    assert "the key 'gpu' occurs several times" in refused(capsys, "cost", *WORDS, "--prices", table)
 
 
 def test_full_finetuning_in_bf16_holds_16_bytes_a_parameter():
     mixed = find_model("llama-2-7b,method=full")
-    assert fixed_bytes(mixed) - RESERVED == 16 * mixed.parameters
-    assert fixed_bytes(replace(mixed, state="bf16")) - RESERVED == 8 * mixed.parameters
+    for state, size in (("fp32", 16), ("bf16", 8)):
+        config = replace(mixed, state=state)
+        assert config.state_bytes + gradient_bytes(config) == size * mixed.parameters
     assert "mixed precision, FP32 state" in str(mixed)
 
 
