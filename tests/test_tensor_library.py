@@ -312,6 +312,14 @@ def test_an_embedding_with_an_option_that_a_ttm_loses_is_refused(options, reason
     with pytest.raises(ShapeError, match=f"the embedding has {reason}.*keep it dense"):
         TTMEmbedding.from_embedding(table, rank=2)
     assert reason in compress(nn.Sequential(table), rank=2).layers[0].note
+    if "padding" in reason:
+        model = nn.Sequential(table)
+        assert compress(model, rank=2, ignore_padding=True).layers[0].ranks == (2, 2)
+        torch.testing.assert_close(
+            model[0](torch.arange(64)), TTMEmbedding.from_embedding(table, rank=2, ignore_padding=True).to_dense()
+        )
+    else:
+        assert reason in compress(nn.Sequential(table), rank=2, ignore_padding=True).layers[0].note
 
 
 def second_derivatives(outputs, inputs):
@@ -543,7 +551,7 @@ def test_what_compression_would_lose_stays_dense_and_is_named():
     net = Net()
     notes = {layer.name: layer.note for layer in compress(net, rank=2).layers}
     assert notes == {
-        "padded": "has padding_idx 0",
+        "padded": "has padding_idx 0: ignore_padding=True replaces it",
         "bounded": "has max_norm 1.0",
         "hooked": "has hooks",
         "first": "",

@@ -75,13 +75,15 @@ def compress(
     embeddings: bool = True,
     skip: Collection[str] = (),
     flow: str = "bidirectional",
+    ignore_padding: bool = False,
 ) -> Compression:
     """Replace linear layers, embeddings and attentions of a model in place, by TT and TTM layers and `TTAttention`.
 
     Give either `rank`, the largest internal rank of each layer, or `error`, the largest relative error of each weight
     in the Frobenius norm. With `error`, `max_rank` limits ranks, such as to the 64 that the card trains; a weight that
     needs larger ones has a larger error, which the report shows. `skip` has the names of layers that stay dense, such
-    as "classifier"; `flow` is as for `TTLinear`.
+    as "classifier"; `flow` is as for `TTLinear`. With `ignore_padding` embeddings with a `padding_idx` are replaced,
+    too: the row of the padding then changes with the others, which a model that masks its padding never sees.
 
     Raises ShapeError if `rank`, `error` or `max_rank` is not allowed, a name in `skip` is not a layer, or `model` is
     itself a layer.
@@ -103,7 +105,7 @@ def compress(
             layers.append(CompressedLayer(name, size, size, note="Conv1D of transformers stays dense"))
         if not _is_dense(layer) or (isinstance(layer, nn.Embedding) and not embeddings):
             continue
-        size, reason = _count(layer), _reason_to_keep(layer)
+        size, reason = _count(layer), _reason_to_keep(layer, ignore_padding)
         if name in skip:
             layers.append(CompressedLayer(name, size, size, note="skipped"))
         elif reason:
@@ -124,12 +126,12 @@ def compress(
     return Compression(layers, before, _count(model))
 
 
-def _reason_to_keep(layer: nn.Module) -> str:
+def _reason_to_keep(layer: nn.Module, ignore_padding: bool) -> str:
     """Return why a layer stays dense: it has what its replacement would lose; "" if nothing."""
     if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
         return "has hooks"
-    if isinstance(layer, nn.Embedding) and (option := option_to_lose(layer)):
-        return f"has {option}"
+    if isinstance(layer, nn.Embedding) and (option := option_to_lose(layer, ignore_padding)):
+        return f"has {option}" + (": ignore_padding=True replaces it" if "padding" in option else "")
     return ""
 
 
@@ -167,7 +169,7 @@ def _replaced(name: str, layer: Any, ranks: Ranks, flow: str) -> tuple[nn.Module
 def _made(layer: Any, rank: Any, error: float | None, flow: str) -> TTLinear | TTMEmbedding:
     if isinstance(layer, nn.Linear):
         return TTLinear.from_linear(layer, rank, error, flow=flow)
-    return TTMEmbedding.from_embedding(layer, rank, error)
+    return TTMEmbedding.from_embedding(layer, rank, error, ignore_padding=True)  # `_reason_to_keep` has looked
 
 
 def _ranks_of(layer: TTLinear | TTMEmbedding) -> tuple[int, ...]:

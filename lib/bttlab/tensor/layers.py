@@ -282,15 +282,18 @@ class TTMEmbedding(_Train):
         rank: int | Sequence[int] | None = None,
         error: float | None = None,
         modes: tuple[Sequence[int], Sequence[int]] | None = None,
+        ignore_padding: bool = False,
     ) -> "TTMEmbedding":
         """Return a layer with the TT-SVD of a dense table as cores; parameters and errors as `TTLinear.from_linear`.
 
+        With `ignore_padding` a `padding_idx` has no effect: its row changes with the cores, so nothing may depend on
+        it, as in a model that masks its padding.
+
         Raises ShapeError, too, if the dense layer has an option that the TTM would lose: `option_to_lose`.
         """
-        if option := option_to_lose(layer):
-            raise ShapeError(
-                f"the embedding has {option}, which a TTM has not: keep it dense, or reset the option first"
-            )
+        if option := option_to_lose(layer, ignore_padding):
+            way_out = ", or give ignore_padding=True if the model masks its padding" if "padding" in option else ""
+            raise ShapeError(f"the embedding has {option}, which a TTM has not: keep it dense{way_out}")
         table = layer.weight
         rows, columns = modes or (table_modes(layer.num_embeddings, ENDS), choose_modes(layer.embedding_dim, ENDS))
         count = max(len(rows), len(columns))
@@ -337,9 +340,9 @@ class TTMEmbedding(_Train):
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.row_modes}, {self.column_modes}, {ranks}"
 
 
-def option_to_lose(layer: nn.Embedding) -> str:
+def option_to_lose(layer: nn.Embedding, ignore_padding: bool = False) -> str:
     """Return the option of a dense embedding that changes training and that a TTM does not have; "" if none."""
-    if layer.padding_idx is not None:
+    if layer.padding_idx is not None and not ignore_padding:
         return f"padding_idx {layer.padding_idx}"
     if layer.max_norm is not None:
         return f"max_norm {layer.max_norm}"
