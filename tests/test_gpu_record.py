@@ -10,7 +10,7 @@ import gpu_record
 import numpy as np
 import pytest
 import torch
-from card_pages import BASELINES, TYPICAL, samples_of
+from card_pages import BASELINES, samples_of
 
 from bttlab.baseline import load_records
 from bttlab.baseline.energy import find_meter
@@ -19,6 +19,7 @@ from bttlab.baseline.run import FORMATS
 from bttlab.estimate.gpu import batch_figures
 from bttlab.lab import RecordedRun
 from bttlab.model import ModelConfig
+from bttlab.model.choices import TYPICAL_TOKENS
 from bttlab_cost import others
 
 
@@ -46,7 +47,7 @@ def test_the_modelled_energy_of_an_h100_holds_what_was_measured():
     shown = [one for one in records if one.machine.precision == "highest"]
     assert {(one.format, one.batch) for one in shown} == set(itertools.product(FORMATS, (1, 16)))
     for record in shown:
-        gpu, samples = find_gpu(record.machine.name), samples_of(TYPICAL)[: record.batch]
+        gpu, samples = find_gpu(record.machine.name), samples_of(TYPICAL_TOKENS)[: record.batch]
         for mode, done in record.modes.items():
             _, (low, _, high) = batch_figures(gpu, record.format, mode, ModelConfig(), samples)
             assert low < done.energy.per_step.value / record.batch < high, (record.label_of(mode), low, high)

@@ -3,16 +3,19 @@
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
 from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss
-from bttlab.model.choices import ACTIVATIONS
+from bttlab.model.choices import ACTIVATIONS, OPTIMIZERS, OptimizerName
 from bttlab.tensor import FLOWS
 from bttlab.util.errors import BttlabError
+
+from conftest import ROOT
 
 SMALL = ModelConfig(
     encoders=2,
@@ -166,3 +169,24 @@ def test_layers_have_ranks_of_their_own():
     assert ModelConfig(**json.loads(json.dumps(config.to_dict()))) == config
     assert {name: p.shape for name, p in Transformer(config).named_parameters()} == shapes
     assert "ranks" not in ModelConfig().to_dict()
+
+
+def test_optimizers_are_those_of_the_machine_and_of_torch():
+    enumerated = re.search(r"enum OptimizerName \{ (.*) \};", (ROOT / "hls_src/processor/state.h").read_text())
+    assert tuple(OPTIMIZERS) == get_args(OptimizerName) == tuple(name.lower() for name in enumerated[1].split(", "))
+    used = [constant for rule in OPTIMIZERS.values() for constant in rule.constants]
+    assert sorted([*used, "name", "batch_size"]) == sorted(field.name for field in fields(Optimizer))
+    for name, moments in (("sgd", 0), ("momentum", 1), ("adamw", 2)):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = Optimizer(name)
+        kind = torch.optim.AdamW if name == "adamw" else torch.optim.SGD
+        constants = {"momentum": optimizer.momentum} if name == "momentum" else {}
+        of_torch = kind([parameter], lr=0.1, **constants)
+        parameter.grad = torch.ones(3)
+        of_torch.step()
+        states = [value for value in of_torch.state[parameter].values() if torch.is_tensor(value) and value.ndim]
+        assert len(optimizer.moments) == len(states) == moments
+        assert (
+            optimizer.decay
+            == {"sgd": 0.0, "momentum": 0.9, "adamw": of_torch.param_groups[0].get("betas", [0])[0]}[name]
+        )

@@ -33,6 +33,7 @@ from bttlab.estimate.synthesis import (
 from bttlab.lab import energy_to_quality, gpu_over_card
 from bttlab.lab.comparison import TARGETS
 from bttlab.model import FLOW_TITLES, ModelConfig
+from bttlab.model.choices import TYPICAL_TOKENS
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 
@@ -47,7 +48,6 @@ GPU = "RTX-3090"
 BASELINES = ROOT / "data" / "baselines"
 WIDTH = 130  # of a line of prose
 BATCH = 16  # the largest in the records
-TYPICAL = 13  # tokens of an utterance of ATIS, about the mean
 SHOWN_LUTS = 5000  # modules with fewer are only in data/u50/synthesis.json
 CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
 
@@ -244,7 +244,7 @@ def _measured(record: Record, mode: str) -> list[str]:
     except GpuError:
         modelled = ["", ""]
     else:
-        config, samples = ModelConfig(**record.config), samples_of(TYPICAL)[: record.batch]
+        config, samples = ModelConfig(**record.config), samples_of(TYPICAL_TOKENS)[: record.batch]
         bands = batch_figures(gpu, record.format, mode, config, samples)
         modelled = ["{1} ({0} to {2})".format(*map(_milli, band)) for band in bands]
     name = f"{record.machine.name}, {record.format}, {record.batch}"

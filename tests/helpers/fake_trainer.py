@@ -69,7 +69,7 @@ def pretend_target(
             name, total, learning_rate, energy, work, trainer=trainer, optimizer=Optimizer(optimizer), **keywords
         )
 
-    return Target(name, make_run, OPTIMIZERS)
+    return Target(name, make_run, tuple(OPTIMIZERS))
 
 
 def our_threads() -> list[str]:

@@ -6,10 +6,9 @@ import numpy as np
 
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram
+from bttlab.model.choices import OPTIMIZERS
 from bttlab.model.config import Optimizer
 from bttlab.model.trainer import UpdateFactors
-
-OPTIMIZERS = {"sgd": 0, "momentum": 1, "adamw": 2}
 
 
 def sample_dtype() -> np.dtype:
@@ -73,4 +72,4 @@ def set_rates(scalars: np.ndarray, rates: float | np.ndarray, optimizer: Optimiz
 
 
 def optimizer_arguments(optimizer: Optimizer) -> tuple[int, float, float, float]:
-    return OPTIMIZERS[optimizer.rule], optimizer.decay, optimizer.beta2, optimizer.epsilon
+    return list(OPTIMIZERS).index(optimizer.rule), optimizer.decay, optimizer.beta2, optimizer.epsilon

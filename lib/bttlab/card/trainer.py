@@ -300,7 +300,7 @@ class TrainerDriver(KernelDriver):
                 most = MAX_SAMPLES if self._share is None else int(SLICE_SECONDS * self._samples_per_second)
                 end = first + max(1, min(most, MAX_SAMPLES))
             else:
-                end = call_end(step + first, 1 if sums.name == "adamw" else sums.batch_size) - step
+                end = call_end(step + first, sums.batch_size if sums.sums_gradients else 1) - step
             yield slice(first, min(count, end))
             first = end
 

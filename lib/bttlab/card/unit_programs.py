@@ -14,6 +14,7 @@ from bttlab.compiler.layer import LayerProgram, assemble
 from bttlab.compiler.layout import Block, matrix_block
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import NO_OFFSETS
+from bttlab.model.choices import OPTIMIZERS
 from bttlab.model.config import Optimizer
 
 VECTORS, TOKENS = 16, 16
@@ -65,7 +66,7 @@ def unit_programs() -> Iterator[UnitProgram]:
             yield _engine(engine, sources, scalars, result, reduce=False)
         for stream, result in _pairs(_common(ports[f"STREAM_{engine}"], loaded), results):
             yield _engine(engine, sources, stream, result, reduce=True)
-    for optimizer in map(Optimizer, ("sgd", "momentum", "adamw")):
+    for optimizer in map(Optimizer, OPTIMIZERS):
         for bank in GRADIENT_OF:
             yield _update(bank, next(each for each in both if each != bank), optimizer)
 

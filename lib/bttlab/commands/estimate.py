@@ -5,6 +5,7 @@ from typing import Any
 
 from bttlab.commands import Outcome, models
 from bttlab.data.epoch import EPOCH_SAMPLES
+from bttlab.model.choices import OPTIMIZERS
 from bttlab.util.terminal import say
 
 
@@ -13,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_model(parser, models.SEVERAL)
     models.add_flow(parser)
     add("--clock", type=int, nargs="+", metavar="MHZ", help="clocks of the kernel (default: 200 and 150)")
-    add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
+    add("--optimizer", choices=OPTIMIZERS, default="sgd", help="update rule (default: sgd)")
     add("--batch-size", type=int, default=1, metavar="N", help="samples of an update (default: 1)")
     data = parser.add_mutually_exclusive_group()
     data.add_argument("--data", metavar="NAME|PATH", help="corpus whose training split is an epoch (default: airline)")

@@ -28,10 +28,10 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.compiler.instruction import UNIT_NAMES
     from bttlab.compiler.listing import SECTION_NAMES, instruction_line, layer_of
     from bttlab.compiler.machine import M
-    from bttlab.compiler.program import TYPICAL_TOKENS, Options, compile
+    from bttlab.compiler.program import Options, compile
     from bttlab.compiler.timing import busy_shares, time_program
     from bttlab.estimate.profile import cycles_by_layer
-    from bttlab.model.choices import OPTIMIZERS
+    from bttlab.model.choices import OPTIMIZERS, TYPICAL_TOKENS
     from bttlab.model.config import Optimizer
 
     model = models.model_of(options)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices, models
-from bttlab.model.choices import LEARNING_RATES
+from bttlab.model.choices import LEARNING_RATES, OPTIMIZERS
 from bttlab.runs.scores import counted, scores_in_words
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import say
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--epochs", type=int, metavar="N", help="epochs in all, those of a resumed run included (default: 1)")
     add("--samples", type=int, metavar="N", help="the first N samples of each epoch's order (default: all)")
-    add("--optimizer", choices=("sgd", "momentum", "adamw"), help="update rule (default: sgd)")
+    add("--optimizer", choices=OPTIMIZERS, help="update rule (default: sgd)")
     add("--batch-size", type=int, metavar="N", help="samples of an update (default: 1)")
     add(
         "--lr",

@@ -23,7 +23,7 @@ from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.tt_layer import Flow as Flow
-from bttlab.model.choices import PAPER_FLOW
+from bttlab.model.choices import PAPER_FLOW, TYPICAL_TOKENS
 from bttlab.model.config import ModelConfig, Optimizer
 from bttlab.model.module import ModuleConfig
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
 
 LANES = M.LANES
-TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
 NO_OFFSETS = (0,) * M.OFFSET_TABLES
 CANDIDATES = ("bidirectional", "mixed", (2, 2))  # of flow "auto"; other merges were never the fastest of those tried
 WINDOWS = (10500, 12500, 14000)  # of bank searches that "auto" tries, too: programs differ by one or two per cent
@@ -189,7 +188,7 @@ def compile(model: "ModelConfig | ModuleModel", options: Options | None = None) 
     if options.sums is not None:
         return _of_flow(model, options, options.sums)
     if optimizer is not None and optimizer.batch_size > 1:
-        if optimizer.name == "adamw":
+        if not optimizer.sums_gradients:
             why = "AdamW squares the gradient of each sample"
         else:
             try:

@@ -19,10 +19,10 @@ from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
 from bttlab.compiler.layout import IN_AXES, OUT_AXES
 from bttlab.compiler.machine import M
+from bttlab.model.choices import TYPICAL_TOKENS
 from bttlab.tensor.order import Order, Product, indices_of_product, merged_cores
 
 IN, OUT = 0, 1  # phases of a layer: before z, and after it
-TYPICAL = 13  # tokens for which the cheapest candidate of a product is chosen
 # Cores that are merged at the input's end and at the output's, before the tokens are contracted with them. The forward
 # pass of "mixed" merges all: its path from x to y is shorter, and its backward pass has less to do than the paper's.
 MERGED = {"bidirectional": (3, 3), "right_to_left": (1, 1), "mixed": (2, 3)}
@@ -127,7 +127,7 @@ class TTLayer:
         sizes = self.order.sizes(1, modes[:outs], modes[outs:], ranks)
         most = max_of(self.tokens)
         self.sizes = _shared_sizes(tuple((sizes | {"t": most}).items()), self.tokens)
-        typical = min(TYPICAL, most)
+        typical = min(TYPICAL_TOKENS, most)  # the cheapest candidate of a product is chosen for these
         bound = Register(0, 0, typical, typical) if isinstance(self.tokens, Register) else typical
         self.costs = _shared_sizes(tuple((sizes | {"t": typical}).items()), bound)
         self.candidates = _shared_candidates(self.order, self.shapes, self.tokens)

@@ -7,14 +7,14 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import PROGRAMS, TYPICAL_TOKENS, Flow, Options, Program, compile
+from bttlab.compiler.program import PROGRAMS, Flow, Options, Program, compile
 from bttlab.estimate.constants import modelled
 from bttlab.estimate.counts import CALL_SAMPLES, STAGES, Work, epoch_work, program_works
 from bttlab.estimate.memory import MemoryMap, memory_map
 from bttlab.estimate.power import Power, PowerLevels, power
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.resources import Resources, resources
-from bttlab.model.choices import PAPER_FLOW
+from bttlab.model.choices import PAPER_FLOW, TYPICAL_TOKENS
 from bttlab.model.config import ModelConfig, Optimizer
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity

@@ -59,7 +59,7 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
         run.memory, run.published = memory_of(workload.config, rule), published(workload.config)
         return run
 
-    return Target(place, make_run, (optimizer.name,) if optimizer else OPTIMIZERS)
+    return Target(place, make_run, (optimizer.name,) if optimizer else tuple(OPTIMIZERS))
 
 
 def card_and_gpu_target(overlay: pynq.Overlay, workload: Workload, gpu: str = "RTX-3090") -> Target:

@@ -130,7 +130,7 @@ class DesignExplorer(Explorer):
         self.clock = slider(design.clock_mhz, LEAST_CLOCK, CLOCK_MHZ, "clock (MHz)")
         options = [(words, name) for name, words in FLOW_TITLES.items()]
         self.flow = control(widgets.Dropdown, "flow", options=options, value=design.flow)
-        self.optimizer = control(widgets.Dropdown, "optimizer", options=OPTIMIZERS, value=design.optimizer)
+        self.optimizer = control(widgets.Dropdown, "optimizer", options=tuple(OPTIMIZERS), value=design.optimizer)
         self.design, self.estimate = design, None
         self.programs = Programs(lengths, self.refresh)
         self._controls = (self.encoders, self.rank, self.flow, self.optimizer, self.clock, self.feed_forward)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from bttlab.model.choices import OPTIMIZERS, OptimizerName
 from bttlab.tensor.shapes import balanced_modes, check_modes, factors, full_ranks, tt_shapes, ttm_shapes
 from bttlab.util.errors import BttlabError
 from bttlab.util.settings import Count, settings
@@ -250,7 +251,7 @@ class Optimizer:
 
     # sgd: p -= lr g. momentum: m = momentum m + g (m = g at the first step), p -= lr m.
     # adamw: p -= lr weight_decay p for every parameter, then Adam with bias correction.
-    name: Literal["sgd", "momentum", "adamw"] = Field(default="sgd", title="optimizer")
+    name: OptimizerName = Field(default="sgd", title="optimizer")
     momentum: Decay = 0.9
     beta1: Decay = 0.9
     beta2: Decay = 0.999
@@ -262,16 +263,22 @@ class Optimizer:
     batch_size: Count = Field(default=1, ge=1, le=LARGEST_BATCH)
 
     @property
-    def rule(self) -> str:
+    def rule(self) -> OptimizerName:
         """Name of the rule that the card runs: SGD with batches is momentum with a moment that is reset each update."""
         return "momentum" if self.name == "sgd" and self.batch_size > 1 else self.name
 
     @property
     def decay(self) -> float:
         """Decay factor of the first moment at the beginning of an update."""
-        return {"sgd": 0.0, "momentum": self.momentum, "adamw": self.beta1}[self.name]
+        constants = OPTIMIZERS[self.name].constants
+        return getattr(self, constants[0]) if constants else 0.0
 
     @property
     def moments(self) -> tuple[str, ...]:
         """Names of the moments that the rule stores for each parameter."""
-        return {"sgd": (), "momentum": ("first_moment",), "adamw": ("first_moment", "second_moment")}[self.rule]
+        return OPTIMIZERS[self.rule].moments
+
+    @property
+    def sums_gradients(self) -> bool:
+        """True if an update takes nothing of its samples' gradients but their sum."""
+        return OPTIMIZERS[self.name].sums_gradients

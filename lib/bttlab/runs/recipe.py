@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.data import Augmentation
-from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, Optimizer
+from bttlab.model import LEARNING_RATES, OPTIMIZERS, ModelConfig, ModuleConfig, Optimizer
 from bttlab.runs.settings import MODEL_KEYS, LearningRateSchedule, Recipe, RunError, RunSettings
 from bttlab.util.errors import BttlabError
 from bttlab.util.reading import read_toml
@@ -16,7 +16,6 @@ from bttlab.util.settings import from_values
 RECIPES = Path(__file__).parent / "recipes"
 TABLES = {"schedule": LearningRateSchedule, "augmentation": Augmentation}
 OPTIMIZER_KEYS = [setting.name for setting in fields(Optimizer) if setting.name != "name"]
-USED = {"sgd": (), "momentum": ("momentum",), "adamw": ("beta1", "beta2", "epsilon", "weight_decay")}
 
 
 def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
@@ -44,8 +43,9 @@ def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
 def _check_used(name: str, constants: Mapping[str, Any]) -> None:
     """Raise RunError if a constant is not of the optimizer's rule."""
     for key in constants:
-        if key not in ("name", "batch_size", *USED[name]):
-            raise RunError(f"optimizer.{key} is no constant of {name}, which has {', '.join(USED[name]) or 'none'}")
+        constants = OPTIMIZERS[name].constants
+        if key not in ("name", "batch_size", *constants):
+            raise RunError(f"optimizer.{key} is no constant of {name}, which has {', '.join(constants) or 'none'}")
 
 
 def recipe_names() -> list[str]:
@@ -83,7 +83,9 @@ def flat(run: RunSettings) -> dict[str, Any]:
     optimizer, config = values.pop("optimizer"), values.pop("config")
     name = optimizer.pop("name")
     config.pop("shapes", None)  # of a module's parameters: the checkpoint has them
-    configuration = config | {"optimizer": name} | {key: optimizer[key] for key in (*USED[name], "batch_size")}
+    configuration = (
+        config | {"optimizer": name} | {key: optimizer[key] for key in (*OPTIMIZERS[name].constants, "batch_size")}
+    )
     for key, value in values.items():
         parts = {f"{key}.{part}": item for part, item in value.items()} if isinstance(value, dict) else {key: value}
         configuration |= parts
