@@ -11,7 +11,6 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.program import Options, compile
 from bttlab.compiler.trace import trace
-from bttlab.compiler.trace.names import IN_TORCH
 from bttlab.model import ModelConfig, Optimizer, Transformer
 from bttlab.tensor import Order, TTLinear
 
@@ -51,7 +50,7 @@ def test_the_tables_of_activations(name):
     """Values and derivatives over a wide range of inputs, as the vector unit takes them from the tables."""
     activation, x = ACTIVATIONS[name], np.linspace(-40, 40, 80_001)
     exact = torch.from_numpy(x).requires_grad_()
-    wanted = IN_TORCH[name](exact)
+    wanted = ACTIVATIONS[name].torch(exact)
     (slope,) = torch.autograd.grad(wanted.sum(), exact)
     found = _looked_up(activation.function, x) * (x if activation.times_x else 1)
     assert np.abs(found - wanted.detach().numpy()).max() < 3e-6

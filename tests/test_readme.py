@@ -1,16 +1,12 @@
 """The Python of README and pages runs as printed; a type checker has nothing against it, or against the notebooks."""
 
-import inspect
 import json
 import re
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
-import bttlab.lab
-from bttlab.compiler.ops import elementwise
 from subprocess_env import environment
 
 from conftest import ROOT
@@ -31,25 +27,6 @@ def test_a_page_runs_as_printed(page, capsys):
     if page == "README":
         first, last = map(float, re.fullmatch(r"loss (\S+) -> (\S+)\n", capsys.readouterr().out).groups())
         assert last < 0.9 * first and names["parameters"].keys()
-
-
-def test_the_blocks_of_extending_run(monkeypatch):
-    """The first is the operation that is there; the second is a figure, which the third tests and finds faults in."""
-    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"((?:^ {7}.*\n|^\n(?=\n? {7}))+)", page, re.MULTILINE)
-    operation, figure, test = (textwrap.dedent(block).strip("\n") for block in blocks)
-    assert operation in inspect.getsource(elementwise)
-
-    def run(code):
-        module, names = {}, {}
-        exec(code, module)
-        monkeypatch.setattr(bttlab.lab, "draw_energy_by_length", module["draw_energy_by_length"], raising=False)
-        exec(test, names)
-        names["test_energy_grows_with_the_utterance_and_lies_in_its_band"]()
-
-    run(figure)
-    with pytest.raises(AssertionError):
-        run(figure.replace("plot(lengths, mid,", "plot(lengths, mid[::-1],"))
 
 
 @pytest.mark.long

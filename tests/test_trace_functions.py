@@ -12,9 +12,8 @@ from torch import nn
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.trace import record, trace
-from bttlab.compiler.trace.check import dense_weights, execute
+from bttlab.compiler.trace.check import execute
 from bttlab.compiler.trace.forms import FORMS, X, form_of
-from bttlab.compiler.trace.names import IN_TORCH
 
 WORDS, WIDTH, LENGTH = 5, 16, 2
 POWERS = range(-7, 8)  # of ten: the sizes of values at which graph and module are compared
@@ -46,7 +45,7 @@ def largest_difference(function) -> float:
             for value in (10.0**power, -(10.0**power)):
                 net.inner.weight.zero_()
                 net.inner.bias.copy_(value * (0.5 + torch.rand(WIDTH, generator=torch.Generator().manual_seed(1))))
-                values = execute(graph, state, tokens, dense_weights(graph, state))
+                values = execute(graph, state, tokens)
                 ours, theirs = values[head.inputs[0].base or head.inputs[0]][:1], net.function(net.inner(x))[:1]
                 where = torch.isfinite(ours) & torch.isfinite(theirs)
                 difference = (ours - theirs)[where].abs() / (theirs[where].abs() + 1e-7)
@@ -68,7 +67,7 @@ steps = st.one_of(
     sizes.map(lambda a: ("threshold", lambda x: F.threshold(x, a, a))),
     st.tuples(sizes, sizes).map(lambda n: ("plateau", lambda x: x - F.relu(x - n[0]) + F.relu(x - n[0] - abs(n[1])))),
     st.tuples(sizes, sizes).map(lambda n: ("bump", lambda x: x + F.relu(1 - ((x - n[0]) / n[1]).abs()))),
-    st.sampled_from([(name, function) for name, function in IN_TORCH.items()]),
+    st.sampled_from([(name, activation.torch) for name, activation in ACTIVATIONS.items()]),
 )
 
 
@@ -117,7 +116,9 @@ def test_activations_are_known_from_their_calls(name):
     for written in WRITTEN[name]:
         graph = trace(Net(written), LENGTH).graph
         assert [op.options for op in graph.operations if op.kind == "function"] == [{"function": name}]
-    assert [key for key, known in IN_TORCH.items() if form_of(WRITTEN[name][0]).is_same(form_of(known))] == [name]
+    assert [key for key, known in ACTIVATIONS.items() if form_of(WRITTEN[name][0]).is_same(form_of(known.torch))] == [
+        name
+    ]
 
 
 LIMITS = {
@@ -183,4 +184,3 @@ def test_the_values_are_compared_over_the_whole_range(monkeypatch):
     monkeypatch.setitem(FORMS, "clamp", lambda x, *_: x)
     with pytest.raises(ProgramError, match="clamp is no operation of the card"):
         trace(Net(lambda x: x.clamp(-1e6, 1e6)), LENGTH)
-    assert set(IN_TORCH) == set(ACTIVATIONS)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.trace import trace
 from bttlab.compiler.trace.forms import FORMS
-from bttlab.compiler.trace.names import COPIES, IN_TORCH, MOVES
+from bttlab.compiler.trace.names import COPIES, MOVES
 from bttlab.compiler.trace.record import RULES
 
 PAGE = Path(__file__).parent.parent / "docs" / "tensor.md"
@@ -89,7 +90,7 @@ def layers() -> dict[str, str]:
 
 def table() -> str:
     """Return the tables' lines."""
-    steps = set(FORMS) - set(IN_TORCH)
+    steps = set(FORMS) - set(ACTIVATIONS)
     rules = set(RULES) - set(FORMS)
     found = layers()
     of_layers = [
@@ -98,7 +99,7 @@ def table() -> str:
     ]
     of_functions = [
         ("recorded, with the conditions that a refusal names", rules | set(Operation.of_function)),
-        ("activations, also written out", set(IN_TORCH)),
+        ("activations, also written out", set(ACTIVATIONS)),
         ("steps of an activation that is written out, or of a difference", steps),
         ("moves of elements: rows, columns of whole vectors, heads", MOVES - COPIES),
         ("no operation", COPIES),

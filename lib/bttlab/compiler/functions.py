@@ -3,16 +3,20 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from operator import attrgetter
+from typing import Any, Literal
 
 import numpy as np
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
 
+ASYMPTOTE = 1e-6  # largest difference of a function from its value at the end of a table
+
 
 @dataclass(frozen=True)
-class Function:
+class FunctionTable:
     """F(x) of docs/processor.md: quadratics over equal parts of an interval."""
 
     name: str
@@ -22,12 +26,25 @@ class Function:
     high: float
     parts: int  # number of quadratics
     exponential: bool = False  # whether F(x) = 2^(x steps / parts): the table then holds 2^f for 0 <= f < 1
+    outside: Literal["exact", "asymptote", "not used"] = "asymptote"  # what the constants outside the interval are
 
     @property
     def steps(self) -> float:
         """Quadratics for each unit of x, as FP32."""
         scale = self.parts / math.log(2) if self.exponential else self.parts / (self.high - self.low)
         return float(np.float32(scale))
+
+    def check(self) -> None:
+        """Raise `ProgramError` unless the function outside the interval is what `outside` says."""
+        far = np.logspace(0, 6, 61)
+        for end, sign in ((self.low, -1), (self.high, 1)) if self.outside != "not used" else ():
+            with np.errstate(over="ignore"):
+                there, beyond = self.exact(np.array([end - 1e-9 * sign])), self.exact(end + sign * far)
+            if not np.abs(beyond - there).max() <= (1e-12 if self.outside == "exact" else ASYMPTOTE):
+                raise ProgramError(
+                    f"the table of {self.name} is constant outside [{self.low:g}, {self.high:g}], the function is not: "
+                    f"it is {there[0]:.3g} at {end:g} and {beyond[-1]:.3g} at {end + sign * far[-1]:g}"
+                )
 
     def table(self) -> np.ndarray:
         """Return the coefficients, float32 of shape (parts, 3): the quadratic through each part's Chebyshev points."""
@@ -72,44 +89,65 @@ def _step(x):
 
 
 @cache
-def constant(value: float) -> Function:
-    return Function(f"{value:g}", lambda x: np.full_like(x, value), -1.0, 1.0, 2)
+def constant(value: float) -> FunctionTable:
+    return FunctionTable(f"{value:g}", lambda x: np.full_like(x, value), -1.0, 1.0, 2, outside="exact")
 
 
-TANH = Function("tanh", np.tanh, -9.0, 9.0, 576)
-EXPONENT = Function("exp", np.exp, -87.0, 0.0, 128, exponential=True)
+TANH = FunctionTable("tanh", np.tanh, -9.0, 9.0, 576)
+EXPONENT = FunctionTable("exp", np.exp, -87.0, 0.0, 128, exponential=True, outside="not used")
+
+
+def _torch(name: str) -> Callable:
+    """Return a function of PyTorch, which is imported when the function is called."""
+
+    def function(*args: Any, **options: Any) -> Any:
+        import torch
+
+        return attrgetter(name)(torch)(*args, **options)
+
+    return function
 
 
 @dataclass(frozen=True)
 class Activation:
-    function: Function  # the activation; divided by x if `times_x`
-    slope: Function  # its derivative
+    torch: Callable[[Any], Any]  # what it is: a function of PyTorch, or a composition of them
+    function: FunctionTable  # the activation; divided by x if `times_x`
+    slope: FunctionTable  # its derivative
     times_x: bool = True  # whether `function` is multiplied by x
 
 
 ACTIVATIONS = {
     "gelu": Activation(
-        Function("GELU(x) / x", _gelu_share, -6.0, 6.0, 576), Function("GELU'(x)", _gelu_slope, -6.0, 6.0, 768)
+        _torch("nn.functional.gelu"),
+        FunctionTable("GELU(x) / x", _gelu_share, -6.0, 6.0, 576),
+        FunctionTable("GELU'(x)", _gelu_slope, -6.0, 6.0, 768),
     ),
     # Exact; the derivative at 0 is 1.
-    "relu": Activation(*[Function("ReLU(x) / x", _step, -1.0, 1.0, 2)] * 2),
+    "relu": Activation(_torch("relu"), *[FunctionTable("ReLU(x) / x", _step, -1.0, 1.0, 2, outside="exact")] * 2),
     "silu": Activation(
-        Function("SiLU(x) / x", _sigmoid, -18.0, 18.0, 576), Function("SiLU'(x)", _silu_slope, -18.0, 18.0, 768)
+        _torch("nn.functional.silu"),
+        FunctionTable("SiLU(x) / x", _sigmoid, -18.0, 18.0, 576),
+        FunctionTable("SiLU'(x)", _silu_slope, -18.0, 18.0, 768),
     ),
     "gelu_tanh": Activation(
-        Function("GELU(x) / x by tanh", _tanh_gelu_share, -6.0, 6.0, 576),
-        Function("GELU'(x) by tanh", _tanh_gelu_slope, -6.0, 6.0, 768),
+        partial(_torch("nn.functional.gelu"), approximate="tanh"),
+        FunctionTable("GELU(x) / x by tanh", _tanh_gelu_share, -6.0, 6.0, 576),
+        FunctionTable("GELU'(x) by tanh", _tanh_gelu_slope, -6.0, 6.0, 768),
     ),
     "quick_gelu": Activation(
-        Function("x sigmoid(1.702 x) / x", lambda x: _sigmoid(1.702 * x), -12.0, 12.0, 576),
-        Function("quick GELU'(x)", lambda x: _silu_slope(1.702 * x), -12.0, 12.0, 768),
+        lambda x: x * _torch("sigmoid")(1.702 * x),
+        FunctionTable("x sigmoid(1.702 x) / x", lambda x: _sigmoid(1.702 * x), -12.0, 12.0, 576),
+        FunctionTable("quick GELU'(x)", lambda x: _silu_slope(1.702 * x), -12.0, 12.0, 768),
     ),
     "sigmoid": Activation(
-        Function("sigmoid", _sigmoid, -18.0, 18.0, 576),
-        Function("sigmoid'(x)", lambda x: _sigmoid(x) * _sigmoid(-x), -18.0, 18.0, 768),
+        _torch("sigmoid"),
+        FunctionTable("sigmoid", _sigmoid, -18.0, 18.0, 576),
+        FunctionTable("sigmoid'(x)", lambda x: _sigmoid(x) * _sigmoid(-x), -18.0, 18.0, 768),
         times_x=False,
     ),
-    "tanh": Activation(TANH, Function("tanh'(x)", lambda x: 1 - np.tanh(x) ** 2, -9.0, 9.0, 768), times_x=False),
+    "tanh": Activation(
+        _torch("tanh"), TANH, FunctionTable("tanh'(x)", lambda x: 1 - np.tanh(x) ** 2, -9.0, 9.0, 768), times_x=False
+    ),
 }
 
 
@@ -117,14 +155,15 @@ class Functions:
     """The functions of a program and where their tables begin."""
 
     def __init__(self) -> None:
-        self.list: list[Function] = []
+        self.list: list[FunctionTable] = []
 
-    def number(self, function: Function) -> int:
+    def number(self, function: FunctionTable) -> int:
         """Return the number of a function in the program; add the function if it is new.
 
-        Raise `ProgramError` if the tables have no space for it.
+        Raise `ProgramError` if the tables have no space for it, or it is not what its table declares.
         """
         if function not in self.list:
+            function.check()
             self.list.append(function)
             entries = sum(f.parts for f in self.list)
             if entries > M.FUNCTION_ENTRIES or len(self.list) > M.FUNCTIONS:

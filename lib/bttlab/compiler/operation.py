@@ -8,13 +8,16 @@ A new operation is a class in a file of `ops/`. It has
 - `backward`: emits the inputs' gradients from the output's; it reads the values of the inputs unless `reads_inputs` is
   False.
 
-`functions` names functions of PyTorch: the tracer records the operation for each call with activations of one shape.
+- `torch`: computes the output by PyTorch, from the values of the inputs; the tracer's check executes it.
+
+`functions` are functions of PyTorch: the tracer records the operation for each call with activations of one shape, and
+`torch` calls the first one unless a class has its own.
 Operations with parameters, statistics or space in operand buffers allocate them in `allocate`. The methods see banks
 only as places that the `Context` returns. The values of the forward pass that the backward pass reads are kept, or
 recomputed when they are first read.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NoReturn
@@ -55,6 +58,46 @@ def core_names(shapes: Shapes, layer: str) -> list[str]:
     return [f"{layer}.cores.{k}" for k in range(count)]
 
 
+@dataclass
+class Values(Mapping):
+    """What `Operation.torch` reads besides its inputs: tensors of parameters and constants by name, and the token ids.
+
+    `shared`: results of `once` for these parameters, whatever the sample.
+    """
+
+    named: Mapping[str, Any]
+    tokens: Any
+    shared: dict[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.named[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.named)
+
+    def __len__(self) -> int:
+        return len(self.named)
+
+    def once(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return what depends on the parameters alone; compute it for the first sample."""
+        if name not in self.shared:
+            self.shared[name] = compute()
+        return self.shared[name]
+
+    def rows(self, name: str, features: int) -> Any:
+        """Return a parameter or constant as rows of this many features."""
+        return self[name].reshape(-1, features)
+
+
+def _function(function: Callable | str) -> Callable:
+    """Return a function of PyTorch; a name is that of one in torch, which is imported only here."""
+    if isinstance(function, str):
+        import torch
+
+        return getattr(torch, function)
+    return function
+
+
 @dataclass(eq=False)
 class Operation:
     kind: ClassVar[str] = ""  # name of the class, for messages
@@ -66,20 +109,27 @@ class Operation:
     # Lanes beyond the features stay 0 in both passes, so features need not fill whole vectors.
     keeps_zeros: ClassVar[bool] = False
     is_in_bank: ClassVar[bool] = True  # False if the output is written into operand buffers alone
-    functions: ClassVar[tuple[str, ...]] = ()  # functions of PyTorch that it computes, of activations of one shape
-    of_function: ClassVar[dict[str, type[Self]]] = {}  # the operations, by the functions that they compute
+    functions: ClassVar[tuple[Callable | str, ...]] = ()  # of PyTorch that it computes, or their names in torch
+    of_function: ClassVar[dict[str, type[Self]]] = {}  # the operations, by the names of these functions
 
     name: str  # its place in the module
     inputs: tuple[Matrix, ...]
     output: Matrix
 
     def __init_subclass__(cls) -> None:
-        cls.of_function.update(dict.fromkeys(cls.functions, cls))
+        names = (f if isinstance(f, str) else f.__name__ for f in cls.functions)
+        cls.of_function.update(dict.fromkeys(names, cls))
 
     @property
     def options(self) -> dict[str, Any]:
         """The fields of its class, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)[3:]}
+
+    def torch(self, values: "Values", *inputs: Any) -> Any:
+        """Return the output, (tokens, features), computed by PyTorch from the inputs and from named values."""
+        if not self.functions:
+            self._has_no("torch")
+        return _function(self.functions[0])(*inputs)
 
     def parameters(self, shapes: Shapes) -> list[str]:
         return []

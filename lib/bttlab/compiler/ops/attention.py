@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from typing_extensions import Self
 
@@ -17,7 +18,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import At, Level, Memory, Register, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import IF_SPACE, Context, Matrix, Operation
+from bttlab.compiler.operation import IF_SPACE, Context, Matrix, Operation, Values
 from bttlab.compiler.ops.tt_linear import Linear
 
 
@@ -45,6 +46,14 @@ class Attention(Operation):
     causal: bool = False
     scale: float | None = None
     mask: str = ""
+
+    def torch(self, values: Values, q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (x.view(len(x), self.heads, -1).transpose(0, 1) for x in (q, k, v))
+        scores, n = q @ k.transpose(1, 2), q.shape[1]
+        if self.mask:
+            most = max_of(self.output.tokens)
+            scores = scores + values[self.mask].view(-1, most, most)[:, :n, :n]
+        return ((scores * self.factor_of(q.shape[-1])).softmax(-1) @ v).transpose(0, 1).flatten(1)
 
     @classmethod
     def prepare(cls, operations: Sequence[Self], context: Context) -> None:

@@ -7,6 +7,7 @@ gradient the other way and adds up what was read several times.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from bttlab.compiler.builder import padded
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Level, Memory, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import NEVER, Context, Matrix, Operation, Shapes, rows_of
+from bttlab.compiler.operation import NEVER, Context, Matrix, Operation, Shapes, Values, rows_of
 
 LANES = M.LANES
 Run = tuple[int, int, int]  # first vector of the result and of the source, and how many
@@ -50,6 +51,11 @@ class Columns(Operation):
     kind, keep, keeps_zeros, reads_inputs = "columns", NEVER, True, False
 
     columns: tuple[int, ...]
+
+    def torch(self, values: Values, *inputs: Any) -> Any:
+        import torch
+
+        return torch.cat(inputs, 1)[:, list(self.columns)]
 
     @property
     def terms(self) -> list[Term]:
@@ -105,6 +111,11 @@ class Prepend(Operation):
     @property
     def rows(self) -> int:
         return max_of(self.output.tokens) - max_of(self.inputs[0].tokens)
+
+    def torch(self, values: Values, x: Any) -> Any:
+        import torch
+
+        return torch.cat([values.rows(self.table, x.shape[1])[self.first : self.first + self.rows], x])
 
     def parameters(self, shapes: Shapes) -> list[str]:
         return [self.table] if self.table in shapes else []  # else it is a constant

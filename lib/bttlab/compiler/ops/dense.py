@@ -8,13 +8,14 @@ y, so each of these has two copies in different banks.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded, row_passes
 from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import At, Bound, Level, Memory, max_of
 from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import INTENT, Context, Operation, Shapes, row_loops, rows_of
+from bttlab.compiler.operation import INTENT, Context, Operation, Shapes, Values, row_loops, rows_of
 from bttlab.compiler.shuffles import identity
 
 # Scalars of the sample's record that weight the terms of a loss's gradient: the softmax, all classes (label smoothing),
@@ -50,6 +51,11 @@ class Dense(Operation):
     bias: str = ""
     first: int = 0  # row of both for the first output
     transposed: bool = False  # whether the weight is (in, out)
+
+    def torch(self, values: Values, x: Any) -> Any:
+        weight, rows = values[self.weight], slice(self.first, self.first + self.output.features)
+        y = x @ (weight.T if self.transposed else weight)[rows].T
+        return y + values[self.bias][rows] if self.bias else y
 
     @property
     def keeps_zeros(self) -> bool:

@@ -1,12 +1,13 @@
 """Operations of the vector unit, element by element: sums and functions."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from bttlab.compiler.builder import padded
 from bttlab.compiler.functions import ACTIVATIONS, constant
 from bttlab.compiler.instruction import At, Level
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import NEVER, Context, Matrix, Operation, Shapes, rows_of
+from bttlab.compiler.operation import NEVER, Context, Matrix, Operation, Shapes, Values, rows_of
 
 
 @dataclass(eq=False)
@@ -37,7 +38,7 @@ class Sum(Operation):
 class Add(Sum):
     """a + b."""
 
-    kind, keeps_zeros = "add", True
+    kind, functions, keeps_zeros = "add", ("add",), True
 
     def terms(self, context: Context) -> tuple[At, At]:
         """Return the places of a and b, the second first in a fused sum."""
@@ -56,6 +57,9 @@ class Position(Sum):
     kind, has_prefix = "position", False
 
     first: int = 0
+
+    def torch(self, values: Values, x: Any) -> Any:
+        return x + values.rows(self.name, x.shape[1])[self.first : self.first + len(x)]
 
     def parameters(self, shapes: Shapes) -> list[str]:
         return [self.name] if self.name in shapes else []  # else it is a constant
@@ -83,6 +87,9 @@ class Function(Operation):
     kind, keep = "function", NEVER
 
     function: str
+
+    def torch(self, values: Values, x: Any) -> Any:
+        return ACTIVATIONS[self.function].torch(x)
 
     @property
     def keeps_zeros(self) -> bool:
@@ -121,6 +128,9 @@ class Shift(Operation):
     parameter: str
     row: int = 0
 
+    def torch(self, values: Values, x: Any) -> Any:
+        return x + values.rows(self.parameter, x.shape[1])[self.row]
+
     def parameters(self, shapes: Shapes) -> list[str]:
         return [self.parameter]
 
@@ -146,6 +156,9 @@ class Gain(Shift):
     """x times a row of a parameter, the same for all tokens, such as a LayerScale."""
 
     kind, keeps_zeros, reads_inputs = "gain", True, True
+
+    def torch(self, values: Values, x: Any) -> Any:
+        return x * values.rows(self.parameter, x.shape[1])[self.row]
 
     def emit(self, context: Context, result: At, x: At) -> None:
         context.emit_rows(M.AFFINE, "x row", self.output, result, x, b=self.values)
@@ -176,6 +189,9 @@ class Scale(Times):
 
     factor: float
 
+    def torch(self, values: Values, x: Any) -> Any:
+        return self.factor * x
+
     def emit(self, context: Context, result: At, x: At, what: str = "c x") -> None:
         number = context.builder.functions.number(constant(self.factor))
         context.emit_rows(M.TIMES_FUNCTION, what, self.output, result, x, function=number)
@@ -192,6 +208,10 @@ class Factors(Times):
     kind = "factors"
 
     constant: str
+
+    def torch(self, values: Values, x: Any) -> Any:
+        factors = values[self.constant][: len(x)]
+        return x * factors.repeat(1, x.shape[1] // factors.shape[1])
 
     def allocate(self, context: Context) -> None:
         self.block = context.layout.place(self.constant)

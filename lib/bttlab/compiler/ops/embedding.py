@@ -11,6 +11,7 @@ are added.
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound, Level, Memory, TokenOffset, bound_of_part, max_of
 from bttlab.compiler.layout import Block, LayoutBuilder, TokenTable
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import Context, Operation, Shapes, core_names
+from bttlab.compiler.operation import Context, Operation, Shapes, Values, core_names
 from bttlab.compiler.shuffles import identity
 
 F1, F2, F3, F3_BUFFERED = range(4)  # tables of token offsets: of the cores in banks, and of F3 in the operand buffers
@@ -55,6 +56,17 @@ class Embedding(Operation):
 @dataclass(eq=False)
 class TTMTable(Embedding):
     """A table in tensor-train-matrix format, with three cores."""
+
+    def torch(self, values: Values) -> Any:
+        """Return products of slices of the cores."""
+        import torch
+
+        cores = [values[name] for name in core_names(values, self.name)]
+        rows = cores[0].new_ones(len(values.tokens), 1, 1)
+        digits = torch.unravel_index(values.tokens, [core.shape[1] for core in cores])
+        for core, digit in zip(cores, digits, strict=True):
+            rows = torch.einsum("tnr,rtms->tnms", rows, core[:, digit]).flatten(1, 2)
+        return rows[..., 0]
 
     def allocate(self, context: Context) -> None:
         """Allocate the cores, and vectors of the operand buffers that linear layers may use, too."""
@@ -354,6 +366,9 @@ class TTMTable(Embedding):
 @dataclass(eq=False)
 class Table(Embedding):
     """A dense table: rows of tokens are copied, and their gradients added to those of the table."""
+
+    def torch(self, values: Values) -> Any:
+        return values[f"{self.name}.weight"][values.tokens]
 
     def allocate(self, context: Context) -> None:
         rows, features = context.shapes[f"{self.name}.weight"]

@@ -1,12 +1,15 @@
 """LayerNorm and RMSNorm over a token's features: forward, backward, and the recomputed output."""
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from bttlab.compiler.buffers import STATISTICS
 from bttlab.compiler.builder import LANES, padded
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import NEVER, Context, Operation, Shapes, row_loops, rows_of
+from bttlab.compiler.operation import NEVER, Context, Operation, Shapes, Values, row_loops, rows_of
 from bttlab.compiler.ops.elementwise import Position, Sum
 
 
@@ -24,6 +27,14 @@ class Norm(Operation):
     bias: str = ""
     epsilon: float = 1e-5
     centred: bool = True
+
+    def torch(self, values: Values, x: Any) -> Any:
+        x = x - x.mean(1, keepdim=True) if self.centred else x
+        # nn.RMSNorm takes the resolution of its input's type if it has no epsilon: of double precision in the check.
+        is_default = self.epsilon == float(np.finfo(np.float32).eps) and x.element_size() == 8
+        epsilon = float(np.finfo(np.float64).eps) if is_default else self.epsilon
+        y = x / (x.square().mean(1, keepdim=True) + epsilon).sqrt() * values[self.weight].reshape(-1)
+        return y + values[self.bias].reshape(-1) if self.bias else y
 
     def parameters(self, shapes: Shapes) -> list[str]:
         return [name for name in (self.weight, self.bias) if name in shapes]

@@ -5,6 +5,8 @@ The backward pass recomputes y, and the intermediates between z and y, from z.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
 from typing_extensions import Self
 
@@ -14,7 +16,7 @@ from bttlab.compiler.candidates import Tensor
 from bttlab.compiler.contraction import Contraction, OperandBuffer
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import IF_SPACE, Context, Operation, Shapes, core_names
+from bttlab.compiler.operation import IF_SPACE, Context, Operation, Shapes, Values, core_names
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.tt_layer import IN, OUT, TTLayer, axes_of
 from bttlab.tensor.order import Product
@@ -38,6 +40,23 @@ class Linear(Operation):
     kind, keep = "linear", IF_SPACE
     operand_buffer = None
     keeps_between = keeps_merges = False
+
+    def torch(self, values: Values, x: Any) -> Any:
+        import torch
+
+        def halves() -> tuple[Any, Any]:
+            """Return W = L R: the products of the cores of each half."""
+            cores = [values[name] for name in core_names(values, self.name)]
+            middle = len(cores) // 2
+            left, right = (
+                reduce(lambda a, b: torch.tensordot(a, b, 1), end) for end in (cores[:middle], cores[middle:])
+            )
+            rank = cores[middle].shape[0]
+            return left.reshape(-1, rank), right.reshape(rank, -1)
+
+        left, right = values.once(self.name, halves)
+        y, bias = x @ right.T @ left.T, f"{self.name}.bias"
+        return y + values[bias] if bias in values else y
 
     @property
     def is_in_bank(self) -> bool:

@@ -12,29 +12,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import max_of, value_of
+from bttlab.compiler.instruction import value_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import Matrix, Operation, core_names
-from bttlab.compiler.ops.attention import Attention
-from bttlab.compiler.ops.columns import Columns, Prepend
+from bttlab.compiler.operation import Matrix, Operation, Values
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.elementwise import Add, Factors, Function, Gain, Position, Scale, Shift
-from bttlab.compiler.ops.embedding import Table, TTMTable
+from bttlab.compiler.ops.elementwise import Function
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import Linear
-from bttlab.compiler.trace.names import IN_TORCH
 
 TOLERANCE = 3e-6  # of the largest value; constants that a module makes in float32 are off by 1e-7
 NOTHING = 1e-10  # of the largest gradient: rounding
@@ -189,8 +183,7 @@ class _Check:
         return {**self.parameters, **{copy: self.parameters[p] for copy, p in self.graph.copies.items()}}
 
     def _executed(self, tokens: Tensor) -> dict[Matrix, Tensor]:
-        used = self._used()
-        return execute(self.graph, used, tokens[0], dense_weights(self.graph, used))
+        return execute(self.graph, self._used(), tokens[0])
 
     def _compare_scaled(self, names: set[str], factor: float, part: float, tokens: Tensor) -> None:
         scaled = [self.parameters[name] for name in names if name in self.parameters]
@@ -216,11 +209,10 @@ class _Check:
 
     def losses(self, samples: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Compare outputs, and return a weighted sum of them of the module and of the graph."""
-        totals, used = [0.0, 0.0], self._used()
-        weights = dense_weights(self.graph, used)
+        totals, used, shared = [0.0, 0.0], self._used(), {}
         for tokens in samples:
             wanted = self.wanted(tokens)
-            values = execute(self.graph, used, tokens[0], weights)
+            values = execute(self.graph, used, tokens[0], shared)
             for n, (theirs, matrix) in enumerate(zip(wanted, self.outputs, strict=True)):
                 ours = _view(values, matrix, tokens.shape[1])
                 share = _difference_of(ours, theirs)
@@ -333,105 +325,25 @@ def _shaken(module: nn.Module, generator: torch.Generator) -> Iterator[dict[str,
                 tensor.data = data
 
 
-def dense_weights(graph: Graph, parameters: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, ...]]:
-    """Return the matrices of tensor-train layers, by layer, as their two halves L and R."""
-    weights = {}
-    for op in graph.operations:
-        cores = [parameters[name] for name in core_names(parameters, op.name)]
-        if isinstance(op, Linear):
-            middle = len(cores) // 2
-            left, right = (
-                reduce(lambda a, b: torch.tensordot(a, b, 1), end) for end in (cores[:middle], cores[middle:])
-            )
-            rank = cores[middle].shape[0]
-            weights[op.name] = (left.reshape(-1, rank), right.reshape(rank, -1))
-    return weights
-
-
 def execute(
-    graph: Graph, parameters: Mapping[str, Tensor], tokens: Tensor, weights: Mapping[str, tuple[Tensor, ...]]
+    graph: Graph, parameters: Mapping[str, Tensor], tokens: Tensor, shared: dict[str, Any] | None = None
 ) -> dict[Matrix, Tensor]:
-    """Return the value of each matrix of a graph for tokens (T,), by PyTorch; `weights` are from `dense_weights`."""
-    like, values = next(iter(parameters.values())), {}
-    known = {**{name: torch.from_numpy(value).to(like) for name, value in graph.constants.items()}, **parameters}
+    """Return the value of each matrix of a graph for token ids (T,), by PyTorch.
+
+    `shared`: results of `Values.once`, for further samples of the same parameters.
+    """
+    like, outputs = next(iter(parameters.values())), {}
+    constants = {name: torch.from_numpy(value).to(like) for name, value in graph.constants.items()}
+    values = Values({**constants, **parameters}, tokens, {} if shared is None else shared)
     for op in graph.operations:
-        inputs = [_view(values, matrix, len(tokens)) for matrix in op.inputs]
-        if isinstance(op, TTMTable):
-            values[op.output] = _rows(op, parameters, tokens)
-        elif isinstance(op, Linear):
-            left, right = weights[op.name]
-            values[op.output] = F.linear(inputs[0] @ right.T, left, parameters.get(f"{op.name}.bias"))
-        else:
-            values[op.output] = _value(op, inputs, known, tokens)
-    return values
-
-
-def _rows(op: TTMTable, parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    """Return rows of a table in TTM format: products of slices of its cores."""
-    cores = [parameters[name] for name in core_names(parameters, op.name)]
-    rows = tokens.new_ones(len(tokens), 1, 1, dtype=torch.float64)
-    for core, digit in zip(cores, torch.unravel_index(tokens, [core.shape[1] for core in cores]), strict=True):
-        rows = torch.einsum("tnr,rtms->tnms", rows, core[:, digit]).flatten(1, 2)
-    return rows[..., 0]
+        outputs[op.output] = op.torch(values, *(_view(outputs, matrix, len(tokens)) for matrix in op.inputs))
+    return outputs
 
 
 def _view(values: Mapping[Matrix, Tensor], matrix: Matrix, length: int) -> Tensor:
     if matrix.base is None:
         return values[matrix]
     return values[matrix.base][matrix.first : matrix.first + int(value_of(matrix.tokens, length))]
-
-
-def _value(op: Operation, inputs: list[Tensor], known: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    """Return the output of an operation from its inputs, and from parameters and constants by name."""
-    p = known.__getitem__
-    if isinstance(op, Table):
-        return p(f"{op.name}.weight")[tokens]
-    x = inputs[0]
-    if isinstance(op, Position):
-        return x + p(op.name).reshape(-1, x.shape[1])[op.first : op.first + len(x)]
-    if isinstance(op, Prepend):
-        return torch.cat([p(op.table).reshape(-1, x.shape[1])[op.first : op.first + op.rows], x])
-    if isinstance(op, Shift):
-        row = p(op.parameter).reshape(-1, x.shape[1])[op.row]
-        return x * row if isinstance(op, Gain) else x + row
-    if isinstance(op, Add):
-        return x + inputs[1]
-    if isinstance(op, Columns):
-        return torch.cat(inputs, 1)[:, list(op.columns)]
-    if isinstance(op, Factors):
-        factors = p(op.constant)[: len(x)]
-        return x * factors.repeat(1, x.shape[1] // factors.shape[1])
-    if isinstance(op, Scale):
-        return op.factor * x
-    if isinstance(op, Norm):
-        y = _normalized(x, op) * p(op.weight).reshape(-1)
-        return y + p(op.bias).reshape(-1) if op.bias else y
-    if isinstance(op, Dense):
-        weight, rows = p(op.weight), slice(op.first, op.first + op.output.features)
-        return F.linear(x, (weight.T if op.transposed else weight)[rows], p(op.bias)[rows] if op.bias else None)
-    if isinstance(op, Function):
-        return IN_TORCH[op.function](x)
-    if isinstance(op, Attention):
-        return _attention(op, *inputs, known)
-    return getattr(torch, op.functions[0])(*inputs)
-
-
-def _normalized(x: Tensor, op: Norm) -> Tensor:
-    x = x - x.mean(1, keepdim=True) if op.centred else x
-    # nn.RMSNorm takes the resolution of its input's type if it has no epsilon: here that of double precision
-    epsilon = torch.finfo(torch.float64).eps if op.epsilon == torch.finfo(torch.float32).eps else op.epsilon
-    return x / (x.square().mean(1, keepdim=True) + epsilon).sqrt()
-
-
-def _attention(op: Attention, q: Tensor, k: Tensor, v: Tensor, known: Mapping[str, Tensor]) -> Tensor:
-    q, k, v = (x.view(len(x), op.heads, -1).transpose(0, 1) for x in (q, k, v))
-    scores = q @ k.transpose(1, 2) * op.factor_of(q.shape[-1])
-    n = scores.shape[-1]
-    if op.mask:
-        most = max_of(op.output.tokens)
-        mask = known[op.mask].view(-1, most, most)[:, :n, :n]
-        scores = scores + mask * op.factor_of(q.shape[-1])
-    return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
 
 
 def call_of(module: nn.Module) -> Callable[[Tensor], list[Any]]:

@@ -7,7 +7,7 @@ are exact in it: max(a, b) is (a + b + |a - b|) / 2. Two compositions are one fu
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from itertools import product
 from typing import Any
 
@@ -302,3 +302,6 @@ def form_of(function: Callable[[Any], Any]) -> Form | None:
     except (ArithmeticError, AttributeError, TypeError, ValueError):
         return None
     return found if isinstance(found, Form) else None
+
+
+known_form = cache(form_of)  # of a function that does not change

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.trace.values import tensors_in
 
 NEAR = {
@@ -24,7 +23,8 @@ NEAR = {
     "gradient": "requires_grad_(False) on the parameters before it, not detach() or no_grad(); "
     "checkpoint(..., use_reentrant=False), not an autograd.Function",
 }
-LIST = "linear layers (TT or dense), embeddings, LayerNorm, RMSNorm, GELU, ReLU, SiLU, tanh, attention, sums, products"
+LIST = "linear layers (TT or dense), embeddings, LayerNorm, RMSNorm, attention, sums, products, "
+LIST += ", ".join(ACTIVATIONS)
 LIBRARIES = (*(str(Path(sys.modules[name].__file__).parent) for name in ("torch", "bttlab")), contextlib.__file__)
 # Functions that only ask about a tensor.
 QUERIES = frozenset(
@@ -55,16 +55,6 @@ ALIASES |= {"__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub", "__rdiv__"
 ALIASES |= {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub"}
 ALIASES |= {"bmm": "matmul", "mm": "matmul", "__eq__": "eq", "__ne__": "ne", "__pow__": "pow", "__neg__": "neg"}
 ALIASES |= {"_threshold": "threshold", "_softmax": "softmax", "concat": "cat", "get_data": "data"}
-
-IN_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "relu": F.relu,
-    "silu": F.silu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-}
 
 
 @dataclass

@@ -25,12 +25,11 @@ from bttlab.compiler.instruction import max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix, Operation
 from bttlab.compiler.ops.elementwise import Factors, Function, Scale
-from bttlab.compiler.trace.forms import Form, apply, form_of
+from bttlab.compiler.trace.forms import Form, apply, form_of, known_form
 from bttlab.compiler.trace.matrices import Matrices
 from bttlab.compiler.trace.names import (
     COMPARISONS,
     COPIES,
-    IN_TORCH,
     MOVES,
     NEAR,
     OF_SHAPE,
@@ -187,8 +186,7 @@ class Recorder(Matrices, TorchFunctionMode):
             value = self.value(tensor)
             if isinstance(value, Weighted) and call.name not in LAZY:
                 self._set(tensor, self.recorded(value))
-        rule = RULES.get(call.name)
-        value = rule(self, call) if rule is not None else self.by_operation(call)
+        value = RULES.get(call.name, Recorder._last_step)(self, call)
         self.check_gradient(call)
         return value
 
@@ -358,8 +356,10 @@ class Recorder(Matrices, TorchFunctionMode):
             return None
         factor, found = called.factor, None
         if factor is None:
-            found = next((key for key, known in IN_TORCH.items() if called.is_same(form_of(known))), None)
-        if (factor, found) == (None, None) or not _agree(function, IN_TORCH.get(found, lambda x: factor * x)):
+            found = next((key for key, known in ACTIVATIONS.items() if called.is_same(known_form(known.torch))), None)
+        if (factor, found) == (None, None):
+            return None
+        if not _agree(function, ACTIVATIONS[found].torch if found else lambda x: factor * x):
             return None
         if factor == 1:
             return Elements(matrix, index)
@@ -430,9 +430,7 @@ class Recorder(Matrices, TorchFunctionMode):
         n = given.index(None)
         step = lambda t: apply(call, [*given[:n], _copy(t), *given[n + 1 :]])  # noqa: E731
         found = self._known(x.matrix, x.index, step, self.name(call.name))
-        if found is None:
-            raise Refusal(f"{call.name}", NEAR.get(call.name, ", ".join(ACTIVATIONS)))
-        return found
+        return self.by_operation(call) if found is None else found
 
     def by_operation(self, call: Call) -> Elements:
         """Record the operation of the graph that computes a function of activations of one shape."""
@@ -441,7 +439,7 @@ class Recorder(Matrices, TorchFunctionMode):
         kind = Operation.of_function.get(call.name)
         values = [self.value(x) for x in call.args]
         if kind is None or call.kwargs or not all(isinstance(v, Elements | Formula | Weighted) for v in values):
-            raise Refusal(call.name, NEAR.get(call.name, ""))
+            raise Refusal(call.name, NEAR.get(call.name, "" if len(self._found(call)) > 1 else ", ".join(ACTIVATIONS)))
         matrices, index = self.operands(call.name, *call.args)
         name = self.unique(self.name(call.name))
         output = Matrix(name, matrices[0].tokens, matrices[0].features)
