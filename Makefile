@@ -27,6 +27,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # With PYTHON an environment is that one's; without, one that is there will do.
 MARKER = $(VENV)/.installed$(subst /,-,$(PYTHON))
+TORCHTT := torchTT==0.5.0 --hash=sha256:9794b1dfac2274e402f10cacd8c57c9b14ea806052c9e9390c54755e65fbeb27
 UV_VERSION := 0.13.9
 UV ?= $(or $(shell command -v uv),.venv-uv/bin/uv)
 FROM_HOUSE = $(if $(filter-out wheelhouse,$(MAKECMDGOALS)),$(if $(WHEELHOUSE),--no-index --find-links "$$(realpath "$(WHEELHOUSE)")"))
@@ -134,7 +135,9 @@ pictures: environment
 	$(BIN)/pytest -n 0 -m "" tests/browser/pictures.py
 
 # Threads that wait are to sleep: on a busy machine spinning ones take the cores from those that work.
+# torchTT has no wheel and builds against torch, so that it is no package of the lock; benchmarks take its Python alone.
 bench: environment
+	@echo "$(TORCHTT)" | CXX=false $(INSTALL) --no-deps --no-build-isolation --require-hashes --requirement -
 	OMP_WAIT_POLICY=passive PYTHONPATH=tools $(BIN)/python -m benchmarks $(BENCH)
 
 reliability: environment

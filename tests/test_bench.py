@@ -1,8 +1,11 @@
 """The benchmarks measure what they say; no test asserts a time."""
 
+from importlib.util import find_spec
+
 import pytest
+import torch
 from benchmarks import __main__ as benchmarks
-from benchmarks import layer, memory, page, record
+from benchmarks import layer, memory, page, peers, record
 from benchmarks.__main__ import NAMES
 from benchmarks.figures import DRAWINGS
 from benchmarks.result import Result
@@ -12,6 +15,7 @@ from bttlab.tensor import flow_cost
 
 from conftest import ROOT
 
+TORCHTT = find_spec("torchtt") is not None
 PAPER = ((12, 8, 8), (8, 8, 12))
 
 
@@ -32,7 +36,9 @@ def check(result: Result, module, rows: int):
 @pytest.mark.long
 def test_layer_counts_operations_and_memory_of_every_contender():
     result = layer.measure(tokens=(1, 3), threads=(1,), rounds=1, compiled=())
-    rows = check(result, layer, rows=14)
+    contenders = 7 + TORCHTT
+    rows = check(result, layer, rows=2 * contenders)
+    assert TORCHTT or any("torchTT is not installed" in note for note in result.notes)
     found = {(row["contender"], row["tokens"]): row for row in rows}
     for name, flow in (("BTT", "bidirectional"), ("right to left", "right_to_left"), ("reconstruct", "reconstruct")):
         assert found[name, 3]["operations"] == 2 * flow_cost(flow, 3, *PAPER, 12).macs
@@ -41,7 +47,16 @@ def test_layer_counts_operations_and_memory_of_every_contender():
     weight, bias, features = 4 * 768 * 768, 4 * 768, 4 * 3 * 768
     assert weight + bias + 2 * features <= found["dense", 3]["peak"] <= weight + bias + 3 * features  # dW, db, y, dx
     assert found["BTT", 3]["peak"] < found["dense", 3]["peak"] < found["reconstruct", 3]["peak"]
-    assert len(result.ratios) == 2 * 6
+    assert len(result.ratios) == 2 * (contenders - 1)
+
+
+@pytest.mark.skipif(not TORCHTT, reason="torchTT is installed by `make bench` alone")
+def test_torchtts_layer_is_the_matrix_of_its_cores():
+    peer = peers.TorchTTLinear(*PAPER, 12)
+    assert sum(parameter.numel() for parameter in peer.parameters()) == 12_288
+    matrix = torch.einsum("aijb,bklc,cmnd->ikmjln", *peer.layer.cores).reshape(768, 768)
+    x = torch.randn(5, 768)
+    torch.testing.assert_close(peer(x), x @ matrix.T, rtol=1e-4, atol=1e-4)
 
 
 def test_memory_has_the_chip_pytorch_and_the_recorded_gpu():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.peers import IMPLEMENTATIONS, peer_linear
+from benchmarks.peers import IMPLEMENTATIONS, TorchTTLinear, peer_linear
 from benchmarks.result import Result, Table, describe_runs, time_ratios, time_rows
 from benchmarks.turns import HOW, interleave, repeated, threads_of_torch
 from bttlab.baseline.machine import plain
@@ -22,7 +22,8 @@ PRINTED = {1, 32, 4096}  # tokens in the tables; the record and the figure have 
 COMPILED_TOKENS = (1, 32, 4096)  # compiling takes up to half a minute each
 OURS = "BTT"
 FLOW_OF = {OURS: "bidirectional", "auto": "auto", "right to left": "right_to_left", "reconstruct": "reconstruct"}
-COMPILED = (OURS, "dense", *(f"tensorly-torch {name}" for name in IMPLEMENTATIONS))
+TORCHTT = "torchTT"
+COMPILED = (OURS, "dense", *(f"tensorly-torch {name}" for name in IMPLEMENTATIONS), TORCHTT)
 
 
 def measure(
@@ -37,8 +38,8 @@ def measure(
     threads.
     """
     config = ModelConfig()
-    layers = _layers(config)
     notes: list[str] = []
+    layers = _layers(config, notes)
     rows: list[dict[str, Any]] = []
     ratios: dict[str, dict[str, float]] = {}
     fixed = {(name, count): _counts(layer, count) for name, layer in layers.items() for count in tokens}
@@ -47,7 +48,7 @@ def measure(
             for count in tokens:
                 work = {name: repeated(_pass(layer, count)) for name, layer in layers.items()}
                 if count in compiled and thread_count == threads[0]:
-                    work |= _compiled({name: layers[name] for name in COMPILED}, count, notes)
+                    work |= _compiled({name: layers[name] for name in COMPILED if name in layers}, count, notes)
                 seconds = interleave(work, rounds)
                 rows += time_rows({"threads": thread_count, "tokens": count}, seconds)
                 ratios |= time_ratios(f"{count} tokens, threads {thread_count}: ", seconds, OURS)
@@ -77,11 +78,16 @@ def measure(
     )
 
 
-def _layers(config: ModelConfig) -> dict[str, nn.Module]:
+def _layers(config: ModelConfig, notes: list[str]) -> dict[str, nn.Module]:
     size, modes, rank = config.hidden_size, (config.linear_out_modes, config.linear_in_modes), config.linear_rank
     layers: dict[str, nn.Module] = {name: TTLinear(size, size, *modes, rank, flow) for name, flow in FLOW_OF.items()}
     layers["dense"] = nn.Linear(size, size)
-    return layers | {f"tensorly-torch {name}": peer_linear(*modes, rank, name) for name in IMPLEMENTATIONS}
+    layers |= {f"tensorly-torch {name}": peer_linear(*modes, rank, name) for name in IMPLEMENTATIONS}
+    try:
+        return layers | {TORCHTT: TorchTTLinear(*modes, rank)}
+    except ImportError:  # it has no wheel, so that it is in no environment but that of `make bench`
+        notes.append("torchTT is not installed: pip install --no-build-isolation torchTT")
+        return layers
 
 
 def _compiled(layers: dict[str, nn.Module], tokens: int, notes: list[str]) -> dict[str, Callable[[], float]]:

@@ -1,11 +1,11 @@
-"""Layers of tensorly-torch, to compare with. Benchmarks alone need it."""
+"""Layers of tensorly-torch and torchTT, to compare with. Benchmarks alone need them."""
 
 import math
 import warnings
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bttlab.baseline.step import Task
 from bttlab.model import ModelConfig
@@ -32,6 +32,27 @@ def peer_linear(out_modes: Sequence[int], in_modes: Sequence[int], rank: int, im
             core.normal_(0.0, std)
         layer.bias.zero_()
     return layer
+
+
+class TorchTTLinear(nn.Module):
+    """torchTT's layer on vectors: `torchtt.nn.LinearLayerTT` takes and returns tensors of the modes' sizes.
+
+    Its cores (r_prev, out mode, in mode, r_next) are contracted with x one after the other. Raises ImportError without
+    torchTT.
+    """
+
+    def __init__(self, out_modes: Sequence[int], in_modes: Sequence[int], rank: int):
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it tells of a C++ extension that solvers use
+            from torchtt.nn import LinearLayerTT
+        self.in_features, self.out_features = math.prod(in_modes), math.prod(out_modes)
+        ranks = [1, *[rank] * (len(in_modes) - 1), 1]
+        self.layer = LinearLayerTT(list(in_modes), list(out_modes), ranks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (n, in) to (n, out)."""
+        return self.layer(x.view(-1, *self.layer.size_in)).flatten(1)
 
 
 class PeerTask(Task):

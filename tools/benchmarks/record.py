@@ -17,7 +17,7 @@ from bttlab.util.files import write_file
 from bttlab.util.quantities import to_json
 
 VERSION = 1
-PACKAGES = ("torch", "numpy", "tensorly-torch", "tensorly", "opt_einsum")
+PACKAGES = ("torch", "numpy", "tensorly-torch", "tensorly", "torchTT", "opt_einsum")
 
 
 def machine() -> dict[str, Any]:
