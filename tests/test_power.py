@@ -1,11 +1,12 @@
 """The power model, and what the emulated card's sensors show of it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pynq
 import pytest
 
-from bttlab.card import EmulatedU50, open_trainer
+from bttlab.card import EmulatedU50, open_trainer, telemetry
 from bttlab.card.telemetry import board_power
 from bttlab.estimate.card import CLOCK_MHZ, estimate, power_levels
 from bttlab.estimate.constants import read_data
@@ -63,6 +64,26 @@ def test_rails_are_pynqs_and_say_that_they_are_modelled():
         assert all(part.provenance == "modelled" for part in (rail.voltage, rail.current, rail.power) if part)
 
 
+def test_the_current_of_the_slots_3v3_is_read_where_the_driver_has_it(tmp_path, monkeypatch):
+    """The published reading of an idle U50: 12.213 V x 1.363 A and 3.300 V x 0.223 A are 17.4 W (XRT PR 5184)."""
+    info = SimpleNamespace(m12VPex=12_213, mPexCurr=1363, m12VAux=0, mAuxCurr=0, m3v3Pex=3300, mPciSlot=0x3B01)
+    card = SimpleNamespace(device_info=info, sysfs_path=None)
+    monkeypatch.setattr(telemetry, "PCI_DEVICES", tmp_path / "devices")
+    twelve_volts = 12.213 * 1.363
+    assert board_power(card) == pytest.approx(twelve_volts)
+    user = tmp_path / "devices" / "0000:3b:00.1" / "xmc.u.4194304"
+    user.mkdir(parents=True)
+    (user / "xmc_3v3_pex_curr").write_text("223\n")
+    assert board_power(card) == pytest.approx(17.4, abs=0.05)
+    management = tmp_path / "0000:3b:00.0"  # what PYNQ finds comes first
+    (management / "xmc.m.4194304").mkdir(parents=True)
+    (management / "xmc.m.4194304" / "xmc_3v3_pex_curr").write_text("100\n")
+    card.sysfs_path = str(management)
+    assert board_power(card) == pytest.approx(twelve_volts + 0.33)
+    (management / "xmc.m.4194304" / "xmc_3v3_pex_curr").write_text("N/A")
+    assert board_power(card) == pytest.approx(17.4, abs=0.05)
+
+
 def test_power_and_temperature_follow_the_kernel(tmp_path):
     path = tmp_path / "small.xclbin"
     path.write_bytes(container())
@@ -70,13 +91,13 @@ def test_power_and_temperature_follow_the_kernel(tmp_path):
     card = EmulatedU50()
     overlay = pynq.Overlay(str(path), device=card)
     card._levels = lambda: LEVELS
-    assert board_power(card) == pytest.approx(20 - 0.74, abs=0.02)
+    assert board_power(card) == pytest.approx(20, abs=0.02)
     temperature = card.device_info.mOnChipTemp
     calls = overlay.HBM0.allocate(1, "i4")
     handle = overlay.spin_1.start(calls, 500)
-    assert until(lambda: board_power(card) == pytest.approx(30 - 0.74, abs=0.02))
+    assert until(lambda: board_power(card) == pytest.approx(30, abs=0.02))
     assert card.device_info.mOnChipTemp > temperature and card.sensors["vccint"].power.value == pytest.approx(
         12, abs=0.01
     )
     handle.wait()
-    assert board_power(card) == pytest.approx(20 - 0.74, abs=0.02)
+    assert board_power(card) == pytest.approx(20, abs=0.02)

@@ -26,7 +26,7 @@ from bttlab.card.hbm import CardMemory, HbmBank
 from bttlab.card.image import choose_image
 from bttlab.card.kernel import CONTROL_RANGE, OverlayError
 from bttlab.card.manifest import MANIFEST, digest, overlays_folder, read_file, read_manifest
-from bttlab.card.telemetry import DeviceInfo, modelled_info, modelled_rails
+from bttlab.card.telemetry import DeviceInfo, modelled_3v3_milliamperes, modelled_info, modelled_rails
 from bttlab.card.xclbin import EmulationOverlay, control_address, read_xclbin
 from bttlab.estimate.card import power_levels
 from bttlab.estimate.facts import U50
@@ -229,6 +229,11 @@ class EmulatedU50(pynq.Device):
     @property
     def device_info(self) -> DeviceInfo:
         return modelled_info(self._levels(), any(unit.running for unit in self._units.values()))
+
+    @property
+    def slot_3v3_milliamperes(self) -> int:
+        """Current of the slot's 3.3 V, which XRT's structure lacks; modelled."""
+        return modelled_3v3_milliamperes()
 
     @property
     def sensors(self) -> dict[str, XrtRail]:

@@ -6,6 +6,7 @@ the card's. Energy is therefore power times *modelled* time (`bttlab.estimate.ca
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pynq.pmbus import XrtRail, get_xrt_sysfs_rails
@@ -14,6 +15,8 @@ from bttlab.estimate.constants import read_data
 from bttlab.estimate.power import PowerLevels
 
 MILLI = 1000
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+NODE_3V3 = "xmc.*/xmc_3v3_pex_curr"  # mA; of XRT's driver xocl or xclmgmt from 2.3 on (its pull request 1831)
 PEX_VOLTS, PEX_3V3_VOLTS, VCCINT_VOLTS = 12.2, 3.3, 0.85
 
 
@@ -45,12 +48,17 @@ def modelled_info(levels: PowerLevels, running: bool) -> DeviceInfo:
     """Return the sensors of an emulated card, the temperature in the steady state."""
     power, vccint = (levels.running, levels.running_vccint) if running else (levels.idle, levels.idle_vccint)
     constants = read_data("power")["constants"]
-    air, resistance, slot_3v3 = (constants[name]["value"] for name in ("air", "thermal_resistance", "idle_3v3"))
+    air, resistance = (constants[name]["value"] for name in ("air", "thermal_resistance"))
     return DeviceInfo(
-        round((power - slot_3v3) / PEX_VOLTS * MILLI),
+        round((power - modelled_3v3_milliamperes() * PEX_3V3_VOLTS / MILLI) / PEX_VOLTS * MILLI),
         round(vccint / VCCINT_VOLTS * MILLI),
         round(air + resistance * power),
     )
+
+
+def modelled_3v3_milliamperes() -> int:
+    """Return the current of the slot's 3.3 V of an emulated card, whatever it does."""
+    return round(read_data("power")["constants"]["idle_3v3"]["value"] / PEX_3V3_VOLTS * MILLI)
 
 
 def modelled_rails(device: Any) -> dict[str, XrtRail]:
@@ -64,9 +72,31 @@ def modelled_rails(device: Any) -> dict[str, XrtRail]:
 
 
 def board_power(device: Any) -> float:
-    """Return the power of an Alveo card in watts: that of the slot's 12 V, and of AUX if there is one.
+    """Return the power of an Alveo card in watts: that of the slot's 12 V and 3.3 V, and of AUX if there is one.
 
-    The slot's 3.3 V, under a watt, has no current sensor.
+    Where the driver has no node for the current of the 3.3 V, this part, under a watt, is left out.
     """
     info = device.device_info
-    return (info.m12VPex * info.mPexCurr + info.m12VAux * info.mAuxCurr) / MILLI**2
+    slot_3v3 = info.m3v3Pex * (_slot_3v3_milliamperes(device) or 0)
+    return (info.m12VPex * info.mPexCurr + info.m12VAux * info.mAuxCurr + slot_3v3) / MILLI**2
+
+
+def _slot_3v3_milliamperes(device: Any) -> int | None:
+    """Return the current of the slot's 3.3 V, which XRT has in a node of sysfs alone; None if there is none.
+
+    The node is that of the management function, which PYNQ finds, or of the user function in the card's PCIe slot.
+    """
+    if hasattr(device, "slot_3v3_milliamperes"):
+        return device.slot_3v3_milliamperes
+    slot = getattr(device.device_info, "mPciSlot", None)
+    folders = [Path(path) for path in (getattr(device, "sysfs_path", None),) if path]
+    if slot is not None:  # domain, bus, device and function, as XRT packs them
+        address = f"{slot >> 16:04x}:{slot >> 8 & 0xFF:02x}:{slot >> 3 & 0x1F:02x}.{slot & 7}"
+        folders.append(PCI_DEVICES / address)
+    for folder in folders:
+        for node in sorted(folder.glob(NODE_3V3)):
+            try:
+                return int(node.read_text())
+            except (OSError, ValueError):  # of another user, or a sensor that the shell does not have
+                continue
+    return None
