@@ -26,6 +26,7 @@ from .flow_check import show_program as show_program
 from .flow_explorer import FlowExplorer as FlowExplorer
 from .flow_figures import draw_costs as draw_costs
 from .flow_figures import draw_optimum as draw_optimum
+from .inside import InsideExplorer as InsideExplorer
 from .live_loss import watch as watch
 from .memory_figures import chip_bytes as chip_bytes
 from .memory_figures import draw_banks as draw_banks
