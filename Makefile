@@ -47,7 +47,7 @@ endif
 ifdef PIP_CERT
 export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
-EXTRAS := lab test bench search class site sources
+EXTRAS := lab test bench class site sources
 TORCH = $$(sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 PORT ?= 8888
 COURSE ?= classroom/course

@@ -155,7 +155,7 @@ NEW_YORK = "fly/O to/O new/B-to_city york/I-to_city please/O"
         (SPAN | {"intent": "x"}, "", {"a/O b/B-c": "x"}),
         (SPAN | {"kind": "x"}, "--label kind", {"a/O b/B-c": "x"}),
         ({"text": "a b", "entities": [{"label": "c", "start_offset": 2, "end_offset": 3}]}, "", TAGGED),
-        ({"text": "a b", "entities": ["b"], "intent": "x"}, "", {"a/O b/O": "x"}),
+        ({"text": "a b", "entities": ["b"], "intent": "x"}, "--ignore entities", {"a/O b/O": "x"}),
         ({"text": "a b", "cats": ["x", "y"], "entities": [[2, 3, "c"]]}, "", {"a/O b/B-c": "x#y"}),
         ({"text": "a b", "spans": [{"start": 2, "end": 3, "label": "c"}], "answer": "accept"}, "", TAGGED),
         (DOCCANO, "", {NEW_YORK: "none"}),

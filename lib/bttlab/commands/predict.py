@@ -15,31 +15,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("text", nargs="*", metavar="TEXT", help='a sentence in quotes, such as "show me flights to boston"; or several')
     add("--file", type=Path, metavar="FILE", help="a sentence in each line of a text file, such as test/seq.in")
+    add("--label-studio", type=Path, metavar="FILE", help="write the labels as predictions that Label Studio imports")
+    add("--conll", type=Path, metavar="FILE", help="write the labels as CoNLL: a word and its tag in each line")
     devices.add_run(parser)
     devices.add_device(parser, "reference, with --require-card auto")
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    from bttlab.data import Corpus, CorpusError, Split, Vocabulary, encode, load_corpus
+    from bttlab.data import CorpusError, Split, Vocabulary, encode, load_corpus
+    from bttlab.data.exporting import conll_text, label_studio_tasks
     from bttlab.runs.evaluation import predict
-    from bttlab.runs.labelling import label, placeholder_split, split_words
+    from bttlab.runs.labelling import label, typed_pieces, typed_split
+    from bttlab.util.files import write_file
+    from bttlab.util.quantities import to_json
     from bttlab.util.terminal import say
 
     checkpoint = devices.load_checkpoint(options)
     settings, record = checkpoint.settings, checkpoint.corpus
     vocabulary = Vocabulary.from_list(record.vocabulary)
     texts = _sentences(options)
-    sentences = [split_words(text, vocabulary) for text in texts]
-    if not all(sentences):
-        raise BttlabError("a sentence has no words; give at least one")
+    corpus = record.without_splits(options.folder)
+    typed = typed_split(texts, corpus, vocabulary)
     gives_next = "language model" in settings.config.task
     most = settings.config.sequence_length - 1 - gives_next
-    for number, words in enumerate(sentences, 1):
+    for number, words in enumerate(typed.words, 1):
         if len(words) > most:
             raise BttlabError(f"sentence {number} has {len(words)} words, and the model takes at most {most}; cut it")
-    corpus = Corpus(record.name, options.folder, record.intent_labels, record.slot_labels, Split(), Split(), Split())
-    given = [words + [""] * gives_next for words in sentences]  # a place for the word that is not known
-    samples = encode(placeholder_split(given, corpus), vocabulary, corpus, settings.config)
+    given = typed
+    if gives_next:  # a place for the word that is not known
+        given = Split([[*words, ""] for words in typed.words], [[*tags, "O"] for tags in typed.slots], typed.intents)
+    samples = encode(given, vocabulary, corpus, settings.config)
     device = options.device or ("auto" if options.require_card else "reference")
     opened = devices.open_checkpoint(options, checkpoint, device)
     if settings.decode_tags and "tagging" in settings.config.task:
@@ -48,8 +53,10 @@ def run(options: argparse.Namespace) -> Outcome:
         except CorpusError as error:
             say(f"note: {error}; tags are decoded without the counts of its training split")
     predictions = predict(opened.trainer, samples, corpus, settings.decode_tags)
-    rows, texts = [], []
-    for n, answer in enumerate(label(opened.trainer, corpus, vocabulary, sentences, predictions)):
+    rows, answers = [], label(opened.trainer, corpus, vocabulary, typed, predictions)
+    told = []
+    pieces = [typed_pieces(text, corpus, vocabulary) for text in texts]
+    for n, answer in enumerate(answers):
         row: dict[str, Any] = {"words": answer.words}
         if answer.intent_probability is not None:
             row |= {"intent": answer.intent, "intent_probability": answer.intent_probability}
@@ -60,9 +67,14 @@ def run(options: argparse.Namespace) -> Outcome:
             token = int(predictions.slots[n, 1 + len(answer.words)])
             row["next"] = record.vocabulary[token] if token < len(record.vocabulary) else None
         rows.append(row | {"unknown": answer.unknown})
-        texts.append(str(answer) + (f"\nnext  {row['next'] or 'none'}" if gives_next else ""))
+        told.append(str(answer) + (f"\nnext  {row['next'] or 'none'}" if gives_next else ""))
+    if options.label_studio is not None:
+        tasks = label_studio_tasks(texts, pieces, answers, f"bttlab {options.folder.name}")
+        write_file(options.label_studio, to_json(tasks, indent=1), "--label-studio")
+    if options.conll is not None:
+        write_file(options.conll, conll_text(texts, pieces, answers), "--conll")
     data = {"run": str(options.folder), "corpus": record.name, "device": opened.device, "predictions": rows}
-    return Outcome(data, "\n\n".join(texts))
+    return Outcome(data, "\n\n".join(told))
 
 
 def _sentences(options: argparse.Namespace) -> list[str]:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from bttlab.util.settings import settings
 
-from .corpus import OUTSIDE, Corpus, CorpusError, Split
+from .corpus import OUTSIDE, PAD, Corpus, CorpusError, Split
 from .samples import Samples, encode
 from .spans import slots_of
 from .vocabulary import Vocabulary
@@ -63,14 +63,21 @@ class Augmenter:
     def _substitute(self, words: list[str], tags: list[str], draw: np.random.Generator) -> tuple[list[str], list[str]]:
         new_words, new_tags = [], []
         for begin, end, label in slot_values(tags):
-            value = words[begin:end]
+            value, pads = words[begin:end], [tag == PAD for tag in tags[begin:end]]
             if label != OUTSIDE and draw.random() < self._augmentation.slot_substitution:
                 choices = self._values[type_of(label)]
                 choice = choices[draw.integers(len(choices))]
-                if len(choice) == 1 or f"I-{label}" in self._corpus.slot_labels:
-                    value = choice
+                if not any(not pad for _, pad in choice[1:]) or f"I-{label}" in self._corpus.slot_labels:
+                    value, pads = [word for word, _ in choice], [pad for _, pad in choice]
             new_words += value
-            new_tags += tags[begin:end] if label == OUTSIDE else [f"B-{label}"] + [f"I-{label}"] * (len(value) - 1)
+            new_tags += (
+                tags[begin:end]
+                if label == OUTSIDE
+                else [
+                    f"B-{label}",
+                    *(PAD if pad else f"I-{label}" for pad in pads[1:]),
+                ]
+            )
         return new_words, new_tags
 
 
@@ -84,11 +91,12 @@ def type_of(label: str) -> str:
     return label.rpartition(".")[2]
 
 
-def _slot_values(split: Split) -> dict[str, list[tuple[str, ...]]]:
-    """Return the distinct slot values of each type, sorted."""
+def _slot_values(split: Split) -> dict[str, list[tuple[tuple[str, bool], ...]]]:
+    """Return the distinct slot values of each type, sorted; True marks a subword that continues a word."""
     values = defaultdict(set)
     for words, tags in zip(split.words, split.slots, strict=True):
         for begin, end, label in slot_values(tags):
             if label != OUTSIDE:
-                values[type_of(label)].add(tuple(words[begin:end]))
+                pads = (tag == PAD for tag in tags[begin:end])
+                values[type_of(label)].add(tuple(zip(words[begin:end], pads, strict=True)))
     return {kind: sorted(texts) for kind, texts in values.items()}

@@ -2,7 +2,8 @@
 
 A corpus is a folder. ``intent_label.txt`` and ``slot_label.txt`` list the labels in the order of their ids. ``train/``,
 ``dev/`` and ``test/`` each have ``seq.in`` (words), ``seq.out`` (one BIO slot tag for each word) and ``label`` (one
-intent), with one utterance in each line.
+intent), with one utterance in each line. ``tokenizer.json``, if it is there, says what cuts a text into the words; of
+subwords, those that continue a word have the tag PAD.
 """
 
 import os
@@ -15,9 +16,11 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_folder
 from bttlab.util.reading import read_text
 
+from .tokenizer import FILE as TOKENIZER_FILE
+from .tokenizer import SPACES, Tokenizer
+
 SPLIT_NAMES = ("train", "dev", "test")
 PAD, UNK, OUTSIDE = "PAD", "UNK", "O"
-PUNCTUATION = '.,;:!?"()'  # removed from the ends of words in plain text
 
 
 class CorpusError(BttlabError):
@@ -58,6 +61,7 @@ class Corpus:
     train: Split
     dev: Split
     test: Split
+    tokenizer: Tokenizer = SPACES  # what cuts a text into the words
 
     @property
     def has_slots(self) -> bool:
@@ -86,11 +90,23 @@ def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Cor
     intent_labels = _read_labels(folder / "intent_label.txt")
     slot_labels = _read_labels(folder / "slot_label.txt")
     _check_slot_labels(folder / "slot_label.txt", slot_labels)
+    tokenizer = _read_tokenizer(folder / TOKENIZER_FILE)
     splits = {}
     for name in SPLIT_NAMES:
         strict = name == "train" and unknown_labels == "error"
-        splits[name] = _read_split(folder / name, intent_labels, slot_labels, strict)
-    return Corpus(folder.resolve().name, folder, intent_labels, slot_labels, **splits)
+        splits[name] = _read_split(folder / name, intent_labels, slot_labels, strict, tokenizer)
+    return Corpus(folder.resolve().name, folder, intent_labels, slot_labels, **splits, tokenizer=tokenizer)
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    if not path.exists():
+        return SPACES
+    try:
+        return Tokenizer.from_text(read_text(path, CorpusError))
+    except CorpusError:
+        raise
+    except BttlabError as error:
+        raise CorpusError(f"{path}: {error}") from None
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -130,7 +146,9 @@ def _is_chunk_tag(tag: str) -> bool:
     return tag[:2] in ("B-", "I-") and len(tag) > 2
 
 
-def _read_split(folder: Path, intent_labels: list[str], slot_labels: list[str], strict: bool) -> Split:
+def _read_split(
+    folder: Path, intent_labels: list[str], slot_labels: list[str], strict: bool, tokenizer: Tokenizer
+) -> Split:
     paths = [folder / "seq.in", folder / "seq.out", folder / "label"]
     lines = [_read_lines(path) for path in paths]
     if len({len(column) for column in lines}) > 1:
@@ -147,7 +165,9 @@ def _read_split(folder: Path, intent_labels: list[str], slot_labels: list[str], 
                 f"{paths[0]}, line {number}: {len(words)} words, but {len(slots)} tags in seq.out; "
                 "an utterance has at least one word, and every word one tag"
             )
-        for tag in slots:
+        for place, tag in enumerate(slots):
+            if tag == PAD and place and tokenizer.kind == "subwords":
+                continue
             if tag != OUTSIDE and not _is_chunk_tag(tag):
                 raise CorpusError(f"{paths[1]}, line {number}: slot tag {tag!r} is none of O, B-… and I-…; correct it")
             if tag not in known_slots:
@@ -173,14 +193,22 @@ def _check_unknown(kind: str, label: str, path: Path, line: int, labels: list[st
         raise CorpusError(f"{where}; add it to {kind}_label.txt or pass --unknown-labels=unk")
 
 
-def files_of(intent_labels: Sequence[str], slot_labels: Sequence[str], splits: Mapping[str, Split]) -> dict[str, bytes]:
+def files_of(
+    intent_labels: Sequence[str],
+    slot_labels: Sequence[str],
+    splits: Mapping[str, Split],
+    tokenizer: Tokenizer | None = None,
+) -> dict[str, bytes]:
     """Return the files of a corpus in the common layout, by relative path; labels are in the order of their ids."""
     lines = {"intent_label.txt": intent_labels, "slot_label.txt": slot_labels}
     for name, split in splits.items():
         lines[f"{name}/seq.in"] = [" ".join(words) for words in split.words]
         lines[f"{name}/seq.out"] = [" ".join(tags) for tags in split.slots]
         lines[f"{name}/label"] = split.intents
-    return {name: "".join(f"{line}\n" for line in text).encode() for name, text in lines.items()}
+    files = {name: "".join(f"{line}\n" for line in text).encode() for name, text in lines.items()}
+    if tokenizer is not None and not tokenizer.is_default:
+        files[TOKENIZER_FILE] = tokenizer.to_text().encode()
+    return files
 
 
 def store_corpus(files: Mapping[str, bytes], folder: str | os.PathLike) -> Path:

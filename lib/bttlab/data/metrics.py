@@ -28,6 +28,7 @@ def named(corpus: Corpus, split: Split, predictions) -> tuple[list[str | None], 
     `predictions` has ``intents``, integers of shape (n,), and ``slots``, integers of shape (n, sequence_length) in
     which position 0 is [CLS] and position 1 the first word. For PAD, UNK and ids outside the corpus's label list, the
     tag is O; for ids outside the list, the intent is None. Words beyond the model's sequence length have the tag O.
+    A subword that continues a word keeps its PAD.
 
     Raises CorpusError if the number of predictions is not that of the n gold utterances.
     """
@@ -41,7 +42,8 @@ def named(corpus: Corpus, split: Split, predictions) -> tuple[list[str | None], 
     predicted = []
     for row, tags in zip(slots, split.slots, strict=True):
         guess = [_label(names, i) or OUTSIDE for i in row[1 : 1 + len(tags)]]
-        predicted.append(guess + [OUTSIDE] * (len(tags) - len(guess)))
+        guess += [OUTSIDE] * (len(tags) - len(guess))
+        predicted.append([PAD if tag == PAD else found for tag, found in zip(tags, guess, strict=True)])
     return [_label(corpus.intent_labels, i) for i in intents], predicted
 
 
@@ -55,13 +57,19 @@ def score(corpus: Corpus, split: Split, predictions) -> Scores:
     intents, predicted = named(corpus, split, predictions)
     correct = [guess == gold != UNK for guess, gold in zip(intents, split.intents, strict=True)]
     frames = [ok and guess == tags for ok, guess, tags in zip(correct, predicted, split.slots, strict=True)]
-    slots = f1_score(split.slots, predicted, zero_division=0) if corpus.has_slots else math.nan  # pyright: ignore[reportArgumentType]
+    gold, guesses = labelled_words(split.slots), labelled_words(predicted)
+    slots = f1_score(gold, guesses, zero_division=0) if corpus.has_slots else math.nan  # pyright: ignore[reportArgumentType]
     return Scores(
         utterances=len(split),
         intent_accuracy=sum(correct) / len(split),
         slot_f1=float(slots),  # pyright: ignore[reportArgumentType]
         frame_accuracy=sum(frames) / len(split),
     )
+
+
+def labelled_words(rows: list[list[str]]) -> list[list[str]]:
+    """Return tags without those of subwords that continue a word, which are never scored."""
+    return [[tag for tag in tags if tag != PAD] for tags in rows]
 
 
 def _label(labels: list[str], index: int) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .corpus import UNK, Corpus, Split
-from .metrics import named, score
+from .metrics import labelled_words, named, score
 
 SEPARATOR = "#"  # between the intents of an utterance that has several, as in ATIS
 
@@ -86,7 +86,9 @@ def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classifi
             accuracy_any = sum(map(bool, right)) / len(split)
     by_slot = []
     if "tagging" in task and corpus.has_slots:
-        rows: Any = classification_report(split.slots, tags, output_dict=True, zero_division=0)  # pyright: ignore[reportArgumentType]
+        rows: Any = classification_report(
+            labelled_words(split.slots), labelled_words(tags), output_dict=True, zero_division=0
+        )  # pyright: ignore[reportArgumentType]
         names = ("precision", "recall", "f1-score", "support")
         by_slot = [
             _row(label, *(row[name] for name in names)) for label, row in rows.items() if not label.endswith(" avg")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from .corpus import OUTSIDE
+from .corpus import OUTSIDE, PAD
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Span:
 class Labelled:
     words: list[str]
     intent: str | None = None  # None of a model that labels no intents
-    tags: list[str] = field(default_factory=list)  # BIO tags, one for each word; empty of a model without slots
+    # BIO tags, one for each word, PAD for a subword that continues one; empty of a model without slots
+    tags: list[str] = field(default_factory=list)
     # probability of every intent; empty if it is not known
     intent_chances: Mapping[str, float] = field(default_factory=dict)
     tag_chances: list[Mapping[str, float]] = field(default_factory=list)  # probability of every tag, for each word
@@ -33,7 +34,8 @@ class Labelled:
 
     @property
     def tag_probabilities(self) -> list[float]:
-        return [chances[tag] for tag, chances in zip(self.tags, self.tag_chances, strict=bool(self.tag_chances))]
+        pairs = zip(self.tags, self.tag_chances, strict=bool(self.tag_chances))
+        return [1.0 if tag == PAD else chances[tag] for tag, chances in pairs]
 
     @property
     def spans(self) -> list[Span]:
@@ -63,12 +65,14 @@ class Labelled:
 def slots_of(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     """Return (first, end, slot) of each chunk, by conlleval's rules, and of each word outside of all, with the slot O.
 
-    A tag I-x begins a chunk unless the tag before is B-x or I-x.
+    A tag I-x begins a chunk unless the tag before is B-x or I-x. PAD, of a subword that continues a word, goes on with
+    what its word is in.
     """
     found: list[tuple[int, int, str]] = []
     for place, tag in enumerate(tags):
         slot = tag[2:] if tag[:2] in ("B-", "I-") else OUTSIDE
-        if tag[:2] == "I-" and found and found[-1][2] == slot:
+        if found and (tag == PAD or (tag[:2] == "I-" and found[-1][2] == slot)):
+            slot = found[-1][2]
             found[-1] = (found[-1][0], place + 1, slot)
         else:
             found.append((place, place + 1, slot))

@@ -9,7 +9,9 @@ BEGINNING, SINGLE, ENDING = "BSUW", "SUW", "ELSUW"  # letters that begin a chunk
 _PREFIX = re.compile(r"([BIESLUMW])[-_](.+)", re.IGNORECASE)
 _SUFFIX = re.compile(r"(.+)[-_]([BIESLUMW])")
 _NAME = re.compile(r"[^\W\d_].*")  # begins with a letter
-_OTHER_SCHEME = re.compile(r"[BIbi]|[BI]\W.*|.+\W[BI]")  # no name: a letter alone, or joined by another character
+# No name: a letter alone, or joined by another character, or O with a name.
+_OTHER_SCHEME = re.compile(r"[BIbi]|[BI]\W.*|.+\W[BI]|O[-_].+")
+_SCHEMES = [set(letters) for letters in ("BIES", "BILU", "BMES", "BMEW", "BIEW", "BMLU")]
 _OUTSIDE = ("O", "o")
 Place = tuple[str, Sequence[str]]  # where an utterance is, and its tags
 
@@ -23,7 +25,10 @@ def to_bio(utterances: Sequence[Place]) -> list[list[str]]:
     Raises CorpusError if the tags are of no known scheme; the message names the place and the tag.
     """
     distinct = {tag for _, tags in utterances for tag in tags if tag not in _OUTSIDE}
-    split = _split_function(distinct - {"0"})
+    for place, tags in utterances:
+        if stacked := next((tag for tag in tags if "|" in tag), None):
+            raise CorpusError(f"{place}: {stacked!r} has several tags in one; keep one for each word")
+    split = _split_function(distinct - {"0"}, utterances[0][0] if utterances else "")
     bio = []
     for place, tags in utterances:
         made: list[str] = []
@@ -41,13 +46,28 @@ def to_bio(utterances: Sequence[Place]) -> list[list[str]]:
     return bio
 
 
-def _split_function(distinct: set[str]):
-    """Return what splits a tag into its letter in upper case ("I" if it has none) and its name ("" outside)."""
+def _split_function(distinct: set[str], first: str):
+    """Return what splits a tag into its letter in upper case ("I" if it has none) and its name ("" outside).
+
+    A scheme has B or I: U-Bahn, S-Bahn and E-Mail are names. `first` is the place of the first utterance.
+    """
     prefixed = {tag: match for tag in distinct if (match := _PREFIX.fullmatch(tag))}
     letters = {match[1] for match in prefixed.values()}
     all_prefixed, all_suffixed = len(prefixed) == len(distinct), all(map(_SUFFIX.fullmatch, distinct))
     # A lower-case letter counts if every tag has one: e-mail beside address is a name.
-    by_prefix = letters & set("BISUW") or (all_prefixed and letters & set("bisuw"))
+    by_prefix = letters & set("BI") or (all_prefixed and letters & set("bi"))
+    upper = {letter.upper() for letter in letters}
+    if not by_prefix and distinct and all_prefixed and upper in ({"S"}, {"U"}, {"W"}):
+        raise CorpusError(
+            f"{first}: {min(distinct)!r} may be a name, or a chunk of one word in BIOES, BILOU or BMEWO; write "
+            "B-… for a chunk, or another name"
+        )
+    wrong = by_prefix and upper - {"B", "I"} and not any(upper <= scheme for scheme in _SCHEMES)
+    if wrong or (by_prefix and upper & set("SUW") and not upper & set("EL") and upper & set("BM")):
+        odd = min(tag for tag in prefixed if tag[0].upper() not in "BI")
+        raise CorpusError(
+            f"{first}: tag {odd!r} is of no scheme with {', '.join(sorted(upper))}; rename it, or write B-… and I-…"
+        )
     by_suffix = not by_prefix and distinct and all_suffixed and any(tag[-1] in "BISU" for tag in distinct)
 
     def split(tag: str, place: str) -> tuple[str, str]:

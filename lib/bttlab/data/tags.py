@@ -43,7 +43,7 @@ class TagDecoder:
         first, pairs = np.full(number, PRIOR), np.full((number, number), PRIOR)
         together = np.zeros((len(intents), number))
         for tags, intent in zip(train.slots, train.intents, strict=True):
-            known = [ids.get(tag, ids.get(UNK, 0)) for tag in tags]
+            known = [ids.get(tag, ids.get(UNK, 0)) for tag in tags if tag != PAD]
             first[known[:1]] += 1
             np.add.at(pairs, (known[:-1], known[1:]), 1)
             if intent in intents:
@@ -55,12 +55,19 @@ class TagDecoder:
         expected = together.sum(1, keepdims=True) * together.sum(0) / max(together.sum(), 1)
         self.allowed -= np.where(together == 0, ABSENT * expected, 0.0)
 
-    def decode(self, logits: np.ndarray, intents: np.ndarray) -> np.ndarray:
+    def decode(self, logits: np.ndarray, intents: np.ndarray, labels: np.ndarray | None = None) -> np.ndarray:
         """Return the best tags, int32 of shape (n, words), of n utterances of equal length.
 
         The logits have the shape (n, words, slots), with slots for labels that the corpus may lack; `intents`, (n,),
-        are predicted.
+        are predicted. Where `labels`, (n, words), are 0 (PAD), a subword continues a word: it is left out, and its tag
+        is PAD.
         """
+        if labels is not None and not labels.all():
+            found = np.zeros(labels.shape, np.int32)
+            for row, mask in enumerate(labels != 0):
+                if mask.any():
+                    found[row, mask] = self.decode(logits[row : row + 1, mask], intents[row : row + 1])[0]
+            return found
         number = len(self.begin)
         known = intents < len(self.allowed)
         allowed = np.where(known[:, None], self.allowed[np.where(known, intents, 0)], self.allowed.max(0))

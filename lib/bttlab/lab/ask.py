@@ -6,14 +6,14 @@ from html import escape
 
 import ipywidgets as widgets
 
-from bttlab.data import Corpus, Vocabulary
+from bttlab.data import Corpus, Split, Vocabulary
 from bttlab.data.corpus import OUTSIDE
 from bttlab.data.spans import Labelled, Span, percent
 from bttlab.lab.cells import Kept, close_widgets
 from bttlab.lab.explorer import button, control, guarded, row
 from bttlab.lab.picture import alert
 from bttlab.model import Trainer
-from bttlab.runs.labelling import label, split_words
+from bttlab.runs.labelling import label, typed_split
 
 # Okabe and Ito's colours, paled so that black text is legible on them; the slot's name is below the words.
 TINTS = ("#8CC8EE", "#F2B94B", "#6CCDAE", "#E3A8C8", "#F5EC7A", "#C9B8F2", "#F0A07C")
@@ -58,13 +58,13 @@ class Ask:
         if sentence is not None and sentence != self._text.value:
             self._text.value = sentence  # asks
             return
-        self._begin_with(*self._label([split_words(self._text.value, self._vocabulary)]))
+        self._begin_with(*self._label(typed_split([self._text.value], self.corpus, self._vocabulary)))
 
     def _begin_with(self, answer: Labelled) -> None:
         self.answer = answer
         self._show()
 
-    def _label(self, sentences: Sequence[Sequence[str]]) -> list[Labelled]:
+    def _label(self, sentences: Sequence[Sequence[str]] | Split) -> list[Labelled]:
         return label(self.trainer, self.corpus, self._vocabulary, sentences)
 
     def _show(self) -> None:

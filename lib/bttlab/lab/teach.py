@@ -101,7 +101,7 @@ class Teach(Ask):
         """Return the answers to sentences taught that are not what was taught."""
         if not len(self.taught):
             return []
-        found = zip(self._label(self.taught.words), self.taught.slots, self.taught.intents, strict=True)
+        found = zip(self._label(self.taught), self.taught.slots, self.taught.intents, strict=True)
         return [got for got, tags, intent in found if got.tags not in ([], tags) or got.intent not in (None, intent)]
 
     # --- the user's labels
@@ -145,6 +145,7 @@ class Teach(Ask):
     def _choose(self, place: int) -> None:
         """Offer the labels of a word, or of the sentence, the likely ones first."""
         answer, self._chosen = self.answer, None  # so that setting the options sets no label
+        place = _head(answer, place)
         if place == INTENT:
             chances, now, what = answer.intent_chances, answer.intent, "the intent is"
             names = [name for name in self.corpus.intent_labels if name != UNK]
@@ -192,6 +193,7 @@ class Teach(Ask):
         if place == INTENT:
             self.answer = replace(answer, intent=label)
         else:
+            place = _head(answer, place)
             slots = [*map(_slot, answer.tags)]
             begins = [tag.startswith("B-") and n != place for n, tag in enumerate(answer.tags)]
             slots[place] = label
@@ -226,7 +228,7 @@ class Teach(Ask):
         self.after = Dev.of(trainer, corpus, self._dev)
         kept = [n for n, words in enumerate(self.taught.words) if words != answer.words]  # not the same sentence twice
         self.taught, self._saved_to = self.taught[kept] + split, ""
-        (found,) = self._label([answer.words])
+        (found,) = self._label(split)
         learned = (found.intent, found.tags) == (answer.intent, answer.tags)
         self._begin_with(replace(found, intent=answer.intent, tags=answer.tags))  # to train on again
         now = self._label(sentences)
@@ -238,11 +240,11 @@ class Teach(Ask):
         ]
         self._result.value = f"<div role='status' style='line-height:1.45'>{''.join(parts)}</div>"
 
-    def _similar_to(self, words: list[str]) -> list[list[str]]:
+    def _similar_to(self, words: list[str]) -> Split:
         """Return the sentences of dev that have the most in common with this one, but not itself."""
         dev = self.corpus.dev.words
         likeness = (self._rare.transform(dev) @ self._rare.transform([words]).T).toarray()[:, 0]
-        return [dev[n] for n in np.argsort(-likeness, kind="stable") if dev[n] != words][:SIMILAR]
+        return self.corpus.dev[[n for n in np.argsort(-likeness, kind="stable").tolist() if dev[n] != words][:SIMILAR]]
 
     def _similar(self, before: Labelled, now: Labelled) -> str:
         if (before.intent, before.tags) == (now.intent, now.tags):
@@ -257,7 +259,8 @@ class Teach(Ask):
         self._back()
         self._result.value = "<span role='status'>The parameters are those from before the last training.</span>"
         if self.answer is not None:
-            self._begin_with(*self._label([self.answer.words]))
+            answer = self.answer
+            self._begin_with(*self._label(Split([answer.words], [answer.tags or [OUTSIDE] * len(answer.words)], [UNK])))
 
     def _state(self) -> tuple[dict, dict, Split]:
         return self.trainer.store_parameters(), self.trainer.store_optimizer_state(), self.taught
@@ -280,7 +283,7 @@ class Teach(Ask):
             raise CorpusError(f"{place} is there already: choose another name, nothing was written")
         corpus = self.corpus
         splits = {"train": self.taught, "dev": corpus.dev, "test": corpus.test}
-        store_corpus(files_of(corpus.intent_labels, corpus.slot_labels, splits), place)
+        store_corpus(files_of(corpus.intent_labels, corpus.slot_labels, splits, corpus.tokenizer), place)
         self._saved_to = f", saved to {escape(str(place))}"
 
     def _asked(self) -> Labelled:
@@ -342,13 +345,22 @@ def _small(html: str, align: str = "left") -> str:
 
 
 def _slot(tag: str) -> str:
-    return OUTSIDE if tag == OUTSIDE else tag[2:]
+    return tag if tag in (OUTSIDE, PAD) else tag[2:]
+
+
+def _head(answer: Labelled, place: int) -> int:
+    """Return the place of a word's first subword, which has the word's label."""
+    while place > 0 and answer.tags and answer.tags[place] == PAD:
+        place -= 1
+    return place
 
 
 def _tags(slots: Sequence[str], begins: Sequence[bool], labels: Sequence[str]) -> list[str]:
     """Return BIO tags of slots: a word goes on with the slot of the word before, unless it `begins` one."""
     tags = []
+    before = OUTSIDE
     for n, slot in enumerate(slots):
-        goes_on = n > 0 and slots[n - 1] == slot and not begins[n] and f"I-{slot}" in labels
-        tags.append(OUTSIDE if slot == OUTSIDE else f"{'I' if goes_on else 'B'}-{slot}")
+        goes_on = before == slot and not begins[n] and f"I-{slot}" in labels
+        before = before if slot == PAD else slot
+        tags.append(slot if slot in (OUTSIDE, PAD) else f"{'I' if goes_on else 'B'}-{slot}")
     return tags

@@ -41,13 +41,16 @@ def predict_in_batches(
     model: nn.Module,
     samples,
     size: int = 64,
-    choose_tags: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda logits, intents: logits.argmax(2),
+    choose_tags: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] = lambda logits, intents, labels: (
+        logits.argmax(2)
+    ),
     predicted: Callable[[np.ndarray], None] = lambda losses: None,
 ) -> Predictions:
     """Predict in batches, in evaluation mode; equal to `bttlab.model.predict` except for rounding.
 
-    `choose_tags` gets the slot logits, shape (n, words, slots), and the n predicted intents, which are past all labels
-    of a model without intents; it returns slot labels, shape (n, words). `predicted` gets the losses of each batch.
+    `choose_tags` gets the slot logits, shape (n, words, slots), the n predicted intents, which are past all labels
+    of a model without intents, and the samples' slot labels, shape (n, words); it returns slot labels of that shape.
+    `predicted` gets the losses of each batch.
     """
     was_training = model.training
     model.train(False)
@@ -61,7 +64,9 @@ def predict_in_batches(
         if intent_logits is not None:
             intents[batch] = chosen = intent_logits.argmax(1).cpu().numpy()
         if slot_logits is not None:
-            labels[batch, 1 : slot_logits.shape[1] + 1] = choose_tags(slot_logits.cpu().numpy(), chosen)
+            labels[batch, 1 : slot_logits.shape[1] + 1] = choose_tags(
+                slot_logits.cpu().numpy(), chosen, slots.cpu().numpy()
+            )
         predicted(losses[batch])
     model.train(was_training)
     return Predictions(losses, intents, labels)

@@ -288,6 +288,8 @@ def to_weights(folder: Path, path: Path, best: bool = False) -> str | None:
         "intent_labels": json.dumps(corpus.intent_labels),
         "slot_labels": json.dumps(corpus.slot_labels),
     }
+    if corpus.tokenizer is not None:
+        about["tokenizer"] = corpus.tokenizer
     weights = {name: tensor.contiguous() for name, tensor in dense.state_dict().items()}
     write_file(path, save(weights, about), "--weights")
     return warning

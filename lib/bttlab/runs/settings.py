@@ -4,13 +4,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, InstanceOf, WithJsonSchema
 
-from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
+from bttlab.data import Augmentation, Corpus, CorpusError, Split, Vocabulary
 from bttlab.data.corpus import OUTSIDE, PAD, SPLIT_NAMES, UNK
+from bttlab.data.tokenizer import SPACES, Tokenizer
 from bttlab.data.vocabulary import SPECIAL
 from bttlab.model import PAPER_FLOW, ModelConfig, ModuleConfig, Optimizer, config_of
 from bttlab.util.errors import BttlabError
@@ -117,6 +119,7 @@ class CorpusRecord:
     intent_labels: list[str]
     slot_labels: list[str]
     vocabulary: list[str]  # tokens by id
+    tokenizer: str | None = None  # as `Tokenizer.to_text` writes it; None of words between spaces
 
     def __post_init__(self) -> None:
         for name, labels, first in (
@@ -140,6 +143,14 @@ class CorpusRecord:
             intent_labels=list(corpus.intent_labels),
             slot_labels=list(corpus.slot_labels),
             vocabulary=vocabulary.to_list(),
+            tokenizer=None if corpus.tokenizer.is_default else corpus.tokenizer.to_text(),
+        )
+
+    def without_splits(self, folder: Path) -> Corpus:
+        """Return the corpus without its utterances, to label sentences; `folder` is for messages."""
+        tokenizer = SPACES if self.tokenizer is None else Tokenizer.from_text(self.tokenizer)
+        return Corpus(
+            self.name, folder, self.intent_labels, self.slot_labels, Split(), Split(), Split(), tokenizer=tokenizer
         )
 
     def is_of(self, corpus: Corpus) -> bool:
@@ -166,4 +177,6 @@ class CorpusRecord:
 def corpus_digest(corpus: Corpus) -> str:
     splits = [corpus.split(name) for name in SPLIT_NAMES]
     content = [corpus.intent_labels, corpus.slot_labels, *([s.words, s.slots, s.intents] for s in splits)]
+    if not corpus.tokenizer.is_default:
+        content.append(corpus.tokenizer.to_text())
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,0 +1,96 @@
+"""What an import has read of a file, and what it has not."""
+
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ..corpus import CorpusError
+from ..tokenizer import SPACES, Tokenizer
+
+OVERLAPS = ("refuse", "outer", "longest", "first")
+OFFSETS = ("characters", "utf-16")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One utterance of a file, or one line of a table."""
+
+    where: str  # its place in the file, for messages
+    values: dict[str, Any]  # by column
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user says about a file."""
+
+    text: str | None = None  # column with the words
+    label: str | None = None  # column with the intent
+    tags: str | None = None  # column with tags or spans
+    ignore: frozenset[str] = frozenset()  # columns, and keys of spans as COLUMN.KEY, that are not to be read
+    overlaps: str = "refuse"  # of `OVERLAPS`
+    offsets: str | None = None  # of `OFFSETS`
+    tokenizer: Tokenizer | None = None
+
+    def __post_init__(self) -> None:
+        for option, value, known in (
+            ("overlaps", self.overlaps, OVERLAPS),
+            ("offsets", self.offsets, (None, *OFFSETS)),
+        ):
+            if value not in known:
+                raise CorpusError(f"--{option} {value} is none of {', '.join(filter(None, known))}")
+        for option in ("text", "label", "tags"):
+            if (name := getattr(self, option)) is not None and name in self.ignore:
+                raise CorpusError(f"column {name!r} is under --{option} and under --ignore; leave one out")
+
+    @property
+    def splitter(self) -> Tokenizer:
+        return self.tokenizer or SPACES
+
+
+@dataclass
+class Account:
+    """Every column, line and character of a file: read, not used, or left out."""
+
+    file: str
+    reader: str = ""
+    used: dict[str, str] = field(default_factory=dict)  # meaning, by column
+    unused: dict[str, str] = field(default_factory=dict)  # reason, by column or key
+    skipped: Counter = field(default_factory=Counter)  # lines, by reason
+    left_out: Counter = field(default_factory=Counter)  # annotations, by reason
+    characters: Counter = field(default_factory=Counter)  # by what became of them
+    labels: Counter = field(default_factory=Counter)  # utterances, by intent
+    slots: Counter = field(default_factory=Counter)  # chunks, by type
+    several: dict[str, list[str]] = field(default_factory=dict)  # intents of a sentence that has several, by its text
+    utterances: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            field.name: value if isinstance(value := getattr(self, field.name), str | int) else dict(value)
+            for field in fields(self)
+        }
+
+    def lines(self) -> list[str]:
+        """Return the account as lines of text."""
+        found = [f"{self.file}: read as {self.reader}; {self.utterances:,} utterances"]
+        found.append(f"  used: {_pairs(self.used)}")
+        found.append(f"  not used: {_pairs(self.unused)}")
+        found.append(f"  labels: {_counts(self.labels)}; slots: {_counts(self.slots)}")
+        found.append(f"  lines skipped: {_counts(self.skipped)}; annotations left out: {_counts(self.left_out)}")
+        found.append(f"  characters: {_counts(self.characters)}")
+        return [*found, *self.notes()]
+
+    def notes(self) -> list[str]:
+        if not self.several:
+            return []
+        text, intents = next(iter(self.several.items()))
+        count = len(self.several)
+        return [f"sentences with several intents: {count:,}, such as {text!r} ({', '.join(intents)})"]
+
+
+def _pairs(values: dict[str, str]) -> str:
+    return "; ".join(f"{name} ({what})" for name, what in values.items()) or "nothing"
+
+
+def _counts(values: Counter, most: int = 8) -> str:
+    parts = [f"{name} {count:,}" for name, count in values.most_common(most) if count]
+    return ", ".join(parts) + f", … {len(values)} in all" * (len(values) > most) if parts else "none"

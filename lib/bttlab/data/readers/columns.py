@@ -1,0 +1,427 @@
+"""Files with a word in each line: CoNLL's formats, WebAnno TSV, tables with a token in each row."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bttlab.util.reading import read_text
+
+from ..corpus import OUTSIDE, CorpusError
+from ..tag_schemes import to_bio
+from .account import Account, Choices, Row
+from .spans import CharacterSpan, one_label, without_overlaps
+
+_INTENT = re.compile(r"#\s*(?:intent|label)\s*[:=](.*)")
+_TAG = re.compile(r"[oO0]|[BIESLUMW][-_].+|.+[-_][BIESLUMW]", re.IGNORECASE)
+_PREFIXED = re.compile(r"[BIESLUMW][-_].+")
+_ID = re.compile(r"\d+([-.]\d+)?")
+_CONLLU = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
+# Types of phrases in the third column of CoNLL-2003, the tags of CoNLL-2000's task
+_PHRASES = {"NP", "VP", "PP", "ADJP", "ADVP", "SBAR", "PRT", "CONJP", "INTJ", "LST", "UCP"}
+_TOKEN_TABLE = {"Sentence #": "the sentence", "Word": "words", "Tag": "tags"}  # and POS
+
+
+@dataclass(frozen=True)
+class _Line:
+    where: str
+    columns: list[str]
+
+
+@dataclass
+class _Block:
+    """An utterance: its intent, and its words' lines."""
+
+    intent: str | None
+    lines: list[_Line]
+
+    def column(self, place: int) -> list[str]:
+        return [line.columns[place] for line in self.lines]
+
+
+def column_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
+    """Return the utterances of a CoNLL file. Columns are named by their number from 1, or by CoNLL-U's names.
+
+    Raises CorpusError if a column between word and tag has tags, too, or it is not known which has what.
+    """
+    names, blocks, has_gap = _blocks(path, account)
+    if not blocks:
+        return []
+    count = len(blocks[0].lines[0].columns)
+    if names is None and count == 10 and all(_is_conllu(block) for block in blocks):
+        names = _CONLLU
+    account.reader = "CoNLL-U" if names else f"CoNLL with {count} columns"
+    if names is not None and len(names) != count:
+        raise CorpusError(f"{path}: global.columns names {len(names)} columns, the lines have {count}; correct it")
+    names = names or [str(number) for number in range(1, count + 1)]
+    if "FORM" in names:
+        blocks = _surface(blocks, account)
+    place = {name: number for number, name in enumerate(names)}
+    for option, name in (("--text", choices.text), ("--label", choices.label), ("--tags", choices.tags)):
+        if name is not None and name not in place:
+            raise CorpusError(f"{path}: no column {name!r}; {option} takes one of {', '.join(names)}")
+    if wrong := sorted(set(choices.ignore) - set(names)):
+        raise CorpusError(f"{path}: no column {wrong[0]!r} to ignore; there are {', '.join(names)}")
+    word, tag, label = _meanings(path, names, blocks, choices, account)
+    rows = []
+    for block in blocks:
+        first = block.lines[0].where
+        for line in block.lines:
+            for value in (line.columns[word], line.columns[tag]):
+                if value.split() != [value]:
+                    raise CorpusError(f"{line.where}: {value!r} is not one word or tag; write a word in each line")
+        values: dict[str, Any] = {"words": block.column(word), "tags": block.column(tag)}
+        if names[tag] == "MISC":
+            values["tags"] = [_of_misc(value) for value in values["tags"]]
+        if label is not None:
+            of_words = set(block.column(label))
+            if len(of_words) > 1:
+                raise CorpusError(f"{first}: column {names[label]} has several labels in an utterance; it must be one")
+            if block.intent is not None and of_words != {block.intent}:
+                raise CorpusError(f"{first}: the comment says {block.intent!r}, column {names[label]} another intent")
+            values["label"] = of_words.pop()
+        else:
+            values["label"] = block.intent or "none"
+        rows.append(Row(first, values))
+    if not has_gap and (count := len(blocks[0].lines)) > 1:
+        to_bio([(rows[0].where, rows[0].values["tags"])])  # whether they are tags at all
+        raise CorpusError(f"{path}: no empty line: all {count} words would be one utterance; put one after each")
+    return rows
+
+
+def _meanings(
+    path: Path, names: list[str], blocks: list[_Block], choices: Choices, account: Account
+) -> tuple[int, int, int | None]:
+    """Return the places of the columns with words, tags and intents."""
+    values = [[value for block in blocks for value in block.column(place)] for place in range(len(names))]
+    place = {name: number for number, name in enumerate(names)}
+    first, word = blocks[0].lines[0].where, 0
+    while choices.text is None and word + 2 < len(names) and _is_id(blocks, word):
+        word += 1
+    word = place[choices.text] if choices.text else place.get("FORM", word)
+    tag = len(names) - 1
+    label = place[choices.label] if choices.label else None
+    with_tags = [number for number in range(len(names)) if _has_tags(values[number]) and number != label]
+    if choices.tags:
+        tag = place[choices.tags]
+    elif "FORM" in place:
+        added = [number for number, name in enumerate(names) if name not in _CONLLU and name not in choices.ignore]
+        if not added and any("NER=" in value or "Entity=" in value for value in values[place.get("MISC", 0)]):
+            added = [place["MISC"]]
+        if len(added) != 1:
+            which = ", ".join(names[number] for number in added) or "none"
+            raise CorpusError(f"{path}: columns beside those of CoNLL-U: {which}; name the one with tags with --tags")
+        tag = added[0]
+    if with_tags and tag not in with_tags and not choices.tags and names[tag] != "MISC":
+        others = ", ".join(names[number] for number in with_tags)
+        one = all(len(set(block.column(tag))) == 1 for block in blocks)
+        way_out = (
+            f"--tags {names[with_tags[0]]} --label {names[tag]}"
+            if one
+            else f"name it with --tags {names[with_tags[0]]}"
+        )
+        raise CorpusError(
+            f"{first}: tags are in column {others}, not in the last; {way_out}"
+            + (f" --text {names[tag]}" if with_tags[0] == word and not one else "")
+        )
+    for number in range(word):
+        account.unused[names[number]] = "ids" if names[number] not in choices.ignore else "--ignore"
+    for number, name in enumerate(names):
+        if number in (word, tag, label) or number < word:
+            continue
+        if name in choices.ignore:
+            account.unused[name] = "--ignore"
+        elif number in with_tags and _are_phrases(values[number]) and number < tag:
+            account.unused[name] = "phrases, as in CoNLL-2003"
+        elif number in with_tags:
+            raise CorpusError(
+                f"{first}: columns {names[min(number, tag)]} and {names[max(number, tag)]} both have tags; "
+                f"choose with --tags {name}, and leave the other out with --ignore (conlleval writes predictions last)"
+            )
+        elif (
+            not any(map(str.isalnum, "".join(values[number]))) and "FORM" not in place and set(values[number]) != {"_"}
+        ):
+            raise CorpusError(
+                f"{first}: column {name} has only {values[number][0]!r}: a sentence in a line; write "
+                "a word and its tag in each line"
+            )
+        else:
+            account.unused[name] = "of the syntax" if "FORM" in place else "neither words nor tags"
+    if len({word, tag, label}) < 3:
+        raise CorpusError(f"{path}: column {names[word]} cannot have both words and labels; name others")
+    account.used |= {names[word]: "words", names[tag]: "tags"} | ({names[label]: "intent"} if label is not None else {})
+    return word, tag, label
+
+
+def _has_tags(values: list[str]) -> bool:
+    """Return True if a column may be labels of words: tags with prefixes or O, and not O alone in words."""
+    distinct = set(values)
+    if any(map(_PREFIXED.fullmatch, distinct)) or any("|" in value and _PREFIXED.match(value) for value in distinct):
+        return all(_TAG.fullmatch(value) for value in distinct)
+    return distinct == {"O"}
+
+
+def _are_phrases(values: list[str]) -> bool:
+    kinds = {value[2:] for value in values if value != "O"}
+    return bool(kinds) and kinds <= _PHRASES
+
+
+def _of_misc(value: str) -> str:
+    """Return the tag in a word's MISC of CoNLL-U, such as NER=B-PER."""
+    pairs = dict(part.partition("=")[::2] for part in value.split("|"))
+    return pairs.get("NER", pairs.get("Entity", OUTSIDE))
+
+
+def _is_conllu(block: _Block) -> bool:
+    return all(
+        _ID.fullmatch(line.columns[0]) and (line.columns[6] == "_" or line.columns[6].isdigit()) for line in block.lines
+    )
+
+
+def _surface(blocks: list[_Block], account: Account) -> list[_Block]:
+    """Leave out the lines of CoNLL-U that are no words: ranges (1-2) and empty nodes (1.1)."""
+    found = []
+    for block in blocks:
+        words = [line for line in block.lines if line.columns[0].isdigit() or not _ID.fullmatch(line.columns[0])]
+        for line in block.lines:
+            if line not in words:
+                account.skipped["ranges of words (1-2)" if "-" in line.columns[0] else "empty nodes (1.1)"] += 1
+        found.append(_Block(block.intent, words))
+    return found
+
+
+def _blocks(path: Path, account: Account) -> tuple[list[str] | None, list[_Block], bool]:
+    """Return the names of columns if the file has them, its utterances, and whether a line between is empty.
+
+    Every line has the same number of columns.
+    """
+    text = [line.rstrip("\r") for line in read_text(path, CorpusError).split("\n")]
+    plain = [line for line in text if line.strip() and not line.startswith(("#", "-DOCSTART-"))]
+    separator = "\t" if any("\t" in line for line in plain) else "[ \t]+"
+    lines = [[column.strip(" ") for column in re.split(separator, line.strip(" "))] for line in text]
+    count = len(re.split(separator, plain[0].strip(" "))) if plain else 0
+    tags = {re.split(separator, line.strip(" "))[-1] for line in plain}
+    names, intent, comment = None, None, ""  # comment: where the last intent is
+    found: list[_Block] = []
+    block: list[_Line] = []
+    for number, (line, columns) in enumerate(zip([*text, ""], [*lines, []], strict=True), 1):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            if block:
+                found.append(_Block(intent, block))
+                intent, block, comment = None, [], ""
+        elif not block and (match := _INTENT.fullmatch(line)):
+            if comment:
+                raise CorpusError(f"{where}: a second intent before an utterance; leave one")
+            intent, comment = match[1].strip() or None, where
+        elif not block and line.startswith("# global.columns"):
+            names = line.partition("=")[2].split()
+        elif not block and (line.startswith("-DOCSTART-") or _is_comment(where, columns, count, tags)):
+            kind = "-DOCSTART-" if line.startswith("-") else re.split(r"[=:\s]", line.lstrip("# \t"))[0][:20]
+            account.skipped[f"comment {kind}".rstrip()] += 1
+        elif len(columns) < 2:
+            raise CorpusError(f"{where}: {columns[0]!r} has no tag; write it after the word")
+        elif len(columns) != count:
+            raise CorpusError(f"{where}: {len(columns)} columns, but the first word has {count}; make them equal")
+        else:
+            block.append(_Line(where, columns))
+    if comment:
+        raise CorpusError(f"{comment}: an intent without an utterance after it; remove it")
+    last = max((number for number, line in enumerate(text) if line.strip()), default=0)
+    return names, found, len(found) > 1 or any(not line.strip() for line in text[last + 1 : -1])
+
+
+def _is_comment(where: str, columns: list[str], count: int, tags: set[str]) -> bool:
+    """Return True if a line before an utterance is a comment; a word may begin with #, or be #."""
+    if not columns[0].startswith("#") or (len(columns) == count and columns[-1] in tags):
+        return False
+    if len(columns) == count and columns[0] != "#":
+        if _TAG.fullmatch(columns[-1]):
+            return False
+        raise CorpusError(f"{where}: neither a comment nor a word with a tag that other words have; write '# ' first")
+    return True
+
+
+def _is_id(blocks: list[_Block], place: int) -> bool:
+    """Return True if a column has ids: numbers throughout, or one value in each utterance."""
+    values = [(line.where, line.columns[place]) for block in blocks for line in block.lines]
+    if all(_ID.fullmatch(value) for _, value in values):
+        for where, value in values:
+            if not value.isdigit():
+                raise CorpusError(f"{where}: {value} is the id of a token of several words; remove the line")
+        return True
+    constant = all(len(set(block.column(place))) == 1 for block in blocks)
+    several = Counter(value for block in blocks for value in set(block.column(place)))
+    return len(blocks) > 1 and len(values) > len(blocks) and constant and set(several) != {OUTSIDE}
+
+
+# --- tables with a token in each row
+
+
+def grouped_tokens(rows: list[Row], account: Account) -> list[Row] | None:
+    """Return the utterances of a table with the columns `Sentence #`, `Word` and `Tag`; None for other tables."""
+    names = list(rows[0].values)
+    if not set(_TOKEN_TABLE) <= set(names):
+        return None
+    if left := [name for name in names if name not in (*_TOKEN_TABLE, "POS", "")]:
+        raise CorpusError(f"{rows[0].where}: almost a table with a token in each row; left over: {', '.join(left)}")
+    account.reader = "a table with a token in each row"
+    account.used |= _TOKEN_TABLE
+    account.unused |= {
+        name: "of the syntax" if name == "POS" else "row numbers" for name in names if name in ("POS", "")
+    }
+    found: list[Row] = []
+    seen: set[str] = set()
+    for row in rows:
+        name = row.values["Sentence #"].strip()
+        if name and (not found or name != found[-1].values["sentence"]):
+            if name in seen:
+                raise CorpusError(f"{row.where}: the sentence {name!r} is in two places; bring its rows together")
+            seen.add(name)
+            found.append(Row(row.where, {"sentence": name, "words": [], "tags": []}))
+        if not found:
+            raise CorpusError(f"{row.where}: 'Sentence #' is empty, and no sentence has begun")
+        found[-1].values["words"].append(row.values["Word"].strip())
+        found[-1].values["tags"].append(row.values["Tag"].strip())
+    return [Row(row.where, {"words": row.values["words"], "tags": row.values["tags"]}) for row in found]
+
+
+# --- WebAnno TSV 3
+
+
+def webanno_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
+    """Return the sentences of WebAnno TSV 3, as INCEpTION exports it, with the spans of one feature of one layer."""
+    text = [line.rstrip("\r") for line in read_text(path, CorpusError).split("\n")]
+    if not text[0].startswith("#FORMAT=WebAnno TSV 3"):
+        raise CorpusError(f"{path}, line 1: {text[0]!r} is not WebAnno TSV 3; export TSV 3 or CoNLL 2002")
+    account.reader = text[0].removeprefix("#FORMAT=")
+    layers: list[tuple[str, str]] = []  # kind and name of each column of annotations
+    sentences: list[tuple[str, str, list[_Line]]] = []
+    for number, line in enumerate(text[1:], 2):
+        where = f"{path}, line {number}"
+        if line.startswith("#T_"):
+            kind, _, layer = line[3:].partition("=")
+            layer, *features = layer.split("|")
+            short = layer.rpartition(".")[2]
+            layers += [(kind, f"{short}.{feature}" if feature else short) for feature in features or [""]]
+        elif line.startswith("#Text="):
+            before = sentences[-1] if sentences and not sentences[-1][2] else None
+            part = _unescaped(line.removeprefix("#Text="))
+            if before:  # a sentence of several lines
+                sentences[-1] = (before[0], f"{before[1]}\n{part}", [])
+            else:
+                sentences.append((where, part, []))
+        elif line.startswith("#"):
+            account.skipped["comment"] += 1
+        elif line.strip():
+            if not sentences:
+                raise CorpusError(f"{where}: a token before the first #Text=; export the file again")
+            sentences[-1][2].append(_Line(where, line.rstrip("\t").split("\t") if not layers else line.split("\t")))
+    spans = [name for kind, name in layers if kind == "SP"]
+    unknown = sorted((set(choices.ignore) | {choices.tags or (spans or [""])[0]}) - {name for _, name in layers})
+    if unknown or choices.text or choices.label:
+        raise CorpusError(
+            f"{path}: the layers are {', '.join(name for _, name in layers) or 'none'}; name one with --tags"
+        )
+    cells = {
+        name: [line.columns[3 + place] for _, _, lines in sentences for line in lines if len(line.columns) > 3 + place]
+        for place, (_, name) in enumerate(layers)
+    }
+    filled = [
+        name
+        for _, name in layers
+        if any(cell not in ("_", "", "*") for cell in cells[name]) and name not in choices.ignore
+    ]
+    relations = [name for kind, name in layers if kind != "SP"]
+    chosen = choices.tags or next((name for name in filled if name not in relations), spans[0] if spans else "")
+    for name in dict.fromkeys(name for _, name in layers):
+        if name in choices.ignore:
+            account.unused[name] = "--ignore"
+        elif name not in filled and name != chosen:
+            account.unused[name] = "empty"
+        elif name in relations:
+            account.unused[name] = "a corpus has no relations between spans"
+        elif name != chosen:
+            raise CorpusError(
+                f"{path}: {chosen!r} and {name!r} both have labels; choose with --tags, and --ignore the other"
+            )
+    if not chosen:
+        raise CorpusError(f"{path}: no layer of spans; export one")
+    account.used |= {"Text": "text, compared with the tokens", chosen: "tags"}
+    column = 3 + [name for _, name in layers].index(chosen)
+    return [
+        Row(where, _webanno_sentence(where, said, lines, column, choices, account)) for where, said, lines in sentences
+    ]
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda match: {"t": "\t", "n": "\n", "r": "\r"}.get(match[1], match[1]), text)
+
+
+def _webanno_sentence(
+    where: str, said: str, lines: list[_Line], column: int, choices: Choices, account: Account
+) -> dict[str, Any]:
+    if not lines:
+        raise CorpusError(f"{where}: a sentence without tokens; export the file again")
+    words, cells, offset = [], [], 0
+    begin = None  # UTF-16 offset of the sentence in the document
+    units = said.encode("utf-16-le", "surrogatepass")
+    for line in lines:
+        id_, _, rest = line.columns[0].partition("-")
+        if not id_.isdigit() or len(line.columns) <= column:
+            raise CorpusError(
+                f"{line.where}: {len(line.columns)} columns, but the header names {column + 1}; export it again"
+            )
+        first, _, last = line.columns[1].partition("-")
+        if not first.isdigit() or not last.isdigit():
+            raise CorpusError(f"{line.where}: {line.columns[1]!r} is not a token's place; export the file again")
+        begin = int(first) if begin is None else begin
+        word = _unescaped(line.columns[2])
+        if "." in rest:
+            if line.columns[column] not in ("_", ""):
+                raise CorpusError(
+                    f"{line.where}: {word!r} is a part of a word with a label of its own; give the word the label"
+                )
+            account.skipped["parts of a word without a label"] += 1
+            continue
+        place = units[2 * (int(first) - begin) : 2 * (int(last) - begin)].decode("utf-16-le", "replace")
+        at = said.find(word, offset)
+        if place != word or at < 0:
+            raise CorpusError(
+                f"{line.where}: the token {word!r} is not at {line.columns[1]} of #Text; export the file again"
+            )
+        if said[offset:at].strip():
+            raise CorpusError(f"{line.where}: {said[offset:at].strip()!r} of #Text is no token; export the file again")
+        offset = at + len(word)
+        words.append(word)
+        cells.append((line.where, line.columns[column]))
+    if said[offset:].strip():
+        raise CorpusError(f"{where}: {said[offset:].strip()!r} of #Text is no token; export the file again")
+    return {"words": words, "tags": _webanno_tags(cells, choices, account)}
+
+
+def _webanno_tags(cells: list[tuple[str, str]], choices: Choices, account: Account) -> list[str]:
+    """Return BIO tags of cells such as `city`, `city[1]|date[2]` and `_`."""
+    spans: dict[str, CharacterSpan] = {}
+    for place, (where, cell) in enumerate(cells):
+        if cell in ("_", ""):
+            continue
+        for number, part in enumerate(re.split(r"(?<!\\)\|", cell)):
+            match = re.fullmatch(r"(.*?)(?:\[(\d+)\])?", part)
+            label, id_ = (match[1], match[2]) if match else (part, None)
+            label = _unescaped(label)
+            if label in ("_", "*", ""):
+                raise CorpusError(f"{where}: an annotation without a label; give it one")
+            key = id_ or f"{place}, {number}"
+            before = spans.get(key)
+            if before and (before.end != place or before.labels != (label,)):
+                raise CorpusError(f"{where}: the span [{id_}] has a gap, or two labels; correct it")
+            spans[key] = CharacterSpan(before.start if before else place, place + 1, ("_".join(label.split()),))
+    where = cells[0][0]
+    kept = [one_label(where, span, choices.overlaps, account.left_out) for span in spans.values()]
+    tags = [OUTSIDE] * len(cells)
+    for span in without_overlaps(where, kept, choices.overlaps, account.left_out):
+        for place in range(span.start, span.end):
+            tags[place] = f"{'B' if place == span.start else 'I'}-{span.labels[0]}"
+    return tags
