@@ -95,7 +95,7 @@ def test_what_the_layers_compute_is_traced_not_what_they_are_called():
     kinds = [op.kind for op in trace(made(lambda n, x, t: torch.tanh(n.q(x)), lora), LENGTH).graph.operations]
     assert kinds == ["embedding", "dense", "dense", "dense", "add", "function", "classifier"]
     kinds = [op.kind for op in trace(made(lambda n, x, t: n.q(x), hooked), LENGTH).graph.operations]
-    assert kinds == ["embedding", "dense", "scale", "classifier"]
+    assert kinds == ["embedding", "dense", "multiply", "classifier"]
 
 
 WRITTEN = {

@@ -72,7 +72,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_limits_offsets_and_plateaus_are_recorded_or_refused(chosen):
     def function(x):
         for _, step in chosen:
@@ -122,6 +122,7 @@ def test_activations_are_known_from_their_calls(name):
 
 
 LIMITS = {
+    "two constants at one place": lambda x: x - F.relu(x - 100.0) + F.relu(x - 100.0 - 1000.0),
     "clip_qkv": lambda x: x.clamp(-8, 8),
     "a limit at the end of an interval": lambda x: F.silu(x.clamp(max=7)),
     "a limit beyond FP16": lambda x: x.clamp(-65504, 65504),

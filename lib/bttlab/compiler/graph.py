@@ -6,6 +6,7 @@ have the names that they have in the module. `lowering` emits the operations' in
 
 import math
 from collections.abc import Sequence
+from itertools import chain, count
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from bttlab.compiler.operation import INTENT, SLOTS, Matrix, Operation, Shapes, 
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.columns import Columns, Prepend
 from bttlab.compiler.ops.dense import Classifier, Dense
-from bttlab.compiler.ops.elementwise import Add, Function, Position
+from bttlab.compiler.ops.elementwise import Add, Function, Rows
 from bttlab.compiler.ops.embedding import Table, TTMTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Input, Output
@@ -133,10 +134,11 @@ class Graph:
         return self.append(Columns(name, tuple(inputs), output, tuple(columns)))
 
     def constant(self, value: np.ndarray, name: str) -> str:
-        """Add a constant, unless it is there, and return its name."""
+        """Add a constant, unless it is there, and return its name: `name`, with a number if another one has it."""
         for its_name, its_value in self.constants.items():
             if its_value.shape == value.shape and (its_value == value).all():
                 return its_name
+        name = next(new for new in chain([name], (f"{name}, {n}" for n in count(2))) if new not in self.constants)
         self.constants[name] = value
         return name
 
@@ -171,7 +173,9 @@ def graph_of_config(config: ModelConfig) -> Graph:
     if config.format != "tensor":
         raise ProgramError("the model is dense: the card trains tensor-compressed ones; choose format tensor")
     graph = Graph(config.parameter_shapes(), config.sequence_length)
-    x = graph.same(Position, graph.embedding("embedding.word"), "embedding.position.weight")
+    x = graph.same(
+        Add, graph.embedding("embedding.word"), "embedding.position.weight", Rows("embedding.position.weight")
+    )
 
     def norm(x: Matrix, name: str) -> Matrix:
         return graph.norm(x, name, f"{name}.weight", f"{name}.bias")

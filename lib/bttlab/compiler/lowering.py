@@ -18,7 +18,7 @@ from bttlab.compiler.machine import M
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, Matrix, Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, Dense, no_loss
-from bttlab.compiler.ops.elementwise import Position
+from bttlab.compiler.ops.elementwise import Rows
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Transfer
@@ -30,7 +30,7 @@ UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other unit
 MOST_KEPT = 0.73
 PARAMETER_VECTORS = sum(M.banks[bank].depth for bank in GRADIENT_OF)
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
-FAMILIES = (Embedding, Position, Linear, Dense, Norm, Attention)
+FAMILIES = (Embedding, Rows, Linear, Dense, Norm, Attention)
 
 
 class Lowering(Context):
@@ -57,8 +57,8 @@ class Lowering(Context):
         self.losses = {op.loss for op in operations if isinstance(op, Classifier)}
         _check_sizes(graph)
         self.embedding = next((op for op in operations if isinstance(op, Embedding)), None)
-        for family, members in _families(operations).items():
-            family.prepare(members, self)
+        for members in _families(operations):
+            type(members[0]).prepare(members, self)
         placed = {block.name for block in self.layout.blocks}
         for name in graph.shapes:
             if name not in placed:  # no operation reads it: it is loaded and stored
@@ -282,14 +282,11 @@ def _check_sizes(graph: Graph) -> None:
                 raise ProgramError(f"{op.name} has {matrix.features} features: {rule}")
 
 
-def _families(operations: list[Operation]) -> dict[type[Operation], list[Operation]]:
-    families: dict[type[Operation], list[Operation]] = {}
+def _families(operations: list[Operation]) -> list[list[Operation]]:
+    families: dict[type, list[Operation]] = {}
     for op in operations:
-        bases = [base for base in type(op).__mro__ if {"prepare", "allocate"} & vars(base).keys()]
-        family = bases[-2:][0]
-        families.setdefault(family, []).append(op)
-    known = [family for family in FAMILIES if family in families]
-    return {family: families[family] for family in dict.fromkeys([*known, *families])}
+        families.setdefault(op.family, []).append(op)
+    return [families[family] for family in dict.fromkeys([*FAMILIES, *families]) if family in families]
 
 
 def lower(graph: Graph, flow, tokens: int, sums: bool = False, window: int = WINDOW) -> Lowering:

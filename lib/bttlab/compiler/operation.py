@@ -125,6 +125,11 @@ class Operation:
         """The fields of its class, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)[3:]}
 
+    @property
+    def family(self) -> type:
+        """The class of which it has `prepare` or `allocate`: the operations of a family allocate together."""
+        return [base for base in type(self).__mro__ if {"prepare", "allocate"} & vars(base).keys()][-2:][0]
+
     def torch(self, values: "Values", *inputs: Any) -> Any:
         """Return the output, (tokens, features), computed by PyTorch from the inputs and from named values."""
         if not self.functions:

@@ -1,83 +1,207 @@
-"""Operations of the vector unit, element by element: sums and functions."""
+"""Operations of the vector unit, element by element: sums, products and functions."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from bttlab.compiler.builder import padded
 from bttlab.compiler.functions import ACTIVATIONS, constant
 from bttlab.compiler.instruction import At, Level
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import NEVER, Context, Matrix, Operation, Shapes, Values, rows_of
+from bttlab.compiler.operation import ALWAYS, NEVER, Context, Matrix, Operation, Shapes, Values, row_loops, rows_of
+
+
+@dataclass(frozen=True)
+class Row:
+    """Row `first` of a parameter or constant, the same for all tokens."""
+
+    is_added: ClassVar[bool] = True  # as for `LayoutBuilder.place`
+
+    name: str
+    first: int = 0
+
+    def torch(self, values: Values, x: Any) -> Any:
+        return values.rows(self.name, x.shape[1])[self.first]
+
+    def strides(self, matrix: Matrix) -> dict[str, int]:
+        return {"w": 1}
+
+
+@dataclass(frozen=True)
+class Rows(Row):
+    """Rows of a parameter or constant from row `first` on, one for each token."""
+
+    def torch(self, values: Values, x: Any) -> Any:
+        return values.rows(self.name, x.shape[1])[self.first : self.first + len(x)]
+
+    def strides(self, matrix: Matrix) -> dict[str, int]:
+        return {"t": matrix.vectors, "w": 1}
+
+
+@dataclass(frozen=True)
+class Factors(Row):
+    """A constant such as the cosines of rotary positions, of shape (tokens, features), or (1, features) for all tokens.
+
+    Features that repeat are in it once.
+    """
+
+    is_added = False
+
+    def torch(self, values: Values, x: Any) -> Any:
+        factors = values[self.name][: len(x)]
+        return factors.repeat(1, x.shape[1] // factors.shape[1])
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number for all elements."""
+
+    number: float
+    name: ClassVar[str] = ""
+
+    def torch(self, values: Values, x: Any) -> Any:
+        return self.number
 
 
 @dataclass(eq=False)
-class Sum(Operation):
-    """A sum of two matrices. If its first reader is a norm, the norm computes it in the same instruction."""
+class Elementwise(Operation):
+    """A function of x and y: of two matrices, or of a matrix and an operand that does not depend on the sample."""
 
-    reads_inputs = False
+    operand: Row | Number | None = None
+
+    @property
+    def family(self) -> type:
+        return type(self.operand) if isinstance(self.operand, Row) else Operation
+
+    @property
+    def has_prefix(self) -> bool:
+        return self.operand is None
+
+    def torch(self, values: Values, *inputs: Any) -> Any:
+        y = inputs if self.operand is None else (*inputs, self.operand.torch(values, *inputs))
+        return super().torch(values, *y)
+
+    def parameters(self, shapes: Shapes) -> list[str]:
+        return [self.operand.name] if self.operand is not None and self.operand.name in shapes else []
+
+    def copy_parameters(self, names: Sequence[str], number: int) -> dict[str, str]:
+        copy = f"{self.operand.name}#{number}"
+        names, self.operand = {copy: self.operand.name}, replace(self.operand, name=copy)
+        return names
+
+    def allocate(self, context: Context) -> None:
+        if isinstance(self.operand, Row):
+            first = self.operand.first * self.output.vectors
+            self.block = context.layout.place(self.operand.name, added=self.operand.is_added)
+            self.values, self.gradient = self.block.where().part(first), self.block.gradient().part(first)
+
+    def is_trained(self, context: Context) -> bool:
+        """Return True if the operand is a parameter that is trained."""
+        return bool(self.parameters(context.shapes)) and not context.is_frozen(self)
+
+    def operands(self, x: At, y: At | None) -> dict[str, At]:
+        """Return the operands a and b of a vector instruction."""
+        y = rows_of(self.output, y) if y is not None else self.values.part(**self.operand.strides(self.output))
+        return {"a": rows_of(self.output, x), "b": y}
+
+    def sum_columns(self, context: Context, d: At, **operands: At) -> None:
+        """Emit the gradient of a row: a sum over the tokens."""
+        loops = [Level("t", self.output.tokens), padded("w", self.output.vectors)]
+        context.builder.columns("d_row", loops, rows_of(self.output, d), check=True, **operands)
+
+
+@dataclass(eq=False)
+class Add(Elementwise):
+    """x + y. If its first reader is a norm, the norm computes it in the same instruction, unless y is a row."""
+
+    kind, functions, reads_inputs = "add", ("add",), False
     is_fused = False  # with the norm that reads it
 
+    @property
+    def is_fusible(self) -> bool:
+        return type(self.operand) is not Row
+
+    @property
+    def keep(self) -> str:
+        return ALWAYS if self.is_fusible else NEVER
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return self.operand is None
+
     def terms(self, context: Context) -> tuple[At, At]:
-        """Return the places of both terms in the forward pass."""
-        self._has_no("terms")
+        """Return the places of x and y in the forward pass; of two matrices, the second first in a fused sum."""
+        x, *others = map(context.value, self.inputs)
+        y = others[0] if others else self.values
+        return (y, x) if others and self.is_fused else (x, y)
+
+    def emit(self, context: Context, result: At, x: At, y: At | None = None) -> None:
+        loops, r0 = row_loops(self.output), rows_of(self.output, result)
+        context.builder.vector(M.ADD, "sum", loops, **self.operands(x, y), r0=r0)
 
     def forward(self, context: Context) -> None:
         if not self.is_fused:
-            a, b = self.terms(context)
-            context.emit_rows(M.ADD, "sum", self.output, context.output(self.output), a, b)
+            super().forward(context)
 
     def backward(self, context: Context, d: At) -> None:
         if not self.is_fused:
             self.backward_terms(context, d)
 
     def backward_terms(self, context: Context, d: At) -> None:
-        self._has_no("backward_terms")
-
-
-@dataclass(eq=False)
-class Add(Sum):
-    """a + b."""
-
-    kind, functions, keeps_zeros = "add", ("add",), True
-
-    def terms(self, context: Context) -> tuple[At, At]:
-        """Return the places of a and b, the second first in a fused sum."""
-        a, b = map(context.value, self.inputs)
-        return (b, a) if self.is_fused else (a, b)
-
-    def backward_terms(self, context: Context, d: At) -> None:
+        if self.operand is not None:
+            context.builder.layer = self.operand.name.rpartition(".")[0]
+            if self.is_trained(context) and self.is_fusible:
+                context.emit_rows(M.COPY, "gradient", self.output, self.gradient, d, flags=M.CHECK)
+            elif self.is_trained(context):
+                self.sum_columns(context, d, r1=self.gradient.part(w=1))
         for matrix in self.inputs:
             context.pass_gradient(matrix, d)
 
 
 @dataclass(eq=False)
-class Position(Sum):
-    """x + rows of a table, the parameter `name`, from row `first` on."""
+class Multiply(Elementwise):
+    """x y: a gate, a factor for each feature (LayerScale), a constant."""
 
-    kind, has_prefix = "position", False
+    kind, functions = "multiply", ("mul",)
 
-    first: int = 0
+    @property
+    def keep(self) -> str:
+        return ALWAYS if self.operand is None else NEVER
 
-    def torch(self, values: Values, x: Any) -> Any:
-        return x + values.rows(self.name, x.shape[1])[self.first : self.first + len(x)]
+    @property
+    def keeps_zeros(self) -> bool:
+        return self.operand is not None
 
-    def parameters(self, shapes: Shapes) -> list[str]:
-        return [self.name] if self.name in shapes else []  # else it is a constant
+    @property
+    def reads_inputs(self) -> bool:
+        return not isinstance(self.operand, Factors | Number)
 
-    def allocate(self, context: Context) -> None:
-        self.table = context.layout.place(self.name, added=True)
+    def emit(self, context: Context, result: At, x: At, y: At | None = None) -> None:
+        b, r0 = context.builder, rows_of(self.output, result)
+        if isinstance(self.operand, Number):
+            number = b.functions.number(constant(self.operand.number))
+            b.vector(M.TIMES_FUNCTION, "c x", row_loops(self.output), rows_of(self.output, x), r0=r0, function=number)
+        elif isinstance(self.operand, Factors):
+            matrix, size = self.output, self.block.row_vectors
+            loops = [Level("n", matrix.vectors // size), Level("w", size), padded("t", matrix.tokens)]
+            x, result = (place.part(n=size, w=1, t=matrix.vectors) for place in (x, result))
+            factors = self.block.where(w=1, t=size if self.block.last > 1 else 0)
+            b.vector(M.AFFINE, "c x", loops, x, factors, r0=result)
+        else:
+            b.vector(M.AFFINE, "x y", row_loops(self.output), **self.operands(x, y), r0=r0)
 
-    def terms(self, context: Context) -> tuple[At, At]:
-        return context.value(self.inputs[0]), self.table.where().part(self.first * self.output.vectors)
-
-    def gradient(self) -> At:
-        return self.table.gradient().part(self.first * self.output.vectors)
-
-    def backward_terms(self, context: Context, d: At) -> None:
-        context.builder.layer = self.name.rpartition(".")[0]
-        if self.name in context.shapes and self.name not in context.frozen:
-            context.emit_rows(M.COPY, "gradient", self.output, self.gradient(), d, flags=M.CHECK)
-        context.pass_gradient(self.inputs[0], d)
+    def backward(self, context: Context, d: At) -> None:
+        if self.operand is None:
+            x, y = map(context.backward_value, self.inputs)
+            for matrix, factor in zip(self.inputs, (y, x), strict=True):
+                context.write_gradient(matrix, lambda d_x, factor=factor: self.emit(context, d_x, d, factor))
+            return
+        (x,) = self.inputs
+        if self.is_trained(context):
+            of_x = rows_of(x, context.backward_value(x))
+            self.sum_columns(context, d, b=of_x, r0=self.gradient.part(w=1))
+        if context.is_needed(x):
+            context.write_gradient(x, lambda d_x: self.emit(context, d_x, d))
 
 
 @dataclass(eq=False)
@@ -117,123 +241,3 @@ class Function(Operation):
                 context.emit_rows(M.TIMES_FUNCTION, f"d_u = d_a {self.function}'(u)", x, d_u, u, d, function=number)
 
         context.write_gradient(x, produce)
-
-
-@dataclass(eq=False)
-class Shift(Operation):
-    """x + a row of a parameter, the same for all tokens."""
-
-    kind, keep, has_prefix, reads_inputs = "shift", NEVER, False, False
-
-    parameter: str
-    row: int = 0
-
-    def torch(self, values: Values, x: Any) -> Any:
-        return x + values.rows(self.parameter, x.shape[1])[self.row]
-
-    def parameters(self, shapes: Shapes) -> list[str]:
-        return [self.parameter]
-
-    def allocate(self, context: Context) -> None:
-        block, first = context.layout.place(self.parameter, added=True), self.row * self.output.vectors
-        self.values, self.gradient = (place.part(first, w=1) for place in (block.where(), block.gradient()))
-
-    def emit(self, context: Context, result: At, x: At) -> None:
-        context.emit_rows(M.ADD, "x + row", self.output, result, x, b=self.values)
-
-    def backward(self, context: Context, d: At) -> None:
-        if self.parameter not in context.frozen:
-            self._sum_columns(context, d, r1=self.gradient)
-        context.pass_gradient(self.inputs[0], d)
-
-    def _sum_columns(self, context: Context, d: At, **operands: At) -> None:
-        loops = [Level("t", self.output.tokens), padded("w", self.output.vectors)]
-        context.builder.columns("d_row", loops, rows_of(self.output, d), check=True, **operands)
-
-
-@dataclass(eq=False)
-class Gain(Shift):
-    """x times a row of a parameter, the same for all tokens, such as a LayerScale."""
-
-    kind, keeps_zeros, reads_inputs = "gain", True, True
-
-    def torch(self, values: Values, x: Any) -> Any:
-        return x * values.rows(self.parameter, x.shape[1])[self.row]
-
-    def emit(self, context: Context, result: At, x: At) -> None:
-        context.emit_rows(M.AFFINE, "x row", self.output, result, x, b=self.values)
-
-    def backward(self, context: Context, d: At) -> None:
-        (x,) = self.inputs
-        if self.parameter not in context.frozen:
-            self._sum_columns(context, d, b=rows_of(x, context.backward_value(x)), r0=self.gradient)
-        if context.is_needed(x):
-            context.write_gradient(x, lambda d_x: self.emit(context, d_x, d))
-
-
-@dataclass(eq=False)
-class Times(Operation):
-    """x times a constant; the backward pass does the same with the gradient."""
-
-    keep, keeps_zeros, reads_inputs = NEVER, True, False
-
-    def backward(self, context: Context, d: At) -> None:
-        context.write_gradient(self.inputs[0], lambda d_x: self.emit(context, d_x, d, "d_x = c d_y"))
-
-
-@dataclass(eq=False)
-class Scale(Times):
-    """factor * x."""
-
-    kind = "scale"
-
-    factor: float
-
-    def torch(self, values: Values, x: Any) -> Any:
-        return self.factor * x
-
-    def emit(self, context: Context, result: At, x: At, what: str = "c x") -> None:
-        number = context.builder.functions.number(constant(self.factor))
-        context.emit_rows(M.TIMES_FUNCTION, what, self.output, result, x, function=number)
-
-
-@dataclass(eq=False)
-class Factors(Times):
-    """x times a constant, such as the cosines of rotary positions.
-
-    `constant`: its name. Its shape is (tokens, features), or (1, features) for all tokens; features that repeat are in
-    it once.
-    """
-
-    kind = "factors"
-
-    constant: str
-
-    def torch(self, values: Values, x: Any) -> Any:
-        factors = values[self.constant][: len(x)]
-        return x * factors.repeat(1, x.shape[1] // factors.shape[1])
-
-    def allocate(self, context: Context) -> None:
-        self.block = context.layout.place(self.constant)
-
-    def emit(self, context: Context, result: At, x: At, what: str = "c x") -> None:
-        y, size = self.output, self.block.row_vectors
-        loops = [Level("n", y.vectors // size), Level("w", size), padded("t", y.tokens)]
-        x, result = (place.part(n=size, w=1, t=y.vectors) for place in (x, result))
-        factors = self.block.where(w=1, t=size if self.block.last > 1 else 0)
-        context.builder.vector(M.AFFINE, what, loops, x, factors, r0=result)
-
-
-@dataclass(eq=False)
-class Multiply(Operation):
-    """a * b, element by element: a gate."""
-
-    kind, functions = "multiply", ("mul",)
-
-    def emit(self, context: Context, result: At, a: At, b: At, what: str = "a b") -> None:
-        context.emit_rows(M.AFFINE, what, self.output, result, a, b)
-
-    def backward(self, context: Context, d: At) -> None:
-        a, b = map(context.backward_value, self.inputs)
-        for matrix, factor in zip(self.inputs, (b, a), strict=True):
-            context.write_gradient(matrix, lambda d_x, factor=factor: self.emit(context, d_x, d, factor, "d_y b"))

@@ -10,7 +10,7 @@ from bttlab.compiler.builder import LANES, padded
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import NEVER, Context, Operation, Shapes, Values, row_loops, rows_of
-from bttlab.compiler.ops.elementwise import Position, Sum
+from bttlab.compiler.ops.elementwise import Add
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class Norm(Operation):
         self.normalized = context.builder.allocate(f"normalized by {self.name}", max_of(x.tokens) * x.vectors)
         self.rows = context.builder.allocate(f"means of {self.name}", max_of(x.tokens), home=STATISTICS)
         maker = context.maker.get(x)
-        self.sum = maker if isinstance(maker, Sum) and context.readers(x)[0] is self else None
+        self.sum = maker if isinstance(maker, Add) and maker.is_fusible and context.readers(x)[0] is self else None
         if self.sum is not None:
             self.sum.is_fused = True
 
@@ -77,9 +77,9 @@ class Norm(Operation):
 
     def backward(self, context: Context, d: At) -> None:
         x = self.inputs[0]
-        is_table = isinstance(self.sum, Position) and not context.is_frozen(self.sum)
+        is_table = self.sum is not None and self.sum.is_trained(context)
         if is_table and context.gradient(x) is None:
-            where = self.sum.gradient()  # the table's gradient is that of the sum
+            where = self.sum.gradient  # the table's gradient is that of the sum
             self._emit_backward(context, d, where, M.CHECK)
             context.pass_gradient(self.sum.inputs[0], where)
             return

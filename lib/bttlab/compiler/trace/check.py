@@ -25,8 +25,10 @@ from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix, Operation, Values
+from bttlab.compiler.ops.attention import Attention
+from bttlab.compiler.ops.columns import Columns
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.elementwise import Function
+from bttlab.compiler.ops.elementwise import Elementwise, Function
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import Linear
 
@@ -35,7 +37,9 @@ NOTHING = 1e-10  # of the largest gradient: rounding
 SHAKE = 0.3  # of a parameter's root mean square
 SMALL = 0.05  # in place of it, for a parameter of zeros
 LOOSE = 0.03  # the most of `TOLERANCE` for large values: a softmax multiplies the rounding of constants in float32
-FAR = (1e-3, 1.0, 30.0, 1e4)  # largest output of a layer, as a part of the interval of the function that reads it
+# Largest output of a layer, as a part of the interval of the function that reads it. The last one is not for attention,
+# whose scores would be as large as those that hide a key.
+FAR = (1e-3, 1.0, 30.0, 1e4)
 
 
 def check(graph: Graph, outputs: list[Matrix], module: nn.Module, vocabulary: int, call: Callable) -> None:
@@ -166,11 +170,20 @@ class _Check:
             values = self._executed(tokens)
             for group in groups.values():
                 size = max(float(values[op.output].abs().max()) for op in group)
-                readers = [f for op in group for f in self.graph.users(op.output) if isinstance(f, Function)]
-                interval = max((ACTIVATIONS[f.function].function.high for f in readers), default=1.0)
-                for part in FAR if readers else FAR[:-1]:
+                readers = [reader for op in group for reader in self._readers(op)]
+                tables = [ACTIVATIONS[f.function].function for f in readers if isinstance(f, Function)]
+                interval = max((table.high for table in tables), default=1.0)
+                is_score = any(isinstance(reader, Attention) for reader in readers)
+                for part in FAR[:-1] if is_score else FAR:
                     names = {name for op in group for name in self._scales(op)}
                     self._compare_scaled(names, part * interval / (size + 1e-30), part, tokens)
+
+    def _readers(self, op: Operation) -> Iterator[Operation]:
+        """Yield operations that read an output, also through sums, products and moves."""
+        for reader in self.graph.users(op.output):
+            yield reader
+            if isinstance(reader, Elementwise | Columns):
+                yield from self._readers(reader)
 
     def _scales(self, op: Operation) -> list[str]:
         """Return parameters that multiply the output of an operation, if all are multiplied alike."""

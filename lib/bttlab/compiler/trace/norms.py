@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.ops.elementwise import Gain, Shift
+from bttlab.compiler.ops.elementwise import Add, Multiply, Row
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import Recorder
@@ -93,11 +93,15 @@ def join_norms(graph: Graph) -> None:
     """Give a norm without a scale the factors of the features that alone read it; one without a shift, their shift."""
     for op in list(graph.operations):
         norm = next((n for n in graph.operations if n.output in op.inputs), None)
-        if not isinstance(op, Shift) or type(norm) is not Norm or norm.bias or len(graph.users(norm.output)) > 1:
+        if type(norm) is not Norm or norm.bias or len(graph.users(norm.output)) > 1:
             continue
-        is_free = not isinstance(op, Gain) or norm.weight not in graph.shapes
-        if not is_free or op.parameter == norm.weight or not _is_row(graph, op.parameter, norm.output.features):
+        if not isinstance(op, Add | Multiply) or type(op.operand) is not Row:
             continue
-        setattr(norm, "weight" if isinstance(op, Gain) else "bias", op.parameter)
+        parameter, is_scale = op.operand.name, isinstance(op, Multiply)
+        if (is_scale and norm.weight in graph.shapes) or parameter == norm.weight:
+            continue
+        if not _is_row(graph, parameter, norm.output.features):
+            continue
+        setattr(norm, "weight" if is_scale else "bias", parameter)
         norm.output = op.output
         graph.operations.remove(op)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bttlab.compiler.instruction import max_of
 from bttlab.compiler.operation import Matrix
-from bttlab.compiler.ops.elementwise import Gain, Position, Scale, Shift
+from bttlab.compiler.ops.elementwise import Add, Multiply, Number, Row, Rows
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.trace.forms import FORMS
 from bttlab.compiler.trace.names import Call
@@ -254,7 +254,7 @@ def _sum(recorder: Recorder, x: Any, y: Any, sign: float = 1.0) -> Elements:
     """Record x + y, or x - y."""
     (a, b), index = recorder.operands("add", x, y)
     if sign < 0:
-        b = recorder.graph.same(Scale, b, recorder.unique(recorder.name("minus")), sign)
+        b = recorder.graph.same(Multiply, b, recorder.unique(recorder.name("minus")), Number(sign))
     name = recorder.unique(recorder.name("add"))
     return Elements(recorder.graph.add(a, b, name), index)
 
@@ -266,7 +266,7 @@ def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
         raise Refusal("add of a constant tensor to tokens in another order", "the order of the sample")
     value = constant.expand(index.shape).reshape(-1, matrix.features).float().numpy()
     name = recorder.graph.constant(value, f"constant of {recorder.name('add')}")
-    return Elements(recorder.graph.same(Position, matrix, name), index)
+    return Elements(recorder.graph.same(Add, matrix, name, Rows(name)), index)
 
 
 def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
@@ -274,13 +274,13 @@ def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     matrix = recorder.rows(x)
     row = _row_in(w, matrix)
     if row is not None:
-        shifted = recorder.graph.same(Shift, matrix, recorder.unique(recorder.name("add")), w.name, row)
+        shifted = recorder.graph.same(Add, matrix, recorder.unique(recorder.name("add")), Row(w.name, row))
         return recorder.like(x.index, shifted)
     rows = rows_in(w.index, recorder.graph.shapes[w.name][-1])
     tokens = max_of(matrix.tokens)
     if rows is None or (rows.count, rows.column, rows.columns) != (tokens, 0, matrix.features):
         raise Refusal(f"add of these elements of {w.name}", "as many rows of a table of positions as there are tokens")
-    return recorder.like(x.index, recorder.graph.same(Position, matrix, w.name, rows.first))
+    return recorder.like(x.index, recorder.graph.same(Add, matrix, w.name, Rows(w.name, rows.first)))
 
 
 def _row_in(w: Weights, matrix: Matrix) -> int | None:
@@ -370,7 +370,7 @@ def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     row = _row_in(w, matrix)
     if row is None:
         raise Refusal(f"mul by these elements of {w.name}", "a factor for each feature, the same for all tokens")
-    scaled = recorder.graph.same(Gain, matrix, recorder.unique(recorder.name("mul")), w.name, row)
+    scaled = recorder.graph.same(Multiply, matrix, recorder.unique(recorder.name("mul")), Row(w.name, row))
     return recorder.like(x.index, scaled)
 
 
