@@ -303,8 +303,6 @@ def _chosen_columns(rows: list[Row], reader: Reader, choices: Choices, account: 
             if kind == "list" and name not in ("tags", "ner_tags", "slots", "entities", "spans", "annotations"):
                 is_intent = not all(_fits(value, text) for value, text in zip(values[name], texts, strict=True))
             (labels if is_intent else annotations).append(name)
-        elif reader.convert is not None and reader.needs == ("data", "annotations") and kind in ("spans", "list"):
-            (labels if kind == "list" else annotations).append(name)  # a control of Label Studio
         elif not reader.is_open:
             raise CorpusError(f"{first}: almost {reader.title}; left over: {name!r}; leave it out with --ignore {name}")
         elif _is_annotated(values[name], texts):

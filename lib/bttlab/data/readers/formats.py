@@ -153,6 +153,7 @@ READERS = (
         needs=("data", "annotations"),
         columns=USUAL,
         unused={**dict.fromkeys(_TASK_KEYS, _OWN), "predictions": "predictions, and not annotations"},
+        optional=("*",),
         is_open=True,
         convert=label_studio,
         example="controls Labels, HyperTextLabels and Choices; of others, `--ignore`",
