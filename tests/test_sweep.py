@@ -149,6 +149,36 @@ def test_no_trial_is_lost_with_the_processes_that_had_it(tmp_path):
         Sweep(spec, tmp_path / "other").run(_Pool(lambda call: "result"))
 
 
+SLOW = 1e-9  # learning rate of a trial that does not get better
+
+
+@pytest.mark.parametrize("search", ["grid", "optuna"])
+def test_a_bad_trial_ends_early_and_says_why(corpus, tmp_path, search, monkeypatch):
+    rates = [0.04, 0.05, 0.06, 0.07, 0.08, SLOW]
+    fixed = _spec(corpus).fixed | {"epochs": 3, "seed": 0}
+    values = {"vary": {"learning_rate": rates}, "fixed": fixed, "objective": "loss", "maximize": False}
+    spec = _spec(corpus, **values, pruner="median", search=search, **({"trials": 6} if search == "optuna" else {}))
+    if search == "optuna":  # in the order of the list
+        places = iter(range(6))
+        monkeypatch.setattr(
+            "optuna.samplers.TPESampler.sample_independent", lambda self, study, trial, name, values: next(places)
+        )
+    folder = tmp_path / "sweep"
+    sweep = Sweep(spec, folder)
+    progress = sweep.run(_Pool(lambda call: None))
+    status = {record.configuration["learning_rate"]: record.status for record in progress.records.values()}
+    assert status == dict.fromkeys(rates, "complete") | {SLOW: "pruned"}
+    (pruned,) = (record for record in progress.records.values() if record.status == "pruned")
+    value = MetricsLog(folder / pruned.id).lines[0]["mean_loss"]
+    assert pruned.error == f"loss {value:.4g} after epoch 1 is worse than the median of earlier trials"
+    others = [MetricsLog(folder / id).lines[0]["mean_loss"] for id in progress.records if id != pruned.id]
+    assert value > sorted(others)[2]  # the median, computed here
+    assert len(MetricsLog(folder / pruned.id).lines) == 1 and pruned.ended and pruned.value("loss") == value
+    assert "1 of them ended early" in progress.in_words() and progress.best.status == "complete"
+    again = Sweep(spec, folder).run(_Pool(lambda call: "result"))  # nothing is handed out again
+    assert len(again.records) == 6 and again.pruned == 1
+
+
 @pytest.mark.long
 def test_a_local_sweep_opens_no_port_and_leaves_no_folder(corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))

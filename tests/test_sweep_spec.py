@@ -197,3 +197,37 @@ def test_paths_are_relative_to_the_file(tmp_path):
     vary, here = read_spec(tmp_path / "sweep.yaml").vary, tmp_path.resolve()
     assert vary["recipe"] == ["atis", str(here / "mine.toml")]
     assert vary["data"] == ["airline", *[str(here / "mine")] * 2, str(here.parent / "mine")]
+
+
+def test_the_type_of_a_range_comes_from_its_key():
+    whole = {"low": 0, "high": 1}
+    rates = _varied(vary={"learning_rate": whole}, search="random", trials=6, fixed={"device": "reference"})
+    assert len(rates) == 6 and all(0 < draw["learning_rate"] < 1 for draw in rates)
+    values = {"epochs": {"low": 1.0, "high": 3.0}, "augmentation.word_dropout": whole, "momentum": whole}
+    fixed = {"device": "reference", "optimizer": "momentum"}
+    draws = _varied(vary=values, search="random", trials=6, fixed=fixed)
+    assert {type(draw["epochs"]) for draw in draws} == {int}
+    assert all(0 < draw[key] < 1 for draw in draws for key in ("augmentation.word_dropout", "momentum"))
+    with pytest.raises(SpecError, match=r"epochs: low 0.5, high 3: epochs takes whole numbers"):
+        _trials(vary={"epochs": {"low": 0.5, "high": 3}}, search="random", trials=2)
+
+
+@pytest.mark.parametrize("bound", [float("nan"), float("inf"), -float("inf")])
+def test_a_bound_that_is_no_number_is_named(bound):
+    with pytest.raises(SpecError, match=rf"vary.learning_rate: low: it is {bound}: it must be a finite number"):
+        _trials(vary={"learning_rate": {"low": bound, "high": 1}}, search="random", trials=2)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"objective": "test.slot_f1", "maximize": True}, "test.slot_f1 is not known after each epoch"),
+        ({"kind": "estimate"}, "u50.joules_per_epoch is not known after each epoch"),
+        ({}, "pruner has no effect on trials of one epoch"),
+        ({"pruner": "mean"}, "pruner is 'mean'"),
+    ],
+)
+def test_a_pruner_that_has_no_effect_is_refused(values, said):
+    vary = {"clock_mhz": [100, 200]} if "kind" in values else {"seed": [0, 1]}
+    with pytest.raises(SpecError, match=said):
+        _trials(**{"vary": vary, "pruner": "median"} | values)

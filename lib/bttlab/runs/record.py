@@ -26,6 +26,7 @@ RUN_FILE, LATEST = "run.json", "checkpoint.safetensors"
 FORMAT = 1
 MOST_KEYS = 1000  # of a configuration, and of the figures: each is a column of the table of runs
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
+PRUNED = "pruned"  # a trial of a sweep that ended early, because others are better
 INTERRUPTED = "interrupted"  # a running one whose process has gone
 PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
 
@@ -60,8 +61,8 @@ class RunRecord:
     device: str  # description
     # Hexadecimal: of trials a digest of the configuration, else random
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    status: str = RUNNING  # "running", "complete", "stopped", "failed"
-    error: str = ""  # why it failed, in a sentence
+    status: str = RUNNING  # "running", "complete", "stopped", "failed", "pruned"
+    error: str = ""  # why it failed or was pruned, in a sentence
     # begun, ended: ISO 8601, UTC; `ended` is empty while it runs
     begun: str = field(default_factory=lambda: now())
     ended: str = ""

@@ -18,12 +18,12 @@ from optuna.trial import TrialState
 
 from bttlab.runs.recipe import OPTIMIZER_KEYS
 from bttlab.runs.settings import RunError
+from bttlab.runs.sweep.pruning import STUDY_FILE, StudyTrial
 from bttlab.runs.sweep.spec import MOST_TRIALS, Range, SpecError, SweepSpec
-from bttlab.runs.sweep.trials import Trial, TrialMaker, digest_of
+from bttlab.runs.sweep.trials import Trial, TrialMaker, digest_of, takes_fractions
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import cut_torn_line
 
-STUDY_FILE = "optuna.log"
 MOST_REPEATS = 100  # proposals of trials that have run already, one after another, after which a search is at its end
 
 
@@ -37,7 +37,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spec, self._maker = spec, maker
         # Lists are proposed by their index: Optuna's categories are plain values.
-        self._distributions = {key: _distribution(values) for key, values in spec.vary.items()}
+        self._distributions = {key: _distribution(key, values) for key, values in spec.vary.items()}
         if spec.search == "optuna":
             trials = [maker.make(varied) for varied in _corners(spec)]
             self.planned, self.total = [], spec.trials or 0  # trials in all
@@ -54,19 +54,21 @@ class Search:
                 raise SpecError(
                     f"{key} has no effect with optimizer {' or '.join(names)}; leave it out, or name another"
                 )
+        if spec.pruner != "none" and all(trial.settings is None or trial.settings.epochs == 1 for trial in trials):
+            raise SpecError("pruner has no effect on trials of one epoch; leave it out, or give more epochs")
         self._rest = iter(self.planned)
         self.note = ""  # for the user, from `open`
-        self._study: optuna.Study | None = None  # of TPE, from `open`
+        self._study: optuna.Study | None = None  # of TPE or a pruner, from `open`
         self._begun: dict[str, int] = {}  # number of the study's trial, by id
         self._left: list[int] = []  # numbers of trials that an earlier process did not end
 
     def open(self, folder: Path) -> list[Trial]:
-        """Open TPE's study in a folder, or make it; return the trials that have ended there.
+        """Open the study of TPE or a pruner in a folder, or make it; return the trials that have ended there.
 
         `note` says what was lost of its log. Raises RunError if it is no log of Optuna; OSError if it cannot be
         written.
         """
-        if self._spec.search != "optuna":
+        if self._spec.search != "optuna" and self._spec.pruner == "none":
             return []
         path = folder / STUDY_FILE
         if cut := cut_torn_line(path):  # Optuna would append to the torn line, and never read it again
@@ -83,14 +85,18 @@ class Search:
 
     def _open(self, path: Path) -> list[Trial]:
         spec = self._spec
-        names = ("vary", "fixed", "kind", "search", "seed", "objective", "maximize")
+        names = ["vary", "fixed", "kind", "search", "seed", "objective", "maximize"]
+        names += ["pruner"] * (spec.pruner != "none")
         name = digest_of({key: value for key, value in asdict(spec).items() if key in names})
         storage = JournalStorage(JournalFileBackend(str(path)))
         direction = "maximize" if spec.maximize else "minimize"
         self._study = optuna.create_study(storage=storage, study_name=name, direction=direction, load_if_exists=True)
         before = self._study.trials
+        if spec.search != "optuna":  # its trials are planned
+            self._begun = {trial.user_attrs["id"]: trial.number for trial in before if "id" in trial.user_attrs}
+            return []
         self._study.sampler = TPESampler(seed=spec.seed + len(before), constant_liar=True)
-        done = [trial for trial in before if trial.state == TrialState.COMPLETE]
+        done = [trial for trial in before if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
         self._left = [trial.number for trial in before if trial.state == TrialState.RUNNING]
         trials = [self._maker.make(self._values(trial.params)) for trial in done]
         self._begun = {trial.id: asked.number for trial, asked in zip(trials, done, strict=True)}
@@ -98,8 +104,11 @@ class Search:
 
     def next(self) -> Trial | None:
         """Return the next trial, or None at the end, or if the proposals only repeat themselves."""
-        if self._study is None:
-            return next(self._rest, None)
+        if self._study is None or self._spec.search != "optuna":
+            trial = next(self._rest, None)
+            if trial is not None and self._study is not None:
+                self._number(self._study, trial)
+            return trial
         for _ in range(MOST_REPEATS):
             if self._left:
                 number = self._left.pop(0)
@@ -117,10 +126,25 @@ class Search:
             self._study.tell(number, state=TrialState.FAIL)
         return None
 
-    def tell(self, trial: Trial, value: float | None) -> None:
-        """Report a trial's objective, None if it failed: TPE learns from it."""
-        if self._study is not None:
+    def _number(self, study: optuna.Study, trial: Trial) -> None:
+        """Give a planned trial a number in the study, unless it has one and has not failed."""
+        number = self._begun.get(trial.id)
+        if number is None or study.trials[number].state == TrialState.FAIL:
+            asked = study.ask()
+            asked.set_user_attr("id", trial.id)
+            self._begun[trial.id] = asked.number
+
+    def place(self, trial: Trial) -> StudyTrial | None:
+        """Return where a trial reports its epochs; None without a pruner."""
+        if self._study is None or self._spec.pruner == "none":
+            return None
+        return StudyTrial(self._study.study_name, self._begun[trial.id], self._spec.objective or "")
+
+    def tell(self, trial: Trial, value: float | None, is_pruned: bool = False) -> None:
+        """Report a trial's objective, None if it failed: TPE learns from it, and the pruner compares with it."""
+        if self._study is not None and trial.id in self._begun:
             state = TrialState.FAIL if value is None or not math.isfinite(value) else None
+            state = TrialState.PRUNED if is_pruned else state
             self._study.tell(self._begun[trial.id], None if state else value, state=state, skip_if_finished=True)
 
     def _values(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -133,10 +157,12 @@ class Search:
         return [study.ask(self._distributions).params for _ in range(self._spec.trials or 0)]
 
 
-def _distribution(values: list | Range) -> BaseDistribution:
+def _distribution(key: str, values: list | Range) -> BaseDistribution:
     if isinstance(values, list):
         return CategoricalDistribution(list(range(len(values))))
-    if values.integer:
+    if not takes_fractions(key):
+        if not float(values.low).is_integer() or not float(values.high).is_integer():
+            raise SpecError(f"{key}: low {values.low!r}, high {values.high!r}: {key} takes whole numbers")
         return IntDistribution(int(values.low), int(values.high), log=values.log)
     return FloatDistribution(values.low, values.high, log=values.log)
 

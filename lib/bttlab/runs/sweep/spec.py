@@ -1,5 +1,6 @@
 """Specification of a sweep: a YAML file, checked before anything starts."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
@@ -28,12 +29,21 @@ class SpecError(BttlabError, ValueError):
     """Raised if a specification breaks a rule."""
 
 
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SpecError(f"it is {value}: it must be a finite number")
+    return value
+
+
+Bound = Annotated[int | float, BeforeValidator(_finite)]
+
+
 @settings(SpecError)
 class Range:
-    """Range of numbers to draw from: two integers give integers."""
+    """Range of numbers to draw from; the type of the key says whether they are integers."""
 
-    low: int | float  # bounds, inclusive
-    high: int | float
+    low: Bound  # bounds, inclusive
+    high: Bound
     log: bool = False  # whether to draw uniformly in the logarithm
 
     def __post_init__(self) -> None:
@@ -42,13 +52,14 @@ class Range:
         if self.log and self.low <= 0:
             raise SpecError(f"low {self.low!r} with log: it must be above 0")
 
-    @property
-    def integer(self) -> bool:
-        return isinstance(self.low, int) and isinstance(self.high, int)
-
 
 def _values(values: Any) -> Any:
     if isinstance(values, Mapping):
+        for bound in ("low", "high"):
+            try:
+                _finite(values.get(bound))  # JSON, by which settings are read, has no NaN
+            except SpecError as error:
+                raise SpecError(f"{bound}: {error}") from None
         return from_values(Range, values)
     if isinstance(values, Range) or (isinstance(values, list) and values):
         return values
@@ -77,6 +88,8 @@ class SweepSpec:
     # the figure by which trials are compared; by default the dev split's frame accuracy, or energy per epoch
     objective: str | None = None
     maximize: bool | None = None  # whether more of it is better
+    # "median" ends a trial that is worse, after an epoch, than the median of those before: Optuna's MedianPruner
+    pruner: Literal["none", "median"] = "none"
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or self.name.startswith("."):
@@ -99,6 +112,10 @@ class SweepSpec:
             raise SpecError(f"objective is {objective!r}, a figure that no {self.kind} has{hint}")
         if self.maximize is None and objective != name:
             raise SpecError(f"objective is {objective}: say with maximize: true or false what is better")
+        if self.pruner != "none" and not (self.kind == "training" and (objective == "loss" or objective[:4] == "dev.")):
+            raise SpecError(
+                f"pruner: {objective} is not known after each epoch; choose loss or a score of dev as objective"
+            )
         object.__setattr__(self, "objective", objective)
         object.__setattr__(self, "maximize", maximize if self.maximize is None else self.maximize)
 

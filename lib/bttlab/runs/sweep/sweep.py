@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bttlab.runs.folder import run_lock
 from bttlab.runs.module import seal_module, write_module
-from bttlab.runs.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
+from bttlab.runs.record import COMPLETE, FAILED, PRUNED, RUN_FILE, STOPPED, RunRecord, read_run
 from bttlab.runs.settings import RunError
 from bttlab.runs.sweep.executor import Cluster, LocalPool, NoInterrupt
 from bttlab.runs.sweep.search import Search
@@ -43,6 +43,10 @@ class Progress:
         return sum(record.status == FAILED for record in self.records.values())
 
     @property
+    def pruned(self) -> int:
+        return sum(record.status == PRUNED for record in self.records.values())
+
+    @property
     def best(self) -> RunRecord | None:
         """The first of the trials with the best objective."""
         sign, objective = 1 if self.spec.maximize else -1, self.spec.objective or ""
@@ -54,6 +58,8 @@ class Progress:
         parts = [f"{len(self.records)} of {self.total} trials done"]
         if self.failed:
             parts[0] += f", {self.failed} of them failed"
+        if self.pruned:
+            parts[0] += f", {self.pruned} of them ended early"
         if self.note:
             parts.append(self.note)
         if (best := self.best) is not None:
@@ -168,7 +174,7 @@ class Sweep:
             folder.mkdir(0o700, exist_ok=True)
             if trial.module is not None:
                 write_module(folder, *trial.module)
-            task = Task(trial, self.spec.name, folder, inodes(self.folder), identity())
+            task = Task(trial, self.spec.name, folder, inodes(self.folder), identity(), self._search.place(trial))
             try:
                 self._running[executor.submit(run_trial, task)] = trial
             except BrokenExecutor:  # a process died since
@@ -195,13 +201,14 @@ class Sweep:
         return record is not None
 
     def _finished(self, trial: Trial) -> RunRecord | None:
-        """Return the record of a trial that is complete in the folder."""
+        """Return the record of a trial that is complete in the folder, or ended early."""
         folder = self.folder / trial.id
         record = read_run(folder) if (folder / RUN_FILE).exists() else None
-        return record if record is not None and record.status == COMPLETE else None
+        return record if record is not None and record.status in (COMPLETE, PRUNED) else None
 
     def _end(self, trial: Trial, record: RunRecord) -> None:
-        self._search.tell(trial, record.value(self.spec.objective or "") if record.status == COMPLETE else None)
+        value = record.value(self.spec.objective or "") if record.status == COMPLETE else None
+        self._search.tell(trial, value, record.status == PRUNED)
         self.progress.records[record.id] = record
 
     def _take(self, trial: Trial, future: Future) -> bool:

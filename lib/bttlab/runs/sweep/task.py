@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import math
 import multiprocessing
 import os
 import signal
@@ -14,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import bttlab
 from bttlab.data import epoch_lengths
 from bttlab.estimate.card import estimate
@@ -22,9 +25,10 @@ from bttlab.runs.checkpoint import BEST, CheckpointError, CheckpointStore
 from bttlab.runs.metrics import METRICS
 from bttlab.runs.module import model_of_source, write_module
 from bttlab.runs.progress import NoProgress
-from bttlab.runs.record import COMPLETE, LATEST, RUN_FILE, RunRecord, git_state, versions
+from bttlab.runs.record import COMPLETE, LATEST, PRUNED, RUN_FILE, STOPPED, RunRecord, git_state, versions
 from bttlab.runs.run import Run
 from bttlab.runs.stop import StopRequested
+from bttlab.runs.sweep.pruning import StudyTrial
 from bttlab.runs.sweep.trials import CARD, Trial, estimated_model
 from bttlab.runs.u50 import U50Figures, card_figures
 from bttlab.util.errors import BttlabError
@@ -62,6 +66,7 @@ class Task:
     folder: Path
     inodes: list[int]  # that tell the sweep's folder from another machine's of the same name
     identity: dict[str, str]  # of the process that hands it out
+    study: StudyTrial | None = None  # where it reports its epochs; None without a pruner, or away from the folder
 
 
 class _TrialCallback(U50Figures):
@@ -69,7 +74,8 @@ class _TrialCallback(U50Figures):
 
     def __init__(self, task: Task, run: Run) -> None:
         super().__init__(run.model, run.lengths, run.settings.optimizer, run.settings.flow)
-        self._task, self._worker = task, None
+        self._task, self._run, self._worker = task, run, None
+        self._reason = ""  # why the trial ends early
         if "distributed" in sys.modules:
             with contextlib.suppress(ValueError):  # this process is no worker
                 self._worker = sys.modules["distributed"].get_worker()
@@ -78,13 +84,24 @@ class _TrialCallback(U50Figures):
     def before(self, count: int) -> None:
         tasks = self._worker.state.tasks if self._worker else {}
         is_cancelled = tasks and (self._key not in tasks or tasks[self._key].state == "cancelled")
-        if is_cancelled or (_stop is not None and _stop.is_set()):
+        if is_cancelled or self._reason or (_stop is not None and _stop.is_set()):
             raise StopRequested
+
+    def evaluated(self, count: int, scores: dict[str, Any]) -> None:
+        super().evaluated(count, scores)
+        run, study = self._run, self._task.study
+        epoch = run.epochs_done + 1
+        if study is not None and epoch < run.settings.epochs:
+            value = study.value(scores, float(np.mean(run.losses, dtype=np.float64)))
+            if value is not None and math.isfinite(value):
+                self._reason = study.reason_to_end(self._task.folder.parent, epoch, value)
 
     def on_record(self, record: RunRecord) -> None:
         trial = self._task.trial
         record.id, record.name, record.sweep = trial.id, trial.name, self._task.sweep
         record.configuration = dict(trial.configuration)
+        if self._reason and record.status == STOPPED:
+            record.status, record.error = PRUNED, self._reason
         super().on_record(record)
 
 
@@ -109,7 +126,7 @@ def run_trial(task: Task) -> dict[str, bytes]:
         folder = Path(name)
         if task.trial.module is not None:
             write_module(folder, *task.trial.module)
-        run(replace(task, folder=folder))
+        run(replace(task, folder=folder, study=None))
         return {name: (folder / name).read_bytes() for name in SENT if (folder / name).exists()}
 
 

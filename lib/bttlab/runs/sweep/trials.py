@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -135,6 +136,17 @@ class TrialMaker:
                 f"objective is {self.spec.objective}, and {model or 'the model'} is for {task}: choose one of "
                 f"{', '.join(f'{split}.{name}' for name in names)}"
             )
+
+
+@functools.cache
+def takes_fractions(key: str) -> bool:
+    """Return whether a key of the configuration is a number with a fraction, by the type of its setting."""
+    if key == "clock_mhz":
+        return True
+    table, _, part = key.rpartition(".")
+    kinds = [TABLES[table]] if table in TABLES else [RunSettings, ModelConfig, Optimizer]
+    known = (typing.get_type_hints(kind).get(part) for kind in kinds)
+    return any(hint is float or float in typing.get_args(hint) for hint in known)
 
 
 def _read_corpus(data: str, unknown_labels: str) -> tuple[Corpus, str]:
