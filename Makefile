@@ -10,6 +10,7 @@
 # make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: no execution)
 # make pictures  what README and docs show of the lab, taken again of the notebooks in a browser
 # make bench     benchmarks, into docs/benchmarks.md (BENCH=layer: one)
+# make figures   figures of earlier programs are made again, and written into the pages; those that take hours are marked there
 # make lock      requirements.lock again, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     the wheels of bttlab and of the packages beside it, in dist/
@@ -61,7 +62,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, as is the file with the server's token there; its short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$$(d=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)} && mkdir -p "$$d" && chmod 700 "$$d" && echo "$$d")
 
-.PHONY: lab test test-all test-kernels mutants schedule rtl rtl-test synth quick course class class-test site pictures bench reliability lock wheelhouse wheel audit overlays clean environment
+.PHONY: lab test test-all test-kernels mutants schedule rtl rtl-test synth quick course class class-test site pictures figures bench reliability lock wheelhouse wheel audit overlays clean environment
 
 # An environment is made by uv: the one on the PATH, else one that pip fetches. It takes pip's settings, too.
 $(UV):
@@ -133,6 +134,9 @@ site: environment
 
 pictures: environment
 	$(BIN)/pytest -n 0 -m "" tests/browser/pictures.py
+
+figures: environment
+	$(BIN)/python tools/figures.py
 
 # Threads that wait are to sleep: on a busy machine spinning ones take the cores from those that work.
 # torchTT has no wheel and builds against torch, so that it is no package of the lock; benchmarks take its Python alone.

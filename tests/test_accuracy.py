@@ -9,6 +9,7 @@ import batches
 import folds
 import pytest
 
+from bttlab.baseline.receipt import details_of
 from bttlab.data import load_corpus
 from tiny_runs import CONFIG, SIZES, train, write_corpus
 
@@ -29,7 +30,7 @@ def record(tmp_path_factory):
 
 def test_a_record_holds_the_runs_and_its_table_their_means(record, capsys):
     results, target = record
-    values = json.loads(target.read_text())
+    values = details_of(target)
     assert [run["seed"] for run in values["runs"]] == [0, 1, 3]
     assert [line["epoch"] for line in values["runs"][0]["epochs"]] == [1, 2]
     assert values["runs"][1]["test"] == results[1].test

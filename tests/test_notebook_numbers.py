@@ -1,7 +1,9 @@
 """A number in the notebooks' prose is an input, or it is what the library says; other numbers are printed by cells."""
 
+import ast
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +11,17 @@ import pytest
 import torch
 
 from bttlab.baseline.gpus import find_gpu
+from bttlab.baseline.receipt import details_of
 from bttlab.card.layer import layer_program
 from bttlab.card.processor import sample_dtype
 from bttlab.compiler.program import LANES, compile
-from bttlab.data import load_corpus
+from bttlab.data import Samples, load_corpus
 from bttlab.data.epoch import EPOCH_SAMPLES
-from bttlab.estimate.card import estimate
+from bttlab.estimate.card import CLOCKS, estimate
 from bttlab.estimate.constants import read_data
 from bttlab.estimate.gpu import model_step, typical_sample
 from bttlab.lab import Design, flow_cycles, truncate
-from bttlab.lab.comparison import RECORD
+from bttlab.lab.comparison import RECORD, clearly, energy_to_quality
 from bttlab.lab.dashboard_runs import GOOD_SAMPLES
 from bttlab.lab.dashboard_targets import BASELINES
 from bttlab.model import ModelConfig, initial_parameters
@@ -29,6 +32,7 @@ from bttlab_cost.models import find_model
 from bttlab_methods.record import by_methods, mean, read_records
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+ENERGY = (FOLDER.parent / "docs" / "energy.md").read_text(encoding="utf-8").partition("## Against a CPU core")[2]
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 # Not prose: code, formulas, links, tables, numbers of exercises and notebooks, names such as RTX-3090 and G1.
 LEFT_OUT = (
@@ -92,6 +96,45 @@ def test_every_number_in_the_prose_is_known(name):
     found = set(NUMBER.findall(prose(name)))
     assert found - known == set(), "print it in a cell, or say in this test where it comes from"
     assert set(INPUTS[name].split()) <= found, "an input that the prose no longer has"
+
+
+# What a cell prints of its own text: inputs, and what the library or a publication says.
+PRINTED = {
+    "01_tensor_compression": {"1", "4", "7", "33", "417", "500"},
+    "02_contraction_flow": {str(CONFIG.sequence_length)},
+    "03_train_on_the_u50": {"1", "2"},
+    "04_memory_and_energy": {"2", *from_library()["04_memory_and_energy"]},
+    "07_what_would_it_cost": {"4.9", "17"},
+    "08_your_own_model": {str(CLOCKS[0])},
+}
+
+
+def printed(name: str) -> set[str]:
+    """The numbers in the texts that cells print; what stands in braces is computed."""
+    texts = []
+    for cell in json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            lines = [line for line in "".join(cell["source"]).split("\n") if not line.startswith(("%", "!"))]
+            calls = [node for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.Call)]
+            texts += [text for call in calls if getattr(call.func, "id", "") == "print" for text in _texts(call)]
+    for pattern in (*LEFT_OUT, r"RTX 3090|FP32"):
+        texts = [re.sub(pattern, " ", text) for text in texts]
+    return {number for text in texts for number in NUMBER.findall(text)}
+
+
+def _texts(node: ast.AST) -> list[str]:
+    """The literal texts in a call; not how a value is formatted."""
+    if isinstance(node, ast.FormattedValue):
+        return _texts(node.value)
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) else []
+    return [text for child in ast.iter_child_nodes(node) for text in _texts(child)]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_every_number_that_a_cell_prints_is_computed_or_known(name):
+    found, known = printed(name), PRINTED.get(name, set())
+    assert found == known, "print what a receipt or the library says, or say in this test where it comes from"
 
 
 def of_start_here() -> dict[str, bool]:
@@ -175,15 +218,28 @@ def idle() -> float:
 
 
 def of_energy() -> dict[str, bool]:
-    ways = json.loads(RECORD.read_text(encoding="utf-8"))["ways"]
+    ways = details_of(RECORD)["ways"]
+    sample = typical_sample(AIRLINE, CONFIG)
+    alike = Samples(*(np.repeat(getattr(sample, one.name), 16, axis=0) for one in fields(sample)))
+    found = energy_to_quality(find_gpu("RTX-3090"), alike)
+    card = next(way for way in found if not way.mode)
+    over_card = {(way.format, way.batch, way.mode): way.over(card) for way in found if way.mode}
+    same = [clearly(ratio) for (kind, batch, _), ratio in over_card.items() if (kind, batch) == ("tensor", 1)]
+    others = {way: ratio for way, ratio in over_card.items() if way[:2] != ("tensor", 1)}
     batches = {way["batch"] for way in ways} == {1, 16}
     return {
         "idles at half of its power": 0.45 < idle() < 0.6,
         "more than half of the card's power": idle() > 0.5,
         "ten seeds each": {len(way["samples"]) for way in ways} == {10},
         "train on sixteen utterances": batches,
-        "Batches of sixteen": batches,
+        "in batches of sixteen": batches,
         "does sixteen utterances": batches,
+        "*clearly more* energy than the card for the same tensor training": same == 2 * ["clearly more"],
+        "the bands have 1 in them": all(low < 1 < high for low, _, high in others.values()),
+        "dense training in batches of sixteen takes less than the card": all(
+            ratio[1] < 1 for (kind, batch, _), ratio in others.items() if (kind, batch) == ("dense", 16)
+        ),
+        "One core of a busy server takes clearly less": "a core takes" in ENERGY and "clearly less" in ENERGY,
     }
 
 

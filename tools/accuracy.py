@@ -5,9 +5,9 @@ python tools/accuracy.py table data/accuracy/atis.json        # or data/publishe
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,18 @@ from learning.table import provenance
 from learning.table import table as table_of_modules
 from pages import in_per_cent
 
+from bttlab.baseline.receipt import OF_PYTORCH, SAME, ProgramUsed, Receipt, details_of, figures_of
+from bttlab.commands.train import RECIPES as RECIPES_FOLDER
 from bttlab.model import ModelConfig
 from bttlab.runs.checkpoint import CheckpointStore, tensors_digest
 from bttlab.runs.metrics import MetricsLog
+from bttlab.runs.record import RUN_FILE, read_run
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import write_file
+from bttlab.util.quantities import measured
 from bttlab.util.terminal import say
 
 SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
+RECIPES = {path.stem for path in RECIPES_FOLDER.glob("*.toml")}
 HOW = "measured: conlleval chunks by seqeval, on the splits as they are written"
 
 
@@ -52,7 +56,53 @@ def _key(run: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return details_of(path)
+
+
+def write(path: Path, record: dict[str, Any], date: str | None = None) -> None:
+    """Write a record as a receipt: a part for each run, with the command that repeats it if options name its model."""
+    figures, parts, results, programs = {}, {}, {}, {}
+    for run in record["runs"]:
+        name = run_name(run)
+        for split in ("dev", "test"):
+            scores = run["epochs"][-1]["dev"] if split == "dev" else run.get("test", {})
+            words = f"conlleval chunks by seqeval, on {run.get('device', 'PyTorch')}"
+            found = {f"{name}.{split}.{key}": measured(scores[key], "1", words) for key in SCORES if key in scores}
+            figures |= figures_of(found, SAME if "parameters" in run else OF_PYTORCH)
+        if "parameters" in run:
+            results[name] = run["parameters"]
+        if run.get("format") == "tensor" and "U50" in run.get("device", ""):
+            config = ModelConfig(encoders=run["encoders"])
+            used = ProgramUsed.of(config, "bidirectional", run.get("program", ""))
+            programs[used.name, used.sha256] = used
+            if run["recipe"] in RECIPES and run["corpus"] in ("atis", "snips"):
+                options = {"--encoders": run["encoders"], "--data": run["corpus"], "--recipe": run["recipe"]}
+                parts[name] = [
+                    "train",
+                    *(str(each) for pair in options.items() for each in pair),
+                    "--seed",
+                    str(run["seed"]),
+                ]
+    receipt = Receipt(
+        title=f"accuracy: {path.stem}",
+        command=["python", "tools/accuracy.py", "collect"],
+        figures=figures,
+        programs=list(programs.values()),
+        results=results,
+        dear="2 to 10 minutes a run",
+        parts=parts,
+        details=record,
+    )
+    (replace(receipt, date=date) if date else receipt).write(path, "--record")
+
+
+def run_name(run: dict[str, Any]) -> str:
+    """Return the name of a run's part in the receipt; it has no dot."""
+    if "module" in run:
+        return f"{run['module']} {run['corpus']} {run['learning_rate']:g} {run['device'][:12]} {run['seed']}".replace(
+            ".", "_"
+        )
+    return f"{run['encoders']}-ENC {run['format']} {run['recipe']} {run['seed']}".replace(".", "_")
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -69,6 +119,7 @@ def _from_folder(folder: Path) -> dict[str, Any]:
     if not tests:
         raise AccuracyError(f"{folder} is not finished; continue it with: bttlab train --resume {folder}")
     settings = checkpoint.settings
+    program = read_run(folder).configuration.get("program.sha256") if (folder / RUN_FILE).is_file() else None
     return {
         **({"format": settings.config.format} if isinstance(settings.config, ModelConfig) else provenance(folder)),
         **settings.config.identity,
@@ -84,6 +135,7 @@ def _from_folder(folder: Path) -> dict[str, Any]:
         ],
         "test": tests[-1],
         "parameters": tensors_digest(checkpoint.parameters),
+        **({"program": program} if program else {}),
     }
 
 
@@ -136,8 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "collect":
             before = _read(options.record) if options.record.exists() else None
-            text = json.dumps(collect(options.sources, before, options.held_out), indent=1)
-            write_file(options.record, text + "\n")
+            write(options.record, collect(options.sources, before, options.held_out))
             return 0
         record = _read(options.record)
         print(published_table(record["models"]) if "models" in record else table(record), end="")

@@ -5,22 +5,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from textwrap import fill
 
 import numpy as np
-from pages import BENCHMARKS, filled
+import receipt_tables
+from pages import BENCHMARKS, filled, markdown
 
 from bttlab.baseline import Record, load_records
 from bttlab.baseline.gpus import GpuError, find_gpu
+from bttlab.baseline.receipt import Receipt, details_of
 from bttlab.compiler.listing import instruction_line
 from bttlab.compiler.program import compile
 from bttlab.data import Samples
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
-from bttlab.estimate.constants import read_data
+from bttlab.estimate.constants import MODEL_VERSION, read_data
 from bttlab.estimate.counts import SHOWN_UNITS, STAGES
 from bttlab.estimate.gpu import batch_figures, model_step
 from bttlab.estimate.memory import GROUPS
+from bttlab.estimate.receipt import digest_of_lengths, figures_of_estimate, program_of
 from bttlab.estimate.recorded import RECORD, RESOURCES
 from bttlab.estimate.synthesis import (
     IN_LUTS,
@@ -31,22 +33,22 @@ from bttlab.estimate.synthesis import (
     with_packed_multipliers,
 )
 from bttlab.lab import energy_to_quality, gpu_over_card
-from bttlab.lab.comparison import TARGETS
+from bttlab.lab.comparison import TARGETS, over, ratio_in_words
 from bttlab.model import FLOW_TITLES, ModelConfig
 from bttlab.model.choices import TYPICAL_TOKENS
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 
 ENCODERS = (2, 4, 6)
+RECEIPT = "data/receipts/pages.json"  # of the tables below
 PAGES = {
-    "README.md": ("results",),
+    "README.md": ("results", "scores", "race"),
     "docs/accelerator.md": ("epochs", "stages", "memory", "resources", "synthesis", "latencies"),
     "docs/processor.md": ("example",),
-    "docs/energy.md": ("power", "energy", "measured", "ratios", "quality"),
+    "docs/energy.md": ("power", "energy", "measured", "over-card", "ratios", "quality", "races"),
 }
 GPU = "RTX-3090"
 BASELINES = ROOT / "data" / "baselines"
-WIDTH = 130  # of a line of prose
 BATCH = 16  # the largest in the records
 SHOWN_LUTS = 5000  # modules with fewer are only in data/u50/synthesis.json
 CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
@@ -73,6 +75,10 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
         "power": _power(paper),
         "energy": _energy(paper, core_seconds),
         "measured": measured(BASELINES),
+        "over-card": receipt_tables.over_card(paper[0]),
+        "scores": receipt_tables.scores(),
+        "race": receipt_tables.race(),
+        "races": receipt_tables.races(),
         "ratios": _ratios(alike[:1]),
         "quality": quality,
         "example": _example("encoders.0.query"),
@@ -83,12 +89,36 @@ def write(folder: Path) -> None:
     lengths = {int(tokens): count for tokens, count in read_data("atis_lengths")["utterances_by_tokens"].items()}
     mean = sum(tokens * count for tokens, count in lengths.items()) / sum(lengths.values())
     alike = samples_of(min(lengths, key=lambda tokens: abs(tokens - mean)))
-    steps = json.loads((folder / "docs" / BENCHMARKS).read_text(encoding="utf-8"))["benchmarks"]["step"]["rows"]
+    steps = details_of(folder / "docs" / BENCHMARKS)["benchmarks"]["step"]["rows"]
     core = next(row for row in steps if (row["threads"], row["contender"]) == (1, "emulated U50"))
     texts = tables(lengths, alike, core["time"]["median"] / 1e3)
+    write_receipt(folder, lengths)
     for page, names in PAGES.items():
         text = (folder / page).read_text(encoding="utf-8")
         write_file(folder / page, filled(text, {name: texts[name] for name in names}, page))
+
+
+def write_receipt(folder: Path, lengths: Mapping[int, int]) -> None:
+    """Write the receipt of the tables: their programs and figures. One that is equal stays as it is."""
+    figures, programs = {}, []
+    for flow in ("bidirectional", "right_to_left"):
+        for encoders in ENCODERS:
+            one = estimate(ModelConfig(encoders=encoders), lengths, flow=flow)
+            named = figures_of_estimate(one).items()
+            figures |= {f"{encoders}-ENC, {flow}.{name}": figure for name, figure in named}
+            programs.append(program_of(one))
+    made = Receipt(
+        title="modelled tables of README and docs",
+        command=["python", "tools/card_pages.py"],
+        figures=figures,
+        programs=programs,
+        corpora={"data/u50/atis_lengths.json": digest_of_lengths(lengths)},
+        versions={"U50 model": MODEL_VERSION},
+    )
+    path = folder / RECEIPT
+    if path.is_file() and not (kept := Receipt.read(path)).differences(made) and not made.differences(kept):
+        return
+    made.write(path)
 
 
 def _example(layer: str) -> str:
@@ -110,11 +140,6 @@ def samples_of(length: int) -> Samples:
     return Samples(words, np.full(BATCH, length, np.int32), words[:, 0], words)
 
 
-def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def _columns(first: str = "") -> list[str]:
     return [first, *(f"{n}-ENC" for n in ENCODERS)]
 
@@ -125,7 +150,7 @@ def _results(estimates: Sequence[Estimate]) -> str:
         dense, tensor = (replace(one.model, format=kind).parameters_bytes / 1e6 for kind in ("dense", "tensor"))
         seconds, joules = f"{one.seconds_per_epoch:.2f} s", f"{_band(one.energy_per_epoch, 0).replace(' (', ' J (')}"
         rows.append([str(one.model.encoders), f"{dense:.1f}", f"{tensor:.2f}", seconds, joules])
-    return _markdown(["encoders", "dense, MB", "tensor, MB", "U50, epoch (modelled)", "energy (modelled)"], rows)
+    return markdown(["encoders", "dense, MB", "tensor, MB", "U50, epoch (modelled)", "energy (modelled)"], rows)
 
 
 def _epochs(flows: Mapping[str, Sequence[Estimate]]) -> str:
@@ -133,7 +158,7 @@ def _epochs(flows: Mapping[str, Sequence[Estimate]]) -> str:
         [flow.replace("_", " "), *(f"{one.seconds_per_epoch:.2f}" for one in estimates)]
         for flow, estimates in flows.items()
     ]
-    return _markdown(_columns(f"seconds per epoch, {CLOCKS[0]} MHz"), rows)
+    return markdown(_columns(f"seconds per epoch, {CLOCKS[0]} MHz"), rows)
 
 
 def _stages(estimates: Sequence[Estimate]) -> str:
@@ -145,14 +170,14 @@ def _stages(estimates: Sequence[Estimate]) -> str:
     for unit in SHOWN_UNITS:
         rows.append([f"{unit} busy", *(f"{one.work.shares[unit]:.0%}" for one in estimates)])
     rows.append(["multipliers of the engines", *(f"{one.lane_utilisation:.0%}" for one in estimates)])
-    return _markdown(_columns("cycles per sample"), rows)
+    return markdown(_columns("cycles per sample"), rows)
 
 
 def _memory(estimates: Sequence[Estimate]) -> str:
     groups = [one.memory.by_group() for one in estimates]
     rows = [[name, *(f"{group[name] / 1e6:.2f}" for group in groups)] for name in GROUPS]
     rows.append(["all", *(f"{one.memory.bytes / 1e6:.2f}" for one in estimates)])
-    return _markdown(_columns("MB (SGD)"), rows)
+    return markdown(_columns("MB (SGD)"), rows)
 
 
 def _resources(estimate: Estimate) -> str:
@@ -162,7 +187,7 @@ def _resources(estimate: Estimate) -> str:
         parts = ", ".join(f"{part} {value.value:,.0f}" for part, value in estimate.resources.parts[resource].items())
         row = [f"{band.value:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}"]
         rows.append([name, *row, parts])
-    return _markdown(["", "likely", "low to high", "of the budget", "parts"], rows)
+    return markdown(["", "likely", "low to high", "of the budget", "parts"], rows)
 
 
 def _synthesis() -> str:
@@ -188,7 +213,7 @@ def _synthesis() -> str:
         rows.append([name, *(f"{counts[kind]:,.0f}" if counts[kind] else "" for kind in kinds), levels])
         if name in totals:
             rows.append(["of the budget", *(f"{counts[kind] / budget[kind]:.0%}" for kind in kinds), ""])
-    return _markdown(["Yosys, UltraScale+", *kinds.values(), "levels"], rows)
+    return markdown(["Yosys, UltraScale+", *kinds.values(), "levels"], rows)
 
 
 def _latencies() -> str:
@@ -200,7 +225,7 @@ def _latencies() -> str:
         label = f"load from {name}" if name in read else name
         names.setdefault(interval, []).append(f"{label} ({(cycles | read)[name]['value']})")
     rows = [[str(interval), ", ".join(names[interval])] for interval in sorted(names, reverse=True)]
-    return _markdown(["interval", "with one cycle more of"], rows)
+    return markdown(["interval", "with one cycle more of"], rows)
 
 
 def _power(estimates: Sequence[Estimate]) -> str:
@@ -209,7 +234,7 @@ def _power(estimates: Sequence[Estimate]) -> str:
     rows = [[name, *(_band(one.power.components[name], 2) for one in shown)] for name in names]
     rows.append(["all, while the kernel runs", *(_band(one.power.running, 1) for one in shown)])
     rows.append(["all, between two calls", *(_band(one.power.loaded, 1) for one in shown)])
-    return _markdown([f"W at {CLOCKS[0]} MHz", *(f"{one.model.encoders}-ENC" for one in shown)], rows)
+    return markdown([f"W at {CLOCKS[0]} MHz", *(f"{one.model.encoders}-ENC" for one in shown)], rows)
 
 
 def _energy(estimates: Sequence[Estimate], core_seconds: float) -> str:
@@ -220,7 +245,9 @@ def _energy(estimates: Sequence[Estimate], core_seconds: float) -> str:
     seconds = core_seconds * estimates[0].samples
     low, mid, high = (watts * seconds for watts in CORE_WATTS)
     rows.append(["a CPU core", f"{mid:.0f} ({low:.0f} to {high:.0f})", "", ""])
-    return _markdown(_columns("J per epoch"), rows)
+    card = estimates[0].energy_per_epoch
+    ratio = ratio_in_words(over((low, mid, high), (card.low, card.value, card.high)))
+    return f"{markdown(_columns('J per epoch'), rows)}\nOver the U50 at {CLOCKS[0]} MHz a core takes {ratio}.\n"
 
 
 def measured(folder: Path, kind: str = "cuda") -> str:
@@ -231,7 +258,7 @@ def measured(folder: Path, kind: str = "cuda") -> str:
     least = min(record.config["encoders"] for record in records)
     shown = [record for record in records if record.config["encoders"] == least]
     headers = ["GPU, training, batch", "mode", "ms per sample", "modelled", "mJ per sample", "modelled"]
-    return _markdown(headers, [_measured(record, mode) for record in shown for mode in record.modes])
+    return markdown(headers, [_measured(record, mode) for record in shown for mode in record.modes])
 
 
 def _measured(record: Record, mode: str) -> list[str]:
@@ -282,7 +309,7 @@ def _ratios(sample: Samples) -> str:
     for format, name in (("dense", "dense"), ("btt", "BTT")):
         low, mid, high = joules[format]
         rows.append([f"{GPU}, {name} in graphs, J per epoch", f"{mid:,.0f} ({low:,.0f} to {high:,.0f})", "", "", ""])
-    return _markdown([*_columns(f"{GPU} over U50"), "published"], rows)
+    return markdown([*_columns(f"{GPU} over U50"), "published"], rows)
 
 
 def _quality(alike: Samples) -> tuple[str, str]:
@@ -297,29 +324,39 @@ def _quality(alike: Samples) -> tuple[str, str]:
         row = rows.setdefault(name, [name, f"{one.optimizer}, {one.learning_rate:g}", samples])
         row.append("{1:,.0f} ({0:,.0f} to {2:,.0f})".format(*one.joules))
     headers = ["", "optimizer, rate", f"samples to {target:.0%}", "J (on a GPU: eager)", "J, CUDA graphs"]
-    table = _markdown(headers, [row + [""] * (len(headers) - len(row)) for row in rows.values()])
-    joules = {row.label: row.joules for row in found}
-    low, card, high = joules["U50: tensor, batch 1"]
-    tensor, dense = (
-        [joules[f"{GPU}, {mode}: {what}"][1] for mode in ("graphs", "eager")]
-        for what in ("tensor, batch 1", "dense, batch 16")
+    table = markdown(headers, [row + [""] * (len(headers) - len(row)) for row in rows.values()])
+    card, named = next(row for row in found if not row.mode), {row.label: row for row in found}
+    gpu, low_high = GPU.replace("-", " "), "{0:.0f} to {2:.0f}".format(*card.joules)
+
+    def times(what: str, mode: str) -> str:
+        return ratio_in_words(named[f"{GPU}, {mode}: {what}"].over(card))
+
+    whats = {
+        "the same tensor training": "tensor, batch 1",
+        "dense training": "dense, batch 1",
+        f"tensor training in batches of {BATCH}": f"tensor, batch {BATCH}",
+        f"dense training in batches of {BATCH}": f"dense, batch {BATCH}",
+    }
+    listed = [
+        f"- {name}: {times(what, 'eager')} (eager); {times(what, 'graphs')} (CUDA graphs);"
+        for name, what in whats.items()
+    ]
+    ratios = f"The {gpu}'s energy over the U50's:\n\n" + "\n".join(listed).removesuffix(";") + "."
+    one_of = {name: what for name, what in whats.items() if what != f"tensor, batch {BATCH}"}
+    shown = [f"- {name} takes {times(what, 'graphs')};" for name, what in one_of.items()]
+    shown[-1] = f"- **{shown[-1].removeprefix('- ').removesuffix(';')}**."
+    sentence = "\n".join(
+        [
+            f"Training until slot F1 on the dev split is {100 * target:.0f} % costs the U50 {card.joules[1]:.0f} J",
+            f"({low_high}). On an {gpu} with CUDA graphs, over that energy,",
+            "",
+            *shown,
+            "",
+            "A difference is *clear* if the whole band of the ratio is on one side of 1. What the card saves is",
+            "memory, and energy at batch size 1. All of this is modelled ([energy](docs/energy.md)).",
+        ]
     )
-    alone = [joules[f"{GPU}, {mode}: dense, batch 1"][1] for mode in ("graphs", "eager")]
-    gpu = GPU.replace("-", " ")
-    batches = f"{100 * dense[0] / card:.0f} % to {100 * dense[1] / card:.0f} % of the U50's energy"
-    ratios = (
-        f"Median against median, the same tensor training costs the {gpu} {tensor[0] / card:.0f} times (CUDA graphs) "
-        f"to {tensor[1] / card:.0f} times (eager) the U50's energy. Dense training at batch size 1 costs the GPU "
-        f"{alone[0] / card:.1f} to {alone[1] / card:.1f} times the U50's energy, with bands that overlap. **Dense "
-        f"training in batches of {BATCH} costs the GPU only {batches}.** What the card saves beside it is memory."
-    )
-    sentence = (
-        f"Training until slot F1 on the dev split is {100 * target:.0f} % costs the U50 {card:.0f} J ({low:.0f} to "
-        f"{high:.0f}). The same tensor training costs an {gpu} {tensor[0] / card:.0f} to {tensor[1] / card:.0f} times "
-        f"as much. **Dense training in batches of {BATCH} costs that GPU less than the U50: {batches}.** What the card "
-        "saves is memory, and energy at batch size 1. All of this is modelled ([energy](docs/energy.md))."
-    )
-    return f"{table}\n{fill(ratios, WIDTH)}\n", f"{fill(sentence, WIDTH)}\n"
+    return f"{table}\n{ratios}\n", f"{sentence}\n"
 
 
 def _band(band, digits: int) -> str:

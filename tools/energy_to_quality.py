@@ -6,22 +6,24 @@ the emulated card, all else in PyTorch. The rate is constant. An existing record
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from bttlab.baseline.receipt import READING, SAME, ProgramUsed, Receipt, details_of, figures_of
+from bttlab.compiler.program import compile
 from bttlab.data import Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.lab.comparison import RECORD, TARGETS
 from bttlab.model import ModelConfig, Optimizer, Transformer, batch_losses, equal_length_batches, predict_in_batches
 from bttlab.runs.devices import open_trainer
 from bttlab.runs.evaluation import scores_of
-from bttlab.util.files import write_file
+from bttlab.runs.record import versions
 from bttlab.util.terminal import say
 
 TUNING_SEED, SEEDS = 100, range(110, 120)
@@ -116,6 +118,8 @@ def measure(entry: dict[str, Any], corpus: Corpus) -> Iterator[None]:
             yield
     best = min((one for one in entry["tried"] if one["samples"]), key=lambda one: one["samples"])
     entry |= {name: best[name] for name in ("optimizer", "learning_rate")}
+    if key == ("tensor", 1):
+        entry["program"] = compile(ModelConfig()).sha256
     for seed in SEEDS:
         if str(seed) not in entry["samples"]:
             way = (*key, entry["optimizer"], entry["learning_rate"])
@@ -123,10 +127,37 @@ def measure(entry: dict[str, Any], corpus: Corpus) -> Iterator[None]:
             yield
 
 
+def write(path: Path, record: dict[str, Any], date: str | None = None) -> None:
+    """Write the record as a receipt; the card's way has the program it was run with."""
+    target, figures, programs = str(TARGETS[-1]), {}, []
+    for way in record["ways"]:
+        on_the_card = (way["format"], way["batch"]) == ("tensor", 1)
+        if on_the_card and (digest := way.get("program", "")) is not None:
+            programs.append(ProgramUsed.of(ModelConfig(), "bidirectional", digest))
+        how = (
+            f"samples of ATIS until dev slot F1 is {target}, {'on the emulated card' if on_the_card else 'in PyTorch'}"
+        )
+        for seed, found in way["samples"].items():
+            name = f"{way['format']} batch {way['batch']}.{seed}"
+            value = {name: {"value": found[target], "unit": "1", "provenance": "measured", "how": how}}
+            figures |= figures_of(value, SAME if on_the_card else READING)
+    receipt = Receipt(
+        title="energy to a quality",
+        command=["python", "tools/energy_to_quality.py"],
+        figures=figures,
+        programs=programs,
+        versions=versions(),
+        dear="an hour; the card's way alone ten minutes: --only tensor 1 --again",
+        details=record,
+    )
+    (replace(receipt, date=date) if date else receipt).write(path, "RECORD")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("record", type=Path, nargs="?", default=RECORD)
     parser.add_argument("--only", nargs=2, metavar=("FORMAT", "BATCH"), help="one format and batch size")
+    parser.add_argument("--again", action="store_true", help="measure what the record has again")
     options = parser.parse_args()
     torch.set_num_threads(1)
     corpus = load_corpus("atis")
@@ -137,11 +168,13 @@ def main() -> None:
         "ways": [{"format": kind, "batch": batch, "tried": [], "samples": {}} for kind, batch in TRIED],
     }
     if options.record.exists():
-        record["ways"] = json.loads(options.record.read_text(encoding="utf-8"))["ways"]
+        record["ways"] = details_of(options.record)["ways"]
     for entry in record["ways"]:
         if options.only in (None, [entry["format"], str(entry["batch"])]):
+            if options.again:
+                entry |= {"tried": [], "samples": {}}
             for _ in measure(entry, corpus):
-                write_file(options.record, json.dumps(record, indent=1) + "\n")
+                write(options.record, record)
                 say(f"{entry['format']} {entry['batch']}: {(entry['tried'], entry['samples'])}")
 
 

@@ -7,6 +7,7 @@ from bttlab.util.errors import BttlabError
 
 BENCHMARKS = "benchmarks.json"  # the record of the page of benchmarks, in the same folder
 END = "<!-- end -->"
+WIDTH = 130  # of a line of prose
 
 
 def begin_of(name: str) -> str:
@@ -30,3 +31,9 @@ def in_per_cent(values: Sequence[float]) -> str:
     spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
     ends = f" ({100 * min(values):.1f} to {100 * max(values):.1f})" if len(values) >= 5 else ""
     return f"{100 * mean(values):.1f}{spread}{ends}"
+
+
+def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table whose columns but the first have numbers."""
+    lines = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -4,17 +4,15 @@ Results go to stdout, progress and notes to stderr. Exit codes: 0 done; 1 a chec
 bad input, or a run that had to stop: one line on stderr; 130 or 143 stopped by Ctrl-C or SIGTERM.
 """
 
-import argparse
 import contextlib
 import os
 import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
 
 import bttlab
-from bttlab.commands import COMMANDS
+from bttlab.commands import COMMANDS, Parser
 from bttlab.util.errors import BttlabError
 from bttlab.util.plugins import missing_package, plugins
 from bttlab.util.quantities import to_json
@@ -22,13 +20,6 @@ from bttlab.util.terminal import result, say
 
 BAD_INPUT = 2
 INTERRUPTED = 130
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are ours: one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise BttlabError(f"{message}; see {self.prog} --help")
 
 
 def build_parser() -> Parser:
@@ -59,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _check_values(arguments)
         options = build_parser().parse_args(arguments)
+        options.command_line = list(arguments)
         with contextlib.redirect_stdout(sys.stderr):  # whatever a library prints, it is not the result
             outcome = options.run(options)
         result(to_json(outcome.data, indent=2) if options.json else outcome.text)

@@ -49,6 +49,7 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
         rows=rows + gpus,
         ratios=ratios,
         notes=[] if gpus else [NO_GPU],
+        programs=list(encoders),
     )
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -12,9 +12,11 @@ from typing import Any
 
 from benchmarks.result import Result
 from bttlab.baseline.machine import load_average
+from bttlab.baseline.receipt import SAME, ProgramUsed, Receipt, details_of, figures_of
+from bttlab.model import ModelConfig
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import write_file
-from bttlab.util.quantities import to_json
+from bttlab.util.quantities import column_metadata, to_json
+from bttlab.util.settings import from_values
 
 VERSION = 1
 PACKAGES = ("torch", "numpy", "tensorly-torch", "tensorly", "torchTT", "opt_einsum")
@@ -48,6 +50,8 @@ def run(measure: Callable[[], Result]) -> dict[str, Any]:
     """Run a benchmark and return its part of a record: what it found, when, and beside what load."""
     load_before = load_average()
     result = asdict(measure())
+    if result["programs"]:
+        result["programs"] = programs(result["programs"])
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return result | {"date": date, "load_before": load_before, "load_after": load_average()}
 
@@ -59,9 +63,38 @@ def build(benchmarks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def write(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record whole, a row a line."""
-    text = to_json(record, indent=1)
-    write_file(path, text + "\n")
+    """Write a record as a receipt: its bytes on the chip are modelled, all else is measured or counted."""
+    here, benchmarks = record["machine"], record["benchmarks"]
+    rows = benchmarks.get("memory", {}).get("rows", [])
+    chip = {
+        f"memory.{row['encoders']}-ENC.{row['contender']}": {
+            "value": row["peak"],
+            **column_metadata("bytes", "modelled", "words of the banks, and the machine's memories"),
+        }
+        for row in rows
+        if row["contender"].startswith("on chip")
+    }
+    programs = {used.name: used for each in benchmarks.values() for used in map(_used, each.get("programs", []))}
+    Receipt(
+        title="benchmarks",
+        command=["python", "-m", "benchmarks"],
+        figures=figures_of(chip, SAME),
+        programs=list(programs.values()),
+        versions={"python": here["python"]} | here["versions"],
+        details=record,
+    ).write(path, "the record")
+
+
+def _used(values: Mapping[str, Any]) -> ProgramUsed:
+    return from_values(ProgramUsed, values)
+
+
+def programs(encoders: Iterable[int]) -> list[dict[str, Any]]:
+    """Return the programs of models with so many encoders, for a benchmark's part of a record."""
+    from bttlab.compiler.program import compile
+
+    configs = [ModelConfig(encoders=count) for count in encoders]
+    return [asdict(ProgramUsed.of(config, "bidirectional", compile(config).sha256)) for config in configs]
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -69,11 +102,11 @@ def read(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = details_of(path)
         known = record["version"] == VERSION and all(
             "ratios" in benchmark for benchmark in record["benchmarks"].values()
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (BttlabError, ValueError, KeyError, TypeError, AttributeError):
         known = False
     if not known:
         raise BttlabError(f"{path} is no record of benchmarks (version {VERSION}); move it away and run them again")

@@ -36,6 +36,8 @@ class Result:
         become worse against that contender.
     notes : list of str
         What could not be measured, and why.
+    programs : list of int
+        Encoders of the models whose programs of the card were run or modelled.
     """
 
     settings: dict[str, Any]
@@ -43,6 +45,7 @@ class Result:
     rows: list[dict[str, Any]]
     ratios: dict[str, dict[str, float]]
     notes: list[str] = field(default_factory=list)
+    programs: list[int] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what --json prints."""

@@ -38,6 +38,7 @@ def measure(
         },
         rows=rows,
         ratios=ratios,
+        programs=[encoders],
     )
 
 

@@ -4,21 +4,22 @@ It names no host, no user and no folder, so that it can be passed on.
 """
 
 import os
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from bttlab.model import config_of
+from bttlab.baseline.receipt import OF_PYTORCH, READING, Figure, Receipt, details_of, figures_of, settings_of
+from bttlab.model import ModelConfig, config_of, initial_parameters
+from bttlab.util.digests import tensors_digest
 from bttlab.util.errors import BttlabError
-from bttlab.util.files import write_file
-from bttlab.util.quantities import Quantity, drop_missing_bands, to_json
-from bttlab.util.reading import read_text
-from bttlab.util.settings import RecordError, from_json
+from bttlab.util.quantities import Quantity, drop_missing_bands
+from bttlab.util.settings import RecordError, from_values
 
 VERSION = 1
+# Name of a baseline -> format of the model and flow of its TT layers
+FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}
 OLDER = ConfigDict(strict=True, extra="ignore")  # of what older records have more
 
 
@@ -160,9 +161,52 @@ class Record:
         return asdict(self, dict_factory=drop_missing_bands)
 
     def write(self, path: str | os.PathLike) -> None:
-        """Write the record, whole or not at all; errors as of `bttlab.util.files.check_output`."""
-        text = re.sub(r"\[[-+\d.,eE\s]*\]", lambda match: " ".join(match[0].split()), to_json(self.to_dict(), indent=1))
-        write_file(Path(path), text + "\n", "--record")
+        """Write the record as a receipt, whole or not at all; errors as of `bttlab.util.files.check_output`."""
+        self.receipt().write(path, "--record")
+
+    def receipt(self) -> Receipt:
+        """Return the receipt whose details are this record: readings of meters, and losses, which repeat."""
+        config = config_of(self.config)
+        known = isinstance(config, ModelConfig)
+        figures = {"peak": self.memory.peak}
+        for name, mode in self.modes.items():
+            loss = Quantity.measured(sum(mode.losses) / len(mode.losses), "1", "mean of the steps")
+            figures |= {f"{name}.median": mode.median, f"{name}.joules": mode.energy.per_step, f"{name}.loss": loss}
+        return Receipt(
+            title=self.label_of(),
+            command=self._command_line(),
+            figures=_figures(figures),
+            corpora={self.corpus.name: self.corpus.sha256},
+            initial=tensors_digest(initial_parameters(config, self.seed)) if known else "",
+            settings=settings_of(
+                config,
+                **{name: getattr(self, name) for name in ("format", "flow", "learning_rate", "seed", "steps", "batch")},
+            ),
+            versions={"bttlab": self.bttlab, "torch": self.machine.torch, "python": self.machine.python},
+            date=self.date,
+            details=self.to_dict(),
+        )
+
+    def _command_line(self) -> list[str]:
+        """Return the command of `bttlab` that repeats it; empty if options do not name its model, or its precision."""
+        fp32 = self.machine.kind == "cpu" or self.machine.precision == "highest"
+        kind = FORMATS.get(self.format, ("", None))[0]
+        paper = ModelConfig(encoders=self.config.get("encoders", ModelConfig().encoders), format=kind or "tensor")
+        if not fp32 or not kind or self.config != paper.to_dict() or self.optimizer != "sgd":
+            return []
+        options = {
+            "--format": self.format,
+            "--device": self.machine.kind,
+            "--encoders": paper.encoders,
+            "--data": self.corpus.name,
+            "--steps": self.steps,
+            "--batch": self.batch,
+            "--warmup": self.warmup,
+            "--seed": self.seed,
+            "--lr": f"{self.learning_rate:g}",
+            "--threads": self.machine.threads,
+        }
+        return ["baseline", *(str(each) for pair in options.items() for each in pair)]
 
     @classmethod
     def read(cls, path: str | os.PathLike) -> "Record":
@@ -171,9 +215,18 @@ class Record:
         Raises RecordError if the file is no record; the message names the entry.
         """
         try:
-            return from_json(cls, read_text(Path(path)))
+            return from_values(cls, details_of(path))
         except BttlabError as error:
             raise RecordError(f"{path} is no baseline record: {error}; make one with bttlab baseline") from None
+
+
+def _figures(values: dict[str, Quantity]) -> dict[str, Figure]:
+    """Return figures for a receipt: losses and counted bytes repeat, times and joules are a meter's readings."""
+    found = {}
+    for name, value in values.items():
+        repeats = OF_PYTORCH if name == "peak" or name.endswith(".loss") else READING
+        found |= figures_of({name: value.to_dict()}, repeats)
+    return found
 
 
 def load_records(folder: str | os.PathLike) -> list[Record]:

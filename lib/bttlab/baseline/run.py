@@ -21,7 +21,7 @@ from bttlab.baseline.energy import Aside, Meter, find_meter, idle_power, metered
 from bttlab.baseline.machine import load_average, machine_of, open_device, out_of_memory, plain
 from bttlab.baseline.memory import device_memory, measure_memory
 from bttlab.baseline.modes import modes_of, prepare
-from bttlab.baseline.record import VERSION, CorpusUsed, Measurement, Record
+from bttlab.baseline.record import FORMATS, VERSION, CorpusUsed, Measurement, Record
 from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
@@ -30,8 +30,6 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 from bttlab.util.settings import settings
 
-# Name of a baseline -> format of the model and flow of its TT layers
-FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}
 MODULE = "module"  # name of the baseline of a module of the user's own
 MOST_STEPS = 10**7
 MOST_SAMPLES = 4096  # in a batch

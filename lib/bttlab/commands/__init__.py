@@ -7,7 +7,9 @@ command is a module and a line in COMMANDS; a plugin's has its SUMMARY, too, and
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
+
+from bttlab.util.errors import BttlabError
 
 COMMANDS = {
     "doctor": "say what is here: cards, overlays, corpora, GPU, meters",
@@ -19,12 +21,21 @@ COMMANDS = {
     "train": "train a tensor transformer, or continue a run",
     "eval": "score a trained model",
     "predict": "predict the intent and the slots of a sentence",
+    "race": "let the card, a CPU, a GPU and records train to the same score",
+    "replay": "make the figures of a receipt again and compare",
     "baseline": "measure training with PyTorch on a GPU or CPU",
     "estimate": "model memory, resources, time and energy on the U50",
     "program": "list a model's program, its hazards, its timeline",
     "runs": "list, show, compare and export runs",
     "sweep": "run the trials of a specification, here or with Dask",
 }
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours: one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BttlabError(f"{message}; see {self.prog} --help")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from bttlab.commands import Outcome, models
+from bttlab.commands.receipts import add_receipt, check_receipt, repeatable
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.model.choices import OPTIMIZERS
 from bttlab.util.terminal import say
@@ -21,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--tokens", type=int, metavar="T", help=f"instead of a corpus: {EPOCH_SAMPLES:,} samples of T real tokens"
     )
+    add_receipt(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -28,6 +30,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.estimate.constants import MODEL_VERSION, read_data
     from bttlab.estimate.recorded import machine_record
 
+    check_receipt(options)
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
     configs = models.models_of(options, models.SEVERAL)
     name, lengths = _lengths(options, configs[0])
@@ -38,6 +41,10 @@ def run(options: argparse.Namespace) -> Outcome:
             "bttlab: note: resources and power are of another source than hls_src/processor has now; "
             "make schedule SCHEDULE=--record makes them again"
         )
+    if options.receipt is not None:
+        from bttlab.estimate.receipt import receipt_of_estimates
+
+        receipt_of_estimates(name, estimates, repeatable(options.command_line)).write(options.receipt)
     data = {
         "provenance": "modelled",
         "model": MODEL_VERSION,

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices, models
+from bttlab.commands.receipts import add_receipt, check_receipt, repeatable
 from bttlab.model.choices import LEARNING_RATES, OPTIMIZERS
 from bttlab.runs.scores import counted, scores_in_words
 from bttlab.util.errors import BttlabError
@@ -61,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="continue the run in DIR, or in --out; epochs, learning rate, device and the corpus's place may change",
     )
+    add_receipt(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -68,6 +70,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.runs.table import remember
     from bttlab.runs.u50 import U50Figures
 
+    check_receipt(options)
     given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     training = _resumed(options, given) if options.resume else _new(options, given)
     progress = ProgressBar()
@@ -88,6 +91,12 @@ def run(options: argparse.Namespace) -> Outcome:
     except OSError as error:
         say(f"bttlab: note: bttlab runs list will not show the run: {error.filename}: {error.strerror}")
     result = training.train(opened.trainer, opened.device, progress, opened.provenance, callback=figures)
+    if options.receipt is not None:
+        from bttlab.runs.receipt import receipt_of_run
+
+        if result.test is None:
+            raise BttlabError(f"{options.receipt} is not written: the run is not complete")
+        receipt_of_run(training, opened, result, repeatable(options.command_line)).write(options.receipt)
     return _outcome(training, opened.device, result)
 
 

@@ -5,6 +5,7 @@ from .comparison import Savings as Savings
 from .comparison import draw_energy_to_quality as draw_energy_to_quality
 from .comparison import energy_to_quality as energy_to_quality
 from .comparison import gpu_over_card as gpu_over_card
+from .comparison import ratio_in_words as ratio_in_words
 from .compression import CompressionExplorer as CompressionExplorer
 from .compression import draw_truncation as draw_truncation
 from .compression import spectra as spectra
@@ -18,6 +19,7 @@ from .dashboard_targets import card_and_gpu_target as card_and_gpu_target
 from .dashboard_targets import card_target as card_target
 from .design_explorer import Design as Design
 from .design_explorer import DesignExplorer as DesignExplorer
+from .expected import expected_scores as expected_scores
 from .flow_check import check_flow as check_flow
 from .flow_check import compare_flows as compare_flows
 from .flow_check import compare_lengths as compare_lengths
@@ -33,6 +35,8 @@ from .memory_figures import draw_banks as draw_banks
 from .memory_figures import draw_bytes as draw_bytes
 from .memory_figures import draw_energy as draw_energy
 from .memory_figures import torch_bytes as torch_bytes
+from .race_figure import draw_race as draw_race
+from .race_figure import watch_race as watch_race
 from .report_figures import draw_report as draw_report
 from .run_browser import RunBrowser as RunBrowser
 from .sweep_view import SweepView as SweepView

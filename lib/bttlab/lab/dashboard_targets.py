@@ -80,7 +80,7 @@ def card_and_gpu_target(overlay: pynq.Overlay, workload: Workload, gpu: str = "R
 
     def make_run(*arguments, **keywords) -> DashboardRun:
         run = card.make_run(*arguments, **keywords)
-        how = f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board"
+        how = f"the GPU model {MODEL_VERSION}, its likely value; the whole board"
         longest = model(workload.train[int(workload.train.lengths.argmax())])
         name = f"modelled {gpu}, {_formats(workload)[format]}"
         BesideRun(run, name, EnergyMeter("modelled", how, step), longest)

@@ -49,7 +49,7 @@ def modelled_meter(config: ModelConfig, optimizer: Optimizer) -> EnergyMeter:
         pairs = zip(lengths.tolist(), counts, strict=True)
         return tuple(sum((n * step_of(config, optimizer, length) for length, n in pairs), np.zeros(4)).tolist())
 
-    return EnergyMeter("modelled", f"the U50 model {MODEL_VERSION}, the middle of its band; the whole board", step)
+    return EnergyMeter("modelled", f"the U50 model {MODEL_VERSION}, its likely value; the whole board", step)
 
 
 @cache

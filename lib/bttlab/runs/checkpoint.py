@@ -23,6 +23,7 @@ from bttlab.model import ModelConfig, Transformer, check_finite
 from bttlab.runs.folder import RunLock, resume_command
 from bttlab.runs.record import LATEST
 from bttlab.runs.settings import CorpusRecord, RunSettings
+from bttlab.util.digests import tensors_digest
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import draft_file, sync_folder, write_file
 from bttlab.util.reading import open_regular, parse_json
@@ -64,16 +65,6 @@ class Checkpoint:
     def __post_init__(self) -> None:
         check_finite("parameters", self.parameters)
         check_finite("optimizer state", self.optimizer_state)
-
-
-def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
-    """Return the SHA-256 over names, types, shapes and bytes of tensors, in any order."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        array = np.ascontiguousarray(tensors[name])
-        digest.update(f"{name} {array.dtype.str} {np.shape(tensors[name])}\n".encode())
-        digest.update(array.data)
-    return digest.hexdigest()
 
 
 class CheckpointStore:
