@@ -17,7 +17,7 @@ import bttlab.lab
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS, Activation, FunctionTable
 from bttlab.compiler.operation import Operation
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import compile
 from bttlab.compiler.trace import trace
 from bttlab.compiler.trace.forms import FORMS
 
@@ -123,14 +123,14 @@ def test_a_table_that_is_not_constant_outside_is_refused(added):
     with pytest.raises(
         ProgramError, match=r"the table of sign is constant outside \[-9, 9\], the function is not: it is"
     ):
-        compile_program(trace(Net(lambda a, b: torch.sin(a) + b), LENGTH))
+        compile(trace(Net(lambda a, b: torch.sin(a) + b), LENGTH))
 
 
 def test_an_operation_without_a_method_is_named(added):
     code = BINARY[: BINARY.index("    def backward")]
     added(code)
     with pytest.raises(ProgramError, match="the operation 'product' has no method 'backward'; Product must define it"):
-        compile_program(trace(Net(torch.mul), LENGTH))
+        compile(trace(Net(torch.mul), LENGTH))
 
 
 def test_the_figure(monkeypatch):

@@ -17,6 +17,7 @@ from bttlab.compiler.program import compile
 from bttlab.compiler.trace import record, trace, tracer
 from bttlab.model import Optimizer, ReferenceTrainer
 from bttlab.model.module import config_of
+from bttlab.model.trainer import StateError
 from bttlab.tensor import compress
 from bttlab.util.errors import BttlabError
 
@@ -458,6 +459,67 @@ def test_the_task_is_said_where_it_cannot_be_known():
         trace(Causal(TAGS), torch.zeros(1, LENGTH))
 
 
+def with_row(net):
+    net.more = nn.Parameter(torch.rand(WIDTH))
+
+
+def with_table(net):
+    net.more = nn.Parameter(torch.rand(LENGTH, WIDTH // 2), requires_grad=False)
+
+
+def rotated(x, table):
+    """Factors computed from a frozen table, as in RoFormer."""
+    return x * torch.cat([table, table.cos()], -1)[: x.shape[1]].type_as(x)
+
+
+COMPUTED = {
+    "1 + w": (lambda n, x, t: n.q(x) * (1 + n.more), with_row),
+    "numbers": (lambda n, x, t: n.q(x) * (-n.more * 3 + 2) / 2, with_row),
+    "a number and a row": (lambda n, x, t: n.q(x) + (n.more - 0.5), with_row),
+    "of a norm": (lambda n, x, t: F.rms_norm(n.q(x), (WIDTH,)) * (1 + n.more), with_row),
+    "a frozen table": (lambda n, x, t: rotated(n.q(x), n.more), with_table),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_numbers_and_rows_and_functions_of_frozen_parameters(fast, name):
+    encode, prepare = COMPUTED[name]
+    model = trace(made(encode, prepare), LENGTH)
+    check_gradients(fast, model, (2, 7, LENGTH), tolerance=2e-4, least=1 / 10)
+    card, reference, samples = (
+        open_trainer(model, "emulated"),
+        ReferenceTrainer(model),
+        some_samples(model, [5, 12] * 9),
+    )
+    card.load_parameters(model.parameters())
+    losses = [
+        trainer.train(samples, Optimizer("adamw"), 1e-2) for trainer in (card, reference)
+    ]  # it decays w, not 1 + w
+    assert np.abs(losses[0] - losses[1]).max() < 1e-3
+    stored = card.store_parameters()
+    assert stored.keys() == model.parameters().keys()
+    if name == "a frozen table":
+        assert np.array_equal(stored["more"], model.parameters()["more"])
+        with pytest.raises(StateError, match="more is frozen, and the program has constants computed from its values"):
+            card.load_parameters(stored | {"more": stored["more"] + 1})
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda n, x, t: n.q(x) * n.more.exp(),
+        lambda n, x, t: n.q(x) * (n.more + n.q.bias),
+        lambda n, x, t: F.linear(x, 2 * n.q.weight),
+        lambda n, x, t: n.q(x) + 2 * n.more,
+        lambda n, x, t: F.layer_norm(n.q(x), (WIDTH,), 1 + n.more),
+        lambda n, x, t: torch.cat([(1 + n.more).view(1, 1, WIDTH), n.q(x)], 1)[:, 1:],
+    ],
+)
+def test_other_functions_of_trained_parameters_are_refused(encode):
+    with pytest.raises(ProgramError, match=r"computed parameter, from (more|q\.weight)"):
+        trace(made(encode, with_row), LENGTH)
+
+
 transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not here")
 
 
@@ -491,13 +553,16 @@ def hugging_face(name: str) -> nn.Module:
     sizes["Falcon"] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4} | ends  # one key head
     sizes["GPTNeoX"] = {**sizes["OPT"], "intermediate_size": 128, "num_attention_heads": 4}
     sizes["GPTNeo"] |= {"attention_types": [[["global", "local"], 1]]}
+    sizes["Gemma"] = sizes["Llama"] | {"head_dim": 32, "num_key_value_heads": 1, "pad_token_id": 0}
+    sizes["Gemma2"] = sizes["Gemma"] | {"attn_logit_softcapping": None, "query_pre_attn_scalar": 32}
+    sizes["RoFormer"] = sizes["Bert"] | {"max_position_embeddings": 32}
     more = {"add_pooling_layer": False} if "ert" in name and name != "DistilBert" else {}
     config = getattr(transformers, f"{name}Config")(vocab_size=40, **sizes[name])
     return Body(getattr(transformers, f"{name}Model")(config, **more)).eval()
 
 
 ON_CARD = ("Bert", "DistilBert", "GPT2", "Albert", "Roberta", "OPT", "GPTNeo", "GPTNeoX")
-ON_CARD += ("Llama", "Qwen2", "Mistral", "Phi3", "Falcon")
+ON_CARD += ("Llama", "Qwen2", "Mistral", "Phi3", "Falcon", "Gemma", "Gemma2", "RoFormer")
 IN_SHORT = ("Bert", "GPT2", "Llama")
 
 

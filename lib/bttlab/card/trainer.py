@@ -151,6 +151,10 @@ class TrainerDriver(KernelDriver):
         step, moments = split_state(optimizer_state)
         shapes = self._layout.shapes
         blocks = [check_arrays(what, arrays, shapes) for what, arrays in ({"parameters": parameters} | moments).items()]
+        for name, value in self._layout.folded.items():
+            if not np.array_equal(parameters[name], value):
+                what = f"{name} is frozen, and the program has constants computed from its values when it was traced"
+                raise StateError(f"{what}: trace the module with the values to load")
         with self._alone():
             memory = self._spare_memory(3 * self._layout.vectors)
             memory[:] = 0
@@ -164,7 +168,8 @@ class TrainerDriver(KernelDriver):
             self._chip = ChipState(self.program, memory, step, tuple(moments) if step else None)
 
     def store_parameters(self) -> dict[str, np.ndarray]:
-        return self._layout.unpack(self._block(self._stored(), 0))
+        stored = self._layout.unpack(self._block(self._stored(), 0))
+        return stored | {name: value.copy() for name, value in self._layout.folded.items()}
 
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
         """Return a copy of the optimizer state on chip: "step" and the moments of every parameter."""

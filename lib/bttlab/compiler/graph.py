@@ -37,6 +37,7 @@ class Graph:
         self.shapes, self.sequence_length = dict(shapes), sequence_length
         self.operations: list[Operation] = []
         self.constants: dict[str, np.ndarray] = {}  # placed as parameters are, and never changed
+        self.folded: dict[str, np.ndarray] = {}  # frozen parameters of which a constant is a function: their values
         self.frozen: set[str] = set()  # parameters that are not trained
         self.copies: dict[str, str] = {}  # a parameter's second use has a copy: from the copy's name to its own
         self.tokens = Register(0, 0, 1, sequence_length) if tokens is None else tokens

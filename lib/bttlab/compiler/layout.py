@@ -162,12 +162,14 @@ class Layout:
 
     `constants`: values that are loaded with the parameters, and that have no gradient.
     `copies`: parameters of which a further use has a copy of its own, by the copy's name.
+    `folded`: values of frozen parameters of which constants are functions; the banks may not have these parameters.
     `blocks`: in the order in which LOAD and STORE transfer them.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, np.ndarray]
     copies: Mapping[str, str]
+    folded: Mapping[str, np.ndarray]
     blocks: Sequence[Block]
 
     @property
@@ -208,15 +210,16 @@ class LayoutBuilder:
         shapes: Mapping[str, tuple[int, ...]],
         constants: Mapping[str, np.ndarray],
         copies: Mapping[str, str],
+        folded: Mapping[str, np.ndarray],
     ):
-        self._builder, self.constants, self.copies = builder, constants, copies
+        self._builder, self.constants, self.copies, self.folded = builder, constants, copies, folded
         self.shapes = {name: shape for name, shape in shapes.items() if name not in self.copies}
         self.blocks: list[Block] = []
         self._of: dict[tuple[str, int], Block] = {}
 
     @property
     def finished(self) -> Layout:
-        return Layout(self.shapes, self.constants, self.copies, tuple(self.blocks))
+        return Layout(self.shapes, self.constants, self.copies, self.folded, tuple(self.blocks))
 
     def place(
         self, name, axes=None, rows=None, group_rows=None, part=None, added=False, behind: Block | None = None

@@ -61,7 +61,7 @@ class Lowering(Context):
             type(members[0]).prepare(members, self)
         placed = {block.name for block in self.layout.blocks}
         for name in graph.shapes:
-            if name not in placed:  # no operation reads it: it is loaded and stored
+            if name not in placed and name not in graph.folded:  # no operation reads it: it is loaded and stored
                 self.layout.place(name)
         vectors = sum(block.vectors for block in self.layout.blocks if block.buffer.is_parameter)
         if vectors > PARAMETER_VECTORS:  # before all instructions are emitted

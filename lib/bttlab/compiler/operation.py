@@ -206,7 +206,7 @@ class Context:
         self.shapes: Shapes = graph.shapes | {copy: graph.shapes[name] for copy, name in graph.copies.items()}
         self.tokens, self.flow, self.sums = graph.tokens, flow, sums
         self.builder = Builder()
-        self.layout = LayoutBuilder(self.builder, self.shapes, graph.constants, graph.copies)
+        self.layout = LayoutBuilder(self.builder, self.shapes, graph.constants, graph.copies, graph.folded)
         self.maker = {op.output: op for op in self.operations}
         self.kept: Collection[Matrix] = ()  # values that stay in the banks for the backward pass
         rows = {INTENT: M.SUM_DISTANCE, SLOTS: M.SEQUENCE}

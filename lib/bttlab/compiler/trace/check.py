@@ -9,7 +9,7 @@ import math
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -50,7 +50,7 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, vocabulary: in
     """
     most, generator = graph.sequence_length, torch.Generator().manual_seed(0)
     lengths = sorted({most, 2, min(most, most // 2 | 1)}, reverse=True)
-    with _shaken(module, generator) as parameters:
+    with _shaken(module, generator, graph.folded) as parameters:
         if not any(p.requires_grad for p in parameters.values()):
             name = type(module).__name__
             raise ProgramError(f"{name}: every parameter is frozen: set requires_grad_(True) on what is to be trained")
@@ -189,7 +189,8 @@ class _Check:
         """Return parameters that multiply the output of an operation, if all are multiplied alike."""
         names = [self.graph.copies.get(name, name) for name in op.parameters(self.graph.shapes)]
         cores = [name for name in names if ".cores." in name]
-        return [name for name in names if name not in cores[:-1]] if isinstance(op, Linear | Dense | Norm) else []
+        names = [name for name in names if name not in cores[:-1] and name not in self.graph.folded]
+        return names if isinstance(op, Linear | Dense | Norm) else []
 
     def _used(self) -> dict[str, Tensor]:
         """Return the parameters by the names that they have in the graph."""
@@ -315,8 +316,8 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def _shaken(module: nn.Module, generator: torch.Generator) -> Iterator[dict[str, Tensor]]:
-    """Put parameters and buffers into double precision, and shake parameters; afterwards all are as before."""
+def _shaken(module: nn.Module, generator: torch.Generator, kept: Collection[str]) -> Iterator[dict[str, Tensor]]:
+    """Put parameters and buffers into double precision, and shake the parameters but `kept`; then all are as before."""
     parameters = dict(module.named_parameters())
     tensors = [*parameters.values(), *module.buffers()]
     before = [(tensor, tensor.data) for tensor in tensors]
@@ -327,7 +328,7 @@ def _shaken(module: nn.Module, generator: torch.Generator) -> Iterator[dict[str,
             for tensor in tensors:
                 copy = tensor.data.double() if tensor.is_floating_point() else tensor.data
                 tensor.data = copy.clone()
-            for parameter in parameters.values():
+            for parameter in (parameter for name, parameter in parameters.items() if name not in kept):
                 size = SHAKE * float(parameter.data.square().mean().sqrt()) if parameter.numel() else 0.0
                 noise = torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
                 parameter.data += (size or SMALL) * math.sqrt(12) * (noise - 0.5).to(parameter.device)

@@ -131,9 +131,16 @@ class Form:
 
     @property
     def factor(self) -> float | None:
-        """The number c of c x; None for another function."""
-        is_multiple = list(self.top) == [((("x",), 1.0),)] and list(self.bottom) == [()]
-        return next(iter(self.top.values())) / self.bottom[()] if is_multiple else None
+        """The number c of c x, not 0; None for another function."""
+        a, b = self.line or (0.0, 1.0)
+        return a if a and not b else None
+
+    @property
+    def line(self) -> tuple[float, float] | None:
+        """The numbers of a x + b; None for another function."""
+        x, one = ((("x",), 1.0),), ()
+        is_line = self.top.keys() <= {x, one} and list(self.bottom) == [one]
+        return (self.top.get(x, 0.0) / self.bottom[one], self.top.get(one, 0.0) / self.bottom[one]) if is_line else None
 
     def is_same(self, other: "Form") -> bool:
         """Return True if the two are one function."""

@@ -43,6 +43,7 @@ MOVES = frozenset(
     "data".split()
 )
 COPIES = frozenset("contiguous clone to float double type_as detach data".split())
+LIKE = frozenset("view_as reshape_as type_as".split())  # of whose second argument only the shape or type counts
 # Functions of which only the shape of an argument counts.
 OF_SHAPE = frozenset(
     "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_tensor expand_as".split()

@@ -25,11 +25,12 @@ from bttlab.compiler.instruction import max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix, Operation
 from bttlab.compiler.ops.elementwise import Factors, Function, Multiply, Number
-from bttlab.compiler.trace.forms import Form, apply, form_of, known_form
+from bttlab.compiler.trace.forms import FORMS, Form, apply, form_of, known_form
 from bttlab.compiler.trace.matrices import Matrices
 from bttlab.compiler.trace.names import (
     COMPARISONS,
     COPIES,
+    LIKE,
     MOVES,
     NEAR,
     OF_SHAPE,
@@ -100,7 +101,7 @@ class Recorder(Matrices, TorchFunctionMode):
     """Runs a module's `forward`, which takes token ids of shape (1, T), and records the graph."""
 
     def __init__(self, module: nn.Module, sequence_length: int, divides_layers: bool = True):
-        parameters = dict(module.named_parameters())
+        self.parameters = parameters = dict(module.named_parameters())
         shapes = {name: tuple(p.shape) for name, p in parameters.items()}
         super().__init__(module, Graph(shapes, sequence_length), divides_layers)
         self.sequence_length = sequence_length
@@ -177,11 +178,9 @@ class Recorder(Matrices, TorchFunctionMode):
 
     def _by_rule(self, call: Call) -> Value:
         if call.name != "embedding" and all(isinstance(value, Weights) for value in self._found(call)):
-            names = sorted({value.name for value in self._found(call)})
-            near = "the parameter as it is"
-            if call.name == "linear":
-                near = "a row in front of the tokens for a parameter that is a layer's input, torch.cat([row, x], 1)"
-            raise Refusal(f"{call.name}: a computed parameter, from {', '.join(names[:2])},", near)
+            value = self._of_parameters(call)
+            self.check_gradient(call)
+            return value
         for tensor in call.tensors:
             value = self.value(tensor)
             if isinstance(value, Weighted) and call.name not in LAZY:
@@ -189,6 +188,27 @@ class Recorder(Matrices, TorchFunctionMode):
         value = RULES.get(call.name, Recorder._last_step)(self, call)
         self.check_gradient(call)
         return value
+
+    def _of_parameters(self, call: Call) -> Weights | None:
+        """Return a number times a parameter plus a number; None for frozen parameters, whose result is a constant."""
+        found = [value for value in self._found(call) if isinstance(value, Weights)]
+        names = sorted({value.name for value in found})
+        if not any(self.parameters[name].requires_grad for name in names):
+            self.graph.folded |= {name: self.parameters[name].detach().cpu().float().numpy().copy() for name in names}
+            return None
+        given = [form_of(lambda x: x) if self.value(x) is not None else as_scalar(x) for x in call.args]
+        line = None
+        if len(found) == 1 and call.name in FORMS and call.result.shape == found[0].index.shape:
+            (w,) = found
+            own = lambda x: w.factor * x + w.offset  # noqa: E731
+            called = form_of(lambda x: apply(call, [own(x) if isinstance(y, Form) else y for y in given]))
+            line = None if called is None else called.line
+        if line is None or not line[0]:
+            near = "the parameter as it is"
+            if call.name == "linear":
+                near = "a row in front of the tokens for a parameter that is a layer's input, torch.cat([row, x], 1)"
+            raise Refusal(f"{call.name}: a computed parameter, from {', '.join(names[:2])},", near)
+        return replace(w, factor=line[0], offset=line[1])
 
     def check_gradient(self, call: Call) -> None:
         """Raise Refusal if PyTorch has no gradient of a result that depends on trained parameters."""
@@ -223,12 +243,14 @@ class Recorder(Matrices, TorchFunctionMode):
 
     def _move(self, call: Call) -> None:
         """Apply a function that only moves elements to the indices."""
+        if self.value(call.args[0]) is None and call.name in COPIES | LIKE:
+            return  # a constant in the shape or type of what is traced
         if call.name in COPIES:
             self.check_gradient(call)
             self._set(call.result, self._found(call)[0])
             return
         value = self.value(call.args[0])
-        others = () if call.name == "view_as" else tensors_in(call.args[1:])
+        others = () if call.name in LIKE else tensors_in(call.args[1:])
         if value is None or any(self.value(x) is not None for x in others):
             if isinstance(value, Weights) and call.name == "__getitem__":
                 raise Refusal("rows of a parameter by token ids", "nn.Embedding")
@@ -319,6 +341,8 @@ class Recorder(Matrices, TorchFunctionMode):
         if not isinstance(value, Weights):
             near = "a parameter" if value is None else "a layer"
             raise Refusal(f"{what} that is {kind_of(value)}", near)
+        if not value.is_plain:
+            raise Refusal(f"{what} that is a computed parameter, from {value.name},", "the parameter as it is")
         return value
 
     # ---- elementwise functions --------------------------------------------------------------------------------------

@@ -261,7 +261,7 @@ def _sum(recorder: Recorder, x: Any, y: Any, sign: float = 1.0) -> Elements:
 
 def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
     """Record x + a constant for each token, such as sinusoids, or for all of them."""
-    matrix, index = recorder.operand(recorder.elements(x, "add"))
+    matrix, index = recorder.operand(x if isinstance(x, Elements) else recorder.elements(x, "add"))
     if not in_order(index):
         raise Refusal("add of a constant tensor to tokens in another order", "the order of the sample")
     value = constant.expand(index.shape).reshape(-1, matrix.features).float().numpy()
@@ -273,6 +273,11 @@ def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     """Record x + rows of a table, or one row of it for all tokens."""
     matrix = recorder.rows(x)
     row = _row_in(w, matrix)
+    if w.factor != 1 or (w.offset and row is None):
+        raise Refusal(f"add of a computed parameter, from {w.name},", "a number plus a row of it")
+    if w.offset:
+        x = _with_constant(recorder, x, torch.full((matrix.features,), w.offset, dtype=torch.float64))
+        matrix = recorder.rows(x)
     if row is not None:
         shifted = recorder.graph.same(Add, matrix, recorder.unique(recorder.name("add")), Row(w.name, row))
         return recorder.like(x.index, shifted)
@@ -365,13 +370,19 @@ def _minus(recorder: Recorder, call: Call, x) -> Value:
 
 
 def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
-    """Record x times a row of a parameter for all tokens."""
-    matrix = recorder.rows(x)
+    """Record x times a row of a parameter for all tokens, or times a number plus multiples of the row."""
+    matrix, index = recorder.rows(x), x.index
     row = _row_in(w, matrix)
     if row is None:
         raise Refusal(f"mul by these elements of {w.name}", "a factor for each feature, the same for all tokens")
-    scaled = recorder.graph.same(Multiply, matrix, recorder.unique(recorder.name("mul")), Row(w.name, row))
-    return recorder.like(x.index, scaled)
+    unique = lambda what: recorder.unique(recorder.name(what))  # noqa: E731
+    scaled = recorder.graph.same(Multiply, matrix, unique("mul"), Row(w.name, row))
+    if w.factor != 1:
+        scaled = recorder.graph.same(Multiply, scaled, unique("mul"), Number(w.factor))
+    if w.offset:  # x (1 + w) = x w + x
+        x = matrix if w.offset == 1 else recorder.graph.same(Multiply, matrix, unique("mul"), Number(w.offset))
+        scaled = recorder.graph.add(scaled, x, unique("add"))
+    return recorder.like(index, scaled)
 
 
 RULES.update({name: Recorder.elementwise for name in FORMS if name not in RULES})

@@ -41,10 +41,16 @@ class Elements:
 
 @dataclass(eq=False)
 class Weights:
-    """Elements of a parameter."""
+    """Elements w of a parameter, or a number times them plus a number: `factor` w + `offset`."""
 
     name: str
     index: Tensor
+    factor: float = 1.0
+    offset: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        return (self.factor, self.offset) == (1.0, 0.0)
 
 
 @dataclass(eq=False)
