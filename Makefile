@@ -15,7 +15,8 @@
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     the wheels of bttlab and of the packages beside it, in dist/
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
-# make audit     ask the Python Packaging Advisory Database about every locked package
+# make audit     ask for known vulnerabilities of every locked package; exit code 3 if that is unknown
+# make sbom      what is installed, as CycloneDX, in dist/
 # make rtl-test  the machine in Verilog trains under Verilator, to the emulation's bits and cycles
 # make mutants   faults put into functions one at a time, and which of them the tests find; MUTANTS='bttlab.tensor.order.*'
 # make schedule  ports, recurrences and operators of the machine's source (SCHEDULE=--record: keep it in data/u50)
@@ -30,6 +31,7 @@ BIN := $(VENV)/bin
 MARKER = $(VENV)/.installed$(subst /,-,$(PYTHON))
 TORCHTT := torchTT==0.5.0 --hash=sha256:9794b1dfac2274e402f10cacd8c57c9b14ea806052c9e9390c54755e65fbeb27
 UV_VERSION := 0.13.9
+TORCH_LOCK := requirements-torch.lock
 UV ?= $(or $(shell command -v uv),.venv-uv/bin/uv)
 FROM_HOUSE = $(if $(filter-out wheelhouse,$(MAKECMDGOALS)),$(if $(WHEELHOUSE),--no-index --find-links "$$(realpath "$(WHEELHOUSE)")"))
 INSTALL = $(UV) pip install --quiet --python $(VENV) $(FROM_HOUSE)
@@ -50,6 +52,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 EXTRAS := lab test bench class site sources
 TORCH = $$(sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
+NEEDS_CUDA = from importlib.metadata import requires as r; import sys; sys.exit(not any(x.startswith(('nvidia', 'cuda', 'triton')) for x in r('torch') or ()))
 PORT ?= 8888
 COURSE ?= classroom/course
 OVERLAYS ?= build/overlays
@@ -62,33 +65,39 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, as is the file with the server's token there; its short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$$(d=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)} && mkdir -p "$$d" && chmod 700 "$$d" && echo "$$d")
 
-.PHONY: lab test test-all test-kernels mutants schedule rtl rtl-test synth quick course class class-test site pictures figures bench reliability lock wheelhouse wheel audit overlays clean environment
+.PHONY: lab test test-all test-kernels mutants schedule rtl rtl-test synth quick course class class-test site pictures figures bench reliability lock wheelhouse wheel audit sbom overlays clean environment
 
 # An environment is made by uv: the one on the PATH, else one that pip fetches. It takes pip's settings, too.
 $(UV):
 	@python=$$(tools/find_python "$(PYTHON)") && "$$python" -m venv .venv-uv && \
-	.venv-uv/bin/pip install --quiet $(FROM_HOUSE) uv==$(UV_VERSION)
+	tools/locked $(TORCH_LOCK) uv > .venv-uv/uv.txt && \
+	.venv-uv/bin/pip install --quiet $(FROM_HOUSE) --require-hashes --no-deps --requirement .venv-uv/uv.txt
 
-# torch is installed from another folder: pyproject.toml hides from uv what its build for CUDA requires, for the lock's sake.
-# The marker is written last, so an environment whose making was interrupted is completed the next time.
+# torch is the build for CPUs if an index has it, else PyPI's, and then what the build for CUDA requires follows. pip installs
+# PyPI's: of two builds it takes the one with a hash, where uv fails. The marker is written last, so an environment whose making was interrupted is completed the next time.
 environment: $(MARKER)
 	@:
 
-$(MARKER): requirements.lock pyproject.toml $(wildcard lib/*/pyproject.toml) | $(UV)
+$(MARKER): requirements.lock $(TORCH_LOCK) pyproject.toml $(wildcard lib/*/pyproject.toml) | $(UV)
 	@[ "$(PYTHON)" = "" ] && [ -x $(BIN)/python ] || { python=$$(tools/find_python "$(PYTHON)") && \
 	$(UV) venv --quiet $(if $(wildcard $(VENV)/pyvenv.cfg),--clear) --python "$$python" $(VENV); }
 	@echo "installs the packages of requirements.lock into $(VENV): minutes, the first time" >&2
 	@$(INSTALL) --require-hashes --no-deps --build-constraints requirements.lock --requirement requirements.lock
-	@$(UV) --directory / pip install --quiet --python "$$(realpath "$(VENV)")" $(FROM_HOUSE) $(TORCH) pip
+	@tools/locked $(TORCH_LOCK) pip > $(VENV)/locked.txt && $(INSTALL) --require-hashes --no-deps --requirement $(VENV)/locked.txt
+	@tools/locked $(TORCH_LOCK) torch+cpu > $(VENV)/locked.txt && \
+	$(INSTALL) --require-hashes --no-deps --requirement $(VENV)/locked.txt 2>/dev/null || { \
+	tools/locked $(TORCH_LOCK) torch > $(VENV)/locked.txt && \
+	$(BIN)/pip install --quiet $(FROM_HOUSE) --require-hashes --no-deps --requirement $(VENV)/locked.txt; }
+	@! $(BIN)/python -c "$(NEEDS_CUDA)" || { tools/locked $(TORCH_LOCK) --but pip uv torch torch+cpu > $(VENV)/locked.txt && \
+	$(INSTALL) --require-hashes --no-deps --requirement $(VENV)/locked.txt; }
 	@$(INSTALL) --no-deps --no-build-isolation --editable . $(patsubst %/pyproject.toml,--editable %,$(wildcard lib/*/pyproject.toml))
 	@touch $@
 
-# The lock's files have their hashes checked; the others are those that are installed here.
 wheelhouse: environment
 	mkdir -p "$(WHEELHOUSE)"
-	$(UV) pip freeze --quiet --python $(VENV) --exclude-editable > "$(WHEELHOUSE)/versions.txt"
 	$(BIN)/pip download --quiet --no-deps --no-build-isolation --require-hashes --dest "$(WHEELHOUSE)" --requirement requirements.lock
-	$(BIN)/pip download --quiet --dest "$(WHEELHOUSE)" --constraint "$(WHEELHOUSE)/versions.txt" $(TORCH) pip uv==$(UV_VERSION)
+	tools/locked $(TORCH_LOCK) $$($(BIN)/python -c "$(NEEDS_CUDA)" && echo --but torch+cpu || echo pip uv torch+cpu) > $(VENV)/locked.txt
+	$(BIN)/pip download --quiet --no-deps --require-hashes --dest "$(WHEELHOUSE)" --requirement $(VENV)/locked.txt
 
 # Notebooks are opened as copies without solutions. What nbgrader adds to JupyterLab is for classes, and takes seconds to start.
 lab: environment
@@ -152,11 +161,16 @@ reliability: environment
 lock: $(UV)
 	$(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes $(addprefix --extra ,$(EXTRAS)) $(if $(UPGRADE),--upgrade) --no-emit-package torch --no-emit-package bttlab --no-header --output-file requirements.lock pyproject.toml lib/*/pyproject.toml
 	sed -i "s/python_full_version < '3.13' and //; s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and  / /; s/ ;  / /" requirements.lock
+	python=$$(tools/find_python "$(PYTHON)") && "$$python" tools/torch_lock.py "$(abspath $(UV))" $(TORCH) pip uv==$(UV_VERSION)
 
-# --strict: a package that nothing could be learnt about fails the audit, too.
 audit: $(UV)
-	$(UV) tool run pip-audit==2.10.1 --strict --disable-pip --require-hashes --requirement requirements.lock
-	echo $(TORCH) | $(UV) tool run pip-audit==2.10.1 --strict --disable-pip --no-deps --requirement /dev/stdin
+	python=$$(tools/find_python "$(PYTHON)") && "$$python" tools/audit.py "$(abspath $(UV))"
+
+sbom: $(UV)
+	mkdir -p dist && { cat requirements.lock; tools/locked $(TORCH_LOCK) --but torch+cpu; } > dist/locked.txt
+	$(UV) tool run --quiet --from cyclonedx-bom==7.3.0 cyclonedx-py requirements --output-reproducible --output-file dist/sbom-python.json dist/locked.txt
+	cd classroom/proxy && npm sbom --package-lock-only --sbom-format cyclonedx > "$(CURDIR)/dist/sbom-proxy.json"
+	rm dist/locked.txt
 
 wheel: environment
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . $(patsubst %/pyproject.toml,./%,$(wildcard lib/*/pyproject.toml))

@@ -16,6 +16,7 @@ from class_settings import ClassError, ClassSettings, last_line
 from class_spawner import SERVER
 
 PROXY = "configurable-http-proxy"
+PROXY_FOLDER = Path(__file__).resolve().parent / "proxy"
 XILINX = "0x10ee"
 DRM = Path("/sys/class/drm")
 DEVICES = Path("/dev/dri")
@@ -33,8 +34,8 @@ def check_host(settings: ClassSettings) -> None:
     """
     if os.geteuid() != 0:
         raise ClassError("the hub starts each student's server as that student, which only root can: sudo make class …")
-    if shutil.which(PROXY) is None:
-        raise ClassError(f"there is no {PROXY}: apt-get install npm && npm install --global {PROXY}@5.3.0")
+    if proxy_command() is None:
+        raise ClassError(f"there is no {PROXY}: apt-get install npm && npm ci --prefix {PROXY_FOLDER} --ignore-scripts")
     names = [*settings.names(), *settings.lecturers]
     if settings.group:
         try:
@@ -60,6 +61,11 @@ def check_host(settings: ClassSettings) -> None:
         check_exchange(settings.exchange, settings.lecturers)
     check_python(settings.python)
     check_cards(names)
+
+
+def proxy_command() -> str | None:
+    """Return JupyterHub's proxy: the one that its lock in `proxy` installs, else one in the PATH; None without one."""
+    return shutil.which(PROXY, path=PROXY_FOLDER / "node_modules" / ".bin") or shutil.which(PROXY)
 
 
 def check_accounts(names: list[str]) -> None:

@@ -9,6 +9,7 @@ sys.path.insert(0, str(HERE))
 
 from class_settings import PAM_SERVICE, read_settings  # noqa: E402
 from class_spawner import SERVER, spawner_here  # noqa: E402
+from host_checks import PROXY, proxy_command  # noqa: E402
 
 settings = read_settings(Path(os.environ["BTTLAB_CLASS"]))
 spawner = spawner_here()
@@ -30,7 +31,7 @@ c.JupyterHub.ssl_key = str(settings.key or "")
 c.JupyterHub.hub_ip = "127.0.0.1"
 c.JupyterHub.hub_port = settings.port + 1
 c.ConfigurableHTTPProxy.api_url = f"https://127.0.0.1:{settings.port + 2}"
-c.ConfigurableHTTPProxy.command = ["configurable-http-proxy"]
+c.ConfigurableHTTPProxy.command = [proxy_command() or PROXY]
 c.JupyterHub.internal_ssl = True
 c.JupyterHub.internal_certs_location = str(settings.state / "internal-ssl")
 c.JupyterHub.db_url = f"sqlite:///{settings.state}/jupyterhub.sqlite"
@@ -78,6 +79,11 @@ c.JupyterHub.load_roles = [
 if settings.domain:
     scheme = "https" if settings.certificate else "http"
     c.JupyterHub.subdomain_host = f"{scheme}://{settings.domain}:{settings.port}"
+    # The proxy passes on the host name of a server that does not run to the hub, which offers to start it.
+    c.JupyterHub.trusted_alt_names = [f"DNS:*.{settings.domain}"]
+    # A page of a student's server can set cookies for the whole domain, but none with this prefix: else it could log
+    # its reader in as its author. Browsers take the prefix with a certificate alone.
+    c.JupyterHub.cookie_host_prefix_enabled = bool(settings.certificate)
     c.Authenticator.admin_users = set(settings.lecturers)
 elif settings.lecturers:
     scopes = ["admin-ui", "list:users", "read:users", "read:servers", "servers", "read:hub"]

@@ -22,6 +22,7 @@ sys.path.append(str(ROOT / "classroom"))
 import accounts
 import class_spawner
 import host_checks
+import start
 from class_settings import ClassError, read_class_list, read_settings
 
 pytestmark = pytest.mark.long
@@ -99,9 +100,18 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(tmp_path):
     done = run_start(settings_file(tmp_path, names="ada\nada\n"))
     assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
     assert "line 2: ada is also in line 1" in done.stderr
-    if os.geteuid() == 0:
-        done = run_start(settings_file(tmp_path), PATH="/nonexistent")
-        assert done.returncode == 2 and done.stderr.startswith("there is no configurable-http-proxy: apt-get install")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a hub")
+def test_a_host_without_the_proxy(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(host_checks, "PROXY_FOLDER", tmp_path)
+    with pytest.raises(ClassError, match=f"there is no configurable-http-proxy: .*npm ci --prefix {tmp_path}"):
+        host_checks.check_host(read_settings(settings_file(tmp_path)))
+    program = tmp_path / "node_modules" / ".bin" / "configurable-http-proxy"
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    assert host_checks.proxy_command() == str(program)
 
 
 def test_an_exchange_that_students_could_not_use_or_could_own(monkeypatch):
@@ -142,7 +152,7 @@ def test_data_and_overlays_that_students_share(tmp_path, monkeypatch):
     """A lecturer may write corpora; what a manifest lists is code, so its folder is root's alone."""
     import bttlab.util.trust
 
-    monkeypatch.setattr(host_checks.shutil, "which", lambda name: name)
+    monkeypatch.setattr(host_checks.shutil, "which", lambda name, path=None: name)
     monkeypatch.setattr(host_checks, "check_python", lambda python: None)
     monkeypatch.setattr(host_checks, "check_cards", lambda names: None)
     monkeypatch.setattr(host_checks, "check_port", lambda address, port: None)
@@ -213,6 +223,31 @@ def test_lecturers_open_servers_only_where_each_has_a_name_of_its_own(config, tm
         read_settings(settings_file(tmp_path, 'domain = "lab.example.org"'))
     with pytest.raises(ClassError, match="domain is 'lab example'"):
         read_settings(settings_file(tmp_path, certificate.replace("lab.example.org", "lab example")))
+
+
+def test_a_login_without_a_certificate_is_open(config, tmp_path):
+    """A classmate's page can set the hub's cookie for the whole domain, unless its name has the prefix __Host-."""
+    found, settings = config(), read_settings(tmp_path / "class.toml")
+    assert not found.JupyterHub.cookie_host_prefix_enabled
+    assert "a page of one student can log its reader in as that student" in " ".join(start.open_doors(settings))
+    found = config('domain = "lab.example.org"\ncertificate = "a"\nkey = "b"')
+    settings = read_settings(tmp_path / "class.toml")
+    assert found.JupyterHub.cookie_host_prefix_enabled and "log its reader in" not in str(start.open_doors(settings))
+
+
+def test_the_hub_s_own_certificate_is_for_the_servers_names(config, tmp_path):
+    """The proxy asks the hub by the name of a server that does not run; certificates of before are made again."""
+    from certipy import Certipy
+
+    assert config().JupyterHub.trusted_alt_names == ["DNS:*.class.localhost"]
+    settings = read_settings(settings_file(tmp_path, f'state = "{tmp_path / "state"}"'))
+    folder = tmp_path / "state" / "internal-ssl"
+    assert not start.forget_certificates(settings)
+    for name, kept in (("DNS:localhost", False), ("DNS:*.class.localhost", True)):
+        maker = Certipy(store_dir=str(folder))
+        maker.create_ca("hub-ca")
+        maker.create_signed_pair("hub-internal", "hub-ca", alt_names=[name])
+        assert start.forget_certificates(settings) != kept and folder.exists() == kept
 
 
 @pytest.mark.parametrize("who", [LIST, 'group = "students"'])

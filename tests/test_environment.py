@@ -1,7 +1,9 @@
 """Find a Python, make an environment, and name missing packages: tools/ and the Makefile, on a small project."""
 
+import ensurepip
 import hashlib
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -66,8 +68,12 @@ class Project:
         (self.folder / "backend.py").write_text(BACKEND)
         (self.folder / "pyproject.toml").write_text(PROJECT)
         (self.folder / "requirements.lock").write_text(_wheel(self.house, "locked"))
-        for name, needs in (("torch", "Requires-Dist: cuda\n"), ("cuda", ""), ("pip", "")):
-            _wheel(self.house, name, needs)
+        pip = next(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"))
+        shutil.copy(pip, self.house)
+        version, sha = pip.name.split("-")[1], hashlib.sha256(pip.read_bytes()).hexdigest()
+        lines = [f"pip=={version} \\\n    --hash=sha256:{sha}\n", f"torch==1+cpu \\\n    --hash=sha256:{'0' * 64}\n"]
+        lines += [_wheel(self.house, name, needs) for name, needs in (("torch", "Requires-Dist: cuda\n"), ("cuda", ""))]
+        (self.folder / "requirements-torch.lock").write_text("".join(lines))
 
     def make(self, *arguments: str) -> subprocess.CompletedProcess:
         clean = {
@@ -100,6 +106,16 @@ def test_an_environment_of_a_wheelhouse_is_made_once_and_kept_up_to_date(project
     assert (project.folder / ".venv" / "kept").exists()
     assert project.make(f"PYTHON={sys.executable}").returncode == 0 and project.has("torch", "another")
     assert not (project.folder / ".venv" / "kept").exists()  # made again, for that Python
+
+
+@pytest.mark.parametrize("name", ["torch", "cuda", "pip"])
+def test_another_file_of_a_package_of_the_second_lock_is_not_installed(project, name):
+    (file,) = project.house.glob(f"{name}-*.whl")
+    with zipfile.ZipFile(file, "a") as wheel:
+        wheel.writestr("planted.py", "")
+    done = project.make()
+    assert done.returncode != 0 and "hash" in done.stderr.lower(), done.stderr
+    assert not (project.folder / ".venv" / ".installed").exists() and not project.has("planted")
 
 
 def _find(*arguments: str, path: str = os.environ["PATH"], home: str = "/nowhere") -> subprocess.CompletedProcess:
@@ -160,4 +176,25 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(pythons,
     variables = {"PATH": pythons("g++=1", "make=1")}
     done = subprocess.run([ROOT / "tools" / "test_needs", *options], env=variables, capture_output=True, text=True)
     assert done.returncode == 2 and packages <= set(done.stdout.split()) and "g++" not in done.stdout.split()
-    assert "apt-get install binutils" in done.stderr and ("npm install" in done.stderr) == bool(options)
+    assert "apt-get install binutils" in done.stderr and ("npm ci --prefix " in done.stderr) == bool(options)
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "called"), [(None, (), False), ("n", (), False), ("y", (), True), (None, ("--yes",), True)]
+)
+def test_sudo_is_called_after_a_yes_alone(pythons, tmp_path, answer, options, called):
+    path = pythons("g++=1", "make=1", "apt-get=1")
+    for name, text in (("id", "echo 1000"), ("sudo", f'echo "$@" >> {tmp_path}/sudo')):
+        Path(path, name).write_text(f"#!/bin/sh\n{text}\n")
+        Path(path, name).chmod(0o755)
+    for tool in ("dirname", "cat"):
+        Path(path, tool).symlink_to(shutil.which(tool))
+    outer, inner = pty.openpty() if answer else (None, subprocess.DEVNULL)
+    if answer:
+        os.write(outer, f"{answer}\n".encode())
+    command = [ROOT / "tools" / "test_needs", "--install", *options]
+    done = subprocess.run(command, env={"PATH": path}, stdin=inner, capture_output=True, text=True)
+    for descriptor in (outer, inner) if answer else ():
+        os.close(descriptor)
+    assert done.returncode == (0 if called else 2) and (tmp_path / "sudo").exists() == called
+    assert "sudo apt-get install binutils" in done.stderr and ("install them with sudo?" in done.stderr) == bool(answer)

@@ -1,7 +1,9 @@
 """The parts of the project that must agree with each other."""
 
+import json
 import re
 import subprocess
+import sys
 from functools import cache
 from importlib import metadata
 
@@ -68,6 +70,86 @@ def test_the_lock_has_a_version_in_every_range(path, python):
 def test_the_lock_has_neither_torch_nor_an_index():
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     assert not re.search(r"^(torch|nvidia|cuda)[\w-]*==", text, re.MULTILINE) and "://" not in text
+
+
+def test_the_second_lock_has_torch_pip_and_uv_with_hashes():
+    """Of PyPI's files, and of the builds for the CPU those that are known; it shares no package with the first."""
+    text = (ROOT / "requirements-torch.lock").read_text(encoding="utf-8")
+    entries = dict(re.findall(r"^([^\s#]\S*)[^\n]*?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.MULTILINE))
+    assert len(entries) == len(re.findall(r"^[^\s#]", text, re.MULTILINE)) and "://" not in text
+    uv = re.search(r"^UV_VERSION := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    torch = f"torch=={_pinned_torch()}"
+    assert {torch, f"{torch}+cpu", f"uv=={uv}"} < entries.keys() and any(name.startswith("pip==") for name in entries)
+    assert entries[torch].count("sha256") > 20  # wheels of PyPI
+    sys.path.insert(0, str(ROOT / "tools"))
+    from torch_lock import CPU_WHEELS, locked
+
+    assert {sha in entries[f"{torch}+cpu"] for sha in CPU_WHEELS.values()} == {True}
+    names = {name.partition("==")[0] for name in entries}
+    assert not names & {name for python in PYTHONS for name in _locked(python)}
+    needs = {r.name for r in map(Requirement, _project()["tool"]["uv"]["dependency-metadata"][0]["requires-dist"])}
+    assert needs <= {name for python in PYTHONS for name in _locked(python)} and not needs & names
+    common, compiled = (
+        "a==1 \\\n    --hash=sha256:1\n",
+        "a==1 \\\n    --hash=sha256:1\ntorch==9 \\\n    --hash=sha256:2\n",
+    )
+    assert [line.split()[0] for line in locked(compiled, common).splitlines() if "==" in line] == [
+        "torch==9+cpu",
+        "torch==9",
+    ]
+
+
+def test_actions_are_pinned_by_commit_and_keep_no_credentials():
+    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    uses = re.findall(r"uses: (\S+)(.*)", text)
+    assert len(uses) >= 4 and all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action) for action, _ in uses)
+    assert all(re.fullmatch(r"  # v[\d.]+", version) for _, version in uses)
+    assert text.count("persist-credentials: false") == text.count("actions/checkout@")
+    assert text.count("permissions:") == 1 and "contents: read" in text
+
+
+def test_the_proxys_packages_have_hashes_and_run_on_the_hosts_node():
+    folder = ROOT / "classroom" / "proxy"
+    lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
+    wanted = json.loads((folder / "package.json").read_text(encoding="utf-8"))
+    packages = {name: row for name, row in lock["packages"].items() if name}
+    assert len(packages) > 30 and lock["packages"][""]["dependencies"] == wanted["dependencies"]
+    for row in packages.values():
+        assert row["integrity"].startswith("sha512-") and "hasInstallScript" not in row
+        least = [int(number) for number in re.findall(r"(\d+)", row.get("engines", {}).get("node", "0"))[:1]]
+        assert least <= [18]
+
+
+def test_an_audit_that_could_not_ask_is_not_clean(monkeypatch, capsys):
+    sys.path.insert(0, str(ROOT / "tools"))
+    import audit
+
+    sound = {"name": "a", "version": "1", "vulns": []}
+    bad = {"name": "b", "version": "2", "vulns": [{"id": "X-1", "fix_versions": ["3"]}]}
+    skipped = {"name": "c", "skip_reason": "not found"}
+    clean_node, bad_node = {"vulnerabilities": {}}, {"vulnerabilities": {"n": {"range": "<2", "severity": "high"}}}
+    for packages, node, code, lines in (
+        ([sound], clean_node, 0, ["0 known vulnerabilities, 0 unknown: clean"]),
+        ([sound, bad], clean_node, 1, ["vulnerable: b 2: X-1; fixed in 3"]),
+        ([sound, skipped], clean_node, 3, ["unknown: c (not found)", "0 known vulnerabilities, 1 unknown: not clean"]),
+        ([bad, skipped], clean_node, 1, ["vulnerable: b 2: X-1; fixed in 3", "unknown: c (not found)"]),
+        ([sound], bad_node, 1, ["vulnerable: n <2: high"]),
+        ([sound], {"message": "405"}, 3, ["unknown: packages of classroom/proxy (405)"]),
+        (None, clean_node, 3, ["unknown: packages of Python (it says no)"]),
+    ):
+        answers = {"npm": node, "uv": None if packages is None else {"dependencies": packages}}
+
+        def run(command, answers=answers, **options):
+            if str(command[0]).endswith("locked"):
+                return subprocess.CompletedProcess(command, 0, b"", b"")
+            answer = answers[command[0]]
+            return subprocess.CompletedProcess(command, 1, json.dumps(answer) if answer else "", "it says no")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(audit.subprocess, "run", run)
+            assert audit.main("uv") == code
+        printed = capsys.readouterr().out.splitlines()
+        assert set(lines) <= set(printed), printed
 
 
 def _pinned_torch() -> str:

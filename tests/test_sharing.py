@@ -18,7 +18,7 @@ from bttlab.card import CardBusyError, EmulatedU50, keeper, sharing
 from bttlab.card.sharing import CardLostError, SharedCard, shared
 from fake_trainer import until
 from keepers import keeping
-from two_users import environment, shared_folder, start_as_nobody
+from two_users import environment, run_as_nobody, shared_folder, start_as_nobody
 
 CARD = SimpleNamespace(_info=SimpleNamespace(mPciSlot=0x3B01))  # bus 3b, device 00, function 1
 HANGS = (sys.executable, "-c", f"raise SystemExit({keeper.NO_ANSWER})")
@@ -236,7 +236,8 @@ def test_a_report_is_not_believed_if_the_card_answers_the_probe(tmp_path, slow_m
 # --- clients that cannot be believed
 
 
-def test_packets_of_any_bytes_disturb_no_other_client(path):
+def test_packets_of_any_bytes_disturb_no_other_client(path, monkeypatch):
+    monkeypatch.setattr(keeper, "MOST_CONNECTIONS", 10**6)
     mine = client(path)
     mine.acquire()
     packets = [b"", b"{", b"[]", b"{}", b"1", b"null", b"\xff" * 60_000, b"[" * 60_000, b'{"client": {}}']
@@ -256,6 +257,64 @@ def test_packets_of_any_bytes_disturb_no_other_client(path):
     assert has_card(mine) and until(lambda: len(mine.queue()) == 1)
     for connection in silent:
         connection.close()
+
+
+@pytest.mark.parametrize(("end", "least"), [(b"\xff{", 0.3), (b'{"asks": 1}', 0.3), (None, 0.05)])
+def test_short_slices_and_rubbish_give_nobody_more_turns(tmp_path, end, least, monkeypatch):
+    """Two users wait, one of whom ends slices at once: the other is next, and not after hundreds of these."""
+    monkeypatch.setattr(keeper.time, "monotonic", lambda: 100.0)  # slices take no time at all
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "card.shared"))
+        listener.listen()
+        one = keeper.Keeper(listener, HANGS)
+
+        def waits(user: int) -> socket.socket:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            connection.connect(str(tmp_path / "card.shared"))
+            connection.send(b'{"client": "a"}')
+            one._accept()
+            client = list(one._clients.values())[-1]
+            client.user = user
+            one._receive(client)
+            return connection
+
+        hostile = waits(1)
+        one._schedule()
+        honest = waits(2)
+        assert one._holder.user == 1 and [client.user for client in one._order()] == [2]
+        for _ in range(3):
+            if end is not None:
+                hostile.send(end)
+            before = one._used[1]
+            if end is None:
+                hostile.close()
+            one._receive(one._holder)
+            assert one._used[1] - before == pytest.approx(least) and one._holder is None
+            hostile = waits(1)
+            assert [client.user for client in one._order()] == [2, 1]
+            one._used[2] = one._used[1] + 0.01  # it had its slice
+            honest, _ = waits(2), honest.close()
+            one._receive(next(client for client in one._waiting if client.user == 2))
+            one._schedule()
+            assert one._holder.user == 1
+        hostile.close()
+        honest.close()
+
+
+@pytest.mark.long
+def test_a_user_opens_a_bounded_number_of_connections_a_second(two_users, monkeypatch, slow_machine):
+    monkeypatch.setattr(keeper, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(keeper.time, "monotonic", lambda: 7.0)  # one long second
+    with shared_folder(0o755) as folder, keeping(folder / "card.shared") as path:
+        path.chmod(0o666)
+        mine = client(path)
+        asked = []
+        for _ in range(5):
+            with contextlib.suppress(OSError), mine._connect({"queue": True}) as connection:
+                asked.append(bool(mine._receive(connection)))
+        assert sum(asked) == 3
+        count = "import json, sys; sys.argv[2:] = ['0', '1']\n" + CLIENT
+        assert run_as_nobody(count, path).splitlines()[1].startswith("got ")  # of another user
 
 
 def test_a_user_has_a_bounded_number_of_clients(path, monkeypatch):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from certipy import Certipy
 from playwright.sync_api import Browser, BrowserContext, expect
@@ -206,6 +207,62 @@ def test_a_click_on_a_classmate_s_link(hub, students):
     page.wait_for_function("/^(token|refused)/.test(document.title)", timeout=60_000)
     assert re.fullmatch("token [0-9a-f]{32}", page.title()), page.title()
     page.close()
+
+
+def test_a_classmate_s_page_cannot_make_you_act_as_the_classmate(hub, students):
+    """It sets the hub's cookie of its author, for the whole domain: with each name that the hub may have for it."""
+    victim, classmate = students
+    (mine,) = (c for c in students[classmate].cookies(f"{hub.url}/hub/") if c["name"].endswith("jupyterhub-hub-login"))
+    page = students[victim].new_page()
+    page.goto(f"{server_of(hub, classmate)}/static/attack.html")
+    names = {mine["name"], "jupyterhub-hub-login", "__Host-jupyterhub-hub-login"}
+    for name in names:
+        for path in ("/", "/hub/", "/hub/home"):
+            page.evaluate(
+                "text => { document.cookie = text; }", f"{name}={mine['value']}; domain={DOMAIN}; path={path}; secure"
+            )
+    sent = students[victim].cookies(f"{hub.url}/hub/home")
+    assert [cookie for cookie in sent if cookie["value"] == mine["value"]], "the page could set no cookie at all"
+    page.goto(f"{hub.url}/hub/home")
+    assert victim in page.content() and classmate not in page.content()
+    students[victim].clear_cookies(name="jupyterhub-hub-login")
+    page.close()
+
+
+def test_a_server_that_does_not_run_is_offered_at_its_own_address(hub, browser):
+    """Before the first start, after a stop as that of a server without activity, and after a crash."""
+    student = STUDENTS[2]
+    context = browser.new_context(viewport=SIZE, ignore_https_errors=True)
+    page = context.new_page()
+    page.goto(f"{hub.url}/hub/login?next=%2Fhub%2Fhome")
+    page.get_by_label("Username").fill(student)
+    page.get_by_label("Password").fill(hub.passwords[student])
+    page.locator("#login_submit").click()
+    page.wait_for_url("**/hub/home")
+
+    def offered() -> bool:
+        reply = page.goto(f"{server_of(hub, student)}/lab")
+        return reply.status == 424 and page.locator("#start").count() == 1
+
+    def start() -> None:
+        page.locator("#start").click()
+        page.wait_for_url(re.compile(f"/user/{student}/lab"), timeout=SECONDS * 1000)
+
+    assert offered()
+    start()
+    page.goto(f"{hub.url}/hub/home")
+    page.locator("#stop").click()
+    expect(page.locator("#stop")).to_be_hidden(timeout=60_000)
+    assert offered()
+    start()
+    for process in psutil.process_iter(["username", "cmdline"]):
+        if process.info["username"] == student and "jupyterhub.singleuser" in " ".join(process.info["cmdline"] or ()):
+            process.kill()
+    end = time.monotonic() + 120  # the hub looks twice a minute
+    while time.monotonic() < end and not offered():
+        time.sleep(5)
+    assert offered()
+    context.close()
 
 
 def test_a_classmate_reaches_nothing_of_theirs(hub, students):

@@ -33,12 +33,14 @@ from dataclasses import dataclass
 SLICE_SECONDS = 0.3
 OVERDUE_SECONDS = 1.0  # a slice and the end of its call: then a client is cut off if others wait
 LOADING_SECONDS = 20.0  # the same for a slice in which an overlay is loaded
+SHORTEST_SECONDS = 0.05  # that a slice counts at least: after it others load program and parameters again
 RETURN_SECONDS = 0.01  # for which the card waits for a user who has had it less than those who wait
 CREDIT_SECONDS = 5.0  # most card time by which a user who comes back may be behind those present
 PROBE_SECONDS = 60.0
 NO_ANSWER = 3  # exit code of the probe
 MOST_BYTES = 1 << 16  # of a packet
 MOST_CLIENTS = 128  # of a user
+MOST_CONNECTIONS = 64  # of a user in a second: honest clients open one for each slice
 FIRST_DESCRIPTOR = 3  # of systemd's sockets
 
 
@@ -74,6 +76,7 @@ class Keeper:
         self._last = (0, "")  # process and name of the client that had the card last
         self._free, self._user = 0.0, -1  # since when, and its user
         self._used: defaultdict[int, float] = defaultdict(float)  # card time of each user, in seconds
+        self._second, self._opened = 0, defaultdict(int)  # connections of each user in this second of time.monotonic
         self._probe: subprocess.Popen | None = None
         self._blamed: _Client | None = None  # whose report the probe checks
         self._hung = ""  # the client whose kernel did not end
@@ -99,7 +102,12 @@ class Keeper:
             return time.sleep(0.1)
         connection.setblocking(False)
         process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if sum(other.user == user for other in self._clients.values()) >= MOST_CLIENTS:
+        second = int(time.monotonic())
+        self._opened = self._opened if second == self._second else defaultdict(int)
+        self._second = second
+        self._opened[user] += 1
+        open_now = sum(other.user == user for other in self._clients.values())
+        if open_now >= MOST_CLIENTS or self._opened[user] > MOST_CONNECTIONS:
             return connection.close()
         self._clients[connection] = _Client(connection, process, user)
         self._selector.register(connection, selectors.EVENT_READ)
@@ -122,11 +130,13 @@ class Keeper:
                 self._drop(client)
                 self._blamed, self._probe = client, subprocess.Popen(self._command)
             else:  # it has ended, or says what it may not
-                self._drop(client)
+                self._drop(client, is_rude=bool(message))
         except BlockingIOError:
             pass
-        except (OSError, ValueError, TypeError, RecursionError):
+        except OSError:
             self._drop(client)
+        except (ValueError, TypeError, RecursionError):
+            self._drop(client, is_rude=True)
 
     def _check_probe(self) -> None:
         """Believe that the card hangs if the probe has no answer from it, either."""
@@ -172,14 +182,15 @@ class Keeper:
         except OSError:  # it is gone, or does not read: then it is as good as gone
             self._drop(client)
 
-    def _drop(self, client: _Client) -> None:
+    def _drop(self, client: _Client, is_rude: bool = False) -> None:
         if self._clients.pop(client.connection, None) is not None:
             self._selector.unregister(client.connection)
         client.connection.close()
         if client is self._holder:
             self._holder, self._user = None, client.user
             client.end = self._free = time.monotonic()
-            self._used[client.user] += client.end - client.since
+            least = SLICE_SECONDS if is_rude else SHORTEST_SECONDS
+            self._used[client.user] += max(client.end - client.since, least)
         elif client in self._waiting:
             self._waiting.remove(client)
 
