@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 BUILD = ROOT / "build" / "site"
 GROUPS = {  # of docs/: what is not named here goes to the last
-    "Use": ["hosts", "commands", "experiments", "methods", "cost", "teaching", "security"],
+    "Use": ["hosts", "commands", "experiments", "survey", "methods", "cost", "teaching", "security"],
     "The accelerator": ["accelerator", "processor", "contraction", "vitis", "energy"],
     "What was measured": ["accuracy", "benchmarks", "reliability"],
     "More": [],

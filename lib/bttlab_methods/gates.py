@@ -8,15 +8,23 @@ from torch import Tensor, nn
 
 
 class BondGates(nn.Module):
-    """A diagonal on each internal bond, `gates` of shapes (r_k,), initially 1; a `core_map` for the layers."""
+    """A diagonal on each internal bond, initially 1; a `core_map` for the layers.
 
-    def __init__(self, ranks: Sequence[int]):
+    The diagonals are `speed` times the parameters `gates`, shapes (r_k,): Adam moves each by about the learning rate.
+    """
+
+    def __init__(self, ranks: Sequence[int], speed: float = 1.0):
         super().__init__()
-        self.gates = nn.ParameterList(torch.ones(rank) for rank in ranks)
+        self.gates = nn.ParameterList(torch.full((rank,), 1 / speed) for rank in ranks)
+        self.speed = speed
+
+    def diagonals(self) -> list[Tensor]:
+        """Return the diagonals, shapes (r_k,)."""
+        return [self.speed * gate for gate in self.gates]
 
     def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
         """Return the cores, each but the last multiplied by the diagonal on its right."""
-        return [*(core * gate for core, gate in zip(cores[:-1], self.gates, strict=True)), cores[-1]]
+        return [*(core * gate for core, gate in zip(cores[:-1], self.diagonals(), strict=True)), cores[-1]]
 
 
 def bond_weights(cores: Sequence[Tensor]) -> list[Tensor]:

@@ -26,6 +26,7 @@ from bttlab.util.quantities import Quantity
 from bttlab_methods import DENSE, FAMILIES, Result, Setting, Training, methods, parse, run_methods
 from bttlab_methods.lab_figures import draw_results
 from bttlab_methods.record import by_methods, mean, read_records
+from bttlab_methods.survey import GROUPS, TECHNIQUES
 from bttlab_methods.training import LEARNING_RATE
 
 OnResult = Callable[[Result], None]
@@ -126,6 +127,9 @@ class MethodsLab:
         offered = [("choose, as measured …", ""), *presets(read_records()).items()]
         self._preset = control(widgets.Dropdown, "preset", "640px", 70, options=offered)
         self._preset.observe(lambda _: self._choose(), "value")
+        names = [(f"{GROUPS.index(one.group) + 1}. {one.name}", one) for one in TECHNIQUES]
+        self._tip = control(widgets.Dropdown, "survey", "400px", 70, options=[("choose a technique …", None), *names])
+        self._tip.observe(lambda _: self._take_tip(), "value")
         for box in self._boxes.values():
             box.observe(lambda _: self._write(), "value")
         self._text = control(widgets.Text, "together", "560px", 70, value=DENSE, continuous_update=False)
@@ -137,7 +141,8 @@ class MethodsLab:
         self._words = widgets.HTML()
         self.widget = widgets.VBox(
             [
-                row(self._search, self._preset),
+                row(self._tip, self._preset),
+                row(self._search),
                 widgets.Box(list(self._groups.values()), layout=_FAMILIES),
                 row(self._text, self._train),
                 self._message,
@@ -180,6 +185,19 @@ class MethodsLab:
     def _choose(self) -> None:
         if self._preset.value:
             self._text.value = self._preset.value
+
+    def _take_tip(self) -> None:
+        """Write the row of a technique of the survey, or say why it has none."""
+        tip = self._tip.value
+        if tip is None:
+            return
+        if tip.row and all(method.processes == 1 for method in parse(tip.row)):
+            self._text.value = tip.row
+            return
+        command = f"bttlab methods run {tip.row}" if tip.row else ""
+        gone = f"{tip.gone} is no longer here; its results are in docs/survey.md" if tip.gone else ""
+        why = f"it takes several processes: {command}" if tip.row else gone or tip.note
+        self._message.value = alert(f"{tip.name}: {'it needs a GPU; ' if tip.needs_gpu else ''}{why}")
 
     def _write(self) -> None:
         """Name in the text what is ticked; parameters that stand there stay."""

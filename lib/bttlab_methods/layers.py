@@ -19,3 +19,8 @@ def trains(model: nn.Module) -> list[Train]:
 
 def numbers(layers: list[Train]) -> int:
     return sum(core.numel() for layer in layers for core in layer.cores)
+
+
+def weights(layer: nn.Module) -> list[nn.Parameter]:
+    """Return what a layer's matrix or table is made of: the matrix itself, or its cores; no bias."""
+    return list(layer.cores) if isinstance(layer, Train) else [layer.weight]

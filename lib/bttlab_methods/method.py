@@ -1,5 +1,6 @@
 """The base class of methods: each changes some part of a training run."""
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
@@ -14,8 +15,10 @@ FAMILIES = (
     "optimizers",
     "large batch",
     "initialisation",
+    "sparse training",
     "parameter sharing",
     "incremental learning",
+    "data",
     "memory",
     "parameter-efficient",
     "gradient compression",
@@ -72,6 +75,14 @@ class Method:
 
     # --- while training
 
+    def batches(self, training: Training, epoch: int) -> Iterable[Batch] | None:
+        """Return an epoch's batches, or None for `training.epoch_batches`: those of all samples, of equal length."""
+        return None
+
+    def schedule(self, training: Training, progress: float) -> float:
+        """Return the part of the learning rate's schedule, 0 to 1, that is over when so much of the budget is used."""
+        return progress
+
     def change_batch(self, training: Training, batch: Batch) -> Batch:
         """Return what a step is to learn from in place of a batch."""
         return batch
@@ -79,6 +90,10 @@ class Method:
     def losses(self, training: Training, batch: Batch) -> torch.Tensor | None:
         """Return the losses of a batch's samples, shape (n,), or None to have them from `training.model`."""
         return None
+
+    def objective(self, training: Training, loss: torch.Tensor) -> torch.Tensor:
+        """Return what is minimised in place of the batch's loss, both of shape ()."""
+        return loss
 
     def around_forward(self, training: Training) -> AbstractContextManager:
         """Return a context for the forward pass and the loss."""

@@ -19,6 +19,7 @@ from bttlab_methods.training import DENSE
 
 FOLDER = ROOT / "data" / "methods"
 RECORDS = {"atis.json": DENSE, "atis_tensor.json": "tensor"}  # record: the methods that its others are compared with
+GONE = FOLDER / "gone.json"  # results of methods that an earlier version had
 SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
 
 
@@ -153,6 +154,11 @@ def joules(group: Sequence[Result]) -> str:
     if any(result.joules_per_epoch["value"] is None for result in group):
         return "-"
     return f"{mean(group, lambda result: result.joules_per_epoch['value']):.0f}"
+
+
+def read_gone() -> dict[str, list[Result]]:
+    """Return the results of methods that are no longer here, by method."""
+    return by_methods(Results.read(GONE).results)
 
 
 def read_records() -> dict[str, list[Result]]:

@@ -15,9 +15,11 @@ from bttlab.util.terminal import say
 from bttlab_methods import library
 from bttlab_methods.method import FAMILIES, Method
 from bttlab_methods.setting import MethodError
+from bttlab_methods.survey import TECHNIQUES
 from bttlab_methods.training import DENSE, check_combination
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+GONE = {technique.gone for technique in TECHNIQUES if technique.gone}
 _from_files: dict[str, type[Method]] = {}
 
 
@@ -104,6 +106,11 @@ def _one(text: str) -> Method:
     name, _, given = text.partition(":")
     known = methods()
     if name not in known:
+        if name in GONE:
+            raise MethodError(
+                f"method {name!r} is no longer here; its results, measured with version 0.1.0, are in docs/survey.md "
+                "and data/methods/gone.json"
+            )
         near = get_close_matches(name, known, 1, 0)[0]
         raise MethodError(f"method {name!r}: there is none; did you mean {near!r}? bttlab methods list names all")
     kind = known[name]

@@ -146,15 +146,23 @@ class Training:
     def _all_batches(self) -> Iterator[Batch]:
         epoch = 0
         while self.count < self.setting.samples:
-            seed = self.setting.seed
-            order = epoch_order(len(self.samples), seed, epoch)
-            random = np.random.Generator(np.random.PCG64([seed, epoch]))
-            for indices in equal_length_batches(order, self.samples.lengths, self.setting.batch, random):
+            given = (method.batches(self, epoch) for method in self.methods)
+            batches = next((batches for batches in given if batches is not None), None)
+            for batch in self.epoch_batches(epoch) if batches is None else batches:
                 left = self.setting.samples - self.count
                 if left <= 0:
                     return
-                yield Batch(self.samples[indices[:left]])
+                weights = batch.weights if batch.weights is None else batch.weights[:left]
+                yield Batch(batch.samples[:left], weights)
             epoch += 1
+
+    def epoch_batches(self, epoch: int, kept: np.ndarray | None = None) -> Iterator[Batch]:
+        """Yield an epoch's batches of equal length: of all samples, or of those with the indices `kept`, int64."""
+        seed, kept = self.setting.seed, np.arange(len(self.samples)) if kept is None else kept
+        random = np.random.Generator(np.random.PCG64([seed, epoch]))
+        order = kept[epoch_order(len(kept), seed, epoch)]
+        for indices in equal_length_batches(order, self.samples.lengths, self.setting.batch, random):
+            yield Batch(self.samples[indices])
 
     def step(self, batch: Batch) -> np.ndarray:
         """Learn from a batch; return the losses before the update, float32 of shape (n,)."""
@@ -170,8 +178,11 @@ class Training:
         return losses
 
     def set_rate(self) -> None:
+        place = self.progress
+        for method in self.methods:
+            place = method.schedule(self, place)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["rate_at_start"] * self.setting.rate(self.progress)
+            group["lr"] = group["rate_at_start"] * self.setting.rate(place)
 
     def forward(self, batch: Batch) -> tuple[Tensor, np.ndarray]:
         """Return what a step minimises, and the losses of the samples, float32 of shape (n,)."""
@@ -187,7 +198,10 @@ class Training:
             weighted = losses
             if batch.weights is not None:
                 weighted = losses * torch.from_numpy(batch.weights).to(losses)
-        return weighted.mean(), losses.detach().float().cpu().numpy()
+            value = weighted.mean()
+            for method in self.methods:
+                value = method.objective(self, value)
+        return value, losses.detach().float().cpu().numpy()
 
     def backward(self, value: Tensor) -> None:
         with ExitStack() as stack:

@@ -1,7 +1,9 @@
-"""Models of another depth or attention: encoders that are shared, stacked or sparser."""
+"""Models of another depth, width or attention: encoders that are shared, stacked, left out, wider or sparser."""
 
 import copy
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 
 from bttlab_methods.method import Method
 from bttlab_methods.setting import MethodError, Setting
-from bttlab_methods.training import Training
+from bttlab_methods.training import Batch, Training
 
 
 class SharedEncoders(Method):
@@ -73,6 +75,92 @@ class Stacking(Method):
 
     def finish(self, training: Training) -> dict[str, Any]:
         return {"encoders": len(training.model.encoders)}
+
+
+@dataclass(frozen=True)
+class StochasticDepth(Method):
+    """Leave encoders out of training steps at random: deeper ones more often, and more often as training goes on.
+
+    Encoder l of L stays with probability 1 - l/L (1 - theta); theta falls from 1 to `survival` as
+    (1 - survival) exp(-speed * part of the budget used) + survival.
+    """
+
+    name = "stochastic-depth"
+    family = "incremental learning"
+    source = "Huang et al., arXiv 1603.09382, equations 2, 4 and 5; schedule: Zhang and He, arXiv 2010.13369"
+    changes = frozenset({"encoders"})
+    ranges = ("survival in (0, 1]", "speed in [0, inf)")
+
+    survival: float = 0.7  # probability with which the last encoder stays at the end
+    speed: float = 10.0  # of the fall
+
+    def change_model(self, training: Training) -> None:
+        for encoder in training.model.encoders:  # modules and parameters keep their names
+            encoder.kept, encoder.keep = True, 1.0
+            encoder.forward = partial(keep_or_drop, encoder, encoder.forward)
+        training.extra[self.name] = {"kept": 0, "seen": 0}
+
+    def change_batch(self, training: Training, batch: Batch) -> Batch:
+        # After the budget all act, for then a step only measures.
+        state, encoders = training.extra[self.name], training.model.encoders
+        theta = (1 - self.survival) * math.exp(-self.speed * training.progress) + self.survival
+        for i, encoder in enumerate(encoders, 1):
+            encoder.keep = 1 - i / len(encoders) * (1 - theta)
+            encoder.kept = training.progress == 1 or training.random.random() < encoder.keep
+            if training.progress < 1:
+                state["kept"] += encoder.kept
+                state["seen"] += 1
+        return batch
+
+    def finish(self, training: Training) -> dict[str, Any]:
+        state = training.extra[self.name]
+        return {"encoders_per_step": len(training.model.encoders) * state["kept"] / max(1, state["seen"])}
+
+
+def keep_or_drop(encoder: nn.Module, encode: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return encode(x), or x if a training step drops the encoder; else the expectation x + keep (encode(x) - x).
+
+    `encoder.kept` says whether it acts in the step, `encoder.keep` with which probability. x is (..., T, hidden).
+    """
+    if encoder.training:
+        return encode(x) if encoder.kept else x
+    return x + encoder.keep * (encode(x) - x)
+
+
+@dataclass(frozen=True)
+class Width(Method):
+    """Make the model wider or narrower: hidden size and heads times a factor, a head's size as before.
+
+    In tensor format the greatest mode of the hidden size grows, the ranks stay.
+    """
+
+    name = "width"
+    family = "sparse training"
+    source = "Li et al., arXiv 2002.11794, section 3 (train large)"
+    changes = frozenset({"width"})
+
+    factor: float = 1.5  # of the hidden size; several runs, such as width:factor=0.5 and width:factor=2, make a sweep
+
+    def change_setting(self, setting: Setting) -> Setting:
+        config = setting.config
+        modes = {}
+        for name in ("linear_out_modes", "linear_in_modes", "embedding_column_modes"):
+            sizes = list(getattr(config, name))
+            place = sizes.index(max(sizes))
+            sizes[place] = self._whole(f"a mode of {name}", sizes[place])
+            modes[name] = tuple(sizes)
+        heads = self._whole("heads", config.heads)
+        hidden = self._whole("hidden_size", config.hidden_size)
+        return replace(setting, config=replace(config, hidden_size=hidden, heads=heads, **modes))
+
+    def _whole(self, name: str, value: int) -> int:
+        scaled = self.factor * value
+        if scaled < 1 or scaled != round(scaled):
+            raise MethodError(
+                f"width: factor is {self.factor}: it makes {name} {scaled:g} of {value}, which must be a whole number "
+                "of at least 1; take 0.5, 1.5 or 2"
+            )
+        return round(scaled)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ MEMORY = 0.95  # of running means over updates: of the loss, and of what it feel
 DEAD = 1e-4  # of a bond: an index that carries less is cut at once
 
 
-def put_gates(training: Training) -> list[Train]:
-    """Put gates on every bond; returns the trains."""
+def put_gates(training: Training, speed: float = 1.0) -> list[Train]:
+    """Put gates on every bond, with a `speed` as in `BondGates`; returns the trains."""
     layers = trains(training.model)
     for layer in layers:
-        layer.core_map = BondGates([core.shape[-1] for core in layer.cores][:-1]).to(training.device)
+        layer.core_map = BondGates([core.shape[-1] for core in layer.cores][:-1], speed).to(training.device)
     return layers
 
 
@@ -85,7 +85,7 @@ class RankPruning(TensorCompression):
     name = "rank-pruning"
     source = "Molchanov et al., arXiv 1906.10771, section 3.1 (importance of a gate of 1), here of bonds of trains"
     changes = TensorCompression.changes | {"ranks"}
-    excludes = frozenset({"galore"})  # whose subspaces are of one shape
+    excludes = frozenset({"galore", "tensor-galore"})  # whose subspaces are of one shape
     ranges = ("target in (0, 1)", "settled in (0, 1)")
 
     target: float = 0.5  # part of the numbers in the cores that is to be left

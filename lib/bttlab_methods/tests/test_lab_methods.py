@@ -11,6 +11,7 @@ from bttlab.data import load_corpus
 from bttlab.lab import MethodsLab, Workload
 from bttlab.lab.energy_meters import EnergyMeter
 from bttlab_methods.lab import MethodRun
+from bttlab_methods.survey import TECHNIQUES
 from fake_trainer import our_threads
 from tiny_runs import CONFIG
 
@@ -49,6 +50,20 @@ def test_a_text_ticks_the_boxes_and_replaces_the_preset(lab):
     lab._text.value = "lion+rezero"
     assert {name for name, box in lab._boxes.items() if box.value} == {"lion", "rezero"}
     assert lab._text.value == "lion+rezero" and not lab._preset.value
+
+
+def test_a_technique_of_the_survey_chooses_its_row_or_says_why_it_has_none(lab):
+    techniques = {one.name: one for one in TECHNIQUES}
+    lab._tip.value = techniques["lottery ticket"]
+    assert lab._text.value == "lottery-ticket" and lab._boxes["lottery-ticket"].value
+    for name, said in (
+        ("ZeRO", "bttlab methods run zero"),
+        ("2:4 sparsity", "needs a GPU; sparse-2-4 is no longer here"),
+        ("ELSA", "approximated by hashes"),
+    ):
+        lab._tip.value = techniques[name]
+        assert said in lab._message.value
+        assert lab._text.value == "lottery-ticket"
 
 
 def test_the_search_shows_what_it_is_about(lab):

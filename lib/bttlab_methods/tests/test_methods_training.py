@@ -44,7 +44,11 @@ def identity_error(training) -> float:
         return max(float((encoder(x) - x).abs().max()) for encoder in training.model.encoders)
 
 
-ALONE = ["momentum", "adamw", "lion", "lamb", "rezero", "stacking", "shared-encoders"]
+ALONE = [
+    *("momentum", "adamw", "lion", "lamb", "lars", "linear-scaling", "rezero", "fixup", "skipinit", "t-fixup"),
+    *("lottery-ticket", "width:factor=2", "stacking", "stochastic-depth", "shared-encoders", "token-dropping"),
+    *("importance-gradient", "data-pruning-early", "data-pruning-kmeans:clusters=2", "tensor-galore"),
+]
 
 
 @pytest.mark.long
@@ -90,6 +94,14 @@ def lamb_update(x, g, t, state):
     return x - 0.01 * min(np.linalg.norm(x), 10) / np.linalg.norm(step) * step
 
 
+def lars_update(x, g, t, state):
+    if x.ndim > 1:
+        size = np.linalg.norm(x)
+        g = 0.3 * size / (np.linalg.norm(g) + 1e-4 * size) * (g + 1e-4 * x)
+    state["sum"] = 0.9 * state.get("sum", 0) + g
+    return x - 0.01 * state["sum"]
+
+
 # The papers' updates, in float64; the parameters are too small for the 8-bit codes and for the subspace
 UPDATES = {
     "dense": adamw_update,
@@ -97,6 +109,7 @@ UPDATES = {
     "momentum": momentum_update,
     "lion": lion_update,
     "lamb": lamb_update,
+    "lars": lars_update,
     "8bit-optimizer": adamw_update,
     "galore": adamw_update,
 }
@@ -154,7 +167,7 @@ def test_options_that_pytorch_optimizers_classes_get_are_among_their_parameters(
     for name in methods():
         if "optimizer" in methods()[name].changes:
             Training(setting, parse(name))
-    assert made == ["Lion"]
+    assert sorted(made) == ["LARS", "Lion"]
 
 
 def test_lamb_takes_steps_in_proportion_to_each_weights_norm(setting):
