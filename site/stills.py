@@ -14,7 +14,7 @@ FIGURE_CLASS = "bttlab-figure"
 KEPT = re.compile(r'<div class="bttlab-kept-(\w+)">(.*)</div>', re.DOTALL)
 PICTURE = re.compile(r"<img[^>]*>")
 LIVE = "bttlab-live-"  # begins the class of a box of figures; the name that follows is that of the kept ones
-SKIPPED = {"PlayModel", "LinkModel"}
+SKIPPED = {"AnyModel", "PlayModel", "LinkModel"}
 
 
 def freeze(notebook: Any) -> None:

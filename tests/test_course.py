@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bttlab.cli import main
-from bttlab.teaching.course import make_course
+from bttlab.teaching.course import make_course, name_submissions
 from bttlab.teaching.notebooks import FOLDER, STUB, release
 from two_users import interpreter_of_nobody, run_as_nobody, shared_folder
 
@@ -45,7 +45,7 @@ def _answered(path: Path, answer) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-STUDENTS = {"right": lambda name: None, "half": WRONG.get}
+STUDENTS = {"right": lambda name: None, "half": WRONG.get, "renamed": lambda name: None}
 
 
 def _copy_an_answer(path: Path) -> None:
@@ -123,14 +123,25 @@ def test_assignments_are_graded(course):
         submitted = shutil.copytree(course / "release" / LAB, course / "submitted" / student / LAB)
         _answered(submitted / f"{LAB}.ipynb", answer)
     _copy_an_answer(course / "submitted" / "right" / LAB / f"{LAB}.ipynb")
+    theirs = course / "submitted" / "renamed" / LAB
+    (theirs / f"{LAB}.ipynb").rename(theirs / "my lab.ipynb")
     _nbgrader(course, "autograde", LAB)
     points = _points(course, LAB)
     assert set(points) == set(STUDENTS)
-    for name, (score, most) in points["right"].items():
-        assert score == most > 0, name
+    for student in ("right", "renamed"):
+        assert points[student]
+        for name, (score, most) in points[student].items():
+            assert score == most > 0, (student, name)
     assert WRONG.keys() < points["half"].keys()
     for name, (score, most) in points["half"].items():
         assert score == (0 if name in WRONG else most), name
+    assert name_submissions(course) == []  # the copy is there
+    (theirs / f"{LAB}.ipynb").rename(theirs / "my other lab.ipynb")
+    (theirs / "notes.ipynb").write_text("no notebook")
+    (line,) = name_submissions(course)
+    assert "my lab.ipynb, my other lab.ipynb have the exercises" in line
+    assert not (theirs / f"{LAB}.ipynb").exists()
+
     _nbgrader(course, "generate_feedback", LAB)
     page = (course / "feedback" / "half" / LAB / f"{LAB}.html").read_text(encoding="utf-8")
     assert "Not yet: " in page and f"(Score: 0.0 / {points['half']['01.1'][1]:.1f})" in page

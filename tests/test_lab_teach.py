@@ -115,6 +115,24 @@ def test_training_teaches_and_says_what_it_took(teach, trainer, corpus, vocabula
     assert len(teach.taught) == 0 and teach._buttons["Undo"].disabled
 
 
+def test_undo_keeps_the_corrections_to_train_on_them_in_another_way(teach):
+    teach.correct("pittsburgh", SLOT)
+    teach.correct_intent("atis_flight")
+    wanted = teach.answer
+    teach.train(steps=1, old=0)
+    teach.train(steps=1, old=0)
+    for _ in range(2):
+        teach.undo()
+        assert (teach.answer.tags, teach.answer.intent) == (wanted.tags, wanted.intent)
+        assert teach.answer.tag_chances == wanted.tag_chances or not teach._buttons["Undo"].disabled
+        assert "Your corrections of this sentence are kept" in teach._result.value
+    teach.train(steps=1, old=1)
+    assert teach.taught.slots == [wanted.tags]
+    teach.ask("to boston")
+    teach.undo()
+    assert teach.answer.words == ["to", "boston"] and "corrections" not in teach._result.value
+
+
 def test_a_fault_leaves_the_parameters_of_before(trainer, corpus, vocabulary, parameters):
     teach = Teach(trainer, corpus, vocabulary, SENTENCE, learning_rate=1e6)
     teach.train(steps=20)

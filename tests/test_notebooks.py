@@ -1,6 +1,7 @@
 """Every notebook runs from top to bottom, and is committed without what running it leaves behind."""
 
 import ast
+import base64
 import os
 import re
 from pathlib import Path
@@ -20,6 +21,13 @@ every_notebook = pytest.mark.parametrize(
     [pytest.param(NOTEBOOKS[0], marks=pytest.mark.every_python), *NOTEBOOKS[1:]],
     ids=lambda path: path.stem,
 )
+
+
+def test_notebook_00_shows_the_picture_of_its_first_minute_before_it_runs():
+    first = nbformat.read(FOLDER / "00_start_here.ipynb", as_version=4).cells[0]
+    picture = base64.b64decode(first.attachments["first_minute.png"]["image/png"])
+    assert picture == (FOLDER.parent / "docs" / "images" / "first_minute.png").read_bytes()
+    assert "(attachment:first_minute.png)" in first.source
 
 
 def _code_cells(notebook):
@@ -78,7 +86,9 @@ def test_links_lead_somewhere(path):
     notebook = nbformat.read(path, as_version=4)
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     for target in re.findall(r"\]\(([^)#]+)\)", prose):
-        if "://" not in target:
+        if target.startswith("attachment:"):
+            assert any(target.partition(":")[2] in cell.get("attachments", {}) for cell in notebook.cells), target
+        elif "://" not in target:
             assert (FOLDER / target).exists(), target
     following = NOTEBOOKS[(NOTEBOOKS.index(path) + 1) % len(NOTEBOOKS)]
     assert prose.endswith(f"]({following.name})"), "the last link is that to the next notebook"

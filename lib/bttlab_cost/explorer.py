@@ -66,9 +66,11 @@ class CostExplorer(Explorer):
             asked = f"price published by {estimate.price.provider}, {estimate.price.date}"
             money = f"<b>{middle:,.3g} USD</b>, between {low:,.3g} and {high:,.3g} ({asked})"
         each = f" on each of {number} GPUs" if number > 1 else ""
+        median = "" if config.longest_length == config.sequence_length else " (the slider sets the median)"
         results = (
-            f"<b>{estimate.batch:,}</b> sequences per step{each}, the most that fit when the longest has "
-            f"{config.longest_length:,} tokens; <b>{estimate.sequences_per_second[1]:,.3g}</b> per second: "
+            f"<b>{estimate.batch:,}</b> sequences per step{each}, the most that fit if all are as long as the longest, "
+            f"{config.longest_length:,} tokens{median}; "
+            f"<b>{estimate.sequences_per_second[1]:,.3g}</b> per second: "
             f"<b>{estimate.hours[1]:,.3g} h</b>, {money}; modelled, {MODEL_VERSION}"
         )
         return results, "; ".join(estimate.notes)
@@ -93,7 +95,7 @@ class CostExplorer(Explorer):
         for top_k in sorted({1, min(2, experts), estimate.config.top_k, experts}):
             config = replace(estimate.config, top_k=top_k)
             most = self._estimator.padded_batch(config, estimate.gpu, parallel)
-            batches = [batch for batch in _GRID if batch <= most]
+            batches = sorted({*(batch for batch in _GRID if batch <= most), most} - {0})  # to the largest that fits
             if not batches:
                 continue
             band = np.array([self._costs(estimate, config, batch, parallel) for batch in batches]).T
@@ -108,6 +110,7 @@ class CostExplorer(Explorer):
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_formatter(NullFormatter())
+        self._ring(axes, estimate, estimate.batch)
         axes.legend(frameon=False)
 
     def _draw_over_sparsity(self, estimate: Estimate) -> None:
@@ -115,7 +118,7 @@ class CostExplorer(Explorer):
         configs = [replace(estimate.config, top_k=top_k) for top_k in range(1, estimate.config.experts + 1)]
         self._draw_beside(estimate, [(config.sparsity, config, estimate.parallel) for config in configs])
         self._beside.set(xlim=(0, 1.05))
-        self._ring(estimate, estimate.config.sparsity)
+        self._ring(self._beside, estimate, estimate.config.sparsity)
 
     def _draw_over_gpus(self, estimate: Estimate) -> None:
         self._clear(self._beside, "Over the number of GPUs, largest batch", "GPUs")
@@ -123,7 +126,7 @@ class CostExplorer(Explorer):
         self._draw_beside(estimate, [(number, estimate.config, parallel) for number, parallel in numbers])
         self._beside.set(xscale="log", xticks=NUMBERS_OF_GPUS, xticklabels=map(str, NUMBERS_OF_GPUS))
         self._beside.xaxis.set_minor_formatter(NullFormatter())
-        self._ring(estimate, self.number.value)
+        self._ring(self._beside, estimate, self.number.value)
 
     def _draw_beside(self, estimate: Estimate, rows: Sequence[tuple[float, FineTuning, Parallel]]) -> None:
         """Draw the cost with the largest batch over a quantity; what does not fit is left out."""
@@ -136,7 +139,8 @@ class CostExplorer(Explorer):
             draw_band(self._beside, x, np.array(band), PALETTE[0], "largest batch", marker="o", markersize=4)
         self._beside.set(ylim=(0, None))
 
-    def _ring(self, estimate: Estimate, x: float) -> None:
+    def _ring(self, axes: Axes, estimate: Estimate, x: float) -> None:
+        """Mark the choice."""
         here = self._costs(estimate, estimate.config, estimate.batch, estimate.parallel)[1]
         look = {"facecolors": "none", "edgecolors": PALETTE[1], "linewidths": 2, "zorder": 3}
-        self._beside.scatter([x], [here], s=120, **look)
+        axes.scatter([x], [here], s=120, **look)

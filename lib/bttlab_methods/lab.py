@@ -18,6 +18,7 @@ from bttlab.lab.dashboard_runs import DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.energy_meters import torch_meter
 from bttlab.lab.explorer import button, control, row
+from bttlab.lab.frame import Frame
 from bttlab.lab.picture import FIGURE_CLASS, alert, describe, hidden
 from bttlab.lab.workload import Workload
 from bttlab.model import predict_in_batches
@@ -139,7 +140,7 @@ class MethodsLab:
         self._picture = widgets.Image(format="png", layout={"display": "none"})
         self._picture.add_class(FIGURE_CLASS)
         self._words = widgets.HTML()
-        self.widget = widgets.VBox(
+        self.widget = Frame(
             [
                 row(self._tip, self._preset),
                 row(self._search),

@@ -1,15 +1,18 @@
 """The pictures of README and docs, taken of the running notebooks: `make pictures`; docs/images has them."""
 
+import base64
 import io
 from collections.abc import Callable
 from pathlib import Path
 
+import nbformat
 import pytest
 from lab_page import LabPage
 from PIL import Image, ImageChops
 from playwright.sync_api import Locator
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+NOTEBOOK = IMAGES.parents[1] / "notebooks" / "00_start_here.ipynb"
 COLOURS = 96  # of a picture: figures have few, and the repository stays small
 SETTLED = 1500  # milliseconds after the last change
 
@@ -59,6 +62,10 @@ def test_first_minute(opened):
     lab.until(lambda: "*" not in cell.locator(".jp-InputPrompt").inner_text())
     lab.page.add_style_tag(content=".jp-OutputArea-child:has([data-mime-type*='stdout']) { display: none }")
     take(lab, "first_minute", cell.locator(".jp-OutputArea"))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)  # which shows it before its first cell runs
+    picture = base64.b64encode((IMAGES / "first_minute.png").read_bytes()).decode()
+    notebook.cells[0].attachments["first_minute.png"]["image/png"] = picture
+    nbformat.write(notebook, NOTEBOOK)
 
 
 def test_flows(opened):

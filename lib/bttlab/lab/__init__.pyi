@@ -30,6 +30,7 @@ from .flow_figures import draw_costs as draw_costs
 from .flow_figures import draw_optimum as draw_optimum
 from .inside import InsideExplorer as InsideExplorer
 from .live_loss import watch as watch
+from .live_loss import watch_trainer as watch_trainer
 from .memory_figures import chip_bytes as chip_bytes
 from .memory_figures import draw_banks as draw_banks
 from .memory_figures import draw_bytes as draw_bytes

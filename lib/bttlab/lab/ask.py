@@ -11,6 +11,7 @@ from bttlab.data.corpus import OUTSIDE
 from bttlab.data.spans import Labelled, Span, percent
 from bttlab.lab.cells import Kept, close_widgets
 from bttlab.lab.explorer import button, control, guarded, row
+from bttlab.lab.frame import RESULT_CLASS, Frame
 from bttlab.lab.picture import alert
 from bttlab.model import Trainer
 from bttlab.runs.labelling import label, typed_split
@@ -31,8 +32,9 @@ class Ask:
         self._text = control(widgets.Text, "sentence", "560px", 70, **empty)
         self._message, self._unknown = widgets.HTML(), widgets.HTML()
         self._answer = widgets.VBox(layout={"overflow": "visible"})
+        self._answer.add_class(RESULT_CLASS)
         line = row(self._text, button("Ask", "question", self.ask, "90px"))
-        self.widget = widgets.VBox([line, self._message, self._answer, self._unknown])
+        self.widget = Frame([line, self._message, self._answer, self._unknown])
         self._saved = Kept(self.widget)
         self._text.observe(lambda change: change["new"].strip() and self.ask(), "value")
         if sentence:

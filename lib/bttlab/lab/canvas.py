@@ -4,6 +4,7 @@ ipympl, and no library of charts in JavaScript: one drawing serves notebook, sav
 Any thread may draw, one at a time: `draw` holds the figure's lock, and so does ipympl while it answers the mouse.
 """
 
+import base64
 import functools
 import threading
 import time
@@ -21,6 +22,10 @@ from bttlab.lab.hover import Hover
 from bttlab.lab.picture import DARK, FIGURE_CLASS, FULL_WIDTH, css_width, describe, image_tag
 
 NARROW = 4.7  # inches: fits a window of 900 pixels beside JupyterLab's file browser; images shrink, a zoom canvas not
+# One transparent pixel: without a picture a browser shows the sign of a broken one.
+EMPTY_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABpfZFQAAAAABJRU5ErkJggg=="
+)
 PATIENCE_SECONDS = 5.0  # that a browser has to take a picture and say so
 
 
@@ -30,7 +35,7 @@ class ImageCanvas:
     def __init__(self, figure: Figure, lock: threading.RLock):
         self._figure, self._lock = figure, lock
         layout = {"max_width": FULL_WIDTH, "width": f"{css_width(figure)}px"}
-        self.widget = ipywidgets.Image(format="png", layout=layout)
+        self.widget = ipywidgets.Image(value=EMPTY_PNG, format="png", layout=layout)
         self.widget.add_class(FIGURE_CLASS)
 
     def draw(self) -> None:
@@ -158,13 +163,21 @@ class LiveFigures:
         self._kept.display(widget, close)
 
     def keep(self, caption: str = "", below: str = "") -> None:
-        """Keep the pictures, if they are displayed, with a caption for screen readers and HTML below them."""
+        """Keep the pictures, if they are displayed, with texts for screen readers and HTML below them.
+
+        Each picture is described; a `caption` takes the place of these texts.
+        """
         if not (self.is_displayed and self._canvases):  # not yet, or closed
             return
         with self.lock:
-            caption = caption or describe(*self._figures)
-            tags = [image_tag(figure, to_png(figure, scale=2), caption) for figure in self._figures]
-        self._kept.update("".join(tags) + below, caption, DARK)
+            texts = [describe(figure) for figure in self._figures]
+            if caption:  # it describes all
+                texts = [caption] + [""] * (len(texts) - 1)
+            tags = [
+                image_tag(figure, to_png(figure, scale=2), text)
+                for figure, text in zip(self._figures, texts, strict=True)
+            ]
+        self._kept.update("".join(tags) + below, " ".join(filter(None, texts)), DARK)
 
     def close(self, widget: ipywidgets.Widget) -> None:
         """Close the widget with these figures; who still has this object, as `Out` has, keeps no pictures by it."""

@@ -38,11 +38,19 @@ def close_with_cell(close: Callable[[], None]) -> None:
     _closers[cell] = run, [*closers, close]
 
 
+GONE_SECONDS = 15  # that a page has to load the widget
+GONE = (
+    "The live widget is not on this page: the connection to the kernel is lost, or the kernel was restarted. "
+    "Run this cell again; if nothing happens, reload the page."
+)
+
+
 class Kept:
     """What a widget shows, as plain HTML below it, which stays in the saved notebook when the widget is gone.
 
     As long as the widget is on the page, a rule of CSS hides the HTML; where it is gone, another hides JupyterLab's
-    "Error displaying widget", an output without an element in it.
+    "Error displaying widget", an output without an element in it. A note, too, is then
+    shown in JupyterLab and Jupyter Notebook.
     """
 
     def __init__(self, widget: widgets.Widget):
@@ -60,15 +68,22 @@ class Kept:
             close_with_cell(close)
         display(widget)
         self._handle = DisplayHandle()
-        self._handle.display({"text/html": "", "text/plain": ""}, raw=True)
+        self._handle.display(self._content("", "", ""), raw=True)
 
     def update(self, html: str, words: str, style: str = "") -> None:
         """Keep HTML with its style, and words for where there is no HTML; nothing before `display`."""
-        kept = f"bttlab-kept-{self._name}"
-        rules = (
-            f"body:has(.bttlab-live-{self._name}) .{kept} {{ display: none }} "
-            f".jp-OutputArea:has(.{kept}) .jupyter-widgets.jp-OutputArea-output:not(:has(*)) {{ display: none }}"
-        )
-        content = {"text/html": f'{style}<style>{rules}</style><div class="{kept}">{html}</div>', "text/plain": words}
         if self._handle is not None:
-            self._handle.update(content, raw=True)
+            self._handle.update(self._content(html, words, style), raw=True)
+
+    def _content(self, html: str, words: str, style: str) -> dict[str, str]:
+        kept, gone = f"bttlab-kept-{self._name}", f"bttlab-gone-{self._name}"
+        there = f"body:has(.bttlab-live-{self._name})"
+        lost = f".jp-OutputArea:has(.{kept} *) .jupyter-widgets.jp-OutputArea-output:not(:has(*))"
+        rules = (
+            f"{there} .{kept}, {lost}, .{gone}, {there} .jp-NotebookPanel .{gone} {{ display: none }} "
+            f".jp-NotebookPanel .{gone} {{ display: block; visibility: hidden; max-height: 0; font-weight: bold; "
+            f"animation: bttlab-gone 0s {GONE_SECONDS}s forwards }} "
+            "@keyframes bttlab-gone { to { visibility: visible; max-height: none } }"
+        )
+        html = f'{style}<style>{rules}</style><div class="{gone}">{GONE}</div><div class="{kept}">{html}</div>'
+        return {"text/html": html, "text/plain": words}

@@ -17,6 +17,7 @@ from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, brief, describe
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, BesideRun, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.explorer import button, control, guarded, row
+from bttlab.lab.frame import Frame
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.model import LEARNING_RATES
 from bttlab.runs.scores import scores_in_words
@@ -105,7 +106,7 @@ class Dashboard:
             self._ratios,
             self._words,
         ]
-        self.widget = widgets.VBox(parts)
+        self.widget = Frame(parts)
 
     def _ipython_display_(self) -> None:
         self._live.display(self.widget)

@@ -181,12 +181,11 @@ def _limits(axes: Axes) -> tuple[tuple[float, float], tuple[float, float]]:
 
 
 def _extent(run: DashboardRun, across: str) -> float:
-    """Return the end of a run on an axis; seconds and joules are extrapolated."""
-    ends = {"time": run.device_seconds, "energy": run.meter.joules[1], "here": run.seconds}
-    done = run.count if across == "samples" else ends[across]
+    """Return the end of a run on an axis: where its data end. A long run's first minutes fill the panel."""
     if across == "samples":
-        return run.total if run.active else max(done, 1)
-    return round_up(max(1e-3, done * run.total / run.count if run.active and run.count else done))
+        return max(run.count, 1)
+    ends = {"time": run.device_seconds, "energy": run.meter.joules[1], "here": run.seconds}
+    return round_up(max(1e-3, ends[across]))
 
 
 def _note(axes: Axes, text: str, corner: bool = False) -> None:

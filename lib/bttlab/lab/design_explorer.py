@@ -197,11 +197,9 @@ class DesignExplorer(Explorer):
             return f"<b>{design}</b> does not fit; {too}. {working}", str(error)
         self._draw_space(shown, estimate)
         self._draw_machine(estimate)
+        self._is_pending = estimate is None
         if estimate is None:
-            return (
-                f"<b>{design}</b>: compiled, or refused, within a minute …{working}",
-                "",
-            )
+            return f"<b>{design}</b>: compiled, or refused, within a minute …{working}", ""
         energy, seconds = estimate.energy_per_epoch, estimate.seconds_per_epoch
         results = (
             f"<b>{design}</b>: an epoch of {estimate.samples:,} samples takes <b>{seconds:,.2f} s</b> and "

@@ -10,6 +10,7 @@ import ipywidgets as widgets
 from matplotlib.figure import Figure
 
 from bttlab.lab.canvas import LiveFigures
+from bttlab.lab.frame import RESULT_CLASS, Frame
 from bttlab.lab.picture import FULL_WIDTH, STALE_CLASS, alert, describe, hidden
 from bttlab.util.errors import BttlabError
 
@@ -20,12 +21,14 @@ class Explorer:
     """Redraws its figures whenever one of its controls moves."""
 
     _is_held = False
+    _is_pending = False  # set by `_update`: the figures do not show the choice yet
 
     def __init__(self, *figures: Figure, controls: Sequence[widgets.Widget]):
         self._figures, self._live = figures, LiveFigures(figures)
         self._results, self._message, self._words = (widgets.HTML() for _ in range(3))
+        self._results.add_class(RESULT_CLASS)
         self._timer = Timer(KEEP_SECONDS, self._live.keep)
-        self.widget = widgets.VBox([*controls, self._results, self._message, self._live.widget, self._words])
+        self.widget = Frame([*controls, self._results, self._message, self._live.widget, self._words])
         for control in _values(controls):
             control.observe(lambda _: self.refresh(), "value")
         self.refresh()
@@ -55,8 +58,9 @@ class Explorer:
         try:
             with self._live.lock:  # a thread may refresh, too: results and message are those of the same update
                 try:
+                    self._is_pending = False
                     self._results.value, note = self._update()
-                    self._words.value = hidden(describe(*self._figures))
+                    self._words.value = hidden(*map(describe, self._figures))
                     is_stale = False
                 except BttlabError as error:
                     note = f"{error} (grey: the choice before)"
@@ -69,8 +73,8 @@ class Explorer:
 
     def _say(self, note: str, is_stale: bool) -> None:
         self._message.value = alert(note)
-        for widget in (self._results, self._live.widget):
-            (widget.add_class if is_stale else widget.remove_class)(STALE_CLASS)
+        for widget, is_grey in ((self._results, is_stale), (self._live.widget, is_stale or self._is_pending)):
+            (widget.add_class if is_grey else widget.remove_class)(STALE_CLASS)
 
     def _keep_soon(self) -> None:
         """Keep the pictures when no control has moved for a while."""

@@ -1,18 +1,23 @@
 """Draw the loss of a training run while it runs."""
 
+import threading
 from functools import partial
 from html import escape
 
+import ipywidgets as widgets
 import numpy as np
+import torch
 from IPython.display import HTML, DisplayHandle
 from matplotlib.axes import Axes
 
 from bttlab.card import TrainingRun
+from bttlab.data import Samples
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import PALETTE, SMOOTHING, new_figure, panel, samples_end, small_style, smooth, thinned
 from bttlab.lab.comparison import Savings
-from bttlab.lab.picture import tile, until_stale
-from bttlab.model import NumericalFault
+from bttlab.lab.frame import Frame
+from bttlab.lab.picture import describe, hidden, tile, until_stale
+from bttlab.model import NumericalFault, Optimizer, Trainer
 from bttlab.util.signals import DeferredSignals
 
 REFRESH_SECONDS = 0.4
@@ -30,11 +35,14 @@ def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.nd
         figures = [panel(), panel(), panel()] if savings else [new_figure(4.6, 3.2)]
         loss, *others = (figure.subplots() for figure in figures)
         live, words = LiveFigures(figures), DisplayHandle()
+        texts = widgets.HTML()
+        frame = Frame([live.widget, texts])
         words.display(HTML())
-        live.display(live.widget, partial(live.close, live.widget))
+        live.display(frame, partial(live.close, frame))
         while not run.done:
             with DeferredSignals():  # savefig was seen to turn an interrupt into a ValueError
                 _draw(run, title, savings, live, loss, others, words)
+                texts.value = hidden(*map(describe, figures))
             run.wait(REFRESH_SECONDS)
     except KeyboardInterrupt:  # also before there is a figure
         run.stop()
@@ -43,12 +51,31 @@ def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.nd
         pass  # raised below, when the figure is drawn
     if live is not None:
         _draw(run, title, savings, live, loss, others, words)
+        texts.value = hidden(*map(describe, figures))
         live.keep()
     losses, seconds = run.wait(), run.seconds
     stopped = "" if len(losses) == run.total else f", stopped of {run.total:,}"
     rate = f": {len(losses) / seconds:,.0f} samples/s" if seconds else ""
     print(f"{len(losses):,} samples{stopped} in {seconds:.1f} s of training{rate} (measured)")
     return losses
+
+
+def watch_trainer(
+    trainer: Trainer, samples: Samples, optimizer: Optimizer, learning_rate: float, title: str
+) -> np.ndarray:
+    """Train in a thread and draw the loss as `watch` does; returns the losses, float32.
+
+    Interrupting the kernel stops the training after the samples that are being trained on; the parameters stay.
+    Raises NumericalFault as `Trainer.train`.
+    """
+
+    def train(part: slice) -> np.ndarray:
+        torch.set_num_threads(1)  # of this thread: at batch 1 a second one waits more than it works
+        return trainer.train(samples[part], optimizer, learning_rate)
+
+    run = TrainingRun(len(samples), train, threading.Lock())
+    run.begin()
+    return watch(run, title)
 
 
 def _draw(run, title, savings, live, loss, others, words) -> None:

@@ -34,7 +34,9 @@ def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> Picture:
     """Draw stacked bars, a row for each name, in megabytes."""
     axes = new_axes(8.3, 1.2 + 0.55 * len(rows), title, "MB ($10^6$ bytes)", "")
     for row, parts in enumerate(rows.values()):
-        end = draw_parts(axes, row, [(name, size / 1e6, COLOURS.get(name, "0.9")) for name, size in parts.items()])
+        end = draw_parts(
+            axes, row, [(name, size / 1e6, COLOURS.get(name, "0.9")) for name, size in parts.items() if size]
+        )
         axes.text(end, row, f" {end:,.1f}", va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), rows)
     axes.invert_yaxis()
@@ -72,7 +74,8 @@ def draw_energy(estimates: Mapping[str, Estimate]) -> Picture:
     for row, estimate in enumerate(estimates.values()):
         watts, seconds = estimate.power.components, estimate.seconds_per_epoch
         parts = zip(names, ("0.75", *PALETTE), strict=True)
-        draw_parts(axes, row, [(name, watts[name].value * seconds, colour) for name, colour in parts], 0.55)
+        joules = [(name, watts[name].value * seconds, colour) for name, colour in parts if watts[name].value]
+        draw_parts(axes, row, joules, 0.55)
         band = estimate.energy_per_epoch
         axes.plot([band.low, band.high], [row, row], color="0.15", linewidth=1.5, marker="|", markersize=9)
     axes.set_yticks(range(len(estimates)), estimates)

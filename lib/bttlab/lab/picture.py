@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
 from bttlab.lab.charts import DOTS_PER_INCH, to_png
+from bttlab.util.quantities import in_digits
 
 FIGURE_CLASS = "bttlab-figure"
 FULL_WIDTH = "calc(100% - 4px)"  # of a widget with its margins: at 100% its box gets a scrollbar
@@ -36,9 +37,9 @@ TOOLS = f"""<style>.{FIGURE_CLASS} .jupyter-matplotlib-toolbar {{ visibility: vi
 STALE_SECONDS = 15
 _UNTIL_STALE = f"""<style>
 @keyframes bttlab-grey {{ to {{ opacity: 0.35 }} }}
-@keyframes bttlab-show {{ to {{ max-height: 3em }} }}
+@keyframes bttlab-show {{ to {{ max-height: 3em; visibility: visible }} }}
 .bttlab-stale {{ animation: bttlab-grey 0s {STALE_SECONDS}s forwards }}
-.bttlab-stale-note {{ max-height: 0; overflow: hidden; font-weight: bold }}
+.bttlab-stale-note {{ max-height: 0; overflow: hidden; visibility: hidden; font-weight: bold }}
 .bttlab-stale-note {{ animation: bttlab-show 0s {STALE_SECONDS}s forwards }}
 </style>"""
 
@@ -89,10 +90,11 @@ def describe(*figures: Figure) -> str:
     return " ".join(filter(None, (_describe(axes) for figure in figures for axes in figure.axes)))
 
 
-def hidden(words: str) -> str:
-    """Return invisible HTML for screen readers."""
+def hidden(*texts: str) -> str:
+    """Return invisible HTML for screen readers: the texts of figures, which `bttlab.lab.frame.Frame` gives to them."""
     place = "position:absolute;width:1px;height:1px;margin:-1px;overflow:hidden;clip-path:inset(50%)"
-    return f"{DARK}{TOOLS}<p class='bttlab-words' style='{place}'>{escape(words)}</p>"
+    words = "".join(f"<p class='bttlab-words' style='{place}'>{escape(text)}</p>" for text in texts)
+    return f"{DARK}{TOOLS}{words}"
 
 
 def until_stale(html: str) -> str:
@@ -120,7 +122,8 @@ def _lines(axes: Axes) -> Iterator[str]:
     for line in axes.lines:
         x, y = (np.asarray(values, float) for values in line.get_data())
         if not line.get_label().startswith("_") and len(x):
-            yield f"{line.get_label()}: from {y[0]:,.3g} at {x[0]:,.3g} to {y[-1]:,.3g} at {x[-1]:,.3g}"
+            begin, end = (f"{in_digits(float(y[k]))} at {in_digits(float(x[k]))}" for k in (0, -1))
+            yield f"{line.get_label()}: from {begin} to {end}"
 
 
 def _bars(axes: Axes) -> Iterator[str]:
@@ -130,4 +133,4 @@ def _bars(axes: Axes) -> Iterator[str]:
             name = bars.get_label()
             values.setdefault("bars" if name.startswith("_") else name, []).extend(bars.datavalues)
     for name, lengths in values.items():
-        yield f"{name}: {', '.join(f'{length:,.3g}' for length in lengths)}"
+        yield f"{name}: {', '.join(in_digits(float(length)) for length in lengths)}"

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import PALETTE, as_label, new_figure, pareto_front, style
 from bttlab.lab.explorer import button, row
+from bttlab.lab.frame import Frame
 from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.picture import describe as describe_figure
 from bttlab.runs import runs_folder
@@ -46,7 +47,7 @@ class SweepView:
         self._status, self._words = widgets.HTML(), widgets.HTML()
         self._start = button("Start", "play", self.start)
         self._stop = button("Stop", "stop", lambda: self.sweep.stop(), disabled=True)
-        self.widget = widgets.VBox([row(self._start, self._stop), self._status, self._live.widget, self._words])
+        self.widget = Frame([row(self._start, self._stop), self._status, self._live.widget, self._words])
         self._thread: Thread | None = None
         self._show(self._progress)
 
@@ -92,7 +93,7 @@ class SweepView:
         with self._live.lock:
             for axes, panel in zip(self._panels, PANELS[self.sweep.spec.kind], strict=True):
                 self._draw(axes, *panel)
-            self._words.value = hidden(describe_figure(*self._figures))
+            self._words.value = hidden(*map(describe_figure, self._figures))
         self._status.value = state
         self._live.draw()
 

@@ -18,6 +18,7 @@ from bttlab.data.spans import Labelled, Span, percent
 from bttlab.lab.ask import Ask
 from bttlab.lab.energy_meters import EnergyMeter, meter_of
 from bttlab.lab.explorer import button, control, guarded, row, slider
+from bttlab.lab.frame import RESULT_CLASS
 from bttlab.model import LEARNING_RATES, NumericalFault, Optimizer, Predictions, Trainer
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import in_digits
@@ -28,6 +29,17 @@ INTENT = -1  # in the place of a word
 MOST_UNDO = 20  # states, of about a megabyte each
 WHY_OLD = "Old sentences between the new ones keep in place what they need: the model forgets less, and takes longer."
 _SIMILAR = "<p style='margin:6px 0 0'><small>a similar sentence, {}</small></p>"
+
+
+@dataclass(frozen=True)
+class _State:
+    """What an undo brings back."""
+
+    parameters: dict
+    optimizer_state: dict
+    taught: Split
+    answer: Labelled  # with the labels that were trained on
+    corrected: set[int]  # places that the user has labelled
 
 
 @dataclass(frozen=True)
@@ -74,9 +86,10 @@ class Teach(Ask):
         self._dev = encode(corpus.dev, vocabulary, corpus, trainer.config)
         self._slots = list(dict.fromkeys(tag[2:] for tag in corpus.slot_labels if "-" in tag))
         self._rare = TfidfVectorizer(analyzer=set).fit(corpus.train.words)  # rare words count for more
-        self._states: list[tuple[dict, dict, Split]] = []  # to go back to
+        self._states: list[_State] = []  # to go back to
         self._chosen: int | None = None
-        self._mine: set[int] = set()  # places that the user has labelled
+        self._mine: set[int] = set()  # places that the user has labelled since the answer
+        self._corrected: set[int] = set()  # places labelled before the training on this sentence
         self._saved_to = ""  # where the sentences taught are saved
         self._choice = control(widgets.Dropdown, "", "420px")
         self._choice.style.description_width, self._choice.layout.display = "initial", "none"
@@ -86,6 +99,7 @@ class Teach(Ask):
         self._buttons = {name: button(name, icon, action, "90px") for name, icon, action in buttons}
         self._folder = control(widgets.Text, "folder", "220px", 60, value="taught")
         self._result, self._kept = widgets.HTML(), widgets.HTML()
+        self._result.add_class(RESULT_CLASS)
         super().__init__(trainer, corpus, vocabulary, sentence)
         controls = row(self.steps, self.old, self._buttons["Train"], self._buttons["Undo"])
         saving = row(self._folder, self._buttons["Save"], self._kept)
@@ -107,7 +121,7 @@ class Teach(Ask):
     # --- the user's labels
 
     def _begin_with(self, answer: Labelled) -> None:
-        self._mine, self._chosen = set(), None
+        self._mine, self._corrected, self._chosen = set(), set(), None
         self._choice.layout.display = "none"
         super()._begin_with(answer)
 
@@ -214,8 +228,8 @@ class Teach(Ask):
         pool = self._draw.integers(0, len(order) - 1, (steps, old))
         chosen = np.concatenate([pool, np.full((steps, 1), len(order) - 1)], axis=1).ravel()
         self._states = [*self._states[1 - MOST_UNDO :], self._state()]
-        parameters, _, _ = self._states[-1]
-        trainer.load_parameters(parameters)  # without the state of another optimizer
+        corrected = self._states[-1].corrected
+        trainer.load_parameters(self._states[-1].parameters)  # without the state of another optimizer
         sentences = self._similar_to(answer.words)
         self.before, loss, said = Dev.of(trainer, corpus, self._dev), trainer.predict(sample), self._label(sentences)
         meter = meter_of(trainer, Optimizer("sgd"))
@@ -231,6 +245,7 @@ class Teach(Ask):
         (found,) = self._label(split)
         learned = (found.intent, found.tags) == (answer.intent, answer.tags)
         self._begin_with(replace(found, intent=answer.intent, tags=answer.tags))  # to train on again
+        self._corrected = corrected
         now = self._label(sentences)
         parts = [
             _learned(self.losses, learned, len(chosen), steps * old),
@@ -253,22 +268,33 @@ class Teach(Ask):
 
     @guarded
     def undo(self) -> None:
-        """Load the parameters from before the last training; what it taught is out of the small corpus again."""
+        """Load the parameters from before the last training; what it taught is out of the small corpus again.
+
+        The user's corrections of the sentence stay, to train on them in another way.
+        """
         if not self._states:
             raise BttlabError("nothing has been taught yet")
-        self._back()
-        self._result.value = "<span role='status'>The parameters are those from before the last training.</span>"
-        if self.answer is not None:
-            answer = self.answer
-            self._begin_with(*self._label(Split([answer.words], [answer.tags or [OUTSIDE] * len(answer.words)], [UNK])))
+        before = self._back()
+        answer = self._asked()
+        (found,) = self._label(Split([answer.words], [answer.tags or [OUTSIDE] * len(answer.words)], [UNK]))
+        is_same = found.words == before.answer.words
+        self._begin_with(replace(found, intent=before.answer.intent, tags=before.answer.tags) if is_same else found)
+        kept = ""
+        if is_same and before.corrected:
+            self._mine, kept = set(before.corrected), " Your corrections of this sentence are kept."
+            self._show()
+        words = f"The parameters are those from before the last training.{kept}"
+        self._result.value = f"<span role='status'>{words}</span>"
 
-    def _state(self) -> tuple[dict, dict, Split]:
-        return self.trainer.store_parameters(), self.trainer.store_optimizer_state(), self.taught
+    def _state(self) -> _State:
+        parameters, state = self.trainer.store_parameters(), self.trainer.store_optimizer_state()
+        return _State(parameters, state, self.taught, self.answer, self._mine | self._corrected)
 
-    def _back(self) -> None:
-        parameters, state, self.taught = self._states.pop()
-        self._saved_to = ""
-        self.trainer.load_parameters(parameters, state)
+    def _back(self) -> _State:
+        before = self._states.pop()
+        self.taught, self._saved_to = before.taught, ""
+        self.trainer.load_parameters(before.parameters, before.optimizer_state)
+        return before
 
     @guarded
     def save(self, folder: str | None = None) -> None:

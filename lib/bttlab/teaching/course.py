@@ -1,7 +1,9 @@
 """A course for nbgrader: its settings, and an assignment for each notebook."""
 
+import json
 import os
 import re
+import shutil
 import stat
 from pathlib import Path
 
@@ -14,6 +16,7 @@ SETTINGS = f'''\
 
 import os
 
+from bttlab.teaching.course import name_submissions
 from nbgrader.preprocessors import CheckCellMetadata, ClearOutput, DeduplicateIds, OverwriteCells, OverwriteKernelspec
 
 
@@ -29,6 +32,8 @@ class ForgetCopies(DeduplicateIds):
 
 c = get_config()  # noqa: F821
 here = os.path.dirname(os.path.abspath(__file__))
+for line in name_submissions(here):
+    print(line)
 
 c.CourseDirectory.root = here
 c.CourseDirectory.course_id = "{COURSE}"
@@ -71,6 +76,41 @@ def make_course(to: str | os.PathLike) -> dict[str, list[str]]:
         exchange.mkdir()
         exchange.chmod(0o1777)
     return names
+
+
+def name_submissions(course: str | os.PathLike) -> list[str]:
+    """Give submitted notebooks that students have renamed the names of their assignments, found by their cells' ids.
+
+    nbgrader knows a notebook by its file's name alone: a renamed one gets no points. It is copied beside the student's
+    own file. Returns a line for each copy, and for each assignment that several files could be.
+    """
+    course, lines = Path(course), []
+    for source in sorted(course.glob("source/*/*.ipynb")):
+        wanted = _exercises(source)
+        for folder in sorted(course.glob(f"submitted/*/{source.parent.name}")):
+            place = folder / source.name
+            known = {other.name for other in source.parent.glob("*.ipynb")}
+            found = [path for path in sorted(folder.glob("*.ipynb")) if path.name not in known]
+            found = [path for path in found if wanted and wanted <= _exercises(path)]
+            if place.exists() or not found:
+                continue
+            if len(found) == 1:
+                shutil.copyfile(found[0], place)
+                lines.append(f"{found[0]}: graded as {place.name}, whose exercises it has")
+            else:
+                names = ", ".join(path.name for path in found)
+                lines.append(f"{folder}: {names} have the exercises of {place.name}; rename the one to grade")
+    return lines
+
+
+def _exercises(path: Path) -> set[str]:
+    """Return the ids of a notebook's graded cells; none of a file that is not a notebook."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        marks = [cell["metadata"].get("nbgrader", {}) for cell in cells]
+        return {mark["grade_id"] for mark in marks if mark.get("grade")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return set()
 
 
 def is_open(course: Path) -> bool:

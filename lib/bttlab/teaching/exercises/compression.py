@@ -26,7 +26,11 @@ def half_the_rank(answer: Any) -> str:
     return "Half the rank is about a quarter of the parameters: the inner cores go with its square."
 
 
-@exercise("01.2", "both tuples must multiply to 768, and small inner modes are cheap: try four of them on each side.")
+@exercise(
+    "01.2",
+    "both tuples must multiply to 768, and only the modes at the two ends have a core of one rank: "
+    "there a large mode is cheap. Try more than three modes on each side.",
+)
 def smaller_modes(answer: Any) -> str:
     """(output modes, input modes)."""
     for side, modes in zip(("output", "input"), answer, strict=True):
@@ -67,7 +71,8 @@ def _require_cuts(cut: Callable, shapes: Sequence[tuple[int, int, int]]) -> None
 
 @exercise(
     "01.4",
-    "U, S, V = torch.linalg.svd(matrix, full_matrices=False); the first rank columns of U stay, S and V go on.",
+    "which of the three factors of an SVD has orthonormal columns, and how many of them stay? The product of the other "
+    "two goes on; both lose what lies behind the rank.",
     hidden=lambda cut: _require_cuts(cut, [(12, 49_152 // 256, 12), (96, 64, 1), (5, 5, 5)]),
 )
 def one_cut(answer: Any) -> str:

@@ -59,7 +59,7 @@ def _require_block(make: Callable, seed: int) -> None:
         require(layer(x).shape == x.shape, f"of x of shape {tuple(x.shape)} it makes {tuple(layer(x).shape)}")
         parts = {type(part): [sub for sub in layer.modules() if type(sub) is type(part)] for part in layer.modules()}
         norm, layers = parts[nn.RMSNorm][0], next(found for kind, found in parts.items() if kind.__name__ == "TTLinear")
-        require(len(layers) == 2, f"the block has {len(layers)} TT layers, not two")
+        require(len(layers) == 2, f"the block has {len(layers)} TT layer{'s' * (len(layers) != 1)}, not two")
         up, down = layers
         wanted = x + down(nn.functional.silu(up(norm(x))))
         require(torch.allclose(layer(x), wanted, atol=1e-5), "it does not compute x + down(silu(up(norm(x))))")
@@ -74,13 +74,14 @@ def look_alikes(answer: Any, first: nn.Module, second: nn.Module) -> str:
     pairs = zip(*(trace(module, 12).graph.operations for module in (first, second)), strict=True)
     differ = {key for a, b in pairs for key in a.options if a.options[key] != b.options[key]}
     require(isinstance(answer, str), f"my_difference is {answer!r}: give the name of the option as text")
-    require({answer} == differ, f"the operations have no {answer!r} of different values, or others differ, too")
+    require(answer in differ, f"the operations have no {answer!r} of different values")
+    require({answer} == differ, f"{answer!r} differs, but so do {', '.join(sorted(differ - {answer}))}")
     return "The graph is what trains: two modules are the same if their operations are, whatever their code looks like."
 
 
 @exercise(
     "08.2",
-    "make norm, up and down in __init__, in this order; forward returns x + self.down(silu(self.up(self.norm(x)))).",
+    "parts with parameters are made once, in __init__; forward applies the formula from the inside outwards.",
     hidden=lambda block: _require_block(block, 1),
 )
 def block(answer: Any) -> str:

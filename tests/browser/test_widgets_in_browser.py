@@ -1,0 +1,135 @@
+"""Every widget of ours on a page: its keys, its names for screen readers, and what it says when the kernel is gone."""
+
+import json
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from lab_page import LabPage
+from playwright.sync_api import expect
+from test_every_screen import SETUP, WIDGETS
+
+pytestmark = pytest.mark.long
+
+ASKED = "lab.Teach(teacher, corpus, vocabulary, 'fly to denver')"
+ALL = WIDGETS | {
+    "teach": ASKED,
+    "watch": "lab.watch_trainer(teacher, samples, Optimizer('sgd'), 1e-3, 'training')",
+    "sweep": "lab.SweepView(SweepSpec(name='none', vary={'linear_rank': [4]}, kind='estimate'))",
+}
+MORE = """
+from bttlab.data import Vocabulary, encode
+from bttlab.model import Optimizer, ReferenceTrainer
+from bttlab.runs.sweep import SweepSpec
+
+corpus, config = load_corpus("airline"), ModelConfig(encoders=1)
+vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+samples = encode(corpus.train, vocabulary, corpus, config)[:2]
+teacher = ReferenceTrainer(config)"""
+LETTERS = "axmdd00yzcvr"  # commands of JupyterLab, where they are not a control's
+CELLS = "() => document.querySelectorAll('.jp-Notebook .jp-Cell').length"
+# The controls of an output that are in use; each is marked, to be found again.
+MARK = """cell => {
+    const kinds = ':is(select, button, .noUi-handle, input[type=checkbox])';
+    const found = [...cell.querySelectorAll(`.jp-OutputArea-output ${kinds}`)];
+    const shown = found.filter(one => one.checkVisibility() && !one.disabled && !one.closest('.jupyter-matplotlib'));
+    const one_of_each = new Map(shown.map(one => [one.tagName + one.className, one]));
+    [...one_of_each.values()].forEach((one, place) => { one.dataset.marked = place; });
+    return one_of_each.size;
+}"""
+
+
+@pytest.fixture(scope="module")
+def screen(open_cells) -> LabPage:
+    return open_cells("widgets", SETUP + MORE, *ALL.values())
+
+
+def _first_line(name: str) -> str:
+    return ALL[name].split("\n")[0]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_letters_typed_into_a_control_are_no_commands_of_the_notebook(screen, name):
+    """One control of each kind, all letters; every kind of control is left with the focus that it had."""
+    page = screen.page
+    cell = screen.scroll_to(_first_line(name))
+    page.keyboard.press("Escape")
+    before, kinds = page.evaluate(CELLS), cell.evaluate(MARK)
+    for place in range(kinds):
+        control = cell.locator(f"[data-marked='{place}']").first
+        control.focus()
+        for letter in LETTERS:
+            page.keyboard.press(letter)
+        assert page.evaluate(CELLS) == before, control.evaluate("one => one.outerHTML")
+        assert control.evaluate("one => one === document.activeElement")
+    assert (kinds > 0) == (name != "watch")
+    assert page.locator(".jp-Dialog").count() == 0 and screen.errors == []
+
+
+def test_commands_with_control_are_the_notebooks_in_a_control_too(screen):
+    with screen.page.expect_response(lambda reply: reply.request.method == "PUT" and "/api/contents/" in reply.url):
+        screen.scroll_to(WIDGETS["flow"]).locator("select").first.focus()
+        screen.page.keyboard.press("Control+S")
+
+
+def test_axe_finds_nothing_serious_or_critical(screen, request):
+    found = {}
+    for name in ALL:
+        cell = screen.scroll_to(_first_line(name))
+        cell.evaluate("(cell, name) => { cell.querySelector('.jp-OutputArea').dataset.axe = name; }", name)
+        run = Axe().run(screen.page, context=f"[data-axe='{name}']", options={"resultTypes": ["violations"]})
+        found[name] = {
+            rule["id"]: (rule["impact"], [node["html"][:150] for node in rule["nodes"]])
+            for rule in run.response["violations"]
+        }
+    grave = {
+        name: {key: one for key, one in rules.items() if one[0] in ("serious", "critical")}
+        for name, rules in found.items()
+    }
+    assert {name: rules for name, rules in grave.items() if rules} == {}, json.dumps(found, indent=1)
+
+
+def test_a_slider_has_its_name_and_its_value_as_shown(screen):
+    board = screen.scroll_to(_first_line("dashboard"))
+    handle = board.locator(".noUi-handle[aria-label='learning rate']")
+    expect(handle).to_have_attribute("aria-valuetext", "4.0e-3")
+    handle.press("ArrowRight")
+    expect(handle).to_have_attribute("aria-valuetext", "4.2e-3")
+
+
+def test_a_figure_is_described_once_with_its_present_values(screen):
+    cell = screen.scroll_to(_first_line("compression"))
+    figures = cell.locator(":is(img.bttlab-figure, .jupyter-matplotlib-canvas-div canvas:first-child):visible")
+    texts = figures.evaluate_all("all => all.map(one => one.getAttribute('alt') ?? one.getAttribute('aria-label'))")
+    assert len(set(texts)) == 3 and all(texts)
+    assert "Parameters" in texts[2]
+    screen.slider("rank").first.press("ArrowRight")
+    screen.until(lambda: figures.last.evaluate("one => one.getAttribute('aria-label')") != texts[2])
+
+
+def test_undo_leaves_the_focus_in_the_widget(screen):
+    page = screen.page
+    screen.scroll_to(ASKED)
+    page.get_by_role("button", name="denver", exact=True).focus()
+    page.keyboard.press("Enter")
+    menu = page.locator(".widget-dropdown select").last
+    expect(menu).to_be_focused()
+    page.keyboard.type("toloc.city_na")  # as a list is used by keyboard
+    page.keyboard.press("Enter")
+    screen.until(lambda: "toloc.city_name" in screen.scroll_to(ASKED).locator(".bttlab-result").first.inner_text())
+    screen.button("Train").focus()
+    page.keyboard.press("Enter")
+    expect(screen.button("Undo")).to_be_enabled()
+    screen.button("Undo").focus()
+    page.keyboard.press("Enter")
+    expect(screen.button("Undo")).to_be_disabled()
+    expect(screen.button("Train")).to_be_focused()
+    assert "yours" in screen.scroll_to(ASKED).inner_text()  # the correction stays
+
+
+def test_after_a_restart_each_widget_says_that_its_kernel_is_gone(screen):
+    """The last of these tests: it restarts the kernel."""
+    screen.restart()
+    for name in ("teach", "flow", "dashboard", "runs"):
+        note = screen.scroll_to(_first_line(name)).locator(".bttlab-note").first
+        expect(note).to_be_visible()
+        expect(note).to_contain_text("The kernel was restarted or has stopped")
