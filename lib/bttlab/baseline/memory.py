@@ -4,6 +4,7 @@ import weakref
 from collections import Counter
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
@@ -97,6 +98,25 @@ def counted_step(task: Task) -> tuple[dict[str, int], dict[str, int]]:
     The result has the most bytes at any time, and the bytes when all together were the most. The task has no optimizer
     state: SGD keeps none.
     """
+    return replay(*step_events(task))
+
+
+def step_timeline(task: Task) -> dict[str, np.ndarray]:
+    """Train on a task's first sample; returns the bytes of each category after each event, int64.
+
+    An event is a storage that comes or goes; what came before the step is there from the first event on.
+    """
+    events, kinds = step_events(task)
+    before = [event for event in events if event[0] in kinds and kinds[event[0]] in ("parameters", "inputs")]
+    ordered = [*before, *(event for event in events if event not in set(before))]
+    names = np.array([CATEGORIES.index(kinds.get(number, "temporaries")) for number, _ in ordered])
+    sizes = np.array([size for _, size in ordered])
+    totals = {name: np.cumsum(np.where(names == k, sizes, 0)) for k, name in enumerate(CATEGORIES)}
+    return {name: total[max(len(before) - 1, 0) :] for name, total in totals.items() if total.any()}
+
+
+def step_events(task: Task) -> tuple[list[tuple[int, int]], dict[int, str]]:
+    """Train on a task's first sample; returns the events of a `StorageMeter`, and the category of each storage."""
     meter = StorageMeter()
     saved: set[int] = set()
 
@@ -115,7 +135,7 @@ def counted_step(task: Task) -> tuple[dict[str, int], dict[str, int]]:
     kinds = dict.fromkeys(saved, "activations")
     kinds |= dict.fromkeys(of_gradients, "gradients")
     kinds |= dict.fromkeys(parameters, "parameters") | dict.fromkeys(inputs, "inputs")
-    return replay(meter.events, kinds)
+    return meter.events, kinds
 
 
 def replay(events: list[tuple[int, int]], kinds: dict[int, str]) -> tuple[dict[str, int], dict[str, int]]:

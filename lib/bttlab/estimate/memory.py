@@ -1,6 +1,7 @@
 """Memory map of training: the words of each bank that a program uses, by purpose."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 
 from bttlab.compiler.access import accesses
 from bttlab.compiler.buffers import DEPTHS, MEMORIES, MOMENTS, STATISTICS
-from bttlab.compiler.instruction import OPERANDS, Memory
+from bttlab.compiler.instruction import OPERANDS, Instruction, Memory
 from bttlab.compiler.layout import Region
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram
@@ -130,9 +131,7 @@ def memory_map(program: ModelProgram, record: MachineRecord, optimizer: str) -> 
 @lru_cache(256)
 def _words_by_group(program: ModelProgram) -> dict[Memory, dict[str, int]]:
     """Return the number of words of each bank and operand buffer that a program uses, by `GROUPS`."""
-    owners: dict[Memory, list[Region]] = {Memory.bank(number): [] for number in range(M.BANKS)}
-    for region in program.regions:
-        owners[Memory.bank(region.bank)].append(region)
+    owners = regions_of(program)
     counted = {}
     for place, words in touched_words(program).items():
         is_buffer = place.kind == OPERANDS
@@ -150,13 +149,18 @@ def _count(words: np.ndarray, owners: list[Region]) -> Counter:
     return counts
 
 
-def touched_words(program: ModelProgram) -> dict[Memory, np.ndarray]:
-    """Return which words of each bank and operand buffer a program uses for any sample, as arrays of bool."""
+def touched_words(program: ModelProgram, instructions: Sequence[Instruction] | None = None) -> dict[Memory, np.ndarray]:
+    """Return which words of each bank and operand buffer a program uses for any sample, as arrays of bool.
+
+    `instructions` are some of the program's, by default all.
+    """
     depths = {memory: depth for memory, depth in zip(MEMORIES, DEPTHS, strict=True) if memory != STATISTICS}
     touched = {memory: np.zeros(depth, bool) for memory, depth in depths.items()}
     table, tokens = program.token_table, program.limits.sequence_length
     no_offsets = np.zeros((M.OFFSET_TABLES, tokens), int)
-    for instruction in (i for section in program.sections for i in section):
+    if instructions is None:
+        instructions = [i for section in program.sections for i in section]
+    for instruction in instructions:
         indices = instruction.grid(tokens)
         for access in accesses(instruction):
             if access.memory not in touched:
@@ -167,3 +171,11 @@ def touched_words(program: ModelProgram) -> dict[Memory, np.ndarray]:
                 words = np.unique(words)[:, None] + offsets
             touched[access.memory][words] = True
     return touched
+
+
+def regions_of(program: ModelProgram) -> dict[Memory, list[Region]]:
+    """Return each bank's regions: vectors with one purpose, not those of temporaries."""
+    regions: dict[Memory, list[Region]] = {Memory.bank(number): [] for number in range(M.BANKS)}
+    for region in program.regions:
+        regions[Memory.bank(region.bank)].append(region)
+    return regions

@@ -20,6 +20,7 @@ from .dashboard_targets import card_target as card_target
 from .design_explorer import Design as Design
 from .design_explorer import DesignExplorer as DesignExplorer
 from .expected import expected_scores as expected_scores
+from .film import StepFilm as StepFilm
 from .flow_check import check_flow as check_flow
 from .flow_check import compare_flows as compare_flows
 from .flow_check import compare_lengths as compare_lengths

@@ -108,6 +108,8 @@ def _describe(axes: Axes) -> str:
     title = axes.get_title("left") or axes.get_title()
     scales = " over ".join(filter(None, (axes.get_ylabel(), axes.get_xlabel())))
     parts = (title, scales, *_rows(axes), *_lines(axes), *_bars(axes))
+    if not any(parts):  # a drawing: the words in it
+        parts = tuple(dict.fromkeys(text.get_text() for text in axes.texts))
     said = [part.replace("$", "").replace("\n", " ") for part in parts if part]
     return "; ".join(said) + "." if said else ""
 
