@@ -227,6 +227,9 @@ def test_from_a_tool_to_a_corpus_to_a_run_to_the_tool(tmp_path, capsys, subwords
     predicted = {tuple(row["words"]): slots_of(row["slots"]) for row in found}
     back = all_rows(read_corpus(tmp_path / "second"))
     assert {words: slots_of(tags) for words, tags in back.items()} == predicted
+    evaluated = ["eval", "--run", run, "--data"]
+    assert "has another tokenizer" in refused(capsys, *evaluated, "airline")
+    run_json(capsys, *evaluated, tmp_path / "second", "--split", "train")
     blocks = conll.read_text().strip().split("\n\n")
     for block, text, row in zip(blocks, texts, found, strict=True):
         intent, *lines = block.split("\n")
@@ -238,7 +241,7 @@ def test_from_a_tool_to_a_corpus_to_a_run_to_the_tool(tmp_path, capsys, subwords
 @pytest.mark.parametrize("word", [2, 3])
 def test_the_widgets_type_and_correct_in_subwords(tmp_path, capsys, subwords, word):
     """Teach and Ask use the corpus's tokenizer; a label of a subword that continues a word is its word's."""
-    from bttlab.lab import Teach
+    from bttlab.lab import InsideExplorer, Teach
 
     corpus = made(tmp_path, capsys, 4 * [CITY, YORKS], subwords)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, 1000)
@@ -255,6 +258,8 @@ def test_the_widgets_type_and_correct_in_subwords(tmp_path, capsys, subwords, wo
     teach.save(str(tmp_path / "taught"))
     saved = read_corpus(tmp_path / "taught")
     assert saved.tokenizer == corpus.tokenizer and saved.train.slots[0][3] == "PAD"
+    inside = InsideExplorer(trainer, corpus, vocabulary, "fly to yorks")
+    assert inside.inside.tokens[1:] == ("fly", "to", "york", "##s")
     split = typed_split(["fly to yorks"], corpus, vocabulary)
     assert encode(split, vocabulary, corpus, config).slots[0, :5].tolist()[4] == 0
     (found,) = label(trainer, corpus, vocabulary, split)

@@ -16,7 +16,7 @@ from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.explorer import Explorer, button, control, row, slider
 from bttlab.model import ModelConfig, Trainer, Transformer
 from bttlab.runs.evaluation import trained_network
-from bttlab.runs.labelling import placeholder_split, split_words
+from bttlab.runs.labelling import placeholder_split, typed_pieces
 from bttlab.util.errors import BttlabError
 
 FIRST = "[CLS]"
@@ -107,7 +107,7 @@ class InsideExplorer(Explorer):
         self.refresh()
 
     def _update(self) -> tuple[str, str]:
-        words = split_words(self.sentence.value, self._vocabulary)
+        words = [piece.form for piece in typed_pieces(self.sentence.value, self._corpus, self._vocabulary)]
         most = self._trainer.config.sequence_length - 1
         if not 0 < len(words) <= most:
             raise BttlabError(f"the sentence has {len(words)} words: the model takes 1 to {most}; change it")

@@ -159,8 +159,14 @@ class CorpusRecord:
     def relabelled(self, corpus: Corpus) -> Corpus:
         """Return another corpus with this one's label ids, to score a model of this one on it.
 
-        Raises CorpusError if it has labels that this one lacks, and this one has no UNK to stand for them.
+        Raises CorpusError if it has labels that this one lacks, and this one has no UNK to stand for them; or another
+        tokenizer.
         """
+        if self.without_splits(corpus.folder).tokenizer != corpus.tokenizer:
+            raise CorpusError(
+                f"{corpus.folder} has another tokenizer than {self.name}, the corpus of the run; import it again with "
+                "the run's --tokenizer"
+            )
         for kind, known, used in (
             ("intent", self.intent_labels, {i for name in SPLIT_NAMES for i in corpus.split(name).intents}),
             ("slot", self.slot_labels, {s for name in SPLIT_NAMES for tags in corpus.split(name).slots for s in tags}),

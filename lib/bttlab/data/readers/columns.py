@@ -1,7 +1,7 @@
-"""Files with a word in each line: CoNLL's formats, WebAnno TSV, tables with a token in each row."""
+"""Files with a word in each line: CoNLL's formats, and tables with a token in each row."""
 
+import itertools
 import re
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,24 @@ from bttlab.util.reading import read_text
 from ..corpus import OUTSIDE, CorpusError
 from ..tag_schemes import to_bio
 from .account import Account, Choices, Row
-from .spans import CharacterSpan, one_label, without_overlaps
 
 _INTENT = re.compile(r"#\s*(?:intent|label)\s*[:=](.*)")
 _TAG = re.compile(r"[oO0]|[BIESLUMW][-_].+|.+[-_][BIESLUMW]", re.IGNORECASE)
 _PREFIXED = re.compile(r"[BIESLUMW][-_].+")
 _ID = re.compile(r"\d+([-.]\d+)?")
 _CONLLU = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
+_UPOS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X".split()
+_PENN = (
+    "CC CD DT EX FW IN JJ JJR JJS LS MD NN NNS NNP NNPS PDT POS PRP PRP$ RB RBR RBS RP SYM TO UH VB VBD VBG VBN VBP "
+    "VBZ WDT WP WP$ WRB"
+).split()
 # Types of phrases in the third column of CoNLL-2003, the tags of CoNLL-2000's task
 _PHRASES = {"NP", "VP", "PP", "ADJP", "ADVP", "SBAR", "PRT", "CONJP", "INTJ", "LST", "UCP"}
 _TOKEN_TABLE = {"Sentence #": "the sentence", "Word": "words", "Tag": "tags"}  # and POS
 
 
 @dataclass(frozen=True)
-class _Line:
+class Line:
     where: str
     columns: list[str]
 
@@ -34,7 +38,7 @@ class _Block:
     """An utterance: its intent, and its words' lines."""
 
     intent: str | None
-    lines: list[_Line]
+    lines: list[Line]
 
     def column(self, place: int) -> list[str]:
         return [line.columns[place] for line in self.lines]
@@ -56,6 +60,7 @@ def column_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
         raise CorpusError(f"{path}: global.columns names {len(names)} columns, the lines have {count}; correct it")
     names = names or [str(number) for number in range(1, count + 1)]
     if "FORM" in names:
+        _check_conllu(names, blocks)
         blocks = _surface(blocks, account)
     place = {name: number for number, name in enumerate(names)}
     for option, name in (("--text", choices.text), ("--label", choices.label), ("--tags", choices.tags)):
@@ -148,6 +153,10 @@ def _meanings(
             )
         else:
             account.unused[name] = "of the syntax" if "FORM" in place else "neither words nor tags"
+    if set(values[word]) <= {*_UPOS, *_PENN} or (word in with_tags and set(values[word]) != {"O"}):
+        raise CorpusError(
+            f"{first}: column {names[word]} has {values[word][0]!r} and others like it, no words; choose with --text"
+        )
     if len({word, tag, label}) < 3:
         raise CorpusError(f"{path}: column {names[word]} cannot have both words and labels; name others")
     account.used |= {names[word]: "words", names[tag]: "tags"} | ({names[label]: "intent"} if label is not None else {})
@@ -204,7 +213,7 @@ def _blocks(path: Path, account: Account) -> tuple[list[str] | None, list[_Block
     tags = {re.split(separator, line.strip(" "))[-1] for line in plain}
     names, intent, comment = None, None, ""  # comment: where the last intent is
     found: list[_Block] = []
-    block: list[_Line] = []
+    block: list[Line] = []
     for number, (line, columns) in enumerate(zip([*text, ""], [*lines, []], strict=True), 1):
         where = f"{path}, line {number}"
         if not line.strip():
@@ -225,7 +234,7 @@ def _blocks(path: Path, account: Account) -> tuple[list[str] | None, list[_Block
         elif len(columns) != count:
             raise CorpusError(f"{where}: {len(columns)} columns, but the first word has {count}; make them equal")
         else:
-            block.append(_Line(where, columns))
+            block.append(Line(where, columns))
     if comment:
         raise CorpusError(f"{comment}: an intent without an utterance after it; remove it")
     last = max((number for number, line in enumerate(text) if line.strip()), default=0)
@@ -244,16 +253,32 @@ def _is_comment(where: str, columns: list[str], count: int, tags: set[str]) -> b
 
 
 def _is_id(blocks: list[_Block], place: int) -> bool:
-    """Return True if a column has ids: numbers throughout, or one value in each utterance."""
+    """Return True if a column has ids: numbers that count the words, or a name with digits for each utterance."""
     values = [(line.where, line.columns[place]) for block in blocks for line in block.lines]
     if all(_ID.fullmatch(value) for _, value in values):
         for where, value in values:
             if not value.isdigit():
                 raise CorpusError(f"{where}: {value} is the id of a token of several words; remove the line")
-        return True
+        return all(_counts(block.column(place)) for block in blocks)
     constant = all(len(set(block.column(place))) == 1 for block in blocks)
-    several = Counter(value for block in blocks for value in set(block.column(place)))
-    return len(blocks) > 1 and len(values) > len(blocks) and constant and set(several) != {OUTSIDE}
+    has_digits = all(any(map(str.isdigit, value)) for _, value in values)
+    return len(blocks) > 1 and len(values) > len(blocks) and constant and has_digits
+
+
+def _counts(values: list[str]) -> bool:
+    numbers = [int(value) for value in values if value.isdigit()]
+    return all(after == before + 1 for before, after in itertools.pairwise(numbers))
+
+
+def _check_conllu(names: list[str], blocks: list[_Block]) -> None:
+    """Raise CorpusError unless CoNLL-U's columns have what its documentation says."""
+    for block in blocks:
+        for line in block.lines:
+            values = dict(zip(names, line.columns, strict=True))
+            if "ID" in values and not _ID.fullmatch(values["ID"]):
+                raise CorpusError(f"{line.where}: {values['ID']!r} is in column ID, which has numbers; correct it")
+            if values.get("UPOS", "_") not in (*_UPOS, "_"):
+                raise CorpusError(f"{line.where}: {values['UPOS']!r} is in column UPOS, and is no part of speech of UD")
 
 
 # --- tables with a token in each row
@@ -285,143 +310,3 @@ def grouped_tokens(rows: list[Row], account: Account) -> list[Row] | None:
         found[-1].values["words"].append(row.values["Word"].strip())
         found[-1].values["tags"].append(row.values["Tag"].strip())
     return [Row(row.where, {"words": row.values["words"], "tags": row.values["tags"]}) for row in found]
-
-
-# --- WebAnno TSV 3
-
-
-def webanno_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
-    """Return the sentences of WebAnno TSV 3, as INCEpTION exports it, with the spans of one feature of one layer."""
-    text = [line.rstrip("\r") for line in read_text(path, CorpusError).split("\n")]
-    if not text[0].startswith("#FORMAT=WebAnno TSV 3"):
-        raise CorpusError(f"{path}, line 1: {text[0]!r} is not WebAnno TSV 3; export TSV 3 or CoNLL 2002")
-    account.reader = text[0].removeprefix("#FORMAT=")
-    layers: list[tuple[str, str]] = []  # kind and name of each column of annotations
-    sentences: list[tuple[str, str, list[_Line]]] = []
-    for number, line in enumerate(text[1:], 2):
-        where = f"{path}, line {number}"
-        if line.startswith("#T_"):
-            kind, _, layer = line[3:].partition("=")
-            layer, *features = layer.split("|")
-            short = layer.rpartition(".")[2]
-            layers += [(kind, f"{short}.{feature}" if feature else short) for feature in features or [""]]
-        elif line.startswith("#Text="):
-            before = sentences[-1] if sentences and not sentences[-1][2] else None
-            part = _unescaped(line.removeprefix("#Text="))
-            if before:  # a sentence of several lines
-                sentences[-1] = (before[0], f"{before[1]}\n{part}", [])
-            else:
-                sentences.append((where, part, []))
-        elif line.startswith("#"):
-            account.skipped["comment"] += 1
-        elif line.strip():
-            if not sentences:
-                raise CorpusError(f"{where}: a token before the first #Text=; export the file again")
-            sentences[-1][2].append(_Line(where, line.rstrip("\t").split("\t") if not layers else line.split("\t")))
-    spans = [name for kind, name in layers if kind == "SP"]
-    unknown = sorted((set(choices.ignore) | {choices.tags or (spans or [""])[0]}) - {name for _, name in layers})
-    if unknown or choices.text or choices.label:
-        raise CorpusError(
-            f"{path}: the layers are {', '.join(name for _, name in layers) or 'none'}; name one with --tags"
-        )
-    cells = {
-        name: [line.columns[3 + place] for _, _, lines in sentences for line in lines if len(line.columns) > 3 + place]
-        for place, (_, name) in enumerate(layers)
-    }
-    filled = [
-        name
-        for _, name in layers
-        if any(cell not in ("_", "", "*") for cell in cells[name]) and name not in choices.ignore
-    ]
-    relations = [name for kind, name in layers if kind != "SP"]
-    chosen = choices.tags or next((name for name in filled if name not in relations), spans[0] if spans else "")
-    for name in dict.fromkeys(name for _, name in layers):
-        if name in choices.ignore:
-            account.unused[name] = "--ignore"
-        elif name not in filled and name != chosen:
-            account.unused[name] = "empty"
-        elif name in relations:
-            account.unused[name] = "a corpus has no relations between spans"
-        elif name != chosen:
-            raise CorpusError(
-                f"{path}: {chosen!r} and {name!r} both have labels; choose with --tags, and --ignore the other"
-            )
-    if not chosen:
-        raise CorpusError(f"{path}: no layer of spans; export one")
-    account.used |= {"Text": "text, compared with the tokens", chosen: "tags"}
-    column = 3 + [name for _, name in layers].index(chosen)
-    return [
-        Row(where, _webanno_sentence(where, said, lines, column, choices, account)) for where, said, lines in sentences
-    ]
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", lambda match: {"t": "\t", "n": "\n", "r": "\r"}.get(match[1], match[1]), text)
-
-
-def _webanno_sentence(
-    where: str, said: str, lines: list[_Line], column: int, choices: Choices, account: Account
-) -> dict[str, Any]:
-    if not lines:
-        raise CorpusError(f"{where}: a sentence without tokens; export the file again")
-    words, cells, offset = [], [], 0
-    begin = None  # UTF-16 offset of the sentence in the document
-    units = said.encode("utf-16-le", "surrogatepass")
-    for line in lines:
-        id_, _, rest = line.columns[0].partition("-")
-        if not id_.isdigit() or len(line.columns) <= column:
-            raise CorpusError(
-                f"{line.where}: {len(line.columns)} columns, but the header names {column + 1}; export it again"
-            )
-        first, _, last = line.columns[1].partition("-")
-        if not first.isdigit() or not last.isdigit():
-            raise CorpusError(f"{line.where}: {line.columns[1]!r} is not a token's place; export the file again")
-        begin = int(first) if begin is None else begin
-        word = _unescaped(line.columns[2])
-        if "." in rest:
-            if line.columns[column] not in ("_", ""):
-                raise CorpusError(
-                    f"{line.where}: {word!r} is a part of a word with a label of its own; give the word the label"
-                )
-            account.skipped["parts of a word without a label"] += 1
-            continue
-        place = units[2 * (int(first) - begin) : 2 * (int(last) - begin)].decode("utf-16-le", "replace")
-        at = said.find(word, offset)
-        if place != word or at < 0:
-            raise CorpusError(
-                f"{line.where}: the token {word!r} is not at {line.columns[1]} of #Text; export the file again"
-            )
-        if said[offset:at].strip():
-            raise CorpusError(f"{line.where}: {said[offset:at].strip()!r} of #Text is no token; export the file again")
-        offset = at + len(word)
-        words.append(word)
-        cells.append((line.where, line.columns[column]))
-    if said[offset:].strip():
-        raise CorpusError(f"{where}: {said[offset:].strip()!r} of #Text is no token; export the file again")
-    return {"words": words, "tags": _webanno_tags(cells, choices, account)}
-
-
-def _webanno_tags(cells: list[tuple[str, str]], choices: Choices, account: Account) -> list[str]:
-    """Return BIO tags of cells such as `city`, `city[1]|date[2]` and `_`."""
-    spans: dict[str, CharacterSpan] = {}
-    for place, (where, cell) in enumerate(cells):
-        if cell in ("_", ""):
-            continue
-        for number, part in enumerate(re.split(r"(?<!\\)\|", cell)):
-            match = re.fullmatch(r"(.*?)(?:\[(\d+)\])?", part)
-            label, id_ = (match[1], match[2]) if match else (part, None)
-            label = _unescaped(label)
-            if label in ("_", "*", ""):
-                raise CorpusError(f"{where}: an annotation without a label; give it one")
-            key = id_ or f"{place}, {number}"
-            before = spans.get(key)
-            if before and (before.end != place or before.labels != (label,)):
-                raise CorpusError(f"{where}: the span [{id_}] has a gap, or two labels; correct it")
-            spans[key] = CharacterSpan(before.start if before else place, place + 1, ("_".join(label.split()),))
-    where = cells[0][0]
-    kept = [one_label(where, span, choices.overlaps, account.left_out) for span in spans.values()]
-    tags = [OUTSIDE] * len(cells)
-    for span in without_overlaps(where, kept, choices.overlaps, account.left_out):
-        for place in range(span.start, span.end):
-            tags[place] = f"{'B' if place == span.start else 'I'}-{span.labels[0]}"
-    return tags

@@ -94,7 +94,10 @@ def read_span(where: str, column: str, value: Any, choices: Choices, account: Ac
     if form.counts != "end" and _is_whole(start) and _is_whole(end):
         end = end + 1 if form.counts == "last" else start + end
     texts = [value.get(key) if key else None for key in (form.text, form.value)]
-    return _span(where, start, end, value[form.label], *(text if isinstance(text, str) else None for text in texts))
+    for key, text in zip((form.text, form.value), texts, strict=True):
+        if text is not None and not isinstance(text, str):
+            raise CorpusError(f"{where}: a span's {key} is {_brief(text)}: it must be text")
+    return _span(where, start, end, value[form.label], *texts)
 
 
 def _is_whole(value: Any) -> bool:
@@ -147,6 +150,8 @@ def fault_of(text: str, pieces: list[Piece], span: CharacterSpan) -> str | None:
     if span.text is not None and span.text.split() != covers:
         return f"has the text {span.text!r}, and not what the offsets give; correct the offsets"
     if span.value is not None and span.value.casefold().split() != [word.casefold() for word in covers]:
+        if "_".join(covers) in span.labels:
+            return f"has its text as label, and the value {span.value!r}; correct them"
         if _occurs(span.value.casefold(), text.casefold()):
             return f"has the value {span.value!r}, which is elsewhere in the text; correct the offsets"
     covered = [piece for piece in pieces if piece.start < end and piece.end > start]

@@ -34,7 +34,7 @@ def _without_markup(marked: str, pattern: re.Pattern, words_and_label) -> tuple[
     for match in pattern.finditer(marked):
         words, label = words_and_label(match)
         text += marked[place : match.start()]
-        spans.append(CharacterSpan(len(text), len(text) + len(words), ("_".join(label.split()),)))
+        spans.append(CharacterSpan(len(text), len(text) + len(words), ("_".join(label.split()),), words))
         text += words
         place = match.end()
     return text + marked[place:], spans
@@ -156,7 +156,7 @@ def _brat_lines(path: Path, account: Account) -> list[Row]:
                 f"{where}: the offsets give {covered!r}, and the text is {fields[1]!r}; correct the offsets"
             )
         of = tuple((start, end) for start, end in parts) if len(parts) > 1 else ()
-        spans.append((where, CharacterSpan(parts[0][0], parts[-1][1], (match[1],), None, None, of)))
+        spans.append((where, CharacterSpan(parts[0][0], parts[-1][1], (match[1],), None if of else covered, None, of)))
     rows, place = [], 0
     for number, line in enumerate(text.split("\n"), 1):
         end = place + len(line)
@@ -170,7 +170,7 @@ def _brat_lines(path: Path, account: Account) -> list[Row]:
                     s.start - place,
                     s.end - place,
                     s.labels,
-                    None,
+                    s.text,
                     None,
                     tuple((a - place, b - place) for a, b in s.parts),
                 )

@@ -1,0 +1,293 @@
+"""Write utterances as annotation tools do, from the tools' documentation: independent of the readers in `bttlab.data`.
+
+An utterance is words, BIO tags and an intent. A writer gives the name of a file and its content; one of JSON writes
+changed rows, too.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Utterance:
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    intent: str
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+    def chunks(self) -> list[tuple[int, int, str]]:
+        """(first word, last word, type) of each chunk."""
+        found: list[list[Any]] = []
+        for place, tag in enumerate(self.tags):
+            if tag[0] == "B":
+                found.append([place, place, tag[2:]])
+            elif tag[0] == "I":
+                found[-1][1] = place
+        return [tuple(chunk) for chunk in found]  # type: ignore[misc]
+
+    def spans(self) -> list[tuple[int, int, str]]:
+        """(start, end, type) of each chunk in characters."""
+        starts = [len(" ".join((*self.words[:place], ""))) for place in range(len(self.words))]
+        return [(starts[a], starts[b] + len(self.words[b]), kind) for a, b, kind in self.chunks()]
+
+
+@dataclass(frozen=True)
+class JsonWriter:
+    """A format of rows: `row` makes one, `around` the file of all; `spans` has the key of the list of spans."""
+
+    name: str
+    row: Callable[[Utterance], Any]
+    around: Callable[[list[Any]], Any] | None = None  # None: a row in each line
+    spans: str = ""  # key of the row's list of objects with offsets
+    start: str = ""  # keys of a span
+    end: str = ""
+    optional: frozenset[str] = frozenset()  # keys that the tool leaves out where there are no labels
+    has_intents: bool = True
+
+    def content(self, rows: list[Any]) -> str:
+        if self.around is None:
+            return "".join(f"{json.dumps(row)}\n" for row in rows)
+        return json.dumps(self.around(rows))
+
+
+def _spans(u: Utterance, make: Callable[[int, int, str], Any]) -> list[Any]:
+    return [make(*span) for span in u.spans()]
+
+
+def _studio(u: Utterance) -> list[dict[str, Any]]:
+    spans = [
+        {"value": {"start": a, "end": b, "text": u.text[a:b], "labels": [kind]}, "from_name": "label", "type": "labels"}
+        for a, b, kind in u.spans()
+    ]
+    return [*spans, {"value": {"choices": [u.intent]}, "from_name": "intent", "type": "choices"}]
+
+
+def _massive(u: Utterance) -> str:
+    parts, place = [], 0
+    for a, b, kind in u.chunks():
+        parts += [*u.words[place:a], f"[{kind} : {' '.join(u.words[a : b + 1])}]"]
+        place = b + 1
+    return " ".join([*parts, *u.words[place:]])
+
+
+BILUO = {"B": "U", "I": "L"}
+
+
+def _biluo(u: Utterance) -> list[str]:
+    after = [*u.tags[1:], "O"]
+    return [
+        tag if tag == "O" or following[0] == "I" else BILUO[tag[0]] + tag[1:]
+        for tag, following in zip(u.tags, after, strict=True)
+    ]
+
+
+JSON_WRITERS = [
+    JsonWriter("words.jsonl", lambda u: {"tokens": list(u.words), "tags": list(u.tags), "intent": u.intent}),
+    JsonWriter(
+        "doccano.jsonl",
+        lambda u: {"id": 1, "text": u.text, "label": _spans(u, lambda a, b, kind: [a, b, kind]), "Comments": []},
+        has_intents=False,
+    ),
+    JsonWriter(
+        "relations.jsonl",
+        lambda u: {
+            "id": 1,
+            "text": u.text,
+            "entities": _spans(u, lambda a, b, kind: {"id": a, "label": kind, "start_offset": a, "end_offset": b}),
+            "relations": [],
+        },
+        spans="entities",
+        start="start_offset",
+        end="end_offset",
+        has_intents=False,
+    ),
+    JsonWriter(
+        "prodigy.jsonl",
+        lambda u: {
+            "text": u.text,
+            "spans": _spans(u, lambda a, b, kind: {"start": a, "end": b, "label": kind}),
+            "accept": [u.intent],
+            "_input_hash": 3,
+            "answer": "accept",
+        },
+        spans="spans",
+        start="start",
+        end="end",
+    ),
+    JsonWriter(
+        "studio.json",
+        lambda u: {"id": 1, "data": {"text": u.text}, "annotations": [{"id": 2, "result": _studio(u)}]},
+        around=lambda rows: rows,
+    ),
+    JsonWriter(
+        "studio_min.json",
+        lambda u: (
+            {"text": u.text, "id": 1, "intent": u.intent, "annotation_id": 3, "lead_time": 1.5}
+            | (
+                {"label": _spans(u, lambda a, b, kind: {"start": a, "end": b, "text": u.text[a:b], "labels": [kind]})}
+                if u.spans()
+                else {}
+            )
+        ),
+        around=lambda rows: rows,
+        spans="label",
+        start="start",
+        end="end",
+        optional=frozenset({"label"}),
+    ),
+    JsonWriter(
+        "rasa.json",
+        lambda u: {
+            "text": u.text,
+            "intent": u.intent,
+            "entities": _spans(u, lambda a, b, kind: {"start": a, "end": b, "value": u.text[a:b], "entity": kind}),
+        },
+        around=lambda rows: {"rasa_nlu_data": {"common_examples": rows}},
+        spans="entities",
+        start="start",
+        end="end",
+        optional=frozenset({"entities"}),
+    ),
+    JsonWriter(
+        "luis.json",
+        lambda u: {
+            "text": u.text,
+            "intent": u.intent,
+            "entities": _spans(u, lambda a, b, kind: {"startPos": a, "endPos": b - 1, "entity": kind, "children": []}),
+        },
+        around=lambda rows: {"luis_schema_version": "7.0.0", "culture": "en-us", "utterances": rows},
+        spans="entities",
+        start="startPos",
+        end="endPos",
+    ),
+    JsonWriter(
+        "wit.json",
+        lambda u: {
+            "text": u.text,
+            "intent": u.intent,
+            "entities": _spans(u, lambda a, b, kind: {"start": a, "end": b, "body": u.text[a:b], "entity": kind}),
+            "traits": [],
+        },
+        around=lambda rows: {"utterances": rows},
+        spans="entities",
+        start="start",
+        end="end",
+    ),
+    JsonWriter(
+        "clu.json",
+        lambda u: {
+            "text": u.text,
+            "intent": u.intent,
+            "entities": _spans(u, lambda a, b, kind: {"offset": a, "length": b - a, "category": kind}),
+        },
+        around=lambda rows: {"assets": {"utterances": rows}},
+        spans="entities",
+        start="offset",
+        end="length",
+    ),
+    JsonWriter("massive.jsonl", lambda u: {"id": "1", "utt": u.text, "annot_utt": _massive(u), "intent": u.intent}),
+    JsonWriter(
+        "pairs.json",
+        lambda u: [u.text, {"entities": _spans(u, lambda a, b, kind: [a, b, kind])}],
+        around=lambda rows: rows,
+        has_intents=False,
+    ),
+    JsonWriter(
+        "spacy.json",
+        lambda u: {
+            "id": 1,
+            "paragraphs": [
+                {
+                    "sentences": [
+                        {
+                            "tokens": [
+                                {"id": n, "orth": word, "ner": tag}
+                                for n, (word, tag) in enumerate(zip(u.words, _biluo(u), strict=True))
+                            ]
+                        }
+                    ]
+                }
+            ],
+        },
+        around=lambda rows: rows,
+        has_intents=False,
+    ),
+]
+
+
+def _csv(utterances: list[Utterance]) -> str:
+    return "text,intent,tags\n" + "".join(f"{u.text},{u.intent},{' '.join(u.tags)}\n" for u in utterances)
+
+
+def _lines(u: Utterance, line: Callable[[int, str, str], str]) -> str:
+    pairs = zip(u.words, u.tags, strict=True)
+    return "".join(f"{line(number, word, tag)}\n" for number, (word, tag) in enumerate(pairs, 1)) + "\n"
+
+
+def _conll(utterances: list[Utterance]) -> str:
+    return "".join(f"# intent: {u.intent}\n" + _lines(u, lambda n, word, tag: f"{word}\t{tag}") for u in utterances)
+
+
+def _conll_2003(utterances: list[Utterance]) -> str:
+    return "-DOCSTART- -X- O O\n\n" + "".join(
+        f"# intent: {u.intent}\n" + _lines(u, lambda n, word, tag: f"{word} NN I-NP {tag}") for u in utterances
+    )
+
+
+def _conll_u_plus(utterances: list[Utterance]) -> str:
+    return "# global.columns = ID FORM UPOS NE\n" + "".join(
+        f"# text = {u.text}\n# intent = {u.intent}\n" + _lines(u, lambda n, word, tag: f"{n}\t{word}\tX\t{tag}")
+        for u in utterances
+    )
+
+
+def _tokens(utterances: list[Utterance]) -> str:
+    rows = ["Sentence #,Word,POS,Tag\n"]
+    for number, u in enumerate(utterances, 1):
+        names = [f"Sentence: {number}", *[""] * (len(u.words) - 1)]
+        rows += [f"{name},{word},NN,{tag}\n" for name, word, tag in zip(names, u.words, u.tags, strict=True)]
+    return "".join(rows)
+
+
+def _webanno(utterances: list[Utterance]) -> str:
+    """Offsets count UTF-16 units, as Java's; a span of several tokens has a number in brackets."""
+    found, begin, number = ["#FORMAT=WebAnno TSV 3.3\n#T_SP=webanno.custom.Slot|value\n\n"], 0, 0
+    for place, u in enumerate(utterances, 1):
+        cells = ["_"] * len(u.words)
+        for a, b, kind in u.chunks():
+            number += 1
+            for word in range(a, b + 1):
+                cells[word] = kind if a == b else f"{kind}[{number}]"
+        found.append(f"\n#Text={u.text}\n")
+        for n, (word, cell) in enumerate(zip(u.words, cells, strict=True), 1):
+            end = begin + len(word.encode("utf-16-le")) // 2
+            found.append(f"{place}-{n}\t{begin}-{end}\t{word}\t{cell}\t\n")
+            begin = end + 1
+    return "".join(found)
+
+
+def _rasa_yaml(utterances: list[Utterance]) -> str:
+    blocks = ['version: "3.1"\nnlu:\n']
+    for u in utterances:
+        parts, place = [], 0
+        for a, b, kind in u.chunks():
+            parts += [*u.words[place:a], f"[{' '.join(u.words[a : b + 1])}]({kind})"]
+            place = b + 1
+        blocks.append(f"- intent: {u.intent}\n  examples: |\n    - {' '.join([*parts, *u.words[place:]])}\n")
+    return "".join(blocks)
+
+
+TEXT_WRITERS: dict[str, tuple[Callable[[list[Utterance]], str], bool]] = {  # and whether they have intents
+    "a.csv": (_csv, True),
+    "a.conll": (_conll, True),
+    "a_2003.conll": (_conll_2003, True),
+    "a.conllup": (_conll_u_plus, True),
+    "tokens.csv": (_tokens, False),
+    "webanno.tsv": (_webanno, False),
+    "a.yml": (_rasa_yaml, True),
+}
