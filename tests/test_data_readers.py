@@ -287,6 +287,7 @@ READ = {
         "",
         {"🙂/O new/B-city york/I-city": "none"},
     ),
+    "tags in brackets": ("a.csv", "text,label\n" + 3 * "fly to [lima](city) now,flight\n", "--tags text", CITY),
     "names that look like a scheme": (
         "a.bio",
         3 * "take O\nu8 U-Bahn\ns1 S-Bahn\nmail E-Mail\n\n",
@@ -432,6 +433,17 @@ REFUSED = {
     ),
     "a column that is not there": ("a.csv", "text,label\na,b\n", "no column 'z' to ignore"),
     "half of a corpus of Prodigy": ("a.jsonl", lines(ROW | {"answer": "accept"}, ROW), "line 2: it lacks 'answer'"),
+    "a tag in brackets": (
+        "a.csv",
+        "text,label\nto [lima](city),x\n",
+        "'[lima](city)' has a tag in brackets; --tags text",
+    ),
+    "a tag in MASSIVE's brackets": ("a.csv", "text,label\nto [city : lima],x\n", "--tags text reads it"),
+    "predictions alone": ("a.jsonl", lines({"data": TEXT, "predictions": []}), "it lacks annotations"),
+    "slots as an object": ("a.jsonl", lines(ROW | {"slots": {"city": "lima"}}), "or leave it out with --ignore slots"),
+    "a column named slot": ("a.csv", "text,label,slot\nlima,x,city=lima\n", "--ignore slot"),
+    "tags as labels": ("a.csv", "text,label\nfly,O\nlima,B-city\n", "the labels are tags of words"),
+    "marks": ("a.conll", 3 * "BOS O\nlima B-city\nEOS O\n\n", "every utterance begins with 'BOS'"),
     "another DocBin": ("a.spacy", "x", "is not a DocBin of spaCy"),
 }
 

@@ -27,6 +27,7 @@ from .spans import slots_of
 from .tag_schemes import to_bio
 from .tokenizer import Piece, Tokenizer
 
+_MARKS = ("BOS", "[CLS]", "<s>")  # before the words of an utterance, in files that were prepared for a model
 PART = 0.1  # share of the utterances in dev, and in test, if they have no file of their own
 _INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u200b\u2060\ufeff\ud800-\udfff]"
@@ -203,6 +204,13 @@ def _check_words(found: list[Utterance]) -> None:
     words = [word for item in found if item.tags is not None for word in item.words]
     if words and all(map(TAG_LIKE.fullmatch, words)):
         raise CorpusError(f"{found[0].where}: all words in {found[0].column!r} are tags; choose the columns")
+    if all(item.words and item.words[0] in _MARKS for item in found):
+        raise CorpusError(
+            f"{found[0].where}: every utterance begins with {found[0].words[0]!r}, a mark; remove the marks"
+        )
+    intents = {item.intent for item in found}
+    if "O" in intents and any(intent[:2] in ("B-", "I-", "S-", "U-") for intent in intents):
+        raise CorpusError(f"{found[0].where}: the labels are tags of words; name their column with --tags")
     if len(found) > 1 and all(item.tags is not None and len(item.words) == 1 for item in found):
         raise CorpusError(
             f"{found[0].where}: every utterance has one word: a token in each row, or a sentence in a line; write an "

@@ -8,11 +8,12 @@ from typing import Any
 from ..corpus import CorpusError
 from ..tokenizer import unspaced
 from .account import Account, Choices, Row
-from .formats import ANNOTATION, LABEL, MARKUP, SPANS, TAGS, TEXT, Reader
+from .formats import ANNOTATION, LABEL, MARKUP, READERS, SPANS, TAGS, TEXT, Reader
 from .spans import EMPTY, CharacterSpan, read_span
-from .tools import markup_of
+from .tools import markup_in, markup_of
 
 NO_INTENT = "none"  # of utterances that have only tags
+_NAMES = {"slot", "entity", "entitie", "tag", "ner", "bio", "iob", "span", "annotation", "label", "intent"}  # of labels
 TAG_LIKE = re.compile(r"[oO]|[BIESLUMW][-_]\S+")
 
 
@@ -60,11 +61,13 @@ def _kind(values: list[Any]) -> str:
     return "text" if any(isinstance(value, str) for value in values) else "plain"
 
 
-def _is_annotated(values: list[Any], texts: list[Any]) -> bool:
+def _is_annotated(name: str, values: list[Any], texts: list[Any]) -> bool:
     """Return True if values of a column may be labels of words: no text without a meaning to pass over."""
     if _kind(values) != "text":
         return _kind(values) != "plain"
     pairs = [(value, text) for value, text in zip(values, texts, strict=True) if isinstance(value, str) and value]
+    if name.lower().rstrip("s") in _NAMES:
+        return True
     written = any(value.lstrip().startswith(("[{", "[[", "[(", "{", "['", '["')) for value, _ in pairs)
     tags = all(map(TAG_LIKE.fullmatch, " ".join(value for value, _ in pairs).split()))
     return written or (tags and bool(pairs))
@@ -83,7 +86,10 @@ def _chosen_columns(rows: list[Row], reader: Reader, choices: Choices, account: 
     text = choices.text or next((n for n in filled if n in left and reader.columns.get(n) in (TEXT, MARKUP)), "text")
     for option, name in (("--text", text), ("--label", choices.label), ("--tags", choices.tags)):
         if name is not None and name not in names:
-            raise CorpusError(f"{first}: no {name!r}; there are {listed}; name the column with {option}")
+            near = next((reader for reader in READERS if reader.needs and set(reader.needs[:1]) <= set(names)), None)
+            lacking = sorted(set(near.needs) - set(names)) if near else []
+            almost = f"; almost {near.title}: it lacks {', '.join(lacking)}" if near and lacking else ""
+            raise CorpusError(f"{first}: no {name!r}; there are {listed}; name the column with {option}{almost}")
     texts = values[text]
     labels, annotations = [], []
     for name in left:
@@ -91,7 +97,7 @@ def _chosen_columns(rows: list[Row], reader: Reader, choices: Choices, account: 
         kind = _kind(values[name])
         chosen = name in (choices.label, choices.tags)
         if name == text:
-            if meaning == MARKUP:
+            if meaning == MARKUP or name == choices.tags:
                 annotations.append(name)
         elif name == choices.label and kind != "spans":
             labels.append(name)
@@ -119,7 +125,7 @@ def _chosen_columns(rows: list[Row], reader: Reader, choices: Choices, account: 
             (labels if is_intent else annotations).append(name)
         elif not reader.is_open:
             raise CorpusError(f"{first}: almost {reader.title}; left over: {name!r}; leave it out with --ignore {name}")
-        elif _is_annotated(values[name], texts):
+        elif _is_annotated(str(name), values[name], texts):
             raise CorpusError(
                 f"{first}: the column {name!r} may have labels, and is not read; name it with --tags or --label, or "
                 f"leave it out with --ignore {name}"
@@ -208,11 +214,20 @@ def utterances_of(
                 spans = _spans(where, str(columns.annotation), annotation, choices, account)
         elif columns.kind == TAGS:
             words = _parts(where, value)
+            if isinstance(annotation, dict) or (isinstance(annotation, str) and annotation.lstrip()[:1] in ("[", "{")):
+                raise CorpusError(
+                    f"{where}: {str(annotation)[:40]!r} in {columns.annotation!r} are no tags and no spans; write a "
+                    f"list of [start, end, label] in JSON, or leave it out with --ignore {columns.annotation}"
+                )
             tags = _parts(where, _named(where, annotation, names.get(str(columns.annotation))))
             if len(tags) != len(words):
                 raise CorpusError(f"{where}: {len(words)} words, but {len(tags)} tags; every word has one tag")
         elif isinstance(value, str):
             text = value
+            if mark := markup_in(text):
+                raise CorpusError(
+                    f"{where}: {mark!r} has a tag in brackets; --tags {columns.text} reads it, or take the brackets out"
+                )
         else:
             words = _parts(where, value)
         if text is None and not words:

@@ -19,8 +19,17 @@ _ENTITY = re.compile(
 )  # Rasa: [lima](city), [lima]{"entity": "city"}
 
 
+def markup_in(text: str) -> str | None:
+    """Return the first tag in brackets of Rasa's or MASSIVE's markup; None without one."""
+    found = _ENTITY.search(text) or _SLOT.search(text)
+    return found and found[0]
+
+
 def markup_of(where: str, marked: str, plain: str | None) -> tuple[str, list[CharacterSpan]]:
-    """Return a text and its spans of MASSIVE's markup; CorpusError if the text is not `plain`."""
+    """Return a text and its spans of Rasa's or MASSIVE's markup; CorpusError if the text is not `plain`."""
+    if plain is None and _ENTITY.search(marked):
+        example = _rasa_example(where, marked)
+        return example["text"], example["spans"]
     text, spans = _without_markup(marked, _SLOT, lambda match: (match[2], match[1]))
     if "[" in text or "]" in text:
         raise CorpusError(f"{where}: a bracket without [type : words] in {marked[:60]!r}; correct it")
