@@ -107,7 +107,7 @@ def test_one_changed_figure_is_refused_before_anything_runs(estimated, capsys, m
     "command, message",
     [
         (["doctor"], "'doctor' is no command that a receipt may name"),
-        ([], "'nothing' is no command"),
+        ([], "names no command: no options of this bttlab repeat it"),
         (["estimate", "--model", "net.py:Net"], "--model: no receipt can name it"),
         (["estimate", "--model=net.py:Net"], "--model: no receipt can name it"),
         (["train", "--out", "/etc"], "names a command that says where it writes"),

@@ -1,6 +1,5 @@
 """Results on disk, and side by side."""
 
-import json
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -8,11 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bttlab.util.files import write_file
+from bttlab.baseline.receipt import READING, Receipt, details_of, figures_of
+from bttlab.runs.record import versions
 from bttlab.util.locks import changing
 from bttlab.util.places import ROOT
-from bttlab.util.reading import read_text
-from bttlab.util.settings import RecordError, from_json
+from bttlab.util.quantities import measured
+from bttlab.util.settings import RecordError, from_values
 from bttlab_methods.run import Result
 from bttlab_methods.setting import Setting
 from bttlab_methods.training import DENSE
@@ -41,7 +41,7 @@ class Results:
         if not path.exists():
             return cls([], path)
         try:
-            return cls(from_json(list[Result], read_text(path, RecordError)), path)
+            return cls(from_values(list[Result], details_of(path)), path)
         except (ValueError, RecordError) as error:
             raise RecordError(f"{path} is no record of methods ({error}); give another place with --record") from None
 
@@ -57,9 +57,28 @@ class Results:
         if self._path is not None:
             with changing(self._path.parent):
                 kept = (one for one in Results.read(self._path).results if _key(one) != _key(result))
-                results = [*kept, result]
-                lines = ",\n".join(json.dumps(asdict(each)) for each in results)
-                write_file(self._path, f"[\n{lines}\n]\n", "--record")
+                receipt_of([*kept, result]).write(self._path, "--record")
+
+
+def receipt_of(results: Sequence[Result]) -> Receipt:
+    """Return the receipt of results, with the scores of each run.
+
+    On another processor PyTorch rounds otherwise, and trains apart: no repetition has to be equal.
+    """
+    figures = {}
+    for one in results:
+        model = f"{one.corpus}, {one.encoders}-ENC{f' {one.model}' if one.model else ''}"
+        name = f"{one.methods}, {model}, {one.samples} samples, batch {one.batch}, seed {one.seed}, {one.device}"
+        for split, scores in one.scores.items():
+            how = f"on the {split} split after {one.samples:,} samples, PyTorch on {one.device}"
+            figures |= {f"{name}.{split}.{key}": measured(scores[key], "1", how) for key in SCORES if key in scores}
+    return Receipt(
+        title="ways to train with less",
+        command=["python", "-m", "bttlab", "methods", "run"],
+        figures=figures_of(figures, READING),
+        versions=versions(),
+        details=[asdict(each) for each in results],
+    )
 
 
 def _key(result: Result) -> tuple:

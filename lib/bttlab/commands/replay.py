@@ -66,6 +66,8 @@ def made_by(command: list[str], path: str):
         raise BttlabError(
             f"{path} is made in a checkout: {' '.join(command)}; bttlab replay runs its own commands alone"
         )
+    if not command:
+        raise BttlabError(f"{path} names no command: no options of this bttlab repeat it")
     if command != repeatable(command):
         raise BttlabError(f"{path} names a command that says where it writes; it is no receipt of this bttlab")
     say(f"bttlab: bttlab {' '.join(command)}")

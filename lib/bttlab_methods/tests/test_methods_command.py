@@ -1,11 +1,11 @@
 """`bttlab methods`: what it lists, what it refuses in one line with nothing written, and methods from outside."""
 
-import json
 import sys
 from importlib.metadata import EntryPoint
 
 import pytest
 
+from bttlab.baseline.receipt import details_of
 from bttlab.cli import main
 from bttlab_methods import methods, registry
 from command_line import refused, run_json
@@ -52,7 +52,7 @@ def test_models_of_other_sizes_are_other_runs_of_a_record(corpus, tmp_path, monk
         command = ["methods", "run", "dense", "--data", str(corpus), "--budget", "2", "--encoders", "1", *options]
         assert main([*command, "--record", str(record), "--json"]) == 0
         capsys.readouterr()
-        return json.loads(record.read_text())
+        return details_of(record)
 
     trained("--hidden-size", "32", "--heads", "2")
     narrow, wider = trained("--model", str(sizes))
