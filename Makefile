@@ -11,6 +11,7 @@
 # make pictures  what README and docs show of the lab, taken again of the notebooks in a browser
 # make bench     benchmarks, into docs/benchmarks.md (BENCH=layer: one)
 # make figures   figures of earlier programs are made again, and written into the pages; those that take hours are marked there
+#                (FIGURES=--pages: the pages alone)
 # make lock      requirements.lock again, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     the wheels of bttlab and of the packages beside it, in dist/
@@ -145,7 +146,7 @@ pictures: environment
 	$(BIN)/pytest -n 0 -m "" tests/browser/pictures.py
 
 figures: environment
-	$(BIN)/python tools/figures.py
+	OMP_WAIT_POLICY=passive PYTHONPATH=tools $(BIN)/python tools/figures.py $(FIGURES)
 
 # Threads that wait are to sleep: on a busy machine spinning ones take the cores from those that work.
 # torchTT has no wheel and builds against torch, so that it is no package of the lock; benchmarks take its Python alone.

@@ -46,6 +46,7 @@ def test_pages_say_of_which_programs_the_dear_figures_are():
     marks = figures.accuracy_marks()
     assert marks in (ROOT / figures.ACCURACY).read_text(encoding="utf-8"), "make figures"
     assert "of earlier programs (2026-11-26" in marks
+    assert figures.energy_mark() in (ROOT / figures.ENERGY).read_text(encoding="utf-8"), "make figures"
 
 
 def test_a_change_of_the_compiler_makes_every_figure_of_its_programs_stale(monkeypatch):
