@@ -10,7 +10,7 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 from bttlab.util.terminal import say
-from bttlab_methods import Result, parse
+from bttlab_methods import Result, combination_name, parse
 from bttlab_methods.record import by_methods, mean, read_gone, read_records
 from bttlab_methods.survey import GROUPS, TECHNIQUES, Technique
 
@@ -30,7 +30,7 @@ def table() -> str:
 
 def _row(technique: Technique, results: dict[str, list[Result]], gone: dict[str, list[Result]]) -> list[str]:
     if technique.row:
-        here, found = f"`{technique.row}`", results.get(technique.row, ())
+        here, found = f"`{technique.row}`", results.get(combination_name(parse(technique.row)), ())
     elif technique.gone:
         here, found = f"`{technique.gone}`, gone; measured with 0.1.0", gone[technique.gone]
     else:

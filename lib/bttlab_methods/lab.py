@@ -195,9 +195,8 @@ class MethodsLab:
         if tip.row and all(method.processes == 1 for method in parse(tip.row)):
             self._text.value = tip.row
             return
-        command = f"bttlab methods run {tip.row}" if tip.row else ""
-        gone = f"{tip.gone} is no longer here; its results are in docs/survey.md" if tip.gone else ""
-        why = f"it takes several processes: {command}" if tip.row else gone or tip.note
+        gone = f"{tip.gone} is no longer here; its results are in docs/survey.md" if tip.gone else tip.note
+        why = f"it takes several processes: bttlab methods run {tip.row}" if tip.row else gone
         self._message.value = alert(f"{tip.name}: {'it needs a GPU; ' if tip.needs_gpu else ''}{why}")
 
     def _write(self) -> None:

@@ -108,8 +108,7 @@ def _one(text: str) -> Method:
     if name not in known:
         if name in GONE:
             raise MethodError(
-                f"method {name!r} is no longer here; its results, measured with version 0.1.0, are in docs/survey.md "
-                "and data/methods/gone.json"
+                f"method {name!r} is no longer here; its results, of version 0.1.0, are in docs/survey.md"
             )
         near = get_close_matches(name, known, 1, 0)[0]
         raise MethodError(f"method {name!r}: there is none; did you mean {near!r}? bttlab methods list names all")

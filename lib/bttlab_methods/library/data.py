@@ -17,8 +17,6 @@ from bttlab_methods.method import Method
 from bttlab_methods.setting import SCORED_AT_ONCE
 from bttlab_methods.training import Batch, Training
 
-ROUNDS = 20  # of k-means
-
 
 def prediction_errors(
     intent_logits: Tensor, slot_logits: Tensor, intents: Tensor, slots: Tensor
@@ -48,13 +46,11 @@ class ImportanceGradient(Method):
     uniform: float = 0.2  # part of the draws that scores have no say in: no weight exceeds its inverse
 
     def batches(self, training: Training, epoch: int) -> Iterator[Batch]:
-        setting, samples = training.setting, training.samples
-        order = epoch_order(len(samples), setting.seed, epoch)
-        size = self.candidates * setting.batch
+        samples, size = training.samples, self.candidates * training.setting.batch
+        order = epoch_order(len(samples), training.setting.seed, epoch)
         for indices in equal_length_batches(order, samples.lengths, size, training.random):
             chances = self.chances(training, samples[indices])
-            count = -(-len(indices) // self.candidates)
-            drawn = training.random.choice(len(indices), count, p=chances)
+            drawn = training.random.choice(len(indices), -(-len(indices) // self.candidates), p=chances)
             weights = 1 / (len(indices) * chances[drawn])
             yield Batch(samples[indices[drawn]], weights.astype(np.float32))
 
@@ -81,7 +77,7 @@ def gradient_norms(model: nn.Module, samples: Samples) -> Tensor:
 
 @dataclass(frozen=True)
 class _DataPruning(Method):
-    """Keep the part of the utterances with the highest scores; a subclass computes the score."""
+    """Keep the part of the utterances with the highest `scores(training)`, shape (n,), of a subclass."""
 
     family = "data"
     changes = frozenset({"samples"})
@@ -89,10 +85,6 @@ class _DataPruning(Method):
 
     share: float = 0.5  # part of the utterances that is kept
     look: float = 0.3  # part of the budget that is trained on all of them first
-
-    def scores(self, training: Training) -> np.ndarray:
-        """Return how much there is to learn from each of n samples, shape (n,)."""
-        raise NotImplementedError
 
     def batches(self, training: Training, epoch: int) -> Iterator[Batch]:
         if self.name not in training.extra:
@@ -111,10 +103,7 @@ class _DataPruning(Method):
 
 
 class DataPruningEarly(_DataPruning):
-    """Train on all utterances early, then on the part whose errors are the largest: probabilities less labels (EL2N).
-
-    The score is the norm of the intent's errors plus the mean norm of the slots'.
-    """
+    """Train on all utterances early, then on the part whose errors (probabilities less labels) are largest."""
 
     name = "data-pruning-early"
     source = "Paul et al., arXiv 2107.07075, section 2 (EL2N scores early in training)"
@@ -157,7 +146,7 @@ class DataPruningKMeans(_DataPruning):
         features = _of_each(training, features_of)
         hook.remove()
         drawn = training.random.choice(len(features), min(self.clusters, len(features)), replace=False)
-        centres, _ = kmeans2(features, features[drawn], ROUNDS, minit="matrix")
+        centres, _ = kmeans2(features, features[drawn], iter=20, minit="matrix")
         return cdist(features, centres).min(1)
 
 

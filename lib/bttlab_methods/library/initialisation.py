@@ -42,23 +42,17 @@ def scale_branches(encoder: Encoder, *initial: float, speed: float = 1.0) -> Non
 
 @torch.no_grad()
 def scale_weights(layer: nn.Module, factor: float) -> None:
-    """Multiply a layer's matrix or table by a positive factor, of which each core takes the same part."""
+    """Multiply a layer's matrix or table by a factor: each core by the same part, or the first alone by 0.
+
+    With one core of zeros a gradient can lead out of there.
+    """
     parts = weights(layer)
-    for part in parts:
+    for part in parts if factor else parts[:1]:
         part.mul_(factor ** (1 / len(parts)))
 
 
-@torch.no_grad()
-def clear_weights(layer: nn.Module) -> None:
-    """Make a layer's matrix 0: in TT format by its first core alone, so that a gradient can lead out of there."""
-    weights(layer)[0].zero_()
-
-
 class WithoutNorms(Method):
-    """Take both LayerNorms out of the encoders: h = x + output(attention(x)), y = h + second(GELU(first(h))).
-
-    The embedding, which lies before the branches, keeps its LayerNorm.
-    """
+    """Take both LayerNorms out of the encoders: h = x + output(attention(x)), y = h + second(GELU(first(h)))."""
 
     family = "initialisation"
     changes = frozenset({"initialisation"})
@@ -91,13 +85,13 @@ class Fixup(WithoutNorms):
     def change_model(self, training: Training) -> None:
         super().change_model(training)
         for head in (training.model.intent_head, training.model.slot_head):
-            clear_weights(head)
+            scale_weights(head, 0.0)
 
     def change_encoder(self, encoder: Encoder, depth: int) -> None:
         for layer in (encoder.value, encoder.first):
             scale_weights(layer, (2 * depth) ** -0.5)
         for name in LAST_OF_BRANCH:
-            clear_weights(getattr(encoder, name))
+            scale_weights(getattr(encoder, name), 0.0)
         scale_branches(encoder, self.scalar, self.scalar)
 
 

@@ -45,12 +45,7 @@ class LARS(Method):
         return replace(setting, batch=self.factor * setting.batch)
 
     def make_optimizer(self, training: Training):
-        import pytorch_optimizer
+        from pytorch_optimizer import LARS as Lars
 
-        return pytorch_optimizer.LARS(
-            training.trained,
-            lr=self.learning_rate,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            trust_coefficient=self.trust,
-        )
+        constants = {"momentum": self.momentum, "weight_decay": self.weight_decay, "trust_coefficient": self.trust}
+        return Lars(training.trained, lr=self.learning_rate, **constants)

@@ -14,8 +14,8 @@ from bttlab.model.batches import batch_logits
 from bttlab_methods import Batch, MethodError, Setting, Training, parse
 from bttlab_methods.layers import linear_layers, numbers, trains
 from bttlab_methods.library import data
-from bttlab_methods.library.comera import relaxed_size
-from bttlab_methods.library.tensor_galore import TuckerAdamW
+from bttlab_methods.library.galore import ProjectedAdamW
+from bttlab_methods.library.ranks import relaxed_size
 from tiny_runs import CONFIG
 
 DENSE = replace(CONFIG, format="dense", encoders=2)
@@ -265,7 +265,7 @@ def test_tensor_galores_first_step_is_adam_in_the_gradients_tucker_core():
     random = np.random.default_rng(0)
     x, g, ranks = random.normal(size=(8, 6, 5)), random.normal(size=(8, 6, 5)), (4, 3, 2)
     parameter = torch.nn.Parameter(torch.tensor(x))
-    optimizer = TuckerAdamW([{"params": [parameter], "shape": x.shape, "ranks": ranks}], 0.01, every=100, scale=2.0)
+    optimizer = ProjectedAdamW([{"params": [parameter], "shape": x.shape, "ranks": ranks}], 0.01, every=100, scale=2.0)
     parameter.grad = torch.from_numpy(g)
     optimizer.step()
     bases = hooi(g, ranks)
