@@ -479,6 +479,15 @@ def test_what_is_not_used_is_named_where_it_is_imported(tmp_path, capsys):
     assert "not used: by (" in said and "sentences with several intents: 1, such as 'fly' (go, stay)" in said
 
 
+def test_a_foreign_name_in_a_text_with_spaces_is_noted(tmp_path, capsys):
+    rows = [{"text": "play 官陵", "label": "x"}, *10 * [{"text": "play it", "label": "x"}]]
+    (tmp_path / "a.jsonl").write_text(lines(*rows))
+    assert main(["data", "import", str(tmp_path / "a.jsonl"), str(tmp_path / "made")]) == 0
+    assert "words in a script without spaces, each one word: 1\n" in capsys.readouterr().out
+    (tmp_path / "b.jsonl").write_text(lines(*rows[:5]))
+    assert "choose a --tokenizer" in refused(capsys, "data", "import", tmp_path / "b.jsonl", tmp_path / "other")
+
+
 DOCBIN = base64.b64decode(
     "eJzrXF6WWlScmZ+32EDPcGliSUlR8VxHZ08vbx9fP/+As4xHzjIePct4bFlJfnZqXvFRVg/j2WskXCU6RGE0AwHAhEOckYC+CT8V"
     "GDdZzjOB0eTaQwhs3DNlWv9npYxPL30/sfH9cCSknhlKa11aLNrL2HOaWHu2cPhcf1U7O1dn+tHavVoz1Aiph4UPqfbskctgFFkq"

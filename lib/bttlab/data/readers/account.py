@@ -62,6 +62,7 @@ class Account:
     slots: Counter = field(default_factory=Counter)  # chunks, by type
     several: dict[str, list[str]] = field(default_factory=dict)  # intents of a sentence that has several, by its text
     utterances: int = 0
+    unspaced: int = 0  # utterances with some words in a script without spaces
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -80,11 +81,14 @@ class Account:
         return [*found, *self.notes()]
 
     def notes(self) -> list[str]:
-        if not self.several:
-            return []
-        text, intents = next(iter(self.several.items()))
-        count = len(self.several)
-        return [f"sentences with several intents: {count:,}, such as {text!r} ({', '.join(intents)})"]
+        found = []
+        if self.several:
+            text, intents = next(iter(self.several.items()))
+            count = len(self.several)
+            found.append(f"sentences with several intents: {count:,}, such as {text!r} ({', '.join(intents)})")
+        if self.unspaced:
+            found.append(f"utterances with words in a script without spaces, each one word: {self.unspaced:,}")
+        return found
 
 
 def _pairs(values: dict[str, str]) -> str:

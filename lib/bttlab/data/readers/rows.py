@@ -14,6 +14,7 @@ from .tools import markup_in, markup_of
 
 NO_INTENT = "none"  # of utterances that have only tags
 _NAMES = {"slot", "entity", "entitie", "tag", "ner", "bio", "iob", "span", "annotation", "label", "intent"}  # of labels
+MOST_UNSPACED = 0.1  # share of utterances that may have words in a script without spaces
 TAG_LIKE = re.compile(r"[oO]|[BIESLUMW][-_]\S+")
 
 
@@ -232,13 +233,23 @@ def utterances_of(
             words = _parts(where, value)
         if text is None and not words:
             raise CorpusError(f"{where}: no words in {columns.text!r}; remove the line")
-        if text is not None and choices.tokenizer is None and (letter := unspaced(text)):
-            raise CorpusError(
-                f"{where}: {letter!r} is of a script without spaces between words; choose a --tokenizer: characters, "
-                "words, a tokenizer.json, or spaces if the words are separated"
-            )
         found.append(Utterance(where, columns.text, intent, text, words, tags, spans))
+    if choices.tokenizer is None:
+        _check_spaces(found, account)
     return found
+
+
+def _check_spaces(found: list[Utterance], account: Account) -> None:
+    """Refuse texts in a script without spaces between words, unless few have some words in it: these are noted."""
+    some = [(item, letter) for item in found if item.text and (letter := unspaced(item.text))]
+    alone = [pair for pair in some if all(unspaced(c) for c in pair[0].text or "" if c.isalpha())]
+    if alone or len(some) > MOST_UNSPACED * len(found):
+        item, letter = (alone or some)[0]
+        raise CorpusError(
+            f"{item.where}: {letter!r} is of a script without spaces between words; choose a --tokenizer: characters, "
+            "words, a tokenizer.json, or spaces if the words are separated"
+        )
+    account.unspaced += len(some)
 
 
 def _spans(where: str, column: str, values: Any, choices: Choices, account: Account) -> list[CharacterSpan]:
