@@ -54,6 +54,7 @@ def added(monkeypatch):
     """Execute a block of the page as a module of its own; operations and rows are gone after the test."""
     monkeypatch.setattr(Operation, "of_function", dict(Operation.of_function))
     rows = dict(ACTIVATIONS)
+    del ACTIVATIONS["abs"]  # the page adds it
 
     def execute(code: str) -> ModuleType:
         module = ModuleType("added_operation")

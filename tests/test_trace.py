@@ -245,10 +245,9 @@ REFUSED = {
         lambda n, x, t: checkpoint(n.q, x, use_reentrant=True),
         "linear without a gradient .* use_reentrant=False",
     ),
-    "a limit": (
-        lambda n, x, t: n.q(x).clamp(-8, 8),
-        r"clamp is no operation of the card; use gelu, .*tanh \(test_trace",
-    ),
+    "a sine": (lambda n, x, t: n.q(x).sin(), r"sin is no operation of the card; use gelu, .*mish \(test_trace"),
+    "a threshold": (lambda n, x, t: F.threshold(n.q(x), 1.0, 0.0), "threshold 1 with another value, 0, is no oper"),
+    "a power": (lambda n, x, t: n.q(x) ** 2.5, "power of 2.5 is no operation of the card; use a power of 2, 3 or 4"),
     "an operation of a graph": (
         lambda n, x, t: torch.ops.aten.relu.default(n.q(x)),
         "relu.default of torch.export or of a compiled graph is no operation .* the module as it was before",

@@ -15,6 +15,8 @@ from bttlab.compiler.trace import record, trace
 from bttlab.compiler.trace.check import execute
 from bttlab.compiler.trace.forms import FORMS, X, form_of
 
+from training_processor import check_gradients
+
 WORDS, WIDTH, LENGTH = 5, 16, 2
 POWERS = range(-7, 8)  # of ten: the sizes of values at which graph and module are compared
 
@@ -22,11 +24,13 @@ POWERS = range(-7, 8)  # of ten: the sizes of values at which graph and module a
 class Net(nn.Module):
     """A function between two layers; the first one's outputs have both signs."""
 
-    def __init__(self, function):
+    def __init__(self, function, size=1.0):
         super().__init__()
         torch.manual_seed(0)
         self.table, self.inner, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
         self.function = function
+        with torch.no_grad():
+            self.inner.weight.mul_(size)
 
     def forward(self, tokens):
         return self.head(self.function(self.inner(self.table(tokens))))
@@ -48,14 +52,15 @@ def largest_difference(function) -> float:
                 values = execute(graph, state, tokens)
                 ours, theirs = values[head.inputs[0].base or head.inputs[0]][:1], net.function(net.inner(x))[:1]
                 where = torch.isfinite(ours) & torch.isfinite(theirs)
-                difference = (ours - theirs)[where].abs() / (theirs[where].abs() + 1e-7)
+                size = theirs[where].abs() + 1e-7 + 1e-11 * abs(value)  # a limit is off by the rounding of x
+                difference = (ours - theirs)[where].abs() / size
                 largest = max(largest, float(difference.max()) if where.any() else 0.0)
     return largest
 
 
-sizes = st.tuples(st.floats(1, 10), st.integers(-6, 5), st.sampled_from((1, -1))).map(
-    lambda n: n[0] * 10.0 ** n[1] * n[2]
-)
+# 1e-6 to 1e6, both signs. FP32 has these numbers: constants of the card are not rounded.
+sizes = st.tuples(st.floats(1, 2, width=16), st.integers(-20, 19), st.sampled_from((1, -1)))
+sizes = sizes.map(lambda n: n[0] * 2.0 ** n[1] * n[2])
 steps = st.one_of(
     sizes.map(lambda a: ("offset", lambda x: x + a)),
     sizes.map(lambda a: ("scale", lambda x: x * a)),
@@ -72,7 +77,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, min_size=1, max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_limits_offsets_and_plateaus_are_recorded_or_refused(chosen):
     def function(x):
         for _, step in chosen:
@@ -139,6 +144,33 @@ def test_a_limit_is_recorded_or_refused_by_name_and_line(name):
         assert "test_trace_functions.py, line" in str(error)
 
 
+COMPOSED = {
+    "abs": (torch.abs, ["abs"]),
+    "squared ReLU": (lambda x: F.relu(x) ** 2, ["relu"]),
+    "softplus": (F.softplus, ["relu", "softplus_tail"]),
+    "logsigmoid": (F.logsigmoid, ["relu", "softplus_tail"]),
+    "Mish": (F.mish, ["mish"]),
+    "Mish, written out": (lambda x: x * torch.tanh(F.softplus(x)), ["mish"]),
+    "ELU": (F.elu, ["relu", "elu_tail"]),
+    "SELU": (F.selu, ["relu", "elu_tail"]),
+    "hard swish": (F.hardswish, ["relu", "relu"]),
+    "a clipped ReLU": (lambda x: F.hardtanh(x, 0.0, 1.0), ["relu", "relu"]),
+    "clip_qkv": (lambda x: x.clamp(-0.5, 0.5), ["relu", "relu"]),
+    "a clipped SwiGLU": (lambda x: x.clamp(max=0.7) * torch.sigmoid(1.702 * x.clamp(max=0.7)), None),
+    "a cube": (lambda x: x**3, []),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_other_functions_train_as_in_pytorch(fast, name):
+    function, recorded = COMPOSED[name]
+    model = trace(Net(function, size=3.0), LENGTH)
+    found = [op.options["function"] for op in model.graph.operations if op.kind == "function"]
+    assert recorded is None or found == recorded
+    check_gradients(fast, model, (LENGTH,), tolerance=2e-4, least=1 / 10)
+    assert largest_difference(function) < 1e-4
+
+
 def test_x_is_known_through_sums_and_products():
     assert form_of(lambda x: (x * 3 + 5) - 5 - x).factor == 2
     assert form_of(lambda x: x + 1e-6 - 1e-7).factor is None
@@ -183,5 +215,7 @@ def test_the_check_finds_a_limit_that_the_algebra_drops(monkeypatch):
 
 def test_the_values_are_compared_over_the_whole_range(monkeypatch):
     monkeypatch.setitem(FORMS, "clamp", lambda x, *_: x)
-    with pytest.raises(ProgramError, match="clamp is no operation of the card"):
-        trace(Net(lambda x: x.clamp(-1e6, 1e6)), LENGTH)
+    assert largest_difference(lambda x: x.clamp(-1e6, 1e6)) < 1e-6
+    monkeypatch.setattr(record, "_agree", lambda *_: True)
+    with pytest.raises(AssertionError):
+        assert largest_difference(lambda x: x.clamp(-1e6, 1e6)) < 1e-6

@@ -15,7 +15,7 @@ from bttlab.compiler.operation import Operation
 from bttlab.compiler.trace import trace
 from bttlab.compiler.trace.forms import FORMS
 from bttlab.compiler.trace.names import COPIES, MOVES
-from bttlab.compiler.trace.record import RULES
+from bttlab.compiler.trace.record import EXPANDED, RULES
 
 PAGE = Path(__file__).parent.parent / "docs" / "tensor.md"
 MARKS = "<!-- functions -->\n", "<!-- end -->\n"
@@ -90,7 +90,7 @@ def layers() -> dict[str, str]:
 
 def table() -> str:
     """Return the tables' lines."""
-    steps = set(FORMS) - set(ACTIVATIONS)
+    steps = set(FORMS) - set(ACTIVATIONS) - set(EXPANDED)
     rules = set(RULES) - set(FORMS)
     found = layers()
     of_layers = [
@@ -99,7 +99,8 @@ def table() -> str:
     ]
     of_functions = [
         ("recorded, with the conditions that a refusal names", rules | set(Operation.of_function)),
-        ("activations, also written out", set(ACTIVATIONS)),
+        ("activations, also written out", {n for n, a in ACTIVATIONS.items() if not a.is_part}),
+        ("functions that are sums of activations", set(EXPANDED)),
         ("steps of an activation that is written out, or of a difference", steps),
         ("moves of elements: rows, columns of whole vectors, heads", MOVES - COPIES),
         ("no operation", COPIES),

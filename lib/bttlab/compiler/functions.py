@@ -84,8 +84,27 @@ def _silu_slope(x):
     return _sigmoid(x) * (1 + x * _sigmoid(-x))
 
 
+def _mish_share(x):
+    e = np.exp(np.minimum(x, 40.0))
+    return (e * e + 2 * e) / (e * e + 2 * e + 2)
+
+
+def _mish_slope(x):
+    e = np.exp(np.minimum(x, 40.0))
+    share = _mish_share(x)
+    return share + x * (1 - share * share) * e / (1 + e)
+
+
+def _elu_tail(x):
+    return np.expm1(np.minimum(x, 0.0))
+
+
 def _step(x):
     return (x >= 0).astype(np.float64)
+
+
+def _sign(x):
+    return np.where(x >= 0, 1.0, -1.0)
 
 
 @cache
@@ -114,6 +133,7 @@ class Activation:
     function: FunctionTable  # the activation; divided by x if `times_x`
     slope: FunctionTable  # its derivative
     times_x: bool = True  # whether `function` is multiplied by x
+    is_part: bool = False  # of functions that are sums: messages do not name it
 
 
 ACTIVATIONS = {
@@ -148,7 +168,33 @@ ACTIVATIONS = {
     "tanh": Activation(
         _torch("tanh"), TANH, FunctionTable("tanh'(x)", lambda x: 1 - np.tanh(x) ** 2, -9.0, 9.0, 768), times_x=False
     ),
+    "abs": Activation(_torch("abs"), *[FunctionTable("|x| / x", _sign, -1.0, 1.0, 2, outside="exact")] * 2),
+    "mish": Activation(
+        _torch("nn.functional.mish"),
+        FunctionTable("Mish(x) / x", _mish_share, -18.0, 18.0, 576),
+        FunctionTable("Mish'(x)", _mish_slope, -18.0, 18.0, 768),
+    ),
+    # What softplus and ELU are beside ReLU: both are sums.
+    "softplus_tail": Activation(
+        lambda x: _torch("nn.functional.softplus")(-_torch("abs")(x)),
+        FunctionTable("softplus(-|x|)", lambda x: np.log1p(np.exp(-np.abs(x))), -18.0, 18.0, 576),
+        FunctionTable("softplus(-|x|)'", lambda x: -_sign(x) * _sigmoid(-np.abs(x)), -18.0, 18.0, 768),
+        times_x=False,
+        is_part=True,
+    ),
+    "elu_tail": Activation(
+        lambda x: _torch("expm1")(-_torch("relu")(-x)),
+        FunctionTable("exp(min(x, 0)) - 1", _elu_tail, -18.0, 18.0, 576),
+        FunctionTable("exp(x) below 0", lambda x: np.where(x < 0, np.exp(np.minimum(x, 0.0)), 0.0), -18.0, 18.0, 768),
+        times_x=False,
+        is_part=True,
+    ),
 }
+
+
+def names() -> str:
+    """Return the names of the activations, for messages."""
+    return ", ".join(name for name, activation in ACTIVATIONS.items() if not activation.is_part)
 
 
 class Functions:

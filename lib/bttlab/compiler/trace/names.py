@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bttlab.compiler.functions import ACTIVATIONS
+from bttlab.compiler.functions import names
 from bttlab.compiler.trace.values import tensors_in
 
 NEAR = {
@@ -24,7 +24,7 @@ NEAR = {
     "checkpoint(..., use_reentrant=False), not an autograd.Function",
 }
 LIST = "linear layers (TT or dense), embeddings, LayerNorm, RMSNorm, attention, sums, products, "
-LIST += ", ".join(ACTIVATIONS)
+LIST += names()
 LIBRARIES = (*(str(Path(sys.modules[name].__file__).parent) for name in ("torch", "bttlab")), contextlib.__file__)
 # Functions that only ask about a tensor.
 QUERIES = frozenset(

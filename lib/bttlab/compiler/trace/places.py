@@ -45,7 +45,7 @@ class Places:
     def _place(self) -> tuple[str, str]:
         """Return the path of the layer whose `forward` runs, and the line of the user's file, if there is one."""
         frame, path, line = sys._getframe(1), None, ""
-        while not self._is_run(frame) and (path is None or not line):
+        while frame is not None and not self._is_run(frame) and (path is None or not line):
             file = frame.f_code.co_filename
             if not line and not file.startswith((*LIBRARIES, "<")) and file.endswith(".py"):
                 line = f"{Path(file).name}, line {frame.f_lineno}"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.functions import ACTIVATIONS
+from bttlab.compiler.functions import ACTIVATIONS, names
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of
 from bttlab.compiler.machine import M
@@ -58,6 +58,7 @@ from bttlab.tensor import TTLinear, TTMEmbedding
 
 Value = Ids | Elements | Weights | Formula | Weighted | Scores | Refused
 LAZY = frozenset(("cat", "stack", "mul", "div", "neg"))  # rules that take elements times constants as they are
+EXPANDED: dict[str, Callable] = {}  # functions of one activation that are recorded as others together
 RULES: dict[str, Callable[["Recorder", Call], Value | None]] = {}
 
 
@@ -454,7 +455,13 @@ class Recorder(Matrices, TorchFunctionMode):
         n = given.index(None)
         step = lambda t: apply(call, [*given[:n], _copy(t), *given[n + 1 :]])  # noqa: E731
         found = self._known(x.matrix, x.index, step, self.name(call.name))
-        return self.by_operation(call) if found is None else found
+        if found is not None or call.name not in EXPANDED:
+            return found or self.by_operation(call)
+        given[n] = operands[0].detach()
+        self._set(given[n], x)
+        with self:
+            expanded = EXPANDED[call.name](*given, **call.kwargs)
+        return self.elements(expanded, call.name)
 
     def by_operation(self, call: Call) -> Elements:
         """Record the operation of the graph that computes a function of activations of one shape."""
@@ -463,7 +470,7 @@ class Recorder(Matrices, TorchFunctionMode):
         kind = Operation.of_function.get(call.name)
         values = [self.value(x) for x in call.args]
         if kind is None or call.kwargs or not all(isinstance(v, Elements | Formula | Weighted) for v in values):
-            raise Refusal(call.name, NEAR.get(call.name, "" if len(self._found(call)) > 1 else ", ".join(ACTIVATIONS)))
+            raise Refusal(call.name, NEAR.get(call.name, "" if len(self._found(call)) > 1 else names()))
         matrices, index = self.operands(call.name, *call.args)
         name = self.unique(self.name(call.name))
         output = Matrix(name, matrices[0].tokens, matrices[0].features)

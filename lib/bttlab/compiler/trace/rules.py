@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bttlab.compiler.instruction import max_of
@@ -15,7 +16,7 @@ from bttlab.compiler.ops.elementwise import Add, Multiply, Number, Row, Rows
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.trace.forms import FORMS
 from bttlab.compiler.trace.names import Call
-from bttlab.compiler.trace.record import RULES, Recorder, Value
+from bttlab.compiler.trace.record import EXPANDED, RULES, Recorder, Value
 from bttlab.compiler.trace.values import (
     Elements,
     Formula,
@@ -39,6 +40,63 @@ COMPOSED = {  # functions that are others together
         negative_slope * x + (1 - negative_slope) * torch.relu(x)
     ),
 }
+
+
+def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    if threshold < LINEAR:
+        raise Refusal(f"softplus of threshold {threshold:g}", f"a threshold of {LINEAR} or more")
+    x = beta * x
+    return (F.relu(x) + F.softplus(-x.abs())) / beta
+
+
+def _clamp(x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
+    """Return x within limits: x as it is between them, and off by the rounding of x beyond."""
+    y = x
+    if min is not None:
+        y = y + F.relu(min - x)
+    if max is not None:
+        y = y - F.relu(x - max)
+    return y
+
+
+def _threshold(x: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    if threshold != value:
+        raise Refusal(f"threshold {threshold:g} with another value, {value:g},", "x.clamp(min=...)")
+    return _clamp(x, value)
+
+
+def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, rate: float = 1.0, inplace: bool = False) -> Tensor:
+    return scale * F.relu(x) + scale * alpha * torch.expm1(-F.relu(-rate * x))
+
+
+def _power(x: Tensor, exponent: float) -> Tensor:
+    if exponent not in (2, 3, 4):
+        raise Refusal(f"power of {exponent:g}", "a power of 2, 3 or 4")
+    square = x * x
+    return square if exponent == 2 else square * (x if exponent == 3 else square)
+
+
+LINEAR = 15  # softplus is x beyond this, to FP32's precision
+EXPANDED.update(
+    {
+        "softplus": _softplus,
+        "logsigmoid": lambda x: -_softplus(-x),
+        "log_sigmoid": lambda x: -_softplus(-x),
+        "elu": _elu,
+        "celu": lambda x, alpha=1.0, inplace=False: _elu(x, alpha, rate=1 / alpha),
+        "selu": lambda x, inplace=False: _elu(x, 1.6732632423543772, 1.0507009873554805),
+        "square": lambda x: x * x,
+        "pow": _power,
+        "threshold": _threshold,
+        "clamp": _clamp,
+        "clamp_min": _clamp,
+        "clamp_max": lambda x, max: _clamp(x, max=max),
+        "hardtanh": lambda x, min_val=-1.0, max_val=1.0, inplace=False: _clamp(x, min_val, max_val),
+        "relu6": lambda x, inplace=False: _clamp(x, 0.0, 6.0),
+        "hardsigmoid": lambda x, inplace=False: _clamp(x / 6 + 0.5, 0.0, 1.0),
+        "hardswish": lambda x, inplace=False: x * _clamp(x / 6 + 0.5, 0.0, 1.0),
+    }
+)
 
 
 def rule(*names: str) -> Callable:
