@@ -23,6 +23,7 @@
 # make schedule  ports, recurrences and operators of the machine's source (SCHEDULE=--record: keep it in data/u50)
 # make rtl       the machine as Verilog, in RTL=build/rtl
 # make synth     what Yosys makes of the Verilog for the card's family, unit by unit, into data/u50/synthesis.json
+# make findings  run findings/: which surprises about libraries, tools and formats have changed (FINDINGS=findings/NAME.sh: one)
 # make overlays  build the emulation overlays from hls_src (needs g++ 11 or later) in OVERLAYS=build/overlays, beside those of
 #                the repository, so that git pull finds nothing changed; OVERLAYS=overlays to commit them
 
@@ -66,7 +67,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, as is the file with the server's token there; its short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$$(d=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)} && mkdir -p "$$d" && chmod 700 "$$d" && echo "$$d")
 
-.PHONY: lab test test-all test-kernels mutants schedule rtl rtl-test synth quick course class class-test site pictures figures bench reliability lock wheelhouse wheel audit sbom overlays clean environment
+.PHONY: findings lab test test-all test-kernels mutants schedule rtl rtl-test synth quick course class class-test site pictures figures bench reliability lock wheelhouse wheel audit sbom overlays clean environment
 
 # An environment is made by uv: the one on the PATH, else one that pip fetches. It takes pip's settings, too.
 $(UV):
@@ -138,6 +139,12 @@ class: environment
 
 class-test: environment
 	$(BIN)/pytest -n 0 -m long tests/hub
+
+# Each makes its own environment, for minutes, so they are not part of CI.
+findings:
+	@changed=0; for finding in $(or $(FINDINGS),findings/*.sh); do \
+	if said=$$(PYTHON="$(or $(PYTHON),$$(tools/find_python))" $$finding 2>&1); then echo "as written: $$finding"; \
+	else echo "CHANGED: $$finding"; echo "$$said" | tail -5; changed=1; fi; done; exit $$changed
 
 site: environment
 	$(BIN)/python site/build.py $(SITE)
