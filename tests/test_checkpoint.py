@@ -61,7 +61,6 @@ LAYOUTS = {
     "Fortran order": np.asfortranarray,
     "transposed": lambda array: np.ascontiguousarray(array.T).T,
     "strided": lambda array: np.repeat(array, 2, -1)[..., ::2],
-    "reversed": lambda array: np.ascontiguousarray(array[::-1])[::-1],
 }
 
 

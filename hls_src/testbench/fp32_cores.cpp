@@ -47,7 +47,9 @@ static bool same(uint32_t found, uint32_t wanted, bool is_float) {
 int main(int, char **arguments) {
     _mm_setcsr(_mm_getcsr() | 0x8040);  // flush to zero, denormals are zeros
     std::vector<uint32_t> hard;
-    for (uint32_t magnitude : {0x00000000u, 0x00000001u, 0x007fffffu, 0x00800000u, 0x00800001u, 0x00ffffffu, 0x01000000u,
+    // 20000400 x 1ffff800 lies below the smallest normal number and rounds up to it; 00800000 x 3f7fffff stays below.
+    for (uint32_t magnitude : {0x20000400u, 0x1ffff800u,
+                               0x00000000u, 0x00000001u, 0x007fffffu, 0x00800000u, 0x00800001u, 0x00ffffffu, 0x01000000u,
                                0x33800000u, 0x34000000u, 0x3effffffu, 0x3f000000u, 0x3f7fffffu, 0x3f800000u, 0x3f800001u,
                                0x3fbfffffu, 0x3fc00000u, 0x3fffffffu, 0x40000000u, 0x40400000u, 0x4affffffu, 0x4b000000u,
                                0x4b000001u, 0x4b7fffffu, 0x4b800000u, 0x4effffffu, 0x4f000000u, 0x4f800000u, 0x5f000000u,
