@@ -39,7 +39,8 @@ def change(path, **values):
 
 def test_no_figure_is_of_an_earlier_program():
     assert len(list(figures.receipts())) > 50
-    assert figures.stale() == {}, "make figures"
+    stale = figures.stale()
+    assert not stale, f"of earlier programs; make figures: {', '.join(stale)}"
 
 
 def test_pages_say_of_which_programs_the_dear_figures_are():
