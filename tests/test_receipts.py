@@ -4,11 +4,14 @@ import json
 
 import figures
 import pytest
+import receipt_tables
 
 import bttlab.compiler.program as compiler
 from bttlab.baseline.receipt import Receipt, _digest, details_of
 from bttlab.cli import main
 from bttlab.commands import replay
+from bttlab.estimate.card import estimate
+from bttlab.model import ModelConfig
 from bttlab.util.settings import RecordError
 from command_line import refused, run_json
 
@@ -48,6 +51,13 @@ def test_pages_say_of_which_programs_the_dear_figures_are():
     assert marks in (ROOT / figures.ACCURACY).read_text(encoding="utf-8"), "make figures"
     assert "of earlier programs (2026-11-26" in marks
     assert figures.energy_mark() in (ROOT / figures.ENERGY).read_text(encoding="utf-8"), "make figures"
+
+
+def test_pages_show_what_the_receipts_have(atis_lengths):
+    readme, energy = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", figures.ENERGY))
+    assert receipt_tables.scores() in readme and receipt_tables.race() in readme, "make figures"
+    card = estimate(ModelConfig(), atis_lengths)
+    assert receipt_tables.races() in energy and receipt_tables.over_card(card) in energy, "make figures"
 
 
 def test_a_change_of_the_compiler_makes_every_figure_of_its_programs_stale(monkeypatch):

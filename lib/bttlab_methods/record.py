@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.baseline.receipt import READING, Receipt, details_of, figures_of
-from bttlab.runs.record import versions
 from bttlab.util.locks import changing
 from bttlab.util.places import ROOT
 from bttlab.util.quantities import measured
@@ -76,7 +75,6 @@ def receipt_of(results: Sequence[Result]) -> Receipt:
         title="ways to train with less",
         command=["python", "-m", "bttlab", "methods", "run"],
         figures=figures_of(figures, READING),
-        versions=versions(),
         details=[asdict(each) for each in results],
     )
 
