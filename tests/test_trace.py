@@ -330,11 +330,6 @@ def test_objects_beside_the_logits_are_no_outputs():
     assert trace(Cached(), LENGTH).tasks == ["tagging"]
 
 
-def test_the_longest_sequence_of_the_card_is_told_before_anything_is_traced():
-    with pytest.raises(ProgramError, match=r"^sequence_length is 65: the card takes up to 64 tokens$"):
-        trace(made(lambda n, x, t: n.q(x)), 65)
-
-
 def test_a_module_compiled_in_place_is_refused():
     net = made(lambda n, x, t: n.q(x), lambda n: n.q.compile(backend="eager"))
     with pytest.raises(ProgramError, match=r"has layers of torch\.compile, which change its functions"):

@@ -17,7 +17,6 @@ from torch.nn.parameter import is_lazy
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of
-from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.operation import INTENT, SLOTS, Matrix
 from bttlab.compiler.ops.attention import Attention
@@ -61,8 +60,6 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
         raise ProgramError(f"trace takes a PyTorch module, not {module!r:.60}; make one, as by Net()")
     if not isinstance(sequence_length, Integral) or sequence_length < 1:
         raise ProgramError(f"sequence_length is {sequence_length!r:.60}: it must be a number of tokens, such as 32")
-    if sequence_length > M.SEQUENCE:
-        raise ProgramError(f"sequence_length is {sequence_length}: the card takes up to {M.SEQUENCE} tokens")
     if task is not None and task not in TASKS:
         raise ProgramError(f"task is {task!r}: choose {', '.join(TASKS)}")
     _check_values(module, name)
