@@ -20,6 +20,7 @@ from bttlab.lab import (
 )
 from bttlab.lab.design_explorer import grid
 from bttlab.lab.energy_meters import modelled_meter
+from bttlab.lab.picture import STALE_CLASS
 from bttlab.model import FLOW_TITLES, ModelConfig, Optimizer
 
 LENGTHS = {13: 100}
@@ -56,6 +57,15 @@ def test_a_modelled_meter_adds_up_to_the_estimate():
     assert meter.seconds == pytest.approx(whole.seconds_per_epoch, rel=0.02)
     meter.advance(workload.train[:0], 1.0)  # before a fault at the first sample
     assert meter.joules[1] == pytest.approx(sum(each), rel=1e-6)
+
+
+def test_the_figures_are_grey_until_the_chosen_program_is_there(explorer, monkeypatch):
+    monkeypatch.setattr(explorer.programs, "want", lambda designs: 1)  # none is compiled
+    explorer.rank.value = 5
+    assert "compiled, or refused" in explorer.results and STALE_CLASS in explorer._live.widget._dom_classes
+    monkeypatch.undo()
+    explorer.choose(SMALL)
+    assert explorer.programs.wait(WAIT) and STALE_CLASS not in explorer._live.widget._dom_classes
 
 
 @pytest.mark.long

@@ -1,10 +1,12 @@
 """The lab's small parts: charts, threads, watching, cells, corpora and the check of the machine."""
 
 import gc
+import re
 import signal
 import threading
 from types import SimpleNamespace
 
+import ipywidgets as widgets
 import matplotlib
 import nbclient
 import nbformat
@@ -14,11 +16,12 @@ import torch
 from ipywidgets.widgets.widget import _instances
 from matplotlib.backend_bases import MouseEvent
 
-from bttlab.data import CorpusError
-from bttlab.lab import CompressionExplorer, cells, corpus_here, watch
+from bttlab.data import CorpusError, Vocabulary, encode, load_corpus
+from bttlab.lab import CompressionExplorer, cells, corpus_here, watch, watch_trainer
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import new_figure, style
 from bttlab.lab.picture import FIGURE_CLASS, Picture, describe
+from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer
 from bttlab.util.threads import Thread
 
 
@@ -69,6 +72,35 @@ def test_watching_a_run(run, says, capsys):
     assert says in capsys.readouterr().out
     watch(run, "again")  # one that is over has the same speed
     assert says in capsys.readouterr().out
+
+
+def test_watching_a_trainer_trains_it(capsys):
+    corpus, config = load_corpus("airline"), ModelConfig(encoders=1)
+    samples = encode(corpus.train, Vocabulary.from_sentences(corpus.train.words, 1000), corpus, config)[:3]
+    watched, plain = ReferenceTrainer(config), ReferenceTrainer(config)
+    losses = watch_trainer(watched, samples, Optimizer("sgd"), 1e-3, "a trainer")
+    assert np.allclose(losses, plain.train(samples, Optimizer("sgd"), 1e-3), rtol=1e-5)
+    assert "3 samples in" in capsys.readouterr().out
+
+
+def test_what_is_kept_says_where_the_widget_is_gone():
+    kept = cells.Kept(widgets.HTML())
+    shown = kept._content("<b>picture</b>", "words", "")["text/html"]
+    assert cells.GONE in shown and shown.index(cells.GONE) < shown.index("<b>picture</b>")
+
+
+def test_each_kept_figure_has_its_own_text_and_a_caption_is_told_once():
+    figures = [new_figure(2, 2), new_figure(2, 2)]
+    for number, figure in enumerate(figures):
+        figure.subplots().plot([1, 1081], [2, 3], label=f"line {number}")
+    live = LiveFigures(figures)
+    live._kept = SimpleNamespace(is_displayed=True, update=lambda html, words, style: told.append((html, words)))
+    told = []
+    live.keep()
+    live.keep("both figures")
+    (each, _), (both, words) = told
+    assert re.findall('alt="([^"]*)"', each) == [f"line {n}: from 2 at 1 to 3 at 1,081." for n in (0, 1)]
+    assert re.findall('alt="([^"]*)"', both) == ["both figures", ""] and words == "both figures"
 
 
 def test_the_first_corpus_that_is_here(monkeypatch, tmp_path):

@@ -1,19 +1,14 @@
 """A real JupyterLab on this machine, and a browser in front of it."""
 
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
-from lab_page import SETTINGS, SIZE, LabPage, wait_for_page
+from lab_page import SIZE, TOKEN, LabPage, served
 
 ROOT = Path(__file__).resolve().parents[2]
-TOKEN = "a-token-for-the-test"
 
 
 @pytest.fixture(scope="session")
@@ -33,30 +28,8 @@ def lab_corpora(short_airline) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def lab_url(lab_folder, lab_corpora) -> Iterator[str]:
     """The address of JupyterLab."""
-    folder = lab_folder
-    settings = folder / "settings"
-    for name, text in SETTINGS.items():
-        file = settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={folder}"]
-    command += [f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}"]
-    command += [f"--LabApp.user_settings_dir={settings}", f"--LabApp.workspaces_dir={folder / 'workspaces'}"]
-    environment = os.environ | lab_corpora | {"JUPYTER_CONFIG_DIR": str(folder / "config")}
-    environment["BTTLAB_EMULATED_CARDS"] = "1"
-    environment["JUPYTER_CONFIG_PATH"] = str(ROOT / "tools" / "jupyter")  # as `make lab` has it
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "lib"), str(ROOT / "tests" / "helpers")])
-    with open(folder / "jupyter.log", "w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-        try:
-            wait_for_page(f"http://127.0.0.1:{port}/api?token={TOKEN}", server, folder / "jupyter.log")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait(30)
+    with served(lab_folder, lab_corpora, "lab") as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

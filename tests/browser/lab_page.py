@@ -2,17 +2,23 @@
 
 import ast
 import json
+import os
 import re
+import socket
 import ssl
 import subprocess
+import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from jupyter_client import BlockingKernelClient, find_connection_file
 from playwright.sync_api import BrowserContext, Locator, expect
 
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "a-token-for-the-test"
 SIZE = {"width": 1280, "height": 1000}
 SECONDS = 600.0  # that cells may take on a busy machine
 PATIENCE = 180.0  # that anything else may take
@@ -82,6 +88,44 @@ def wait_for_page(url: str, server: subprocess.Popen, log: Path, authority: ssl.
         except OSError:
             time.sleep(0.3)
     raise AssertionError(f"the server did not start:\n{log.read_text()[-3000:]}")
+
+
+@contextmanager
+def served(folder: Path, corpora: dict[str, str], application: str) -> Iterator[str]:
+    """Run a Jupyter server of "lab" or "notebook" in a folder; yields its address."""
+    settings = folder / "settings"
+    for name, text in SETTINGS.items():
+        file = settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyter",
+        application,
+        "--no-browser",
+        "--allow-root",
+        f"--ServerApp.root_dir={folder}",
+    ]
+    command += [f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}"]
+    kind = "LabApp" if application == "lab" else "JupyterNotebookApp"
+    command += [f"--{kind}.user_settings_dir={settings}", f"--{kind}.workspaces_dir={folder / 'workspaces'}"]
+    environment = os.environ | corpora | {"JUPYTER_CONFIG_DIR": str(folder / "config")}
+    environment["BTTLAB_EMULATED_CARDS"] = "1"
+    environment["JUPYTER_CONFIG_PATH"] = str(ROOT / "tools" / "jupyter")  # as `make lab` has it
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "lib"), str(ROOT / "tests" / "helpers")])
+    journal = folder / f"{application}.log"
+    with open(journal, "w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        try:
+            wait_for_page(f"http://127.0.0.1:{port}/api?token={TOKEN}", server, journal)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait(30)
 
 
 class LabPage:

@@ -2,17 +2,22 @@
 
 import base64
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+import jupyterlab
 import nbformat
 import pytest
 from lab_page import LabPage
 from PIL import Image, ImageChops
 from playwright.sync_api import Locator
+from test_every_screen import SETUP
+from test_widgets_in_browser import ALL, MORE, findings
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 NOTEBOOK = IMAGES.parents[1] / "notebooks" / "00_start_here.ipynb"
+RECORD = IMAGES.parents[1] / "data" / "accessibility.json"
 COLOURS = 96  # of a picture: figures have few, and the repository stays small
 SETTLED = 1500  # milliseconds after the last change
 
@@ -133,3 +138,39 @@ def _used(picture: Image.Image) -> int:
     """Return the height down to the last row that is not white."""
     box = ImageChops.difference(picture, Image.new("RGB", picture.size, "white")).getbbox()
     return min(picture.height, box[3] + 8)
+
+
+def test_accessibility(open_cells):
+    """No picture, but a record: what axe-core finds in each widget."""
+    version, found = findings(open_cells("widgets", SETUP + MORE, *ALL.values()))
+    rules = {name: {key: impact for key, (impact, _) in broken.items()} for name, broken in found.items()}
+    record = {"how": "make pictures", "axe-core": version, "jupyterlab": jupyterlab.__version__, "findings": rules}
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+
+
+FILM = """%matplotlib inline
+from bttlab.data import load_corpus
+from bttlab.lab import StepFilm, Workload
+from bttlab.model import ModelConfig
+
+film = StepFilm(Workload.of(load_corpus("airline"), ModelConfig()).train)
+film"""
+SCENES = {  # five cycles of a step: the flow, and the share of the step or its peak
+    "film_begin": ("bidirectional", "0"),
+    "film_forward": ("bidirectional", "film.film.cycles // 6"),
+    "film_peak": ("bidirectional", "film.film.peak"),
+    "film_backward": ("bidirectional", "2 * film.film.cycles // 3"),
+    "film_right_to_left": ("right_to_left", "film.film.peak"),
+}
+
+
+def test_film(open_cells):
+    lab = open_cells("film", FILM)
+    figures = lab.page.locator(".bttlab-widget img.bttlab-figure")
+    for name, (flow, cycle) in SCENES.items():
+        before = figures.first.get_attribute("src")
+        lab.run_new(f"film.flow.value = '{flow}'\nfilm._go({cycle})")
+        if name != "film_begin":
+            lab.until(lambda before=before: figures.first.get_attribute("src") != before)
+        lab.scroll_to("film = StepFilm")
+        take(lab, name, lab.page.locator(".widget-hbox:has(> img.bttlab-figure)"))

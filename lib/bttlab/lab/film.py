@@ -23,7 +23,7 @@ from bttlab.util.places import ROOT
 POINTS = 800  # of the curve over the cycles
 ENGINES = UNIT_NAMES[:2]
 _SMALL = {"fontsize": 8}
-_NAME = 24  # letters of a tensor's name in the figure
+_NAME = 22  # letters of a tensor's name in the figure
 _PASSES = {"FP": "forward", "BP": "backward", "PU": "update"}
 
 
@@ -53,7 +53,7 @@ class StepFilm(Explorer):
             ("Peak", "arrow-up", lambda: self._go(self.film.peak), "to the cycle with the most bytes alive"),
         )
         buttons = [button(name, icon, act, "80px" if name else "45px", tooltip=tip) for name, icon, act, tip in moves]
-        banks, curves = new_figure(4.6, 5.4), new_figure(4.6, 5.4)
+        banks, curves = new_figure(4.15, 5.4), new_figure(4.15, 5.4)
         self._banks, (self._alive, self._torch) = banks.subplots(), curves.subplots(2, 1, height_ratios=(1.2, 1))
         controls = [row(self.flow, self.tokens, self.beside), row(self.cycle, *buttons)]
         super().__init__(banks, curves, controls=controls)
@@ -128,7 +128,7 @@ class StepFilm(Explorer):
                 short = tensor if len(tensor) <= _NAME else f"…{tensor[1 - _NAME :]}"
                 axes.text(frame.touched[name] / 1e3 + 0.02 * most, place, short, va="center", **_SMALL)
         axes.set_yticks(range(len(names)), names, **_SMALL)
-        axes.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, 1.75 * most))
+        axes.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, 1.95 * most))
         axes.grid(visible=False, axis="y")
 
     def _draw_alive(self, frame: Frame) -> None:

@@ -17,6 +17,8 @@ _STYLE = """
 .bttlab-widget.jupyter-widgets-disconnected::before { display: none }
 .bttlab-widget .jupyter-widgets-disconnected::before { display: none } /* a sign at each part says less than the note */
 .bttlab-note { font-weight: bold; line-height: 1.35; padding: 2px 4px }
+body[data-jp-theme-light='false'] .bttlab-widget { --jp-widgets-dropdown-arrow: url("data:image/svg+xml,\
+%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'%3E%3Cpath fill='white' d='M4 7l5 5 5-5z'/%3E%3C/svg%3E") }
 .bttlab-waiting :is(.bttlab-figure, .bttlab-result) { opacity: 0.35 }
 """
 

@@ -221,6 +221,11 @@ def test_the_menus_choose_models_and_several_gpus():
     assert explorer.estimate == wanted and "on each of 4 GPUs" in explorer.results
     explorer.model.value = "mixtral-8x7b"
     assert (explorer.top_k.value, explorer.top_k.max) == (2, 8) and not explorer.top_k.disabled
+    (band,) = (line for line in explorer._over_batch.lines if line.get_label().startswith("top 2"))
+    (ring,) = (offsets for offsets in (c.get_offsets() for c in explorer._over_batch.collections) if len(offsets) == 1)
+    assert (
+        band.get_xdata()[-1] == explorer.estimate.batch == ring[0, 0]
+    )  # the curve ends at the choice, which is marked
 
 
 def test_bars_of_the_published_figures_have_their_heights():
