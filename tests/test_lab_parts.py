@@ -1,6 +1,7 @@
 """The lab's small parts: charts, threads, watching, cells, corpora and the check of the machine."""
 
 import gc
+import json
 import re
 import signal
 import threading
@@ -22,6 +23,7 @@ from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import new_figure, style
 from bttlab.lab.picture import FIGURE_CLASS, Picture, describe
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer
+from bttlab.util.places import ROOT
 from bttlab.util.threads import Thread
 
 
@@ -101,6 +103,12 @@ def test_each_kept_figure_has_its_own_text_and_a_caption_is_told_once():
     (each, _), (both, words) = told
     assert re.findall('alt="([^"]*)"', each) == [f"line {n}: from 2 at 1 to 3 at 1,081." for n in (0, 1)]
     assert re.findall('alt="([^"]*)"', both) == ["both figures", ""] and words == "both figures"
+
+
+def test_the_record_of_accessibility_has_every_widget_and_nothing_serious():
+    findings = json.loads((ROOT / "data" / "accessibility.json").read_text())["findings"]
+    assert len(findings) >= 12 and {"teach", "film", "dashboard", "methods"} <= findings.keys()
+    assert not {"serious", "critical"} & {impact for rules in findings.values() for impact in rules.values()}
 
 
 def test_the_first_corpus_that_is_here(monkeypatch, tmp_path):

@@ -113,19 +113,19 @@ class StepFilm(Explorer):
         axes = self._banks
         axes.clear()
         style(axes, f"Banks in cycle {frame.cycle:,} (modelled)", "kB, outlined: touched so far", "")
-        names = [name for name, size in frame.touched.items() if size or frame.tensors[name]]
-        most = max(frame.touched.values()) / 1e3
+        end = self.film.frame(self.film.cycles - 1).touched  # rows and scale are the same in all frames
+        names = [name for name, size in end.items() if size]
+        most = max(end.values()) / 1e3
         for place, name in enumerate(names):
-            end = 0.0
+            left = 0.0
             sizes = frame.bytes(name)
             for group in GROUPS:
                 if size := sizes.get(group, 0) / 1e3:
-                    axes.barh(place, size, left=end, color=COLOURS[group], height=0.75)
-                    end += size
+                    axes.barh(place, size, left=left, color=COLOURS[group], height=0.75)
+                    left += size
             axes.barh(place, frame.touched[name] / 1e3, color="none", edgecolor="0.3", linewidth=0.7, height=0.75)
             if frame.tensors[name]:
-                tensor = frame.tensors[name][0].name
-                short = tensor if len(tensor) <= _NAME else f"…{tensor[1 - _NAME :]}"
+                short = _short(frame.tensors[name][0].name)
                 axes.text(frame.touched[name] / 1e3 + 0.02 * most, place, short, va="center", **_SMALL)
         axes.set_yticks(range(len(names)), names, **_SMALL)
         axes.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, 1.95 * most))
@@ -153,7 +153,7 @@ class StepFilm(Explorer):
         timeline, tokens = self._torch_of(kind, self.tokens.value)
         axes = self._torch
         axes.clear()
-        style(axes, f"PyTorch, {kind}, {tokens} tokens (measured here)", "storages made and freed", "MB")
+        style(axes, f"PyTorch, {kind}, {tokens} tokens (measured)", "storages made and freed", "MB")
         colours = [COLOURS[name.replace("_", " ")] for name in timeline]
         events = np.arange(len(next(iter(timeline.values()))))
         axes.stackplot(events, [values / 1e6 for values in timeline.values()], colors=colours)
@@ -178,6 +178,13 @@ def _recorded(kind: str, encoders: int) -> list[tuple[str, float]]:
             if record.measurement.allocated.value is not None:
                 found.append(("H100, allocator", record.measurement.allocated.value))
     return found
+
+
+def _short(tensor: str) -> str:
+    """Return a tensor's name, shortened for the figure."""
+    for word, stead in (("gradient of ", "d "), ("encoders.", "enc "), ("embedding.", "emb "), ("attention", "att")):
+        tensor = tensor.replace(word, stead)
+    return tensor if len(tensor) <= _NAME else f"{tensor[: _NAME - 1]}…"
 
 
 def _in_words(work: str) -> str:

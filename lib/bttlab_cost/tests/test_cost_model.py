@@ -222,10 +222,8 @@ def test_the_menus_choose_models_and_several_gpus():
     explorer.model.value = "mixtral-8x7b"
     assert (explorer.top_k.value, explorer.top_k.max) == (2, 8) and not explorer.top_k.disabled
     (band,) = (line for line in explorer._over_batch.lines if line.get_label().startswith("top 2"))
-    (ring,) = (offsets for offsets in (c.get_offsets() for c in explorer._over_batch.collections) if len(offsets) == 1)
-    assert (
-        band.get_xdata()[-1] == explorer.estimate.batch == ring[0, 0]
-    )  # the curve ends at the choice, which is marked
+    ring = explorer._over_batch.collections[-1].get_offsets()  # of the choice, where the curve ends
+    assert band.get_xdata()[-1] == explorer.estimate.batch == ring[0, 0]
 
 
 def test_bars_of_the_published_figures_have_their_heights():
