@@ -29,9 +29,9 @@ _fork_server.set_forkserver_preload(["bttlab.commands.train", "bttlab.runs.devic
 class Command:
     """A command line of `bttlab` in a process and session of its own; what it prints is kept."""
 
-    def __init__(self, *arguments: Any):
+    def __init__(self, *arguments: Any, prepare: Callable[[], object] | None = None):
         self._output = tempfile.NamedTemporaryFile("r")
-        self._process = _fork_server.Process(target=_run, args=(list(map(str, arguments)), self._output.name))
+        self._process = _fork_server.Process(target=_run, args=(list(map(str, arguments)), self._output.name, prepare))
         self._process.start()
         self.pid = self._process.pid
 
@@ -53,10 +53,12 @@ class Command:
         return self._output.read()
 
 
-def _run(arguments: list[str], output: str) -> None:
+def _run(arguments: list[str], output: str, prepare: Callable[[], object] | None) -> None:
     os.setsid()
     for descriptor, path in ((1, output), (2, os.devnull)):
         os.dup2(os.open(path, os.O_WRONLY), descriptor)
+    if prepare is not None:
+        prepare()
     sys.exit(main(arguments))
 
 
@@ -74,9 +76,9 @@ def new_run(corpus: Path, epochs: int) -> list[str]:
     return [*options, "--epochs", str(epochs), "--out"]
 
 
-def train(*arguments: Any) -> Command:
-    """Start a training."""
-    return Command("train", *arguments, "--json")
+def train(*arguments: Any, prepare: Callable[[], object] | None = None) -> Command:
+    """Start a training; `prepare` is called in its process first."""
+    return Command("train", *arguments, "--json", prepare=prepare)
 
 
 def finish(process: Command) -> str | None:
