@@ -4,6 +4,7 @@ import os
 import pwd
 import re
 import resource
+import socket
 import stat
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from subprocess_env import environment
-from two_users import shared_folder
+from two_users import run_as_nobody, shared_folder
 
 from conftest import ROOT
 
@@ -135,6 +136,16 @@ def test_an_exchange_that_students_could_not_use_or_could_own(monkeypatch):
             host_checks.check_exchange(exchange, [])
         monkeypatch.setattr(host_checks.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=course.stat().st_uid))
         host_checks.check_exchange(exchange, ["eva"])
+
+
+def test_every_user_may_take_the_port_of_a_hub_that_is_down(tmp_path):
+    """Ports below 1024, which only root may take, are refused: the hub's proxy need not be root then."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert read_settings(settings_file(tmp_path, f"port = {max(port, 1024)}")).port >= 1024
+    take = "import socket, sys; s = socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1]))); print('taken')"
+    assert run_as_nobody(take, port) == "taken"
 
 
 def test_an_exchange_in_a_closed_folder(tmp_path):

@@ -5,8 +5,10 @@ import hashlib
 import os
 import pty
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -76,6 +78,11 @@ class Project:
         (self.folder / "requirements-torch.lock").write_text("".join(lines))
 
     def make(self, *arguments: str) -> subprocess.CompletedProcess:
+        process = self.start(*arguments)
+        out, err = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def start(self, *arguments: str) -> subprocess.Popen:
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "PYTHON", "MAKE"))
         }
@@ -83,7 +90,8 @@ class Project:
         uv = ROOT / uv  # make exports a path from there
         command = ["make", "--no-print-directory", f"UV={uv}", "environment", f"WHEELHOUSE={self.house}", *arguments]
         clean["UV_CACHE_DIR"] = str(self.folder / "cache")
-        return subprocess.run(command, cwd=self.folder, env=clean, capture_output=True, text=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, cwd=self.folder, env=clean, start_new_session=True, **pipes)
 
     def has(self, *modules: str) -> bool:
         python = self.folder / ".venv" / "bin" / "python"
@@ -106,6 +114,17 @@ def test_an_environment_of_a_wheelhouse_is_made_once_and_kept_up_to_date(project
     assert (project.folder / ".venv" / "kept").exists()
     assert project.make(f"PYTHON={sys.executable}").returncode == 0 and project.has("torch", "another")
     assert not (project.folder / ".venv" / "kept").exists()  # made again, for that Python
+
+
+@pytest.mark.parametrize("seconds", [0.3, 0.8, 1.5])
+def test_an_environment_whose_making_was_killed_is_completed(project, seconds):
+    """make, uv and pip end at once, wherever they are; the next call finishes what they began."""
+    process = project.start()
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    done = project.make()
+    assert done.returncode == 0 and project.has("torch", "cuda", "locked"), done.stderr
 
 
 @pytest.mark.parametrize("name", ["torch", "cuda", "pip"])

@@ -1,12 +1,15 @@
 """The trials of `make reliability`, an attempt of each."""
 
+import json
 import subprocess
 import sys
 
 import pytest
+from pages import filled
 
 from reliability import __main__ as command
-from reliability import interrupts
+from reliability import flips, interrupts, memory, odd_hours, sweeps
+from reliability.outcome import Outcome
 from subprocess_env import environment
 
 pytestmark = pytest.mark.long
@@ -22,8 +25,42 @@ def test_a_kill_on_a_card(xrt):
     subprocess.run(command, env=environment(**xrt.environment), check=True)
 
 
+def test_what_happens_at_odd_hours():
+    outcome = odd_hours.trial(len(odd_hours.WAYS))
+    assert outcome.attempts == len(odd_hours.WAYS) and not outcome.failures
+
+
+def test_a_bit_of_each_kind_of_file():
+    outcome = flips.trial(10 * len(flips.KINDS))
+    assert not outcome.failures and outcome.figures.keys() == flips.KINDS.keys()
+    assert outcome.figures["checkpoint.safetensors"] == outcome.figures[flips.OVERLAY] == "10 refused or named"
+
+
+def test_memory_stays_flat():
+    outcome = memory.trial(4)
+    assert not outcome.failures and outcome.figures["live cells in one process"] == memory.CELLS
+
+
+def test_a_sweep_that_loses_a_worker(monkeypatch):
+    monkeypatch.setattr(sweeps, "WAYS", sweeps.WAYS[1:2])
+    assert not sweeps.trial(1).failures
+
+
+def test_the_page_has_the_record(tmp_path, monkeypatch):
+    text = command.PAGE.read_text(encoding="utf-8")
+    assert filled(text, {"results": command.table()}, "reliability.md") == text
+    for name, entry in json.loads(command.RECORD.read_text(encoding="utf-8")).items():
+        assert f"| `{name}` | {entry['date']} | {entry['attempts']} | {len(entry['failures'])} |" in text
+    monkeypatch.setattr(command, "RECORD", tmp_path / "record.json")
+    monkeypatch.setattr(command, "PAGE", tmp_path / "page.md")
+    (tmp_path / "page.md").write_text("<!-- results -->\n\nold\n<!-- end -->\n")
+    command.record("interrupts", Outcome(3, ["2: lost"], {"longest, s (measured)": (0.5, 1.25)}), 7.2)
+    row = "| 3 | 1 | longest, s (measured): 0.50, 1.25 |"
+    assert row in (tmp_path / "page.md").read_text() and "old" not in (tmp_path / "page.md").read_text()
+
+
 def test_a_failed_attempt_fails_the_command(monkeypatch, capsys):
     outcome = interrupts.Outcome(2, ["the second went wrong"], {"longest": 3})
-    monkeypatch.setitem(command.TRIALS, "interrupts", (lambda count: outcome, 100))
+    monkeypatch.setattr(command, "trial_of", lambda name: lambda count: outcome)
     assert command.main(["interrupts"]) == 1
     assert "2 attempts, 1 failed" in (said := capsys.readouterr().out) and "the second went wrong" in said

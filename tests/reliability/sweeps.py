@@ -30,7 +30,7 @@ def trial(count: int) -> Outcome:
     failures, seen, left = [], dict.fromkeys(WAYS, 0), 0
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        fixed = flat(settings(write_corpus(scratch / "corpus"), epochs=40))
+        fixed = flat(settings(write_corpus(scratch / "corpus"), epochs=15))
         for key in ("seed", "learning_rate"):
             del fixed[key]
         spec = {"fixed": fixed, "vary": {"learning_rate": [0.01, 0.04], "seed": [0, 1]}}
