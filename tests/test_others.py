@@ -5,6 +5,7 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+import nearest
 import others
 import pytest
 
@@ -21,6 +22,7 @@ def test_the_tables_are_of_their_records(tmp_path):
     for page in pages:
         (tmp_path / page).write_bytes((ROOT / page).read_bytes())
     others.write(tmp_path)
+    nearest.write(tmp_path)
     for page in pages:
         assert (ROOT / page).read_text() == (tmp_path / page).read_text(), f"{page}: python tools/others.py"
 
