@@ -210,9 +210,9 @@ class LayoutBuilder:
         shapes: Mapping[str, tuple[int, ...]],
         constants: Mapping[str, np.ndarray],
         copies: Mapping[str, str],
-        folded: Mapping[str, np.ndarray],
+        folded: Mapping[str, np.ndarray] | None = None,
     ):
-        self._builder, self.constants, self.copies, self.folded = builder, constants, copies, folded
+        self._builder, self.constants, self.copies, self.folded = builder, constants, copies, folded or {}
         self.shapes = {name: shape for name, shape in shapes.items() if name not in self.copies}
         self.blocks: list[Block] = []
         self._of: dict[tuple[str, int], Block] = {}
