@@ -108,7 +108,7 @@ class Assignment:
                 self.banks[buffer.number], self.spans[buffer.number] = buffer.allowed_banks(transferred), (0, 0)
         self.buffers = [buffer for buffer in buffers if buffer.number in self.banks]
         self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(len(DEPTHS))]
-        names = (name for buffer in self.buffers if buffer.is_in_bank for name in _memories(buffer))
+        names = (name for buffer in self.buffers if buffer.is_in_bank for name in buffer.memories)
         self._index = {name: row for row, name in enumerate(names)}
         # Estimated times at which instructions begin and end, as if BUSY_UNITS units worked at all times.
         steps = np.array([instruction.steps(tokens) for instruction in instructions], float)
@@ -117,7 +117,7 @@ class Assignment:
         self._contention = _contention(self.instructions, self.times, self._index, window)
 
     def fit(self) -> set[tuple[Memory, Memory]]:
-        """Find a bank and an address for every buffer, if possible in banks that let units work at the same time.
+        """Find a bank and an address for every buffer.
 
         Return pairs of memories that need a copy (`copies.with_copies`): no two banks suit both. If there are none, all
         buffers are placed. Raise `DoesNotFit` if the banks have no space.
@@ -126,11 +126,6 @@ class Assignment:
             return set()
         unplaced = self._attempt(False, ATTEMPTS)
         if unplaced is None:
-            places = self.placed
-            if self._attempt(True, ATTEMPTS) is not None:
-                self._reset()
-                for buffer, place in places.items():
-                    self._allocate(buffer, *place)
             return set()
         apart = []
         for bank in sorted(self.banks[unplaced.number]):
@@ -143,7 +138,17 @@ class Assignment:
         return min(apart, key=len)
 
     def write(self) -> None:
-        """Move each buffer to the bank that is now the best, and write the places into the operands; after `fit`."""
+        """Write the places of all buffers into the operands, after `fit`.
+
+        They are in banks that let units work at the same time, if a search finds such; then each buffer is moved to the
+        bank that is now the best.
+        """
+        if not self._is_balanced:
+            places = self.placed
+            if self._attempt(True, ATTEMPTS) is not None:
+                self._reset()
+                for buffer, place in places.items():
+                    self._allocate(buffer, *place)
         self._is_balanced = True
         for buffer in self.buffers:
             if buffer.is_parameter or len(self.banks[buffer.number]) == 1:
@@ -206,7 +211,7 @@ class Assignment:
         choices = []
         costs = {}
         if self._is_balanced and buffer.is_in_bank:
-            rows = ((name, self._contention[self._index[name]]) for name in _memories(buffer))
+            rows = ((name, self._contention[self._index[name]]) for name in buffer.memories)
             costs = {name: np.bincount(self._bank_of, row, M.BANKS + 1) for name, row in rows}
         for bank in self.banks[buffer.number]:
             if all(self.conflicts[name].isdisjoint(self.names_in[at]) for name, at in _names(buffer, bank)):
@@ -257,14 +262,9 @@ def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
             instruction.operands[number] = replace(operand, memory=memory, base=buffer.base + operand.base)
 
 
-def _memories(buffer: Buffer) -> list[Memory]:
-    """Return the memory of a buffer and, if it is a parameter, of its gradient."""
-    return [buffer.memory, buffer.memory_of_gradient] if buffer.is_parameter else [buffer.memory]
-
-
 def _names(buffer: Buffer, bank: int) -> list[tuple[Memory, int]]:
     """Return the memories of a buffer, and the banks in which they are then."""
-    return list(zip(_memories(buffer), (bank, GRADIENT_OF.get(bank)), strict=False))
+    return list(zip(buffer.memories, (bank, GRADIENT_OF.get(bank)), strict=False))
 
 
 def fitted(

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from bttlab.compiler.instruction import GRADIENT, STATISTIC, VALUES, At, Memory
 from bttlab.compiler.machine import M
@@ -31,15 +32,20 @@ class Buffer:
     bank: int | None = None
     base: int = 0
 
-    @property
+    @cached_property
     def memory(self) -> Memory:
         """Memory of an operand in it, before the assignment."""
         return Memory(VALUES, self.number)
 
-    @property
+    @cached_property
     def memory_of_gradient(self) -> Memory:
         """Memory of an operand in its gradient, before the assignment."""
         return Memory(GRADIENT, self.number)
+
+    @cached_property
+    def memories(self) -> tuple[Memory, ...]:
+        """Its memory and, if it is a parameter, that of its gradient, before the assignment."""
+        return (self.memory, self.memory_of_gradient) if self.is_parameter else (self.memory,)
 
     @property
     def gradient(self) -> "Buffer":

@@ -1,6 +1,7 @@
 """The builder of a program: it allocates memory, collects tables of permutations and functions, emits instructions."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import starmap
 
@@ -9,7 +10,7 @@ import numpy as np
 from bttlab.compiler.buffers import STATISTICS, Buffer, buffer_of
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.functions import Functions
-from bttlab.compiler.instruction import At, Bound, Instruction, Level, Register, at, bound_of_part, max_of
+from bttlab.compiler.instruction import At, Bound, Instruction, Level, Memory, Register, at, bound_of_part, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.shuffles import permutation_entries
 
@@ -36,7 +37,8 @@ def padded(name: str, bound: Bound, other_steps: int = 1) -> Level:
 
 def even_parts(steps: int, sums: int, most: int) -> list[tuple[int, int]]:
     """Return first index and size of a loop's parts: the fewest even ones whose size times `sums` is at most `most`."""
-    count = next((n for n in range(1, steps) if -(-steps // n) * sums <= most), max(steps, 1))
+    fitting = most // sums if sums else steps  # steps of a part
+    count = max(-(-steps // fitting), 1) if fitting else max(steps, 1)
     size = max(-(-steps // count), 1)
     return [(first, min(size, steps - first)) for first in range(0, max(steps, 1), size)]
 
@@ -56,6 +58,7 @@ class Builder:
         self.instructions: list[Instruction] = []
         self.stage, self.layer = "", ""
         self.made: list[Buffer] = []
+        self.persistent: dict[Memory, list[Buffer]] = defaultdict(list)  # of operand buffers, those that stay
         self.functions = Functions()
         self.entries: dict[bytes, int] = {}
         self.entry_in: list[np.ndarray] = []
@@ -63,8 +66,11 @@ class Builder:
 
     def new_buffer(self, name: str, vectors: int, **fields) -> Buffer:
         """Return a new buffer; its place is assigned when all instructions are listed."""
-        self.made.append(Buffer(name, vectors, len(self.made), **fields))
-        return self.made[-1]
+        buffer = Buffer(name, vectors, len(self.made), **fields)
+        self.made.append(buffer)
+        if buffer.is_persistent and buffer.home is not None:
+            self.persistent[buffer.home].append(buffer)
+        return buffer
 
     def allocate(self, name: str, vectors: int, **fields) -> At:
         return at(self.new_buffer(name, vectors, **fields).memory, 0)

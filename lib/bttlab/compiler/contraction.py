@@ -35,7 +35,7 @@ class OperandBuffer:
         names = list(self._of)
         since = names[names.index(layer) :] if layer in self._of else []
         used = [buffer for name in since for buffer in self._of[name][1]]
-        used += (b for b in self.builder.made if b.home == self._home and b.is_persistent)
+        used += self.builder.persistent[self._home]
         loaded, buffers = self._of.pop(layer, ({}, []))
         if sum(b.vectors for b in used) > M.OPERAND_BUFFER_DEPTH:
             loaded, buffers = {}, []

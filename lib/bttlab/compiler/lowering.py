@@ -12,7 +12,7 @@ from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
 from bttlab.compiler.builder import LANES, even_parts
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import Instruction, Level, Memory, at, max_of
+from bttlab.compiler.instruction import At, Instruction, Level, Memory, at, max_of
 from bttlab.compiler.layout import Block, Region
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, Matrix, Operation
@@ -23,11 +23,14 @@ from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Transfer
 from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.compiler.tt_layer import TTLayer
 
 RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
 # Banks are hard to find if both passes use more of their vectors, besides parameters and gradients.
 MOST_KEPT = 0.73
+MOST_FILLED = 0.85  # of the banks' vectors, by what both passes use: about as many as the search finds places for
+INNER_VECTORS = sum(M.banks[bank].depth for bank in INNER)
 PARAMETER_VECTORS = sum(M.banks[bank].depth for bank in GRADIENT_OF)
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
 FAMILIES = (Embedding, Rows, Linear, Dense, Norm, Attention)
@@ -94,22 +97,42 @@ class Lowering(Context):
         )
         return forward & backward
 
+    def guess_kept(self) -> int:
+        """Return how many of what is kept will fit, by its vectors: a share `MOST_FILLED` of those of the banks."""
+        sizes, count = self._kept_sizes, sum(kept in self.kept for kept in self.keepable)
+        surplus = sum(sizes.values()) + 2 * self.layout.finished.vectors - MOST_FILLED * INNER_VECTORS
+        while count and surplus > 0:
+            count -= 1
+            surplus -= sum(sizes.get(place.memory, 0) for place in self._kept_places(self.keepable[count]))
+        return count
+
+    @property
+    def _kept_sizes(self) -> dict[Memory, int]:
+        """The vectors of what both passes use, apart from parameters, by their memory."""
+        both, made = self._used_by_both, self.builder.made
+        return {b.memory: b.vectors for b in made if b.memory in both and b.is_in_bank and not b.is_parameter}
+
+    def _kept_places(self, kept: Linear | Matrix | TTLayer) -> list[At]:
+        """Return the places of what is kept: of the intermediate, the matrix, or the products of cores."""
+        if isinstance(kept, Linear):
+            return [kept.between.place]
+        if isinstance(kept, Matrix):
+            return [self._values[kept]]
+        (merging,) = (op for op in self.merging if op.layer is kept)
+        return [stored.place for tensor in merging.merges.values() for stored in tensor.stored]
+
     @property
     def most_kept(self) -> int:
         """The length of `keepable` for which the banks have space, if only products of cores are left out."""
-        both, count = self._used_by_both, len(self.keepable)
-        sizes = {
-            b.memory: b.vectors for b in self.builder.made if b.memory in both and b.is_in_bank and not b.is_parameter
-        }
+        sizes, count = self._kept_sizes, len(self.keepable)
         always = sum(b.vectors for b in self.builder.made if b.is_in_bank and b.is_persistent)
-        space = sum(M.banks[bank].depth for bank in INNER) - 2 * self.layout.finished.vectors - always
+        space = INNER_VECTORS - 2 * self.layout.finished.vectors - always
         surplus = sum(sizes.values()) - MOST_KEPT * space
         for op in reversed(self.merging):
             if surplus <= 0:
                 break
             count -= 1
-            stored = (stored for tensor in op.merges.values() for stored in tensor.stored)
-            surplus -= sum(sizes.get(copy.place.memory, 0) for copy in stored)
+            surplus -= sum(sizes.get(place.memory, 0) for place in self._kept_places(op.layer))
         return count
 
     def fit(self, tokens: int, window: int = WINDOW) -> None:
@@ -304,16 +327,20 @@ def lower(graph: Graph, flow, tokens: int, sums: bool = False, window: int = WIN
     try:
         fitting.fit(tokens, window)
     except DoesNotFit:
+        guess = fitting.guess_kept()
         fits, does_not = 0, most  # numbers of matrices to keep
         fitting = Lowering(graph, flow, 0, sums)
         fitting.fit(tokens, window)
+        kept, step = min(max(guess, 1), most - 1), 1  # from the guess on in growing steps, then by halves
         while does_not - fits > 1 and not sums:
-            kept = (fits + does_not + 1) // 2
             model = Lowering(graph, flow, kept, sums)
             try:
                 model.fit(tokens, window)
-                fits, fitting = kept, model
+                fits, fitting, kept = kept, model, kept + step
             except DoesNotFit:
-                does_not = kept
+                does_not, kept = kept, kept - step
+            if not fits < kept < does_not:
+                kept = (fits + does_not + 1) // 2
+            step *= 2
     fitting.assign()
     return fitting
