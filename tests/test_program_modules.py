@@ -208,7 +208,7 @@ def test_no_buffer_takes_the_vectors_of_a_constant(monkeypatch):
     """The next sample reads them again: a bank of each buffer's size is used again, but not that one."""
     monkeypatch.setattr("bttlab.compiler.banks.DEPTHS", (4,) * len(DEPTHS))
     b = Builder()
-    block = LayoutBuilder(b, {}, {"mask": np.ones((4, 16), np.float32)}, {}).place("mask")
+    block = LayoutBuilder(b, {}, {"mask": np.ones((4, 16), np.float32)}, {}, {}).place("mask")
     place = block.where(w=1)
     for n in range(40):
         result = b.allocate(f"x{n}", 4).part(w=1)
