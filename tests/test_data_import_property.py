@@ -92,6 +92,8 @@ def changed_rows(draw, writer: JsonWriter, rows: list, utterances: list[Utteranc
         names = sorted(span)
         first, second = draw(st.permutations(names))[:2]
         what = draw(st.sampled_from(["swap", "drop", "rename"]))
+        if what == "swap" and {first, second} == {"offset", "length"}:
+            return "nothing"  # CLU has no copy of the text: 4 and 7 in place of 7 and 4 is another valid span
         if what == "swap":
             span[first], span[second] = span[second], span[first]
         else:
