@@ -112,6 +112,18 @@ def findings(screen: LabPage) -> tuple[str, dict[str, dict[str, tuple[str, list[
     return version, found
 
 
+def test_after_a_click_beside_a_cell_letters_are_the_notebooks_again(screen):
+    page, cell = screen.page, screen.scroll_to(WIDGETS["flow"])
+    cell.get_by_role("button", name="backward").click()
+    before = page.evaluate(CELLS)
+    cell.locator(".jp-InputPrompt").click()
+    page.keyboard.press("b")
+    screen.until(lambda: page.evaluate(CELLS) == before + 1)
+    page.keyboard.press("d")
+    page.keyboard.press("d")
+    screen.until(lambda: page.evaluate(CELLS) == before)
+
+
 def test_axe_finds_nothing_serious_or_critical(screen):
     _, found = findings(screen)
     grave = {name: [key for key, (impact, _) in rules.items() if impact in GRAVE] for name, rules in found.items()}

@@ -50,13 +50,17 @@ function describeFigures(box) {
 // Commands with Ctrl, Alt or Cmd, Escape, and Shift+Enter stay. The attribute counts on the focused element alone:
 // JupyterLab's selectors end in ":focus", which is compared with that element before its parents' attributes are.
 function keepKeys(box, signal) {
+    let isLeft = false; // a click beside a cell's code leaves the focus in the widget, but the keys are the notebook's
+    const on = (name, act) => window.addEventListener(name, act, { capture: true, signal });
+    on("pointerdown", (event) => { isLeft = !box.contains(event.target); });
+    on("focusin", (event) => { isLeft &&= !box.contains(event.target); });
     const toggle = (event) => {
         const isCommand = event.ctrlKey || event.metaKey || event.altKey || event.key === "Escape";
         const runsCell = event.shiftKey && event.key === "Enter";
         if (box.contains(event.target))
-            event.target.toggleAttribute("data-lm-suppress-shortcuts", !(isCommand || runsCell));
+            event.target.toggleAttribute("data-lm-suppress-shortcuts", !(isCommand || runsCell || isLeft));
     };
-    window.addEventListener("keydown", toggle, { capture: true, signal }); // before JupyterLab's, which is the document's
+    on("keydown", toggle); // before JupyterLab's, which is the document's
 }
 
 // A control that is disabled, hidden or replaced loses the focus: another one gets it.
