@@ -91,7 +91,8 @@ class _Train(nn.Module):
                 parameter.grad = None
                 # An earlier graph may keep the node that accumulates gradients of the old shape. PyTorch 2.13 replaces
                 # the node only if the dtype changes.
-                parameter.data = torch.empty(0, dtype=torch.complex32, device=parameter.device)
+                other = torch.float32 if parameter.dtype == torch.float64 else torch.float64
+                parameter.data = torch.empty(0, dtype=other, device=parameter.device)
             parameter.data = core.detach().clone()
 
     def _load_from_state_dict(self, state_dict, prefix, *others) -> None:
