@@ -4,6 +4,7 @@ python site/build.py [--quick] [--kept]
 """
 
 import argparse
+import base64
 import os
 import re
 import shutil
@@ -120,18 +121,36 @@ def lay_out(root: Path, notebooks: Path, tree: Path, api: tuple[str, ...] = ()) 
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(root / "docs", tree / "docs")
     shutil.copytree(notebooks, tree / "notebooks", ignore=shutil.ignore_patterns("*.py", ".*", "__pycache__"))
-    for page in (*root.glob("CONTRIBUTING.md"), *root.glob("data/**/README.md"), *root.glob("classroom/README.md")):
+    for page in (
+        *root.glob("CONTRIBUTING.md"),
+        *root.glob("data/**/README.md"),
+        *root.glob("classroom/README.md"),
+        *root.glob("findings/*.md"),
+    ):
         (tree / page.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(page, tree / page.relative_to(root))
     shutil.copy(root / "README.md", tree / "index.md")
     for page in [*tree.rglob("*.md"), *tree.rglob("*.ipynb")]:
         place = root / page.relative_to(tree).parent
         page.write_text(LINK.sub(lambda link, place=place: _link(link, root, place, tree), page.read_text()))
+    for page in (tree / "notebooks").glob("*.ipynb"):
+        _unpack_attachments(page)
     for name in api:
         (tree / "api").mkdir(exist_ok=True)
         (tree / "api" / f"{name}.md").write_text(API_PAGE.format(name=name))
     with (tree / "index.md").open("a") as index:
         index.write("".join(_contents(tree)))
+
+
+def _unpack_attachments(page: Path) -> None:
+    """Write pictures that a notebook's text has attached beside it: Sphinx reads none from a notebook."""
+    notebook = nbformat.read(page, as_version=4)
+    for cell in notebook.cells:
+        for name, kinds in cell.pop("attachments", {}).items():
+            copy = f"{page.stem}_{name}"
+            (page.parent / copy).write_bytes(base64.b64decode(next(iter(kinds.values()))))
+            cell.source = cell.source.replace(f"(attachment:{name})", f"({copy})")
+    nbformat.write(notebook, page)
 
 
 def _link(link: re.Match, root: Path, place: Path, tree: Path) -> str:
@@ -160,7 +179,7 @@ def _contents(tree: Path) -> list[str]:
     groups["API"] = [f"api/{path.stem}" for path in sorted((tree / "api").glob("*.md"))]
     pages = [
         page.relative_to(tree).with_suffix("")
-        for page in sorted([*tree.glob("CONTRIBUTING.md"), *tree.glob("*/**/README.md")])
+        for page in sorted({*tree.glob("CONTRIBUTING.md"), *tree.glob("*/**/README.md"), *tree.glob("findings/*.md")})
     ]
     groups["More"] += [str(page) for page in pages]
     return [

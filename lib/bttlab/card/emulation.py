@@ -52,7 +52,7 @@ class EmulatedU50(pynq.Device):
     _probe_priority_ = 300  # XrtDevice has 200
     provenance = "modelled"  # of the sensors' readings
     # returns why the emulated card is taken though the system lists a PCIe card; the package sets it
-    why_unlisted: ClassVar[Callable[[], str | None]] = staticmethod(lambda: None)
+    why_unlisted: ClassVar[Any] = staticmethod(lambda: None)
     _trusted: ClassVar[set[str]] = set()
     _indices: ClassVar[itertools.count] = itertools.count()
 

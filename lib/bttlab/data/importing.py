@@ -92,7 +92,7 @@ def _json(path: Path, choices: Choices, account: Account):
         if not isinstance(item, dict):
             raise CorpusError(f"{where}: not an object; write one for each utterance, with the text in a key")
     reader, rows = _matched(values, at, account)
-    features = top.get("features")
+    features: Any = top.get("features")
     if isinstance(features, list):  # of the dataset server
         features = {feature.get("name"): feature.get("type") for feature in features if isinstance(feature, dict)}
     return utterances_of(rows, reader, choices, account, _class_names(features or {})), choices

@@ -86,9 +86,8 @@ def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classifi
             accuracy_any = sum(map(bool, right)) / len(split)
     by_slot = []
     if "tagging" in task and corpus.has_slots:
-        rows: Any = classification_report(
-            labelled_words(split.slots), labelled_words(tags), output_dict=True, zero_division=0
-        )  # pyright: ignore[reportArgumentType]
+        gold, guesses = labelled_words(split.slots), labelled_words(tags)
+        rows: Any = classification_report(gold, guesses, output_dict=True, zero_division=0)  # pyright: ignore[reportArgumentType]
         names = ("precision", "recall", "f1-score", "support")
         by_slot = [
             _row(label, *(row[name] for name in names)) for label, row in rows.items() if not label.endswith(" avg")

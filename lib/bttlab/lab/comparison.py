@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import median
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -113,8 +114,11 @@ def gpu_over_card(gpu: Gpu, encoders: int, sample: Samples) -> GpuRatios:
     )
 
 
-def over(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
+def over(numerator: Sequence[float], denominator: Sequence[float] | Quantity) -> Ratio:
     """Return the ratio of the middles, between the extremes that the two bands (low, middle, high) allow."""
+    if isinstance(denominator, Quantity):
+        band: Any = denominator.low, denominator.value, denominator.high
+        return over(numerator, band)
     return numerator[0] / denominator[2], numerator[1] / denominator[1], numerator[2] / denominator[0]
 
 

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -77,8 +77,9 @@ def open_trainer(
         lengths=lengths,
         optimizer=optimizer,
     )
+    program: Any = trainer.program  # a model's
     if optimizer is not None:
-        trainer.program.check_optimizer(optimizer)
+        program.check_optimizer(optimizer)
     provenance = {
         "overlay": overlay,
         "overlay.sha256": trainer.overlay_sha256,
@@ -88,7 +89,7 @@ def open_trainer(
     if unused:
         provenance["unused_cards"] = ", ".join(unused)
     described, announcement = _words(trainer.device, device, overlay)
-    if optimizer is not None and (why := trainer.program.why_no_sums):
+    if optimizer is not None and (why := program.why_no_sums):
         announcement += (
             f" ({why}: an update of {optimizer.batch_size} samples takes the time of {optimizer.batch_size})"
         )

@@ -23,6 +23,7 @@ from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.estimate.gpu import MODEL_VERSION as GPU_VERSION
 from bttlab.estimate.gpu import batch_figures, model_step, typical_sample
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, initial_parameters
+from bttlab.model.choices import OptimizerName
 from bttlab.runs.devices import open_trainer
 from bttlab.runs.evaluation import predict, scores_of
 from bttlab.runs.record import versions
@@ -48,7 +49,7 @@ class RaceError(BttlabError):
 class RaceSetting:
     data: str = "airline"
     config: ModelConfig = field(default_factory=ModelConfig)
-    optimizer: str = "adamw"
+    optimizer: OptimizerName = "adamw"
     learning_rate: float = Field(default=6e-4, gt=0)
     seed: Count = Field(default=0, ge=0)
     target: float = Field(default=0.8, gt=0, le=1)  # slot F1 on the dev split
@@ -159,7 +160,8 @@ class Race:
 
     def _card(self) -> tuple[Racer, Any, Callable[[Samples, float], tuple[float, Band | None]]]:
         config, rule = self.setting.config, self._rule
-        trainer, device = self._trainer, "the card of this process"
+        trainer: Any = self._trainer
+        device = "the card of this process"
         if trainer is None:
             opened = open_trainer(config, "auto", optimizer=rule)
             trainer, device = opened.trainer, opened.device
@@ -190,7 +192,8 @@ class Race:
 
         def meter(samples: Samples, seconds: float) -> tuple[float, Band | None]:
             if not emulated:
-                return seconds, (board_power(trainer.device) * seconds,) * 3
+                watts = board_power(trainer.device)
+                return seconds, (watts * seconds, watts * seconds, watts * seconds)
             total = np.zeros(4)
             for length, count in zip(*np.unique(samples.lengths, return_counts=True), strict=True):
                 if length not in of_length:
@@ -198,8 +201,8 @@ class Race:
                     joules = one.energy_at_clocks
                     of_length[length] = np.array([one.seconds_per_sample, joules.low, joules.value, joules.high])
                 total += count * of_length[length]
-            taken, *joules = total.tolist()
-            return taken, tuple(joules)
+            taken, low, middle, high = total.tolist()
+            return taken, (low, middle, high)
 
         return racer, trainer, meter
 
@@ -231,7 +234,10 @@ class Race:
         )
 
         def meter(samples: Samples, seconds: float) -> tuple[float, Band | None]:
-            return seconds, None if watts is None else (watts.watts() * seconds,) * 3
+            if watts is None:
+                return seconds, None
+            joules = watts.watts() * seconds
+            return seconds, (joules, joules, joules)
 
         return racer, ReferenceTrainer(config, device=device), meter
 
@@ -276,7 +282,8 @@ class Race:
         )
         self.racers.append(racer)
         for number, lap in enumerate(leader.laps):
-            band = None if joules.value is None else (joules.value * lap.samples,) * 3
+            taken = None if joules.value is None else joules.value * lap.samples
+            band = None if taken is None else (taken, taken, taken)
             first = leader.laps[number - 1].samples if number else 0
             racer.add(
                 Lap(lap.samples, (step.value or 0.0) * lap.samples, band, lap.loss, lap.scores),

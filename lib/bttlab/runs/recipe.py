@@ -42,10 +42,10 @@ def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
 
 def _check_used(name: str, constants: Mapping[str, Any]) -> None:
     """Raise RunError if a constant is not of the optimizer's rule."""
+    known = OPTIMIZERS[name].constants  # pyright: ignore[reportArgumentType]
     for key in constants:
-        constants = OPTIMIZERS[name].constants
-        if key not in ("name", "batch_size", *constants):
-            raise RunError(f"optimizer.{key} is no constant of {name}, which has {', '.join(constants) or 'none'}")
+        if key not in ("name", "batch_size", *known):
+            raise RunError(f"optimizer.{key} is no constant of {name}, which has {', '.join(known) or 'none'}")
 
 
 def recipe_names() -> list[str]:

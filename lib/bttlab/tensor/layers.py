@@ -403,7 +403,7 @@ def _plain() -> bool:
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateImportUsage]
         or torch.autograd.forward_ad._current_level >= 0
-        or torch.jit.is_tracing()
+        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
     )
 
 

@@ -82,7 +82,8 @@ def _still_read_only(value: Any, sources: list[ReadOnly]) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         memory = value.untyped_storage()._cdata
         of = next((source for source in sources if source.untyped_storage()._cdata == memory), None)
-        plain = value.as_subclass(Tensor) if of is None else value.as_subclass(ReadOnly)
-    if of is not None:
-        plain.layer = of.layer
-    return plain
+        if of is None:
+            return value.as_subclass(Tensor)
+        view = value.as_subclass(ReadOnly)
+    view.layer = of.layer
+    return view

@@ -60,7 +60,7 @@ def column_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
         raise CorpusError(f"{path}: global.columns names {len(names)} columns, the lines have {count}; correct it")
     names = names or [str(number) for number in range(1, count + 1)]
     if "FORM" in names:
-        _check_conllu(names, blocks)
+        _check_conllu(list(names), blocks)
         blocks = _surface(blocks, account)
     place = {name: number for number, name in enumerate(names)}
     for option, name in (("--text", choices.text), ("--label", choices.label), ("--tags", choices.tags)):
@@ -68,7 +68,7 @@ def column_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
             raise CorpusError(f"{path}: no column {name!r}; {option} takes one of {', '.join(names)}")
     if wrong := sorted(set(choices.ignore) - set(names)):
         raise CorpusError(f"{path}: no column {wrong[0]!r} to ignore; there are {', '.join(names)}")
-    word, tag, label = _meanings(path, names, blocks, choices, account)
+    word, tag, label = _meanings(path, list(names), blocks, choices, account)
     rows = []
     for block in blocks:
         first = block.lines[0].where
@@ -178,7 +178,8 @@ def _are_phrases(values: list[str]) -> bool:
 
 def _of_misc(value: str) -> str:
     """Return the tag in a word's MISC of CoNLL-U, such as NER=B-PER."""
-    pairs = dict(part.partition("=")[::2] for part in value.split("|"))
+    parts = (part.partition("=") for part in value.split("|"))
+    pairs = {key: tag for key, _, tag in parts}
     return pairs.get("NER", pairs.get("Entity", OUTSIDE))
 
 

@@ -291,7 +291,7 @@ def _intent(where: str, column: str, value: Any, class_names: list[str] | None =
             )
             raise CorpusError(f"{where}: the label is {what!r}; it must be a name, or a list of names")
     if len(set(names)) < len(names):
-        raise CorpusError(f"{where}: the label has a name twice ({', '.join(names)}); leave one")
+        raise CorpusError(f"{where}: the label has a name twice ({', '.join(map(str, names))}); leave one")
     intent = "#".join(map(str, names))
     if intent.lstrip().startswith(("[", "{")):
         raise CorpusError(f"{where}: the label {intent[:40]!r} is a list or an object as text; save the file as JSON")
