@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -36,8 +36,11 @@ class Net(nn.Module):
         return self.head(self.function(self.inner(self.table(tokens))))
 
 
-def largest_difference(function) -> float:
-    """The largest relative difference of graph and module over all sizes of the function's argument."""
+def largest_difference(function, steps=()) -> float:
+    """The largest relative difference of graph and module over all sizes of the function's argument.
+
+    A limit is off by the rounding of what it limits, which is the result of one of the steps.
+    """
     net = Net(function).eval()
     graph = trace(net, LENGTH).graph
     net, tokens = net.double(), torch.tensor([3, 4])
@@ -52,7 +55,12 @@ def largest_difference(function) -> float:
                 values = execute(graph, state, tokens)
                 ours, theirs = values[head.inputs[0].base or head.inputs[0]][:1], net.function(net.inner(x))[:1]
                 where = torch.isfinite(ours) & torch.isfinite(theirs)
-                size = theirs[where].abs() + 1e-7 + 1e-11 * abs(value)  # a limit is off by the rounding of x
+                u = net.inner(x)[:1]
+                rounded = u.abs()
+                for step in steps:
+                    u = step(u)
+                    rounded = torch.maximum(rounded, torch.nan_to_num(u.abs(), posinf=0.0))
+                size = theirs[where].abs() + 1e-7 + 1e-11 * torch.clamp_min(rounded[where], abs(value))
                 difference = (ours - theirs)[where].abs() / size
                 largest = max(largest, float(difference.max()) if where.any() else 0.0)
     return largest
@@ -76,8 +84,9 @@ steps = st.one_of(
 )
 
 
+@example([("scale", lambda x: x * 256.0), ("at most", lambda x: x.clamp(max=6.842613220214844e-05))])
 @given(st.lists(steps, min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)  # the same in each run: a new draw is for a developer
 def test_limits_offsets_and_plateaus_are_recorded_or_refused(chosen):
     def function(x):
         for _, step in chosen:
@@ -85,7 +94,7 @@ def test_limits_offsets_and_plateaus_are_recorded_or_refused(chosen):
         return x
 
     try:
-        difference = largest_difference(function)
+        difference = largest_difference(function, [step for _, step in chosen])
     except ProgramError:
         return
     assert difference < 1e-4, [name for name, _ in chosen]
