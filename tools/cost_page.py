@@ -1,16 +1,12 @@
 """Write the tables of published peaks of memory in docs/cost.md from data/cost: python tools/cost_page.py."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 
-from pages import filled
+from pages import filled, write_tables
 
 from bttlab.baseline.gpus import find_gpu
-from bttlab.util.errors import BttlabError
-from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
-from bttlab.util.terminal import say
 from bttlab_cost import others
 from bttlab_cost.estimate import Estimator
 from bttlab_cost.others import Peak
@@ -66,13 +62,7 @@ def fill(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(arguments)
-    try:
-        write_file(PAGE, fill(PAGE.read_text(encoding="utf-8")))
-    except (BttlabError, OSError) as error:
-        say(error)
-        return 2
-    return 0
+    return write_tables(PAGE, fill, __doc__, arguments)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
 """Fill tables made from records into pages of docs/, between markers."""
 
-from collections.abc import Mapping, Sequence
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import mean, stdev
 
 from bttlab.util.errors import BttlabError
+from bttlab.util.files import write_file
+from bttlab.util.terminal import say
 
 BENCHMARKS = "benchmarks.json"  # the record of the page of benchmarks, in the same folder
 END = "<!-- end -->"
@@ -12,6 +16,17 @@ WIDTH = 130  # of a line of prose
 
 def begin_of(name: str) -> str:
     return f"<!-- {name} -->"
+
+
+def write_tables(page: Path, fill: Callable[[str], str], description: str, arguments: Sequence[str] | None) -> int:
+    """Write a page again with its tables, as a command without options; return the exit code."""
+    argparse.ArgumentParser(description=description.split("\n")[0]).parse_args(arguments)
+    try:
+        write_file(page, fill(page.read_text(encoding="utf-8")))
+    except (BttlabError, OSError) as error:
+        say(error)
+        return 2
+    return 0
 
 
 def filled(text: str, tables: Mapping[str, str], page: str) -> str:

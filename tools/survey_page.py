@@ -1,15 +1,11 @@
 """Write the table of docs/survey.md from the registry and the records of results: python tools/survey_page.py."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 
-from pages import filled, in_per_cent
+from pages import filled, in_per_cent, write_tables
 
-from bttlab.util.errors import BttlabError
-from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
-from bttlab.util.terminal import say
 from bttlab_methods import Result, combination_name, parse
 from bttlab_methods.record import by_methods, mean, read_gone, read_records
 from bttlab_methods.survey import GROUPS, TECHNIQUES, Technique
@@ -70,13 +66,7 @@ def fill(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(arguments)
-    try:
-        write_file(PAGE, fill(PAGE.read_text(encoding="utf-8")))
-    except (BttlabError, OSError) as error:
-        say(error)
-        return 2
-    return 0
+    return write_tables(PAGE, fill, __doc__, arguments)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 from bttlab_methods import DENSE, FAMILIES, Result, Setting, Training, methods, parse, run_methods
 from bttlab_methods.lab_figures import draw_results
-from bttlab_methods.record import by_methods, mean, read_records
+from bttlab_methods.record import by_methods, mean, peak, read_records, slot_f1
 from bttlab_methods.survey import GROUPS, TECHNIQUES
 from bttlab_methods.training import LEARNING_RATE
 
@@ -250,12 +250,12 @@ def presets(records: Mapping[str, Sequence[Result]]) -> dict[str, str]:
     groups: dict[str, Sequence[Result]] = {}
     for record in records.values():
         for name, group in by_methods(record).items():
-            groups[name] = max(groups.get(name, group), group, key=lambda one: mean(one, _slot_f1))
+            groups[name] = max(groups.get(name, group), group, key=lambda one: mean(one, slot_f1))
 
     def averages(value: Callable[[Result], float]) -> dict[str, float]:
         return {name: mean(group, value) for name, group in groups.items()}
 
-    peaks, slots = averages(lambda one: one.memory["peak"]["value"]), averages(_slot_f1)
+    peaks, slots = averages(peak), averages(slot_f1)
     seconds = averages(lambda one: one.seconds_per_epoch["value"])
     same = [name for name in groups if peaks[name] <= 1.05 * peaks["tensor"]]
     best = {
@@ -268,7 +268,3 @@ def presets(records: Mapping[str, Sequence[Result]]) -> dict[str, str]:
         f"{title}: {name} ({peaks[name] / 1e6:.0f} MB, slot F1 {slots[name]:.0%}, {seconds[name]:.0f} s an epoch)": name
         for title, name in best.items()
     }
-
-
-def _slot_f1(result: Result) -> float:
-    return result.scores["test"]["slot_f1"]

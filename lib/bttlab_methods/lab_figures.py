@@ -11,7 +11,7 @@ from bttlab.lab.memory_figures import COLOURS
 from bttlab.lab.picture import Picture
 from bttlab_methods import Method, Result, methods
 from bttlab_methods.library.tensor import TensorCompression
-from bttlab_methods.record import by_methods, deviation, mean
+from bttlab_methods.record import by_methods, deviation, mean, peak, slot_f1
 
 LONGEST = 34  # characters of a name on the axis
 
@@ -82,8 +82,8 @@ def draw_scatter(results: Sequence[Result]) -> Picture:
     groups = by_methods(results)
     points = {
         name: (
-            mean(group, lambda result: result.memory["peak"]["value"]) / 1e6,
-            100 * mean(group, lambda result: result.scores["test"]["slot_f1"]),
+            mean(group, peak) / 1e6,
+            100 * mean(group, slot_f1),
         )
         for name, group in groups.items()
     }
@@ -100,7 +100,7 @@ def draw_scatter(results: Sequence[Result]) -> Picture:
     ):
         if names:
             sizes, scores = zip(*(points[name] for name in names), strict=True)
-            spreads = [100 * deviation(groups[name], lambda one: one.scores["test"]["slot_f1"]) for name in names]
+            spreads = [100 * deviation(groups[name], slot_f1) for name in names]
             axes.errorbar(sizes, scores, spreads, fmt=marker, elinewidth=0.8, color=colour, label=f"{kind} model")
     front = pareto_front(list(points.values()), maximize=True)
     named: list[tuple[float, float]] = []

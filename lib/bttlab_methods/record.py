@@ -145,8 +145,8 @@ def frontier(records: Mapping[float, Sequence[Result]]) -> list[str]:
                 pretraining = result.facts.get("pretraining_seconds", 0.0)
                 return epochs * result.seconds_per_epoch["value"] + pretraining
 
-            size, score = mean(group, _peak), mean(group, _slot_f1)
-            spread = deviation(group, _slot_f1), deviation(group, seconds)
+            size, score = mean(group, peak), mean(group, slot_f1)
+            spread = deviation(group, slot_f1), deviation(group, seconds)
             line = f"{size / 1e6:6.1f} MB  slot F1 {score:6.1%} ± {spread[0]:5.1%}"
             line += f"  {mean(group, seconds):5.0f} ± {spread[1]:3.0f} s"
             found.append((size, score, name, f"{line}  {name}, {epochs:g} epochs, n = {len(group)}"))
@@ -158,11 +158,11 @@ def frontier(records: Mapping[float, Sequence[Result]]) -> list[str]:
     return [line for _, line in sorted(kept)]
 
 
-def _peak(result: Result) -> float:
+def peak(result: Result) -> float:
     return result.memory["peak"]["value"]
 
 
-def _slot_f1(result: Result) -> float:
+def slot_f1(result: Result) -> float:
     return result.scores["test"]["slot_f1"]
 
 

@@ -50,8 +50,8 @@ class ReadOnly(Tensor):
             result = func(*args, **kwargs)
         if getattr(func, "__name__", "") == "numpy":
             result.flags.writeable = False
-        if isinstance(result, (list, tuple)) and not isinstance(result, torch.Size):
-            return type(result)(_still_read_only(value, sources) for value in result) if _is_plain(result) else result
+        if type(result) in (list, tuple):  # of views; named tuples have computed values
+            return type(result)(_still_read_only(value, sources) for value in result)
         return _still_read_only(result, sources)
 
 
@@ -61,10 +61,6 @@ def _writes(func: Any) -> bool:
     in_place = name.endswith("_") and not name.endswith("__")
     augmented = name.startswith("__i") and name not in ("__index__", "__int__", "__invert__")
     return in_place or augmented or name in ("__setitem__", "__set__", "__delete__")
-
-
-def _is_plain(result: Any) -> bool:
-    return type(result) in (list, tuple)  # a named tuple takes its values one by one
 
 
 def _read_only_in(values: Iterable[Any]) -> Iterator[ReadOnly]:
