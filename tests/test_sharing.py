@@ -317,6 +317,11 @@ def test_a_user_opens_a_bounded_number_of_connections_a_second(two_users, monkey
         assert run_as_nobody(count, path).splitlines()[1].startswith("got ")  # of another user
 
 
+def test_who_asks_for_the_queue_too_often_waits_for_the_next_second(path, monkeypatch):
+    monkeypatch.setattr(keeper, "MOST_CONNECTIONS", 1)
+    assert [client(path).queue() for _ in range(3)] == [[]] * 3
+
+
 def test_a_user_has_a_bounded_number_of_clients(path, monkeypatch):
     monkeypatch.setattr(keeper, "MOST_CLIENTS", 2)
     monkeypatch.setattr(sharing, "ANSWER_SECONDS", 0.3)

@@ -51,13 +51,19 @@ class SharedCard:
     def queue(self) -> list[tuple[str, bool]]:
         """Return who has the card or waits for it, in order, and whether it has the card.
 
-        Raises OSError if the keeper does not answer, CardBusyError if the card hangs.
+        Raises OSError if the keeper does not answer, CardBusyError if the card hangs. A request that the keeper closes
+        at once (the user's connections of this second are used up) is repeated for ANSWER_SECONDS.
         """
-        with self._connect({"queue": True}) as connection:
-            answer = self._receive(connection)
-        if not answer:
-            raise TimeoutError(f"the keeper at {self.path} does not answer")
-        return [(who, has_card) for who, has_card in answer["queue"]]
+        end = time.monotonic() + ANSWER_SECONDS
+        while True:
+            answer: dict[str, Any] | None = {}  # closed
+            with contextlib.suppress(BrokenPipeError), self._connect({"queue": True}) as connection:
+                answer = self._receive(connection)
+                if answer:
+                    return [(who, has_card) for who, has_card in answer["queue"]]
+            if answer is None or time.monotonic() >= end:
+                raise TimeoutError(f"the keeper at {self.path} does not answer")
+            time.sleep(RETRY_SECONDS)
 
     def acquire(self) -> bool:
         """Wait for a time slice; return True if no other client had the card since this client's last one.
