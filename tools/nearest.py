@@ -1,6 +1,6 @@
 """Train the same samples on the emulated card and in PyTorch on several kernels, and compare all with float64.
 
-python tools/nearest.py [--samples N] writes data/nearest.json and the table of docs/accelerator.md; without an argument
+python tools/nearest.py [--samples N …] writes data/nearest.json and the table of docs/accelerator.md; without an argument
 the table alone.
 """
 
@@ -62,8 +62,8 @@ def train(kind: str, samples: int, path: Path) -> None:
     save_file({name: np.asarray(array, order="C") for name, array in trainer.store_parameters().items()}, path)
 
 
-def measured(samples: int) -> dict:
-    """Train all, and return the record."""
+def measured(samples: int) -> dict[str, dict[str, float]]:
+    """Train all on the first samples of the epoch, and return the rows of the table."""
     with TemporaryDirectory() as folder:
         ends = {}
         for name, (kind, environment) in RUNS.items():
@@ -71,14 +71,10 @@ def measured(samples: int) -> dict:
             call = [sys.executable, __file__, "--train", kind, "--samples", str(samples), "--into", str(path)]
             subprocess.run(call, env=os.environ | environment, check=True)
             ends[name] = {key: array.astype(np.float64) for key, array in load_file(path).items()}
-    return {
-        "about": f"Made by: python tools/nearest.py --samples {samples}",
-        "provenance": "measured",
-        "rows": rows(ends),
-    }
+    return rows(ends)
 
 
-def rows(ends: dict) -> dict:
+def rows(ends: dict) -> dict[str, dict[str, float]]:
     """Return by run and kind of parameters the distance to float64's, over the distance that training moved them."""
     from bttlab.model import ModelConfig, initial_parameters
 
@@ -101,9 +97,11 @@ def rows(ends: dict) -> dict:
 
 
 def table(record: dict) -> str:
-    columns = list(next(iter(record["rows"].values())))
-    lines = [["", *columns], ["---", *(["---:"] * len(columns))]]
-    lines += [[name, *(f"{row[column]:.1e}" for column in columns)] for name, row in record["rows"].items()]
+    lines = []
+    for samples, found in record["rows"].items():
+        columns = list(next(iter(found.values())))
+        lines += [[samples, name, *(f"{row[column]:.1e}" for column in columns)] for name, row in found.items()]
+    lines = [["samples", "", *columns], ["---:", "---", *(["---:"] * len(columns))], *lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -116,14 +114,19 @@ def write(root: Path = ROOT) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int)
+    parser.add_argument("--samples", type=int, nargs="+")
     parser.add_argument("--train", help=argparse.SUPPRESS)
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
-        return train(options.train, options.samples, options.into)
+        return train(options.train, *options.samples, options.into)
     if options.samples:
-        write_file(RECORD, json.dumps(measured(options.samples), indent=1) + "\n")
+        record = {
+            "about": f"Made by: python tools/nearest.py --samples {' '.join(map(str, options.samples))}",
+            "provenance": "measured",
+            "rows": {f"{samples:,}": measured(samples) for samples in options.samples},
+        }
+        write_file(RECORD, json.dumps(record, indent=1) + "\n")
     write()
 
 
