@@ -13,9 +13,9 @@ from bttlab.card import open_trainer
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer
-from bttlab.tensor import TTLinear
+from bttlab.tensor import TTLinear, TTMEmbedding
 
-from training_processor import some_samples
+from training_processor import check_gradients, equal_bits, some_samples
 
 WORDS, WIDTH, LABELS, LENGTH = 40, 32, 7, 12
 
@@ -88,6 +88,58 @@ def test_parameters_with_two_uses_train_on_the_card_as_in_pytorch(module):
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+
+
+class Positions(Own):
+    """Rows 5 and on of a table of 100 positions, row 70 of it, row 1 of a table of types, and a frozen layer unused."""
+
+    def make(self):
+        self.position, self.types = nn.Embedding(100, WIDTH), nn.Embedding(9, WIDTH)
+        self.unused = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+
+    def body(self, x):
+        x = x + self.position(torch.arange(x.shape[1]) + 5) + self.types(torch.tensor(1))
+        return torch.tanh(self.layer(x)) + self.position.weight[70]
+
+
+def test_rows_that_no_sample_reads_take_no_space_and_are_stored_as_they_were(fast):
+    net = Positions()
+    model = trace(net, LENGTH)
+    program = check_gradients(fast, model, (2, 7, LENGTH), 1e-4)
+    vectors = WIDTH // 16
+    sizes = {block.name: block.vectors for block in program.layout.blocks}
+    assert sizes["types.weight"] == vectors and "unused.weight" not in sizes and "unused.bias" not in sizes
+    assert sum(size for name, size in sizes.items() if name.startswith("position")) == 2 * (71 - 5) * vectors
+    samples, before = some_samples(model, [7, 2, LENGTH, 3]), model.parameters()
+    card = open_trainer(model, "emulated", optimizer=Optimizer("momentum"))
+    card.load_parameters(before)
+    card.train(samples, Optimizer("momentum", momentum=0.0), 0.1)
+    wanted, found = trained_in_pytorch(net, samples, 0.1), card.store_parameters()
+    state = card.store_optimizer_state()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+    for name, rows in (("position.weight", np.r_[0:5, 71:100]), ("types.weight", np.r_[0:1, 2:9])):
+        assert found[name][rows].tobytes() == before[name][rows].tobytes()
+        assert not any(moment[rows].any() for key, moment in state.items() if key.endswith(name))
+    card.load_parameters(found, state)  # a state of another order of samples keeps rows, too
+    assert equal_bits(card.store_parameters(), found) and equal_bits(card.store_optimizer_state(), state)
+
+
+class TensorPositions(Own):
+    def make(self):
+        self.position = TTMEmbedding(64, WIDTH, (4, 4, 4), (4, 2, 4), 4)
+
+    def body(self, x):
+        return self.layer(x + self.position(torch.arange(x.shape[1])))
+
+
+def test_a_table_of_positions_in_tensor_format_is_refused_by_name_unless_it_is_frozen(fast):
+    net = TensorPositions()
+    what = r'position: a table of positions or types in tensor format.*skip=\["position"\]'
+    with pytest.raises(ProgramError, match=what):
+        trace(net, LENGTH)
+    net.position.requires_grad_(False)
+    check_gradients(fast, trace(net, LENGTH), (2, LENGTH), 1e-4)
 
 
 class Refused(Own):

@@ -4,6 +4,7 @@ import ctypes
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -211,9 +212,11 @@ class NativeProcessor:
         assert isinstance(self.program, ModelProgram)
         return self.program.layout
 
+    _loaded: Sequence[Mapping[str, np.ndarray]] = ()
+
     def load(self, *states: Mapping[str, np.ndarray]) -> None:
         """Load parameters, then first and second moments if given, on chip."""
-        layout = self._layout
+        layout, self._loaded = self._layout, states
         memory = aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
         for n, state in enumerate(states):
             memory[n * layout.vectors : (n + 1) * layout.vectors] = layout.pack(state)
@@ -224,7 +227,8 @@ class NativeProcessor:
         layout = self._layout
         memory = aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
         self._call(M.STORE, memory=memory)
-        return [layout.unpack(memory[n * layout.vectors : (n + 1) * layout.vectors]) for n in range(3)]
+        parts = [memory[n * layout.vectors : (n + 1) * layout.vectors] for n in range(3)]
+        return [layout.unpack(*each) for each in zip_longest(parts, self._loaded)]
 
     def train(self, records: np.ndarray, optimizer: Optimizer) -> np.ndarray:
         results = aligned(np.zeros(len(records), result_dtype()))

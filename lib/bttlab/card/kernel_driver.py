@@ -1,7 +1,7 @@
 """Calls of the training processor's kernel: its buffers in HBM, its commands and its results."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +26,14 @@ class ChipState:
 
     `memory` is the buffer for parameters and moments, once they are loaded; on a shared card it has a copy of them.
     `step` is the number of samples trained on, and `moments` are those of that training's optimizer.
+    `loaded` has parameters and moments of which the banks have some rows alone, as they were loaded.
     """
 
     program: Program | None = None
     memory: Any = None
     step: int = 0
     moments: tuple[str, ...] | None = None
+    loaded: Sequence[Mapping[str, np.ndarray]] = ()
 
 
 class KernelDriver(DefaultIP):

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -165,17 +166,19 @@ class TrainerDriver(KernelDriver):
                 self._load(memory)
             else:
                 self._share.is_current = False  # the next call loads them
-            self._chip = ChipState(self.program, memory, step, tuple(moments) if step else None)
+            loaded = [{name: block[name].copy() for name in self._layout.partial} for block in blocks]
+            self._chip = ChipState(self.program, memory, step, tuple(moments) if step else None, loaded)
 
     def store_parameters(self) -> dict[str, np.ndarray]:
-        stored = self._layout.unpack(self._block(self._stored(), 0))
+        """Return a copy of the parameters on chip, and of what was loaded of rows that no sample reads."""
+        stored = self._unpacked(self._stored(), 0)
         return stored | {name: value.copy() for name, value in self._layout.folded.items()}
 
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
         """Return a copy of the optimizer state on chip: "step" and the moments of every parameter."""
-        memory, layout = self._stored(), self._layout
+        memory = self._stored()
         moments = enumerate(self._chip.moments or (), 1)
-        return joined_state(self._chip.step, {name: layout.unpack(self._block(memory, i)) for i, name in moments})
+        return joined_state(self._chip.step, {name: self._unpacked(memory, i) for i, name in moments})
 
     def train(
         self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
@@ -322,7 +325,7 @@ class TrainerDriver(KernelDriver):
             bad = np.flatnonzero(results["status"] != M.DONE)
             done = int(bad[0]) if len(bad) else len(results)
             if done:
-                self._chip = ChipState(before.program, memory, before.step + done, tuple(optimizer.moments))
+                self._chip = replace(before, memory=memory, step=before.step + done, moments=tuple(optimizer.moments))
             self._profile.add(rows["tokens"][:done].tolist())
             cycles = results["cycles"].sum(dtype=np.int64) + results["flush_cycles"].sum(dtype=np.int64)
             self.counted_cycles += int(cycles)
@@ -354,6 +357,11 @@ class TrainerDriver(KernelDriver):
             if self._share is None:  # on a shared card each call stores them
                 self._store(self._chip.memory)
             return self._chip.memory
+
+    def _unpacked(self, memory: Any, number: int) -> dict[str, np.ndarray]:
+        """Return the parameters (0), first moments (1) or second moments (2) in a parameter buffer by name."""
+        loaded = self._chip.loaded
+        return self._layout.unpack(self._block(memory, number), loaded[number] if number < len(loaded) else None)
 
     def _block(self, memory: Any, number: int) -> np.ndarray:
         """Return the parameters (0), first moments (1) or second moments (2) in a parameter buffer."""

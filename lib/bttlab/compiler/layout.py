@@ -163,6 +163,7 @@ class Layout:
     `constants`: values that are loaded with the parameters, and that have no gradient.
     `copies`: parameters of which a further use has a copy of its own, by the copy's name.
     `folded`: values of frozen parameters of which constants are functions; the banks may not have these parameters.
+    `partial`: parameters of which the banks have some rows alone: no sample of the program reads the others.
     `blocks`: in the order in which LOAD and STORE transfer them.
     """
 
@@ -170,6 +171,7 @@ class Layout:
     constants: Mapping[str, np.ndarray]
     copies: Mapping[str, str]
     folded: Mapping[str, np.ndarray]
+    partial: frozenset[str]
     blocks: Sequence[Block]
 
     @property
@@ -186,8 +188,14 @@ class Layout:
         values = {**tensors, **{copy: tensors[name] for copy, name in self.copies.items()}, **self.constants}
         return pack((block, values[block.name]) for block in self.blocks)
 
-    def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+    def unpack(self, memory: np.ndarray, loaded: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """Return the parameters from the format of STORE; rows outside the banks are those of `loaded`, by default 0.
+
+        `loaded`: the values of `partial`, as they were loaded.
+        """
         tensors = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}
+        for name in self.partial & (loaded or {}).keys():
+            tensors[name][...] = loaded[name]
         unpack(memory, ((block, tensors.get(block.name)) for block in self.blocks))
         return tensors
 
@@ -211,25 +219,30 @@ class LayoutBuilder:
         constants: Mapping[str, np.ndarray],
         copies: Mapping[str, str],
         folded: Mapping[str, np.ndarray] | None = None,
+        rows_read: Mapping[str, tuple[int, int]] | None = None,
     ):
         self._builder, self.constants, self.copies, self.folded = builder, constants, copies, folded or {}
+        self._rows_read = rows_read or {}  # of parameters of which the program reads some rows alone
         self.shapes = {name: shape for name, shape in shapes.items() if name not in self.copies}
         self.blocks: list[Block] = []
         self._of: dict[tuple[str, int], Block] = {}
 
     @property
     def finished(self) -> Layout:
-        return Layout(self.shapes, self.constants, self.copies, self.folded, tuple(self.blocks))
+        partial = frozenset(self._rows_read)
+        return Layout(self.shapes, self.constants, self.copies, self.folded, partial, tuple(self.blocks))
 
     def place(
         self, name, axes=None, rows=None, group_rows=None, part=None, added=False, behind: Block | None = None
     ) -> Block:
         """Allocate a block for a parameter, or for the rows `part` of each of its groups.
 
+        By default a part is all rows that the program reads.
         `added`: whether gradients are accumulated, or written for the tokens of the sample only; the update clears
         them.
         `behind`: the block whose buffer it extends; by default it has a buffer of its own.
         """
+        part = part or self._rows_read.get(self.copies.get(name, name))
         if (name, (part or (0,))[0]) in self._of:
             return self._of[name, (part or (0,))[0]]  # two layers share it
         shape = self.constants[name].shape if name in self.constants else self.shapes[self.copies.get(name, name)]

@@ -62,10 +62,6 @@ class Lowering(Context):
         self.embedding = next((op for op in operations if isinstance(op, Embedding)), None)
         for members in _families(operations):
             type(members[0]).prepare(members, self)
-        placed = {block.name for block in self.layout.blocks}
-        for name in graph.shapes:
-            if name not in placed and name not in graph.folded:  # no operation reads it: it is loaded and stored
-                self.layout.place(name)
         vectors = sum(block.vectors for block in self.layout.blocks if block.buffer.is_parameter)
         if vectors > PARAMETER_VECTORS:  # before all instructions are emitted
             what = f"the parameters take {vectors} vectors, the banks of parameters have {PARAMETER_VECTORS}"

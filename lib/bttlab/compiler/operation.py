@@ -17,6 +17,7 @@ only as places that the `Context` returns. The values of the forward pass that t
 recomputed when they are first read.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
@@ -139,6 +140,10 @@ class Operation:
     def parameters(self, shapes: Shapes) -> list[str]:
         return []
 
+    def rows_read(self) -> tuple[int, int] | None:
+        """Return the first row of its parameter that it reads, and the one behind the last; None for all of it."""
+        return None
+
     def copy_parameters(self, names: Sequence[str], number: int) -> dict[str, str]:
         """Use copies of parameters; return the parameters by the copies' names."""
         if self.has_prefix:
@@ -206,7 +211,8 @@ class Context:
         self.shapes: Shapes = graph.shapes | {copy: graph.shapes[name] for copy, name in graph.copies.items()}
         self.tokens, self.flow, self.sums = graph.tokens, flow, sums
         self.builder = Builder()
-        self.layout = LayoutBuilder(self.builder, self.shapes, graph.constants, graph.copies, graph.folded)
+        rows_read = _rows_read(self.operations, self.shapes, graph.copies)
+        self.layout = LayoutBuilder(self.builder, self.shapes, graph.constants, graph.copies, graph.folded, rows_read)
         self.maker = {op.output: op for op in self.operations}
         self.kept: Collection[Matrix] = ()  # values that stay in the banks for the backward pass
         rows = {INTENT: M.SUM_DISTANCE, SLOTS: M.SEQUENCE}
@@ -371,6 +377,25 @@ class Context:
         parts = sorted((m.first, max_of(m.tokens)) for m in read if m.base is base)
         fits = len(parts) == len(read) == 2 and parts == [(0, 1), (1, max_of(base.tokens) - 1)]
         return [first for first, _ in parts] if fits else None
+
+
+def _rows_read(
+    operations: Sequence[Operation], shapes: Shapes, copies: Mapping[str, str]
+) -> dict[str, tuple[int, int]]:
+    """Return the rows, from the first to the one behind the last, of parameters of which not all rows are read."""
+    read: dict[str, list[tuple[int, int] | None]] = {name: [] for name in shapes if name not in copies}
+    for op in operations:
+        for name in op.parameters(shapes):
+            is_row = shapes[name][-1] == op.output.features  # else the parameter's rows are others
+            read.setdefault(copies.get(name, name), []).append(op.rows_read() if is_row else None)
+    found = {}
+    for name, ranges in read.items():
+        known = [each for each in ranges if each is not None]
+        if len(known) == len(ranges):
+            part = min((a for a, _ in known), default=0), max((b for _, b in known), default=0)
+            if part != (0, math.prod(shapes[name][:-1])):
+                found[name] = part
+    return found
 
 
 def rows_of(matrix: Matrix, where: At) -> At:

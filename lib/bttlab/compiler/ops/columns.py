@@ -120,12 +120,16 @@ class Prepend(Operation):
     def parameters(self, shapes: Shapes) -> list[str]:
         return [self.table] if self.table in shapes else []  # else it is a constant
 
+    def rows_read(self) -> tuple[int, int]:
+        return self.first, self.first + self.rows
+
     def allocate(self, context: Context) -> None:
         self.block = context.layout.place(self.table, added=True)
+        self.in_block = (self.first - self.block.first) * self.output.vectors
 
     def emit(self, context: Context, result: At, x: At) -> None:
         matrix, vectors = self.inputs[0], self.output.vectors
-        rows = rows_of(matrix, self.block.where().part(self.first * vectors))
+        rows = rows_of(matrix, self.block.where().part(self.in_block))
         context.builder.vector(M.COPY, "rows in front", self._loops, rows, r0=rows_of(matrix, result))
         context.emit_rows(M.COPY, "tokens", matrix, result.part(self.rows * vectors), x)
 
@@ -136,7 +140,7 @@ class Prepend(Operation):
     def backward(self, context: Context, d: At) -> None:
         matrix, vectors = self.inputs[0], self.output.vectors
         if self.table in context.shapes and self.table not in context.frozen:
-            gradient = rows_of(matrix, self.block.gradient().part(self.first * vectors))
+            gradient = rows_of(matrix, self.block.gradient().part(self.in_block))
             context.builder.vector(M.COPY, "gradient", self._loops, rows_of(matrix, d), r0=gradient, flags=M.CHECK)
         context.pass_gradient(matrix, d.part(self.rows * vectors))
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from bttlab.compiler.builder import padded
 from bttlab.compiler.functions import ACTIVATIONS, constant
-from bttlab.compiler.instruction import At, Level
+from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import ALWAYS, NEVER, Context, Matrix, Operation, Shapes, Values, row_loops, rows_of
 
@@ -20,6 +20,10 @@ class Row:
     name: str
     first: int = 0
 
+    def count(self, matrix: Matrix) -> int:
+        """Return how many rows it has for a matrix."""
+        return 1
+
     def torch(self, values: Values, x: Any) -> Any:
         return values.rows(self.name, x.shape[1])[self.first]
 
@@ -30,6 +34,9 @@ class Row:
 @dataclass(frozen=True)
 class Rows(Row):
     """Rows of a parameter or constant from row `first` on, one for each token."""
+
+    def count(self, matrix: Matrix) -> int:
+        return max_of(matrix.tokens)
 
     def torch(self, values: Values, x: Any) -> Any:
         return values.rows(self.name, x.shape[1])[self.first : self.first + len(x)]
@@ -91,9 +98,14 @@ class Elementwise(Operation):
 
     def allocate(self, context: Context) -> None:
         if isinstance(self.operand, Row):
-            first = self.operand.first * self.output.vectors
             self.block = context.layout.place(self.operand.name, added=self.operand.is_added)
+            first = (self.operand.first - self.block.first) * self.output.vectors
             self.values, self.gradient = self.block.where().part(first), self.block.gradient().part(first)
+
+    def rows_read(self) -> tuple[int, int] | None:
+        if not isinstance(self.operand, Row):
+            return None
+        return self.operand.first, self.operand.first + self.operand.count(self.output)
 
     def is_trained(self, context: Context) -> bool:
         """Return True if the operand is a parameter that is trained."""

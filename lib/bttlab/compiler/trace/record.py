@@ -57,6 +57,7 @@ from bttlab.compiler.trace.values import (
 from bttlab.tensor import TTLinear, TTMEmbedding
 
 Value = Ids | Elements | Weights | Formula | Weighted | Scores | Refused
+LAYERS = frozenset(("TTLinear", "TTMEmbedding"))  # recorded as one function each
 LAZY = frozenset(("cat", "stack", "mul", "div", "neg"))  # rules that take elements times constants as they are
 EXPANDED: dict[str, Callable] = {}  # functions of one activation that are recorded as others together
 RULES: dict[str, Callable[["Recorder", Call], Value | None]] = {}
@@ -135,6 +136,8 @@ class Recorder(Matrices, TorchFunctionMode):
         name = name_of(func)
         call = Call(func, name, tuple(args), kwargs or {})
         found = self._found(call)
+        if not found and name in LAYERS:
+            return self._layer_of_constant(call)
         if not found or name in QUERIES:
             return func(*call.args, **call.kwargs)
         if name == "multi_head_attention_forward":  # a function in Python: what it calls is recorded
@@ -150,6 +153,24 @@ class Recorder(Matrices, TorchFunctionMode):
         elif name == "__setitem__":
             self._set(call.args[0], self.refused(Refusal("assignment to elements", "a sum, or torch.where of a mask")))
         return call.result
+
+    def _layer_of_constant(self, call: Call) -> Tensor:
+        """Call a tensor-train layer on a constant, such as numbers of positions; the result is one if it is frozen."""
+        x, layer = call.args
+        with torch._C.DisableTorchFunction():
+            result = call.function(x, layer)
+        names = [name for name, parameter in self.parameters.items() if any(parameter is p for p in layer.parameters())]
+        if not any(self.parameters[name].requires_grad for name in names):
+            self.graph.folded |= {name: self.parameters[name].detach().cpu().float().numpy().copy() for name in names}
+            return result
+        path = names[0].rpartition(".cores.")[0]
+        what = (
+            f"{call.name} of a constant"
+            if call.name == "TTLinear"
+            else "a table of positions or types in tensor format"
+        )
+        self._set(result, self.refused(Refusal(what, f'the dense layer: compress(model, ..., skip=["{path}"])')))
+        return result
 
     def _found(self, call: Call) -> list[Value]:
         return [value for tensor in call.tensors if (value := self.value(tensor)) is not None]
