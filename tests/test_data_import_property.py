@@ -3,14 +3,16 @@
 import copy
 import json
 import re
+import shutil
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from annotation_writers import JSON_WRITERS, TEXT_WRITERS, JsonWriter, Utterance
+from annotation_writers import JSON_WRITERS, OTHER_WRITERS, TEXT_WRITERS, JsonWriter, Utterance, murmur_64a
 from bttlab.data import CorpusError
-from bttlab.data.importing import read_utterances
+from bttlab.data.importing import FILE_FORMATS, read_utterances
+from bttlab.data.readers.formats import READERS
 
 WORDS = ["fly", "to", "new", "york", "lima", "zürich", "22", "🙂🙂", "on", "may"]
 MANY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -45,6 +47,52 @@ def imported(path, content):
     except CorpusError:
         return None
     return [*zip(split.words, split.slots, split.intents, strict=True)]
+
+
+def written(path, content):
+    """Write a file, or the files of a folder, for the first time or again."""
+    if isinstance(content, dict):
+        for name, text in content.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text(text, encoding="utf-8")
+    else:
+        path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("name", OTHER_WRITERS)
+@MANY
+@given(utterances=corpora())
+def test_what_is_written_in_other_files_is_read(tmp_path, name, utterances):
+    if name.endswith((".parquet", ".spacy")):
+        pytest.importorskip({"a.parquet": "pyarrow", "a.spacy": "msgpack"}[name])
+    if (tmp_path / name).is_dir():
+        shutil.rmtree(tmp_path / name)
+    split, _ = read_utterances(written(tmp_path / name, OTHER_WRITERS[name](utterances)))
+    found = [*zip(split.words, split.slots, split.intents, strict=True)]
+    rows = expected(utterances, has_intents=name != "brat")
+    if name == "texts":  # in the order of the folders, and without tags
+        rows = sorted(([words, ["O"] * len(words), intent] for words, _, intent in rows), key=lambda row: row[2])
+    assert found == [tuple(row) for row in rows]
+
+
+def test_the_writers_number_of_a_string_is_spacys():
+    """Numbers that spaCy 3.8 gives in its documentation of the StringStore."""
+    assert murmur_64a(b"coffee") == 3197928453018144401
+
+
+def test_each_format_has_a_writer(tmp_path):
+    """Of every declared format a file is written here, and no other reader takes it."""
+    utterances = [
+        Utterance(("fly", "to", "lima"), ("O", "O", "B-city"), "x"),
+        Utterance(("on", "may", "22"), ("O", "B-date", "I-date"), "y"),
+    ]
+    files = {writer.name: writer.content([writer.row(u) for u in utterances]).encode() for writer in JSON_WRITERS}
+    files |= {name: write(utterances).encode() for name, (write, _) in TEXT_WRITERS.items()}
+    files |= {name: write(utterances) for name, write in OTHER_WRITERS.items()}
+    read = [read_utterances(written(tmp_path / name, content))[1].reader for name, content in files.items()]
+    assert {reader.title for reader in READERS} <= set(read)
+    assert [form.title for form in FILE_FORMATS if not any(one.startswith(form.title) for one in read)] == ["JSON"]
 
 
 def may_be_utf_16(utterances):
@@ -104,10 +152,12 @@ def changed_rows(draw, writer: JsonWriter, rows: list, utterances: list[Utteranc
         for other, u in zip(rows, utterances, strict=True):
             for span in other.get(writer.spans) or ():
                 a, b = span[writer.start], span[writer.end]
-                end = {"length": a + b, "endPos": b + 1}.get(writer.end, b)
+                end = {"length": a + b, "endPos": b + 1, "endCharIndex": b + 1}.get(writer.end, b)
                 start, stop = (len(u.text[:place].encode("utf-16-le")) // 2 for place in (a, end))
                 span[writer.start] = start
-                span[writer.end] = {"length": stop - start, "endPos": stop - 1}.get(writer.end, stop)
+                span[writer.end] = {"length": stop - start, "endPos": stop - 1, "endCharIndex": stop - 1}.get(
+                    writer.end, stop
+                )
     return kind
 
 
@@ -116,8 +166,15 @@ def changed_rows(draw, writer: JsonWriter, rows: list, utterances: list[Utteranc
 @given(utterances=corpora(), data=st.data())
 def test_a_changed_file_gives_the_same_utterances_or_none(tmp_path, writer, utterances, data):
     rows = [json.loads(json.dumps(writer.row(u))) for u in utterances]
+    keys = {key for row in rows if isinstance(row, dict) for key in row}
     changed_rows(data.draw, writer, rows, utterances)
     assert imported(tmp_path / writer.name, writer.content(rows)) in (None, expected(utterances, writer.has_intents))
+    try:
+        _, account = read_utterances(tmp_path / writer.name)
+    except CorpusError:
+        return
+    more = {key for row in rows if isinstance(row, dict) for key in row} - keys
+    assert more <= {*account.used, *account.unused}  # what was added is named
 
 
 @pytest.mark.parametrize("name", [name for name in TEXT_WRITERS if name.endswith((".conll", ".conllup"))])

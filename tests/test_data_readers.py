@@ -408,7 +408,7 @@ REFUSED = {
     "Label Studio's ratings": (
         "a.json",
         json.dumps([STUDIO | {"annotations": [{"result": [TASK_OF_STARS]}]}]),
-        "rating left over",
+        "neither a label nor tags; there are text, stars",
     ),
     "unknown JSON": ("a.json", '{"things": []}', "no list at rasa_nlu_data.common_examples"),
     "Rasa's groups": (

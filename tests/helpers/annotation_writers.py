@@ -4,7 +4,10 @@ An utterance is words, BIO tags and an intent. A writer gives the name of a file
 changed rows, too.
 """
 
+import io
 import json
+import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +70,45 @@ def _studio(u: Utterance) -> list[dict[str, Any]]:
     return [*spans, {"value": {"choices": [u.intent]}, "from_name": "intent", "type": "choices"}]
 
 
+def _studio_dialogue(u: Utterance) -> list[dict[str, Any]]:
+    """Paragraphs are numbered in strings, as Label Studio does; offsets count within one."""
+    spans = [
+        {
+            "value": {
+                "start": "0",
+                "end": "0",
+                "startOffset": a,
+                "endOffset": b,
+                "text": u.text[a:b],
+                "paragraphlabels": [kind],
+            },
+            "from_name": "label",
+            "type": "paragraphlabels",
+        }
+        for a, b, kind in u.spans()
+    ]
+    return [*spans, {"value": {"choices": [u.intent]}, "from_name": "intent", "type": "choices"}]
+
+
+def _studio_html(u: Utterance) -> list[dict[str, Any]]:
+    return [
+        {
+            "value": {
+                "start": "/text()[1]",
+                "end": "/text()[1]",
+                "startOffset": a,
+                "endOffset": b,
+                "globalOffsets": {"start": a, "end": b},
+                "text": u.text[a:b],
+                "hypertextlabels": [kind],
+            },
+            "from_name": "label",
+            "type": "hypertextlabels",
+        }
+        for a, b, kind in u.spans()
+    ]
+
+
 def _massive(u: Utterance) -> str:
     parts, place = [], 0
     for a, b, kind in u.chunks():
@@ -76,6 +118,7 @@ def _massive(u: Utterance) -> str:
 
 
 BILUO = {"B": "U", "I": "L"}
+TAGS = ["O", "B-city", "I-city", "B-date", "I-date"]  # of the utterances that are drawn, as a ClassLabel numbers them
 
 
 def _biluo(u: Utterance) -> list[str]:
@@ -190,6 +233,58 @@ JSON_WRITERS = [
         start="offset",
         end="length",
     ),
+    JsonWriter(
+        "luis_batch.json",
+        lambda u: {
+            "text": u.text,
+            "intentName": u.intent,
+            "entityLabels": _spans(
+                u, lambda a, b, kind: {"startCharIndex": a, "endCharIndex": b - 1, "entityName": kind}
+            ),
+        },
+        around=lambda rows: rows,
+        spans="entityLabels",
+        start="startCharIndex",
+        end="endCharIndex",
+    ),
+    JsonWriter(
+        "studio_dialogue.json",
+        lambda u: {
+            "id": 1,
+            "data": {"turns": [{"author": "me", "text": u.text}]},
+            "annotations": [{"id": 2, "result": _studio_dialogue(u)}],
+        },
+        around=lambda rows: rows,
+    ),
+    JsonWriter(
+        "studio_html.json",
+        lambda u: {"id": 1, "data": {"text": u.text}, "annotations": [{"id": 2, "result": _studio_html(u)}]},
+        around=lambda rows: rows,
+        has_intents=False,
+    ),
+    JsonWriter(
+        "dataset_server.json",
+        lambda u: {
+            "row_idx": 0,
+            "row": {"tokens": list(u.words), "ner_tags": [TAGS.index(tag) for tag in u.tags], "intent": u.intent},
+            "truncated_cells": [],
+        },
+        around=lambda rows: {
+            "features": [
+                {"feature_idx": 0, "name": "tokens", "type": {"feature": {"dtype": "string"}, "_type": "Sequence"}},
+                {
+                    "feature_idx": 1,
+                    "name": "ner_tags",
+                    "type": {"feature": {"names": TAGS, "_type": "ClassLabel"}, "_type": "Sequence"},
+                },
+                {"feature_idx": 2, "name": "intent", "type": {"dtype": "string", "_type": "Value"}},
+            ],
+            "rows": rows,
+            "num_rows_total": len(rows),
+            "num_rows_per_page": 100,
+            "partial": False,
+        },
+    ),
     JsonWriter("massive.jsonl", lambda u: {"id": "1", "utt": u.text, "annot_utt": _massive(u), "intent": u.intent}),
     JsonWriter(
         "pairs.json",
@@ -290,4 +385,99 @@ TEXT_WRITERS: dict[str, tuple[Callable[[list[Utterance]], str], bool]] = {  # an
     "tokens.csv": (_tokens, False),
     "webanno.tsv": (_webanno, False),
     "a.yml": (_rasa_yaml, True),
+}
+
+
+# --- files that are no text, and folders
+
+
+def _parquet(utterances: list[Utterance]) -> bytes:
+    """Parquet by pyarrow, with the features beside that `datasets` of Hugging Face writes into its metadata."""
+    import pyarrow
+    from pyarrow import parquet
+
+    intents = sorted({u.intent for u in utterances})
+    features = {
+        "tokens": {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"},
+        "ner_tags": {"feature": {"names": TAGS, "_type": "ClassLabel"}, "_type": "Sequence"},
+        "intent": {"names": intents, "_type": "ClassLabel"},
+    }
+    table = pyarrow.table(
+        {
+            "tokens": [list(u.words) for u in utterances],
+            "ner_tags": [[TAGS.index(tag) for tag in u.tags] for u in utterances],
+            "intent": [intents.index(u.intent) for u in utterances],
+        }
+    )
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    into = io.BytesIO()
+    parquet.write_table(table, into)
+    return into.getvalue()
+
+
+def murmur_64a(key: bytes, seed: int = 1) -> int:
+    """MurmurHash64A as Austin Appleby published it in 2008, by which spaCy numbers strings."""
+    m, r, most = 0xC6A4A7935BD1E995, 47, 2**64
+    h = (seed ^ (len(key) * m)) % most
+    for place in range(0, len(key) - len(key) % 8, 8):
+        k = int.from_bytes(key[place : place + 8], "little") * m % most
+        k ^= k >> r
+        h = (h ^ (k * m % most)) * m % most
+    tail = key[len(key) - len(key) % 8 :]
+    for place in reversed(range(len(tail))):
+        h ^= tail[place] << (8 * place)
+    if tail:
+        h = h * m % most
+    h ^= h >> r
+    h = h * m % most
+    return h ^ (h >> r)
+
+
+def _docbin(utterances: list[Utterance]) -> bytes:
+    """DocBin as spaCy's documentation of its data formats says: msgpack of columns, compressed by zlib."""
+    import msgpack
+
+    codes = {"B": 3, "I": 1, "O": 2}
+    rows = [
+        (murmur_64a(word.encode()), codes[tag[0]], murmur_64a(tag[2:].encode()) if tag[2:] else 0)
+        for u in utterances
+        for word, tag in zip(u.words, u.tags, strict=True)
+    ]
+    intents = sorted({u.intent for u in utterances})
+    content = {
+        "version": "0.1",
+        "attrs": [65, 77, 78],  # ORTH, ENT_IOB, ENT_TYPE
+        "tokens": b"".join(struct.pack("<3Q", *row) for row in rows),
+        "spaces": bytes(1 for _ in rows),
+        "lengths": struct.pack(f"<{len(utterances)}i", *(len(u.words) for u in utterances)),
+        "strings": [
+            "",
+            *sorted({part for u in utterances for part in (*u.words, *(tag[2:] for tag in u.tags))} - {""}),
+        ],
+        "cats": [{intent: float(intent == u.intent) for intent in intents} for u in utterances],
+        "flags": [{"has_unknown_spaces": False} for _ in utterances],
+        "span_groups": [b"\x90" for _ in utterances],
+    }
+    return zlib.compress(msgpack.packb(content))
+
+
+def _brat(utterances: list[Utterance]) -> dict[str, str]:
+    """A text of brat with an utterance in each line, and its .ann: id, label and offsets, text, between tabs."""
+    text, spans = "", []
+    for u in utterances:
+        spans += [(kind, len(text) + a, len(text) + b, u.text[a:b]) for a, b, kind in u.spans()]
+        text += f"{u.text}\n"
+    lines = [f"T{n}\t{kind} {a} {b}\t{words}\n" for n, (kind, a, b, words) in enumerate(spans, 1)]
+    return {"a.txt": text, "a.ann": "".join(lines), "annotation.conf": "[entities]\ncity\ndate\n"}
+
+
+def _texts(utterances: list[Utterance]) -> dict[str, str]:
+    return {f"{u.intent}/{number:03}.txt": u.text for number, u in enumerate(utterances)}
+
+
+OTHER_WRITERS: dict[str, Callable[[list[Utterance]], bytes | dict[str, str]]] = {  # of a folder the files by name
+    "a.parquet": _parquet,
+    "a.spacy": _docbin,
+    "brat": _brat,
+    "texts": _texts,
 }

@@ -15,14 +15,14 @@ import numpy as np
 from bttlab.util.reading import read_text
 
 from .corpus import OUTSIDE, PAD, SPLIT_NAMES, UNK, CorpusError, Split, files_of
-from .readers.account import Account, Choices, Row
-from .readers.columns import column_rows, grouped_tokens
-from .readers.files import json_lines, parquet_rows, parse_json, table_rows
+from .readers.account import Account, Choices, FileFormat, Row
+from .readers.columns import COLUMNS, TOKEN_TABLE, grouped_tokens
+from .readers.files import JSON, PARQUET, TABLE, json_lines, parquet_rows, parse_json, table_rows
 from .readers.formats import READERS, Reader
 from .readers.rows import PREPARED, TAG_LIKE, Utterance, utterances_of
 from .readers.spans import EMPTY, CharacterSpan, chosen_offsets, one_label, tags_of, without_overlaps
-from .readers.tools import brat_rows, docbin_rows, rasa_rows
-from .readers.webanno import webanno_rows
+from .readers.tools import BRAT, DOCBIN, RASA
+from .readers.webanno import WEBANNO
 from .spans import slots_of
 from .tag_schemes import to_bio
 from .tokenizer import Piece, Tokenizer
@@ -55,20 +55,28 @@ def read_utterances(path: Path, choices: Choices | None = None) -> tuple[Split, 
 def _found(path: Path, choices: Choices, account: Account) -> tuple[list[Utterance], Choices]:
     suffix = path.suffix.lower()
     if path.is_dir():
-        reader, rows = ("brat", brat_rows(path, account)) if any(path.glob("*.ann")) else ("texts", _folder(path))
-        account.reader = {"brat": "brat standoff", "texts": "a folder with a text for each utterance"}[reader]
-        return utterances_of(rows, PREPARED, choices, account, {}), choices
+        return _prepared(BRAT if any(path.glob("*.ann")) else TEXTS, path, choices, account)
     if suffix not in SUFFIXES:
         raise CorpusError(
             f"{path}: its suffix is unknown; use {', '.join(SUFFIXES)}, or a folder with a subfolder of .txt files for "
             "each label"
         )
-    return SUFFIXES[suffix](path, choices, account)
+    formats = SUFFIXES[suffix]
+    begins = [form for form in formats if form.begins and read_text(path, CorpusError).startswith(form.begins)]
+    form = (begins or formats)[0]
+    return _prepared(form, path, choices, account) if form.rows else _CONTAINERS[form.title](path, choices, account)
+
+
+def _prepared(form: FileFormat, path: Path, choices: Choices, account: Account) -> tuple[list[Utterance], Choices]:
+    assert form.rows
+    account.reader = form.title
+    rows, used = form.rows(path, choices, account), choices
+    if form.has_columns:  # it has read the user's columns
+        used = replace(choices, text=None, label=None, tags=None, ignore=frozenset())
+    return utterances_of(rows, PREPARED, used, account, {}), choices
 
 
 def _table(path: Path, choices: Choices, account: Account):
-    if read_text(path, CorpusError)[:15].startswith("#FORMAT=WebAnno"):
-        return _columns(path, choices, account)
     rows = list(table_rows(path, account))
     if rows and (grouped := grouped_tokens(rows, account)):
         return utterances_of(grouped, PREPARED, choices, account, {}), choices
@@ -105,34 +113,10 @@ def _parquet(path: Path, choices: Choices, account: Account):
     return utterances_of(rows, reader, choices, account, _class_names(features)), choices
 
 
-def _columns(path: Path, choices: Choices, account: Account):
-    text = read_text(path, CorpusError)
-    rows = (
-        webanno_rows(path, choices, account)
-        if text.startswith("#FORMAT=WebAnno")
-        else column_rows(path, choices, account)
-    )
-    used = replace(choices, text=None, label=None, tags=None, ignore=frozenset())  # they were numbers or layers
-    return utterances_of(rows, PREPARED, used, account, {}), choices
-
-
-def _rasa(path: Path, choices: Choices, account: Account):
-    account.reader = "Rasa YAML"
-    return utterances_of(rasa_rows(path, account), PREPARED, choices, account, {}), choices
-
-
-def _docbin(path: Path, choices: Choices, account: Account):
-    account.reader = "spaCy's DocBin"
-    return utterances_of(docbin_rows(path, account), PREPARED, choices, account, {}), choices
-
-
-SUFFIXES: dict[str, Callable[[Path, Choices, Account], tuple[list[Utterance], Choices]]] = {
-    **dict.fromkeys((".csv", ".tsv"), _table),
-    **dict.fromkeys((".jsonl", ".json"), _json),
-    **dict.fromkeys((".conll", ".bio", ".iob", ".conllu", ".conllup"), _columns),
-    **dict.fromkeys((".yml", ".yaml"), _rasa),
-    ".parquet": _parquet,
-    ".spacy": _docbin,
+_CONTAINERS: dict[str, Callable[[Path, Choices, Account], tuple[list[Utterance], Choices]]] = {
+    TABLE.title: _table,
+    JSON.title: _json,
+    PARQUET.title: _parquet,
 }
 
 
@@ -183,7 +167,10 @@ def _matched(values: list[tuple[str, dict[str, Any]]], at: str, account: Account
     account.reader = account.reader or reader.title
     if reader.convert is None:
         return reader, [Row(where, value) for where, value in values]
-    rows = [Row(*row) for where, value in values for row in reader.convert(where, value, account)]
+    rows = []
+    for where, value in values:
+        beside = {name: item for name, item in value.items() if name not in reader.needs}  # to be accounted for, too
+        rows += [Row(place, beside | row) for place, row in reader.convert(where, value, account)]
     return reader, rows
 
 
@@ -292,7 +279,7 @@ def _count_characters(text: str, pieces: list[Piece], counts: Counter) -> None:
     counts["punctuation left out"] += len(rest) - spaces
 
 
-def _folder(folder: Path) -> list[Row]:
+def _texts(folder: Path, choices: Choices, account: Account) -> list[Row]:
     rows = []
     for path in sorted(folder.rglob("*")):
         if path.is_dir():
@@ -300,7 +287,21 @@ def _folder(folder: Path) -> list[Row]:
         if path.suffix != ".txt" or path.parent.parent != folder:
             raise CorpusError(f"{path}: not a .txt file in the folder of a label; move it out of {folder}")
         rows.append(Row(str(path), {"text": read_text(path, CorpusError), "label": path.parent.name}))
+    account.used |= TEXTS.used
     return rows
+
+
+TEXTS = FileFormat(
+    "a folder with a text for each utterance",
+    used={"the name of a subfolder": "intent", "a `.txt` file in it": "text"},
+    refused="other files",
+    rows=_texts,
+)
+FILE_FORMATS = (TABLE, TOKEN_TABLE, JSON, PARQUET, COLUMNS, WEBANNO, RASA, DOCBIN, BRAT, TEXTS)
+SUFFIXES = {
+    suffix: tuple(form for form in FILE_FORMATS if suffix in form.suffixes and form is not TOKEN_TABLE)
+    for suffix in dict.fromkeys(suffix for form in FILE_FORMATS for suffix in form.suffixes)
+}
 
 
 # --- corpora

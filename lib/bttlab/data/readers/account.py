@@ -1,7 +1,9 @@
 """What an import has read of a file, and what it has not."""
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from ..corpus import CorpusError
@@ -98,3 +100,22 @@ def _pairs(values: dict[str, str]) -> str:
 def _counts(values: Counter, most: int = 8) -> str:
     parts = [f"{name} {count:,}" for name, count in values.most_common(most) if count]
     return ", ".join(parts) + f", … {len(values)} in all" * (len(values) > most) if parts else "none"
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A kind of file or folder, declared: what tells it from others, what is read of it, and what is not.
+
+    The tables of docs/import.md are made from it.
+    """
+
+    title: str
+    suffixes: tuple[str, ...] = ()  # none of a folder
+    begins: str = ""  # first characters of the file, where other formats have the suffix
+    used: Mapping[str, str] = field(default_factory=dict)  # meaning, by key, column or mark
+    unused: Mapping[str, str] = field(default_factory=dict)  # why a key, column or mark is not read
+    accepted: str = ""  # for docs/import.md
+    refused: str = ""
+    # the utterances as rows with words and tags, or text and spans; None of a container of rows in other formats
+    rows: Callable[[Path, Choices, Account], list[Row]] | None = None
+    has_columns: bool = False  # whether `rows` takes --text, --label, --tags and --ignore itself

@@ -10,7 +10,7 @@ from bttlab.util.reading import read_text
 
 from ..corpus import OUTSIDE, CorpusError
 from ..tag_schemes import to_bio
-from .account import Account, Choices, Row
+from .account import Account, Choices, FileFormat, Row
 
 _INTENT = re.compile(r"#\s*(?:intent|label)\s*[:=](.*)")
 _TAG = re.compile(r"[oO0]|[BIESLUMW][-_].+|.+[-_][BIESLUMW]", re.IGNORECASE)
@@ -24,7 +24,14 @@ _PENN = (
 ).split()
 # Types of phrases in the third column of CoNLL-2003, the tags of CoNLL-2000's task
 _PHRASES = {"NP", "VP", "PP", "ADJP", "ADVP", "SBAR", "PRT", "CONJP", "INTJ", "LST", "UCP"}
-_TOKEN_TABLE = {"Sentence #": "the sentence", "Word": "words", "Tag": "tags"}  # and POS
+TOKEN_TABLE = FileFormat(
+    "a table with a token in each row",
+    (".csv", ".tsv"),
+    used={"Sentence #": "the sentence", "Word": "words", "Tag": "tags"},
+    unused={"POS": "of the syntax", "": "row numbers"},
+    accepted="`Sentence #` in the first row of each sentence, or in all",
+    refused="a sentence in two places; other tables with one word in each row",
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class _Block:
         return [line.columns[place] for line in self.lines]
 
 
-def column_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
+def _column_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
     """Return the utterances of a CoNLL file. Columns are named by their number from 1, or by CoNLL-U's names.
 
     Raises CorpusError if a column between word and tag has tags, too, or it is not known which has what.
@@ -282,21 +289,45 @@ def _check_conllu(names: list[str], blocks: list[_Block]) -> None:
                 raise CorpusError(f"{line.where}: {values['UPOS']!r} is in column UPOS, and is no part of speech of UD")
 
 
+COLUMNS = FileFormat(
+    "CoNLL",
+    (".conll", ".bio", ".iob", ".conllu", ".conllup"),
+    used={
+        "a word in each line": "words",
+        "its tag in the last column": "tags",
+        "`# intent: NAME`": "intent",
+        "`# global.columns`": "names of the columns",
+        "`NER=` in MISC": "tags of CoNLL-U",
+    },
+    unused={
+        "-DOCSTART-": "of the document",
+        "other comments": "of the document",
+        "ids before the words": "ids",
+        "parts of speech and phrases of CoNLL-2003": "of the syntax",
+        "other columns of CoNLL-U": "of the syntax",
+        "ranges of words and empty nodes of CoNLL-U": "no words",
+    },
+    accepted="an empty line after each utterance; columns by number or name with `--text`, `--tags`, `--label`",
+    refused="tags in two columns (GermEval, conlleval), or not in the last; a sentence in a line; no empty line; ids "
+    "of several words (`1-2`) outside of CoNLL-U; several columns of CoNLL-U that may have tags",
+    rows=_column_rows,
+    has_columns=True,
+)
+
+
 # --- tables with a token in each row
 
 
 def grouped_tokens(rows: list[Row], account: Account) -> list[Row] | None:
     """Return the utterances of a table with the columns `Sentence #`, `Word` and `Tag`; None for other tables."""
     names = list(rows[0].values)
-    if not set(_TOKEN_TABLE) <= set(names):
+    if not set(TOKEN_TABLE.used) <= set(names):
         return None
-    if left := [name for name in names if name not in (*_TOKEN_TABLE, "POS", "")]:
-        raise CorpusError(f"{rows[0].where}: almost a table with a token in each row; left over: {', '.join(left)}")
-    account.reader = "a table with a token in each row"
-    account.used |= _TOKEN_TABLE
-    account.unused |= {
-        name: "of the syntax" if name == "POS" else "row numbers" for name in names if name in ("POS", "")
-    }
+    if left := [name for name in names if name not in (*TOKEN_TABLE.used, *TOKEN_TABLE.unused)]:
+        raise CorpusError(f"{rows[0].where}: almost {TOKEN_TABLE.title}; left over: {', '.join(left)}")
+    account.reader = TOKEN_TABLE.title
+    account.used |= TOKEN_TABLE.used
+    account.unused |= {name: TOKEN_TABLE.unused[name] for name in names if name in TOKEN_TABLE.unused}
     found: list[Row] = []
     seen: set[str] = set()
     for row in rows:

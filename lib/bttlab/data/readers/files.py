@@ -13,9 +13,30 @@ from bttlab.util import reading
 from bttlab.util.reading import read_text
 
 from ..corpus import CorpusError
-from .account import Account, Row
+from .account import Account, FileFormat, Row
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+TABLE = FileFormat(
+    "a table",
+    (".csv", ".tsv"),
+    accepted='the first line names the columns; fields in quotation marks, `""` for a quotation mark; empty lines',
+    refused="another number of fields than of columns; columns that semicolons separate; two columns of one name; a "
+    "quotation mark that joins rows",
+)
+JSON = FileFormat(
+    "JSON",
+    (".jsonl", ".json"),
+    accepted="an object in each line (`.jsonl`), or a list of objects at the place of a format above (`.json`)",
+    refused="a key twice in an object; NaN; half a surrogate pair; an object in each line of a `.json` file",
+)
+PARQUET = FileFormat(
+    "parquet",
+    (".parquet",),
+    accepted="the names of a ClassLabel, as `datasets` of Hugging Face writes them beside",
+    refused="numbers of labels without names",
+)
 
 
 def table_rows(path: Path, account: Account) -> Iterator[Row]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..corpus import CorpusError
+from . import label_studio
 from .account import Account
 
 TEXT, LABEL, TAGS, SPANS, MARKUP = "text", "intent", "tags", "spans", "text with tags in brackets"
@@ -35,49 +36,6 @@ class Reader:
     example: str = ""  # for docs/import.md
 
 
-def label_studio(where: str, task: dict[str, Any], account: Account) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a task of Label Studio as its columns, one for each control."""
-    annotations = task["annotations"]
-    if not isinstance(task["data"], dict) or not isinstance(annotations, list):
-        raise CorpusError(f"{where}: not a task of Label Studio; export JSON or JSON-MIN")
-    if len(annotations) != 1:
-        predicted = "; predictions are no annotations: submit them in Label Studio" if task.get("predictions") else ""
-        raise CorpusError(f"{where}: {len(annotations)} annotations; keep one{predicted}")
-    if isinstance(annotations[0], dict) and annotations[0].get("was_cancelled"):
-        raise CorpusError(f"{where}: the annotator has skipped it; remove it")
-    columns: dict[str, Any] = dict(task["data"])
-    try:
-        for result in annotations[0]["result"]:
-            kind, value = result["type"], result.get("value")
-            if kind == "relation":
-                account.unused.setdefault("relation", "a corpus has no relations between spans")
-                continue
-            name = result["from_name"]
-            if name in task["data"]:
-                raise CorpusError(f"{where}: the control {name!r} is named as a column of the data; rename one")
-            if result.get("meta") not in (None, {}):
-                account.unused.setdefault("meta", "notes of the annotator")
-            if kind == "choices" and "start" not in value:
-                columns.setdefault(name, []).extend(value["choices"])
-            elif kind in ("labels", "hypertextlabels"):
-                if kind == "hypertextlabels":
-                    value = _hypertext(where, value)
-                columns.setdefault(name, []).append(value)
-            else:
-                # what a corpus has no place for: ratings, text areas, choices of one region, taxonomies, numbers
-                columns.setdefault(f"{name} ({kind})", []).append({kind: value})
-    except (AttributeError, LookupError, TypeError):
-        raise CorpusError(f"{where}: not an annotation of Label Studio; export JSON or JSON-MIN") from None
-    yield where, columns
-
-
-def _hypertext(where: str, value: dict[str, Any]) -> dict[str, Any]:
-    offsets = value.get("globalOffsets")
-    if not isinstance(offsets, dict):
-        raise CorpusError(f"{where}: a span of HyperText without globalOffsets; export it with a newer Label Studio")
-    return {**offsets, "labels": value["hypertextlabels"]} | ({"text": value["text"]} if "text" in value else {})
-
-
 def prodigy(where: str, row: dict[str, Any], account: Account) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a task of Prodigy: of choices, `accept` has the intents."""
     if row.get("answer", "accept") != "accept":
@@ -100,16 +58,18 @@ def spacy_documents(where: str, row: dict[str, Any], account: Account) -> Iterat
     """Yield the sentences of a document in spaCy's JSON, with their BILUO tags."""
     try:
         for part in row["paragraphs"]:
-            for name in ("raw", "brackets", "links"):
-                if part.get(name):
-                    account.unused.setdefault(f"paragraphs.{name}", "of the words or of the syntax")
             sentences = part["sentences"]
+            for level, parts in (("paragraphs", [part]), ("sentences", sentences)):
+                for name in {name for one in parts for name in one if one[name]} - {"sentences", "cats", "tokens"}:
+                    if name not in ("raw", "brackets", "links", "spans"):
+                        raise CorpusError(f"{where}: almost spaCy JSON; left over: {level}.{name}; remove it")
+                    account.unused.setdefault(f"{level}.{name}", "of the words or of the syntax")
             cats = {cat["label"]: cat["value"] for cat in part.get("cats") or ()}
             if cats and len(sentences) > 1:
                 raise CorpusError(f"{where}: cats of {len(sentences)} sentences; give each a paragraph of its own")
             for number, sentence in enumerate(sentences, 1):
                 tokens = sentence["tokens"]
-                for name in {name for token in tokens for name in token} - {"orth", "ner"}:
+                for name in sorted({name for token in tokens for name in token} - {"orth", "ner"}):
                     account.unused.setdefault(f"tokens.{name}", "of the syntax")
                 values: dict[str, Any] = {"words": [token["orth"] for token in tokens]}
                 if any("ner" in token for token in tokens):
@@ -155,8 +115,8 @@ READERS = (
         unused={**dict.fromkeys(_TASK_KEYS, _OWN), "predictions": "predictions, and not annotations"},
         optional=("*",),
         is_open=True,
-        convert=label_studio,
-        example="controls Labels, HyperTextLabels and Choices; of others, `--ignore`",
+        convert=label_studio.tasks,
+        example="each control as the table below says",
     ),
     Reader(
         "Label Studio JSON-MIN",
@@ -166,6 +126,7 @@ READERS = (
         ),
         is_open=True,
         optional=("*",),
+        convert=label_studio.json_min,
         example="a key for each control",
     ),
     *(
@@ -257,6 +218,7 @@ READERS = (
         "rows of the Hugging Face dataset server",
         at="rows",
         needs=("row", "row_idx"),
+        unused={"truncated_cells": "none is cut"},
         beside={
             "features": "names of the labels", **dict.fromkeys(("num_rows_total", "num_rows_per_page", "partial"), _OWN)
         },

@@ -9,6 +9,7 @@ from ..corpus import CorpusError
 from ..tokenizer import unspaced
 from .account import Account, Choices, Row
 from .formats import ANNOTATION, LABEL, MARKUP, READERS, SPANS, TAGS, TEXT, Reader
+from .label_studio import NoPlace
 from .spans import EMPTY, CharacterSpan, read_span
 from .tools import markup_in, markup_of
 
@@ -97,7 +98,15 @@ def _chosen_columns(rows: list[Row], reader: Reader, choices: Choices, account: 
         meaning = reader.columns.get(name)
         kind = _kind(values[name])
         chosen = name in (choices.label, choices.tags)
-        if name == text:
+        if refused := next((row for row in rows if isinstance(row.values.get(name), NoPlace)), None):
+            why = refused.values[name]
+            if why.is_label or chosen:
+                raise CorpusError(
+                    f"{refused.where}: {name!r} is {why.what}; "
+                    + ("name another column" if chosen else f"leave it out with --ignore {name}")
+                )
+            account.unused[name] = why.what
+        elif name == text:
             if meaning == MARKUP or name == choices.tags:
                 annotations.append(name)
         elif name == choices.label and kind != "spans":

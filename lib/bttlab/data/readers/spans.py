@@ -36,7 +36,6 @@ class SpanForm:
 FORMS = (
     SpanForm("doccano", "start_offset", "end_offset", "label", unused=("id",)),
     SpanForm("Label Studio", "start", "end", "labels", text="text", unused=("score", "id")),
-    SpanForm("Label Studio HTML", "startOffset", "endOffset", "hypertextlabels", text="text"),
     SpanForm(
         "Prodigy or spaCy", "start", "end", "label", text="text",
         unused=("token_start", "token_end", "id", "source", "input_hash", "score"),

@@ -10,7 +10,7 @@ from typing import Any
 from bttlab.util.reading import MOST_BYTES, read_bytes, read_text
 
 from ..corpus import OUTSIDE, CorpusError
-from .account import Account, Row
+from .account import Account, Choices, FileFormat, Row
 from .spans import CharacterSpan
 
 _SLOT = re.compile(r"\[([^\[\]:]+?)\s*:\s*([^\[\]]+?)\]")  # MASSIVE: [time : nine]
@@ -49,7 +49,7 @@ def _without_markup(marked: str, pattern: re.Pattern, words_and_label) -> tuple[
     return text + marked[place:], spans
 
 
-def rasa_rows(path: Path, account: Account) -> list[Row]:
+def _rasa_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
     """Return the examples of the intents in Rasa's training data, with their entities."""
     from bttlab.util.yaml_files import read_yaml
 
@@ -57,28 +57,30 @@ def rasa_rows(path: Path, account: Account) -> list[Row]:
     if not isinstance(value, dict) or not isinstance(value.get("nlu"), list):
         raise CorpusError(f"{path}: no list of examples at nlu, as training data of Rasa has")
     for key in value:
+        if key not in ("nlu", *RASA.unused):
+            raise CorpusError(f"{path}: almost training data of Rasa; left over: {key}; remove it")
         if key not in ("nlu", "version"):
-            account.unused[key] = "of Rasa's dialogues"
+            account.unused[key] = RASA.unused[key]
     rows = []
     for number, part in enumerate(value["nlu"], 1):
         where = f"{path}, nlu {number}"
         if not isinstance(part, dict):
             raise CorpusError(f"{where}: {part!r} is not a table with an intent and examples")
         if kind := next((name for name in ("synonym", "regex", "lookup") if name in part), None):
-            account.unused[f"{kind} {part[kind]}"] = "of Rasa's own features"
+            account.unused[f"{kind} {part[kind]}"] = RASA.unused[kind]
             continue
         if left := sorted(set(map(str, part)) - {"intent", "examples", "metadata"}):
             raise CorpusError(f"{where}: almost an intent of Rasa; left over: {', '.join(left)}; remove it")
         if "metadata" in part:
-            account.unused["metadata"] = "the tool's own"
+            account.unused["metadata"] = RASA.unused["metadata"]
         if not isinstance(part.get("intent"), str):
             raise CorpusError(f"{where}: no intent; name it")
         for count, (text, metadata) in enumerate(_examples(where, part.get("examples")), 1):
             if metadata:
-                account.unused["metadata"] = "the tool's own"
+                account.unused["metadata"] = RASA.unused["metadata"]
             place = f"{where}, example {count}"
             rows.append(Row(place, _rasa_example(place, text) | {"label": part["intent"]}))
-    account.used |= {"intent": "intent", "examples": "text with tags in brackets"}
+    account.used |= RASA.used
     return rows
 
 
@@ -120,21 +122,38 @@ def _rasa_example(where: str, marked: str) -> dict[str, Any]:
     return {"text": text, "spans": spans}
 
 
-def brat_rows(folder: Path, account: Account) -> list[Row]:
+_DIALOGUES = "stories rules e2e_actions intents entities slots forms actions responses session_config config".split()
+RASA = FileFormat(
+    "Rasa YAML",
+    (".yml", ".yaml"),
+    used={"intent": "intent", "examples": "text with tags in brackets"},
+    unused={
+        "version": "of the format",
+        **dict.fromkeys(("synonym", "regex", "lookup"), "of Rasa's own features"),
+        "metadata": "the tool's own",
+        **dict.fromkeys(_DIALOGUES, "of Rasa's dialogues"),
+    },
+    accepted='`[words](entity)` and `[words]{"entity": …}` in examples',
+    refused="roles and groups",
+    rows=_rasa_rows,
+)
+
+
+def _brat_rows(folder: Path, choices: Choices, account: Account) -> list[Row]:
     """Return the lines of the texts in a folder of brat, with the spans (T) of the .ann file of the same name."""
     rows = []
     for path in sorted(folder.rglob("*")):
         if path.is_dir():
             continue
         if path.suffix in (".conf", ".ini") or path.name.startswith("."):
-            account.unused[path.name] = "settings of brat"
+            account.unused[path.name] = BRAT.unused[".conf"]
         elif path.suffix not in (".txt", ".ann") or not path.with_suffix(".txt").is_file():
             raise CorpusError(f"{path}: neither a .txt file nor the .ann of one; move it out of {folder}")
         elif path.suffix == ".txt":
             if not path.with_suffix(".ann").is_file():
                 raise CorpusError(f"{path}: no .ann file beside it; a text without annotations has an empty one")
             rows += _brat_lines(path, account)
-    account.used |= {".txt": "text, an utterance in each line", "T": "spans"}
+    account.used |= BRAT.used
     return rows
 
 
@@ -148,10 +167,9 @@ def _brat_lines(path: Path, account: Account) -> list[Row]:
             continue
         id_, *fields = line.split("\t")
         if not id_.startswith("T"):
-            if id_[:1] not in ("R", "E", "A", "M", "N", "#", "*"):
+            if id_[:1] not in BRAT.unused:
                 raise CorpusError(f"{where}: {id_!r} is no annotation of brat; correct it")
-            kinds = {"R": "relations", "E": "events", "A": "attributes", "M": "attributes", "N": "normalizations"}
-            account.skipped[kinds.get(id_[0], "notes" if id_[0] == "#" else "equivalences")] += 1
+            account.skipped[BRAT.unused[id_[0]]] += 1
             continue
         match = re.fullmatch(r"(\S+) (\d+ \d+(?:;\d+ \d+)*)", fields[0]) if len(fields) == 2 else None
         if match is None:
@@ -194,12 +212,25 @@ def _brat_lines(path: Path, account: Account) -> list[Row]:
     return rows
 
 
+BRAT = FileFormat(
+    "brat standoff",
+    used={".txt": "text, an utterance in each line", "T": "spans"},
+    unused={
+        "R": "relations", "E": "events", "A": "attributes", "M": "attributes", "N": "normalizations", "#": "notes",
+        "*": "equivalences", ".conf": "settings of brat", ".ini": "settings of brat",
+    },
+    accepted="a folder with `.txt` and `.ann` files; the text must be that of the offsets",
+    refused="spans over the end of a line; a text without its `.ann` file; other files",
+    rows=_brat_rows,
+)  # fmt: skip
+
+
 # --- spaCy's DocBin: msgpack, compressed by zlib. spaCy 3.8 needs NumPy 2, which the card's driver does not take.
 
 _ORTH, _ENT_IOB, _ENT_TYPE, _SENT_START, _SPACY = 65, 77, 78, 80, 62  # numbers of attributes, of spacy/attrs.pxd
 
 
-def docbin_rows(path: Path, account: Account) -> list[Row]:
+def _docbin_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
     """Return the documents of a .spacy file: words, entities, and categories with the value 1."""
     import msgpack
 
@@ -223,12 +254,16 @@ def docbin_rows(path: Path, account: Account) -> list[Row]:
     if not {_ORTH, _ENT_IOB, _ENT_TYPE} <= set(place):
         raise CorpusError(f"{path}: no words or entities among its attributes; write it with DocBin()")
     if any(len(group) > 1 for group in groups):
-        account.unused["spans"] = "span groups; doc.ents has the spans that are read"
-    account.unused["other attributes"] = "of the syntax"
-    account.used |= {"ORTH": "words", "ENT_TYPE": "tags"}
+        account.unused["spans"] = DOCBIN.unused["spans"]
+    account.unused["other attributes"] = DOCBIN.unused["other attributes"]
     has_categories = any(categories)
-    if has_categories:
-        account.used["cats"] = "intent"
+    account.used |= {name: what for name, what in DOCBIN.used.items() if name != "cats" or has_categories}
+    iob = tokens[place[_ENT_IOB] :: width]
+    if any(iob) and 0 in iob:
+        raise CorpusError(
+            f"{path}: the entities of word {iob.index(0) + 1:,} are missing, and those of others are not; set doc.ents "
+            "in each document, to [] where there are none"
+        )
     rows, begin = [], 0
     for number, (length, cats) in enumerate(zip(lengths, categories, strict=True), 1):
         where = f"{path}, document {number}"
@@ -239,14 +274,14 @@ def docbin_rows(path: Path, account: Account) -> list[Row]:
                 word, kind = names[values[place[_ORTH]]], names[values[place[_ENT_TYPE]]]
             except KeyError as error:
                 raise CorpusError(f"{where}: the string {error} is not in the file; write it again") from None
-            letter = {3: "B", 1: "I"}.get(values[place[_ENT_IOB]], OUTSIDE)  # 0 missing, 1 I, 2 O, 3 B
+            letter = {3: "B", 1: "I"}.get(values[place[_ENT_IOB]], OUTSIDE)  # and 0 missing, 2 O
             if not word.strip():
                 account.left_out["tokens of spaces"] += 1
                 continue
             words.append(word)
             tags.append(OUTSIDE if letter == OUTSIDE or not kind else f"{letter}-{'_'.join(kind.split())}")
         begin += length
-        row: dict[str, Any] = {"words": words, "tags": tags}
+        row: dict[str, Any] = {"words": words} | ({"tags": tags} if any(iob) else {})
         if has_categories:
             row["cats"] = cats
         rows.append(Row(where, row))
@@ -269,3 +304,14 @@ def string_id(text: str) -> int:
         value = (value ^ int.from_bytes(rest, "little")) * m & mask
     value = (value ^ value >> 47) * m & mask
     return value ^ value >> 47
+
+
+DOCBIN = FileFormat(
+    "spaCy's DocBin",
+    (".spacy",),
+    used={"ORTH": "words", "ENT_TYPE": "tags", "cats": "intent"},
+    unused={"spans": "span groups; doc.ents has the spans that are read", "other attributes": "of the syntax"},
+    accepted="categories with 0 and 1",
+    refused="categories with other scores; words whose entities nobody has set, beside others",
+    rows=_docbin_rows,
+)

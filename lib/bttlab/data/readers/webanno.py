@@ -7,12 +7,12 @@ from typing import Any
 from bttlab.util.reading import read_text
 
 from ..corpus import OUTSIDE, CorpusError
-from .account import Account, Choices, Row
+from .account import Account, Choices, FileFormat, Row
 from .columns import Line
 from .spans import CharacterSpan, one_label, without_overlaps
 
 
-def webanno_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
+def _webanno_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
     """Return the sentences of WebAnno TSV 3, as INCEpTION exports it, with the spans of one feature of one layer."""
     text = [line.rstrip("\r") for line in read_text(path, CorpusError).split("\n")]
     if not text[0].startswith("#FORMAT=WebAnno TSV 3"):
@@ -63,14 +63,14 @@ def webanno_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
         elif name not in filled and name != chosen:
             account.unused[name] = "empty"
         elif name in relations:
-            account.unused[name] = "a corpus has no relations between spans"
+            account.unused[name] = WEBANNO.unused["#T_RL"]
         elif name != chosen:
             raise CorpusError(
                 f"{path}: {chosen!r} and {name!r} both have labels; choose with --tags, and --ignore the other"
             )
     if not chosen:
         raise CorpusError(f"{path}: no layer of spans; export one")
-    account.used |= {"Text": "text, compared with the tokens", chosen: "tags"}
+    account.used |= {"#Text": WEBANNO.used["#Text"], chosen: WEBANNO.used["#T_SP"]}
     column = 3 + [name for _, name in layers].index(chosen)
     return [
         Row(where, _webanno_sentence(where, said, lines, column, choices, account)) for where, said, lines in sentences
@@ -147,3 +147,19 @@ def _webanno_tags(cells: list[tuple[str, str]], choices: Choices, account: Accou
         for place in range(span.start, span.end):
             tags[place] = f"{'B' if place == span.start else 'I'}-{span.labels[0]}"
     return tags
+
+
+WEBANNO = FileFormat(
+    "WebAnno TSV 3",
+    (".tsv", ".conll"),
+    "#FORMAT=WebAnno",
+    used={"#T_SP": "tags", "#Text": "text, compared with the tokens"},
+    unused={
+        **dict.fromkeys(("#T_RL", "#T_CH"), "a corpus has no relations between spans"),
+        "other comments": "of the document",
+    },
+    accepted="a feature of a layer of spans, `--tags LAYER.FEATURE`",
+    refused="labels of parts of words; several filled layers",
+    rows=_webanno_rows,
+    has_columns=True,
+)
