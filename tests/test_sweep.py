@@ -287,6 +287,33 @@ def test_a_cluster_trains_in_the_folder_or_sends_the_run(cluster, corpus, alone,
     assert _digests(tmp_path / "sweep") == alone
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["processes", "workers with the folder", "workers without it"])
+def test_pruning_with_workers(cluster, pool, corpus, tmp_path, monkeypatch, where):
+    """Two processes: when the last of eight trials begins, at least six have ended, and the pruner needs five."""
+    rates = [0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, SLOW]
+    fixed = _spec(corpus).fixed | {"epochs": 3, "seed": 0}
+    spec = _spec(corpus, vary={"learning_rate": rates}, fixed=fixed, objective="loss", maximize=False, pruner="median")
+    folder = tmp_path / "sweep"
+    if where == "processes":
+        progress = Sweep(spec, folder).run(pool)
+    else:
+        with open_executor(cluster.scheduler_address) as workers:
+            workers = workers if "with " in where else _elsewhere(workers, monkeypatch)
+            progress = Sweep(spec, folder).run(workers)
+    records = {record.configuration["learning_rate"]: record for record in progress.records.values()}
+    assert len(records) == 8 and progress.failed == 0
+    if "without" in where:  # the study is in the folder: nobody can be asked
+        assert {record.status for record in records.values()} == {"complete"}
+    else:
+        assert records[SLOW].status == "pruned" and len(MetricsLog(folder / records[SLOW].id).lines) == 1
+        assert "after epoch 1 is worse than the median of earlier trials" in records[SLOW].error
+        assert sum(record.status == "complete" for record in records.values()) >= 5
+    assert progress.best.status == "complete"
+    again = Sweep(spec, folder).run(_Pool(lambda call: "result"))  # nothing is handed out again
+    assert len(again.records) == 8 and again.pruned == progress.pruned
+
+
 _LEFT = {"checkpoint.previous.safetensors", ".lock"}
 
 

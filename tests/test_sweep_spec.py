@@ -84,6 +84,17 @@ def test_a_trials_id_is_a_digest_of_all_that_decides_its_course(tmp_path):
     assert ids[0] == ids[1] != ids[2]  # the place of a corpus is no matter, what is in it is
 
 
+def test_values_that_a_sum_of_floats_rounds_are_one_trial(tmp_path):
+    """0.1 + 0.2 is 0.30000000000000004. A draw of a range keeps all its digits, and a trial its id."""
+    (one,) = _trials(vary={"learning_rate": [0.3, 0.1 + 0.2]})
+    (same,) = _trials(vary={"learning_rate": [0.3]})
+    (fixed,) = _trials(vary={"encoders": [2]}, fixed={"learning_rate": 0.1 + 0.2})
+    assert one.id == same.id == fixed.id and one.configuration["learning_rate"] == 0.3
+    assert len(_trials(vary={"learning_rate": [0.3, 0.3000000001]})) == 2
+    draws = {"vary": {"learning_rate": {"low": 0.1, "high": 0.3}}, "search": "random", "trials": 4}
+    assert any(trial.varied["learning_rate"] != round(trial.varied["learning_rate"], 15) for trial in _trials(**draws))
+
+
 def test_a_size_finds_its_modes_as_on_the_command_line():
     trials = _trials(vary={"hidden_size": [256, 768]}, fixed={"heads": 4, "encoders": 1, "device": "reference"})
     found = [trial.settings.config.linear_out_modes for trial in trials]

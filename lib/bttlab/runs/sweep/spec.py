@@ -35,6 +35,20 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def _in_15_digits(value: Any) -> Any:
+    """Return a value, or the values in it, with the digits of a float that are as they were written.
+
+    0.1 + 0.2 is 0.30000000000000004: one trial with 0.3.
+    """
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.15g}")
+    return [_in_15_digits(item) for item in value] if isinstance(value, list) else value
+
+
+def _fixed(values: Any) -> Any:
+    return {key: _in_15_digits(value) for key, value in values.items()} if isinstance(values, Mapping) else values
+
+
 Bound = Annotated[int | float, BeforeValidator(_finite)]
 
 
@@ -61,8 +75,10 @@ def _values(values: Any) -> Any:
             except SpecError as error:
                 raise SpecError(f"{bound}: {error}") from None
         return from_values(Range, values)
-    if isinstance(values, Range) or (isinstance(values, list) and values):
+    if isinstance(values, Range):
         return values
+    if isinstance(values, list) and values:
+        return _in_15_digits(values)
     raise SpecError(f"it is {values!r}: give a list of values, or low and high")
 
 
@@ -78,7 +94,9 @@ class SweepSpec:
 
     name: str  # also of its folder
     vary: dict[str, Values]  # keys of the configuration, and the values to try
-    fixed: dict[str, Any] = field(default_factory=dict)  # keys that are the same for all trials
+    fixed: Annotated[dict[str, Any], BeforeValidator(_fixed)] = field(
+        default_factory=dict
+    )  # keys that are the same for all trials
     # whether a trial trains, or estimates time and energy on the U50
     kind: Literal["training", "estimate"] = "training"
     # every combination; `trials` drawn independently; or `trials` proposed by Optuna's TPE from those before
