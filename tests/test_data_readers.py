@@ -59,7 +59,7 @@ BAD_SPANS = {
     "number as label": ([7, 11, 3], "is 3: it must be a name"),
     "other text": ({"start": 7, "end": 11, "text": "now", "labels": ["city"]}, "has the text 'now'"),
     "other value": ({"start": 7, "end": 11, "value": "now", "entity": "city"}, "has the value 'now'"),
-    "within a word": ([7, 9, "city"], "cuts the word 'lima'; correct it, or choose a --tokenizer"),
+    "within a word": ([7, 9, "city"], "cuts the word 'lima'; correct it, or choose --tokenizer characters, which"),
 }
 
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from bttlab.card import open_trainer
 from bttlab.cli import main
@@ -12,7 +13,9 @@ from bttlab.data.metrics import score
 from bttlab.data.spans import slots_of
 from bttlab.data.tags import TagDecoder
 from bttlab.data.tokenizer import Tokenizer
-from bttlab.model import ModelConfig, Predictions, initial_parameters
+from bttlab.model import ModelConfig, Optimizer, Predictions, initial_parameters
+from bttlab.model.network import network_of
+from bttlab.model.reference import ReferenceTrainer
 from bttlab.runs.checkpoint import CheckpointStore
 from bttlab.runs.labelling import label, typed_split
 from bttlab.util.errors import BttlabError
@@ -46,12 +49,30 @@ def forms(tokenizer, text):
         ("words", "Fly to 2.5 km!", [("Fly", "fly"), ("to", "to"), ("2.5", "2.5"), ("km", "km")]),
         ("words", "e-mail 🙂", [("e", "e"), ("mail", "mail"), ("🙂", "🙂")]),
         ("words", "明天 go", [("明", "明"), ("天", "天"), ("go", "go")]),
+        ("runs", "Perez's 5pm!", [("Perez", "perez"), ("'", "'"), ("s", "s"), ("5", "5"), ("pm", "pm"), ("!", "!")]),
+        ("runs", "Ae\u0301-हिन्दी", [("Ae\u0301", "ae\u0301"), ("-", "-"), ("हिन्दी", "हिन्दी")]),
         ("characters", "明 Ae\u0301?", [("明", "明"), ("A", "a"), ("e\u0301", "e\u0301"), ("?", "?")]),
         ("characters", "สวัส", [("ส", "ส"), ("วั", "วั"), ("ส", "ส")]),
     ],
 )
 def test_what_each_tokenizer_makes_of_a_text(kind, text, expected):
     assert forms(Tokenizer(kind), text) == expected
+
+
+@pytest.mark.parametrize("kind", ["spaces", "words", "characters"])
+def test_no_break_spaces_separate_words(tmp_path, capsys, kind):
+    """They have Unicode's White_Space; UAX 29 alone would join numbers at U+202F to a word with a space in it."""
+    texts = ["10\u202f000 km", "10\u00a0000 km", "10\u2007000 km", "10 000 km"]
+    found = {tuple(form for _, form in forms(Tokenizer(kind), text)) for text in texts}
+    assert len(found) == 1 and not any(character.isspace() for form in next(iter(found)) for character in form)
+    corpus = made(tmp_path, capsys, [{"text": text, "intent": "go"} for text in texts], kind)
+    assert set(all_rows(corpus)) == found
+
+
+def test_separators_of_information_are_no_spaces(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "fly\x1cto lima", "intent": "go"}))
+    said = refused(capsys, "data", "import", tmp_path / "a.jsonl", tmp_path / "made")
+    assert "line 1: the invisible character '\\x1c' in 'text'; remove it" in said
 
 
 def test_subwords_say_which_continue_a_word(subwords):
@@ -82,7 +103,7 @@ def test_byte_level_subwords_begin_after_the_space(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("fancy", None, "tokenizer 'fancy' is none of spaces, words, characters"),
+        ("fancy", None, "tokenizer 'fancy' is none of spaces, words, runs, characters"),
         ("subwords", None, "give the path of its tokenizer.json"),
         ("a.json", "{", "a tokenizer is no JSON"),
         ("a.json", '{"model": 1}', "not a tokenizer.json of Hugging Face"),
@@ -142,9 +163,41 @@ def test_a_span_within_a_word_is_refused_with_the_choice(tmp_path, capsys, subwo
     row = CITY | {"text": "to Perez's", "entities": [[3, 8, "name"]]}
     (tmp_path / "a.jsonl").write_text(3 * f"{json.dumps(row)}\n")
     command = ["data", "import", tmp_path / "a.jsonl", tmp_path / "made"]
-    assert 'cuts the word "Perez\'s"; correct it, or choose a --tokenizer' in refused(capsys, *command)
+    said = refused(capsys, *command)
+    assert 'cuts the word "Perez\'s"; correct it, or choose --tokenizer runs or characters, which splits it' in said
     (tmp_path / "a.jsonl").write_text(3 * f"{json.dumps(CITY | {'text': 'to Yorks', 'entities': [[3, 7, 'city']]})}\n")
     assert "ends within a word of the tokenizer" in refused(capsys, *command, "--tokenizer", subwords)
+
+
+SPANS_IN_WORDS = [  # a text, a part of it with a label, and the tokenizers that split it there
+    ("to Perez's", "Perez", ["runs", "characters"]),
+    ("a New York-based firm", "New York", ["words", "runs", "characters"]),
+    ("at 5pm", "5", ["runs", "characters"]),
+    ("in Rotterdamstraat", "Rotterdam", ["characters"]),
+    ("cafe\u0301", "cafe", []),  # cuts a letter from its accent
+]
+
+
+@pytest.mark.parametrize(("text", "part", "kinds"), SPANS_IN_WORDS)
+def test_the_tokenizers_that_are_named_take_the_span_and_others_do_not(tmp_path, capsys, text, part, kinds):
+    start = text.index(part)
+    row = {"text": text, "intent": "go", "entities": [[start, start + len(part), "c"]]}
+    (tmp_path / "a.jsonl").write_text(3 * f"{json.dumps(row)}\n")
+    command = ["data", "import", tmp_path / "a.jsonl", tmp_path / "made"]
+    said = refused(capsys, *command)
+    assert (f"choose --tokenizer {' or '.join(kinds)}, which" in said) if kinds else said.strip().endswith("correct it")
+    for kind in ("words", "runs", "characters"):
+        if kind not in kinds:
+            assert "cuts the word" in refused(capsys, *command, "--tokenizer", kind)
+            continue
+        run_json(capsys, *command[:3], tmp_path / kind, "--tokenizer", kind)
+        corpus = read_corpus(tmp_path / kind)
+        ((words, tags),) = all_rows(corpus).items()
+        labelled = [word for word, tag in zip(words, tags, strict=True) if tag != "O"]
+        assert "".join(labelled) == part.lower().replace(" ", "")
+        # A text without labels is split in the same way.
+        (typed,) = typed_split([text], corpus, Vocabulary.from_sentences(corpus.train.words, 100)).words
+        assert tuple(typed) == words
 
 
 def test_a_pad_outside_of_subwords_is_refused(tmp_path, capsys):
@@ -167,6 +220,35 @@ def test_subwords_that_continue_a_word_are_not_scored(tmp_path, capsys, subwords
         assert score(corpus, split, Predictions(np.zeros(len(split), np.float32), intents, slots)).slot_f1 == right
     slots[:, 3] = ids["O"]
     assert score(corpus, split, Predictions(np.zeros(len(split), np.float32), intents, slots)).slot_f1 == 0
+
+
+@pytest.mark.parametrize("device", ["reference", "emulated"])
+def test_training_teaches_pad_on_later_pieces(tmp_path, capsys, subwords, device):
+    """The loss is the mean over all pieces, PAD of later ones among them: PyTorch's cross-entropy, computed here."""
+    corpus = made(tmp_path, capsys, 4 * [YORKS], subwords)
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, 1000)
+    config = ModelConfig(encoders=1)
+    samples = encode(corpus.train[:2], vocabulary, corpus, config)
+    assert samples.lengths[0] == 5 and samples.slots[0, :5].tolist()[4] == 0  # the last piece of new york ##s
+    parameters = initial_parameters(config, seed=1)
+    network = network_of(config, "bidirectional", 0)
+    network.load_state_dict({name: torch.from_numpy(array) for name, array in parameters.items()})
+    intent_logits, slot_logits = network(torch.from_numpy(samples.tokens[0, :5]).long())
+    labels = torch.from_numpy(samples.slots[0, 1:5]).long()
+    of_pieces = torch.nn.functional.cross_entropy(slot_logits, labels, reduction="none")
+    of_intent = torch.nn.functional.cross_entropy(intent_logits, torch.tensor(int(samples.intents[0])))
+    trainer = open_trainer(config, device) if device == "emulated" else ReferenceTrainer(config)
+    trainer.load_parameters(parameters)
+    losses = trainer.train(samples[:1], Optimizer("sgd"), 0.01)
+    assert losses[0] == pytest.approx((of_intent + of_pieces.mean()).item(), rel=1e-5)
+    (of_intent + of_pieces.mean()).backward()
+    after = trainer.store_parameters()
+    for name, parameter in network.named_parameters():  # one step of SGD
+        step = (parameters[name] - after[name]) / 0.01
+        assert np.abs(step - parameter.grad.numpy()).max() < 1e-3 * max(1e-2, parameter.grad.abs().max().item())
+    bias = next(name for name, array in parameters.items() if array.shape == (config.slots,))
+    assert after[bias][0] > parameters[bias][0]  # PAD gets likelier; with a mask it would not
+    assert after[bias][corpus.slot_labels.index("UNK")] < parameters[bias][corpus.slot_labels.index("UNK")]
 
 
 def test_decoding_leaves_out_subwords_that_continue_a_word(tmp_path, capsys, subwords):

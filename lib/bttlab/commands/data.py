@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ignore", metavar="COLUMN", action="append", default=[], help="a column with labels that is not to be read")
     overlaps = "which of several spans to keep: refuse (default), outer, longest, first"
     add("--overlaps", default="refuse", metavar="RULE", help=overlaps)
-    add("--tokenizer", metavar="NAME", help="spaces (default), words, characters, or a tokenizer.json of subwords")
+    add(
+        "--tokenizer", metavar="NAME", help="spaces (default), words, runs, characters, or a tokenizer.json of subwords"
+    )
     add("--offsets", metavar="UNIT", help="what spans count: characters (default) or utf-16")
     add("--dry-run", action="store_true", help="tell what would be read and what not; write nothing")
     add("--dev", type=Path, metavar="FILE", help="utterances of the dev split (default: a tenth of FILE's)")

@@ -1,4 +1,4 @@
-"""Tokenizers of a corpus: words between spaces, Unicode words, characters, or the subwords of a tokenizer.json."""
+"""Tokenizers of a corpus: words between spaces, Unicode words, runs of letters or digits, characters, or subwords."""
 
 import functools
 import json
@@ -95,8 +95,20 @@ def _words(text: str, _: str) -> Iterator[Piece]:
     place = 0
     for part in regex.split(r"(?V1w)\b", text):  # word boundaries of Unicode, UAX 29
         if part and not regex.fullmatch(r"[\s\p{P}]+", part):
-            yield Piece(place, place + len(part), part.lower())
+            for word in re.finditer(
+                r"\S+", part
+            ):  # UAX 29 joins 10 and 000 by U+202F; a corpus has a space between words
+                yield Piece(place + word.start(), place + word.end(), word[0].lower())
         place += len(part)
+
+
+def _runs(text: str, _: str) -> Iterator[Piece]:
+    """Yield runs of letters, runs of digits, and each other character that is no space."""
+    import regex
+
+    for match in regex.finditer(r"(?:\p{L}[\p{M}\u200c\u200d]*)+|\p{Nd}+|\X", text):
+        if not match[0].isspace():
+            yield Piece(match.start(), match.end(), match[0].lower())
 
 
 def _characters(text: str, _: str) -> Iterator[Piece]:
@@ -138,6 +150,7 @@ def _subword_tokenizer(content: str) -> Any:
 KINDS: dict[str, Callable[[str, str], Iterator[Piece]]] = {
     "spaces": _spaces,
     "words": _words,
+    "runs": _runs,
     "characters": _characters,
     "subwords": _subwords,
 }

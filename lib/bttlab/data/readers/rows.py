@@ -16,6 +16,7 @@ from .tools import markup_in, markup_of
 NO_INTENT = "none"  # of utterances that have only tags
 _NAMES = {"slot", "entity", "entitie", "tag", "ner", "bio", "iob", "span", "annotation", "label", "intent"}  # of labels
 MOST_UNSPACED = 0.1  # share of utterances that may have words in a script without spaces
+_SEPARATORS = re.compile("[\x1c-\x1f]")  # spaces for str.split, control characters for Unicode
 TAG_LIKE = re.compile(r"[oO]|[BIESLUMW][-_]\S+")
 
 
@@ -213,6 +214,8 @@ def utterances_of(
             else _intent(where, columns.label, values[columns.label], names.get(columns.label))
         )
         value, annotation = values[columns.text], values.get(columns.annotation or "")
+        if isinstance(value, str) and (hidden := _SEPARATORS.search(value)):
+            raise CorpusError(f"{where}: the invisible character {hidden[0]!r} in {columns.text!r}; remove it")
         text, words, tags, spans = None, [], None, None
         if columns.kind in (SPANS, MARKUP):
             if not isinstance(value, str):

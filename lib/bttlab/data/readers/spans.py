@@ -1,5 +1,6 @@
 """Spans of characters as annotation tools write them, and as tags of pieces of text."""
 
+import contextlib
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -157,14 +158,24 @@ def fault_of(text: str, pieces: list[Piece], span: CharacterSpan) -> str | None:
     if not covered:
         return "has no word; correct it"
     if cut := [piece for piece in covered if piece.start < start or piece.end > end]:
-        return (
-            f"cuts the word {text[cut[0].start : cut[0].end]!r}; correct it, or choose a --tokenizer: words, "
-            "characters, or a tokenizer.json"
-        )
+        ways = _taking(text, span)
+        way_out = f", or choose --tokenizer {' or '.join(ways)}, which splits it in each text" * bool(ways)
+        return f"cuts the word {text[cut[0].start : cut[0].end]!r}; correct it{way_out}"
     last = next((piece for piece in pieces if piece.start >= end), None)
     if not covered[0].first or (last is not None and not last.first):
         return "ends within a word of the tokenizer; choose --tokenizer characters, or correct it"
     return None
+
+
+def _taking(text: str, span: CharacterSpan) -> list[str]:
+    """Return the tokenizers that split a text where a span begins and ends."""
+    found = []
+    with contextlib.suppress(ModuleNotFoundError):  # the package regex is optional
+        for kind in ("words", "runs", "characters"):
+            pieces = Tokenizer(kind).pieces(text)
+            if {span.start} <= {piece.start for piece in pieces} and {span.end} <= {piece.end for piece in pieces}:
+                found.append(kind)
+    return found
 
 
 def _occurs(value: str, text: str) -> bool:
