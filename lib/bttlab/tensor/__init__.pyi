@@ -4,6 +4,7 @@ from .auto import order_of as order_of
 from .compression import CompressedLayer as CompressedLayer
 from .compression import Compression as Compression
 from .compression import compress as compress
+from .compression import decompress as decompress
 from .cost import Cost as Cost
 from .cost import PassCost as PassCost
 from .cost import Step as Step
@@ -32,3 +33,5 @@ from .tt import tt_svd as tt_svd
 from .tt import tt_to_matrix as tt_to_matrix
 from .ttm import matrix_to_ttm as matrix_to_ttm
 from .ttm import ttm_to_matrix as ttm_to_matrix
+from .vocabulary import VocabularyCut as VocabularyCut
+from .vocabulary import cut_vocabulary as cut_vocabulary

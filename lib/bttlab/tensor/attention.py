@@ -1,8 +1,12 @@
 """Multi-head attention whose four weight matrices are tensor trains."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from bttlab.tensor.layers import TTLinear
 
 
 class TTAttention(nn.Module):
@@ -29,6 +33,34 @@ class TTAttention(nn.Module):
         super().__init__()
         self.query, self.key, self.value, self.output = query, key, value, output
         self.num_heads, self.batch_first, self.dropout = num_heads, batch_first, dropout
+
+    @torch.no_grad()
+    def to_attention(self) -> nn.MultiheadAttention:
+        """Return PyTorch's attention with the same weights, dense."""
+        parts: Any = [
+            layer.to_linear() if isinstance(layer, TTLinear) else layer
+            for layer in (self.query, self.key, self.value, self.output)
+        ]
+        weight, bias = parts[0].weight, parts[0].bias
+        made = nn.MultiheadAttention(
+            weight.shape[1],
+            self.num_heads,
+            self.dropout,
+            bias is not None,
+            batch_first=self.batch_first,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+        made.in_proj_weight.copy_(torch.cat([part.weight for part in parts[:3]]))
+        made.in_proj_weight.requires_grad_(any(part.weight.requires_grad for part in parts[:3]))
+        if bias is not None:
+            made.in_proj_bias.copy_(torch.cat([part.bias for part in parts[:3]]))
+            made.in_proj_bias.requires_grad_(any(part.bias.requires_grad for part in parts[:3]))
+            made.out_proj.bias.copy_(parts[3].bias)
+            made.out_proj.bias.requires_grad_(parts[3].bias.requires_grad)
+        made.out_proj.weight.copy_(parts[3].weight)
+        made.out_proj.weight.requires_grad_(parts[3].weight.requires_grad)
+        return made.train(self.training)
 
     def forward(
         self,

@@ -126,6 +126,36 @@ def compress(
     return Compression(layers, before, _count(model))
 
 
+def decompress(model: nn.Module) -> list[str]:
+    """Replace TT and TTM layers and `TTAttention` of a model in place by dense ones; return their names.
+
+    Their parameters are new. Only what `compress` made is replaced: a `padding_idx` that it ignored is not back.
+
+    Raises ShapeError if `model` is itself such a layer.
+    """
+    if isinstance(model, TTLinear | TTMEmbedding | TTAttention):
+        raise ShapeError("the model is a single layer: use to_linear, to_embedding or to_attention")
+    made: dict[nn.Module, nn.Module] = {}
+    names, inside = [], ""
+    for name, layer in model.named_modules():
+        if inside and name.startswith(inside):
+            continue
+        if isinstance(layer, TTAttention):
+            made[layer], inside = layer.to_attention(), f"{name}."
+        elif isinstance(layer, TTLinear):
+            made[layer] = layer.to_linear()
+        elif isinstance(layer, TTMEmbedding):
+            made[layer] = layer.to_embedding()
+        else:
+            continue
+        names.append(name)
+    for module in list(model.modules()):
+        for name, child in list(module._modules.items()):
+            if child in made:
+                setattr(module, name, made[child])
+    return names
+
+
 def _reason_to_keep(layer: nn.Module, ignore_padding: bool) -> str:
     """Return why a layer stays dense: it has what its replacement would lose; "" if nothing."""
     if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:

@@ -307,6 +307,16 @@ class TTMEmbedding(_Train):
         made.cores.requires_grad_(table.requires_grad)
         return made.train(layer.training)
 
+    @torch.no_grad()
+    def to_embedding(self) -> nn.Embedding:
+        """Return a dense table with the same rows."""
+        core, table = self.cores[0], self.to_dense()
+        layer = nn.Embedding(
+            self.num_embeddings, self.embedding_dim, device=core.device, dtype=core.dtype, _weight=table
+        )
+        layer.weight.requires_grad_(any(core.requires_grad for core in self.cores))
+        return layer.train(self.training)
+
     def _shapes_of(self, cores: Sequence[Tensor]) -> list[tuple[int, ...]]:
         return ttm_shapes(self.row_modes, self.column_modes, _inner_ranks(cores))
 
