@@ -150,6 +150,6 @@ def _set(model: nn.Module, name: str, layer: nn.Module) -> None:
 def _tell_size(model: nn.Module, rows: int) -> None:
     """Set what a model of transformers says of its vocabulary."""
     for module in model.modules():
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         if hasattr(config, "vocab_size"):
             config.vocab_size = rows
