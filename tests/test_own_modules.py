@@ -11,9 +11,12 @@ from torch import nn
 
 from bttlab.card import open_trainer
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.hazards import check_program
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer
+from bttlab.model.module import config_of
 from bttlab.tensor import TTLinear, TTMEmbedding
+from bttlab.util.errors import BttlabError
 
 from training_processor import check_gradients, equal_bits, some_samples
 
@@ -123,6 +126,86 @@ def test_rows_that_no_sample_reads_take_no_space_and_are_stored_as_they_were(fas
         assert not any(moment[rows].any() for key, moment in state.items() if key.endswith(name))
     card.load_parameters(found, state)  # a state of another order of samples keeps rows, too
     assert equal_bits(card.store_parameters(), found) and equal_bits(card.store_optimizer_state(), state)
+
+
+class Types(Own):
+    """A table of words, and one of three types of 16 features; token ids are type * WORDS + word."""
+
+    def make(self):
+        self.types, self.wide = nn.Embedding(3, 16), nn.Linear(16, WIDTH)
+
+    def type_of(self, tokens):
+        return self.types(tokens // WORDS)
+
+    def word_of(self, tokens):
+        return self.table(tokens % WORDS)
+
+    def forward(self, tokens):
+        return self.head(self.body(self.word_of(tokens) + self.wide(self.type_of(tokens))))
+
+
+def test_words_and_types_of_tokens_train_as_in_pytorch(fast):
+    net = Types()
+    model = trace(net, LENGTH)
+    assert (model.vocabulary_size, model.token_types) == (WORDS, 3) and "40 tokens of 3 types" in str(model)
+    assert config_of(model.config.to_dict()) == model.config
+    assert check_program(check_gradients(fast, model, (2, 7, LENGTH), 1e-4), (2, 7)) == []
+    samples = some_samples(model, [7, 2, LENGTH, 3])
+    assert samples.tokens.max() >= 2 * WORDS
+    card = open_trainer(model, "emulated")
+    card.load_parameters(model.parameters())
+    card.train(samples, Optimizer("sgd"), 0.1)
+    wanted, found = trained_in_pytorch(net, samples, 0.1), card.store_parameters()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+    samples.tokens[0, 0] = 3 * WORDS
+    with pytest.raises(BttlabError, match="token 120: it must be at least 0 and below 120"):
+        card.predict(samples)
+
+
+def test_types_alone_and_words_alone_and_padding(fast):
+    alone = type("Words", (Types,), {"forward": lambda net, t: net.head(net.body(net.word_of(t)))})()
+    for layer in (alone.types, alone.wide):
+        layer.requires_grad_(False)
+    assert trace(alone, LENGTH).token_types == 1
+    padded = Types()
+    padded.table.padding_idx = 0
+    model = trace(padded, LENGTH)
+    check_gradients(fast, model, (7,), 1e-4)
+    samples = some_samples(model, [7])
+    samples.tokens[0, 3] = WORDS  # word 0 of the second type
+    with pytest.raises(BttlabError, match="position 3: token 40: the model takes id 0 as padding"):
+        samples.validate(model)
+
+
+TYPES = {
+    "does not embed the token ids": lambda net, t: net.head(net.wide(net.type_of(t))),
+    "two tables of tokens, not of words and of their types,": lambda net, t: net.head(
+        net.table(t) + net.wide(net.type_of(t))
+    ),
+    "two tables of tokens, not of words": lambda net, t: net.head(net.word_of(t) + net.wide(net.types(t // 5))),
+    "a table of 40 rows for 50 words is no operation": lambda net, t: net.head(net.table(t % 50)),
+    "remainder of the token ids|__mod__ of the token ids": lambda net, t: net.head(net.table(t % WORDS % 7)),
+    "embedding of the tokens for the second time": lambda net, t: net.head(
+        net.word_of(t) + net.wide(net.type_of(t)) + net.wide(net.others(t // WORDS))
+    ),
+    "a table in tensor format of words or types in token ids": lambda net, t: net.head(net.cut(t % WORDS)),
+}
+
+
+@pytest.mark.parametrize("message", TYPES)
+def test_other_uses_of_types_are_refused(message):
+    class Net(Types):
+        def make(self):
+            super().make()
+            self.others = nn.Embedding(3, 16)
+            self.cut = TTMEmbedding(WORDS, WIDTH, (4, 5, 2), (4, 2, 4), 4)
+
+        def forward(self, tokens):
+            return TYPES[message](self, tokens)
+
+    with pytest.raises(ProgramError, match=message):
+        trace(Net(), LENGTH)
 
 
 class TensorPositions(Own):

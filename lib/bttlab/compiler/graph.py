@@ -17,7 +17,7 @@ from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.columns import Columns, Prepend
 from bttlab.compiler.ops.dense import Classifier, Dense
 from bttlab.compiler.ops.elementwise import Add, Function, Rows
-from bttlab.compiler.ops.embedding import Table, TTMTable
+from bttlab.compiler.ops.embedding import Table, TTMTable, TypeTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Input, Output
 from bttlab.compiler.ops.tt_linear import Linear
@@ -46,11 +46,18 @@ class Graph:
         self.operations.append(operation)
         return operation.output
 
-    def embedding(self, name: str) -> Matrix:
-        """Append the embedding of the sample's tokens: a table in TTM format, or a dense one."""
+    def embedding(self, name: str, words: int = 0, is_type: bool = False) -> Matrix:
+        """Append the embedding of the sample's tokens: a table in TTM format, or a dense one.
+
+        `words`: if token ids are type * words + word, the number of words; the table is dense then.
+        `is_type`: whether it is the table of the types.
+        """
         cores = core_names(self.shapes, name)
-        features = math.prod(self.shapes[core][2] for core in cores) if cores else self.shapes[f"{name}.weight"][1]
-        return self.append((TTMTable if cores else Table)(name, (), Matrix(name, self.tokens, features)))
+        if cores:
+            features = math.prod(self.shapes[core][2] for core in cores)
+            return self.append(TTMTable(name, (), Matrix(name, self.tokens, features)))
+        output = Matrix(name, self.tokens, self.shapes[f"{name}.weight"][1])
+        return self.append((TypeTable if is_type else Table)(name, (), output, words))
 
     def same(self, kind: type[Operation], x: Matrix, name: str, *options, others: Sequence[Matrix] = ()) -> Matrix:
         """Append an operation whose output has the shape of x, its first input.

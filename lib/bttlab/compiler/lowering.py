@@ -19,7 +19,7 @@ from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, 
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, Dense, no_loss
 from bttlab.compiler.ops.elementwise import Rows
-from bttlab.compiler.ops.embedding import Embedding
+from bttlab.compiler.ops.embedding import Embedding, TypeTable
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Transfer
 from bttlab.compiler.ops.tt_linear import Linear
@@ -59,7 +59,8 @@ class Lowering(Context):
         self.transfers = [op for op in operations if isinstance(op, Transfer)]
         self.losses = {op.loss for op in operations if isinstance(op, Classifier)}
         _check_sizes(graph)
-        self.embedding = next((op for op in operations if isinstance(op, Embedding)), None)
+        tables = (op for op in operations if isinstance(op, Embedding) and not isinstance(op, TypeTable))
+        self.embedding = next(tables, None)
         for members in _families(operations):
             type(members[0]).prepare(members, self)
         vectors = sum(block.vectors for block in self.layout.blocks if block.buffer.is_parameter)

@@ -33,7 +33,9 @@ class ModuleModel(ModuleConfig):
         tasks = " and ".join(f"{task} ({TASKS[task]})" for task in self.tasks)
         frozen = sum(math.prod(self.shapes[name]) for name in self.frozen)
         counted = f"{self.parameters_count:,} parameters" + (f", {frozen:,} of them frozen" if frozen else "")
-        return f"{self.title}: {tasks}; up to {self.sequence_length} of {self.vocabulary_size:,} tokens; {counted}"
+        types = f" of {self.token_types} types" if self.token_types > 1 else ""
+        tokens = f"up to {self.sequence_length} of {self.vocabulary_size:,} tokens{types}"
+        return f"{self.title}: {tasks}; {tokens}; {counted}"
 
     @property
     def config(self) -> ModuleConfig:

@@ -55,13 +55,14 @@ class Samples:
         if self.tokens.shape[1] != length:
             raise BttlabError(f"samples have {self.tokens.shape[1]} tokens, the model has {length}: encode them again")
         self._check_range("length", self.lengths, 2, length + 1)
-        self._check_range("token", self.tokens, 0, config.vocabulary_size)
+        words = config.vocabulary_size
+        self._check_range("token", self.tokens, 0, words * getattr(config, "token_types", 1))
         self._check_range("intent label", self.intents, 0, config.intents)
         self._check_range("slot label", self.slots, 0, config.slots)
         padding = np.arange(length) >= self.lengths[:, None]
         for name, array in (("token", self.tokens), ("slot label", self.slots)):
             self._refuse(padding & (array != 0), name, array, "it must be 0 after the sample's length")
-        is_early = ~padding & (self.tokens < getattr(config, "least_token", 0))
+        is_early = ~padding & (self.tokens % words < getattr(config, "least_token", 0))
         rule = "the model takes id 0 as padding: number the tokens of samples from 1 on"
         self._refuse(is_early, "token", self.tokens, rule)
 

@@ -32,7 +32,8 @@ class ModuleConfig(Parametric):
     slots: Size
     shapes: dict[str, list[int]]  # shapes of the parameters
     frozen: list[str] = Field(default_factory=list)  # parameters that are not trained
-    least_token: Annotated[Count, Field(ge=0, le=1)] = 0  # inside a sample: 1 if `forward` takes 0 as padding
+    least_token: Annotated[Count, Field(ge=0, le=1)] = 0  # inside a sample: 1 if `forward` takes word 0 as padding
+    token_types: Size = 1  # of sentences: token ids are type * vocabulary_size + word
 
     @property
     def task(self) -> str:
@@ -61,7 +62,8 @@ class ModuleConfig(Parametric):
 
     def to_dict(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(ModuleConfig)}
-        return values if self.least_token else {key: x for key, x in values.items() if key != "least_token"}
+        defaults = {"least_token": 0, "token_types": 1}
+        return {key: x for key, x in values.items() if key not in defaults or x != defaults[key]}
 
 
 def config_of(values: Mapping[str, Any]) -> ModelConfig | ModuleConfig:

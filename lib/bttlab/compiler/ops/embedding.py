@@ -365,25 +365,54 @@ class TTMTable(Embedding):
 
 @dataclass(eq=False)
 class Table(Embedding):
-    """A dense table: rows of tokens are copied, and their gradients added to those of the table."""
+    """A dense table: rows of tokens are copied, and their gradients added to those of the table.
+
+    `words`: if token ids are type * words + word, the number of words; 0 if they are words.
+    """
+
+    words: int = 0
+
+    @property
+    def rows_by(self) -> int:
+        """The table of token offsets that has its rows."""
+        return F2 if self.words else F1
 
     def torch(self, values: Values) -> Any:
-        return values[f"{self.name}.weight"][values.tokens]
+        return values[f"{self.name}.weight"][values.tokens % self.words if self.words else values.tokens]
 
     def allocate(self, context: Context) -> None:
         rows, features = context.shapes[f"{self.name}.weight"]
-        self.digits, self.row_vectors = (rows, 1, 1), features // LANES
+        self.row_vectors = features // LANES
         super().allocate(context)
         self.table = context.layout.place(f"{self.name}.weight", added=True)
-        self.slice_vectors = (self.row_vectors, 0, 0, 0)
+        if self.words:
+            types = next((op for op in context.operations if isinstance(op, TypeTable)), None)
+            number, width = (1, 0) if types is None else context.shapes[f"{types.name}.weight"]
+            self.digits, self.slice_vectors = (number, self.words, 1), (width // LANES, self.row_vectors, 0, 0)
+        else:
+            self.digits, self.slice_vectors = (rows, 1, 1), (self.row_vectors, 0, 0, 0)
 
     def emit(self, context: Context, result: At) -> None:
-        where = self.table.where().part(token_offset=TokenOffset(F1, "t"), w=1)
+        where = self.table.where().part(token_offset=TokenOffset(self.rows_by, "t"), w=1)
         loops = [Level("t", self.tokens), Level("w", self.row_vectors)]
         context.builder.vector(M.COPY, "rows", loops, where, r0=result.part(t=self.row_vectors, w=1))
 
     def backward(self, context: Context, d: At) -> None:
-        self.add_slices(context.builder, "d_rows", F1, d, self.row_vectors, self.table)
+        self.add_slices(context.builder, "d_rows", self.rows_by, d, self.row_vectors, self.table)
+
+
+@dataclass(eq=False)
+class TypeTable(Table):
+    """A dense table of types, such as of the first and the second sentence: of token id // words."""
+
+    kind = "token types"
+
+    @property
+    def rows_by(self) -> int:
+        return F1
+
+    def torch(self, values: Values) -> Any:
+        return values[f"{self.name}.weight"][values.tokens // self.words]
 
 
 def _in_lanes(elements: np.ndarray, lanes: int) -> np.ndarray:

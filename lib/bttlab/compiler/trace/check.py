@@ -42,11 +42,13 @@ LOOSE = 0.03  # the most of `TOLERANCE` for large values: a softmax multiplies t
 FAR = (1e-3, 1.0, 30.0, 1e4)
 
 
-def check(graph: Graph, outputs: list[Matrix], module: nn.Module, vocabulary: int, call: Callable) -> None:
+def check(
+    graph: Graph, outputs: list[Matrix], module: nn.Module, vocabulary: int, call: Callable, types: int = 1
+) -> None:
     """Compare a graph with its module; raise ProgramError at the first difference.
 
     `outputs`: logits, in the order in which `call` returns them for token ids (1, T).
-    `vocabulary`: number of token ids.
+    `vocabulary`: number of words; token ids are type * vocabulary + word.
     """
     most, generator = graph.sequence_length, torch.Generator().manual_seed(0)
     lengths = sorted({most, 2, min(most, most // 2 | 1)}, reverse=True)
@@ -58,7 +60,10 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, vocabulary: in
         device = next(iter(parameters.values())).device
 
         def sample_of(length: int) -> Tensor:
-            return torch.randint(min(1, vocabulary - 1), vocabulary, (1, length), generator=generator).to(device)
+            words = torch.randint(min(1, vocabulary - 1), vocabulary, (1, length), generator=generator)
+            if types > 1:
+                words += vocabulary * torch.randint(types, (1, length), generator=generator)
+            return words.to(device)
 
         samples = [sample_of(length) for length in lengths]
         if check.gradients(check.losses(samples)) is not None:

@@ -35,6 +35,8 @@ from bttlab.compiler.trace.names import (
     NEAR,
     OF_SHAPE,
     QUERIES,
+    QUOTIENTS,
+    REMAINDERS,
     Call,
     name_of,
 )
@@ -111,7 +113,7 @@ class Recorder(Matrices, TorchFunctionMode):
         self._trained = {  # by the address of their memory
             p.untyped_storage().data_ptr(): name for name, p in parameters.items() if p.requires_grad and p.numel()
         }
-        self.vocabulary = 0
+        self.vocabulary, self.types = 0, 1
         self.takes_zero_as_padding = False  # `forward` compares ids with 0, or does not train row 0
         self._values: dict[int, Value] = {}
         self._tensors: list[Tensor] = []  # whose ids are in use
@@ -243,6 +245,10 @@ class Recorder(Matrices, TorchFunctionMode):
             return RULES[call.name](self, call)
         if self._is_of_padding(call):
             return None
+        if call.name in REMAINDERS | QUOTIENTS and len(call.args) == 2:
+            ids, divisor = self.value(call.args[0]), call.args[1]
+            if isinstance(ids, Ids) and not ids.divisor and isinstance(divisor, int) and divisor > 0:
+                return replace(ids, divisor=divisor, is_type=call.name in QUOTIENTS)
         message = self.refused(Refusal(f"{call.name} of the token ids", "an embedding of them")).message
         return OfIds(message)
 
@@ -250,7 +256,8 @@ class Recorder(Matrices, TorchFunctionMode):
         """Return True if a call compares token ids with 0, the id of padding, which no sample of the model has."""
         others = [x for x in (*call.args, *call.kwargs.values()) if self.value(x) is None]
         is_zero = all(isinstance(x, int) and x == 0 for x in others)
-        is_known = call.name in COMPARISONS and is_zero and all(isinstance(v, Ids) for v in self._found(call))
+        are_ids = all(isinstance(v, Ids) and not v.divisor for v in self._found(call))
+        is_known = call.name in COMPARISONS and is_zero and are_ids
         self.takes_zero_as_padding |= is_known
         return is_known
 

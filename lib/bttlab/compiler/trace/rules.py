@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bttlab.compiler.instruction import max_of
-from bttlab.compiler.operation import Matrix
+from bttlab.compiler.operation import Matrix, core_names
 from bttlab.compiler.ops.elementwise import Add, Multiply, Number, Row, Rows
-from bttlab.compiler.ops.embedding import Embedding
+from bttlab.compiler.ops.embedding import Embedding, TypeTable
 from bttlab.compiler.trace.forms import FORMS
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import EXPANDED, RULES, Recorder, Value
@@ -185,6 +185,8 @@ def _embedding(
         return Weights(w.name, w.index[ids.cpu()])
     if padding_idx not in (None, 0) or not torch.equal(w.index, torch.arange(rows * columns).view(rows, columns)):
         raise Refusal(f"embedding with padding_idx {padding_idx}", "padding_idx 0, the id of padding, or none")
+    if isinstance(chosen, Ids) and chosen.is_type and padding_idx is not None:
+        raise Refusal("a table of types with padding_idx", "nn.Embedding without it")
     recorder.takes_zero_as_padding |= padding_idx == 0  # PyTorch does not train its row
     prefix, _, kind = w.name.rpartition(".")
     if kind != "weight":
@@ -195,13 +197,32 @@ def _embedding(
 def _table(recorder: Recorder, call: Call, ids: Value, name: str, rows: int) -> Elements:
     if not isinstance(ids, Ids) or not torch.equal(ids.index.reshape(-1), torch.arange(recorder.sequence_length)):
         raise Refusal("embedding of other ids than the sample's", "the token ids as they are")
-    made = next((op for op in recorder.graph.operations if isinstance(op, Embedding)), None)
+    tables = {isinstance(op, TypeTable): op for op in recorder.graph.operations if isinstance(op, Embedding)}
+    made = tables.get(ids.is_type)
     if made is not None and made.name == name:  # the same rows again
         return recorder.like(call.result, made.output)
     if made is not None:
         raise Refusal("embedding of the tokens for the second time", "one table")
-    recorder.vocabulary = rows
-    return recorder.like(call.result, recorder.graph.embedding(name))
+    other = tables.get(not ids.is_type)
+    if ids.divisor:
+        _check_types(recorder, ids, name, rows)
+    if other is not None and getattr(other, "words", 0) != ids.divisor:
+        near = "tokens % n for the table of n words, tokens // n for that of types"
+        raise Refusal("two tables of tokens, not of words and of their types,", near)
+    if ids.is_type:
+        recorder.types = rows
+    else:
+        recorder.vocabulary = ids.divisor or rows
+    return recorder.like(call.result, recorder.graph.embedding(name, ids.divisor, ids.is_type))
+
+
+def _check_types(recorder: Recorder, ids: Ids, name: str, rows: int) -> None:
+    """Raise Refusal unless a dense table has the rows of words or types in token ids type * words + word."""
+    if core_names(recorder.graph.shapes, name):
+        near = "a dense table, as of cut_vocabulary and compress(..., embeddings=False)"
+        raise Refusal("a table in tensor format of words or types in token ids", near)
+    if not ids.is_type and rows < ids.divisor:
+        raise Refusal(f"a table of {rows} rows for {ids.divisor} words", "as many rows as words")
 
 
 @rule("cat")

@@ -68,7 +68,7 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
     except UsedInPart:
         recorder, outputs = _recorded(module, sequence_length, divides_layers=False)
     graph = recorder.graph
-    check(graph, outputs, module, recorder.vocabulary, call_of(module))
+    check(graph, outputs, module, recorder.vocabulary, call_of(module), recorder.types)
     return _model(module, recorder, outputs, task)
 
 
@@ -291,6 +291,7 @@ def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], tas
         {key: list(shape) for key, shape in graph.shapes.items()},
         sorted(graph.frozen),
         int(recorder.takes_zero_as_padding),
+        recorder.types,
         module,
         graph,
     )

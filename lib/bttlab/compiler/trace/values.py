@@ -26,9 +26,11 @@ class Refusal(Exception):
 
 @dataclass(eq=False)
 class Ids:
-    """Token ids of the sample."""
+    """Token ids of the sample; with a divisor, their remainders (words), or the quotients (types of the tokens)."""
 
     index: Tensor
+    divisor: int = 0
+    is_type: bool = False
 
 
 @dataclass(eq=False)
