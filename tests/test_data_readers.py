@@ -9,6 +9,7 @@ import pytest
 
 from bttlab.cli import main
 from bttlab.data import read_corpus
+from bttlab.data.importing import read_utterances
 from command_line import refused, run_json
 from test_data_import import read, rows_of
 
@@ -443,6 +444,43 @@ REFUSED = {
     "slots as an object": ("a.jsonl", lines(ROW | {"slots": {"city": "lima"}}), "or leave it out with --ignore slots"),
     "a column named slot": ("a.csv", "text,label,slot\nlima,x,city=lima\n", "--ignore slot"),
     "tags as labels": ("a.csv", "text,label\nfly,O\nlima,B-city\n", "the labels are tags of words"),
+    "XML in the text": ("a.csv", "text,label\nto <city>lima</city>,x\n", "'<city>lima</city>' is markup in the text"),
+    "ENAMEX": ("a.csv", "text,label\nto <ENAMEX TYPE='L'>lima</ENAMEX>,x\n", "is markup in the text"),
+    "braces of Bot Framework": ("a.csv", "text,label\nto {@city=lima},x\n", "'{@city=lima}' is markup in the text"),
+    "braces of Alexa": ("a.csv", "text,label\nto {lima|city},x\n", "'{lima|city}' is markup in the text"),
+    "TOP's parses": (
+        "a.tsv",
+        "text\tintent\tsemantic_parse\nto lima\tGO\t[IN:GO to [SL:CITY lima ] ]\n",
+        "--ignore semantic_parse",
+    ),
+    "offsets as text": ("a.tsv", "text\tintent\tparse\nto lima\tgo\t3:7:city,0:2:by\n", "--ignore parse"),
+    "markup beside the text": (
+        "a.jsonl",
+        lines({"text": "to lima", "annotated": "to [city : lima]", "intent": "go"}),
+        "--ignore annotated",
+    ),
+    "a name of several words": ("a.csv", "text,label,entities_text\nto lima,go,city=lima\n", "--ignore entities_text"),
+    "a span in each row": (
+        "a.csv",
+        "text,begin offset,end offset,label\nto lima,3,7,city\n",
+        "'begin offset' and 'end offset' may be the offsets of a span in each row",
+    ),
+    "names of columns": ("a.conll", "token\tlabel\n" + 3 * "to\tO\nlima\tcity\n\n", "line 1: the names of columns"),
+    "a language before each word": (
+        "a.conll",
+        3 * "en:to\tO\nen:lima\tB-c\n\n",
+        "every word begins with 'en:'; take it out",
+    ),
+    "brackets of CoNLL-2012": (
+        "a.conll",
+        3 * "a 0 0 to TO (TOP(S* - *\na 0 1 new NNP * - (GPE*\na 0 2 york NNP *)) - *)\n\n",
+        "column 8 has tags in brackets, as CoNLL-2012",
+    ),
+    "labels joined by a comma": (
+        "a.csv",
+        'text,label\nfly,go\nwhy,ask\nfly why,"go, ask"\n',
+        "line 4: the label 'go, ask' may be several",
+    ),
     "marks": ("a.conll", 3 * "BOS O\nlima B-city\nEOS O\n\n", "every utterance begins with 'BOS'"),
     "another DocBin": ("a.spacy", "x", "is not a DocBin of spaCy"),
 }
@@ -470,6 +508,23 @@ def test_a_dry_run_accounts_for_every_column_and_writes_nothing(tmp_path, capsys
     assert "not used: id (the tool's own); by (" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
     assert "no DIR" in refused(capsys, "data", "import", tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"label_source": "x/y"},  # of no labels
+        {"entities_url": "http://x"},
+        {"start": 1.5, "end": 2.5},  # times of a recording
+        {"translation": "a lima < quito > b"},
+        {"score": "0.9"},
+        {"slot_id": "17"},
+    ],
+)
+def test_other_columns_are_named_as_unused(tmp_path, row):
+    (tmp_path / "a.jsonl").write_text(3 * lines({"text": "a < b {c}", "intent": "go"} | row))
+    _, account = read_utterances(tmp_path / "a.jsonl")
+    assert set(account.unused) == set(row)
 
 
 def test_what_is_not_used_is_named_where_it_is_imported(tmp_path, capsys):

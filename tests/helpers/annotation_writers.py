@@ -293,6 +293,20 @@ JSON_WRITERS = [
         has_intents=False,
     ),
     JsonWriter(
+        "spacy_doc.json",
+        lambda u: {
+            "text": u.text,
+            "ents": _spans(u, lambda a, b, kind: {"start": a, "end": b, "label": kind}),
+            "sents": [{"start": 0, "end": len(u.text)}],
+            "tokens": [{"id": n, "start": 0, "end": 1} for n, _ in enumerate(u.words)],
+            "cats": {intent: float(intent == u.intent) for intent in "xy"},
+        },
+        around=lambda rows: rows,
+        spans="ents",
+        start="start",
+        end="end",
+    ),
+    JsonWriter(
         "spacy.json",
         lambda u: {
             "id": 1,

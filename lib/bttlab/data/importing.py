@@ -29,6 +29,7 @@ from .tokenizer import Piece, Tokenizer
 
 _MARKS = ("BOS", "[CLS]", "<s>")  # before the words of an utterance, in files that were prepared for a model
 PART = 0.1  # share of the utterances in dev, and in test, if they have no file of their own
+_LANGUAGE = re.compile("[a-z]{2,3}:")  # before each word of WikiANN
 _INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u200b\u2060\ufeff\ud800-\udfff]"
 )  # joiners are letters' in some scripts
@@ -195,7 +196,16 @@ def _check_words(found: list[Utterance]) -> None:
         raise CorpusError(
             f"{found[0].where}: every utterance begins with {found[0].words[0]!r}, a mark; remove the marks"
         )
+    prefixes = {match[0] if (match := _LANGUAGE.match(word)) else "" for word in words}
+    if len(prefixes) == 1 and prefixes != {""} and len(set(words)) > 1:
+        raise CorpusError(f"{found[0].where}: every word begins with {prefixes.pop()!r}; take it out")
     intents = {item.intent for item in found}
+    for item in found:
+        several = [part.strip() for part in re.split("[,;|]", item.intent)]
+        if len(several) > 1 and set(several) <= intents:
+            raise CorpusError(
+                f"{item.where}: the label {item.intent!r} may be several, which other lines have alone; write # between"
+            )
     if "O" in intents and any(intent[:2] in ("B-", "I-", "S-", "U-") for intent in intents):
         raise CorpusError(f"{found[0].where}: the labels are tags of words; name their column with --tags")
     if len(found) > 1 and all(item.tags is not None and len(item.words) == 1 for item in found):

@@ -15,6 +15,11 @@ from .account import Account, Choices, FileFormat, Row
 _INTENT = re.compile(r"#\s*(?:intent|label)\s*[:=](.*)")
 _TAG = re.compile(r"[oO0]|[BIESLUMW][-_].+|.+[-_][BIESLUMW]", re.IGNORECASE)
 _PREFIXED = re.compile(r"[BIESLUMW][-_].+")
+_BRACKETS = re.compile(r"\*\)?|\(\w+[*)]")  # (GPE* … *) of CoNLL-2012
+_HEADER = (
+    {"word", "words", "token", "tokens", "form", "text"},
+    {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags"},
+)
 _ID = re.compile(r"\d+([-.]\d+)?")
 _CONLLU = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
 _UPOS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X".split()
@@ -137,6 +142,10 @@ def _meanings(
             f"{first}: tags are in column {others}, not in the last; {way_out}"
             + (f" --text {names[tag]}" if with_tags[0] == word and not one else "")
         )
+    for number, name in enumerate(names):
+        if any("(" in value for value in values[number]) and all(map(_BRACKETS.fullmatch, values[number])):
+            raise CorpusError(f"{first}: column {name} has tags in brackets, as CoNLL-2012; write B-…, I-… and O")
+    _check_header(blocks[0].lines[0], word, tag)
     for number in range(word):
         account.unused[names[number]] = "ids" if names[number] not in choices.ignore else "--ignore"
     for number, name in enumerate(names):
@@ -168,6 +177,11 @@ def _meanings(
         raise CorpusError(f"{path}: column {names[word]} cannot have both words and labels; name others")
     account.used |= {names[word]: "words", names[tag]: "tags"} | ({names[label]: "intent"} if label is not None else {})
     return word, tag, label
+
+
+def _check_header(line: Line, word: int, tag: int) -> None:
+    if line.columns[word].lower() in _HEADER[0] and line.columns[tag].lower() in _HEADER[1]:
+        raise CorpusError(f"{line.where}: the names of columns, and not a word with its tag; remove the line")
 
 
 def _has_tags(values: list[str]) -> bool:

@@ -91,6 +91,7 @@ def _hugging_face_row(where: str, row: dict[str, Any], account: Account) -> Iter
 
 
 _OWN = "the tool's own"
+_SPLITS = "splits are files: --dev and --test"
 _NO_RELATIONS = "a corpus has no relations between spans"
 _TASK_KEYS = (
     "id created_at updated_at inner_id total_annotations cancelled_annotations total_predictions comment_count "
@@ -152,7 +153,7 @@ READERS = (
         columns={"annot_utt": MARKUP, "utt": "compared with annot_utt", "intent": LABEL},
         unused={
             **dict.fromkeys(("id", "locale", "worker_id"), _OWN),
-            "partition": "splits are files: --dev and --test",
+            "partition": _SPLITS,
             "scenario": "the domain, which the intent begins with",
             "slot_method": "how values were translated",
             "judgments": "judgments of the translation",
@@ -171,7 +172,7 @@ READERS = (
         "CLU",
         at="assets.utterances",
         columns={"text": TEXT, "intent": LABEL, "entities": SPANS},
-        unused=dict.fromkeys(("language", "dataset"), _OWN),
+        unused={"language": _OWN, "dataset": _SPLITS},
         beside=dict.fromkeys(
             ("projectFileVersion", "stringIndexType", "metadata", "intents", "entities", "projectKind"),
             "of the project",
@@ -205,6 +206,17 @@ READERS = (
         unused={"links": _OWN},
         convert=spacy_pair,
         example='`["fly to lima", {"entities": [[7, 11, "city"]]}]`',
+    ),
+    Reader(
+        "spaCy's Doc.to_json",
+        needs=("text", "ents"),
+        columns={"text": TEXT, "ents": SPANS, "cats": LABEL, "intent": LABEL},
+        unused={
+            **dict.fromkeys(("tokens", "sents"), "of the syntax"),
+            "spans": "span groups; ents has the spans that are read",
+        },
+        is_open=True,
+        example='`"ents": [{"start": 7, "end": 11, "label": "city"}]`',
     ),
     Reader(
         "spaCy JSON",

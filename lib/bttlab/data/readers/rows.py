@@ -1,6 +1,7 @@
 """Which column of rows has what, and the utterances that rows are."""
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,13 @@ from .account import Account, Choices, Row
 from .formats import ANNOTATION, LABEL, MARKUP, READERS, SPANS, TAGS, TEXT, Reader
 from .label_studio import NoPlace
 from .spans import EMPTY, CharacterSpan, read_span
-from .tools import markup_in, markup_of
+from .tools import markup_in, markup_of, other_markup_in
 
+_NO_LABELS = {"id", "ids", "by", "at", "date", "time", "count", "source", "url"}  # last part of such names
+_OFFSETS = re.compile(r"\d+:\d+:[^\s,;:]+(?:[,;]\s*\d+:\d+:[^\s,;:]+)*")  # 7:11:city,12:15:date
 NO_INTENT = "none"  # of utterances that have only tags
 _NAMES = {"slot", "entity", "entitie", "tag", "ner", "bio", "iob", "span", "annotation", "label", "intent"}  # of labels
+_UNKNOWN = "no meaning is known: --label names an intent"
 MOST_UNSPACED = 0.1  # share of utterances that may have words in a script without spaces
 _SEPARATORS = re.compile("[\x1c-\x1f]")  # spaces for str.split, control characters for Unicode
 TAG_LIKE = re.compile(r"[oO]|[BIESLUMW][-_]\S+")
@@ -64,16 +68,41 @@ def _kind(values: list[Any]) -> str:
     return "text" if any(isinstance(value, str) for value in values) else "plain"
 
 
-def _is_annotated(name: str, values: list[Any], texts: list[Any]) -> bool:
+def _is_annotated(name: str, values: list[Any]) -> bool:
     """Return True if values of a column may be labels of words: no text without a meaning to pass over."""
     if _kind(values) != "text":
         return _kind(values) != "plain"
-    pairs = [(value, text) for value, text in zip(values, texts, strict=True) if isinstance(value, str) and value]
-    if name.lower().rstrip("s") in _NAMES:
+    filled = [value for value in values if isinstance(value, str) and value]
+    if not filled or all(re.fullmatch(r"[-+.\d]+", value) for value in filled):
+        return False
+    parts = _name_parts(name)
+    if parts and parts[-1] not in _NO_LABELS and any(part.rstrip("s") in _NAMES for part in parts):
         return True
-    written = any(value.lstrip().startswith(("[{", "[[", "[(", "{", "['", '["')) for value, _ in pairs)
-    tags = all(map(TAG_LIKE.fullmatch, " ".join(value for value, _ in pairs).split()))
-    return written or (tags and bool(pairs))
+    if any(value.lstrip().startswith(("[{", "[[", "[(", "{", "['", '["')) for value in filled):
+        return True
+    if any(markup_in(value) or other_markup_in(value) for value in filled) or all(map(_OFFSETS.fullmatch, filled)):
+        return True
+    return all(map(TAG_LIKE.fullmatch, " ".join(filled).split()))
+
+
+def _name_parts(name: str) -> list[str]:
+    return re.findall("[a-z]+", name.lower())
+
+
+def _check_offsets(where: str, names: list[str], rows: list[Row]) -> None:
+    """Refuse two columns that are not read and may be the offsets of a span in each row."""
+    found = {}
+    for end, parts in (("start", {"start", "begin"}), ("end", {"end", "stop"})):
+        for name in names:
+            values = [row.values.get(name) for row in rows]
+            if parts & set(_name_parts(name)) and all(re.fullmatch(r"\d+", str(value)) for value in values):
+                found.setdefault(end, name)
+    if len(found) == 2:
+        raise CorpusError(
+            f"{where}: {found['start']!r} and {found['end']!r} may be the offsets of a span in each row, which is no "
+            f"utterance; write a list of spans for each, or leave them out with --ignore {shlex.quote(found['start'])} "
+            f"--ignore {shlex.quote(found['end'])}"
+        )
 
 
 def _chosen_columns(rows: list[Row], reader: Reader, choices: Choices, account: Account) -> _Columns:
@@ -120,7 +149,8 @@ def _chosen_columns(rows: list[Row], reader: Reader, choices: Choices, account: 
             lacking = next((row.where for row in rows if name not in row.values), None)
             if lacking and meaning in (ANNOTATION, SPANS, TAGS) and not {name, "*"} & set(reader.optional):
                 raise CorpusError(f"{lacking}: no {name!r}, which other rows have; write [] where there are none")
-            account.unused[name] = "empty"
+            if reader is not PREPARED:
+                account.unused[name] = "empty"
         elif meaning == TEXT:
             raise CorpusError(
                 f"{first}: the words are in {text!r} or in {name!r}; choose with --text, and --ignore the other"
@@ -136,13 +166,14 @@ def _chosen_columns(rows: list[Row], reader: Reader, choices: Choices, account: 
             (labels if is_intent else annotations).append(name)
         elif not reader.is_open:
             raise CorpusError(f"{first}: almost {reader.title}; left over: {name!r}; leave it out with --ignore {name}")
-        elif _is_annotated(str(name), values[name], texts):
+        elif _is_annotated(str(name), values[name]):
             raise CorpusError(
                 f"{first}: the column {name!r} may have labels, and is not read; name it with --tags or --label, or "
                 f"leave it out with --ignore {name}"
             )
         else:
-            account.unused[name] = "no meaning is known: --label names an intent"
+            account.unused[name] = _UNKNOWN
+    _check_offsets(first, [name for name in left if account.unused.get(name) == _UNKNOWN], rows)
     if choices.label in labels:
         account.unused |= dict.fromkeys(
             (name for name in labels if name != choices.label), f"--label is {choices.label}"
@@ -240,6 +271,11 @@ def utterances_of(
             if mark := markup_in(text):
                 raise CorpusError(
                     f"{where}: {mark!r} has a tag in brackets; --tags {columns.text} reads it, or take the brackets out"
+                )
+            if mark := other_markup_in(text):
+                raise CorpusError(
+                    f"{where}: {mark[:60]!r} is markup in the text; take it out, or write [words](entity) for "
+                    f"--tags {columns.text}"
                 )
         else:
             words = _parts(where, value)

@@ -19,6 +19,18 @@ _ENTITY = re.compile(
 )  # Rasa: [lima](city), [lima]{"entity": "city"}
 
 
+# Markup that no reader takes: XML and ENAMEX, Bot Framework's {city=lima}, Alexa's {lima|city}, TOP's [SL:CITY lima ]
+_OTHER = re.compile(
+    r"<([A-Za-z][\w.-]*)(?:\s[^<>]*)?>[^<>]*</\1>|\{@?[\w.:]+=[^{}]*\}|\{[^{}|=]+\|[^{}|=]+\}|\[(?:IN|SL):\w+[ \]]"
+)
+
+
+def other_markup_in(text: str) -> str | None:
+    """Return the first tag of a markup that is not read: XML, braces, or brackets of TOP; None without one."""
+    found = _OTHER.search(text)
+    return found and found[0]
+
+
 def markup_in(text: str) -> str | None:
     """Return the first tag in brackets of Rasa's or MASSIVE's markup; None without one."""
     found = _ENTITY.search(text) or _SLOT.search(text)
