@@ -75,7 +75,7 @@ UNUSED = {
     "Relations": (
         {"type": "relation", "from_id": "r1", "to_id": "r2", "direction": "right", "labels": ["of"]},
         "relation",
-        "relations between spans",
+        "no relations between spans",
     ),
 }
 

@@ -11,6 +11,7 @@ from ..tokenizer import SPACES, Tokenizer
 
 OVERLAPS = ("refuse", "outer", "longest", "first")
 OFFSETS = ("characters", "utf-16")
+NO_RELATIONS = "a corpus has no relations between spans"  # why they are not read
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..corpus import CorpusError
 from . import label_studio
-from .account import Account
+from .account import NO_RELATIONS, Account
 
 TEXT, LABEL, TAGS, SPANS, MARKUP = "text", "intent", "tags", "spans", "text with tags in brackets"
 ANNOTATION = "tags or spans"  # which of them, and for some columns an intent, the values say
@@ -92,7 +92,6 @@ def _hugging_face_row(where: str, row: dict[str, Any], account: Account) -> Iter
 
 _OWN = "the tool's own"
 _SPLITS = "splits are files: --dev and --test"
-_NO_RELATIONS = "a corpus has no relations between spans"
 _TASK_KEYS = (
     "id created_at updated_at inner_id total_annotations cancelled_annotations total_predictions comment_count "
     "unresolved_comment_count last_comment_updated_at project updated_by comment_authors drafts file_upload meta "
@@ -105,7 +104,7 @@ _PRODIGY_KEYS = (
 READERS = (
     Reader(
         "rows with columns: tables, doccano, Hugging Face datasets, JSON of your own",
-        unused={"id": _OWN, "Comments": "notes of annotators", "relations": _NO_RELATIONS},
+        unused={"id": _OWN, "Comments": "notes of annotators", "relations": NO_RELATIONS},
         is_open=True,
         example='`{"text": "fly to lima", "label": [[7, 11, "city"]]}`, `tokens` with `ner_tags`',
     ),
@@ -139,7 +138,7 @@ READERS = (
                 **dict.fromkeys(_PRODIGY_KEYS, _OWN),
                 "tokens": "compared with the text",
                 "options": "the choices that there were",
-                "relations": _NO_RELATIONS,
+                "relations": NO_RELATIONS,
             },
             is_open=True,
             convert=prodigy,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..corpus import CorpusError
-from .account import Account
+from .account import NO_RELATIONS, Account
 
 SPANS, CHOICES, VALUE, NOTE, OTHER = "spans", "choices", "value", "note", "other"
 _NO_LABEL = "it labels neither an utterance nor its words"
@@ -87,7 +87,7 @@ def tasks(where: str, task: dict[str, Any], account: Account) -> Iterator[tuple[
             kind, value = result["type"], result.get("value")
             control = _BY_TYPE.get(kind)
             if kind == "relation":
-                account.unused.setdefault(kind, f"{_BY_TYPE[kind].what}: a corpus has none")
+                account.unused.setdefault(kind, NO_RELATIONS)
                 continue
             name = result["from_name"]
             if name in task["data"]:

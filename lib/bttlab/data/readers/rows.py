@@ -9,7 +9,7 @@ from typing import Any
 from ..corpus import CorpusError
 from ..tokenizer import unspaced
 from .account import Account, Choices, Row
-from .formats import ANNOTATION, LABEL, MARKUP, READERS, SPANS, TAGS, TEXT, Reader
+from .formats import ANNOTATION, LABEL, MARKUP, READERS, SPANS, TAGS, TEXT, USUAL, Reader
 from .label_studio import NoPlace
 from .spans import EMPTY, CharacterSpan, read_span
 from .tools import markup_in, markup_of, other_markup_in
@@ -161,7 +161,7 @@ def _chosen_columns(rows: list[Row], reader: Reader, choices: Choices, account: 
             annotations.append(name)
         elif meaning == ANNOTATION or (kind in ("spans", "list") and "*" in reader.optional):
             is_intent = kind in ("text", "plain", "object") and name in ("label", "labels")
-            if kind == "list" and name not in ("tags", "ner_tags", "slots", "entities", "spans", "annotations"):
+            if kind == "list" and (name in ("label", "labels") or USUAL.get(name) != ANNOTATION):
                 is_intent = not all(_fits(value, text) for value, text in zip(values[name], texts, strict=True))
             (labels if is_intent else annotations).append(name)
         elif not reader.is_open:

@@ -7,7 +7,7 @@ from typing import Any
 from bttlab.util.reading import read_text
 
 from ..corpus import OUTSIDE, CorpusError
-from .account import Account, Choices, FileFormat, Row
+from .account import NO_RELATIONS, Account, Choices, FileFormat, Row
 from .columns import Line
 from .spans import CharacterSpan, one_label, without_overlaps
 
@@ -155,7 +155,7 @@ WEBANNO = FileFormat(
     "#FORMAT=WebAnno",
     used={"#T_SP": "tags", "#Text": "text, compared with the tokens"},
     unused={
-        **dict.fromkeys(("#T_RL", "#T_CH"), "a corpus has no relations between spans"),
+        **dict.fromkeys(("#T_RL", "#T_CH"), NO_RELATIONS),
         "other comments": "of the document",
     },
     accepted="a feature of a layer of spans, `--tags LAYER.FEATURE`",
