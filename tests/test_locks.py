@@ -1,15 +1,23 @@
 """Folders: one process at a time, no other user between it and its work, a clear error where nobody may write."""
 
+import errno
+import fcntl
 import os
+import socket
 import stat
+import subprocess
+import sys
 
 import filelock
 import pytest
 
 from bttlab.data import load_corpus
 from bttlab.runs import start_run
+from bttlab.runs.folder import run_lock
 from bttlab.runs.settings import RunError
-from bttlab.util.locks import LOCK_FILE, folder_lock, is_held
+from bttlab.util import locks
+from bttlab.util.errors import BttlabError
+from bttlab.util.locks import HELD, LOCK_FILE, changing, folder_lock, is_held
 from tiny_runs import metrics, resume, settings, train, write_corpus
 from two_users import NOBODY, run_as_nobody, shared_folder
 
@@ -37,6 +45,77 @@ def test_a_lock_whatever_the_umask(tmp_path):
             assert stat.S_IMODE((tmp_path / LOCK_FILE).stat().st_mode) == 0o600
     finally:
         os.umask(before)
+
+
+@pytest.fixture(params=["ENOLCK", "EOPNOTSUPP", "ENOSYS"])
+def no_locks(request, monkeypatch) -> None:
+    """A file system such as NFS without its lock service."""
+    number = getattr(errno, request.param)
+
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def test_a_folder_without_locks_has_one_process_at_a_time(tmp_path, no_locks, monkeypatch):
+    """Of two nodes neither can tell whether a process of the other lives."""
+    held = tmp_path / f"{LOCK_FILE}{HELD}"
+    monkeypatch.setattr(socket, "gethostname", lambda: "node-a")
+    for _ in range(2):
+        with run_lock(tmp_path):
+            assert is_held(tmp_path) and stat.S_IMODE(held.stat().st_mode) == 0o600
+            monkeypatch.setattr(socket, "gethostname", lambda: "node-b")
+            assert is_held(tmp_path)
+            said = rf"process {os.getpid()} on node-a \(if it has ended, delete {held}\) trains in {tmp_path}"
+            with pytest.raises(RunError, match=said), run_lock(tmp_path):
+                pass
+            monkeypatch.setattr(socket, "gethostname", lambda: "node-a")
+        assert not is_held(tmp_path) and not held.exists()
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    held.write_text(f"{int(ended.stdout)}\n{filelock_s_name_of_this_host(tmp_path)}\n")
+    assert not is_held(tmp_path)  # as of a killed process of this node
+    held.write_text("1\nnode-c\n")
+    assert is_held(tmp_path)
+    with pytest.raises(RunError, match="process 1 on node-c"), run_lock(tmp_path):
+        pass
+
+
+def filelock_s_name_of_this_host(folder) -> str:
+    with filelock.SoftFileLock(folder / "any"):
+        return (folder / "any").read_text().split()[1]
+
+
+def test_a_run_whose_stand_in_for_a_lock_was_deleted_writes_nothing_more(tmp_path, no_locks):
+    with pytest.raises(RunError, match="was removed or replaced"), run_lock(tmp_path) as lock:
+        lock.check()
+        (tmp_path / f"{LOCK_FILE}{HELD}").unlink()
+        lock.check()
+
+
+def test_files_of_a_folder_without_locks_are_changed_by_one_process_at_a_time(tmp_path, no_locks, monkeypatch):
+    monkeypatch.setattr(locks, "CHANGE_SECONDS", 0.1)
+    with changing(tmp_path):
+        with (
+            pytest.raises(BttlabError, match=rf"process {os.getpid()} on .* has been changing files"),
+            changing(tmp_path),
+        ):
+            pass
+    with changing(tmp_path):
+        pass
+
+
+def test_a_run_in_a_folder_without_locks(tmp_path, no_locks, corpus):
+    def no_disk(*arguments):
+        raise RunError("no room")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RunError, match="no room"):
+        patch.setattr("bttlab.runs.checkpoint.CheckpointStore.save", no_disk)
+        train(tmp_path / "run", corpus)
+    assert not (tmp_path / "run").exists()
+    train(tmp_path / "run", corpus)
+    resume(tmp_path / "run", epochs=4)
+    assert not (tmp_path / "run" / f"{LOCK_FILE}{HELD}").exists()
 
 
 @pytest.mark.long

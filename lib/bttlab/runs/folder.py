@@ -13,13 +13,15 @@ from bttlab.runs.module import is_copy, remove_module
 from bttlab.runs.record import RUN_FILE
 from bttlab.runs.settings import RunError
 from bttlab.util.files import is_draft, sync_folder
-from bttlab.util.locks import LOCK_FILE, folder_lock
+from bttlab.util.locks import HELD, LOCK_FILE, folder_lock, in_use
+
+LOCK_FILES = LOCK_FILE, f"{LOCK_FILE}{HELD}"
 
 
 class RunLock:
-    def __init__(self, folder: Path):
-        self._path = folder / LOCK_FILE
-        self._locked = os.stat(self._path)
+    def __init__(self, path: Path):
+        self._path = path
+        self._locked = os.stat(path)
 
     def check(self) -> None:
         """Raise RunError if the folder is no longer the one that was locked: another process may train in its place."""
@@ -40,10 +42,10 @@ def run_lock(folder: Path) -> Iterator[RunLock]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(folder_lock(folder))
-            lock = RunLock(folder)
+            locked = stack.enter_context(folder_lock(folder))
+            lock = RunLock(Path(locked.lock_file))
         except filelock.Timeout:
-            raise RunError(f"another process trains in {folder}; wait for it, or choose another --out") from None
+            raise RunError(f"{in_use(folder)} trains in {folder}; wait for it, or choose another --out") from None
         except OSError as error:
             raise RunError(
                 f"{folder / LOCK_FILE} cannot be locked ({error.strerror}); choose another --out, or copy the run to a "
@@ -80,7 +82,8 @@ def remove_folder(folder: Path) -> None:
     """Remove the folder of a run that did not begin, unless it holds more than a run puts there."""
     remove_module(folder)
     remove_drafts(folder)
-    (folder / LOCK_FILE).unlink(missing_ok=True)
+    for name in LOCK_FILES:
+        (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
 
@@ -91,7 +94,7 @@ def check_free(folder: Path, model: ModelConfig | ModuleConfig | None = None) ->
         contents = [
             path
             for path in folder.iterdir()
-            if not (is_draft(path) or path.name in (LOCK_FILE, RUN_FILE) or is_copy(path, model))
+            if not (is_draft(path) or path.name in (*LOCK_FILES, RUN_FILE) or is_copy(path, model))
         ]
     except FileNotFoundError:
         return
