@@ -147,7 +147,7 @@ def test_a_module_on_the_card_in_pytorch_and_on_a_modelled_gpu(short_airline, ov
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("other", ["overlay", "program"])
+@pytest.mark.parametrize("other", ["overlay", "program", "parameters"])
 def test_another_overlay_or_program_is_noticed(board, overlay, other):
     board._samples.value = 20_000
     board.start()
@@ -156,8 +156,37 @@ def test_another_overlay_or_program_is_noticed(board, overlay, other):
     assert until(lambda: not overlay.trainer_1._busy.locked())
     if other == "overlay":
         load_overlay("trainer", overlay.device)
-    else:
+    elif other == "program":
         overlay.trainer_1.load_program(ModelConfig(linear_rank=8))
+    else:
+        overlay.trainer_1.load_parameters(overlay.trainer_1.store_parameters())
     board.resume()
     board.wait()
-    assert "no longer on the card" in board._message.value or "kernel" in board._message.value
+    said = board._message.value
+    if other == "parameters":
+        assert "no longer the run" in said
+    else:
+        assert "no longer on the card" in said or "kernel" in said
+
+
+@pytest.mark.long
+def test_two_dashboards_on_one_card_train_in_turn(board, overlay, workload):
+    """Of one process: a process has a real card alone, and an emulated card of its own."""
+    other = Dashboard([card_target(overlay, workload)], samples=100, name="the other")
+    board._samples.value = 400
+    board.start()
+    assert until(lambda: board.runs[0].count > 0)
+    board.pause()
+    other.start()
+    assert "is paused in another dashboard: stop it there" in other._message.value and not other.runs
+    other._optimizer.value = "adamw"  # of another program
+    other.start()
+    assert not other.runs
+    board.resume()
+    board.wait()
+    other._optimizer.value = "sgd"
+    other.start()
+    other.wait()
+    assert [run.state for run in board.runs + other.runs] == ["finished"] * 2
+    np.testing.assert_array_equal(board.runs[0].losses[:100], other.runs[0].losses)
+    other.close()

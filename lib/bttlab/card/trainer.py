@@ -87,6 +87,11 @@ class TrainerDriver(KernelDriver):
             raise StateError("no program is on the card: call load_program first")
         return self._chip.program
 
+    @property
+    def state(self) -> object:
+        """What stands for program, parameters and optimizer state on the card: another object after each change."""
+        return self._chip
+
     def runs(self, config: ModelConfig, optimizer: Optimizer | None = None) -> bool:
         """Return True if the card has the program that `load_program` would load."""
         wanted = compile(config, Options(optimizer=optimizer))

@@ -6,6 +6,7 @@ thread only extends or replaces.
 
 import secrets
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -196,7 +197,8 @@ class TrainerRun(DashboardRun, Callback):
     """A run like that of `bttlab train`, kept among the user's runs, on any `bttlab.model.Trainer`.
 
     The trainer starts from the workload's initial parameters and keeps the trained ones; `is_there` returns whether its
-    card still has its overlay and program. With `on_u50` the record has the modelled figures of the U50.
+    card still has its overlay and program, and `state_of` an object that another replaces when anything changes the
+    parameters there. With `on_u50` the record has the modelled figures of the U50.
     """
 
     def __init__(
@@ -205,10 +207,12 @@ class TrainerRun(DashboardRun, Callback):
         trainer: Trainer,
         optimizer: Optimizer,
         is_there: Callable[[], bool] = lambda: True,
+        state_of: Callable[[], object] = lambda: None,
         on_u50: bool = False,
     ):
         super().__init__(*common)
         self._trainer, self._optimizer, self._is_there, self._on_u50 = trainer, optimizer, is_there, on_u50
+        self._state_of, self._own_state = state_of, None  # what `state_of` gave after the run's last samples
         self.rates: list[tuple[int, float]] = []  # samples trained on before each change of the rate, and the new rate
         self._plan = EvaluationPlan(self.scored_at, len(self._workload.dev))
         self._kept: Training | None = None
@@ -221,9 +225,14 @@ class TrainerRun(DashboardRun, Callback):
         return self._good[-1][0] if self._good else None
 
     def start(self) -> None:
-        """As of `DashboardRun`; after a fault it continues with the last good parameters."""
-        self._goes_back = self.fault is not None
+        """As of `DashboardRun`; after a fault it continues with the last good parameters.
+
+        Raises BttlabError if another dashboard's run has the trainer.
+        """
+        check_idle(self._trainer)
+        self._goes_back, self._own_state = self.fault is not None, None
         super().start()
+        _last_on[self._trainer] = self
 
     @property
     def setting(self) -> str:
@@ -286,6 +295,10 @@ class TrainerRun(DashboardRun, Callback):
             raise RunError(
                 "the run's overlay and program are no longer on the card: others were loaded; load them again and start"
             )
+        if self._own_state is not self._state_of() and self._own_state is not None:
+            raise RunError(
+                "the parameters on the card are no longer the run's: others were loaded or trained; start again"
+            )
         if not self._good:  # the initial parameters, whatever the rate will do to them
             self._copy_parameters(np.inf)
         if self._goes_back:  # here the run has loaded its own, those before the fault
@@ -293,6 +306,7 @@ class TrainerRun(DashboardRun, Callback):
             _, _, parameters, state = self._good[-1]
             self._trainer.load_parameters(parameters, state)
             self.marks.append((self.count, "back"))
+        self._own_state = self._state_of()
 
     def next_rate(self, learning_rate: float) -> float:
         if not self.rates or self.rates[-1][1] != self.learning_rate:
@@ -302,6 +316,7 @@ class TrainerRun(DashboardRun, Callback):
         return self.rates[-1][1]
 
     def trained(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
+        self._own_state = self._state_of()
         self.meter.advance(samples, seconds)
         self._add(losses, seconds)
         if self.beside is not None:
@@ -327,6 +342,18 @@ class TrainerRun(DashboardRun, Callback):
     def evaluated(self, count: int, scores: dict[str, Any]) -> None:
         self.is_evaluating = False
         self.scores.append((count, scores))
+
+
+_last_on: "weakref.WeakKeyDictionary[Trainer, TrainerRun]" = weakref.WeakKeyDictionary()
+
+
+def check_idle(trainer: Trainer) -> None:
+    """Raise BttlabError if a run that has not ended has a trainer: another dashboard's."""
+    run = _last_on.get(trainer)
+    if run is not None and run.active:
+        raise BttlabError(
+            f"{run.name} is {run.state} in another dashboard: stop it there, or let it end, before you start here"
+        )
 
 
 class BaselineRun(DashboardRun):

@@ -12,7 +12,7 @@ from bttlab.card import EmulatedU50
 from bttlab.data import Samples
 from bttlab.estimate.gpu import MODEL_VERSION, Modelled, model_step
 from bttlab.lab.comparison import memory_of, published
-from bttlab.lab.dashboard_runs import BaselineRun, BesideRun, DashboardRun, TrainerRun
+from bttlab.lab.dashboard_runs import BaselineRun, BesideRun, DashboardRun, TrainerRun, check_idle
 from bttlab.lab.energy_meters import EnergyMeter, card_meter, torch_meter
 from bttlab.lab.workload import Workload
 from bttlab.model import OPTIMIZERS, ModelConfig, Optimizer
@@ -43,6 +43,7 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
 
     def make_run(total: int, learning_rate: float, name: str = "sgd", seed: int = workload.seed) -> DashboardRun:
         rule = optimizer or Optimizer(name)
+        check_idle(trainer)
         if not trainer.runs(workload.config, optimizer=rule):
             trainer.load_program(workload.config, optimizer=rule)
         run = TrainerRun(
@@ -54,6 +55,7 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
             trainer=trainer,
             optimizer=rule,
             is_there=lambda: overlay.is_loaded() and trainer.runs(workload.config, optimizer=rule),
+            state_of=lambda: trainer.state,
             on_u50=True,
         )
         run.memory, run.published = memory_of(workload.config, rule), published(workload.config)
