@@ -147,6 +147,16 @@ def test_a_kernel_that_hangs_ends_at_its_time_limit(card, trainer, monkeypatch):
         train(trainer)
 
 
+def test_a_suspension_does_not_count_against_the_time_limit(card, trainer, monkeypatch, expected):
+    """As SIGSTOP and SIGCONT while a kernel runs: the clock goes on by an hour between two polls."""
+    monotonic, polls = time.monotonic, []
+    monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
+    ended = waiting._ended
+    monkeypatch.setattr(waiting, "_ended", lambda *arguments: polls.append(1) or ended(*arguments))
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3600.0 * (len(polls) > 2))
+    assert train(trainer) == expected and len(polls) > 3
+
+
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_kernel_that_hangs_on_a_shared_card(card, xrt, monkeypatch, tmp_path, expected, answers):
     """Sharing ends until a reset if the card does not answer the keeper's probe; else the others go on."""

@@ -8,7 +8,7 @@ import pytest
 from pages import filled
 
 from reliability import __main__ as command
-from reliability import flips, interrupts, memory, odd_hours, sweeps
+from reliability import dashboards, flips, interrupts, memory, odd_hours, sweeps, training_process
 from reliability.outcome import Outcome
 from subprocess_env import environment
 
@@ -25,9 +25,21 @@ def test_a_kill_on_a_card(xrt):
     subprocess.run(command, env=environment(**xrt.environment), check=True)
 
 
+@pytest.fixture(autouse=True)
+def short_sleep(monkeypatch):
+    monkeypatch.setattr(training_process, "asleep", 2.0)
+
+
 def test_what_happens_at_odd_hours():
     outcome = odd_hours.trial(len(odd_hours.WAYS))
     assert outcome.attempts == len(odd_hours.WAYS) and not outcome.failures
+
+
+def test_two_dashboards_want_one_card(monkeypatch):
+    way = "two kernels on one card, the first suspended"
+    monkeypatch.setattr(dashboards, "WAYS", {way: dashboards.WAYS[way]})
+    outcome = dashboards.trial(1)
+    assert outcome.figures[way] == 1 and not outcome.failures
 
 
 def test_a_bit_of_each_kind_of_file():

@@ -20,7 +20,15 @@ from reliability.outcome import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD, PAGE = ROOT / "data" / "reliability.json", ROOT / "docs" / "reliability.md"
-TRIALS = {"crash_resume": 600, "interrupts": 100, "odd_hours": 60, "sweeps": 40, "flips": 2000, "memory": 20}
+TRIALS = {
+    "crash_resume": 600,
+    "interrupts": 100,
+    "odd_hours": 60,
+    "dashboards": 20,
+    "sweeps": 40,
+    "flips": 2000,
+    "memory": 20,
+}
 MOST_FAILURES = 20  # that are printed
 
 
@@ -66,10 +74,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("trials", nargs="*", metavar="TRIAL", help=f"of {', '.join(TRIALS)} (default: all)")
     parser.add_argument("--count", type=int, metavar="N", help="attempts (default: each trial's own number)")
     parser.add_argument("--device", metavar="N", default="emulated", help="the number of a real card to train on")
+    parser.add_argument("--asleep", type=float, default=120.0, metavar="S", help="of each suspension (default: 120)")
     parser.add_argument("--record", action="store_true", help="into data/reliability.json and docs/reliability.md")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background, and its processes
-    training_process.device = options.device
+    training_process.device, training_process.asleep = options.device, options.asleep
     if unknown := [name for name in options.trials if name not in TRIALS]:
         parser.error(f"no trial {unknown[0]!r}; there are {', '.join(TRIALS)}")
     failed = 0

@@ -1,4 +1,4 @@
-"""What happens to a training that nobody looks after: terminal, clock, sleep, file system; then resumed."""
+"""What happens to a training that nobody looks after: terminal, clock, sleep, memory, file system; then resumed."""
 
 import contextlib
 import errno
@@ -6,22 +6,27 @@ import fcntl
 import json
 import os
 import random
+import resource
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
+
+import psutil
 
 from bttlab.runs import CheckpointStore, record
 from bttlab.runs.record import COMPLETE, read_run
+from reliability import training_process
 from reliability.outcome import Outcome, attempts
 from reliability.training_process import Command, finish, new_run, train, unbroken, wait_for
 from tiny_runs import metrics, write_corpus
 
 EPOCHS = 10
-ASLEEP = 5.0  # seconds, of each suspension
 SET_BACK = 3600.0  # seconds
 
 
@@ -45,7 +50,8 @@ def trial(count: int) -> Outcome:
             if fault:
                 failures.append(f"{number}, {way}: {fault}")
             shutil.rmtree(folder, ignore_errors=True)
-    return Outcome(number + 1, failures, {way: times for way, times in seen.items() if times})
+    figures = {way: times for way, times in seen.items() if times}
+    return Outcome(number + 1, failures, figures | {"s of a suspension": training_process.asleep})
 
 
 def _started(arguments: list, folder: Path, delay: float, prepare: Callable[[], object] | None = None) -> Command:
@@ -84,7 +90,7 @@ def _suspend(arguments: list, folder: Path, delay: float) -> str:
     for number in (signal.SIGSTOP, signal.SIGCONT):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
-        time.sleep(ASLEEP if number == signal.SIGSTOP else 0)
+        time.sleep(training_process.asleep if number == signal.SIGSTOP else 0)
     process.output()
     return "" if process.returncode == 0 else f"exit code {process.returncode}"
 
@@ -110,32 +116,50 @@ def _lines(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def _no_flock() -> None:
-    """As on a network's file system that has no locks."""
+def _limit_memory(arguments: list, folder: Path, delay: float) -> str:
+    """Give a training no more address space than it has, as on a host whose memory is used up."""
+    process = _started(arguments, folder, delay)
+    with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # it has ended
+        size = psutil.Process(process.pid).memory_info().vms
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (size, size))
+    process.output()
+    return "" if process.returncode in (0, 2) else f"exit code {process.returncode}"
+
+
+def _on_node(name: str, number: int) -> None:
+    """Be on a node of that name, with a folder on a network's file system whose flock fails with an error number."""
 
     def flock(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        raise OSError(number, os.strerror(number))
 
     fcntl.flock = flock
+    socket.gethostname = lambda: name
 
 
-def _two_nodes(arguments: list, folder: Path, delay: float) -> str:
-    """Two processes train in one folder on a file system without flock; the first is killed, and resumed."""
-    first = _started(arguments, folder, delay / 2, _no_flock)
-    second = train("--resume", folder, prepare=_no_flock)
+def _two_nodes(number: int, arguments: list, folder: Path, delay: float) -> str:
+    """Train in one folder on two nodes; the first one's process is killed, and the run resumed there."""
+    a, b = (partial(_on_node, name, number) for name in ("node-a", "node-b"))
+    first = _started(arguments, folder, delay / 2, a)
+    second = train("--resume", folder, prepare=b)
     second.output()
-    was_running = first.returncode is None
-    first.kill()
-    if was_running and second.returncode != 2:
+    if first.returncode is None and second.returncode != 2:
         return f"a second process trained in the same folder: exit code {second.returncode}"
-    digest = finish(train("--resume", folder, prepare=_no_flock))
-    return "" if digest else "the lock of a killed process stays"
+    first.kill()
+    if first.returncode == -signal.SIGKILL:
+        other = train("--resume", folder, prepare=b)
+        other.output()
+        if other.returncode != 2:  # node-b cannot know that node-a's process has ended
+            return f"another node took the folder of a process that it cannot see: exit code {other.returncode}"
+    return "" if finish(train("--resume", folder, prepare=a)) else "the lock of a killed process stays on its node"
 
 
 WAYS = {
     "SIGHUP": _hang_up,
     "stdout and stderr closed": _without_reader,
-    f"suspended for {ASLEEP:g} s": _suspend,
+    "suspended": _suspend,
     "clock set back by an hour": _clock,
-    "two processes in a folder without flock": _two_nodes,
+    "no more memory": _limit_memory,
+} | {
+    f"two nodes in a folder whose flock fails with {name}": partial(_two_nodes, getattr(errno, name))
+    for name in ("ENOLCK", "ENOTSUP", "ENOSYS")
 }

@@ -15,12 +15,13 @@ import psutil
 
 from bttlab.runs import CheckpointStore, read_run, tensors_digest
 from bttlab.runs.recipe import flat
+from reliability import training_process
 from reliability.outcome import Outcome, attempts
 from reliability.training_process import TIMEOUT
 from tiny_runs import settings, write_corpus
 
 TRIALS = 4
-WAYS = ("SIGKILL of the sweep", "SIGKILL of a worker, as for want of memory", "SIGINT", "a worker suspended for 3 s")
+WAYS = ("SIGKILL of the sweep", "SIGKILL of a worker, as for want of memory", "SIGINT", "a worker suspended")
 ENDED_SECONDS = 30.0  # in which the workers of a killed sweep have ended
 
 
@@ -56,7 +57,7 @@ def trial(count: int) -> Outcome:
                 worker = draw.choice(workers)
                 _signal(worker, signal.SIGSTOP if "suspended" in way else signal.SIGKILL)
                 if "suspended" in way:
-                    time.sleep(3.0)
+                    time.sleep(training_process.asleep)
                     _signal(worker, signal.SIGCONT)
             code = _ended(process)
             _, alive = psutil.wait_procs(workers, timeout=ENDED_SECONDS)
@@ -68,7 +69,8 @@ def trial(count: int) -> Outcome:
             elif _digests(folder) != expected:
                 failures.append(f"{number}, {way}: results are not those of the unbroken sweep")
             shutil.rmtree(folder, ignore_errors=True)
-    return Outcome(number + 1, failures, {way: times for way, times in seen.items() if times} | {"workers left": left})
+    figures = {way: times for way, times in seen.items() if times}
+    return Outcome(number + 1, failures, figures | {"s of a suspension": training_process.asleep, "workers left": left})
 
 
 def _start(scratch: Path, out: str) -> subprocess.Popen:

@@ -19,7 +19,7 @@ Condition = Callable[[], bool]
 TIMEOUT = 1200  # seconds, on however busy a machine
 WAIT = "60"  # seconds for a real card, which the process before may still hold
 device = "emulated"  # what `bttlab train` gets
-
+asleep = 120.0  # seconds of a suspension
 
 # A fork of a process that has imported these begins at once; a process of its own takes seconds.
 _fork_server = multiprocessing.get_context("forkserver")

@@ -20,6 +20,7 @@ MARGIN = 20
 LEAST_SECONDS = 10.0
 GRACE_SECONDS = 0.7  # for a kernel to end after Ctrl-C: a chunk of samples takes a quarter second
 POLL_MILLISECONDS = 100
+MOST_BETWEEN_POLLS = 1.0  # seconds that count against the limit: more, and this process was suspended
 IDLE = 0x4  # in AP_CTRL
 ERRORS = {  # likely causes of XRT's errors, by error number
     1: "buffers of another program are still on the card",
@@ -75,7 +76,7 @@ def run_kernel(card: Card, start: Callable[[], Any], buffers: Any, seconds: floa
 
     Handlers of SIGINT (Ctrl-C) and SIGTERM are called when the kernel has ended. If it does not end within
     `GRACE_SECONDS` after the signal, it is left running. Until it ends, calls for that card raise CardFailedError. The
-    buffers are referenced until the kernel ends.
+    buffers are referenced until the kernel ends. While this process is suspended, its time limit is, too.
 
     Raises CardHungError if the kernel does not end within the time limit, `seconds`; CardFailedError if it does not end
     after Ctrl-C, ends with an error, or a previous kernel is still running.
@@ -84,9 +85,10 @@ def run_kernel(card: Card, start: Callable[[], Any], buffers: Any, seconds: floa
     with DeferredSignals() as signals:
         handle = start()
         _started[card] = handle, buffers
-        begin = time.monotonic()
+        elapsed, last = 0.0, time.monotonic()
         while not _ended(card, handle, POLL_MILLISECONDS):
-            elapsed = time.monotonic() - begin
+            now = time.monotonic()
+            elapsed, last = elapsed + min(now - last, MOST_BETWEEN_POLLS), now
             interrupted = signals.since is not None and time.monotonic() - signals.since > GRACE_SECONDS
             if elapsed > seconds or interrupted:
                 signals.forget()
