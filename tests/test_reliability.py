@@ -8,7 +8,7 @@ import pytest
 from pages import filled
 
 from reliability import __main__ as command
-from reliability import dashboards, flips, interrupts, memory, odd_hours, sweeps, training_process
+from reliability import dashboards, environments, flips, interrupts, memory, odd_hours, sweeps, training_process
 from reliability.outcome import Outcome
 from subprocess_env import environment
 
@@ -33,6 +33,10 @@ def short_sleep(monkeypatch):
 def test_what_happens_at_odd_hours():
     outcome = odd_hours.trial(len(odd_hours.WAYS))
     assert outcome.attempts == len(odd_hours.WAYS) and not outcome.failures
+
+
+def test_an_environment_that_is_killed_is_completed():
+    assert not environments.trial(1).failures
 
 
 def test_two_dashboards_want_one_card(monkeypatch):

@@ -26,6 +26,7 @@ TRIALS = {
     "odd_hours": 60,
     "dashboards": 20,
     "sweeps": 40,
+    "environments": 40,
     "flips": 2000,
     "memory": 20,
 }
