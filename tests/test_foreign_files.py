@@ -359,6 +359,32 @@ def test_names_of_a_strangers_run_are_shown_as_text(run, capsys):
     assert {row["name"] for row in listed} == {HOSTILE}
 
 
+FORGED = "run\nstatus      complete\n\tlast"
+FLAT = r"run\u000astatus      complete\u000a\u0009last"
+
+
+def test_a_name_with_lines_of_its_own_forges_no_line(run, capsys):
+    """Whatever is printed of it, one line has all of it: a row of a table, a fact, a figure."""
+    values = json.loads((run / RUN_FILE).read_text())
+    values |= {"name": FORGED, "status": "failed", "error": FORGED, "configuration": {"data": FORGED, "seed": 0}}
+    values |= {"figures": {FORGED: {"value": 1.0, "unit": FORGED, "provenance": "measured", "how": FORGED}}}
+    (run / RUN_FILE).write_text(json.dumps(values))
+    shutil.copytree(run, run.with_name("other"))
+    (run / METRICS).write_text("no line of metrics\n")
+    for command in (("list",), ("show", str(run)), ("compare",)):
+        main(["runs", *command])
+        printed = "".join(capsys.readouterr())
+        assert FLAT in printed and "\t" not in printed
+        assert not any(line.startswith(("status      complete", "last")) for line in printed.splitlines())
+
+
+def test_labels_with_lines_of_their_own_forge_no_line(forged, run, capsys):
+    forged(with_corpus(intent_labels=[FORGED, FORGED + "2", FORGED + "3"]))
+    assert main(["predict", "to a x", "--run", str(run), "--device", "reference"]) == 0
+    printed = capsys.readouterr().out
+    assert FLAT in printed and not any(line.startswith("status") for line in printed.splitlines())
+
+
 def test_labels_of_a_strangers_checkpoint_are_shown_as_text(forged, run, capsys):
     forged(with_corpus(intent_labels=[HOSTILE, HOSTILE + "2", HOSTILE + "3"]))
     assert main(["predict", "to a x", "--run", str(run), "--device", "reference"]) == 0

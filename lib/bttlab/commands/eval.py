@@ -6,6 +6,7 @@ from dataclasses import asdict
 from bttlab.commands import Outcome, devices
 from bttlab.runs.scores import counted, scores_in_words
 from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import one_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,5 +71,5 @@ def run(options: argparse.Namespace) -> Outcome:
         trained += f" and {counted(data['position'], 'sample')}"
     trained += ", tags decoded" if decode and "slot_f1" in scores else ""
     data |= {"report": asdict(details)} if details else {}
-    line = f"{corpus.name} {options.split} after {trained}: {scores_in_words(scores)}"
+    line = f"{one_line(corpus.name)} {options.split} after {trained}: {scores_in_words(scores)}"
     return Outcome(data, f"{line}\n\n{details}" if details else line)

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.runs.labelling import label, typed_pieces, typed_split
     from bttlab.util.files import write_file
     from bttlab.util.quantities import to_json
-    from bttlab.util.terminal import say
+    from bttlab.util.terminal import one_line, say
 
     checkpoint = devices.load_checkpoint(options)
     settings, record = checkpoint.settings, checkpoint.corpus
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> Outcome:
             token = int(predictions.slots[n, 1 + len(answer.words)])
             row["next"] = record.vocabulary[token] if token < len(record.vocabulary) else None
         rows.append(row | {"unknown": answer.unknown})
-        told.append(str(answer) + (f"\nnext  {row['next'] or 'none'}" if gives_next else ""))
+        told.append(str(answer) + (f"\nnext  {one_line(row['next'] or 'none')}" if gives_next else ""))
     if options.label_studio is not None:
         tasks = label_studio_tasks(texts, pieces, answers, f"bttlab {options.folder.name}")
         write_file(options.label_studio, to_json(tasks, indent=1), "--label-studio")

@@ -11,7 +11,7 @@ from pathlib import Path
 from bttlab.commands import Outcome, Parser
 from bttlab.commands.receipts import repeatable
 from bttlab.util.errors import BttlabError
-from bttlab.util.terminal import say
+from bttlab.util.terminal import one_line, say
 
 DIFFERENT = 1
 
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> Outcome:
         f"  made with {name} {version}, repeated with {again.versions.get(name, 'none')}"
         for name, version in other.items()
     ]
-    return Outcome(data, "\n".join(lines), DIFFERENT if differences else 0)
+    return Outcome(data, "\n".join(map(one_line, lines)), DIFFERENT if differences else 0)
 
 
 def made_by(command: list[str], path: str):

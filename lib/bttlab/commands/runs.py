@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bttlab.commands import Outcome, add_actions
 from bttlab.runs.scores import SCORES
 from bttlab.util.errors import BttlabError
-from bttlab.util.terminal import say
+from bttlab.util.terminal import one_line, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +117,7 @@ def _show(options: argparse.Namespace) -> Outcome:
     }
     for fault in read_curves(folder).faults:
         say(f"bttlab: note: {fault}")
-    lines = [f"{name:11} {value}" for name, value in facts.items()]
+    lines = [f"{name:11} {one_line(value)}" for name, value in facts.items()]
     lines += ["", _table(("configuration", ""), [(key, _cell(value)) for key, value in record.configuration.items()])]
     rows = [
         (name, _cell(row["value"]), row["unit"], str(row["provenance"]), row.get("how") or row.get("model", ""))
@@ -235,6 +235,7 @@ def _cell(value: Any) -> str:
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns with two blanks between them: thousands of lines come at once, and cut and grep can read them."""
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (titles, *rows)]
+    rows = [list(map(one_line, row)) for row in (titles, *rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)

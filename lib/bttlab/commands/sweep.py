@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome
-from bttlab.util.terminal import say
+from bttlab.util.terminal import one_line, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,4 +87,4 @@ def _outcome(sweep: Any) -> Outcome:
             for record in records
         ],
     }
-    return Outcome(data, "\n".join(lines), 2 if records and progress.failed == len(records) else 0)
+    return Outcome(data, "\n".join(map(one_line, lines)), 2 if records and progress.failed == len(records) else 0)

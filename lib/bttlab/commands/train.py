@@ -11,7 +11,7 @@ from bttlab.commands.receipts import add_receipt, check_receipt, repeatable
 from bttlab.model.choices import LEARNING_RATES, OPTIMIZERS
 from bttlab.runs.scores import counted, scores_in_words
 from bttlab.util.errors import BttlabError
-from bttlab.util.terminal import say
+from bttlab.util.terminal import one_line, say
 
 DEFAULTS = {"data": "airline", "device": "auto"}
 RECIPES = Path(__file__).parents[1] / "runs" / "recipes"  # as in runs.recipe, which imports torch
@@ -175,4 +175,4 @@ def _outcome(training, device: str, result) -> Outcome:
     lines = [f"parameters SHA-256 {result.parameters_sha256}", f"run folder {training.folder}"]
     if result.test:
         lines.insert(0, f"test after {counted(result.epochs_done, 'epoch')}: {scores_in_words(result.test)}")
-    return Outcome(data, "\n".join(lines), 0 if result.signal is None else 128 + result.signal)
+    return Outcome(data, "\n".join(map(one_line, lines)), 0 if result.signal is None else 128 + result.signal)

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from bttlab.util.terminal import one_line
+
 from .corpus import UNK, Corpus, Split
 from .metrics import labelled_words, named, score
 
@@ -61,7 +63,7 @@ class Report:
                 f"intent accuracy {100 * self.intent_accuracy:.1f} % with labels such as a#b as a class of their own, "
                 f"{100 * self.intent_accuracy_any:.1f} % if one of several intents is enough"
             )
-        return "\n".join(lines)
+        return "\n".join(map(one_line, lines))
 
 
 def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classification and tagging") -> Report:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from bttlab.util.terminal import one_line
+
 from .corpus import OUTSIDE, PAD
 
 
@@ -59,7 +61,7 @@ class Labelled:
             lines.append("  no slots")
         if self.unknown:
             lines.append(f"unknown to the vocabulary: {' '.join(self.unknown)}")
-        return "\n".join(lines)
+        return "\n".join(map(one_line, lines))
 
 
 def slots_of(tags: Sequence[str]) -> list[tuple[int, int, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bttlab.util.terminal import printable
+from bttlab.util.terminal import one_line
 
 RECENT = 100  # samples that the bar's loss is the mean of
 LOG_SECONDS = 10.0  # between two lines where there is no terminal
@@ -32,7 +32,7 @@ class ProgressBar:
         """Begin a bar of `total` samples, of which `done` are done; end the one before."""
         self.end()
         self._recent.clear()
-        self._title, self._total, self._first, self._done = printable(title), total, done, done
+        self._title, self._total, self._first, self._done = one_line(title), total, done, done
         self._since = self._drawn = time.monotonic()
         if not self._is_gone and sys.stderr.isatty():
             columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
@@ -68,7 +68,7 @@ class ProgressBar:
                 bar.stop()
 
     def note(self, text: str) -> None:
-        line = printable(f"bttlab: {text}")
+        line = one_line(f"bttlab: {text}")
         with self._writing():
             if self._is_gone:
                 return

@@ -1,7 +1,7 @@
 """Print to the terminal: notes to stderr, results to stdout. What a terminal would obey is printed as its code.
 
 Names and texts in files may be somebody else's: control characters in them would set titles, clear the screen or fill
-the clipboard.
+the clipboard. A line's end in a name would forge another line: what stands inside a line is written by `one_line`.
 """
 
 import re
@@ -20,9 +20,14 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def one_line(text: object) -> str:
+    """Return a text as it may stand inside a line: ends of lines and tabs are codes, too."""
+    return printable(str(text)).replace("\n", r"\u000a").replace("\t", r"\u0009")
+
+
 def say(text: object) -> None:
     """Print a line to stderr, for progress and notes."""
-    print(printable(str(text)), file=sys.stderr, flush=True)
+    print(one_line(text), file=sys.stderr, flush=True)
 
 
 def result(text: Any, file: TextIO | None = None) -> None:
