@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import bttlab
 from accounts import make_accounts
@@ -90,16 +91,27 @@ def release(course: Path, exchange: Path, lab: str) -> None:
     exchange.chmod(0o1777)
     search_path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))  # nbgrader starts `alembic`
     for command in ("generate_assignment", "release_assignment"):
-        done = subprocess.run(
+        code, said = run_whole(
             [sys.executable, "-m", "nbgrader", command, lab],
             cwd=course,
             env=os.environ | {"PATH": search_path, "BTTLAB_EXCHANGE": str(exchange)},
-            capture_output=True,
-            text=True,
         )
-        if done.returncode:
-            why = last_line(done.stderr)
+        if code:
+            why = last_line(said)
             raise ClassError(f"nbgrader {command} {lab} failed ({why}): make environment installs nbgrader")
+
+
+def run_whole(command: list[str], **keywords: Any) -> tuple[int, str]:
+    """Run a command, and return its exit code and stderr; an interrupt ends what it has started, too."""
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, start_new_session=True, text=True, **pipes, **keywords)
+    try:
+        _, said = process.communicate()
+        return process.returncode, said
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
 
 
 def _remove(name: str) -> None:

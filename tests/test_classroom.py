@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
+from fake_trainer import until
 from subprocess_env import environment
 from two_users import run_as_nobody, shared_folder
 
@@ -36,6 +38,25 @@ def settings_file(folder: Path, text: str = "", names: str = "ada\nbob\n", who: 
     separate = "" if re.search("^(domain|open|address) =", text, re.MULTILINE) else 'domain = "class.localhost"\n'
     (folder / "class.toml").write_text(f"{who}\ncores = 1\n{separate}{text}")
     return folder / "class.toml"
+
+
+NBGRADER = """
+import subprocess, sys
+child = subprocess.Popen(["sleep", "300"])  # as nbgrader starts alembic
+print(child.pid, file=open(sys.argv[1], "w"), flush=True)
+child.wait()
+"""
+
+
+def test_a_demo_that_is_ended_while_it_releases_leaves_no_process(tmp_path, monkeypatch):
+    script = "import signal, sys, demo\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+    script += f"demo.run_whole([sys.executable, '-c', {NBGRADER!r}, sys.argv[1]])"
+    process = subprocess.Popen([sys.executable, "-c", script, tmp_path / "pid"], env=environment())
+    assert until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+    child = int((tmp_path / "pid").read_text())
+    process.terminate()
+    assert process.wait(60) == 143
+    assert until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
 
 
 @pytest.mark.parametrize(
