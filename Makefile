@@ -34,6 +34,9 @@ MARKER = $(VENV)/.installed$(subst /,-,$(PYTHON))
 TORCHTT := torchTT==0.5.0 --hash=sha256:9794b1dfac2274e402f10cacd8c57c9b14ea806052c9e9390c54755e65fbeb27
 UV_VERSION := 0.13.9
 TORCH_LOCK := requirements-torch.lock
+# Of `make audit`, `make sbom` and `make mutants`, in an environment of their own: with what they need and hashes in TOOLS_LOCK.
+TOOLS := pip-audit==2.10.1 cyclonedx-bom==7.3.0 mutmut==3.8.1
+TOOLS_LOCK := requirements-tools.lock
 UV ?= $(or $(shell command -v uv),.venv-uv/bin/uv)
 FROM_HOUSE = $(if $(filter-out wheelhouse,$(MAKECMDGOALS)),$(if $(WHEELHOUSE),--no-index --find-links "$$(realpath "$(WHEELHOUSE)")"))
 INSTALL = $(UV) pip install --quiet --python $(VENV) $(FROM_HOUSE)
@@ -170,13 +173,20 @@ lock: $(UV)
 	$(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes $(addprefix --extra ,$(EXTRAS)) $(if $(UPGRADE),--upgrade) --no-emit-package torch --no-emit-package bttlab --no-header --output-file requirements.lock pyproject.toml lib/*/pyproject.toml
 	sed -i "s/python_full_version < '3.13' and //; s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and  / /; s/ ;  / /" requirements.lock
 	python=$$(tools/find_python "$(PYTHON)") && "$$python" tools/torch_lock.py "$(abspath $(UV))" $(TORCH) pip uv==$(UV_VERSION)
+	printf '%s\n' $(TOOLS) | $(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate --output-file $(TOOLS_LOCK) -
+	sed -i "s/python_full_version < '3.13' and //; s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and  / /; s/ ;  / /" $(TOOLS_LOCK)
 
-audit: $(UV)
-	python=$$(tools/find_python "$(PYTHON)") && "$$python" tools/audit.py "$(abspath $(UV))"
+.venv-tools/.installed: $(TOOLS_LOCK) | $(UV)
+	python=$$(tools/find_python "$(PYTHON)") && $(UV) venv --quiet --clear --python "$$python" .venv-tools
+	$(UV) pip install --quiet --python .venv-tools --require-hashes --no-deps --requirement $(TOOLS_LOCK)
+	@touch $@
 
-sbom: $(UV)
+audit: .venv-tools/.installed
+	.venv-tools/bin/python tools/audit.py .venv-tools/bin/pip-audit
+
+sbom: .venv-tools/.installed
 	mkdir -p dist && { cat requirements.lock; tools/locked $(TORCH_LOCK) --but torch+cpu; } > dist/locked.txt
-	$(UV) tool run --quiet --from cyclonedx-bom==7.3.0 cyclonedx-py requirements --output-reproducible --output-file dist/sbom-python.json dist/locked.txt
+	.venv-tools/bin/cyclonedx-py requirements --output-reproducible --output-file dist/sbom-python.json dist/locked.txt
 	cd classroom/proxy && npm sbom --package-lock-only --sbom-format cyclonedx > "$(CURDIR)/dist/sbom-proxy.json"
 	rm dist/locked.txt
 
@@ -187,8 +197,8 @@ wheel: environment
 mutants: environment
 	rm -rf build/mutants && mkdir -p build/mutants
 	git archive HEAD | tar -x -C build/mutants && mv build/mutants/lib build/mutants/src
-	$(UV) pip install --quiet --python $(VENV) --target build/mutants/packages --no-deps mutmut==3.8.1 libcst==1.9.0 \
-	    coverage==7.17.5 setproctitle==1.3.8 textual==8.2.8
+	tools/locked $(TOOLS_LOCK) mutmut libcst coverage setproctitle textual > build/mutants/tools.txt
+	$(UV) pip install --quiet --python $(VENV) --target build/mutants/packages --no-deps --require-hashes --requirement build/mutants/tools.txt
 	cd build/mutants && PYTHONPATH=packages "$(abspath $(BIN))/python" -m mutmut run $(MUTANTS)
 
 # Of the machine's source; they need clang-16, verilator, yosys.

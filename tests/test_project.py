@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -99,6 +100,55 @@ def test_the_second_lock_has_torch_pip_and_uv_with_hashes():
     ]
 
 
+def test_the_tools_of_ci_have_hashes():
+    """Those of `make audit`, `make sbom` and `make mutants`: the Makefile installs none by its version alone."""
+    text = (ROOT / "requirements-tools.lock").read_text(encoding="utf-8")
+    entries = re.findall(r"^([^\s#]\S*)[^\n]*?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.MULTILINE)
+    assert len(entries) == len(re.findall(r"^[^\s#]", text, re.MULTILINE)) and "://" not in text
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    tools = re.search(r"^TOOLS := (.*)$", makefile, re.MULTILINE)[1].split()
+    assert len(tools) == 3 and set(tools) < {name for name, _ in entries}
+    assert "tool run" not in makefile
+    commands = makefile.replace("\\\n", " ").splitlines()
+    installs = [line for line in commands if re.search(r"pip install|\$\(INSTALL\)", line) and not line.startswith("#")]
+    ours = [line for line in installs if "--require-hashes" in line]
+    assert len(ours) >= 4
+    for line in set(installs) - set(ours):
+        assert "==" not in line, line
+
+
+def test_python_3_10_has_no_hash_of_pytorch_for_cpus(monkeypatch):
+    """Open in docs/security.md: it says so until that file is in CPU_WHEELS, too."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from torch_lock import CPU_WHEELS, HEADER
+
+    assert {name.split("-")[2] for name in CPU_WHEELS} == {"cp311", "cp312"}
+    assert "3.10 has no hash" in HEADER and (ROOT / "requirements-torch.lock").read_text().startswith(HEADER)
+
+
+def test_scripts_pin_the_versions_of_what_they_install():
+    """Open in docs/security.md: by version, without hashes."""
+    found = []
+    for script in (ROOT / "findings").glob("*.sh"):
+        for line in re.findall(r"pip\" install ([^\n]+)", script.read_text(encoding="utf-8")):
+            found += [(script.name, word) for word in line.split() if word[0].isalnum()]
+    assert len(found) > 20
+    assert [(name, word) for name, word in found if not re.match(r"[\w.-]+(\[\w+\])?==[\d.]+", word)] == []
+    sys.path.insert(0, str(ROOT / "tools"))
+    import others
+
+    packages = [package for probe in others.PROBES.values() for package in probe.requirements]
+    assert len(packages) > 15 and all("==" in package for package in packages)
+
+
+def test_no_release_is_signed():
+    """Open in docs/security.md: no workflow signs, and the image's base is named by its tag."""
+    workflows = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").iterdir())
+    assert not re.search(r"sigstore|cosign|attest|gpg|id-token", workflows + (ROOT / "Makefile").read_text())
+    (base,) = re.findall(r"^ARG BASE=(.*)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert ":" in base and "@sha256" not in base
+
+
 def test_actions_are_pinned_by_commit_and_keep_no_credentials():
     text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
     uses = re.findall(r"uses: (\S+)(.*)", text)
@@ -137,17 +187,17 @@ def test_an_audit_that_could_not_ask_is_not_clean(monkeypatch, capsys):
         ([sound], {"message": "405"}, 3, ["unknown: packages of classroom/proxy (405)"]),
         (None, clean_node, 3, ["unknown: packages of Python (it says no)"]),
     ):
-        answers = {"npm": node, "uv": None if packages is None else {"dependencies": packages}}
+        answers = {"npm": node, "pip-audit": None if packages is None else {"dependencies": packages}}
 
         def run(command, answers=answers, **options):
             if str(command[0]).endswith("locked"):
                 return subprocess.CompletedProcess(command, 0, b"", b"")
-            answer = answers[command[0]]
+            answer = answers[Path(command[0]).name]
             return subprocess.CompletedProcess(command, 1, json.dumps(answer) if answer else "", "it says no")
 
         with monkeypatch.context() as patch:
             patch.setattr(audit.subprocess, "run", run)
-            assert audit.main("uv") == code
+            assert audit.main("bin/pip-audit") == code
         printed = capsys.readouterr().out.splitlines()
         assert set(lines) <= set(printed), printed
 

@@ -1,9 +1,10 @@
-"""Ask for known vulnerabilities of every locked package, of Python and of Node: python tools/audit.py UV
+"""Ask for known vulnerabilities of every locked package, of Python and of Node: python tools/audit.py PIP_AUDIT
 
 Exit codes: 0 none is known; 1 some are; 3 *unknown*: of a package, or of all of them, nothing could be asked.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = "requirements.lock", "requirements-torch.lock"
 PROXY = ROOT / "classroom" / "proxy"
-PIP_AUDIT = "pip-audit==2.10.1"
 UNKNOWN = 3
 
 
@@ -50,7 +50,7 @@ def audited(command: Sequence[str], folder: Path, findings, what: str) -> tuple[
         return [], [f"{what} ({''.join(said) or 'no answer'})"]
 
 
-def main(uv: str) -> int:
+def main(pip_audit: str) -> int:
     found, unknown = [], []
     with tempfile.TemporaryDirectory() as folder:
         locked = Path(folder) / "requirements.txt"
@@ -58,7 +58,7 @@ def main(uv: str) -> int:
             [ROOT / "tools" / "locked", ROOT / name, "--but", "torch+cpu"] for name in LOCKS
         ]  # beside torch itself
         locked.write_bytes(b"".join(subprocess.run(part, capture_output=True, check=True).stdout for part in parts))
-        audit = [uv, "tool", "run", "--quiet", PIP_AUDIT, "--progress-spinner", "off", "--format", "json"]
+        audit = [os.path.abspath(pip_audit), "--progress-spinner", "off", "--format", "json"]
         audit += ["--disable-pip", "--require-hashes", "--requirement", str(locked)]
         jobs = (
             (audit, ROOT, python_findings, "packages of Python"),
