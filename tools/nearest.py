@@ -1,7 +1,7 @@
 """Train the same samples on the emulated card and in PyTorch on several kernels, and compare all with float64.
 
-python tools/nearest.py [--samples N …] writes data/nearest.json and the table of docs/accelerator.md; without an argument
-the table alone.
+python tools/nearest.py [--samples N …] writes data/nearest.json and the table of docs/accelerator.md; without an
+argument the table alone.
 """
 
 import argparse
