@@ -115,7 +115,9 @@ def _torch_as_new() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _runs_of_tests(tmp_path_factory) -> None:
-    """Keep the runs and the secret of tests out of the user's own."""
+    """Keep the runs, the secret and the programs of tests out of the user's own; workers share the programs."""
+    base = tmp_path_factory.getbasetemp()
+    os.environ["BTTLAB_PROGRAMS"] = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "programs")
     os.environ["BTTLAB_RUNS"] = str(tmp_path_factory.mktemp("runs"))
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
 

@@ -15,10 +15,22 @@ LANES = M.LANES
 
 
 @dataclass(frozen=True, eq=False)
+class PackedFunctions:
+    """The functions of a program as its image has them."""
+
+    descriptions: np.ndarray
+    tables: np.ndarray
+
+    def packed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `Functions.packed` returned for the image."""
+        return self.descriptions, self.tables
+
+
+@dataclass(frozen=True, eq=False)
 class Tables:
     """The tables of functions and of permutations that the instructions of a program use."""
 
-    functions: Functions
+    functions: Functions | PackedFunctions
     entry_in: Sequence[np.ndarray]
     entry_out: Sequence[np.ndarray]
 
@@ -63,6 +75,20 @@ def packed(
     image = np.concatenate([np.ascontiguousarray(part).view(np.int32).reshape(-1, LANES) for part in parts])
     image[1, 7] = checksum(image)
     return image
+
+
+def tables_of_image(image: np.ndarray) -> Tables:
+    """Return the tables of a program's image: `packed` makes the same image of them."""
+    values = image.reshape(-1)[2 * LANES + 4 * M.REGISTERS + M.CONSTANTS :]
+    descriptions, tables, entries = np.split(
+        values[: 8 * M.FUNCTIONS + 3 * M.FUNCTION_ENTRIES + M.SHUFFLE_ENTRIES * LANES],
+        np.cumsum([8 * M.FUNCTIONS, 3 * M.FUNCTION_ENTRIES]),
+    )
+    functions = PackedFunctions(
+        descriptions.reshape(M.FUNCTIONS, 8), tables.view(np.float32).reshape(3, M.FUNCTION_ENTRIES)
+    )
+    entry_in, entry_out = entries.view(np.uint16).reshape(M.SHUFFLE_ENTRIES, 2, LANES).swapaxes(0, 1)
+    return Tables(functions, entry_in, entry_out)
 
 
 def checksum(image: np.ndarray) -> int:

@@ -3,9 +3,9 @@
 import functools
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,13 @@ from bttlab.compiler.builder import Builder
 from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph, graph_of_config
-from bttlab.compiler.image import Tables, packed
+from bttlab.compiler.image import Tables, packed, tables_of_image
 from bttlab.compiler.instruction import Instruction, Level, Memory, at
 from bttlab.compiler.layout import Block, Layout, Region, TokenTable
 from bttlab.compiler.lowering import Lowering, lower
 from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
+from bttlab.compiler.stored import decoded, decoded_layout, encoded, encoded_layout, key_of, read_entry, write_entry
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.tt_layer import Flow as Flow
 from bttlab.model.choices import PAPER_FLOW, TYPICAL_TOKENS
@@ -35,7 +36,8 @@ NO_OFFSETS = (0,) * M.OFFSET_TABLES
 CANDIDATES = ("bidirectional", "mixed", (2, 2))  # of flow "auto"; other merges were never the fastest of those tried
 WINDOWS = (10500, 12500, 14000)  # of bank searches that "auto" tries, too: programs differ by one or two per cent
 ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
-PROGRAMS = 32  # size of the cache: a sweep uses its models several times
+PROGRAMS = 32  # size of the cache in memory: a sweep uses its models several times
+STORED = ("limits", "transfer_vectors", "regions", "has_order", "sums")  # in the cache on disk as they are
 
 
 class Limits(NamedTuple):
@@ -177,7 +179,7 @@ class Options:
 
 
 def compile(model: "ModelConfig | ModuleModel", options: Options | None = None) -> ModelProgram:
-    """Return the program that trains a model, from a cache of the last ones.
+    """Return the program that trains a model, from a cache of the last ones in memory or, of a configuration, on disk.
 
     `model`: a configuration, or a PyTorch module (`bttlab.compiler.trace.trace`).
 
@@ -213,8 +215,24 @@ def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, w
             raise found.with_traceback(None)
         return found
 
+    def kept(flow: Flow, window: int) -> ModelProgram:
+        _keep(model, flow, window, sums)
+        return compiled(flow, window)
+
     if options.flow != "auto":
-        return compiled(options.flow, options.window)
+        return kept(options.flow, options.window)
+    batch_size = options.optimizer.batch_size if options.optimizer is not None else 1
+    lengths = sorted(options.lengths.items()) if options.lengths else None
+    key = _key(model, "auto", options.window, sums, [CANDIDATES, WINDOWS, batch_size, lengths])
+    if (entry := read_entry(key)) is not None:
+        return kept(CANDIDATES[entry[0]["candidate"]], entry[0]["window"])
+    best = _fastest(model, compiled, options)
+    write_entry(key, {"candidate": CANDIDATES.index(best.flow), "window": best.window})
+    return kept(best.flow, best.window)
+
+
+def _fastest(model, compiled: Callable[[Flow, int], ModelProgram], options: Options) -> ModelProgram:
+    """Return the program of the least modelled time: of `CANDIDATES`, and of bank searches with each of `WINDOWS`."""
     programs, errors = [], []
     for flow in CANDIDATES:
         try:
@@ -250,11 +268,50 @@ def _compiled(
     if why_no_sums:
         found = _compiled(model, flow, window, sums, "")
         return found if isinstance(found, ProgramError) else replace(found, why_no_sums=why_no_sums)
+    if (stored := _stored(model, flow, window, sums)) is not None:
+        return stored
     try:
         program = _scheduled(_emitted(model, flow, window, sums))
         _ = program.image  # it may need too many registers
     except ProgramError as error:
         return ProgramError(str(error))  # without its traceback, which has the compiler's objects
+    return program
+
+
+def _key(model, flow: Flow, window: int, sums: bool, *choices: Any) -> str | None:
+    """Return the name of a program in the cache on disk; None for a traced module, which only its code describes."""
+    return key_of(model.to_dict(), flow, window, sums, *choices) if isinstance(model, ModelConfig) else None
+
+
+def _keep(model, flow: Flow, window: int, sums: bool) -> None:
+    """Write a program, or the error why there is none, to the cache on disk."""
+    found = _compiled(model, flow, window, sums, "")
+    key = _key(model, flow, window, sums)
+    if isinstance(found, ProgramError):
+        write_entry(key, {"error": str(found)})
+    elif key is not None and (layout := encoded_layout(found.layout)) is not None:
+        values = {name: getattr(found, name) for name in STORED}
+        values |= {"layout": layout, "token_table": astuple(found.token_table)}
+        values["sections"] = [encoded(section) for section in found.sections]
+        write_entry(key, values, found.image.tobytes())
+
+
+def _stored(model, flow: Flow, window: int, sums: bool) -> ModelProgram | ProgramError | None:
+    """Return what `_keep` wrote; None if there is nothing."""
+    entry = read_entry(_key(model, flow, window, sums))
+    if entry is None:
+        return None
+    values = entry[0]
+    if "error" in values:
+        return ProgramError(values["error"])
+    image = np.frombuffer(entry[1], np.int32).reshape(-1, LANES)  # read-only
+    sections = [decoded(section) for section in values["sections"]]
+    limits, regions = Limits(*values["limits"]), tuple(Region(*region) for region in values["regions"])
+    token_table, layout = TokenTable(*map(tuple, values["token_table"])), decoded_layout(values["layout"])
+    rest = flow, window, values["has_order"], values["sums"]
+    parts = tables_of_image(image), limits, *sections, values["transfer_vectors"]
+    program = ModelProgram(*parts, model, layout, token_table, regions, *rest)
+    vars(program)["image"] = image
     return program
 
 
