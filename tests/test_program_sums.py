@@ -13,7 +13,7 @@ from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram, Options, compile
 from bttlab.compiler.timing import time_program
 from bttlab.estimate.card import estimate
-from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer
+from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, loop
 from bttlab.model.loop import chunks
 
 from processor_native import NativeProcessor
@@ -149,6 +149,21 @@ def test_chunks_end_with_calls(batch_size, before):
         assert place == 0 or place == 32
     sizes = [part.stop - part.start for part in parts]
     assert max(sizes) <= 32 and (batch_size > 1 or (sizes[0], max(sizes)) == (1, 32)) and list(chunks(3, 3)) == []
+
+
+def test_few_chunks_are_predicted(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
+
+    def sizes(seconds: float) -> list[int]:
+        found, now[0] = [], 0.0
+        for part in chunks(0, 1393, most=loop.LARGEST_PREDICTED):
+            found.append(part.stop - part.start)
+            now[0] += seconds * found[-1]
+        return found
+
+    assert sizes(1e-5) == [1, 4, 16, 64, 256, 512, 512, 28]
+    assert sizes(2**-9)[:6] == [1, 4, 16, 64, 128, 128] and max(sizes(2**-9)) == 128  # for a quarter second each
 
 
 def test_the_estimate_counts_the_programs_cycles():

@@ -13,6 +13,7 @@ import numpy as np
 from bttlab.model.trainer import NumericalFault
 
 LARGEST_CHUNK = 32  # samples
+LARGEST_PREDICTED = 512  # samples of a chunk that is not trained on
 CHUNK_SECONDS = 0.25
 
 Piece = TypeVar("Piece")
@@ -48,8 +49,8 @@ def train_pieces(
             raise fault
 
 
-def chunks(start: int, stop: int, batch_size: int = 1, before: int = 0) -> Iterator[slice]:
-    """Yield consecutive slices from `start` to `stop`, each for about a quarter second and at most 32 samples.
+def chunks(start: int, stop: int, batch_size: int = 1, before: int = 0, most: int = LARGEST_CHUNK) -> Iterator[slice]:
+    """Yield consecutive slices from `start` to `stop`, each for about a quarter second and at most `most` samples.
 
     The size follows the time between two requests, in which the caller must train on the slice. If updates have several
     samples, slices end where `call_end` says, whatever the time: a card may sum the gradients of a call. `before` is
@@ -59,13 +60,13 @@ def chunks(start: int, stop: int, batch_size: int = 1, before: int = 0) -> Itera
     while start < stop:
         end = min(start + size, stop)
         if batch_size > 1:
-            end, most = min(call_end(before + start, batch_size) - before, stop), end
-            while (further := min(call_end(before + end, batch_size) - before, stop)) <= most and end < stop:
+            end, last = min(call_end(before + start, batch_size) - before, stop), end
+            while (further := min(call_end(before + end, batch_size) - before, stop)) <= last and end < stop:
                 end = further
         begin = time.perf_counter()
         yield slice(start, end)
         pace = (end - start) / max(time.perf_counter() - begin, 1e-9)
-        start, size = end, max(1, min(LARGEST_CHUNK, 4 * size, int(pace * CHUNK_SECONDS)))
+        start, size = end, max(1, min(most, 4 * size, int(pace * CHUNK_SECONDS)))
 
 
 def call_end(sample: int, batch_size: int) -> int:

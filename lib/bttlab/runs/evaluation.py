@@ -12,7 +12,7 @@ from bttlab.data.metrics import score
 from bttlab.data.samples import joined
 from bttlab.data.tags import TagDecoder
 from bttlab.model import ModelConfig, Predictions, Trainer, network_of, predict_in_batches
-from bttlab.model.loop import chunks
+from bttlab.model.loop import LARGEST_PREDICTED, chunks
 from bttlab.runs.progress import NoProgress, ProgressBar
 from bttlab.runs.scores import SCORES, score_names
 from bttlab.runs.stop import StopSignals
@@ -47,7 +47,7 @@ def predict(
             model, size = trained_network(trainer), batch_size(trainer)
             return predict_in_batches(model, samples, size, decoder.decode, advance)
         parts = []
-        for part in chunks(0, len(samples)):
+        for part in chunks(0, len(samples), most=LARGEST_PREDICTED):
             parts.append(trainer.predict(samples[part]))
             advance(parts[-1].losses)
         return joined(parts)
