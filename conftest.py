@@ -122,6 +122,12 @@ def _runs_of_tests(tmp_path_factory) -> None:
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
 
 
+@pytest.fixture
+def no_stored_programs(monkeypatch) -> None:
+    """Neither read nor write the programs that tests share: for a test that changes the compiler."""
+    monkeypatch.setenv("BTTLAB_PROGRAMS", os.devnull)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _compiled() -> None:
     """Keep the libraries that tests compile: the next run finds those of unchanged sources."""

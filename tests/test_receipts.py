@@ -60,7 +60,7 @@ def test_pages_show_what_the_receipts_have(atis_lengths):
     assert receipt_tables.races() in energy and receipt_tables.over_card(card) in energy, "make figures"
 
 
-def test_a_change_of_the_compiler_makes_every_figure_of_its_programs_stale(monkeypatch):
+def test_a_change_of_the_compiler_makes_every_figure_of_its_programs_stale(monkeypatch, no_stored_programs):
     wanted = {name for name, receipt in figures.receipts() if receipt.programs and not receipt.dear}
     compiler._compiled.cache_clear()
     monkeypatch.setattr(compiler, "ORDER_TOKENS", 17)
