@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pynq
 import pytest
@@ -10,9 +11,11 @@ from pynq.pl_server.xclbin_parser import XclBin
 
 from bttlab.card import U50, EmulatedU50, load_overlay
 from bttlab.card import image as images
+from bttlab.card.kernel import OverlayError
 from bttlab.card.manifest import OverlayEntry, digest, read_manifest, write_manifest
 from bttlab.card.overlay import choose_active_device
-from bttlab.card.xclbin import EmulationOverlay, pack_xclbin
+from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
+from bttlab.estimate.facts import read_card
 from bttlab.util.errors import BttlabError
 
 from emulated_kernels import SPIN, VADD, container, image
@@ -89,8 +92,8 @@ def test_the_card_that_is_chosen(overlays, devices, caplog, name, device, index)
     ("name", "device", "message"),
     [
         ("none", "auto", "no overlay 'none' in .*; there are: both, card, only"),
-        ("card", "emulated", "the hw overlay is for shell xilinx_u50.*choose from are: emulated_u50_"),
-        ("only", 1, "built for emulation on xilinx_u50.*choose from are: xilinx_u50"),
+        ("card", "emulated", "the hw overlay is for the U50, shell xilinx_u50.*choose from are: emulated_u50_"),
+        ("only", 1, "built for emulation on the U50, platform xilinx_u50.*choose from are: xilinx_u50"),
         ("both", 0, "choose from are: xilinx_u250"),
         ("both", 9, "no card 9; choose auto, emulated, or the number of one of: 0 xilinx_u250, 1 xilinx_u50"),
         ("both", "best", "no card 'best'"),
@@ -100,6 +103,21 @@ def test_the_card_that_is_chosen(overlays, devices, caplog, name, device, index)
 def test_a_choice_that_cannot_be_met(overlays, devices, name, device, message):
     with pytest.raises(BttlabError, match=message):
         load_overlay(overlays / name if name.endswith(".xclbin") else name, device)
+
+
+def test_an_overlay_of_another_card_is_refused_by_name(overlays, devices):
+    platform = read_card("U280").platform
+    data = pack_xclbin(EmulationOverlay([VADD], {"avx2": image()}, platform))
+    path = overlays / "other.xclbin"
+    path.write_bytes(data)
+    core = ElementTree.fromstring(read_container(data).sections[2]).find("platform")
+    assert core is not None and core.get("boardid") == "u280" and core.get("name") == platform
+    with pytest.raises(OverlayError, match=rf"built for emulation on the U280, platform {platform}"):
+        load_overlay(path, "emulated", trust=True)
+    EmulatedU50.trust(path)
+    with pytest.raises(OverlayError, match=rf"built for the U280 \(platform {platform}\); the emulated card is a U50"):
+        pynq.Overlay(str(path), device=devices[2])
+    assert devices[2].bitfile_name is None
 
 
 def test_a_file_that_is_not_the_manifests(overlays):

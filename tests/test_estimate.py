@@ -16,10 +16,10 @@ from bttlab.estimate import counts
 from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.estimate.constants import constant, read_data
 from bttlab.estimate.counts import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, sample_works, works_of
-from bttlab.estimate.facts import U50
+from bttlab.estimate.facts import NAMES, U50, card_of_platform, read_card
 from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
 from bttlab.estimate.memory import touched_words
-from bttlab.estimate.recorded import SOURCE, machine_record, source_digest
+from bttlab.estimate.recorded import RESOURCES, SOURCE, machine_record, source_digest
 from bttlab.estimate.resources import budget
 from bttlab.estimate.synthesis import synthesised, with_amd_cores, without_cores
 from bttlab.model import ModelConfig, Optimizer
@@ -155,6 +155,7 @@ def test_the_json_is_complete_and_says_that_it_is_modelled(found):
         (MODEL, {"clock_mhz": 20}, "a clock of 20 MHz: .* use 50"),
         (MODEL, {"clock_mhz": 300}, "a clock of 300 MHz: .* use 200"),
         (MODEL, {"flow": "left"}, "flow is 'left'"),
+        (MODEL, {"card": "U200"}, "no facts of a card 'U200': choose one of U50, U55C, U280, U250"),
         (replace(MODEL, encoders=7), {}, "vectors of bank .* are free: choose fewer encoders"),
         (replace(MODEL, encoders=30), {}, "take .* vectors, the banks of parameters have 36864: choose fewer encoders"),
     ],
@@ -213,7 +214,7 @@ def test_what_blocks_hold_is_the_cards():
     assert blocks("uram", 72, 4096 * U50.uram).uram == U50.uram
 
 
-@pytest.mark.parametrize("name", ["operators", "power", "platform", "published"])
+@pytest.mark.parametrize("name", ["operators", "power", "published"])
 def test_every_constant_has_a_source_and_an_ordered_band(name):
     def walk(value, path, sourced):
         if isinstance(value, dict):
@@ -230,3 +231,62 @@ def test_every_constant_has_a_source_and_an_ordered_band(name):
 
     assert (ROOT / "data" / "u50" / f"{name}.json").is_file()
     walk(read_data(name), name, False)
+
+
+# ---- other cards -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_card_has_a_source_for_each_figure_or_says_that_it_is_unknown(name):
+    card = read_card(name)
+    assert card_of_platform(card.platform) == card.short_name == name
+    sources = {"device", "platform", "memory", "budget", "memory_controller", "board_watts"}
+    assert set(card.sources) == sources and all(card.sources.values())
+    for figure in ("budget", "board_watts"):
+        assert card.sources[figure].startswith("unknown") == (getattr(card, figure) is None) == (figure in card.unknown)
+    device = {resource: getattr(card, resource) for resource in RESOURCES}
+    if name != "U50":  # the data sheet rounds
+        assert device["flip_flops"] == 2 * device["lookup_tables"]  # of a slice (UG574)
+    assert device["uram"] == 320 * card.slrs  # of a die
+    for taken in (card.budget, card.memory_controller):
+        assert taken is None or all(0 <= taken[resource] <= device[resource] for resource in RESOURCES)
+
+
+def test_memory_of_the_cards():
+    banks = {name: read_card(name).hbm_bank_bytes >> 20 for name in NAMES if read_card(name).hbm_banks}
+    assert banks == {"U50": 256, "U55C": 512, "U280": 256}  # MB of a pseudo-channel (UG1393)
+    assert read_card("U250").memory == "64 GiB of DDR4 in 4 banks"
+
+
+def test_the_same_machine_on_another_card(found):
+    for name in NAMES[1:]:
+        other, direct = found.on_card(name), estimate(MODEL, LENGTHS, card=name)
+        assert other.to_dict() == direct.to_dict()
+        assert other.work == found.work and other.seconds_per_epoch == found.seconds_per_epoch
+        extra = (other.card.memory_controller or {})["lookup_tables"]
+        tables = [each.resources.total("lookup_tables").value for each in (other, found)]
+        assert tables[0] == pytest.approx(tables[1] + extra)
+        with pytest.raises(BttlabError, match=f"energy on the AMD Alveo {name} are unknown"):
+            _ = other.energy_per_epoch
+        assert other.to_dict()["power"] is None and other.resources.least_slrs == 2
+    assert found.on_card("U50").to_dict() == found.to_dict()
+
+
+def test_what_an_estimate_cannot_say(found):
+    cannot = found.on_card("U55C")
+    assert cannot.fits is None and cannot.resources.utilisation("dsps") is None
+    assert cannot.unknown[0] == "whether it fits: what the shell of the U55C leaves to kernels is unknown"
+    assert found.unknown == [] and found.fits
+    small = replace(read_card("U55C"), lookup_tables=400_000)  # too small, whatever the shell takes
+    assert replace(cannot.resources, card=small).fits is False
+    assert "DDR4" in found.on_card("U250").unknown[-1] and found.on_card("U280").fits
+
+
+def test_estimate_for_another_card(capsys, tmp_path):
+    assert main("estimate --tokens 13 --clock 200 --card U55C".split()) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "U55C; an epoch is 13 tokens" in out and "Unknown: whether it fits" in out and "fits what" not in out
+    assert "power of the board, W, at 200 MHz │ unknown" in out
+    values = run_json(capsys, "estimate", "--tokens", 13, "--card", "U280", "--receipt", tmp_path / "receipt.json")
+    assert values["card"] == "U280" and values["estimates"][0]["energy_per_epoch"] is None
+    assert "2-ENC.joules" not in (tmp_path / "receipt.json").read_text()

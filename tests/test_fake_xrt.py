@@ -104,7 +104,10 @@ def test_an_overlay_is_for_the_card_of_its_interface_else_of_its_name(
     monkeypatch.setenv("BTTLAB_OVERLAYS", str(tmp_path))
     assert (load_overlay("trainer").device is card) == fits
     if not fits:
-        assert f"WARNING: {shell} is NOT used: the hw overlay is for shell xilinx_u50_gen3x16_xdma_5" in caplog.text
+        assert (
+            f"WARNING: {shell} is NOT used: the hw overlay is for the U50, shell xilinx_u50_gen3x16_xdma_5"
+            in caplog.text
+        )
         with pytest.raises(OverlayError, match="leave out --require-card"):
             load_overlay("trainer", require_card=True)
 

@@ -86,6 +86,22 @@ def test_the_explorer_says_what_the_model_says(explorer):
     assert set(explorer._shown) == {Design(d.encoders, d.rank, d.flow, "sgd", CLOCK_MHZ // 2) for d in grid(1)}
 
 
+def test_another_card_has_the_same_cycles_and_no_energy(explorer):
+    explorer.choose(SMALL)
+    assert explorer.programs.wait(WAIT)
+    on_u50, points = explorer.results, dict(explorer._shown)
+    with pytest.MonkeyPatch.context() as patch:  # a card needs no compilation
+        patch.setattr("bttlab.estimate.card.compile", None)
+        explorer.card.value = "U55C"
+    assert (
+        "an unknown energy" in explorer.results and "Whether the machine fits the U55C is unknown" in explorer.results
+    )
+    assert explorer._space.get_ylabel() == "time of an epoch (s, modelled)"
+    assert [one.work for one in explorer._shown.values()] == [one.work for one in points.values()]
+    explorer.card.value = "U50"
+    assert explorer.results == on_u50 and "The machine fits the U50: 74% of the LUTs" in on_u50
+
+
 def test_figures_of_bytes_banks_and_joules():
     found = {f"{n} encoders": estimate(ModelConfig(encoders=n), Counter(LENGTHS)) for n in (2, 4)}
     picture = draw_bytes({name: chip_bytes(each) for name, each in found.items()}, "On the chip (modelled)")

@@ -47,7 +47,7 @@ def test_what_is_missing_is_one_line(platforms, arguments, message):
     result = make(*arguments, PLATFORM_REPO_PATHS=str(platforms))
     assert result.returncode == 2
     assert message in result.stderr and result.stderr.count("\n") == 1
-    assert ("U50 platforms there: " + U50.platform in result.stderr) == ("xilinx_u51" in message)
+    assert ("platforms of Alveo cards there: " + U50.platform in result.stderr) == ("xilinx_u51" in message)
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from bttlab.card.xclbin import (
     read_container,
     read_xclbin,
 )
-from bttlab.estimate.resources import HBM_PORTS
+from bttlab.estimate.resources import PORTS
 
 from emulated_kernels import SPIN, VADD
 
@@ -52,7 +52,7 @@ def test_registers_are_where_vitis_hls_puts_them():
     assert vadd.offsets == (0x10, 0x1C, 0x28, 0x34)
     assert TRAINER_KERNEL.offsets == (0x10, 0x18, 0x20, 0x28, 0x30, 0x38, 0x40, 0x4C, 0x58, 0x64)
     assert TRAINER_KERNEL.vlnv == "xilinx.com:hls:trainer:1.0"
-    assert sum(argument.bank is not None for argument in TRAINER_KERNEL.arguments) == HBM_PORTS
+    assert sum(argument.bank is not None for argument in TRAINER_KERNEL.arguments) == PORTS
 
 
 # --- round trip

@@ -20,6 +20,7 @@ from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
 from bttlab.estimate.constants import MODEL_VERSION, read_data
 from bttlab.estimate.counts import SHOWN_UNITS, STAGES
+from bttlab.estimate.facts import NAMES, U50
 from bttlab.estimate.gpu import batch_figures, model_step
 from bttlab.estimate.memory import GROUPS
 from bttlab.estimate.receipt import digest_of_lengths, figures_of_estimate, program_of
@@ -43,7 +44,7 @@ ENCODERS = (2, 4, 6)
 RECEIPT = "data/receipts/pages.json"  # of the tables below
 PAGES = {
     "README.md": ("results", "scores", "race"),
-    "docs/accelerator.md": ("epochs", "stages", "memory", "resources", "synthesis", "latencies"),
+    "docs/accelerator.md": ("epochs", "stages", "memory", "resources", "cards", "synthesis", "latencies"),
     "docs/processor.md": ("example",),
     "docs/energy.md": ("power", "energy", "measured", "over-card", "ratios", "quality", "races"),
 }
@@ -70,6 +71,7 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
         "stages": _stages(paper),
         "memory": _memory(paper),
         "resources": _resources(paper[0]),
+        "cards": _cards(paper[0]),
         "synthesis": _synthesis(),
         "latencies": _latencies(),
         "power": _power(paper),
@@ -190,6 +192,21 @@ def _resources(estimate: Estimate) -> str:
     return markdown(["", "likely", "low to high", "of the budget", "parts"], rows)
 
 
+def _cards(estimate: Estimate) -> str:
+    """Return the table of the machine on each card: shares of the shell's budget, where that is known."""
+    rows = []
+    for name in NAMES:
+        one = estimate.on_card(name)
+        used, card = one.resources, one.card
+        shares = {resource: used.utilisation(resource) for resource in RESOURCES}
+        shown = ("unknown" if share is None else f"{share:.0%}" for share in shares.values())
+        fits = {True: "yes", False: "no", None: "unknown"}[one.fits]
+        device = f"{used.share_of_device('lookup_tables'):.0%}"
+        rows.append([name, card.memory, f"{used.least_slrs} of {card.slrs}", *shown, device, fits])
+    names = [f"{name} of the budget" if name == "LUTs" else name for name in RESOURCES.values()]
+    return markdown(["card", "memory", "SLRs", *names, "LUTs of the device", "fits (likely)"], rows)
+
+
 def _synthesis() -> str:
     """Return the table of Yosys' counts: the large modules, and the totals of the loop."""
     kinds = {
@@ -202,7 +219,7 @@ def _synthesis() -> str:
         "the loop, with our cores": with_own_cores(modules),
         "the same, multipliers packed as in the 7 series": with_own_cores(with_packed_multipliers(modules)),
     }
-    budget = dict(read_data("platform")["user_budget"])
+    budget = dict(U50.budget or {})
     budget["in_luts"] = budget.pop("lookup_tables")
     rows = []
     for name, one in (modules | totals).items():

@@ -16,6 +16,7 @@ from bttlab.card.sharing import shared
 from bttlab.card.shells import Card, shell_of, suits
 from bttlab.card.waiting import card_errors, check_idle
 from bttlab.card.xclbin import read_container
+from bttlab.estimate.facts import card_of_platform
 
 logger = logging.getLogger("bttlab.card")
 
@@ -94,10 +95,15 @@ def mismatch(files: Sequence[OverlayFile]) -> str:
     """Return a description of the cards that an overlay's files are for."""
     hardware = [file for file in files if file.kind == "hw"]
     if not hardware:
-        built = ", ".join(f"{file.kind} on {file.platform}" for file in files)
+        built = ", ".join(f"{file.kind} on {_card(file)}platform {file.platform}" for file in files)
         return f"the overlay is built for {built}, none is for a card (hw)"
-    shells = ", ".join(f"shell {shell_of(file.platform)} (platform {file.platform})" for file in hardware)
+    shells = ", ".join(f"{_card(file)}shell {shell_of(file.platform)} (platform {file.platform})" for file in hardware)
     return f"the hw overlay is for {shells}"
+
+
+def _card(file: OverlayFile) -> str:
+    card = card_of_platform(file.platform)
+    return f"the {card}, " if card else ""
 
 
 def unused_cards(card: Card) -> list[str]:

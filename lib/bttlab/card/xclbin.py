@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 from pynq._3rdparty import xclbin as axlf
 
 from bttlab.card.kernel import CONTROL_RANGE, Argument, Kernel, OverlayError
-from bttlab.estimate.facts import U50
+from bttlab.estimate.facts import NAMES, U50, card_of_platform, read_card
 
 MAGIC = b"xclbin2"
 # PYNQ's tables of modes and sections lack these values of XRT's xclbin.h.
@@ -39,6 +39,7 @@ SECTIONS = {
 FIRST_SECTION = axlf.axlf.m_sections.offset
 CONTROL_BASE = 0x800000  # where the shell maps the first compute unit's registers
 CONTROL_STRIDE = 0x10000
+SHELL_CLOCK_MHZ = 300  # data clock that the U50's shell gives unless the overlay requests another (UG1120)
 _UUID = re.compile(rb"[0-9a-f]{32}")
 
 
@@ -73,7 +74,7 @@ class EmulationOverlay:
     kernels: Sequence[Kernel]
     images: Mapping[str, bytes] = field(repr=False)
     platform: str = U50.platform
-    clock_mhz: int = U50.clock_mhz
+    clock_mhz: int = SHELL_CLOCK_MHZ
 
 
 def control_address(index: int) -> int:
@@ -149,6 +150,12 @@ def read_xclbin(data: bytes) -> EmulationOverlay:
             f"it is built for {container.mode}, platform {container.platform or 'unknown'}; "
             "the emulated card loads emulation overlays (sw_emu)"
         )
+    card = card_of_platform(container.platform)
+    if card != U50.short_name:
+        raise OverlayError(
+            f"it is built for the {card or 'unknown card'} (platform {container.platform or 'unknown'}); the emulated "
+            f"card is a {U50.short_name}: build it for that one, with make overlays"
+        )
     if EMULATION_DATA not in container.sections:
         raise OverlayError("section EMULATION_DATA is missing: build it with make overlays")
     banks = _argument_banks(container.sections[KIND.CONNECTIVITY])
@@ -204,9 +211,11 @@ def _described_sections(overlay: EmulationOverlay) -> dict[int, bytes]:
 
 def _metadata(overlay: EmulationOverlay) -> bytes:
     """Return the XML that describes kernels, their ports, arguments and compute units."""
+    card = card_of_platform(overlay.platform) or U50.short_name
+    part = (read_card(card) if card in NAMES else U50).part
     project = ElementTree.Element("project", name="_".join(kernel.name for kernel in overlay.kernels))
-    platform = ElementTree.SubElement(project, "platform", vendor="xilinx", boardid="u50", name=overlay.platform)
-    device = ElementTree.SubElement(platform, "device", name="fpga0", fpgaDevice=U50.part)
+    platform = ElementTree.SubElement(project, "platform", vendor="xilinx", boardid=card.lower(), name=overlay.platform)
+    device = ElementTree.SubElement(platform, "device", name="fpga0", fpgaDevice=part)
     core = ElementTree.SubElement(device, "core", name="OCL_REGION_0", target="csim", type="clc_region")
     clocks = ElementTree.SubElement(core, "kernelClocks")
     for port in ("DATA_CLK", "KERNEL_CLK"):

@@ -1,6 +1,7 @@
-"""Estimate what training takes of a U50: on-chip memory, resources, cycles, time, power and energy. All modelled."""
+"""Estimate what training takes of an Alveo card: memory, resources, cycles, time, power, energy. All modelled."""
 
 import argparse
+from operator import attrgetter
 from typing import Any
 
 from bttlab.commands import Outcome, models
@@ -9,11 +10,14 @@ from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.model.choices import OPTIMIZERS
 from bttlab.util.terminal import say
 
+CARDS = ("U50", "U55C", "U280", "U250")  # as in bttlab.estimate.facts, which reads files
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     models.add_model(parser, models.SEVERAL)
     models.add_flow(parser)
+    add("--card", choices=CARDS, default=CARDS[0], help="the card that the machine is for (default: U50)")
     add("--clock", type=int, nargs="+", metavar="MHZ", help="clocks of the kernel (default: 200 and 150)")
     add("--optimizer", choices=OPTIMIZERS, default="sgd", help="update rule (default: sgd)")
     add("--batch-size", type=int, default=1, metavar="N", help="samples of an update (default: 1)")
@@ -34,7 +38,7 @@ def run(options: argparse.Namespace) -> Outcome:
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
     configs = models.models_of(options, models.SEVERAL)
     name, lengths = _lengths(options, configs[0])
-    how = options.optimizer, options.flow, clocks[0], options.batch_size
+    how = options.optimizer, options.flow, clocks[0], options.batch_size, options.card
     estimates = [estimate(config, lengths, *how) for config in configs]
     if not machine_record().is_current:
         say(
@@ -49,6 +53,8 @@ def run(options: argparse.Namespace) -> Outcome:
         "provenance": "modelled",
         "model": MODEL_VERSION,
         "assumptions": ASSUMPTIONS,
+        "card": options.card,
+        "unknown": estimates[0].unknown,
         "epoch": name,
         "estimates": [estimated.to_dict() | {"at_clocks": _at_clocks(estimated, clocks)} for estimated in estimates],
         "published": read_data("published"),
@@ -63,6 +69,8 @@ ASSUMPTIONS = [
     "as Yosys counts them in the loop's Verilog (data/u50/synthesis.json); low and high in the JSON",
     "power: data/u50/power.json and the units' and memories' activity; most constants are engineering estimates, so "
     "energy is a band",
+    "cards: machine, schedule, cycles and clock are the same on all four, which are UltraScale+ of speed grade -2; "
+    "what each has and its shell leaves: data/cards, with sources",
 ]
 
 
@@ -94,7 +102,8 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
     first, record = estimates[0], machine_record()
     updates = f", {first.batch_size} samples per update" if first.batch_size > 1 else ""
     table = Table(
-        title=f"An epoch is {epoch}: {first.samples:,} samples, {first.optimizer}, {first.flow}{updates}",
+        title=f"{first.card.short_name}; an epoch is {epoch}: {first.samples:,} samples, {first.optimizer}, "
+        f"{first.flow}{updates}",
         caption=f"modelled ({MODEL_VERSION}), not measured; (low to high) from the constants' uncertainty. MB = 10^6 "
         "bytes. Multipliers of the engines: cycles in which a row in use multiplies",
     )
@@ -118,25 +127,39 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
         at = f" at {mhz} MHz"
         row("time a sample, ms," + at, lambda e, c=mhz: f"{1e3 * e.at_clock(c).seconds_per_sample:.3f}")
         row("time an epoch, s," + at, lambda e, c=mhz: f"{e.at_clock(c).seconds_per_epoch:.2f}")
-        row("power of the board, W," + at, lambda e, c=mhz: _band(e.at_clock(c).power.running, "{:.0f}"))
-        row("energy an epoch, J," + at, lambda e, c=mhz: _band(e.at_clock(c).energy_per_epoch, "{:.0f}"))
+        row("power of the board, W," + at, lambda e, c=mhz: _band(e.at_clock(c), "power.running"))
+        row("energy an epoch, J," + at, lambda e, c=mhz: _band(e.at_clock(c), "energy_per_epoch"))
+    card, used = first.card, first.resources
     taken = Table(
-        title=f"The machine, whatever the model: interval {record.interval}, depth {record.depth} at "
-        f"{record.clock_mhz:g} MHz",
-        caption=f"modelled; of what the shell leaves to kernels. Above {TARGET:.0%} routing gets hard, above 100% it "
-        "does not fit. Logic and registers by Yosys",
+        title=f"The machine on the {card.name}, whatever the model: interval {record.interval}, depth {record.depth} "
+        f"at {record.clock_mhz:g} MHz",
+        caption=f"modelled; budget: what the shell leaves to kernels (published, data/cards). Above {TARGET:.0%} of it "
+        "routing gets hard, above 100% it does not fit. Logic and registers by Yosys",
     )
-    for column in ("", "likely", "low to high", "of the budget"):
+    for column in ("", "likely", "low to high", "of the budget", "of the device"):
         taken.add_column(column, justify="right" if column else "left")
     for resource, name in RESOURCES.items():
-        band, share = first.resources.total(resource), first.resources.utilisation(resource)
-        worst = share * band.high / band.value
-        over = " (too much)" if share > 1 else f" (up to {worst:.0%}: it may not fit)" if worst > 1 else ""
-        row = [f"{band.value:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}{over}"]
-        taken.add_row(name, *row)
-    return Group(table, taken)
+        band, share = used.total(resource), used.utilisation(resource)
+        of_budget = "unknown"
+        if share is not None:
+            worst = share * band.high / band.value
+            over = " (too much)" if share > 1 else f" (up to {worst:.0%}: it may not fit)" if worst > 1 else ""
+            of_budget = f"{share:.0%}{over}"
+        shown = [f"{band.value:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", of_budget]
+        taken.add_row(name, *shown, f"{used.share_of_device(resource):.0%}")
+    facts = [
+        f"{card.name}: {card.part}, {card.memory}; platform {card.platform}",
+        f"It spans {used.least_slrs} or more of the {card.slrs} SLRs of the device.",
+        {True: "It fits what the shell leaves (likely values).", False: "It does not fit.", None: ""}[first.fits],
+        *(f"Unknown: {what}." for what in first.unknown),
+    ]
+    return Group(table, taken, *filter(None, facts))
 
 
-def _band(band: Any, form: str) -> str:
-    low, mid, high = (form.format(value) for value in (band.low, band.value, band.high))
+def _band(estimate: Any, name: str) -> str:
+    """Return a band of an estimate in whole units; "unknown" if the card has no model of power."""
+    if not estimate.has_power:
+        return "unknown"
+    band = attrgetter(name)(estimate)
+    low, mid, high = (f"{value:.0f}" for value in (band.low, band.value, band.high))
     return f"{mid} ({low} to {high})"

@@ -1,8 +1,8 @@
-"""Estimate training on a U50: modelled cycles, memory, resources, power and energy of a model's program."""
+"""Estimate training on an Alveo card: modelled cycles, memory, resources, power and energy of a model's program."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -10,6 +10,7 @@ from bttlab.compiler.machine import M
 from bttlab.compiler.program import PROGRAMS, Flow, Options, Program, compile
 from bttlab.estimate.constants import modelled
 from bttlab.estimate.counts import CALL_SAMPLES, STAGES, Work, epoch_work, program_works
+from bttlab.estimate.facts import U50, CardFacts, read_card
 from bttlab.estimate.memory import MemoryMap, memory_map
 from bttlab.estimate.power import Power, PowerLevels, power
 from bttlab.estimate.recorded import machine_record
@@ -27,7 +28,7 @@ MULTIPLIERS = M.ENGINES * M.ROWS * M.LANES  # of the engines
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimate of training a model on the U50."""
+    """Estimate of training a model on a card."""
 
     model: ModelConfig
     flow: Flow  # order of contraction
@@ -38,6 +39,10 @@ class Estimate:
     work: Work  # of an epoch
     memory: MemoryMap
     resources: Resources  # of the machine, the same for all models
+
+    @property
+    def card(self) -> CardFacts:
+        return self.resources.card
 
     @property
     def samples(self) -> int:
@@ -58,8 +63,19 @@ class Estimate:
         """Utilisation of the engines' multipliers over all cycles, from 0 to 1; padding of vectors counts as used."""
         return self.work.multiplications / (MULTIPLIERS * self.work.total)
 
+    @property
+    def has_power(self) -> bool:
+        """True on the U50: the constants of power are of no other card."""
+        return self.card == U50
+
     @cached_property
     def power(self) -> Power:
+        """Power of the board; BttlabError unless `has_power`."""
+        if not self.has_power:
+            raise BttlabError(
+                f"power and energy on the {self.card.name} are unknown: the constants of data/u50/power.json are the "
+                "U50's; estimate with card U50"
+            )
         return power(machine_record(), self.resources, self.work, self.samples, self.clock_mhz)
 
     @property
@@ -79,9 +95,19 @@ class Estimate:
         return replace(energy, high=max(energy.high, slower.high))
 
     @property
-    def fits(self) -> bool:
-        """True if the card has the resources for the machine. The model fits the machine, as it has a program."""
-        return not self.resources.excess
+    def fits(self) -> bool | None:
+        """Whether the card has the resources for the machine; None if that is unknown.
+
+        The model fits the machine, as it has a program.
+        """
+        return self.resources.fits
+
+    def on_card(self, card: str) -> "Estimate":
+        """Return the estimate for another card: the same machine, and so the same cycles, at the same clock.
+
+        BttlabError if there are no facts of the card (`bttlab.estimate.facts.NAMES`).
+        """
+        return replace(self, resources=resources(machine_record(), read_card(card)))
 
     def at_clock(self, clock_mhz: float) -> "Estimate":
         """Return the estimate for another clock. The cycles stay, because the pipeline keeps its depth.
@@ -96,6 +122,20 @@ class Estimate:
             )
         return replace(self, clock_mhz=clock_mhz)
 
+    @property
+    def unknown(self) -> list[str]:
+        """What the estimate cannot say of this card, and why."""
+        card, found = self.card, []
+        if card.budget is None:
+            found.append(f"whether it fits: what the shell of the {card.short_name} leaves to kernels is unknown")
+        if not self.has_power:
+            found.append("power and energy: the constants of data/u50/power.json are the U50's")
+        if card.board_watts is None:
+            found.append("the limit of the board's power: no source was found")
+        if not card.hbm_banks:
+            found.append("cycles outside the loop on DDR4, which are counted as on HBM")
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """Return the output of --json: every figure with its unit and provenance."""
         layers: dict[str, dict[str, int]] = {stage: {} for stage in STAGES}
@@ -107,6 +147,7 @@ class Estimate:
             "flow": self.flow,
             "machine": dict(M.constants),
             "clock_mhz": self.clock_mhz,
+            "card": asdict(self.card) | {"unknown": self.unknown},
             "optimizer": self.optimizer,
             "batch_size": self.batch_size,
             "samples": self.samples,
@@ -133,9 +174,9 @@ class Estimate:
             "seconds_per_sample": {"value": self.seconds_per_sample} | modelled("s"),
             "seconds_per_epoch": {"value": self.seconds_per_epoch} | modelled("s"),
             "lane_utilisation": {"value": self.lane_utilisation} | modelled("1"),
-            "power": self.power.to_dict(),
-            "energy_per_sample": self.energy_per_sample.to_dict(),
-            "energy_per_epoch": self.energy_per_epoch.to_dict(),
+            "power": self.power.to_dict() if self.has_power else None,
+            "energy_per_sample": self.energy_per_sample.to_dict() if self.has_power else None,
+            "energy_per_epoch": self.energy_per_epoch.to_dict() if self.has_power else None,
         }
 
 
@@ -146,14 +187,16 @@ def estimate(
     flow: Flow = PAPER_FLOW,
     clock_mhz: float = CLOCK_MHZ,
     batch_size: int = 1,
+    card: str = "U50",
 ) -> Estimate:
     """Estimate cycles, memory, resources, power and energy of training a model.
 
     `lengths` are the numbers of real tokens of each sample of an epoch, [CLS] included, or the number of samples of
     each length; `batch_size` are the samples of an update, and `flow` is as for
-    `bttlab.compiler.program.Options`. Raises ProgramError if the machine cannot run the model; the message
-    names the bank; BttlabError if a length or the clock is invalid.
+    `bttlab.compiler.program.Options`. `card` is one of `bttlab.estimate.facts.NAMES`. Raises ProgramError if the
+    machine cannot run the model; the message names the bank; BttlabError if a length, the clock or the card is invalid.
     """
+    facts = read_card(card)
     histogram = dict(lengths) if isinstance(lengths, Mapping) else dict(Counter(map(int, lengths)))
     for tokens, count in histogram.items():
         if not 1 <= tokens <= model.sequence_length or count < 1:
@@ -174,7 +217,7 @@ def estimate(
         CLOCK_MHZ,
         epoch_work(program, histogram, call_samples),
         memory_map(program, record, rule.rule),
-        resources(record),
+        resources(record, facts),
     )
     return at_full_clock.at_clock(clock_mhz)
 

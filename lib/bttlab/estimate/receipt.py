@@ -1,4 +1,4 @@
-"""The receipt of estimates: what a model's program takes on the U50, modelled."""
+"""The receipt of estimates: what a model's program takes on a card, modelled."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ def receipt_of_estimates(epoch: str, estimates: Sequence[Estimate], command: Seq
         figures |= {f"{one.model.encoders}-ENC.{name}": figure for name, figure in figures_of_estimate(one).items()}
     first = estimates[0]
     return Receipt(
-        title=f"U50, {epoch}, {first.optimizer}, {first.flow}",
+        title=f"{first.card.short_name}, {epoch}, {first.optimizer}, {first.flow}",
         command=list(command),
         figures=figures,
         programs=[program for one in estimates if (program := program_of(one)) is not None],
@@ -31,14 +31,17 @@ def receipt_of_estimates(epoch: str, estimates: Sequence[Estimate], command: Seq
 
 
 def figures_of_estimate(one: Estimate) -> dict[str, Figure]:
-    """Return cycles, time, energy and memory of an epoch; all modelled, so a repetition is equal."""
-    how, energy = f"the U50 model {MODEL_VERSION}", one.energy_per_epoch
-    return {
+    """Return cycles, time, memory, and on the U50 energy of an epoch; all modelled, so a repetition is equal."""
+    how = f"the U50 model {MODEL_VERSION}"
+    figures = {
         "cycles": Figure(float(one.work.total), "cycles", "modelled", how, tolerance=SAME),
         "seconds": Figure(one.seconds_per_epoch, "s", "modelled", how, tolerance=SAME),
-        "joules": Figure(energy.value, "J", "modelled", how, energy.low, energy.high, SAME),
         "bytes": Figure(float(one.memory.bytes), "bytes", "modelled", how, tolerance=SAME),
     }
+    if one.has_power:
+        energy = one.energy_per_epoch
+        figures["joules"] = Figure(energy.value, "J", "modelled", how, energy.low, energy.high, SAME)
+    return figures
 
 
 def program_of(one: Estimate) -> ProgramUsed | None:

@@ -1,4 +1,4 @@
-"""Resources of the kernel: the machine's loop, and its ports to HBM.
+"""Resources of the kernel: the machine's loop, and its ports to the card's memory.
 
 They are the same for every model, because a model is a program. Operators are those of the source, at the documented
 costs of AMD's cores; logic and registers are Yosys' count of the loop's Verilog; memories follow from their geometry.
@@ -7,17 +7,17 @@ costs of AMD's cores; logic and registers are Yosys' count of the loop's Verilog
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from bttlab.estimate.constants import band, constant, read_data
-from bttlab.estimate.facts import U50
+from bttlab.estimate.facts import U50, CardFacts
 from bttlab.estimate.geometry import Blocks
 from bttlab.estimate.recorded import COSTS, RESOURCES, MachineRecord, OnChipMemory
 from bttlab.estimate.synthesis import synthesised, without_cores
 from bttlab.util.quantities import Quantity
 
-HBM_PORTS = 4  # of the kernel (`bttlab.card.kernel.TRAINER_KERNEL`)
-_PUBLISHED = {"provenance": "published", "source": "data/u50/platform.json, facts.json"}
+PORTS = 4  # to the card's memory, of the kernel (`bttlab.card.kernel.TRAINER_KERNEL`)
 # Entries of data/u50/operators.json for each 512-bit port, and for the port of the registers.
 _OF_A_PORT = {"lookup_tables": "port_lookup_tables", "flip_flops": "port_flip_flops", "bram36": "port_bram36"}
 _OF_CONTROL = {"lookup_tables": "control_port_lookup_tables", "flip_flops": "control_port_flip_flops"}
@@ -25,41 +25,65 @@ _OF_CONTROL = {"lookup_tables": "control_port_lookup_tables", "flip_flops": "con
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of the kernel, and their share of the shell's user budget."""
+    """Resources of the kernel on a card, and their share of what its shell leaves to kernels."""
 
-    # use of each of `RESOURCES`, by part: operators, logic, registers, memories, ports
+    # use of each of `RESOURCES`, by part: operators, logic, registers, memories, ports, memory controller
     parts: dict[str, dict[str, Quantity]]
+    card: CardFacts = U50
 
     def total(self, resource: str) -> Quantity:
         return sum(self.parts[resource].values(), band(0, RESOURCES[resource]))
 
-    def utilisation(self, resource: str) -> float:
-        """Return the total as a share of the shell's user budget, which v++ also reports."""
-        return self.total(resource).value / budget(resource)
+    def utilisation(self, resource: str) -> float | None:
+        """Return the total as a share of the shell's user budget, which v++ also reports; None if that is unknown."""
+        if self.card.budget is None:
+            return None
+        return self.total(resource).value / self.card.budget[resource]
+
+    def share_of_device(self, resource: str) -> float:
+        """Return the total as a share of the whole device: less than its share of what the shell leaves."""
+        return self.total(resource).value / getattr(self.card, resource)
 
     @property
     def excess(self) -> dict[str, float]:
-        """By how much the total exceeds the budget, for each resource that is exceeded."""
-        totals = {resource: self.total(resource).value - budget(resource) for resource in RESOURCES}
-        return {resource: value for resource, value in totals.items() if value > 0}
+        """By how much the total exceeds the budget, or the device if that is unknown, for each exceeded resource."""
+        room = {resource: getattr(self.card, resource) for resource in RESOURCES} | dict(self.card.budget or {})
+        excess = {resource: self.total(resource).value - room[resource] for resource in RESOURCES}
+        return {resource: value for resource, value in excess.items() if value > 0}
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the card has the resources; None if that depends on what the shell takes, and it is unknown."""
+        if self.excess:
+            return False
+        return None if self.card.budget is None else True
+
+    @property
+    def least_slrs(self) -> int:
+        """Least number of the device's SLRs that the kernel spans, if all were free."""
+        return max(ceil(self.share_of_device(resource) * self.card.slrs) for resource in RESOURCES)
 
     def to_dict(self) -> dict[str, Any]:
+        card, budget = self.card, self.card.budget
+        published = {"provenance": "published", "source": f"data/cards/{card.short_name.lower()}.json"}
         return {
-            "platform": read_data("platform")["name"],
+            "platform": card.platform,
             "kernel": {
                 resource: self.total(resource).to_dict()
-                | {"budget": budget(resource), "utilisation": self.utilisation(resource)}
+                | {"budget": budget and budget[resource], "utilisation": self.utilisation(resource)}
+                | {"device": getattr(card, resource), "of_the_device": self.share_of_device(resource)}
                 | {"parts": {part: taken.value for part, taken in self.parts[resource].items()}}
                 for resource in RESOURCES
             },
             "shell": {
-                resource: {"value": getattr(U50, resource) - budget(resource), "unit": unit} | _PUBLISHED
+                resource: {"value": budget and getattr(card, resource) - budget[resource], "unit": unit} | published
                 for resource, unit in RESOURCES.items()
             },
         }
 
 
-def resources(record: MachineRecord) -> Resources:
+def resources(record: MachineRecord, card: CardFacts = U50) -> Resources:
+    """Return the kernel's resources on a card: the machine is the same on all, the memory controller is not."""
     overheads, counted = read_data("operators")["overheads"], without_cores(synthesised())
     operators = operator_use(sum((Counter(counts) for counts in record.units.values()), Counter()))
     memories = memory_use(record.memories)
@@ -70,11 +94,13 @@ def resources(record: MachineRecord) -> Resources:
         for part, count in counted.get(resource, {}).items():
             taken[part] = yosys.scaled(count, unit)
         if resource in _OF_A_PORT:
-            taken["ports"] = constant(overheads[_OF_A_PORT[resource]]).scaled(HBM_PORTS, unit)
+            taken["ports"] = constant(overheads[_OF_A_PORT[resource]]).scaled(PORTS, unit)
         if resource in _OF_CONTROL:
             taken["ports"] += _in(constant(overheads[_OF_CONTROL[resource]]), resource)
+        if card.memory_controller and card.memory_controller[resource]:
+            taken["memory controller"] = band(card.memory_controller[resource], unit)
         parts[resource] = {part: _in(quantity, resource) for part, quantity in taken.items() if quantity}
-    return Resources(parts)
+    return Resources(parts, card)
 
 
 def operator_use(counts: Mapping[str, int]) -> dict[str, Quantity]:
@@ -102,5 +128,6 @@ def _in(quantity: Quantity, resource: str) -> Quantity:
 
 
 def budget(resource: str) -> int:
-    """Return how much of a resource the shell leaves to kernels (published)."""
-    return read_data("platform")["user_budget"][resource]
+    """Return how much of a resource the U50's shell leaves to kernels (published)."""
+    assert U50.budget is not None  # data/cards/u50.json
+    return U50.budget[resource]

@@ -1,4 +1,4 @@
-"""Explore designs with sliders and a clickable figure: time, energy, utilisation (modelled).
+"""Explore designs with sliders, a menu of cards and a clickable figure: time, energy, utilisation (modelled).
 
 Each point is a program. Compiling and timing one takes about a second, so a background thread does it.
 """
@@ -14,6 +14,8 @@ import numpy as np
 from bttlab.estimate.card import CLOCK_MHZ, LEAST_CLOCK, Estimate, estimate
 from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.estimate.counts import SHOWN_UNITS
+from bttlab.estimate.facts import NAMES
+from bttlab.estimate.recorded import RESOURCES
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.explorer import Explorer, control, row, slider
 from bttlab.lab.workload import budget
@@ -35,6 +37,7 @@ class Design:
     optimizer: str = "sgd"  # "sgd", "momentum", "adamw"
     clock_mhz: int = CLOCK_MHZ
     feed_forward: int | None = None  # rank of the two layers between which GELU stands; by default `rank`
+    card: str = NAMES[0]  # one of `bttlab.estimate.facts.NAMES`
 
     def __post_init__(self) -> None:
         if self.feed_forward is None:
@@ -42,21 +45,22 @@ class Design:
 
     @property
     def program(self) -> "Design":
-        """The same at the schedule's clock: another clock needs no compilation."""
-        return replace(self, clock_mhz=CLOCK_MHZ)
+        """The same on the U50 at the schedule's clock: another card or clock needs no compilation."""
+        return replace(self, clock_mhz=CLOCK_MHZ, card=NAMES[0])
 
     def estimate(self, lengths: Mapping[int, int]) -> Estimate:
-        """Return what the model of the U50 says; errors as for `bttlab.estimate.card.estimate`."""
+        """Return what the model of the card says; errors as for `bttlab.estimate.card.estimate`."""
         ranks = {}
         if self.feed_forward != self.rank:
             ranks = {f"encoders.{i}.{part}": self.feed_forward for i in range(self.encoders) for part in FEED_FORWARD}
         model = ModelConfig(encoders=self.encoders, linear_rank=self.rank, ranks=ranks)
-        return estimate(model, lengths, self.optimizer, self.flow, self.clock_mhz)
+        return estimate(model, lengths, self.optimizer, self.flow, self.clock_mhz, card=self.card)
 
     def __str__(self) -> str:
         rank = f"{self.rank}" if self.feed_forward == self.rank else f"{self.rank} and {self.feed_forward}"
+        card = "" if self.card == NAMES[0] else f", {self.card}"
         encoders = f"{self.encoders} encoder{'s' * (self.encoders != 1)}"
-        return f"{encoders}, rank {rank}, {FLOW_TITLES[self.flow]}, {self.optimizer}, {self.clock_mhz} MHz"
+        return f"{encoders}, rank {rank}, {FLOW_TITLES[self.flow]}, {self.optimizer}, {self.clock_mhz} MHz{card}"
 
 
 class Programs:
@@ -77,7 +81,7 @@ class Programs:
         made = self._made.get(design.program)
         if isinstance(made, BttlabError):
             raise made
-        return made.at_clock(design.clock_mhz) if made else None
+        return made.on_card(design.card).at_clock(design.clock_mhz) if made else None
 
     def refusals(self, designs: list[Design]) -> int:
         """Return how many designs the machine does not hold, as far as it is known."""
@@ -131,19 +135,20 @@ class DesignExplorer(Explorer):
         options = [(words, name) for name, words in FLOW_TITLES.items()]
         self.flow = control(widgets.Dropdown, "flow", options=options, value=design.flow)
         self.optimizer = control(widgets.Dropdown, "optimizer", options=tuple(OPTIMIZERS), value=design.optimizer)
+        self.card = control(widgets.Dropdown, "card", options=NAMES, value=design.card)
         self.design, self.estimate = design, None
         self.programs = Programs(lengths, self.refresh)
-        self._controls = (self.encoders, self.rank, self.flow, self.optimizer, self.clock, self.feed_forward)
+        self._controls = (self.encoders, self.rank, self.flow, self.optimizer, self.clock, self.feed_forward, self.card)
         self.rank.observe(self._follow, "value")
         figures = new_figure(4.6, 4.2), new_figure(3.7, 4.2)
         self._space, self._machine = (figure.subplots() for figure in figures)
-        pairs = (self.encoders, self.rank), (self.feed_forward, self.flow), (self.clock, self.optimizer)
+        pairs = (self.encoders, self.rank), (self.feed_forward, self.flow), (self.clock, self.optimizer), (self.card,)
         super().__init__(*figures, controls=[row(*pair) for pair in pairs])
         figures[0].canvas.mpl_connect("button_press_event", self._click)
 
     def choose(self, design: Design) -> None:
         first = (design.encoders, design.rank, design.flow)
-        chosen = (*first, design.optimizer, design.clock_mhz, design.feed_forward)
+        chosen = (*first, design.optimizer, design.clock_mhz, design.feed_forward, design.card)
         with self.held():
             for chosen_control, value in zip(self._controls, chosen, strict=True):
                 chosen_control.value = value
@@ -167,8 +172,8 @@ class DesignExplorer(Explorer):
 
     @property
     def _around(self) -> list[Design]:
-        """The programs of the grid with this optimizer and this clock."""
-        same = {"optimizer": self.optimizer.value, "clock_mhz": self.clock.value}
+        """The programs of the grid with this optimizer, this clock and this card."""
+        same = {"optimizer": self.optimizer.value, "clock_mhz": self.clock.value, "card": self.card.value}
         return [replace(program, **same) for program in grid(self.encoders.value)]
 
     @property
@@ -200,17 +205,18 @@ class DesignExplorer(Explorer):
         self._is_pending = estimate is None
         if estimate is None:
             return f"<b>{design}</b>: compiled, or refused, within a minute …{working}", ""
-        energy, seconds = estimate.energy_per_epoch, estimate.seconds_per_epoch
+        seconds = f"<b>{estimate.seconds_per_epoch:,.2f} s</b>"
         results = (
-            f"<b>{design}</b>: an epoch of {estimate.samples:,} samples takes <b>{seconds:,.2f} s</b> and "
-            f"<b>{energy.value:,.0f} J</b>, {energy.low:,.0f} to {energy.high:,.0f} (modelled, {MODEL_VERSION})"
+            f"<b>{design}</b>: an epoch of {estimate.samples:,} samples takes {seconds} and {_energy(estimate)} "
+            f"(modelled, {MODEL_VERSION}). {_room(estimate)}"
         )
         return results + working, ""
 
     def _draw_space(self, shown: Mapping[Design, Estimate], chosen: Estimate | None) -> None:
         axes = self._space
         axes.clear()
-        style(axes, "Click on a program", "parameters (thousand)", "energy of an epoch (J, modelled)")
+        of = "energy of an epoch (J" if self.card.value == NAMES[0] else "time of an epoch (s"
+        style(axes, "Click on a program", "parameters (thousand)", f"{of}, modelled)")
         for colour, (flow, name) in zip(PALETTE, FLOW_TITLES.items(), strict=False):
             points = {design.rank: _figures(estimate) for design, estimate in shown.items() if design.flow == flow}
             if points:
@@ -251,4 +257,27 @@ class DesignExplorer(Explorer):
 
 
 def _figures(estimate: Estimate) -> tuple[float, float]:
-    return estimate.model.parameters_count / 1e3, estimate.energy_per_epoch.value
+    """Return the place of a program in the figure: its parameters, and its energy, or time if that is unknown."""
+    cost = estimate.energy_per_epoch.value if estimate.has_power else estimate.seconds_per_epoch
+    return estimate.model.parameters_count / 1e3, cost
+
+
+def _energy(estimate: Estimate) -> str:
+    if not estimate.has_power:
+        return "an unknown energy"
+    energy = estimate.energy_per_epoch
+    return f"<b>{energy.value:,.0f} J</b>, {energy.low:,.0f} to {energy.high:,.0f}"
+
+
+def _room(estimate: Estimate) -> str:
+    """Return a sentence on the room that the machine takes of the card."""
+    used, name = estimate.resources, estimate.card.short_name
+    if estimate.fits is None:
+        most = max(RESOURCES, key=used.share_of_device)
+        share = f"{used.share_of_device(most):.0%} of its {RESOURCES[most]}"
+        return f"Whether the machine fits the {name} is unknown: it takes {share} before the shell's."
+    most = max(RESOURCES, key=lambda resource: used.utilisation(resource) or 0)
+    fits = "fits" if estimate.fits else "does not fit"
+    return (
+        f"The machine {fits} the {name}: {used.utilisation(most):.0%} of the {RESOURCES[most]} that the shell leaves."
+    )
