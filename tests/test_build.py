@@ -21,7 +21,7 @@ from bttlab.estimate.facts import ROOT
 from bttlab.util import locks
 from bttlab.util.errors import BttlabError
 
-from emulated_kernels import SOURCE, VADD
+from emulated_kernels import SOURCE, VADD, call
 
 TINY = OverlayDefinition("tiny", "tiny.cpp", (VADD,))
 
@@ -54,7 +54,7 @@ def test_a_build_and_what_it_leaves(hls, tmp_path, capfd, monkeypatch):
     b, c = (overlay.HBM1.allocate(4, "f4") for _ in range(2))
     b[:] = np.arange(4)
     b.sync_to_device()
-    overlay.vadd_1.call(a, b, c, 4, 2.0)
+    call(overlay.vadd_1, a, b, c, 4, 2.0)
     c.sync_from_device()
     assert list(c) == [0, 2, 4, 6]
 

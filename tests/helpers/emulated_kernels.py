@@ -4,7 +4,11 @@ import functools
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import pynq
+
+from bttlab.card import start_kernel
 from bttlab.card.build import COMPILE_FLAGS, LINK_FLAGS
 from bttlab.card.kernel import Argument, Kernel
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin
@@ -56,3 +60,8 @@ def image() -> bytes:
 def container() -> bytes:
     """An overlay of both kernels with one image, which runs on any processor with AVX2."""
     return pack_xclbin(EmulationOverlay([VADD, SPIN], {"avx2": image()}))
+
+
+def call(ip: pynq.DefaultIP, *values: Any) -> None:
+    """Start a kernel and wait for its end."""
+    start_kernel(ip, *values).wait()

@@ -18,6 +18,7 @@ with warnings.catch_warnings(), later("pynqutils.build_utils", "pynqutils.setup_
 from bttlab.card.card_lock import CardBusyError, release_card
 from bttlab.card.emulation import EmulatedU50, register
 from bttlab.card.kernel import OverlayError
+from bttlab.card.kernel_call import start_kernel
 from bttlab.card.opening import open_trainer
 from bttlab.card.overlay import choose_active_device, load_overlay
 from bttlab.card.shells import why_unlisted
@@ -39,4 +40,5 @@ __all__ = [
     "load_overlay",
     "open_trainer",
     "release_card",
+    "start_kernel",
 ]

@@ -190,6 +190,18 @@ class CardBuffer(PynqBuffer):
     It has no `memory` attribute: PYNQ would pass a buffer with that attribute to XRT when it is freed.
     """
 
+    @property
+    def device(self) -> Any:
+        """The card. PYNQ sets an attribute of this name, which arrays of NumPy 2 have already, read-only."""
+        try:
+            return self.__dict__["_card"]
+        except KeyError:
+            raise AttributeError("the array is in no card's memory") from None
+
+    @device.setter
+    def device(self, card: Any) -> None:
+        self.__dict__["_card"] = card
+
     def freebuffer(self) -> None:
         """Release the card's memory; the host array stays valid. Does nothing for a view."""
         if not self.__dict__.get("freed", True):

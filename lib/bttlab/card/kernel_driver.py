@@ -11,6 +11,7 @@ from pynq import DefaultIP
 from bttlab.card import waiting
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
+from bttlab.card.kernel_call import CallSignature, start_kernel
 from bttlab.card.processor import optimizer_arguments, result_dtype
 from bttlab.card.sharing import shared
 from bttlab.compiler.errors import ProgramError
@@ -41,11 +42,15 @@ class KernelDriver(DefaultIP):
 
     def __init__(self, description: dict[str, Any]):
         super().__init__(description)
-        # PYNQ's raw calls, which this class replaces. These attributes are reference cycles: they would keep the
-        # driver and its buffers until garbage collection.
-        del self.start, self.call, self.start_ert, self.start_sw
+        # Raw calls of PYNQ 3.0.1, which this class replaces; PYNQ 4 has none. These attributes are reference cycles:
+        # they would keep the driver and its buffers until garbage collection.
+        for call in ("start", "call", "start_ert", "start_sw"):
+            self.__dict__.pop(call, None)
+        self._call_signature = CallSignature(description["registers"])
         self._banks = {
-            name: self.device.get_memory_by_name(self.args[name].mem) for name in self.args if self.args[name].mem
+            argument.name: self.device.get_memory_by_name(argument.mem)
+            for argument in self._call_signature.arguments
+            if argument.mem
         }
         self._result_record = result_dtype()
         self._records = self._allocate("records", M.LANES * 4)
@@ -72,6 +77,15 @@ class KernelDriver(DefaultIP):
             publish()
         else:
             self._share.run(self._description, lambda is_current: (is_current or self._restore(), work()), publish)
+
+    @property
+    def memory_banks(self) -> dict[str, tuple[str, Any]]:
+        """Tag and memory bank of each argument that is a buffer, by its name."""
+        return {
+            argument.name: (argument.mem, self._banks[argument.name])
+            for argument in self._call_signature.arguments
+            if argument.mem
+        }
 
     def _restore(self) -> None:
         if self._chip.program is not None:
@@ -153,21 +167,22 @@ class KernelDriver(DefaultIP):
         buffers = (self._records, self._results, memory, self._image)
         if self._share is not None:
             self._share.check()
-        start = self._start_ert if self.device.has_capability("ERT") else self._start_sw
         arguments = (command, samples, *optimizer_arguments(optimizer or Optimizer("sgd")), *buffers)
         if isinstance(self.device, EmulatedU50):
             with DeferredSignals(), self.device.waited_for():
-                start(*arguments).wait()
+                start_kernel(self, *arguments, signature=self._call_signature).wait()
         else:
-            self._run_on_card(start, arguments)
+            self._run_on_card(arguments)
 
-    def _run_on_card(self, start: Callable[..., Any], arguments: tuple) -> None:
+    def _run_on_card(self, arguments: tuple) -> None:
         """Run the kernel of a real card, with a time limit from the program's modelled cycles."""
         program, trains = self._chip.program, arguments[0] in (M.TRAIN, M.PREDICT)
         cycles = arguments[1] * program.most_cycles if program is not None and trains else 0
         seconds = waiting.LEAST_SECONDS + waiting.MARGIN * cycles / (M.CLOCK_MHZ * 1e6)
         try:
-            waiting.run_kernel(self.device, lambda: start(*arguments), arguments, seconds)
+            waiting.run_kernel(
+                self.device, lambda: start_kernel(self, *arguments, signature=self._call_signature), arguments, seconds
+            )
         except waiting.CardFailedError:
             self._chip = ChipState(self._chip.program)
             raise

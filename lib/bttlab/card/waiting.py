@@ -12,6 +12,7 @@ import pynq
 
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
+from bttlab.card.kernel_call import POLL_MILLISECONDS, CallHandle
 from bttlab.card.shells import Card, pcie_address
 from bttlab.util.signals import DeferredSignals
 
@@ -19,9 +20,7 @@ from bttlab.util.signals import DeferredSignals
 MARGIN = 20
 LEAST_SECONDS = 10.0
 GRACE_SECONDS = 0.7  # for a kernel to end after Ctrl-C: a chunk of samples takes a quarter second
-POLL_MILLISECONDS = 100
 MOST_BETWEEN_POLLS = 1.0  # seconds that count against the limit: more, and this process was suspended
-IDLE = 0x4  # in AP_CTRL
 ERRORS = {  # likely causes of XRT's errors, by error number
     1: "buffers of another program are still on the card",
     2: "XRT does not find it: does the overlay have a kernel of that name?",
@@ -33,7 +32,9 @@ ERRORS = {  # likely causes of XRT's errors, by error number
     22: "XRT says that it is invalid: is the overlay for the card's shell, and the kernel's name right?",
     95: "the card's shell is not the overlay's: xbutil examine names the shell",
 }
-_started: "weakref.WeakKeyDictionary[pynq.Device, tuple[Any, Any]]" = weakref.WeakKeyDictionary()  # kernel, its buffers
+_started: "weakref.WeakKeyDictionary[pynq.Device, tuple[CallHandle, Any]]" = (
+    weakref.WeakKeyDictionary()
+)  # kernel, its buffers
 
 
 class CardFailedError(OverlayError):
@@ -71,7 +72,7 @@ def _error_number(text: str) -> int:
     return 0
 
 
-def run_kernel(card: Card, start: Callable[[], Any], buffers: Any, seconds: float) -> None:
+def run_kernel(card: Card, start: Callable[[], CallHandle], buffers: Any, seconds: float) -> None:
     """Start a kernel of a real card and wait for its end.
 
     Handlers of SIGINT (Ctrl-C) and SIGTERM are called when the kernel has ended. If it does not end within
@@ -86,7 +87,7 @@ def run_kernel(card: Card, start: Callable[[], Any], buffers: Any, seconds: floa
         handle = start()
         _started[card] = handle, buffers
         elapsed, last = 0.0, time.monotonic()
-        while not _ended(card, handle, POLL_MILLISECONDS):
+        while not handle.ended(POLL_MILLISECONDS):
             now = time.monotonic()
             elapsed, last = elapsed + min(now - last, MOST_BETWEEN_POLLS), now
             interrupted = signals.since is not None and time.monotonic() - signals.since > GRACE_SECONDS
@@ -99,8 +100,7 @@ def run_kernel(card: Card, start: Callable[[], Any], buffers: Any, seconds: floa
                     f"kernel does not end, {reset_hint(card)}, and start again"
                 )
         del _started[card]
-    failure = handle._future.exception() if hasattr(handle, "_future") else None
-    if failure is not None:
+    if failure := handle.failure():
         raise CardFailedError(f"{card.name}: the kernel ended with an error ({failure}); {reset_hint(card)}")
 
 
@@ -111,16 +111,6 @@ def is_running(card: Card) -> bool:
 
 def check_idle(card: Card) -> None:
     """Raise CardFailedError if a card still runs a kernel that did not end in time."""
-    if card in _started and not _ended(card, _started[card][0], 0):
+    if card in _started and not _started[card][0].ended(0):
         raise CardFailedError(f"{card.name} still runs a kernel that did not end in time; {reset_hint(card)}")
     _started.pop(card, None)
-
-
-def _ended(card: Card, handle: Any, milliseconds: int) -> bool:
-    """Wait for a kernel at most `milliseconds` and return True if it has ended."""
-    if hasattr(handle, "target"):  # started by its registers, without XRT's scheduler
-        time.sleep(milliseconds / 1e5)
-        return bool(handle.target.mmio.read(0) & IDLE)
-    if not handle.done:
-        card._handle_events(milliseconds)
-    return handle.done

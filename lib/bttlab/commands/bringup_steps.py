@@ -108,7 +108,8 @@ class Bringup:
 
     def _memory(self) -> Check:
         wrong = []
-        for number, (name, bank) in enumerate(self._trainer._banks.items()):
+        banks = self._trainer.memory_banks
+        for number, (name, (_, bank)) in enumerate(banks.items()):
             buffer = bank.allocate((PATTERN,), np.float32)
             pattern = np.random.default_rng(number).standard_normal(PATTERN, np.float32)
             buffer[:] = pattern
@@ -117,8 +118,8 @@ class Bringup:
             buffer.sync_from_device()
             if not np.array_equal(buffer, pattern):
                 wrong.append(name)
-        banks = ", ".join(f"{name} in {argument.mem}" for name, argument in self._trainer.args.items() if argument.mem)
-        return _compared(wrong, f"{4 * PATTERN >> 20} MiB written and read in each bank: {banks}", "differs in")
+        where = ", ".join(f"{name} in {tag}" for name, (tag, _) in banks.items())
+        return _compared(wrong, f"{4 * PATTERN >> 20} MiB written and read in each bank: {where}", "differs in")
 
     def _units(self) -> Check:
         from bttlab.card.unit_programs import unit_programs
