@@ -234,6 +234,17 @@ def card(xrt, monkeypatch, tmp_path):
     release_card(card)
 
 
+@pytest.fixture
+def pyxrt_card(xrt, monkeypatch, tmp_path):
+    """A real card: our device on a fake of XRT's Python binding."""
+    from bttlab.card import release_card
+
+    card = xrt.pyxrt_card(monkeypatch, tmp_path)
+    yield card
+    monkeypatch.delenv("FAKE_XRT_FAULT", raising=False)
+    release_card(card)
+
+
 @pytest.fixture(scope="module")  # for others its loop of events would be in the way
 def browser():
     """Chromium, as the system has it."""

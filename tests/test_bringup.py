@@ -13,6 +13,7 @@ import pytest
 
 from bttlab import cli
 from bttlab.card import EmulatedU50, load_overlay, shells, waiting
+from bttlab.card import xrt as installation
 from bttlab.card.manifest import overlays_folder
 from bttlab.card.unit_programs import UNITS, unit_programs
 from bttlab.card.xrt import xrt_version
@@ -20,6 +21,10 @@ from bttlab.commands import bringup_steps, doctor
 from bttlab.compiler.machine import M
 from bttlab.model import ModelConfig
 from bttlab.runs.devices import open_trainer as open_device
+
+
+def missing_binding(name: str):
+    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def bringup(tmp_path, *more: str) -> tuple[int, dict]:
@@ -100,8 +105,25 @@ def test_the_likely_cause_that_xrt_lists_no_card(tmp_path, monkeypatch, vendor, 
     assert cause in bringup_steps._why_no_card()
 
 
+def test_with_pynq_4_the_likely_cause_is_a_missing_binding(xrt, tmp_path, monkeypatch):
+    function = tmp_path / "0000:3b:00.1"
+    function.mkdir()
+    (function / "vendor").write_text("0x10ee\n")
+    monkeypatch.setattr(shells, "PCI_DEVICES", tmp_path)
+    monkeypatch.setenv("XILINX_XRT", str(xrt.root))
+    monkeypatch.setattr(installation, "pynq_version", lambda: "4.0.0")
+    monkeypatch.setattr(installation, "import_module", missing_binding)
+    cause = bringup_steps._why_no_card()
+    assert cause.startswith("PYNQ 4.0.0 lists no Alveo card; XRT's Python binding pyxrt cannot be imported: ")
+    assert cause.endswith("; or: pip install 'pynq==3.0.1'") and "\n" not in cause
+
+
 @pytest.mark.parametrize(
-    ("version", "way_out"), [("4.0.0", "pip install 'pynq==3.0.1'"), ("3.0.1", "source /opt/xilinx/xrt/setup.sh")]
+    ("version", "way_out"),
+    [
+        ("4.0.0", ["source /opt/xilinx/xrt/setup.sh", "pip install 'pynq==3.0.1'"]),
+        ("3.0.1", ["source /opt/xilinx/xrt/setup.sh"]),
+    ],
 )
 def test_a_pcie_card_that_pynq_does_not_list_is_named_wherever_the_emulated_card_is_taken(
     tmp_path, monkeypatch, caplog, version, way_out
@@ -124,10 +146,11 @@ def test_a_pcie_card_that_pynq_does_not_list_is_named_wherever_the_emulated_card
         taken = take()
         lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert len(lines) == 1 and f"PCIe card 0000:3b:00.1, but PYNQ {version} lists none" in lines[0], door
-        assert way_out in lines[0] and "\n" not in lines[0] and "using emulated_u50" in lines[0]
+        assert all(part in lines[0] for part in way_out) and "\n" not in lines[0] and "using emulated_u50" in lines[0]
     assert "NOT the PCIe card" in taken.announcement
     check = next(iter(doctor._cards()))
-    assert check.status == "problem" and "0000:3b:00.1" in check.detail and way_out in check.way_out
+    assert check.status == "problem" and "0000:3b:00.1" in check.detail
+    assert all(part in check.way_out for part in way_out)
     (function / "vendor").write_text("0x8086\n")
     caplog.clear()
     load_overlay("trainer")

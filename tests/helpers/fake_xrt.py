@@ -1,15 +1,16 @@
-"""A U50 made of pynq's own XrtDevice and a library of ours in place of XRT's: `fake_xrt.cpp`."""
+"""A U50 made of pynq's own XrtDevice and a library of ours in place of XRT's (`fake_xrt.cpp`), or of a fake pyxrt."""
 
 import ctypes
 import json
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pynq
 import pytest
 
-from bttlab.card import EmulatedU50
+from bttlab.card import EmulatedU50, PyxrtCard
 from bttlab.card.image import IMAGES, choose_image
 from bttlab.card.manifest import MANIFEST, digest, overlays_folder, read_manifest, write_manifest
 from bttlab.card.xclbin import read_xclbin
@@ -18,6 +19,7 @@ from build_library import library
 from conftest import ROOT
 
 SHELL = "xilinx_u50_gen3x16_xdma_base_5"
+PYTHON_FOLDER = ROOT / "tests" / "helpers" / "xrt_python"  # where XRT has pyxrt
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-ldl")
 
 
@@ -43,9 +45,27 @@ class FakeXrt:
         kernel = str(self.root / "kernel.so")
         return {"XILINX_XRT": str(self.root), "FAKE_XRT_KERNEL": kernel, "BTTLAB_OVERLAYS": str(self.overlays)}
 
+    @property
+    def pyxrt_environment(self) -> dict[str, str]:
+        """Environment in which a process finds it, and its fake pyxrt."""
+        return self.environment | {"PYTHONPATH": str(PYTHON_FOLDER), "BTTLAB_PYXRT": "1"}
+
+    def pyxrt_card(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> PyxrtCard:
+        """Return a new card of this process on the fake pyxrt; its node is in `folder`."""
+        monkeypatch.setattr(sys, "path", [str(PYTHON_FOLDER), *sys.path])
+        for name, value in self.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("BTTLAB_PYXRT", "1")
+        import pyxrt
+
+        pyxrt._cards.clear()
+        (card,) = PyxrtCard._probe_()
+        self._list(card, monkeypatch, folder)
+        return card
+
     def card(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> pynq.Device:
         """Return a new card of this process, which PYNQ lists before an emulated one; its node is in `folder`."""
-        from pynq._3rdparty import xrt
+        xrt = pytest.importorskip("pynq._3rdparty.xrt", reason="this PYNQ has no device for Alveo cards")
         from pynq.pl_server import xrt_device
 
         for name, value in self.environment.items():
@@ -53,13 +73,16 @@ class FakeXrt:
         xrt.libc = xrt.libc or ctypes.CDLL(str(self.root / "lib" / "libxrt_core.so"))  # buffers outlive the test
         monkeypatch.setattr(xrt_device, "_xrt_version", (2, 13, 466))
         card = xrt_device.XrtDevice(0)
+        self._list(card, monkeypatch, folder)
+        return card
+
+    def _list(self, card: pynq.Device, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         for path in (folder / "0000:3b:00.1" / "drm" / "renderD128", folder / "renderD128"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         monkeypatch.setattr("bttlab.card.card_lock.DEVICES", folder)
         monkeypatch.setattr("bttlab.card.shells.PCI_DEVICES", folder)
         monkeypatch.setattr(pynq.Device, "_devices", [card, EmulatedU50()])
-        return card
 
 
 def install(folder: Path) -> FakeXrt:

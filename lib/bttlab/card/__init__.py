@@ -1,11 +1,11 @@
-"""The card, real or emulated. Importing this package adds the emulated U50 to PYNQ's devices.
+"""The card, real or emulated. Importing this package adds the emulated U50, and cards on pyxrt, to PYNQ's devices.
 
 PYNQ also imports it, as a plugin of the entry-point group pynq.lib, before it looks for drivers.
 """
 
 import warnings
 
-from bttlab.card.xrt import check_xrt
+from bttlab.card.xrt import check_xrt, why_not_pynq
 from bttlab.util.lazy import later
 
 # PYNQ's modules that deliver notebooks and build boards import setuptools, pkg_resources and ipywidgets, which takes
@@ -16,17 +16,21 @@ with warnings.catch_warnings(), later("pynqutils.build_utils", "pynqutils.setup_
     import pynq  # noqa: F401
 
 from bttlab.card.card_lock import CardBusyError, release_card
-from bttlab.card.emulation import EmulatedU50, register
+from bttlab.card.device import leave_out_xrt_device, register
+from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.kernel_call import start_kernel
 from bttlab.card.opening import open_trainer
 from bttlab.card.overlay import choose_active_device, load_overlay
+from bttlab.card.pyxrt_card import PyxrtCard
 from bttlab.card.shells import why_unlisted
 from bttlab.card.trainer import TrainerDriver
 from bttlab.card.training_run import TrainingRun
 from bttlab.estimate.facts import U50
 
-register()
+if why_not_pynq():
+    leave_out_xrt_device()
+register(PyxrtCard, EmulatedU50)
 choose_active_device()
 EmulatedU50.why_unlisted = staticmethod(why_unlisted)
 
@@ -35,6 +39,7 @@ __all__ = [
     "CardBusyError",
     "EmulatedU50",
     "OverlayError",
+    "PyxrtCard",
     "TrainerDriver",
     "TrainingRun",
     "load_overlay",

@@ -22,7 +22,8 @@ from pynq.pl_server.xclbin_parser import XclBin
 from pynq.pmbus import XrtRail
 
 from bttlab.card.compute_unit import ComputeUnit
-from bttlab.card.hbm import CardMemory, HbmBank
+from bttlab.card.device import OverlayDevice
+from bttlab.card.hbm import CardMemory
 from bttlab.card.image import choose_image
 from bttlab.card.kernel import CONTROL_RANGE, OverlayError
 from bttlab.card.manifest import MANIFEST, digest, overlays_folder, read_file, read_manifest
@@ -46,10 +47,10 @@ class _Description(XclBin):
     overlay: EmulationOverlay
 
 
-class EmulatedU50(pynq.Device):
+class EmulatedU50(OverlayDevice):
     """An emulated U50, which PYNQ lists after the real cards. Every instance is a separate card."""
 
-    _probe_priority_ = 300  # XrtDevice has 200
+    _probe_priority_ = 300  # XrtDevice has 200, PyxrtCard 250
     provenance = "modelled"  # of the sensors' readings
     # returns why the emulated card is taken though the system lists a PCIe card; the package sets it
     why_unlisted: ClassVar[Any] = staticmethod(lambda: None)
@@ -106,14 +107,6 @@ class EmulatedU50(pynq.Device):
 
     # --- overlays
 
-    def set_bitfile_name(self, bitfile_name: str) -> None:
-        """Set the card's description from an overlay, which PYNQ does before it loads one."""
-        try:
-            super().set_bitfile_name(bitfile_name)
-        except OverlayError:
-            self._restore()
-            raise
-
     def get_bitfile_metadata(self, bitfile_name: str) -> _Description:
         """Return PYNQ's description of an overlay; OverlayError unless it is trusted and an emulation overlay."""
         data = read_file(bitfile_name)
@@ -149,16 +142,11 @@ class EmulatedU50(pynq.Device):
         logger.info("%s on %s, image %s", bitstream.bitfile_name, self.name, name)
         self._units, self.image = units, name
         self._levels = PowerLevels.without_overlay
-        self.post_download(bitstream, parser)
-        self._loaded = parser, self.bitfile_name
+        self._describe(bitstream, parser)
 
     def free_bitstream(self) -> None:
         self._check_idle("free the overlay")
         self._forget()
-
-    def close(self) -> None:
-        """Remove the overlay from the card; PYNQ's `Overlay.free` calls this."""
-        self.free_bitstream()
 
     def open_context(self, description: dict[str, Any], shared: bool = True) -> int:
         """Return a compute unit's index. `shared` has no effect: only one process uses an emulated card."""
@@ -166,29 +154,6 @@ class EmulatedU50(pynq.Device):
         return description["cu_index"]
 
     # --- memory
-
-    @property
-    def default_memory(self) -> HbmBank:
-        """The only memory bank that the overlay uses; BttlabError if there is not exactly one."""
-        used = [bank for bank in self.mem_dict.values() if bank["used"]]
-        if not used:
-            raise BttlabError(f"{self.name} has no overlay, so no memory bank is in use; load one first")
-        if len(used) > 1:
-            tags = ", ".join(bank["tag"] for bank in used)
-            raise BttlabError(
-                f"the overlay uses the banks {tags}: choose one, as in pynq.allocate(…, target=overlay.HBM0)"
-            )
-        return self.get_memory(used[0])
-
-    def get_memory(self, desc: dict[str, Any]) -> HbmBank:
-        return HbmBank(self, desc)
-
-    def get_memory_by_name(self, name: str) -> HbmBank:
-        """Return the bank with a tag, such as "HBM[0]"."""
-        for desc in self.mem_dict.values():
-            if desc["tag"] == name:
-                return self.get_memory(desc)
-        raise BttlabError(f"{self.name} has no memory bank {name!r}; load an overlay first")
 
     def flush(self, bo: int, offset: int, ptr: int, size: int) -> None:
         ctypes.memmove(self.memory.span(bo, offset, size), ptr, size)
@@ -283,24 +248,7 @@ class EmulatedU50(pynq.Device):
         self._levels = partial(power_levels, program)
 
     def _forget(self) -> None:
-        self._loaded: tuple[_Description, str | None] | None = None
+        super()._forget()
         self._units: dict[int, ComputeUnit] = {}
         self._levels: Callable[[], PowerLevels] = PowerLevels.without_overlay
-        self.parser = self.image = None
-        self.bitfile_name = self.timestamp = None
-        self.clear_dict()
-
-    def _restore(self) -> None:
-        """Set the description of the loaded overlay again: PYNQ sets that of a new one before it is loaded."""
-        if self._loaded:
-            self.parser, bitfile_name = self._loaded
-            self.reset(self.parser, bitfile_name=bitfile_name)
-        else:
-            self._forget()
-
-
-def register() -> None:
-    """Append the emulated cards to PYNQ's devices if PYNQ listed its devices before this module was imported."""
-    devices = pynq.Device.__dict__.get("_devices")
-    if devices is not None and not any(isinstance(device, EmulatedU50) for device in devices):
-        devices.extend(EmulatedU50._probe_())
+        self.image = None

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import pynq
 
 from bttlab.card.emulation import EmulatedU50
+from bttlab.card.pyxrt_card import PyxrtCard
 from bttlab.card.xrt import LAST_PYNQ, VARIABLE, pynq_version
 
 Card: TypeAlias = Any  # a pynq.Device, whose class does not declare the attributes of cards
@@ -29,19 +30,22 @@ def shell_of(platform: str) -> str:
 
 def pcie_address(card: Card) -> str | None:
     """Return a real card's PCIe address, such as 0000:3b:00.1; None if the driver does not report it."""
+    if isinstance(card, PyxrtCard):
+        return card.bdf
     slot = getattr(getattr(card, "_info", None), "mPciSlot", 0)
     return f"{slot >> 16:04x}:{slot >> 8 & 0xFF:02x}:{slot >> 3 & 0x1F:02x}.{slot & 7}" if slot else None
 
 
 def card_interfaces(card: Card) -> frozenset[str]:
-    """Return the UUIDs of a card's shell interfaces that XRT's drivers list; empty if they list none."""
+    """Return the UUIDs of a card's shell interfaces that XRT or its drivers list; empty if they list none."""
     address, found = pcie_address(card), set()
     for function in PCI_DEVICES.glob(f"{address[:-1]}*") if address else ():
         try:
             found.update(_UUID.findall((function / "interface_uuids").read_bytes().lower()))
         except OSError:
             continue
-    return frozenset(uuid.decode() for uuid in found)
+    listed = frozenset(uuid.decode() for uuid in found)
+    return listed or (card.interfaces if isinstance(card, PyxrtCard) else listed)
 
 
 def suits(card: Card, platform: str, interfaces: Collection[str] = ()) -> bool:
@@ -72,10 +76,12 @@ def why_unlisted() -> str | None:
     if not addresses or any(not isinstance(card, EmulatedU50) for card in pynq.Device.devices):
         return None
     version = pynq_version()
-    if version != LAST_PYNQ:
-        way_out = f"PYNQ {LAST_PYNQ} is the last that drives Alveo cards: pip install 'pynq=={LAST_PYNQ}'"
-    elif VARIABLE not in os.environ:
+    if VARIABLE not in os.environ:
         way_out = "source /opt/xilinx/xrt/setup.sh, and start again"
+    elif PyxrtCard.why_none:
+        way_out = f"pyxrt lists none, either: {PyxrtCard.why_none}"
     else:
         way_out = "bttlab bringup looks for the cause"
+    if version != LAST_PYNQ:
+        way_out += f"; or take PYNQ {LAST_PYNQ}, the last that drives Alveo cards: pip install 'pynq=={LAST_PYNQ}'"
     return f"the system lists the PCIe card {', '.join(addresses)}, but PYNQ {version} lists none; {way_out}"

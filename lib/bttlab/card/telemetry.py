@@ -5,6 +5,7 @@ values are the power model's for the loaded overlay with a running or an idle ke
 the card's. Energy is therefore power times *modelled* time (`bttlab.estimate.card`), never the sum of these readings.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,54 @@ class DeviceInfo:
     mMgt0v9: int = 903
     mMgtVtt: int = 1204
     mSys5v5: int = 4987
+
+
+# For each sensor of `DeviceInfo`: the rail in XRT's src/runtime_src/core/common/sensor.cpp, and what is measured there.
+SENSORS = {
+    "mPexCurr": ("12v_pex", "current"),
+    "m12VPex": ("12v_pex", "voltage"),
+    "mAuxCurr": ("12v_aux", "current"),
+    "m12VAux": ("12v_aux", "voltage"),
+    "mCurrent": ("vccint", "current"),
+    "mVccIntVol": ("vccint", "voltage"),
+    "m12vSW": ("12v_sw", "voltage"),
+    "m3v3Pex": ("3v3_pex", "voltage"),
+    "m3v3Aux": ("3v3_aux", "voltage"),
+    "m1v8Top": ("1v8_top", "voltage"),
+    "mMgt0v9": ("0v9_vcc", "voltage"),
+    "mMgtVtt": ("mgt_vtt", "voltage"),
+    "mSys5v5": ("5v5_system", "voltage"),
+}
+UNITS = {"voltage": "volts", "current": "amps"}
+FPGA = "fpga0"  # in XRT's report of temperatures
+
+
+def reported_info(electrical: Mapping[str, Any], thermal: Mapping[str, Any]) -> DeviceInfo:
+    """Return the sensors of XRT's reports `electrical` and `thermal`.
+
+    One that a card does not have is 0, and so is m0v85, which the reports leave out.
+    """
+    rails = {rail["id"]: rail for rail in electrical.get("power_rails", ())}
+    values = {
+        name: round(_number(rails.get(rail, {}).get(kind, {}).get(UNITS[kind])) * MILLI)
+        for name, (rail, kind) in SENSORS.items()
+    }
+    places = {place["location_id"]: place for place in thermal.get("thermals", ())}
+    return DeviceInfo(**values, m0v85=0, mOnChipTemp=round(_number(places.get(FPGA, {}).get("temp_C"))))
+
+
+def reported_3v3_milliamperes(electrical: Mapping[str, Any]) -> int:
+    """Return the current of the slot's 3.3 V from XRT's report `electrical`; 0 if a card does not have the sensor."""
+    rails = {rail["id"]: rail for rail in electrical.get("power_rails", ())}
+    return round(_number(rails.get("3v3_pex", {}).get("current", {}).get("amps")) * MILLI)
+
+
+def _number(text: Any) -> float:
+    """Return a number of XRT's reports, which are strings such as "12.100"; 0.0 for "N/A" and for none."""
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def modelled_info(levels: PowerLevels, running: bool) -> DeviceInfo:

@@ -1,5 +1,6 @@
 """Wait for a kernel of a real card, with a time limit, so that Ctrl-C works while the kernel hangs."""
 
+import errno
 import os
 import re
 import time
@@ -51,7 +52,7 @@ class CardHungError(CardFailedError):
 
 @contextmanager
 def card_errors(card: Card) -> Iterator[None]:
-    """Turn the errors that pynq raises for a real card into a CardFailedError that names the likely cause."""
+    """Turn the errors of pynq and pyxrt for a real card into a CardFailedError that names the likely cause."""
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -63,7 +64,11 @@ def card_errors(card: Card) -> Iterator[None]:
 
 
 def _error_number(text: str) -> int:
-    """Return XRT's error number from a pynq message; 0 if there is none."""
+    """Return XRT's error number from a message of pynq, or by the words of one of pyxrt; 0 if there is none."""
+    if "No such kernel" in text or "No compute units matching" in text:
+        return errno.ENOENT
+    if by_words := next((number for number in ERRORS if os.strerror(number) in text), 0):
+        return by_words
     for found in re.findall(r"-?\d+", text):
         value = int(found)
         value = value - (1 << 32) if value >= 1 << 31 else value  # pynq prints negative numbers as unsigned, too

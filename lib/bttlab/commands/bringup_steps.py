@@ -225,12 +225,15 @@ def _different(on_card: dict[str, np.ndarray], emulated: dict[str, np.ndarray]) 
 def _why_no_card() -> str:
     """Return the likely cause that XRT lists no card."""
     from bttlab.card.shells import pcie_devices
-    from bttlab.card.xrt import LAST_PYNQ, pynq_version
+    from bttlab.card.xrt import LAST_PYNQ, load_pyxrt, why_not_pynq
 
     if not pcie_devices():
         return "no PCIe device of Xilinx is in this host: is the card seated and powered?"
-    if pynq_version() != LAST_PYNQ:
-        return f"PYNQ {pynq_version()} lists no Alveo card: pip install 'pynq=={LAST_PYNQ}'"
+    if why := why_not_pynq():
+        try:
+            load_pyxrt()
+        except BttlabError as error:
+            return f"{why}; {error}; or: pip install 'pynq=={LAST_PYNQ}'"
     nodes = list(NODES.glob("renderD*"))
     if not nodes:
         return "the card is there, XRT's driver xocl is not loaded, or the node is not in this container"

@@ -129,6 +129,25 @@ def _cards() -> Iterator[Check]:
             yield Check("cards", PROBLEM, detail, "build one from hls_src (docs/vitis.md)")
 
 
+def _card_class() -> Iterator[Check]:
+    from bttlab.card import PyxrtCard
+    from bttlab.card.xrt import CHOICE, VARIABLE, pynq_version, pyxrt_reason, why_not_pynq, xrt_version
+
+    if VARIABLE not in os.environ:
+        return
+    pynq_reason, reason = why_not_pynq(), pyxrt_reason()
+    if reason is None and pynq_reason is None:
+        yield Check("card class", OK, f"PYNQ's XrtDevice (PYNQ {pynq_version()}, XRT {xrt_version()})")
+    elif reason is None:
+        yield Check("card class", NOTE, f"none: {pynq_reason}, and {CHOICE} is 0", f"unset {CHOICE}")
+    elif PyxrtCard.why_none:
+        way_out = "bttlab bringup looks for the cause; or take PYNQ 3.0.1: docs/hosts.md has a table"
+        yield Check("card class", PROBLEM, f"none: {reason}; {PyxrtCard.why_none}", way_out)
+    else:
+        detail = f"PyxrtCard, on XRT's Python binding, because {reason}; no real card has been tried with it"
+        yield Check("card class", NOTE, detail, "compare it with the emulated card: bttlab bringup")
+
+
 def _shared_cards() -> Iterator[Check]:
     import pynq
 
@@ -237,6 +256,6 @@ def _load() -> Iterator[Check]:
 
 
 EXAMINATIONS = [
-    *(_xrt, _python, _packages, _cards, _shared_cards, _overlays, _corpora),
+    *(_xrt, _python, _packages, _card_class, _cards, _shared_cards, _overlays, _corpora),
     *(_gpu, _energy_meters, _disk, _load),
 ]

@@ -1,0 +1,525 @@
+"""A card on XRT's Python binding: our device on a fake of pyxrt, which is compared with the real one if it is here."""
+
+import contextlib
+import importlib.util
+import inspect
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bttlab import cli
+from bttlab.card import (
+    EmulatedU50,
+    OverlayError,
+    PyxrtCard,
+    TrainerDriver,
+    load_overlay,
+    open_trainer,
+    sharing,
+    shells,
+    waiting,
+)
+from bttlab.card import (
+    xrt as xrt_installation,
+)
+from bttlab.card.shells import card_interfaces, pcie_address
+from bttlab.card.telemetry import board_power
+from bttlab.card.waiting import CardFailedError
+from bttlab.commands import doctor
+from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
+from bttlab.util.errors import BttlabError
+from keepers import keeping
+
+from fake_xrt import PYTHON_FOLDER, SHELL
+from training_processor import some_samples, state_digest
+
+MODEL = ModelConfig(encoders=1)
+SAMPLES = some_samples(MODEL, [5, 9, 3])
+
+
+def opened(card="auto") -> TrainerDriver:
+    trainer = open_trainer(MODEL, card)
+    trainer.load_parameters(initial_parameters(MODEL, 0))
+    return trainer
+
+
+@pytest.fixture
+def trainer(pyxrt_card):
+    return opened()
+
+
+def train(trainer) -> str:
+    """Train; return the digest of the state."""
+    trainer.train(SAMPLES, Optimizer("adamw"), 1e-3)
+    return state_digest(trainer)
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    """The state after training on the emulated card."""
+    return train(opened(EmulatedU50()))
+
+
+def test_training_gives_the_bits_of_the_emulated_card(pyxrt_card, trainer, expected):
+    assert trainer.device is pyxrt_card
+    run = trainer.start(SAMPLES, Optimizer("adamw"), 1e-3)
+    assert len(run.wait()) == len(SAMPLES)
+    assert state_digest(trainer) == expected
+    assert pyxrt_card.clocks == {"clock0": {"frequency": 200}}
+
+
+def test_the_card_names_itself_its_shell_and_its_power(pyxrt_card):
+    assert (pyxrt_card.name, pcie_address(pyxrt_card)) == (SHELL, "0000:3b:00.1")
+    assert card_interfaces(pyxrt_card) == {"862c7020a250293e32036f19956669e5"}
+    assert board_power(pyxrt_card) == pytest.approx(12.1 * 1.5 + 3.3 * 0.2)
+    assert pyxrt_card.device_info.mOnChipTemp == 55 and pyxrt_card.device_info.m0v85 == 0
+    assert pyxrt_card.sensors["12v_pex"].power.value == pytest.approx(12.1 * 1.5)
+
+
+@pytest.mark.parametrize("text", ["not JSON", "[]"])
+def test_a_report_of_xrt_that_is_no_object_is_one_line(pyxrt_card, monkeypatch, text):
+    monkeypatch.setattr(pyxrt_card, "_xrt_info", lambda name: text)
+    with pytest.raises(OverlayError, match=r"report 'electrical' of .* is not a JSON object"):
+        board_power(pyxrt_card)
+
+
+def test_sensors_that_a_card_lacks_read_zero(pyxrt_card, monkeypatch):
+    report = {"power_rails": [{"id": "12v_pex", "current": {"amps": "N/A"}}], "thermals": []}
+    monkeypatch.setattr(pyxrt_card, "_xrt_info", lambda name: json.dumps(report))
+    assert board_power(pyxrt_card) == 0 and pyxrt_card.device_info.mOnChipTemp == 0
+
+
+# --- which class drives a card
+
+
+@pytest.fixture
+def installation(xrt, monkeypatch):
+    monkeypatch.setenv("XILINX_XRT", str(xrt.root))
+    monkeypatch.delenv("BTTLAB_PYXRT", raising=False)
+    return xrt.root
+
+
+def test_pynq_3_drives_the_card_unless_it_cannot(installation, monkeypatch, tmp_path):
+    monkeypatch.setattr(xrt_installation, "pynq_version", lambda: "3.0.1")
+    assert xrt_installation.pyxrt_reason() is None
+    monkeypatch.setattr(xrt_installation, "CALLS", ("xclProbe", "xclOfAnotherRelease"))
+    assert "libxrt_core.so lacks xclOfAnotherRelease, which PYNQ 3.0.1 calls" in xrt_installation.pyxrt_reason()
+    monkeypatch.undo()
+    monkeypatch.setenv("XILINX_XRT", str(tmp_path))
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libxrt_core.so").write_text("not a library")
+    monkeypatch.setattr(xrt_installation, "pynq_version", lambda: "3.0.1")
+    assert "cannot load XRT's C library" in xrt_installation.pyxrt_reason()
+
+
+@pytest.mark.parametrize(
+    ("choice", "version", "reason"),
+    [
+        (None, "4.0.0", "PYNQ 4.0.0 lists no Alveo card"),
+        ("0", "4.0.0", None),
+        ("1", "3.0.1", "BTTLAB_PYXRT is 1"),
+        ("0", "3.0.1", None),
+    ],
+)
+def test_the_class_may_be_chosen(installation, monkeypatch, choice, version, reason):
+    monkeypatch.setattr(xrt_installation, "pynq_version", lambda: version)
+    if choice:
+        monkeypatch.setenv("BTTLAB_PYXRT", choice)
+    assert xrt_installation.pyxrt_reason() == reason
+    monkeypatch.delenv("XILINX_XRT")
+    assert xrt_installation.pyxrt_reason() is None
+    monkeypatch.setenv("BTTLAB_PYXRT", "yes")
+    with pytest.raises(BttlabError, match="BTTLAB_PYXRT is 'yes': 0 lists no card through pyxrt, 1"):
+        xrt_installation.pyxrt_reason()
+
+
+@pytest.mark.parametrize(
+    ("files", "cause"),
+    [
+        ([], "has none; install an XRT that has it"),
+        (["pyxrt.cpython-38-x86_64-linux-gnu.so"], r"has pyxrt.cpython-38-.*, for another Python than this Python 3\."),
+        ([f"pyxrt{importlib.machinery.EXTENSION_SUFFIXES[0]}"], "is not on PYTHONPATH: source .*/setup.sh"),
+    ],
+)
+def test_a_binding_that_cannot_be_imported_is_one_line(installation, monkeypatch, tmp_path, files, cause):
+    def missing(name: str):
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(xrt_installation, "import_module", missing)
+    monkeypatch.setattr(xrt_installation, "pynq_version", lambda: "4.0.0")
+    monkeypatch.setenv("XILINX_XRT", str(tmp_path))
+    (tmp_path / "python").mkdir()
+    for name in files:
+        (tmp_path / "python" / name).touch()
+    assert PyxrtCard._probe_() == []
+    assert re.search(rf"pyxrt cannot be imported: .*{cause}", PyxrtCard.why_none) and "\n" not in PyxrtCard.why_none
+    (check,) = doctor._examine([doctor._card_class])
+    assert check.status == "problem" and PyxrtCard.why_none in check.detail
+    function = tmp_path / "devices" / "0000:3b:00.1"
+    function.mkdir(parents=True)
+    (function / "vendor").write_text("0x10ee\n")
+    monkeypatch.setattr(shells, "PCI_DEVICES", tmp_path / "devices")
+    monkeypatch.setattr(shells, "pynq_version", lambda: "4.0.0")
+    assert PyxrtCard.why_none in shells.why_unlisted() and "pip install 'pynq==3.0.1'" in shells.why_unlisted()
+
+
+def test_a_host_whose_xrt_has_no_card(xrt, pyxrt_card, monkeypatch):
+    monkeypatch.setenv("FAKE_XRT_CARDS", "0")
+    assert PyxrtCard._probe_() == [] and PyxrtCard.why_none == "Could not open device with index '0'"
+    monkeypatch.setenv("FAKE_XRT_CARDS", "2")
+    assert [card.tag for card in PyxrtCard._probe_()] == ["pyxrt0", "pyxrt1"] and PyxrtCard.why_none is None
+
+
+def test_the_doctor_says_which_class_drives_the_card_and_why(pyxrt_card, monkeypatch):
+    (check,) = doctor._examine([doctor._card_class])
+    assert check.status == "note" and check.detail.startswith("PyxrtCard, on XRT's Python binding, because ")
+    assert "no real card has been tried with it" in check.detail
+    monkeypatch.delenv("BTTLAB_PYXRT")
+    monkeypatch.setattr(xrt_installation, "pynq_version", lambda: "3.0.1")
+    (check,) = doctor._examine([doctor._card_class])
+    assert (check.status, check.detail) == ("ok", "PYNQ's XrtDevice (PYNQ 3.0.1, XRT 2.13.466)")
+    monkeypatch.delenv("XILINX_XRT")
+    assert not list(doctor._card_class())
+
+
+# --- arguments and buffers
+
+
+def test_a_wrong_bank_is_refused_where_xrt_would_use_a_copy(pyxrt_card, trainer):
+    buffer = trainer._banks["memory"].allocate(trainer._results.shape, "i4")
+    trainer._results = buffer
+    with pytest.raises(OverlayError, match=r"argument results is in HBM\[\d\], but its port is connected to HBM\[1\]"):
+        trainer._check_machine()
+
+
+def test_arguments_that_are_no_buffers_of_the_card(pyxrt_card, trainer):
+    results = trainer._results
+    for stray in (np.zeros(16, "i4"), results + 1, EmulatedU50()):
+        trainer._results = stray
+        with pytest.raises(BttlabError, match=r"argument results is in no buffer|not in device memory"):
+            trainer._run(0)
+
+
+def test_a_float_arrives_with_its_bits(pyxrt_card, trainer):
+    """pyxrt's own call of a kernel leaves a float out without a word."""
+    numbers = {}
+    pyxrt = pyxrt_card._pyxrt
+    unit = pyxrt._cards[0].units["trainer"]
+    offsets = dict(zip((a.name for a in unit.kernel.arguments), unit.kernel.offsets, strict=True))
+    trainer.train(SAMPLES, Optimizer("adamw"), 1e-3)
+    trainer._run(1, 0, Optimizer("adamw", beta1=0.875))
+    for name in ("beta1", "beta2", "epsilon"):
+        numbers[name] = np.frombuffer(unit.read(offsets[name], 4), "<f4")[0]
+    assert numbers["beta1"] == np.float32(0.875) and numbers["epsilon"] == np.float32(Optimizer("adamw").epsilon)
+
+
+def test_a_view_is_passed_as_a_part_of_its_buffer(pyxrt_card, trainer):
+    whole = trainer._banks["results"].allocate(4096, "i4")
+    part = whole[1024:]
+    assert pyxrt_card.memory.argument("results", "HBM[1]", part).address() == whole.device_address + 4096
+    whole[:], size = 7, whole.nbytes
+    part.sync_to_device()
+    whole[:] = 0
+    whole.sync_from_device()
+    assert (whole[1024:] == 7).all() and not whole[:1024].any()
+    assert pyxrt_card.memory.usage(1)[0] >= size
+    whole.freebuffer()
+    with pytest.raises(BttlabError, match="the buffer was freed"):
+        part.sync_to_device()
+    with pytest.raises(BttlabError, match="at least one"):
+        trainer._banks["results"].allocate(0)
+
+
+def test_registers_cannot_be_reached(pyxrt_card, trainer):
+    for action in (lambda: trainer.read(0), lambda: trainer.write(0, 1)):
+        with pytest.raises(OverlayError, match="pyxrt has no call for it; use start_kernel"):
+            action()
+
+
+def test_buffers_of_an_overlay_go_with_the_driver(pyxrt_card):
+    trainer = opened()
+    assert pyxrt_card.memory.usage(1)[1] == 1
+    del trainer
+    opened()
+    assert pyxrt_card.memory.usage(1)[1] <= 2
+
+
+# --- faults, as in test_fake_xrt.py
+
+
+def test_a_kernel_that_hangs_ends_at_its_time_limit(pyxrt_card, trainer, monkeypatch):
+    monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.2)
+    monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
+    with pytest.raises(CardFailedError, match=r"has not ended .* xbutil reset --device 0000:3b:00.1"):
+        train(trainer)
+    for call in (
+        lambda: trainer.load_parameters(initial_parameters(MODEL, 0)),
+        lambda: load_overlay("trainer").trainer_1,
+    ):
+        with pytest.raises(BttlabError, match="xbutil reset"):
+            call()
+    with pytest.raises(StateError):
+        train(trainer)
+
+
+def test_other_threads_go_on_while_it_waits(trainer, monkeypatch):
+    monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
+    turns, ended = [], threading.Event()
+
+    def count() -> None:
+        while not ended.wait(0.01):
+            turns.append(1)
+
+    beside = threading.Thread(target=count)
+    beside.start()
+    train(trainer)
+    ended.set()
+    beside.join()
+    assert len(turns) > 10
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, lambda number, frame: None])
+def test_ctrl_c_ends_the_wait_for_a_kernel_that_hangs(trainer, monkeypatch, handler):
+    monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
+    before = signal.signal(signal.SIGINT, handler)
+    timer = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    try:
+        with pytest.raises(CardFailedError, match="Ctrl-C, and the kernel"):
+            train(trainer)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        timer.join()
+
+
+def test_a_kernel_that_ends_after_ctrl_c_leaves_a_card_that_works(pyxrt_card, trainer, monkeypatch, expected):
+    monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
+    timer = threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    with pytest.raises(CardFailedError, match="Ctrl-C"):
+        train(trainer)
+    timer.join()
+    monkeypatch.delenv("FAKE_XRT_FAULT")
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with contextlib.suppress(CardFailedError):
+            waiting.check_idle(pyxrt_card)
+            break
+        time.sleep(0.05)
+    trainer.load_parameters(initial_parameters(MODEL, 0))
+    assert train(trainer) == expected
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("lost", "the card is gone"),
+        ("abort", r"the kernel ended with an error \(state ert_cmd_state.ERT_CMD_STATE_ABORT\)"),
+    ],
+)
+def test_a_card_that_fails_while_it_trains_is_one_line(trainer, monkeypatch, fault, message):
+    monkeypatch.setenv("FAKE_XRT_FAULT", fault)
+    with pytest.raises(CardFailedError, match=message) as caught:
+        train(trainer)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_an_overlay_that_xrt_refuses(pyxrt_card, monkeypatch, loaded):
+    if loaded:
+        load_overlay("trainer").trainer_1  # noqa: B018 - opens a kernel
+    monkeypatch.setenv("FAKE_XRT_FAULT", "load")
+    with pytest.raises(CardFailedError, match="the card's shell is not the overlay's"):
+        load_overlay("trainer")
+    assert bool(pyxrt_card.ip_dict) == loaded
+
+
+def test_a_kernel_of_another_name(pyxrt_card, monkeypatch):
+    monkeypatch.setenv("FAKE_XRT_FAULT", "name")
+    with pytest.raises(CardFailedError, match="XRT does not find it"):
+        open_trainer(MODEL)
+
+
+def test_a_card_with_another_shell_is_not_used(xrt, monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("FAKE_XRT_SHELL", "xilinx_u50_gen3x4_xdma_base_2")
+    monkeypatch.setattr(PyxrtCard, "interfaces", frozenset(["f465b0a3ae8c64f619bc150384ace69b"]))
+    xrt.pyxrt_card(monkeypatch, tmp_path)
+    assert isinstance(load_overlay("trainer").device, EmulatedU50)
+    assert "WARNING: xilinx_u50_gen3x4_xdma_base_2 is NOT used: the hw overlay is for shell" in caplog.text
+    with pytest.raises(OverlayError, match="leave out --require-card"):
+        load_overlay("trainer", require_card=True)
+
+
+CALLS = ("load_xclbin", "kernel", "get_info", "bo", "sync", "start", "wait")
+
+
+@pytest.mark.parametrize("function", CALLS)
+@pytest.mark.parametrize("call", [1, 5])
+def test_an_interrupt_in_a_call_leaves_a_card_that_works(pyxrt_card, monkeypatch, expected, function, call):
+    monkeypatch.setenv("FAKE_XRT_INTERRUPT", f"{function}:{call}")
+    trained, interrupts = "", 0
+    for _ in range(2):  # the second is not interrupted
+        try:
+            trained = train(opened())
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert interrupts <= 1 and trained == expected
+
+
+# --- two users
+
+
+def test_the_card_belongs_to_one_process(xrt, pyxrt_card, trainer, tmp_path):
+    code = (
+        "import pynq, sys; from pathlib import Path; import bttlab.card as card\n"
+        f"card.card_lock.DEVICES = card.shells.PCI_DEVICES = Path({str(tmp_path)!r})\n"
+        "real = next(each for each in pynq.Device.devices if type(each).__name__ == 'PyxrtCard')\n"
+        "try: card.load_overlay('trainer', real)\n"
+        "except card.CardBusyError as error: print(error)\n"
+        "else: print('loaded')"
+    )
+    environment = os.environ | xrt.pyxrt_environment
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert f"{SHELL} is in use by" in done.stdout or "0000:3b:00.1 is in use by" in done.stdout, done.stderr
+    assert str(os.getpid()) in done.stdout
+
+
+def test_two_models_share_the_card_in_time_slices(pyxrt_card, monkeypatch, tmp_path, expected):
+    monkeypatch.setattr(sharing, "FOLDER", tmp_path)
+    with keeping(tmp_path / "bttlab-0000:3b:00.1.shared"):
+        trainers = [opened(pyxrt_card) for _ in range(2)]
+        for first in range(len(SAMPLES)):
+            for trainer in trainers:
+                trainer.train(SAMPLES[first : first + 1], Optimizer("adamw"), 1e-3)
+        alone = opened(EmulatedU50())
+        for first in range(len(SAMPLES)):
+            alone.train(SAMPLES[first : first + 1], Optimizer("adamw"), 1e-3)
+        assert {state_digest(trainer) for trainer in trainers} == {state_digest(alone)}
+
+
+# --- the lab on such a card
+
+
+def bringup(tmp_path, *more: str) -> tuple[int, dict]:
+    record = tmp_path / "record.json"
+    code = cli.main(["bringup", "--samples", "3", "--record", str(record), *more])
+    return code, json.loads(record.read_text())
+
+
+@pytest.mark.long
+def test_a_sound_card_passes_every_step_of_the_bringup(pyxrt_card, tmp_path):
+    code, record = bringup(tmp_path)
+    assert code == 0 and record["passed"] and len(record["checks"]) == 9
+    assert "200 MHz" in record["checks"][2]["detail"]
+    assert "C just after training (measured)" in record["checks"][-1]["detail"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("fault", "step", "detail"),
+    [
+        ("load", "overlay", "the card's shell is not the overlay's"),
+        ("hang", "overlay", "has not ended"),
+        ("lost:2", "units", "the card is gone"),
+        ("wrong:3", "units", "copy with banks"),
+        ("abort:3", "units", "ended with an error"),
+    ],
+)
+def test_a_fault_ends_the_bringup_with_the_likely_cause(pyxrt_card, tmp_path, monkeypatch, fault, step, detail):
+    monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.3 if fault == "hang" else 60)
+    monkeypatch.setenv("FAKE_XRT_FAULT", fault)
+    code, record = bringup(tmp_path)
+    last = record["checks"][-1]
+    assert code == 1 and not record["passed"]
+    assert (last["name"], last["status"]) == (step, "problem") and detail in last["detail"] and last["way_out"]
+
+
+@pytest.mark.long
+def test_a_command_finds_the_card_by_its_environment(xrt, tiny_airline, tmp_path):
+    environment = os.environ | xrt.pyxrt_environment | {"BTTLAB_DATA": str(tiny_airline.parent), "BTTLAB_QUICK": "1"}
+    command = [sys.executable, "-m", "bttlab", "train", "--require-card", "--samples", "8", "--out"]
+    index = "0" if xrt_installation.pynq_version() != "3.0.1" else "1"  # there PYNQ's own device comes first
+    done = subprocess.run(
+        [*command, str(tmp_path / "run"), "--device", index], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and f"training on {SHELL} (card {index})" in done.stderr, done.stderr
+
+
+# --- the fake and the real binding
+
+
+def _real_pyxrt():
+    """The binding of an XRT on this host; None if there is none for this Python."""
+    folders = [folder for folder in sys.path if Path(folder or ".").resolve() != PYTHON_FOLDER.resolve()]
+    spec = importlib.machinery.PathFinder.find_spec("pyxrt", folders)
+    if spec is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _arities(function) -> set[int]:
+    """Numbers of arguments that a method of pybind11 takes, from its docstring."""
+    found = set()
+    for arguments in re.findall(r"^(?:\d+\. )?\w+\((self: .*)\) -> ", function.__doc__, re.MULTILINE):
+        found.add(len(re.findall(r"(?:^|, )\w+: ", arguments)))
+    return found
+
+
+def test_the_arities_of_a_docstring():
+    def wait():
+        """wait(*args, **kwargs)
+        Overloaded function."""
+
+    wait.__doc__ = (
+        "wait(*args, **kwargs)\nOverloaded function.\n\n1. wait(self: pyxrt.run) -> pyxrt.ert_cmd_state\n\n"
+        "Wait\n\n2. wait(self: pyxrt.run, arg0: typing.SupportsInt | typing.SupportsIndex) -> pyxrt.ert_cmd_state\n"
+    )
+    assert _arities(wait) == {1, 2}
+
+
+def test_the_fake_has_names_and_arguments_of_the_real_binding(monkeypatch):
+    real = _real_pyxrt()
+    if real is None:
+        pytest.skip("no pyxrt of an XRT is here for this Python")
+    monkeypatch.setattr(sys, "path", [str(PYTHON_FOLDER), *sys.path])
+    spec = importlib.util.spec_from_file_location("fake_pyxrt", PYTHON_FOLDER / "pyxrt.py")
+    fake = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fake)
+    assert not hasattr(real, "_cards")  # it is another module
+    compared = 0
+    for name, cls in inspect.getmembers(fake, inspect.isclass):
+        if cls.__module__ != "fake_pyxrt" or name.startswith("_"):
+            continue
+        inner = [
+            (f"{name}.{each}", value)
+            for each, value in vars(cls).items()
+            if inspect.isclass(value) and value.__module__ == "fake_pyxrt"
+        ]
+        for path, one in [(name, cls), *inner]:
+            other = real
+            for part in path.split("."):
+                other = getattr(other, part)
+            if hasattr(one, "__members__"):
+                assert set(one.__members__) <= set(other.__members__), path
+                continue
+            for method, function in inspect.getmembers(one, inspect.isfunction):
+                if method == "__del__" or (method.startswith("_") and method != "__init__"):
+                    continue
+                parameters = list(inspect.signature(function).parameters.values())
+                least = sum(each.default is each.empty for each in parameters)
+                variable = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+                taken = {4, 5} if variable else set(range(least, len(parameters) + 1))
+                assert taken <= _arities(getattr(other, method)), f"{path}.{method}"
+                compared += 1
+    assert compared > 15
