@@ -173,6 +173,8 @@ def test_arguments_that_are_no_buffers_of_the_card(overlay, path):
     assert "argument a" in refused(elsewhere, b, c) and "is in no buffer of this card" in refused(elsewhere, b, c)
     assert "argument a, device address 0x10000000, is in HBM[1]" in refused(b, b, c)
     assert "argument b" in refused(a, b[1:], c) and "no multiple of 64" in refused(a, b[1:], c)
+    assert "argument a is a view with strides (-4,)" in refused(a[::-1], b, c)
+    assert "argument c is a view with strides (8,)" in refused(a, b, c[::2])
     with pytest.raises(BttlabError, match="argument a, device address 0x0"):
         overlay.vadd_1.write(0x10, 0)
         overlay.vadd_1.write(0x14, 0)

@@ -15,9 +15,19 @@ from bttlab.util.errors import BttlabError
 BANK = U50.hbm_bank_bytes
 
 
+DESCRIPTION = {"idx": 2, "size": BANK, "base_address": 2 * BANK}
+
+
 @pytest.fixture
 def bank():
-    return HbmBank(EmulatedU50(), {"idx": 2, "size": BANK, "base_address": 2 * BANK})
+    return HbmBank(EmulatedU50(), DESCRIPTION)
+
+
+@pytest.fixture(params=["emulated", "pyxrt"])
+def any_bank(request):
+    """A bank of each card that has buffers of this package."""
+    card = EmulatedU50() if request.param == "emulated" else request.getfixturevalue("pyxrt_card")
+    return HbmBank(card, DESCRIPTION)
 
 
 def resident_bytes() -> int:
@@ -87,32 +97,52 @@ def test_freed_pages_go_back_to_the_host_and_come_back_zero(bank):
 
 
 @pytest.mark.parametrize("call", ["flush", "invalidate", "sync_to_device", "sync_from_device"])
-def test_a_pickled_buffer_is_not_synchronised(bank, call):
-    buffer = bank.allocate((4, 4), "f4")
+def test_a_pickled_buffer_is_not_synchronised(any_bank, call):
+    buffer = any_bank.allocate((4, 4), "f4")
     buffer[:] = 3
     rebuild, arguments, state = buffer.__reduce__()  # which pickle and Dask call
     copy = rebuild(*arguments)
     copy.__setstate__(state)
-    assert np.array_equal(copy, buffer)
+    assert np.array_equal(copy, buffer) and copy.device_address is None and not hasattr(copy, "device")
     with pytest.raises(BttlabError, match=r"pickled copy .* allocate a buffer and copy it"):
         getattr(copy, call)()
 
 
-def test_views_that_cannot_be_synchronised(bank):
-    buffer = bank.allocate((4, 6), "f4")
+def test_views_that_cannot_be_synchronised(any_bank):
+    buffer = any_bank.allocate((4, 6), "f4")
     buffer[:] = np.arange(24).reshape(4, 6)
     buffer.T.sync_to_device()  # the same bytes
     buffer[1:3].sync_to_device()
-    with pytest.raises(BttlabError, match="strides"):
-        buffer[:, ::2].sync_to_device()
-    with pytest.raises(BttlabError, match="strides"):
-        buffer[::2].sync_from_device()
-    for stray in (buffer * 2, buffer.copy()):
+    for view in (buffer[:, ::2], buffer[::2], buffer[::-1], buffer[:, ::-1], buffer[1:3, 1:3], buffer.ravel()[::-1]):
+        for call in (view.sync_to_device, view.sync_from_device):
+            with pytest.raises(BttlabError, match="strides"):
+                call()
+    for stray in (buffer * 2, buffer.copy(), np.sqrt(buffer), buffer[[0, 2]]):
         with pytest.raises(BttlabError, match="not in device memory"):
             stray.sync_to_device()
     buffer[:] = 0
     buffer.sync_from_device()
     np.testing.assert_array_equal(np.asarray(buffer).ravel(), np.arange(24))
+
+
+def test_addresses_of_views(any_bank):
+    buffer = any_bank.allocate((4, 6), "f4")
+    base = buffer.device_address
+    assert base // BANK == 2 and buffer.offset == 0 and buffer.device is any_bank.device
+    for view, offset in [
+        (buffer[1:], 24),
+        (buffer[1:][1:], 48),
+        (buffer[2, 3:], 60),
+        (buffer.reshape(24)[5:], 20),
+        (buffer.view(np.uint8)[1:], 24),
+        (buffer.T, 0),
+        (buffer[::2][1:], 48),
+        (buffer[::-1], 72),  # of its first element, which is not its lowest address
+        (buffer[::-1][3:], 0),
+    ]:
+        assert (view.device_address, view.offset, view.device) == (base + offset, offset, buffer.device)
+        assert view.virtual_address - buffer.virtual_address == offset
+    assert np.asarray(buffer[1:]).__array_interface__["data"][0] - buffer.virtual_address == 24
 
 
 @given(st.lists(st.one_of(st.integers(1, 40 << 20), st.integers(-8, -1)), max_size=30))

@@ -80,10 +80,20 @@ class CallSignature:
             )
 
     def checked(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values; OverlayError unless there is one for each argument."""
+        """Return the values.
+
+        Raises OverlayError unless there is one for each argument, and each array is contiguous: a kernel reads from
+        its address on, whatever the strides are.
+        """
         if len(values) != len(self.arguments):
             names = ", ".join(argument.name for argument in self.arguments)
             raise OverlayError(f"{len(values)} values for the {len(self.arguments)} arguments {names}")
+        for argument, value in zip(self.arguments, values, strict=True):
+            if argument.is_pointer and not value.flags.forc:
+                raise OverlayError(
+                    f"argument {argument.name} is a view with strides {value.strides}; a kernel takes contiguous "
+                    "arrays: pass the buffer"
+                )
         return values
 
     def pack(self, values: Sequence[Any]) -> bytes:
@@ -155,7 +165,7 @@ def start_kernel(ip: DefaultIP, *values: Any, signature: CallSignature | None = 
     Raises
     ------
     OverlayError
-        If the number of values or the type of an argument is not the kernel's.
+        If the number of values or the type of an argument is not the kernel's, or an array is not contiguous.
     """
     signature = signature or CallSignature(ip._registers)
     if hasattr(ip.device, "start_kernel"):
