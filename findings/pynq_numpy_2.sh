@@ -8,9 +8,9 @@ set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv "$folder/env"
-"$folder/env/bin/pip" install --quiet --no-compile pynqmetadata==0.2.0 "setuptools<81" cffi tqdm python-magic "pycparser<3" \
-    nest_asyncio numpy==1.26.4
-"$folder/env/bin/pip" install --quiet --no-compile --no-deps pynq==4.0.0 pynqutils==0.1.3
+"$folder/env/bin/pip" install --quiet --no-compile pynqmetadata==0.2.0 setuptools==80.0.0 numpy==1.26.4
+"$folder/env/bin/pip" install --quiet --no-compile cffi==2.1.1 tqdm==4.70.1 python-magic==0.4.27 pycparser==2.23
+"$folder/env/bin/pip" install --quiet --no-compile --no-deps pynq==4.0.0 pynqutils==0.1.3 nest_asyncio==1.6.0
 cat > "$folder/make.py" <<'PY'
 import sys
 import warnings

@@ -23,6 +23,7 @@ from bttlab.card import (
     waiting,
 )
 from bttlab.card.keeper import NO_ANSWER
+from bttlab.card.kernel_call import ErtCall
 from bttlab.card.manifest import read_manifest, write_manifest
 from bttlab.card.shells import card_interfaces, pcie_address
 from bttlab.card.telemetry import board_power
@@ -154,8 +155,8 @@ def test_a_suspension_does_not_count_against_the_time_limit(card, trainer, monke
     """As SIGSTOP and SIGCONT while a kernel runs: the clock goes on by an hour between two polls."""
     monotonic, polls = time.monotonic, []
     monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
-    ended = waiting._ended
-    monkeypatch.setattr(waiting, "_ended", lambda *arguments: polls.append(1) or ended(*arguments))
+    ended = ErtCall.ended
+    monkeypatch.setattr(ErtCall, "ended", lambda *arguments: polls.append(1) or ended(*arguments))
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3600.0 * (len(polls) > 2))
     assert train(trainer) == expected and len(polls) > 3
 

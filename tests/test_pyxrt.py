@@ -31,6 +31,8 @@ from bttlab.card import (
 from bttlab.card import (
     xrt as xrt_installation,
 )
+from bttlab.card.hbm import HbmBank
+from bttlab.card.pyxrt_card import PyxrtCall
 from bttlab.card.shells import card_interfaces, pcie_address
 from bttlab.card.telemetry import board_power
 from bttlab.card.waiting import CardFailedError
@@ -39,6 +41,7 @@ from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
 from bttlab.util.errors import BttlabError
 from keepers import keeping
 
+from conftest import ROOT
 from fake_xrt import PYTHON_FOLDER, SHELL
 from training_processor import some_samples, state_digest
 
@@ -205,8 +208,12 @@ def test_arguments_that_are_no_buffers_of_the_card(pyxrt_card, trainer):
     results = trainer._results
     for stray in (np.zeros(16, "i4"), results + 1, EmulatedU50()):
         trainer._results = stray
-        with pytest.raises(BttlabError, match=r"argument results is in no buffer|not in device memory"):
+        with pytest.raises(BttlabError, match=r"argument results is in no buffer of a card|not in device memory"):
             trainer._run(0)
+    elsewhere = HbmBank(EmulatedU50(), {"idx": 1, "size": 1 << 28, "base_address": 1 << 28})
+    trainer._results = elsewhere.allocate(16, "i4")
+    with pytest.raises(OverlayError, match=f"argument results is in no buffer of {SHELL}; allocate one on this card"):
+        trainer._run(0)
 
 
 def test_a_float_arrives_with_its_bits(pyxrt_card, trainer):
@@ -269,6 +276,15 @@ def test_a_kernel_that_hangs_ends_at_its_time_limit(pyxrt_card, trainer, monkeyp
             call()
     with pytest.raises(StateError):
         train(trainer)
+
+
+def test_a_suspension_does_not_count_against_the_time_limit(trainer, monkeypatch, expected):
+    monotonic, polls = time.monotonic, []
+    monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
+    ended = PyxrtCall.ended
+    monkeypatch.setattr(PyxrtCall, "ended", lambda *arguments: polls.append(1) or ended(*arguments))
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3600.0 * (len(polls) > 2))
+    assert train(trainer) == expected and len(polls) > 3
 
 
 def test_other_threads_go_on_while_it_waits(trainer, monkeypatch):
@@ -488,38 +504,51 @@ def test_the_arities_of_a_docstring():
     assert _arities(wait) == {1, 2}
 
 
+def names_and_arities(module) -> dict[str, list]:
+    """Return each class of a binding with its constants, or its methods and how many arguments these take."""
+    found: dict[str, list] = {}
+    classes = [(name, cls) for name, cls in vars(module).items() if inspect.isclass(cls)]
+    for name, cls in classes:
+        if not hasattr(cls, "__members__"):
+            classes += [(f"{name}.{each}", inner) for each, inner in vars(cls).items() if inspect.isclass(inner)]
+        members = getattr(cls, "__members__", None)
+        methods = {
+            each: sorted(_arities(value))
+            for each, value in vars(cls).items()
+            if callable(value) and not inspect.isclass(value) and (each == "__init__" or not each.startswith("_"))
+        }
+        found[name] = sorted(members) if members is not None else methods
+    return found
+
+
 def test_the_fake_has_names_and_arguments_of_the_real_binding(monkeypatch):
-    real = _real_pyxrt()
-    if real is None:
-        pytest.skip("no pyxrt of an XRT is here for this Python")
+    """Those of XRT 2.13.466 are kept, of its source compiled with Debian's libxrt-dev; and of one that is here."""
+    bindings = [json.loads((ROOT / "tests" / "data" / "pyxrt_2_13.json").read_text())]
+    if (real := _real_pyxrt()) is not None:
+        assert not hasattr(real, "_cards")  # it is another module than the fake
+        bindings.append(names_and_arities(real))
     monkeypatch.setattr(sys, "path", [str(PYTHON_FOLDER), *sys.path])
     spec = importlib.util.spec_from_file_location("fake_pyxrt", PYTHON_FOLDER / "pyxrt.py")
     fake = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fake)
-    assert not hasattr(real, "_cards")  # it is another module
+    classes = {name: cls for name, cls in vars(fake).items() if getattr(cls, "__module__", "") == "fake_pyxrt"}
+    classes = {name: cls for name, cls in classes.items() if inspect.isclass(cls) and not name.startswith("_")}
+    for name, cls in tuple(classes.items()):
+        inner = {each: value for each, value in vars(cls).items() if getattr(value, "__module__", "") == "fake_pyxrt"}
+        classes |= {f"{name}.{each}": value for each, value in inner.items() if inspect.isclass(value)}
     compared = 0
-    for name, cls in inspect.getmembers(fake, inspect.isclass):
-        if cls.__module__ != "fake_pyxrt" or name.startswith("_"):
-            continue
-        inner = [
-            (f"{name}.{each}", value)
-            for each, value in vars(cls).items()
-            if inspect.isclass(value) and value.__module__ == "fake_pyxrt"
-        ]
-        for path, one in [(name, cls), *inner]:
-            other = real
-            for part in path.split("."):
-                other = getattr(other, part)
-            if hasattr(one, "__members__"):
-                assert set(one.__members__) <= set(other.__members__), path
+    for name, cls in classes.items():
+        for binding in bindings:
+            if hasattr(cls, "__members__"):
+                assert set(cls.__members__) <= set(binding[name]), name
                 continue
-            for method, function in inspect.getmembers(one, inspect.isfunction):
-                if method == "__del__" or (method.startswith("_") and method != "__init__"):
+            for method, function in inspect.getmembers(cls, inspect.isfunction):
+                if method.startswith("_") and method != "__init__":
                     continue
                 parameters = list(inspect.signature(function).parameters.values())
                 least = sum(each.default is each.empty for each in parameters)
-                variable = any(each.kind is each.VAR_POSITIONAL for each in parameters)
-                taken = {4, 5} if variable else set(range(least, len(parameters) + 1))
-                assert taken <= _arities(getattr(other, method)), f"{path}.{method}"
+                is_variable = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+                taken = {4, 5} if is_variable else set(range(least, len(parameters) + 1))
+                assert taken <= set(binding[name][method]), f"{name}.{method}"
                 compared += 1
     assert compared > 15

@@ -82,14 +82,18 @@ class CallSignature:
     def checked(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values.
 
-        Raises OverlayError unless there is one for each argument, and each array is contiguous: a kernel reads from
-        its address on, whatever the strides are.
+        Raises OverlayError unless there is one for each argument, and pointers are contiguous buffers of a card: a
+        kernel reads from the address on, whatever the strides are.
         """
         if len(values) != len(self.arguments):
             names = ", ".join(argument.name for argument in self.arguments)
             raise OverlayError(f"{len(values)} values for the {len(self.arguments)} arguments {names}")
         for argument, value in zip(self.arguments, values, strict=True):
-            if argument.is_pointer and not value.flags.forc:
+            if not argument.is_pointer:
+                continue
+            if getattr(value, "device_address", None) is None:
+                raise OverlayError(f"argument {argument.name} is in no buffer of a card; allocate one: pynq.allocate")
+            if not value.flags.forc:
                 raise OverlayError(
                     f"argument {argument.name} is a view with strides {value.strides}; a kernel takes contiguous "
                     "arrays: pass the buffer"
