@@ -370,7 +370,7 @@ def test_a_card_with_another_shell_is_not_used(xrt, monkeypatch, tmp_path, caplo
     monkeypatch.setattr(PyxrtCard, "interfaces", frozenset(["f465b0a3ae8c64f619bc150384ace69b"]))
     xrt.pyxrt_card(monkeypatch, tmp_path)
     assert isinstance(load_overlay("trainer").device, EmulatedU50)
-    assert "WARNING: xilinx_u50_gen3x4_xdma_base_2 is NOT used: the hw overlay is for shell" in caplog.text
+    assert "WARNING: xilinx_u50_gen3x4_xdma_base_2 is NOT used: the hw overlay is for the U50, shell" in caplog.text
     with pytest.raises(OverlayError, match="leave out --require-card"):
         load_overlay("trainer", require_card=True)
 
