@@ -17,6 +17,7 @@ ALL = WIDGETS | {
     "teach": ASKED,
     "inside": "lab.InsideExplorer(teacher, corpus, vocabulary, 'fly to denver')",
     "film": "lab.StepFilm(samples, ModelConfig(encoders=1), tokens=9)",
+    "graph": "lab.GraphExplorer(config)",
     "watch": "lab.watch_trainer(teacher, samples, Optimizer('sgd'), 1e-3, 'training')",
     "sweep": "lab.SweepView(SweepSpec(name='none', vary={'linear_rank': [4]}, kind='estimate'))",
 }

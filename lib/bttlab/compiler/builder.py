@@ -52,11 +52,13 @@ class Builder:
     """A program under construction; its methods append instructions in the order of the mathematics.
 
     `stage`, `layer`: first two parts of the label of instructions that are appended.
+    `node`: number of the graph's operation that they belong to.
     """
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.stage, self.layer = "", ""
+        self.node: int | None = None
         self.made: list[Buffer] = []
         self.persistent: dict[Memory, list[Buffer]] = defaultdict(list)  # of operand buffers, those that stay
         self.functions = Functions()
@@ -93,7 +95,7 @@ class Builder:
         """
         label = (self.stage, self.layer, what)
         given = {number: operand for number, operand in operands.items() if operand is not None}
-        instruction = Instruction(unit, operation, tuple(loops), given, label, **fields)
+        instruction = Instruction(unit, operation, tuple(loops), given, label, node=self.node, **fields)
         used = instruction.most_accumulators if instruction.depth and instruction.accumulator_loop else 0
         if used > instruction.accumulator_count:
             owner = f"engine {unit}" if unit <= M.ENGINE_1 else "the vector unit"

@@ -143,7 +143,8 @@ def _add_copies(
             source, result = reversed(places) if access.writes else places
             label = (*instruction.label[:2], f"copy of {buffer.name}")
             flags = instruction.flags & M.CHECK if access.writes else 0
-            copy = Instruction(M.VECTOR, M.COPY, tuple(nest), {0: source, 3: result}, label, flags=flags)
+            operands = {0: source, 3: result}
+            copy = Instruction(M.VECTOR, M.COPY, tuple(nest), operands, label, flags=flags, node=instruction.node)
             (after if access.writes else before)[i].append(copy)
         instruction.operands[number] = replace(operand, memory=shared[key], base=operand.base - low)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
-from bttlab.compiler.operation import INTENT, SLOTS, Matrix, Operation, Shapes, core_names
+from bttlab.compiler.operation import INTENT, SLOTS, Matrix, Operation, Shapes, SourceLine, core_names
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.columns import Columns, Prepend
 from bttlab.compiler.ops.dense import Classifier, Dense
@@ -40,10 +40,12 @@ class Graph:
         self.folded: dict[str, np.ndarray] = {}  # frozen parameters of which a constant is a function: their values
         self.frozen: set[str] = set()  # parameters that are not trained
         self.copies: dict[str, str] = {}  # a parameter's second use has a copy: from the copy's name to its own
+        self.line: SourceLine | None = None  # of the operations that are appended
         self.tokens = Register(0, 0, 1, sequence_length) if tokens is None else tokens
 
     def append(self, operation: Operation) -> Matrix:
         self.operations.append(operation)
+        operation.output.line = self.line
         return operation.output
 
     def embedding(self, name: str, words: int = 0, is_type: bool = False) -> Matrix:
@@ -156,7 +158,7 @@ class Graph:
 
     def classify(self, layer: Dense, x: Matrix, loss: str) -> None:
         """Replace a dense layer by a classifier of `x`, with the same weight."""
-        output = Matrix(layer.name, x.tokens, layer.output.features)
+        output = Matrix(layer.name, x.tokens, layer.output.features, line=layer.output.line)
         classifier = Classifier(layer.name, (x,), output, layer.weight, layer.bias, layer.first, layer.transposed, loss)
         self.operations[self.operations.index(layer)] = classifier
 

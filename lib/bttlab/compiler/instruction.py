@@ -160,6 +160,7 @@ class Instruction:
     function: int = 0  # number of the function F of the vector unit
     flags: int = 0
     vector_loop: str | None = None  # the loop that counts the vectors of a row; it determines which lanes are valid
+    node: int | None = None  # number of the graph's operation that it belongs to; None for transfers and clears
     after_end: list[int] = field(default_factory=lambda: [0] * M.UNITS)
     after_drain: list[int] = field(default_factory=lambda: [0] * M.UNITS)
     after_begin: list[int] = field(default_factory=lambda: [0] * M.UNITS)

@@ -83,7 +83,8 @@ class Lowering(Context):
         self.collect = self.section("BP", self._collect)
         written = {operand.memory for i in self.collect for operand in i.operands.values()}
         self.collected = {buffer for buffer in self.builder.made if buffer.memory_of_gradient in written}
-        self.summed = [self.builder.buffer_at(stored.place) for op in linears for stored in op.sums.values()]
+        self._reader_of_sum = {self.builder.buffer_at(s.place): op for op in linears for s in op.sums.values()}
+        self.summed = list(self._reader_of_sum)
         self.first_use: dict[Memory | None, int] = {}  # of a buffer in the forward pass
 
     @property
@@ -192,13 +193,13 @@ class Lowering(Context):
 
     def _forward(self) -> None:
         table, *others = sorted(self.operations, key=lambda op: op is not self.embedding)
-        self.builder.layer = table.name
+        self.label_with(table)
         table.forward(self)
         for op in self.operations:  # afterwards: the table may use the same vectors of the operand buffers
-            self.builder.layer = op.name
+            self.label_with(op)
             op.load(self)
         for op in others:
-            self.builder.layer = op.name
+            self.label_with(op)
             op.forward(self)
         for loss, rows in self.loss_rows.items():
             if self.losses and loss not in self.losses:
@@ -208,14 +209,14 @@ class Lowering(Context):
     def _backward(self) -> None:
         for op in reversed(self.operations):
             if self.is_needed(op.output):
-                self.builder.layer = op.name
+                self.label_with(op)
                 op.backward(self, self.gradient(op.output))
         self._add_gradients_of_uses(are_collected=False)
 
     def _collect(self) -> None:
         for op in self.operations:
             if isinstance(op, Linear) and op.has_sums:
-                self.builder.layer = op.name
+                self.label_with(op)
                 op.collect()
         self._add_gradients_of_uses(are_collected=True)
 
@@ -234,7 +235,7 @@ class Lowering(Context):
         """Add the gradients of a parameter's uses, and give each use the sum: all copies stay equal to the bit."""
         parameter, *others = blocks
         b, loops, total = self.builder, [Level("w", parameter.vectors)], parameter.gradient(w=1)
-        b.layer = parameter.name
+        self.label_with_parameter(parameter.name)
         for block in others:
             place = b.allocate("sum of uses", parameter.vectors).part(w=1)
             b.vector(M.ADD, "sum of uses", loops, total, block.gradient(w=1), r0=place)
@@ -261,12 +262,21 @@ class Lowering(Context):
         # Most sums have been read after two thirds of the engines' steps: until then the vector unit cannot clear them.
         steps[M.VECTOR] = max(steps[M.VECTOR], 2 * steps[M.ENGINE_0] // 3)
         places = [
-            ("clear the sum", at(Memory.bank(buffer.bank), buffer.base), buffer.vectors) for buffer in self.summed
+            (op, at(Memory.bank(buffer.bank), buffer.base), buffer.vectors)
+            for buffer, op in self._reader_of_sum.items()
         ]
         places += (
-            ("clear", block.gradient(), block.vectors) for block in self.layout.blocks if block.buffer in self.collected
+            (block.name, block.gradient(), block.vectors)
+            for block in self.layout.blocks
+            if block.buffer in self.collected
         )
-        for what, place, vectors in places:
+        for owner, place, vectors in places:
+            if isinstance(owner, str):
+                what = "clear"
+                self.label_with_parameter(owner)
+            else:
+                what = "clear the sum"
+                self.label_with(owner)
             units = [unit for unit, number in RESULT.items() if place.number in M.reach(unit, number, True).banks]
             # The one with the fewest steps of those that reach the bank.
             unit = min(units, key=lambda unit: steps[unit])
@@ -284,7 +294,7 @@ class Lowering(Context):
             first_use = self.first_use.get(block.buffer.memory, 0)
             if is_early is not None and is_early != (first_use < len(self.forward) // 2):
                 continue
-            b.layer = block.name
+            self.label_with_parameter(block.name)
             state = [block.where(), block.gradient()]
             if has_moments:
                 state += (at(Memory.bank(number), offsets[block]) for number in MOMENTS)

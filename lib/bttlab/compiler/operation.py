@@ -17,11 +17,13 @@ only as places that the `Context` returns. The values of the forward pass that t
 recomputed when they are first read.
 """
 
+import linecache
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NoReturn
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from typing_extensions import Self
 
@@ -38,6 +40,22 @@ Produce = Callable[[At | None, At], None]  # from addend and result: emits resul
 ALWAYS, IF_SPACE, NEVER = "always", "if there is space", "never"
 
 
+class SourceLine(NamedTuple):
+    """A line of the file, or of the notebook's cell, that a module is from."""
+
+    path: str
+    number: int
+
+    def __str__(self) -> str:
+        is_cell = any(part.startswith("ipykernel_") for part in Path(self.path).parts)
+        return f"{'this notebook' if is_cell else Path(self.path).name}, line {self.number}"
+
+    @property
+    def text(self) -> str:
+        """The line itself, as it was when Python read the file; empty if that is not to be had."""
+        return linecache.getline(self.path, self.number).strip()
+
+
 @dataclass(eq=False)
 class Matrix:
     name: str
@@ -45,6 +63,7 @@ class Matrix:
     features: int
     base: "Matrix | None" = None  # the matrix of which this one is a range of rows, from `first` on
     first: int = 0
+    line: SourceLine | None = None  # of the user's module, where it is computed
 
     @property
     def vectors(self) -> int:
@@ -214,6 +233,9 @@ class Context:
         rows_read = _rows_read(self.operations, self.shapes, graph.copies)
         self.layout = LayoutBuilder(self.builder, self.shapes, graph.constants, graph.copies, graph.folded, rows_read)
         self.maker = {op.output: op for op in self.operations}
+        self._number = {op: number for number, op in enumerate(self.operations)}
+        # By parameter, the first operation that reads it.
+        self._reader = {name: op for op in reversed(self.operations) for name in op.parameters(self.shapes)}
         self.kept: Collection[Matrix] = ()  # values that stay in the banks for the backward pass
         rows = {INTENT: M.SUM_DISTANCE, SLOTS: M.SEQUENCE}
         self.loss_rows = {loss: self.builder.allocate(f"{loss} loss", n, home=STATISTICS) for loss, n in rows.items()}
@@ -226,6 +248,15 @@ class Context:
         self._gradients: dict[Matrix, At] = {}
         self._owned: set[Matrix] = set()  # matrices whose gradient has a buffer that no other matrix shares
         self._unwritten: dict[Matrix, set[int]] = {}
+
+    def label_with(self, op: Operation) -> None:
+        """Label the instructions that are emitted from now on with an operation."""
+        self.builder.layer, self.builder.node = op.name, self._number[op]
+
+    def label_with_parameter(self, name: str) -> None:
+        """Label the instructions that are emitted from now on with a parameter, and the operation that reads it."""
+        op = self._reader.get(name)
+        self.builder.layer, self.builder.node = name, None if op is None else self._number[op]
 
     def readers(self, matrix: Matrix) -> list[Operation]:
         """Return the operations that read a matrix, or rows of it."""
@@ -291,9 +322,11 @@ class Context:
 
     def recompute(self, matrix: Matrix, place: At | None = None) -> None:
         """Emit a matrix again, to a place, or to where its operation writes it."""
-        reader, self.builder.layer = self.builder.layer, self.maker[matrix].name
+        builder = self.builder
+        reader = builder.layer, builder.node
+        self.label_with(self.maker[matrix])
         self.maker[matrix].recompute(self, place)
-        self.builder.layer = reader
+        builder.layer, builder.node = reader
 
     # ---- gradients -----------------------------------------------------------------------------------------------
 

@@ -130,6 +130,7 @@ def encoded(instructions: Sequence[Instruction]) -> list[list[Any]]:
             i.function,
             i.flags,
             i.vector_loop,
+            i.node,
             i.after_end,
             i.after_drain,
             i.after_begin,

@@ -13,19 +13,30 @@ from bttlab.compiler.timing import time_program
 Table = Counter[tuple[str, str]]
 
 
+def cycles_by_instruction(
+    instructions: Sequence[Instruction], lengths: Sequence[int], updates: bool = True
+) -> np.ndarray:
+    """Return the cycles of one run of the loop by instruction, int of shape (instructions, lengths).
+
+    They are counted as in `cycles_by_layer`: their sum is the run's.
+    """
+    timing = time_program(instructions, np.array(lengths), updates)
+    reached = np.maximum.accumulate(timing.end)
+    gained = np.diff(reached, axis=0, prepend=0)
+    last = len(instructions) - 1 - np.argmax(gained[::-1] > 0, axis=0)
+    gained[last, range(len(lengths))] += timing.cycles - reached[-1]  # the pipeline drains after the last step
+    return gained
+
+
 def cycles_by_layer(instructions: Sequence[Instruction], lengths: Sequence[int], updates: bool = True) -> list[Table]:
     """Return the cycles of one run of the loop by stage and layer, for each sample length in tokens.
 
     A cycle counts for the first instruction of the list that needs it: an instruction that overlaps completely with
     earlier ones counts no cycles. `updates` says whether an update is pending.
     """
-    timing = time_program(instructions, np.array(lengths), updates)
-    reached = np.maximum.accumulate([np.zeros(len(lengths), int), *timing.end])
-    gained = np.diff(reached, axis=0, prepend=0)
-    last = len(instructions) - np.argmax(gained[::-1] > 0, axis=0)
-    gained[last, range(len(lengths))] += timing.cycles - reached[-1]  # the pipeline drains after the last step
+    gained = cycles_by_instruction(instructions, lengths, updates)
     tables: list[Table] = [Counter() for _ in lengths]
-    keys = [("", ""), *((i.label[0], layer_of(i)) for i in instructions)]
+    keys = [(i.label[0], layer_of(i)) for i in instructions]
     for n, k in np.argwhere(gained).tolist():
         tables[k][keys[n]] += int(gained[n, k])
     return tables

@@ -29,6 +29,7 @@ from .flow_check import show_program as show_program
 from .flow_explorer import FlowExplorer as FlowExplorer
 from .flow_figures import draw_costs as draw_costs
 from .flow_figures import draw_optimum as draw_optimum
+from .graph_explorer import GraphExplorer as GraphExplorer
 from .inside import InsideExplorer as InsideExplorer
 from .live_loss import watch as watch
 from .live_loss import watch_trainer as watch_trainer

@@ -18,17 +18,21 @@ KEEP_SECONDS = 2.0  # after the last change
 
 
 class Explorer:
-    """Redraws its figures whenever one of its controls moves."""
+    """Redraws its figures whenever one of its controls moves.
+
+    `beside` is shown on the right of the figures.
+    """
 
     _is_held = False
     _is_pending = False  # set by `_update`: the figures do not show the choice yet
 
-    def __init__(self, *figures: Figure, controls: Sequence[widgets.Widget]):
+    def __init__(self, *figures: Figure, controls: Sequence[widgets.Widget], beside: widgets.Widget | None = None):
         self._figures, self._live = figures, LiveFigures(figures)
         self._results, self._message, self._words = (widgets.HTML() for _ in range(3))
         self._results.add_class(RESULT_CLASS)
-        self._timer = Timer(KEEP_SECONDS, self._live.keep)
-        self.widget = Frame([*controls, self._results, self._message, self._live.widget, self._words])
+        self._timer = Timer(KEEP_SECONDS, self._keep)
+        shown = self._live.widget if beside is None else row(self._live.widget, beside)
+        self.widget = Frame([*controls, self._results, self._message, shown, self._words])
         for control in _values(controls):
             control.observe(lambda _: self.refresh(), "value")
         self.refresh()
@@ -80,7 +84,7 @@ class Explorer:
         """Keep the pictures when no control has moved for a while."""
         self._timer.cancel()
         if self._live.is_displayed:
-            self._timer = Timer(KEEP_SECONDS, self._live.keep)
+            self._timer = Timer(KEEP_SECONDS, self._keep)
             self._timer.daemon = True
             self._timer.start()
 
@@ -90,7 +94,14 @@ class Explorer:
 
     def _ipython_display_(self) -> None:
         self._live.display(self.widget, self.close)
-        self._live.keep()
+        self._keep()
+
+    def _keep(self) -> None:
+        self._live.keep(below=self._below())
+
+    def _below(self) -> str:
+        """Return HTML that is kept below the pictures."""
+        return ""
 
     def close(self) -> None:
         self._timer.cancel()

@@ -116,8 +116,9 @@ def _describe(axes: Axes) -> str:
 
 def _rows(axes: Axes) -> Iterator[str]:
     """The names of rows, where a panel has names instead of numbers."""
-    if isinstance(axes.yaxis.get_major_locator(), FixedLocator) and len(axes.get_yticks()):
-        yield f"rows: {', '.join(label.get_text() for label in axes.get_yticklabels())}"
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    if isinstance(axes.yaxis.get_major_locator(), FixedLocator) and any(names):
+        yield f"rows: {', '.join(names)}"
 
 
 def _lines(axes: Axes) -> Iterator[str]:

@@ -226,7 +226,7 @@ class Classifier(Dense):
 
 def no_loss(b: Builder, name: str, is_intent: bool, tokens: Bound, rows: At) -> None:
     """Emit a loss of 0 and label 0 for an output that the model does not have: the machine adds both losses."""
-    b.layer, flags = name, M.INTENT if is_intent else 0
+    b.layer, b.node, flags = name, None, M.INTENT if is_intent else 0
     nest = {"loops": [Level("w", 1), padded("t", tokens)], "accumulator_loop": "w", "rows": rows}
     nest |= {"depth": ("w",), "count": 1, "vector_loop": "w"}
     exponent = {"function": b.functions.number(EXPONENT), "immediates": (0.0, 0.0), "flags": flags | M.LOSS}

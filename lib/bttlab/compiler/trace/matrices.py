@@ -1,6 +1,7 @@
 """The matrices of the graph that have the elements of a traced tensor: rows, columns and parts of layers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, count
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import Matrix
+from bttlab.compiler.operation import Matrix, SourceLine
 from bttlab.compiler.ops.dense import Dense
 from bttlab.compiler.trace.places import Places
 from bttlab.compiler.trace.values import Elements, Refusal, Rows, columns_in, covers, in_order, rows_in
@@ -29,6 +30,17 @@ class Matrices(Places):
         super().__init__(module)
         self.graph, self.divides_layers = graph, divides_layers
         self._parts: dict[tuple, Matrix] = {}
+        self._is_later = False  # what an earlier line computes is recorded now
+
+    @contextmanager
+    def at_line(self, line: SourceLine | None) -> Iterator[None]:
+        """Record operations that an earlier line of the module computes."""
+        before = self.graph.line, self._is_later
+        self.graph.line, self._is_later = line or before[0], True
+        try:
+            yield
+        finally:
+            self.graph.line, self._is_later = before
 
     def unique(self, name: str) -> str:
         """Return a name that no operation has."""
@@ -113,7 +125,10 @@ class Matrices(Places):
         maker = self.maker(matrix)
         layer = (maker.weight, maker.bias, maker.first + first, count, maker.transposed)
         name = f"{maker.name}.{first // count}"
-        return self._once((matrix, first, count), lambda: self.graph.dense(maker.inputs[0], self.unique(name), *layer))
+        with self.at_line(matrix.line):
+            return self._once(
+                (matrix, first, count), lambda: self.graph.dense(maker.inputs[0], self.unique(name), *layer)
+            )
 
     def _last(self, matrix: Matrix) -> Matrix:
         """Return the last token's row; of a dense layer, the layer of its input's last token, as for logits."""
@@ -123,7 +138,8 @@ class Matrices(Places):
             return self._once((matrix, -1, 1), lambda: self.graph.pooled(matrix, self.unique(name), True))
         x, layer = self._last(maker.inputs[0]), (maker.weight, maker.bias, maker.first, matrix.features)
         name = self.unique(maker.name)
-        return self._once((matrix, -1, 1), lambda: self.graph.dense(x, name, *layer, maker.transposed))
+        with self.at_line(matrix.line):
+            return self._once((matrix, -1, 1), lambda: self.graph.dense(x, name, *layer, maker.transposed))
 
     def _once(self, key: tuple, record: Callable[[], Matrix]) -> Matrix:
         """Return a part of a matrix; record it when it is first read."""

@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from torch import nn
 
+from bttlab.compiler.operation import SourceLine
 from bttlab.compiler.trace.names import LIBRARIES, LIST, NEAR
 from bttlab.compiler.trace.values import Elements, Formula, Refusal, Refused
 
@@ -42,13 +42,17 @@ class Places:
         near = refusal.near or NEAR.get(refusal.what.split()[0], f"one of these: {LIST}")
         return Refused(f"{where}: {refusal.what} is no operation of the card; use {near}{at}")
 
-    def _place(self) -> tuple[str, str]:
+    def line(self) -> SourceLine | None:
+        """Return the line of the user's file that runs, if there is one."""
+        return self._place()[1]
+
+    def _place(self) -> tuple[str, SourceLine | None]:
         """Return the path of the layer whose `forward` runs, and the line of the user's file, if there is one."""
-        frame, path, line = sys._getframe(1), None, ""
-        while frame is not None and not self._is_run(frame) and (path is None or not line):
+        frame, path, line = sys._getframe(1), None, None
+        while frame is not None and not self._is_run(frame) and (path is None or line is None):
             file = frame.f_code.co_filename
-            if not line and not file.startswith((*LIBRARIES, "<")) and file.endswith(".py"):
-                line = f"{Path(file).name}, line {frame.f_lineno}"
+            if line is None and not file.startswith((*LIBRARIES, "<")) and file.endswith(".py"):
+                line = SourceLine(file, frame.f_lineno)
             if path is None and frame.f_code.co_argcount:
                 owner = frame.f_locals.get(frame.f_code.co_varnames[0])
                 path = self.paths.get(id(owner)) if isinstance(owner, nn.Module) else None

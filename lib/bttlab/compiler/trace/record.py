@@ -180,6 +180,8 @@ class Recorder(Matrices, TorchFunctionMode):
     def _record(self, call: Call) -> None:
         """Remember what the result of a call holds."""
         found = self._found(call)
+        if not self._is_later:
+            self.graph.line = self.line()
         try:
             value = next((value for value in found if isinstance(value, Refused)), None)
             if value is None:
@@ -197,6 +199,8 @@ class Recorder(Matrices, TorchFunctionMode):
             raise
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # of the rule: PyTorch took the call
             value = self.refused(Refusal(f"{call.name} of these arguments"))
+        if isinstance(value, Formula | Weighted):
+            value.line = self.graph.line
         for tensor in tensors_in(call.result):
             self._set(tensor, value)
 
@@ -378,13 +382,14 @@ class Recorder(Matrices, TorchFunctionMode):
 
     def recorded(self, formula: Formula | Weighted) -> Elements:
         """Record an elementwise function: a known one, or its last step; or a product with constants."""
-        if isinstance(formula, Weighted):
-            return self._product(formula)
-        if formula.recorded is None and isinstance(formula, OfRows):
-            formula.recorded = formula.step(formula)
-        elif formula.recorded is None:
-            known = self._known(formula.matrix, formula.index, formula.function, formula.name)
-            formula.recorded = known or formula.step()
+        with self.at_line(formula.line):
+            if isinstance(formula, Weighted):
+                return self._product(formula)
+            if formula.recorded is None and isinstance(formula, OfRows):
+                formula.recorded = formula.step(formula)
+            elif formula.recorded is None:
+                known = self._known(formula.matrix, formula.index, formula.function, formula.name)
+                formula.recorded = known or formula.step()
         return formula.recorded
 
     def _product(self, x: Weighted) -> Elements:

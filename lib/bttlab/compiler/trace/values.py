@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bttlab.compiler.operation import Matrix
+from bttlab.compiler.operation import Matrix, SourceLine
 
 
 class Refusal(Exception):
@@ -21,7 +21,7 @@ class Refusal(Exception):
     def __init__(self, what: str, near: str = ""):
         super().__init__(what)
         self.what, self.near = what, near
-        self.place: tuple[str, str] | None = None  # where, if not where it is caught
+        self.place: tuple[str, SourceLine | None] | None = None  # where, if not where it is caught
 
 
 @dataclass(eq=False)
@@ -69,6 +69,7 @@ class Formula:
     step: Callable[..., Elements]  # records the last step alone, for a composition that is not a known function
     name: str
     recorded: Elements | None = None
+    line: SourceLine | None = None  # of the module, that computes it
 
 
 @dataclass(eq=False)
@@ -83,6 +84,7 @@ class Weighted:
     matrix: Matrix
     index: Tensor
     factor: Tensor
+    line: SourceLine | None = None  # of the module, that computes it
 
 
 @dataclass(eq=False)
