@@ -16,10 +16,11 @@ from pathlib import Path
 import nbclient
 import nbformat
 
-from bttlab.teaching.notebooks import release
+from bttlab.teaching.notebooks import PAGE_LINK, release
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import say
 from links import broken_links
+from recorded import lay_out_recorded_runs
 from stills import freeze
 
 HERE = Path(__file__).resolve().parent
@@ -130,9 +131,11 @@ def lay_out(root: Path, notebooks: Path, tree: Path, api: tuple[str, ...] = ()) 
         (tree / page.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(page, tree / page.relative_to(root))
     shutil.copy(root / "README.md", tree / "index.md")
+    lay_out_recorded_runs(root, tree)
     for page in [*tree.rglob("*.md"), *tree.rglob("*.ipynb")]:
         place = root / page.relative_to(tree).parent
-        page.write_text(LINK.sub(lambda link, place=place: _link(link, root, place, tree), page.read_text()))
+        text = PAGE_LINK.sub("", page.read_text())
+        page.write_text(LINK.sub(lambda link, place=place: _link(link, root, place, tree), text))
     for page in (tree / "notebooks").glob("*.ipynb"):
         _unpack_attachments(page)
     for name in api:
@@ -173,7 +176,8 @@ def _link(link: re.Match, root: Path, place: Path, tree: Path) -> str:
 def _contents(tree: Path) -> list[str]:
     names = {path.stem for path in (tree / "docs").glob("*.md")}
     rest = sorted(names - {name for group in GROUPS.values() for name in group})
-    groups = {"Notebooks": [f"notebooks/{path.stem}" for path in sorted((tree / "notebooks").glob("*.ipynb"))]}
+    groups = {"Without a kernel": ["recorded_runs"] if (tree / "recorded_runs.md").is_file() else []}
+    groups["Notebooks"] = [f"notebooks/{path.stem}" for path in sorted((tree / "notebooks").glob("*.ipynb"))]
     for title, group in GROUPS.items():
         groups[title] = [f"docs/{name}" for name in group or rest if name in names]
     groups["API"] = [f"api/{path.stem}" for path in sorted((tree / "api").glob("*.md"))]
@@ -199,6 +203,7 @@ def make_pages(tree: Path, pages: Path) -> None:
     """
     shutil.rmtree(pages, ignore_errors=True)
     command = [sys.executable, "-m", "sphinx", "--quiet", "--keep-going", "--fail-on-warning", "--conf-dir", str(HERE)]
+    command += ["--define", f"html_extra_path={tree / 'extra'}"] if (tree / "extra").is_dir() else []
     command += ["--doctree-dir", str(pages.with_name("doctrees")), str(tree), str(pages)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     faults = re.findall(r"^.*(?:WARNING|ERROR).*$", done.stdout, re.MULTILINE) or [done.stdout[-500:]]

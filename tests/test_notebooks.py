@@ -88,6 +88,8 @@ def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)\)", prose):
         if target.startswith("attachment:"):
             assert any(target.partition(":")[2] in cell.get("attachments", {}) for cell in notebook.cells), target
+        elif target.startswith("../build/site/html/"):  # `make site` makes it
+            assert target == f"../build/site/html/notebooks/{path.stem}.html"
         elif "://" not in target:
             assert (FOLDER / target).exists(), target
     following = NOTEBOOKS[(NOTEBOOKS.index(path) + 1) % len(NOTEBOOKS)]

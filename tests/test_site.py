@@ -1,5 +1,7 @@
-"""The site: stills of widgets, formulas, and links that lead somewhere."""
+"""The site: stills of widgets, formulas, links that lead somewhere, and the page of recorded runs."""
 
+import json
+import re
 import sys
 
 import nbformat
@@ -11,6 +13,7 @@ sys.path.append(str(ROOT / "site"))
 
 import build
 from links import broken_links
+from recorded import recorded_runs
 from stills import STATE, VIEW, freeze
 
 
@@ -49,12 +52,20 @@ def test_pages_with_search_formulas_and_nothing_from_a_network(checkout):
         assert not [line for line in page.read_text().splitlines() if "<script" in line and "//" in line], page
 
 
-@pytest.mark.long
-def test_links_of_our_pages(tmp_path):
+@pytest.fixture(scope="module")
+def our_pages(tmp_path_factory):
     """All docs and notebooks, as they are committed."""
-    build.lay_out(ROOT, ROOT / "notebooks", tmp_path / "source")
-    build.make_pages(tmp_path / "source", tmp_path / "html")
-    assert broken_links(tmp_path / "html") == []
+    folder = tmp_path_factory.mktemp("site")
+    build.lay_out(ROOT, ROOT / "notebooks", folder / "source")
+    build.make_pages(folder / "source", folder / "html")
+    return folder / "html"
+
+
+@pytest.mark.long
+def test_links_of_our_pages(our_pages):
+    assert broken_links(our_pages) == []
+    for page in (our_pages / "notebooks").glob("*.html"):
+        assert "build/site" not in page.read_text()  # the link to a notebook's page, which this is
 
 
 @pytest.mark.long
@@ -124,3 +135,87 @@ def test_a_kept_figure_goes_where_the_live_one_was():
         and first.index("data:x") < first.index("below")
         and second == "something else"
     )
+
+
+# --- recorded runs
+
+
+def receipt(*parts: str) -> dict:
+    return json.loads((ROOT / "data").joinpath(*parts).read_text())
+
+
+def test_recorded_runs_are_the_records():
+    """Compared with the files' own entries."""
+    data = recorded_runs(ROOT)
+    runs = {(run["encoders"], run["format"], run["setting"]): run for run in data["runs"]}
+    assert len(runs) == len(data["runs"])
+    sizes = {(size, kind) for size, kind, _ in runs}
+    assert sizes == {(size, kind) for size in (2, 4, 6) for kind in ("dense", "tt", "btt")}
+    graphs = "NVIDIA H100 80GB HBM3: CUDA graphs, batches of 16 samples, TF32"
+    kept, run = receipt("baselines", "enc4-tt-cuda-batch16-tf32.json")["details"], runs[4, "tt", graphs]
+    assert run["losses"] == pytest.approx(kept["modes"]["graphs"]["losses"], rel=1e-3)
+    assert run["joules"]["value"] == kept["modes"]["graphs"]["energy"]["per_step"]["value"]
+    assert run["memory"]["value"] == kept["memory"]["peak"]["value"] == sum(run["memory"]["parts"].values())
+    card = runs[6, "btt", "emulated U50: 200 MHz, batches of 1 sample, FP32"]
+    pages = receipt("receipts", "pages.json")["figures"]
+    assert card["joules"]["high"] * 4478 == pytest.approx(pages["6-ENC, bidirectional.joules"]["high"])
+    assert sum(card["seconds"]) * 44.78 == pytest.approx(pages["6-ENC, bidirectional.seconds"]["value"], rel=1e-3)
+    assert card["memory"]["value"] == pages["6-ENC, bidirectional.bytes"]["value"]
+    assert not any(key[1] == "dense" and run["kind"] == "card" for key, run in runs.items())
+    for race in data["race"]:
+        assert len(race["f1"]) == len(race["samples"]) == len(race["joules"]) and max(race["f1"]) >= 0.8
+
+
+def test_each_recorded_figure_has_its_provenance():
+    data, words = recorded_runs(ROOT), ("measured", "modelled", "published")
+    for run in data["runs"]:
+        for figure in (run["joules"], run["memory"]):
+            assert figure["how"] and (figure["by"] in words or figure["value"] is None)
+        assert run["lossBy"] == "measured" and run["secondsBy"] == ("modelled" if run["kind"] == "card" else "measured")
+        assert run["kind"] != "card" or run["joules"]["by"] == run["memory"]["by"] == "modelled"
+    for race in data["race"]:
+        assert race["secondsBy"] in words and (race["joulesBy"] in words) == (race["joules"][0] is not None)
+
+
+def test_the_cards_recorded_losses_are_those_of_pytorch_on_a_gpu():
+    losses = receipt("receipts", "card_losses.json")["details"]["losses"]
+    assert len(losses) == 6
+    for name, found in losses.items():
+        size, kind = name.split("-ENC, ")
+        of_gpu = receipt("baselines", f"enc{size}-{kind}-cuda.json")["details"]["modes"]["eager"]["losses"]
+        assert found == pytest.approx(of_gpu, rel=1e-4) and len(found) == 100
+
+
+@pytest.mark.long
+def test_recorded_runs_by_keyboard(our_pages, browser):
+    """Nothing is fetched but the page's files, which are small; axe-core finds nothing serious, light and dark."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    files = ("recorded_runs.html", "recorded_runs_data.js", "_static/recorded_runs.js", "_static/site.css")
+    assert sum((our_pages / file).stat().st_size for file in files) < 2_000_000
+    for scheme, width in (("light", 1280), ("dark", 900)):
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+        page, asked, errors = context.new_page(), [], []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
+        page.goto((our_pages / "recorded_runs.html").as_uri())
+        page.wait_for_selector("#race svg")
+        assert errors == [] and not [url for url in asked if not url.startswith(("file:", "data:"))]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        words = page.locator("#steps .live")
+        assert words.text_content().startswith("2 encoders, tensor trains, bi-directional (BTT), after 50 samples: ")
+        page.get_by_role("slider", name="encoders").focus()
+        for key in ("End", "Tab", "End", "Tab"):  # 6 encoders, the last sample, the GPU
+            page.keyboard.press(key)
+        page.keyboard.press("Tab")
+        page.keyboard.press("ArrowLeft")  # the format
+        assert words.text_content().startswith("6 encoders, tensor trains, right to left (TT), after 100 samples: ")
+        card = page.locator("#steps tbody tr").last.inner_text()
+        wanted = receipt("receipts", "pages.json")["figures"]["6-ENC, right_to_left.joules"]["value"] / 44.78
+        assert float(re.search(r"([\d.]+) J \(modelled", card)[1]) == pytest.approx(wanted, rel=0.01)
+        assert "(measured)" in card and "MB (modelled)" in card
+        for figure in page.locator(".recorded svg[role=img]").all():
+            assert re.search(r"(measured|modelled)", figure.get_attribute("aria-label"))
+        found = Axe().run(page, context=".recorded", options={"resultTypes": ["violations"]}).response["violations"]
+        assert [rule for rule in found if rule["impact"] in ("serious", "critical")] == []
+        context.close()

@@ -118,7 +118,7 @@ def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> 
     where = open_device(setting.device)
     names = _check_modes(setting.modes, where.type)
     steps, seed = setting.steps, setting.seed
-    corpus, every = _samples(setting.data, config)
+    corpus, every = training_samples(setting.data, config)
     load_before = load_average()
     meter, no_meter = find_meter(where)
     try:
@@ -168,7 +168,8 @@ def _check_modes(modes: Sequence[str] | None, device: str) -> list[str]:
     return [name for name in offered if modes is None or name in modes]  # eager first, which the others agree with
 
 
-def _samples(data: str | os.PathLike, config: ModelConfig | ModuleConfig) -> tuple[CorpusUsed, Samples]:
+def training_samples(data: str | os.PathLike, config: ModelConfig | ModuleConfig) -> tuple[CorpusUsed, Samples]:
+    """Return the training samples of a corpus, and their digest."""
     corpus = load_corpus(data)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     samples = encode(corpus.train, vocabulary, corpus, config)

@@ -7,7 +7,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from bttlab.teaching.notebooks import FOLDER, STUB, put
+from bttlab.teaching.notebooks import FOLDER, PAGE_LINK, STUB, put
 
 COURSE = "bttlab"
 SECONDS = 600  # that a cell may take while nbgrader grades; all of a notebook takes a minute or two
@@ -65,7 +65,7 @@ def make_course(to: str | os.PathLike) -> dict[str, list[str]]:
     files = {"nbgrader_config.py": SETTINGS}
     for notebook in sorted(FOLDER.glob("*.ipynb")):
         # a link to another notebook leads to its assignment
-        text = _LINK.sub(r"](../\2/\1)", notebook.read_text(encoding="utf-8"))
+        text = _LINK.sub(r"](../\2/\1)", PAGE_LINK.sub("", notebook.read_text(encoding="utf-8")))
         files[f"source/{notebook.stem}/{notebook.name}"] = text
     names: dict[str, list[str]] = {"copied": [], "same": [], "kept": []}
     for name, text in files.items():

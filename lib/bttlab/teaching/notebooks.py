@@ -12,7 +12,10 @@ from bttlab.util.files import write_new_file
 from bttlab.util.places import ROOT
 
 FOLDER = ROOT / "notebooks"
+BESIDE = b"](../docs/"  # how links to pages of docs/ begin in a checkout
 STUB = "pass  # your answer here"
+# The link from a notebook to its page of `make site`, where both are in a checkout.
+PAGE_LINK = re.compile(r" · \[executed, after `make site`\]\(\.\./build/site/html/notebooks/[^)]+\)")
 __path__ = [str(FOLDER)]
 
 
@@ -59,7 +62,9 @@ def copy_notebooks(to: str | os.PathLike, reset: Sequence[str] | None = None) ->
     pages = _pages_for(to)
     names: dict[str, list[str]] = {"copied": [], "same": [], "kept": [], "aside": []}
     for source in sources:
-        target, content = to / source.name, release(source.read_bytes()).replace(b"](../docs/", pages)
+        target, content = to / source.name, release(source.read_bytes()).replace(BESIDE, pages)
+        if pages != BESIDE:
+            content = PAGE_LINK.sub("", content.decode()).encode()
         if reset is not None and (not reset or source.name.startswith(tuple(reset))) and os.path.lexists(target):
             names["aside"] += _set_aside(target, content)
         names[put(target, content)].append(source.name)
@@ -70,7 +75,7 @@ def _pages_for(to: Path) -> bytes:
     """Return how links to pages of docs/ begin in notebooks of this folder; outside a checkout, copy the pages."""
     docs = ROOT / "docs"
     if (to.parent / "docs").resolve() == docs.resolve():
-        return b"](../docs/"
+        return BESIDE
     for page in filter(Path.is_file, docs.rglob("*")):
         target = to / "docs" / page.relative_to(docs)
         target.parent.mkdir(parents=True, exist_ok=True)
