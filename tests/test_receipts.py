@@ -133,6 +133,31 @@ def test_a_receipt_runs_no_code_and_writes_nowhere_else(estimated, capsys, comma
     assert message in refused(capsys, "replay", estimated)
 
 
+@pytest.mark.long
+def test_the_tool_that_makes_the_tables_of_the_pages_is_run_again(tmp_path, capfd):
+    """In a process of its own, with what it prints."""
+    path = tmp_path / "pages.json"
+    path.write_bytes((ROOT / "data" / "receipts" / "pages.json").read_bytes())
+    assert main(["replay", str(path)]) == 0
+    assert "equal; 24 figures compared" in capfd.readouterr().out
+    name, figure = next(iter(json.loads(path.read_text())["figures"].items()))
+    change(path, figures={name: figure | {"value": 2 * figure["value"]}})
+    assert main(["replay", str(path), "--json"]) == 1
+    (line,) = json.loads(capfd.readouterr().out)["differences"]
+    assert line.startswith(f"{name}: ")
+
+
+def test_every_tool_that_replay_runs_is_named_by_a_record():
+    commands = [command for _, receipt in figures.receipts() for command in (receipt.command, *receipt.parts.values())]
+    assert all(command in commands for command in replay.TOOLS)
+    made_by_hand = [command for command in commands if command[:1] == ["python"] and command not in replay.TOOLS]
+    assert {tuple(command[:2]) for command in made_by_hand} <= {
+        ("python", "tools/accuracy.py"),  # collects runs: those whose options name their model are parts
+        ("python", "tools/energy_to_quality.py"),
+        ("python", "-m"),
+    }
+
+
 def test_a_file_that_is_no_receipt_is_one_line(tmp_path, estimated, capsys):
     for text, message in (
         ("{}", "no entry 'receipt'"),

@@ -1,5 +1,6 @@
 """Write the modelled tables of README and docs/, and the worked example of a program: python tools/card_pages.py."""
 
+import argparse
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -87,8 +88,13 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
     }
 
 
+def utterances() -> dict[int, int]:
+    """Return the number of ATIS's utterances by tokens."""
+    return {int(tokens): count for tokens, count in read_data("atis_lengths")["utterances_by_tokens"].items()}
+
+
 def write(folder: Path) -> None:
-    lengths = {int(tokens): count for tokens, count in read_data("atis_lengths")["utterances_by_tokens"].items()}
+    lengths = utterances()
     mean = sum(tokens * count for tokens, count in lengths.items()) / sum(lengths.values())
     alike = samples_of(min(lengths, key=lambda tokens: abs(tokens - mean)))
     steps = details_of(folder / "docs" / BENCHMARKS)["benchmarks"]["step"]["rows"]
@@ -100,8 +106,8 @@ def write(folder: Path) -> None:
         write_file(folder / page, filled(text, {name: texts[name] for name in names}, page))
 
 
-def write_receipt(folder: Path, lengths: Mapping[int, int]) -> None:
-    """Write the receipt of the tables: their programs and figures. One that is equal stays as it is."""
+def receipt_of(lengths: Mapping[int, int]) -> Receipt:
+    """Return the receipt of the tables: their programs and figures."""
     figures, programs = {}, []
     for flow in ("bidirectional", "right_to_left"):
         for encoders in ENCODERS:
@@ -109,7 +115,7 @@ def write_receipt(folder: Path, lengths: Mapping[int, int]) -> None:
             named = figures_of_estimate(one).items()
             figures |= {f"{encoders}-ENC, {flow}.{name}": figure for name, figure in named}
             programs.append(program_of(one))
-    made = Receipt(
+    return Receipt(
         title="modelled tables of README and docs",
         command=["python", "tools/card_pages.py"],
         figures=figures,
@@ -117,7 +123,11 @@ def write_receipt(folder: Path, lengths: Mapping[int, int]) -> None:
         corpora={"data/u50/atis_lengths.json": digest_of_lengths(lengths)},
         versions={"U50 model": MODEL_VERSION},
     )
-    path = folder / RECEIPT
+
+
+def write_receipt(folder: Path, lengths: Mapping[int, int]) -> None:
+    """Write the receipt of the tables. One that is equal stays as it is."""
+    made, path = receipt_of(lengths), folder / RECEIPT
     if path.is_file() and not (kept := Receipt.read(path)).differences(made) and not made.differences(kept):
         return
     made.write(path)
@@ -380,5 +390,14 @@ def _band(band, digits: int) -> str:
     return f"{band.value:.{digits}f} ({band.low:.{digits}f} to {band.high:.{digits}f})"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--receipt", type=Path, metavar="FILE", help="write the receipt of the tables there alone")
+    options = parser.parse_args()
+    if options.receipt is not None:
+        return receipt_of(utterances()).write(options.receipt)
     write(ROOT)
+
+
+if __name__ == "__main__":
+    main()

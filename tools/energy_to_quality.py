@@ -8,7 +8,6 @@ the emulated card, all else in PyTorch. The rate is constant. An existing record
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ TRIED = {  # format, batch: learning rates by optimizer
     ("dense", 16): {"adamw": (1e-4, 2e-4, 4e-4, 8e-4), "sgd": (2e-2, 5e-2, 1e-1)},
     ("tensor", 16): {"adamw": (5e-4, 1e-3, 2e-3, 4e-3), "sgd": (2e-2, 5e-2, 1e-1)},
 }
+CARD_PART = "tensor batch 1"  # of the receipt: what promises bits
 Train = Callable[[Samples], None]
 F1 = Callable[[], float]
 
@@ -127,8 +127,8 @@ def measure(entry: dict[str, Any], corpus: Corpus) -> Iterator[None]:
             yield
 
 
-def write(path: Path, record: dict[str, Any], date: str | None = None) -> None:
-    """Write the record as a receipt; the card's way has the program it was run with."""
+def receipt_of(record: dict[str, Any]) -> Receipt:
+    """Return the record as a receipt; the card's way has the program it was run with."""
     target, figures, programs = str(TARGETS[-1]), {}, []
     for way in record["ways"]:
         on_the_card = (way["format"], way["batch"]) == ("tensor", 1)
@@ -141,16 +141,16 @@ def write(path: Path, record: dict[str, Any], date: str | None = None) -> None:
             name = f"{way['format']} batch {way['batch']}.{seed}"
             value = {name: {"value": found[target], "unit": "1", "provenance": "measured", "how": how}}
             figures |= figures_of(value, SAME if on_the_card else READING)
-    receipt = Receipt(
+    return Receipt(
         title="energy to a quality",
         command=["python", "tools/energy_to_quality.py"],
         figures=figures,
         programs=programs,
         versions=versions(),
         dear="an hour; the card's way alone ten minutes: --only tensor 1 --again",
+        parts={CARD_PART: ["python", "tools/energy_to_quality.py", "--only", "tensor", "1"]},
         details=record,
     )
-    (replace(receipt, date=date) if date else receipt).write(path, "RECORD")
 
 
 def main() -> None:
@@ -158,7 +158,10 @@ def main() -> None:
     parser.add_argument("record", type=Path, nargs="?", default=RECORD)
     parser.add_argument("--only", nargs=2, metavar=("FORMAT", "BATCH"), help="one format and batch size")
     parser.add_argument("--again", action="store_true", help="measure what the record has again")
+    parser.add_argument("--receipt", type=Path, metavar="FILE", help=f"write the part {CARD_PART} there alone")
     options = parser.parse_args()
+    if options.receipt is not None and options.only != ["tensor", "1"]:
+        parser.error("--receipt is of one part: with --only tensor 1")
     torch.set_num_threads(1)
     corpus = load_corpus("atis")
     record = {
@@ -167,15 +170,18 @@ def main() -> None:
         "how": f"the optimizer and rate by seed {TUNING_SEED}; dev scored every {EVERY} samples, {MOST} at most",
         "ways": [{"format": kind, "batch": batch, "tried": [], "samples": {}} for kind, batch in TRIED],
     }
-    if options.record.exists():
+    if options.record.exists() and options.receipt is None:
         record["ways"] = details_of(options.record)["ways"]
     for entry in record["ways"]:
         if options.only in (None, [entry["format"], str(entry["batch"])]):
             if options.again:
                 entry |= {"tried": [], "samples": {}}
             for _ in measure(entry, corpus):
-                write(options.record, record)
+                if options.receipt is None:
+                    receipt_of(record).write(options.record, "RECORD")
                 say(f"{entry['format']} {entry['batch']}: {(entry['tried'], entry['samples'])}")
+    if options.receipt is not None:
+        receipt_of(record).part(CARD_PART).write(options.receipt)
 
 
 if __name__ == "__main__":

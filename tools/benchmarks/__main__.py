@@ -28,6 +28,7 @@ def module_of(name: str) -> ModuleType:
 def main(arguments: Sequence[str] | None = None, docs: Path = ROOT / "docs") -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--receipt", type=Path, metavar="FILE", help="write the record of this run there alone")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - {*NAMES}:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None, docs: Path = ROOT / "docs") -> 
     report = record.build(results)
     for name, result in report["benchmarks"].items():
         Console().print(*map(rich_table, module_of(name).tables(result)), *result["notes"], sep="\n")
+    if options.receipt is not None:
+        return record.write(options.receipt, report)
     report["benchmarks"] = (before or report)["benchmarks"] | report["benchmarks"]  # what has not run now stays
     record.write(docs / page.RECORD, report)
     page.write(docs, report, {name: module_of(name) for name in report["benchmarks"]})

@@ -77,7 +77,7 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
     programs = {used.name: used for each in benchmarks.values() for used in map(_used, each.get("programs", []))}
     Receipt(
         title="benchmarks",
-        command=["python", "-m", "benchmarks"],
+        command=["python", "-m", "benchmarks", "memory"],  # the figures are of this one
         figures=figures_of(chip, SAME),
         programs=list(programs.values()),
         versions={"python": here["python"]} | here["versions"],

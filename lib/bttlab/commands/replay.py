@@ -4,6 +4,9 @@ A file that was changed after it was made is refused (exit code 2). Exit code 1:
 """
 
 import argparse
+import os
+import subprocess
+import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
@@ -11,9 +14,16 @@ from pathlib import Path
 from bttlab.commands import Outcome, Parser
 from bttlab.commands.receipts import repeatable
 from bttlab.util.errors import BttlabError
+from bttlab.util.places import ROOT
 from bttlab.util.terminal import one_line, say
 
 DIFFERENT = 1
+# A checkout's tools that make receipts and take --receipt, too. A receipt of another tool is made by hand.
+TOOLS = (
+    ["python", "tools/card_pages.py"],
+    ["python", "-m", "benchmarks", "memory"],
+    ["python", "tools/energy_to_quality.py", "--only", "tensor", "1"],
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,14 +68,12 @@ def run(options: argparse.Namespace) -> Outcome:
 def made_by(command: list[str], path: str):
     """Run a receipt's command and return the receipt that it makes.
 
-    Raises BttlabError if it is not one of `bttlab`'s that receipts may name.
+    Raises BttlabError if it is not one of `bttlab`'s that receipts may name, nor one of a checkout's TOOLS.
     """
+    if command[:1] == ["python"]:
+        return _made_by_tool(command, path)
     from bttlab.baseline.receipt import Receipt
 
-    if command[:1] == ["python"]:
-        raise BttlabError(
-            f"{path} is made in a checkout: {' '.join(command)}; bttlab replay runs its own commands alone"
-        )
     if not command:
         raise BttlabError(f"{path} names no command: no options of this bttlab repeat it")
     if command != repeatable(command):
@@ -81,4 +89,22 @@ def made_by(command: list[str], path: str):
         )
         module.add_arguments(parser)
         module.run(parser.parse_args(arguments[1:], argparse.Namespace(command_line=arguments)))
+        return Receipt.read(made)
+
+
+def _made_by_tool(command: list[str], path: str):
+    from bttlab.baseline.receipt import Receipt
+
+    if command not in TOOLS or not (ROOT / "tools").is_dir():
+        known = "; ".join(" ".join(each) for each in TOOLS)
+        raise BttlabError(
+            f"{path} is made in a checkout: {' '.join(command)}; of a checkout's tools, replay runs: {known}"
+        )
+    say(f"bttlab: {' '.join(command)}")
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "receipt.json"
+        call = [sys.executable, *command[1:], "--receipt", str(made)]
+        tools = os.pathsep.join(filter(None, (str(ROOT / "tools"), os.environ.get("PYTHONPATH"))))
+        if code := subprocess.run(call, cwd=ROOT, env=os.environ | {"PYTHONPATH": tools}).returncode:
+            raise BttlabError(f"{' '.join(command)} ended with exit code {code}: see its lines above")
         return Receipt.read(made)
