@@ -222,12 +222,13 @@ def test_subwords_that_continue_a_word_are_not_scored(tmp_path, capsys, subwords
     assert score(corpus, split, Predictions(np.zeros(len(split), np.float32), intents, slots)).slot_f1 == 0
 
 
+@pytest.mark.parametrize("ignore_pad", [True, False])
 @pytest.mark.parametrize("device", ["reference", "emulated"])
-def test_training_teaches_pad_on_later_pieces(tmp_path, capsys, subwords, device):
-    """The loss is the mean over all pieces, PAD of later ones among them: PyTorch's cross-entropy, computed here."""
+def test_training_leaves_out_later_pieces_or_teaches_pad(tmp_path, capsys, subwords, device, ignore_pad):
+    """The loss and a step of SGD are those of PyTorch's cross-entropy, computed here, with and without ignore_index."""
     corpus = made(tmp_path, capsys, 4 * [YORKS], subwords)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, 1000)
-    config = ModelConfig(encoders=1)
+    config = ModelConfig(encoders=1, ignore_pad=ignore_pad)
     samples = encode(corpus.train[:2], vocabulary, corpus, config)
     assert samples.lengths[0] == 5 and samples.slots[0, :5].tolist()[4] == 0  # the last piece of new york ##s
     parameters = initial_parameters(config, seed=1)
@@ -235,20 +236,19 @@ def test_training_teaches_pad_on_later_pieces(tmp_path, capsys, subwords, device
     network.load_state_dict({name: torch.from_numpy(array) for name, array in parameters.items()})
     intent_logits, slot_logits = network(torch.from_numpy(samples.tokens[0, :5]).long())
     labels = torch.from_numpy(samples.slots[0, 1:5]).long()
-    of_pieces = torch.nn.functional.cross_entropy(slot_logits, labels, reduction="none")
-    of_intent = torch.nn.functional.cross_entropy(intent_logits, torch.tensor(int(samples.intents[0])))
+    of_slots = torch.nn.functional.cross_entropy(slot_logits, labels, ignore_index=0 if ignore_pad else -100)
+    expected = of_slots + torch.nn.functional.cross_entropy(intent_logits, torch.tensor(int(samples.intents[0])))
     trainer = open_trainer(config, device) if device == "emulated" else ReferenceTrainer(config)
     trainer.load_parameters(parameters)
-    losses = trainer.train(samples[:1], Optimizer("sgd"), 0.01)
-    assert losses[0] == pytest.approx((of_intent + of_pieces.mean()).item(), rel=1e-5)
-    (of_intent + of_pieces.mean()).backward()
+    assert trainer.predict(samples[:1]).losses[0] == pytest.approx(expected.item(), rel=1e-5)
+    assert trainer.train(samples[:1], Optimizer("sgd"), 0.01)[0] == pytest.approx(expected.item(), rel=1e-5)
+    expected.backward()
     after = trainer.store_parameters()
     for name, parameter in network.named_parameters():  # one step of SGD
         step = (parameters[name] - after[name]) / 0.01
         assert np.abs(step - parameter.grad.numpy()).max() < 1e-3 * max(1e-2, parameter.grad.abs().max().item())
     bias = next(name for name, array in parameters.items() if array.shape == (config.slots,))
-    assert after[bias][0] > parameters[bias][0]  # PAD gets likelier; with a mask it would not
-    assert after[bias][corpus.slot_labels.index("UNK")] < parameters[bias][corpus.slot_labels.index("UNK")]
+    assert (after[bias][0] > parameters[bias][0]) != ignore_pad  # PAD gets likelier only if it is taught
 
 
 def test_decoding_leaves_out_subwords_that_continue_a_word(tmp_path, capsys, subwords):
@@ -288,6 +288,7 @@ def test_from_a_tool_to_a_corpus_to_a_run_to_the_tool(tmp_path, capsys, subwords
     )
     checkpoint, _ = CheckpointStore(run).load()
     assert checkpoint.corpus.without_splits(run).tokenizer == corpus.tokenizer
+    assert checkpoint.settings.config.ignore_pad == (kind == "subwords")
     (tmp_path / "made").rename(tmp_path / "away")  # the checkpoint has all that a prediction needs
     texts = ["明天去北京🙂", "去北京"] if kind == "characters" else ["Fly  to Yorks", "from Lima"]
     (tmp_path / "new.txt").write_text("\n".join(texts))

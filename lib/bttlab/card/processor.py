@@ -51,13 +51,29 @@ def sample_records(program: ModelProgram, samples: Any, rates: np.ndarray, optim
     records["slots"][:, :width] = samples.slots
     scalars = records["scalars"]
     set_rates(scalars, rates, optimizer, step)
-    share = 1 / np.maximum(lengths - 1, 1)
+    share = 1 / labelled_words(config, samples)
     scalars[:, 4] = 1 - smoothing
     scalars[:, 5] = smoothing / config.intents
     scalars[:, 6] = share
     scalars[:, 7] = (1 - smoothing) * share
     scalars[:, 8] = smoothing / config.slots * share
     return records
+
+
+def labelled_words(config: Any, samples: Any) -> np.ndarray:
+    """Return over how many words the slot loss of each sample is the mean, at least 1: float64 of shape (n,)."""
+    words = np.asarray(samples.lengths) - 1
+    if getattr(config, "ignore_pad", False):
+        words = np.count_nonzero(samples.slots[:, 1:], axis=1)
+    return np.maximum(words, 1).astype(float)
+
+
+def correct_losses(config: Any, samples: Any, results: np.ndarray) -> None:
+    """Change the losses of results to means over the labelled words: the card's are over all words of a sample."""
+    if getattr(config, "ignore_pad", False):
+        words = np.maximum(np.asarray(samples.lengths) - 1, 1)
+        results["slot_loss"] *= (words / labelled_words(config, samples)).astype(np.float32)
+        results["loss"] = results["intent_loss"] + results["slot_loss"]
 
 
 def set_rates(scalars: np.ndarray, rates: float | np.ndarray, optimizer: Optimizer, step: int = 0) -> None:

@@ -14,7 +14,7 @@ from bttlab.card.keeper import SLICE_SECONDS
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.kernel_driver import ChipState, KernelDriver
 from bttlab.card.manifest import digest, read_file
-from bttlab.card.processor import sample_dtype, sample_records, set_rates
+from bttlab.card.processor import correct_losses, sample_dtype, sample_records, set_rates
 from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
 from bttlab.compiler.image import check_image
@@ -296,6 +296,7 @@ class TrainerDriver(KernelDriver):
                 self._train_part(rows, optimizer, done[part])
             else:
                 self._on_card(partial(self._exchange, command, rows, optimizer, done[part]))
+            correct_losses(program.config, samples[part], done[part])
             bad = np.flatnonzero(done["status"][part] != M.DONE)
             if len(bad):
                 self._refuse(done, part.start + int(bad[0]), rates)

@@ -62,6 +62,11 @@ class Samples:
         padding = np.arange(length) >= self.lengths[:, None]
         for name, array in (("token", self.tokens), ("slot label", self.slots)):
             self._refuse(padding & (array != 0), name, array, "it must be 0 after the sample's length")
+        if getattr(config, "ignore_pad", False):
+            unlabelled = (self.slots == 0).all(1, keepdims=True)
+            self._refuse(
+                unlabelled, "slot label", self.slots, "a word must have another label, since the model ignores 0"
+            )
         is_early = ~padding & (self.tokens % words < getattr(config, "least_token", 0))
         rule = "the model takes id 0 as padding: number the tokens of samples from 1 on"
         self._refuse(is_early, "token", self.tokens, rule)

@@ -69,6 +69,9 @@ class ModelConfig(Parametric):
     embedding_column_modes: Any = (12, 8, 8)
     embedding_rank: Count = Field(default=30, ge=1, le=10**5)
     activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"  # of a feed-forward block
+    # whether the loss leaves out words whose slot label is 0 (PAD), the subwords that continue a word: as PyTorch's
+    # ignore_index; the loss of the slots is then the mean over the other words
+    ignore_pad: bool = False
     # layers with other ranks, such as {"encoders.0.query": 6, "embedding.word": (20, 30)}: one rank for all bonds
     # between cores, or each internal rank in order; stored as sorted pairs
     ranks: Any = ()
@@ -106,11 +109,13 @@ class ModelConfig(Parametric):
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values (tuples become lists); activation and ranks only if not default."""
+        """Return the fields as JSON-ready values (tuples become lists); the last three only if they are not default."""
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         ranks = {name: list(rank) if isinstance(rank, tuple) else rank for name, rank in values.pop("ranks")}
         if self.activation == ModelConfig.activation:
             del values["activation"]
+        if not self.ignore_pad:
+            del values["ignore_pad"]
         return values | ({"ranks": ranks} if ranks else {})
 
     @classmethod

@@ -125,22 +125,34 @@ class Encoder(nn.Module):
         return x.view(-1, x.shape[-2], self.heads, x.shape[-1] // self.heads).transpose(1, 2)
 
 
+_NONE = -100  # PyTorch's ignore_index, which no label has
+
+
+def ignores_pad(model: nn.Module) -> bool:
+    """Return True if the loss of a network leaves out words with the slot label 0: `ModelConfig.ignore_pad`."""
+    return getattr(getattr(model, "config", None), "ignore_pad", False) is True
+
+
 def loss(
     intent_logits: Tensor | None,
     slot_logits: Tensor | None,
     intent: Tensor,
     slots: Tensor,
     label_smoothing: float = 0.0,
+    ignore_pad: bool = False,
 ) -> Tensor:
     """Return a sample's loss: cross-entropy of the intent plus mean cross-entropy of the slots of its words.
 
     The logits have the shapes (intents,) and (words, slots), or are None; the labels, int64, () and (words,).
     `label_smoothing` is the part of each target that is spread evenly over all classes (Szegedy et al., arXiv
-    1512.00567, section 7).
+    1512.00567, section 7). With `ignore_pad` words with the slot label 0 are left out of the mean.
     """
     parts = [
-        F.cross_entropy(logits, labels, label_smoothing=label_smoothing)
-        for logits, labels in ((intent_logits, intent), (slot_logits, slots))
+        F.cross_entropy(logits, labels, label_smoothing=label_smoothing, ignore_index=ignored)
+        for logits, labels, ignored in (
+            (intent_logits, intent, _NONE),
+            (slot_logits, slots, 0 if ignore_pad else _NONE),
+        )
         if logits is not None
     ]
     return parts[0] if len(parts) == 1 else parts[0] + parts[1]
@@ -152,12 +164,15 @@ def sample_losses(
     intents: Tensor,
     slots: Tensor,
     label_smoothing: float = 0.0,
+    ignore_pad: bool = False,
 ) -> Tensor:
     """Return the losses, shape (n,), of n samples of equal length; parameters as for `loss`, with n samples first."""
     keywords: Any = {"reduction": "none", "label_smoothing": label_smoothing}
     parts = [] if intent_logits is None else [F.cross_entropy(intent_logits, intents, **keywords)]
     if slot_logits is not None:
-        parts.append(F.cross_entropy(slot_logits.transpose(1, 2), slots, **keywords).mean(1))
+        ignored = 0 if ignore_pad else _NONE
+        of_words = F.cross_entropy(slot_logits.transpose(1, 2), slots, ignore_index=ignored, **keywords)
+        parts.append(of_words.sum(1) / (slots != 0).sum(1) if ignore_pad else of_words.mean(1))
     return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 

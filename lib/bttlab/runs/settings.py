@@ -103,11 +103,18 @@ class RunSettings(Recipe):
 
 
 def with_room(run: RunSettings, corpus: Corpus) -> RunSettings:
-    """Return settings whose model has room for all words of a corpus; a module has the size that it has."""
-    words = Vocabulary.from_sentences(corpus.train.words, None, run.word_classes)
-    if isinstance(run.config, ModuleConfig) or len(words) <= run.config.vocabulary_size:
+    """Return settings whose model has room for all words of a corpus; a module has the size that it has.
+
+    The loss of a model of subwords leaves out those that continue a word.
+    """
+    if isinstance(run.config, ModuleConfig):
         return run
-    return replace(run, config=run.config.with_vocabulary(len(words)))
+    words, config = Vocabulary.from_sentences(corpus.train.words, None, run.word_classes), run.config
+    if len(words) > config.vocabulary_size:
+        config = config.with_vocabulary(len(words))
+    if corpus.tokenizer.kind == "subwords":
+        config = replace(config, ignore_pad=True)
+    return run if config == run.config else replace(run, config=config)
 
 
 @settings(RecordError)

@@ -21,6 +21,7 @@ from bttlab.compiler.shuffles import identity
 # Scalars of the sample's record that weight the terms of a loss's gradient: the softmax, all classes (label smoothing),
 # and the label.
 INTENT_LABEL, INTENT_CLASS, SLOT_WEIGHT, SLOT_LABEL, SLOT_CLASS = (("scalar", number) for number in range(4, 9))
+CERTAIN = 2.0**40  # above all logits
 WEIGHTS = {True: (1.0, INTENT_CLASS, INTENT_LABEL), False: (SLOT_WEIGHT, SLOT_CLASS, SLOT_LABEL)}
 
 
@@ -192,16 +193,22 @@ class Dense(Operation):
 
 @dataclass(eq=False)
 class Classifier(Dense):
-    """A dense layer whose outputs are logits, and their cross-entropy with the sample's label or with each token's."""
+    """A dense layer whose outputs are logits, and their cross-entropy with the sample's label or with each token's.
+
+    `ignore_pad`: whether tokens with label 0 have neither a loss nor a gradient.
+    """
 
     kind = "classifier"
 
     loss: str = INTENT
+    ignore_pad: bool = False
 
     def allocate(self, context: Context) -> None:
         super().allocate(context)
         self.rows, size = context.loss_rows[self.loss], max_of(self.output.tokens) * self.output.vectors
         self.logits = context.builder.allocate(f"{self.loss} logits", size)
+        if self.ignore_pad:
+            self.of_pad = context.builder.allocate(f"{self.loss} PAD", max_of(self.output.tokens))
 
     def forward(self, context: Context) -> None:
         self.streams = self._copies(context, context.value(self.inputs[0]), "pooled")
@@ -215,10 +222,38 @@ class Classifier(Dense):
         rows = {"loops": row_loops(self.output), "accumulator_loop": "w", "rows": self.rows}
         rows |= {"count": self.output.features, "vector_loop": "w"}
         exponent = {"function": b.functions.number(EXPONENT), "immediates": (1.0, weight), "flags": flags | M.LOSS}
+        if self.ignore_pad:
+            self._emit_certain_pad(b)
         b.vector(M.MAXIMUM, "largest logit", a=logits, depth=("w",), flags=flags, **rows)
         b.vector(M.EXPONENT, "exp(logit), loss", a=logits, r0=logits, depth=("w",), **exponent, **rows)
         weights = {"immediates": (class_weight, label_weight)}
         b.vector(M.LOSS_BACK, "d_logits", a=logits, r0=logits, flags=flags, **weights, **rows)
+        if self.ignore_pad:
+            self._emit_no_gradient_of_pad(b, logits, rows)
+
+    def _of_tokens(self) -> dict[str, Any]:
+        """Return the fields of a row operation on the first lane of each token: 0 is the label of PAD."""
+        loops = [Level("w", 1), padded("t", self.output.tokens)]
+        return {"loops": loops, "accumulator_loop": "w", "rows": self.rows, "count": 1, "vector_loop": "w"}
+
+    def _emit_certain_pad(self, b: Builder) -> None:
+        """Add a large number to the logit of PAD where it is the label: its loss is then log 1 = 0."""
+        where, first = self.of_pad.part(t=1, w=1), self.logits.part(t=self.output.vectors, w=1)
+        of_tokens = self._of_tokens() | {"depth": ("w",)}  # for LOSS_BACK, whose a, 0, is multiplied by i
+        exponent = b.functions.number(EXPONENT)
+        b.vector(M.MAXIMUM, "m = 0", **of_tokens)
+        b.vector(M.EXPONENT, "i = 0", function=exponent, immediates=(0.0, 0.0), **of_tokens)
+        b.vector(M.LOSS_BACK, "PAD", r0=where, immediates=(0.0, -CERTAIN), **self._of_tokens())
+        b.vector(M.ADD, "logit of PAD", [Level("w", 1), Level("t", self.output.tokens)], first, where, r0=first)
+
+    def _emit_no_gradient_of_pad(self, b: Builder, logits: At, rows: dict[str, Any]) -> None:
+        """Multiply the gradients of a token by 1, or by 0 where the label is PAD: label smoothing has left some."""
+        where, of_tokens = self.of_pad.part(t=1, w=1), self._of_tokens()
+        b.vector(M.LOSS_BACK, "PAD", r0=where, immediates=(0.0, 1.0), **of_tokens)  # -1 where it is the label
+        b.vector(M.DOT, "PAD", a=where, b=where, depth=("w",), **of_tokens)  # p = 1 where it is
+        b.vector(M.LOSS_BACK, "ones", r0=where, immediates=(-1.0, 0.0), **of_tokens | {"count": LANES})
+        ones = self.of_pad.part(t=1)
+        b.vector(M.SOFTMAX_BACK, "d_logits without PAD", a=logits, b=ones, r0=logits, immediates=(1.0,), **rows)
 
     def backward(self, context: Context, d: At | None) -> None:
         self._add_gradients(context, [context.backward_value(self.inputs[0]), *self.streams[1:]], self.logits)
