@@ -4,7 +4,9 @@ They are of the samples, parameters and rate of `data/baselines`, which have PyT
 minutes.
 """
 
+import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 import bttlab
 from bttlab.baseline.receipt import SAME, Figure, ProgramUsed, Receipt
@@ -55,4 +57,9 @@ def record(corpus: str = CORPUS, encoders: Sequence[int] = ENCODERS, steps: int 
 
 
 if __name__ == "__main__":
-    record().write(RECEIPT)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--receipt", type=Path, default=RECEIPT, metavar="FILE", help="where to write; default: %(default)s"
+    )
+    options = parser.parse_args()
+    record().write(options.receipt)

@@ -21,6 +21,7 @@ DIFFERENT = 1
 # A checkout's tools that make receipts and take --receipt, too. A receipt of another tool is made by hand.
 TOOLS = (
     ["python", "tools/card_pages.py"],
+    ["python", "tools/card_losses.py"],
     ["python", "-m", "benchmarks", "memory"],
     ["python", "tools/energy_to_quality.py", "--only", "tensor", "1"],
 )
