@@ -1,3 +1,7 @@
+from .adapter import TTAdapter as TTAdapter
+from .adapter import adapt as adapt
+from .adapter import merge as merge
+from .adapter import write_lora as write_lora
 from .attention import TTAttention as TTAttention
 from .auto import cheapest_order as cheapest_order
 from .auto import order_of as order_of

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bttlab.data import Corpus, Vocabulary, encode, load_corpus
 from bttlab.model.config import LINEARS
+from bttlab.tensor import adapt
 from bttlab.util.files import write_file
 from bttlab.util.terminal import say
 from bttlab_methods.method import Method
@@ -150,6 +151,22 @@ class LoRA(FullFinetuning):
             if isinstance(module, BaseTunerLayer):
                 module.merge()
         return super().finish(training)
+
+
+@dataclass(frozen=True)
+class LoRETTA(FullFinetuning):
+    """Freeze a model trained first, and train a tensor train beside each linear layer, by `bttlab.tensor.adapt`."""
+
+    name = "loretta"
+    source = "Yang et al., arXiv 2402.11417 (LoRETTA_rep; LoRA's two matrices are one train here)"
+    changes = FullFinetuning.changes | {"linear layers"}
+    ranges = (*FullFinetuning.ranges, "rank in [1, inf)")
+
+    rank: int = 5  # of every bond, the one that is LoRA's rank among them
+    rate_factor: float = 20.0
+
+    def choose_trained(self, training: Training) -> None:
+        adapt(training.model, self.rank, [*LINEARS, "intent_pooler", "slot_pooler"])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,155 @@
+"""Adapters in tensor-train format: a frozen linear layer with a small update that is trained beside it."""
+
+import copy
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bttlab.tensor.layers import ENDS, TTLinear
+from bttlab.tensor.shapes import ShapeError, choose_modes
+from bttlab.util.files import write_folder
+
+
+class TTAdapter(nn.Module):
+    """y = layer(x) + update(x): a frozen linear layer and a `TTLinear` without bias, which is trained.
+
+    After Yang et al. (LoRETTA), arXiv 2402.11417: LoRETTA_rep writes each of LoRA's two matrices as a tensor train.
+    Here both are one train, whose middle bond is LoRA's rank. The first core is initially zero: at first nothing
+    changes.
+
+    `rank` is of all inner bonds, or one for each, output modes first, as for `TTLinear`.
+    """
+
+    def __init__(self, layer: nn.Linear, rank: int | Sequence[int]):
+        super().__init__()
+        modes = [choose_modes(size, ENDS) for size in (layer.out_features, layer.in_features)]
+        weight = layer.weight
+        self.layer = layer.requires_grad_(False)
+        self.update = TTLinear(
+            layer.in_features, layer.out_features, *modes, rank, bias=False, device=weight.device, dtype=weight.dtype
+        )
+        nn.init.zeros_(self.update.cores[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in) to (..., out)."""
+        return self.layer(x) + self.update(x)
+
+    @torch.no_grad()
+    def lora(self) -> tuple[Tensor, Tensor]:
+        """Return LoRA's A, shape (r, in), and B, shape (out, r): the update's matrix is B A."""
+        cores, count = self.update.used_cores(), len(self.update.out_modes)
+        b, a = _contracted(cores[:count]), _contracted(cores[count:])
+        return a.flatten(1), b.flatten(0, -2)
+
+    @torch.no_grad()
+    def to_linear(self) -> nn.Linear:
+        """Return a dense layer that has the update in its weight."""
+        merged = copy.deepcopy(self.layer)
+        merged.weight += self.update.to_dense()
+        return merged
+
+
+def _contracted(cores: Sequence[Tensor]) -> Tensor:
+    """Return the part of a train that cores make up, without the bond of size 1 at its end."""
+    whole = cores[0]
+    for core in cores[1:]:
+        whole = torch.tensordot(whole, core, 1)
+    return whole[0] if whole.shape[0] == 1 else whole[..., 0]
+
+
+def adapt(
+    model: nn.Module,
+    rank: int | Sequence[int],
+    layers: Collection[str] | None = None,
+    trained: Collection[str] = (),
+) -> list[str]:
+    """Freeze a model, and put a `TTAdapter` at its linear layers in place; return their names.
+
+    `layers` are names of linear layers or their last parts, such as "query"; None takes all but those in `trained`,
+    the names of modules that are trained whole, such as "classifier".
+
+    Raises ShapeError if a name in `layers` or `trained` fits no layer, or the rank is not allowed.
+    """
+    names = dict(model.named_modules())
+    linear = {name for name, module in names.items() if type(module) is nn.Linear and name}
+    wanted = linear if layers is None else {name for name in linear if _fits(name, layers)}
+    for given, there in ((layers or (), linear), (trained, names)):
+        if unknown := [name for name in given if not any(_fits(one, [name]) for one in there)]:
+            raise ShapeError(f"no layer of the model fits {unknown[0]!r}: its linear layers are {', '.join(linear)}")
+    whole = [name for name in names if _fits(name, trained)]
+    chosen = sorted(name for name in wanted if not any(f"{name}.".startswith(f"{one}.") for one in whole))
+    made = {name: TTAdapter(names[name], rank) for name in chosen}  # pyright: ignore[reportArgumentType]
+    model.requires_grad_(False)
+    for name, adapter in made.items():
+        _put(model, name, adapter.train(names[name].training))
+    for name in whole:
+        names[name].requires_grad_(True)
+    return chosen
+
+
+def _fits(name: str, given: Collection[str]) -> bool:
+    return any(name == one or name.endswith(f".{one}") for one in given)
+
+
+def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, layer)
+
+
+def merge(model: nn.Module) -> nn.Module:
+    """Replace each `TTAdapter` in place by a dense layer that has its update; return the model."""
+    for name, adapter in _adapters(model).items():
+        _put(model, name, adapter.to_linear())
+    return model
+
+
+def _adapters(model: nn.Module) -> dict[str, TTAdapter]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, TTAdapter)}
+
+
+def write_lora(model: nn.Module, folder: Path | str) -> None:
+    """Write the adapters of a model as a new folder that `peft.PeftModel.from_pretrained(base, folder)` reads.
+
+    peft has no tensor trains: it holds each update as LoRA's two matrices, exactly, with more numbers than the cores.
+    Modules that are trained whole are in the folder, too; single parameters that are trained beside them are refused.
+
+    Raises ShapeError if the model has no adapter, or peft cannot hold what it trains; OSError if the folder cannot be
+    made or is there; ImportError without peft.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    found, base = _adapters(model), copy.deepcopy(model)
+    if not found:
+        raise ShapeError("the model has no TTAdapter: call adapt(model, rank) first")
+    matrices = {name: adapter.lora() for name, adapter in found.items()}
+    for name, adapter in found.items():
+        _put(base, name, copy.deepcopy(adapter.layer))
+    parameters = {name for name, one in base.named_parameters() if one.requires_grad}
+    leaves = {name.rpartition(".")[0] for name in parameters}
+    whole = sorted(
+        name for name in leaves if name and all(p.requires_grad for p in base.get_submodule(name).parameters())
+    )
+    if other := sorted(name for name in parameters if name.rpartition(".")[0] not in whole):
+        raise ShapeError(f"peft cannot hold {other[0]}, which is trained beside the adapters: freeze it")
+    ranks = {name: len(a) for name, (a, _) in matrices.items()}
+    config = LoraConfig(
+        r=max(ranks.values()),
+        lora_alpha=max(ranks.values()),  # a factor of 1
+        rank_pattern=ranks,
+        alpha_pattern=ranks,
+        target_modules=list(ranks),
+        modules_to_save=whole or None,
+    )
+    wrapped = get_peft_model(base, config)  # pyright: ignore[reportArgumentType]  # peft takes any module
+    with torch.no_grad():
+        for name, (a, b) in matrices.items():
+            layer = base.get_submodule(name)
+            layer.lora_A["default"].weight.copy_(a)  # pyright: ignore[reportIndexIssue]
+            layer.lora_B["default"].weight.copy_(b)  # pyright: ignore[reportIndexIssue]
+    with tempfile.TemporaryDirectory() as draft:
+        wrapped.save_pretrained(draft, save_embedding_layers=False)
+        names = ("adapter_config.json", "adapter_model.safetensors")
+        write_folder(Path(folder), {name: (Path(draft) / name).read_bytes() for name in names})
