@@ -7,6 +7,7 @@ import shutil
 from types import SimpleNamespace
 
 import gpu_record
+import gpu_techniques
 import numpy as np
 import pytest
 import torch
@@ -39,6 +40,32 @@ def test_a_dry_run_writes_every_setting(written):
     assert settings == set(itertools.product(("btt", "dense", "tt"), (1, 16), ("highest", "high")))
     about = json.loads((written / "about.json").read_text())
     assert about["left_out"] == [] and about["dry_run"] and about["machine"]["torch"] == torch.__version__
+
+
+@pytest.mark.long
+def test_techniques_that_need_a_gpu_are_timed_beside_what_they_replace_or_say_why_not(written):
+    found = json.loads((written / "techniques.json").read_text())
+    assert set(found) == set(gpu_techniques.TECHNIQUES)
+    for name in ("FlashAttention", "offloading to NVMe"):  # which a CPU has, too
+        assert [step["seconds"]["provenance"] for step in found[name]["steps"]] == ["measured"] * 2, found[name]
+        assert all(step["seconds"]["value"] > 0 for step in found[name]["steps"]) and not found[name]["left_out"]
+    for name in ("2:4 sparsity", "FP8"):  # without a GPU, or without torchao
+        assert len(found[name]["steps"]) == 1 and "Error: " in found[name]["left_out"]
+
+
+def test_the_steps_compute_what_they_replace(tmp_path):
+    torch.manual_seed(0)
+    weight = torch.randn(8, 16)
+    sparse = gpu_techniques.two_of_four(weight)
+    for row, whole in zip(sparse.reshape(-1, 4), weight.reshape(-1, 4), strict=True):
+        kept = sorted(range(4), key=lambda place: -abs(whole[place]))[:2]
+        assert all(row[place] == (whole[place] if place in kept else 0) for place in range(4))
+    updates = [step for _, step in gpu_techniques.nvme(torch.device("cpu"), tmp_path)]
+    for update in updates:
+        update()
+    in_memory, in_files = (update.__self__.param_groups[0]["params"][0] for update in updates)
+    assert torch.equal(in_memory, in_files) and in_memory.abs().sum() > 0
+    assert all((tmp_path / f"moment{n}").stat().st_size == 4 * in_memory.numel() for n in range(2))
 
 
 def test_the_modelled_energy_of_an_h100_holds_what_was_measured():

@@ -62,6 +62,10 @@ def made(encode, prepare=lambda net: None) -> nn.Module:
     return net
 
 
+def mixture(x, experts, odds):
+    return x + (odds.movedim(-1, 0).unsqueeze(-1) * experts).sum(0)
+
+
 class LoRA(nn.Linear):
     def __init__(self):
         super().__init__(WIDTH, WIDTH)
@@ -236,6 +240,14 @@ REFUSED = {
     "a gate": (
         lambda n, x, t: n.q(x) * n.q(x).softmax(-1),
         "softmax is no operation .* use one softmax, over the keys",
+    ),
+    "a softmax over experts": (
+        lambda n, x, t: mixture(x, torch.stack([n.q(x), x]), (x @ n.q.weight[:2].T).softmax(-1)),
+        "softmax is no operation .* a sigmoid as the gate of two experts; as outputs, the logits before it",
+    ),
+    "experts of each token": (
+        lambda n, x, t: mixture(x, torch.stack([n.q(x), x]), F.one_hot((x @ n.q.weight[:2].T).argmax(-1), 2)),
+        "argmax is no operation of the card",
     ),
     "a softmax of the outputs": (
         lambda n, x, t: n.q(x).log_softmax(-1),
@@ -604,6 +616,50 @@ class Narrow(Base):
     def encode(self, x, tokens):
         x = self.q(x) + (x @ self.a) @ self.b * 2
         return x + self.up(type(self).activation(self.down(x)))
+
+
+class TwoExperts(Base):
+    """A dense mixture of two experts: the softmax of two logits is the sigmoid of their difference."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, 2)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH)) for _ in range(2)
+        )
+
+    def encode(self, x, tokens):
+        x = self.q(x)
+        odds, (a, b) = self.gate(x).softmax(-1), (expert(x) for expert in self.experts)
+        return x + odds[..., :1] * a + odds[..., 1:] * b
+
+
+class TwoExpertsOnTheCard(TwoExperts):
+    """The same, with the difference of the gate's rows spread to all features by a frozen matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, 1)
+        self.spread = nn.Parameter(torch.ones(WIDTH, 1), requires_grad=False)
+
+    def encode(self, x, tokens):
+        x = self.q(x)
+        share = torch.sigmoid(F.linear(self.gate(x), self.spread))
+        a, b = (expert(x) for expert in self.experts)
+        return x + share * a + (1 - share) * b
+
+
+def test_a_soft_gate_of_two_experts_trains_as_a_sigmoid(fast):
+    soft, card = TwoExperts(), TwoExpertsOnTheCard()
+    with torch.no_grad():
+        card.gate.weight.copy_(soft.gate.weight[:1] - soft.gate.weight[1:])
+        card.gate.bias.copy_(soft.gate.bias[:1] - soft.gate.bias[1:])
+    card.load_state_dict({name: value for name, value in soft.state_dict().items() if "gate" not in name}, strict=False)
+    tokens = torch.arange(1, 12)[None]
+    torch.testing.assert_close(card(tokens), soft(tokens))
+    check_gradients(fast, trace(card, LENGTH), (2, 7, LENGTH), tolerance=2e-4, least=1 / 10)
+    with pytest.raises(ProgramError, match="softmax is no operation"):
+        trace(soft, LENGTH)
 
 
 def test_layers_between_may_have_any_width(fast, monkeypatch):

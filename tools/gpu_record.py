@@ -5,6 +5,7 @@ a network and without zeus. The folder that it writes has
 
     baselines/  files for data/baselines: batches of 1 and 16, FP32 and TF32, each eager and in CUDA graphs
     cost/  a file for data/cost/others: the LoRA step, for the held-out table of docs/cost.md
+    techniques.json  what docs/survey.md names and needs a GPU, beside what it replaces: tools/gpu_techniques.py
     about.json  when, on what, what was left out
 
 Copy them there: dashboard, docs/energy.md (`python tools/card_pages.py` writes its table) and the errors of held-out
@@ -16,13 +17,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lib"))
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from gpu_techniques import TECHNIQUES
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -33,7 +37,7 @@ from bttlab.baseline.modes import FIRST_STEPS
 from bttlab.baseline.run import FORMATS
 from bttlab.model import ModelConfig
 from bttlab.util.files import write_file
-from bttlab.util.quantities import to_json
+from bttlab.util.quantities import measured, to_json
 from bttlab.util.terminal import say
 
 MODES = ("linear_out_modes", "linear_in_modes", "embedding_column_modes")
@@ -133,6 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--data", default="airline", metavar="NAME|PATH")
     parser.add_argument("--minutes", type=float, default=8.0, metavar="N")
+    parser.add_argument("--nvme", type=Path, metavar="DIR", help="folder on an NVMe disk for 2 GB (default: in --out)")
     parser.add_argument("--dry-run", action="store_true", help="small models on the CPU: whether everything works")
     options = parser.parse_args(arguments)
     device = open_device("cpu" if options.dry_run else "cuda")
@@ -174,6 +179,20 @@ def _works(options: argparse.Namespace, device: torch.device) -> Iterator[tuple[
         suffix = f"-batch{samples}" * (samples > 1) + f"-{precision}" * (precision != "fp32")
         run_baseline(setting).write(options.out / "baselines" / f"enc{count}-{format}-{kind}{suffix}.json")
 
+    compared: dict[str, dict[str, Any]] = {}
+
+    def technique(name: str) -> None:
+        rows, reason = [], ""
+        how = f"median of {min(steps, 20)} steps on {torch.cuda.get_device_name(device) if kind == 'cuda' else 'a CPU'}"
+        try:
+            for label, step in TECHNIQUES[name](device, options.nvme or options.out / "nvme"):
+                seconds = measured(timed(step, device, min(steps, 20)), "s", how)
+                rows.append({"with": label, "seconds": seconds, "memory": device_memory(device)[0].to_dict()})
+        except (ImportError, NotImplementedError, RuntimeError) as error:  # of this device, or of a package
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        compared[name] = {"steps": rows, "left_out": reason}
+        write_file(options.out / "techniques.json", to_json(compared, indent=1) + "\n")
+
     def lora() -> None:
         count = min(steps, 20)
         seconds = timed(lora_step(shape, device, batch, sequence), device, count)
@@ -195,6 +214,8 @@ def _works(options: argparse.Namespace, device: torch.device) -> Iterator[tuple[
                 yield name, lambda p=precision, n=samples, c=count, f=format: baseline(p, n, c, f)
         if (precision, samples) == SETTINGS[0]:
             yield "LoRA step of a model of 1.2 billion parameters", lora
+            for name in TECHNIQUES:
+                yield name, partial(technique, name)
 
 
 if __name__ == "__main__":

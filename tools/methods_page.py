@@ -3,6 +3,7 @@
 The records are made by
     bttlab methods run dense NAME… --data atis --budget 0.5epoch --seeds 0 1 2 --split test --record data/methods/X.json
     bttlab methods run tensor tensor+NAME… --data atis --budget 2epochs, else as above; X: atis, atis_tensor
+The third record and its programs are those of tools/adapters.py.
 """
 
 import argparse
@@ -10,19 +11,34 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pages import filled, in_per_cent
+from adapters import CARD
+from pages import filled, in_per_cent, markdown
 
+from bttlab.baseline.receipt import Receipt
+from bttlab.data.epoch import EPOCH_SAMPLES
+from bttlab.model import ModelConfig
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 from bttlab.util.terminal import say
 from bttlab_methods.method import FAMILIES
-from bttlab_methods.record import RECORDS, SCORES, by_methods, joules, mean, pretraining, read_records
+from bttlab_methods.record import (
+    ADAPTERS,
+    RECORDS,
+    SCORES,
+    Results,
+    by_methods,
+    joules,
+    mean,
+    pretraining,
+    read_records,
+)
 from bttlab_methods.registry import parse
 from bttlab_methods.run import Result
 
 PAGE = ROOT / "docs" / "methods.md"
 _TOGETHER = "together"
+HEADS = ModelConfig().intents + ModelConfig().slots  # classes, which every row trains
 _HEADER = [
     "methods",
     "family",
@@ -61,7 +77,41 @@ def _family(name: str) -> str:
 
 def fill(text: str, records: Mapping[str, Sequence[Result]]) -> str:
     """Return the page with the records' tables between its markers."""
-    return filled(text, {name: table(results, RECORDS[name]) for name, results in records.items()}, PAGE.name)
+    tables = {name: table(results, RECORDS[name]) for name, results in records.items()}
+    return filled(text, tables | {"adapters": adapters(), "versions": versions(records)}, PAGE.name)
+
+
+def adapters() -> str:
+    """Return a Markdown table of adapters: measured in PyTorch, and modelled on the card."""
+    headers = ("methods", "slot F1 %", "trained", "heads aside", "MB in banks", "cycles a sample", "J/epoch")
+    figures, rows = Receipt.read(CARD).figures, []
+    for name, group in by_methods(Results.read(ADAPTERS).results).items():
+        cycles, energy, size = (figures[f"{name}.{key}"] for key in ("cycles", "joules", "bytes"))
+        beside = group[0].trained - group[0].model["hidden_size"] * HEADS - HEADS
+        rows.append(
+            (
+                f"`{name}`",
+                in_per_cent([one.scores["test"]["slot_f1"] for one in group]),
+                f"{group[0].trained:,}",
+                f"{beside:,}",
+                f"{size.value / 1e6:.2f}",
+                f"{cycles.value / EPOCH_SAMPLES:,.0f}",
+                f"{energy.value:.1f} ({energy.low:.0f} to {energy.high:.0f})",
+            )
+        )
+    return markdown(headers, rows)
+
+
+def versions(records: Mapping[str, Sequence[Result]]) -> str:
+    """Return a sentence for each version of bttlab but the newest: which rows it made."""
+    made: dict[str, list[str]] = {}
+    for results in records.values():
+        for name, group in by_methods(results).items():
+            for version in {one.versions["bttlab"] for one in group}:
+                made.setdefault(version, []).append(f"`{name}`")
+    *older, newest = sorted(made)
+    lines = [f"Version {one} made {len(made[one])} rows: {', '.join(dict.fromkeys(made[one]))}." for one in older]
+    return f"Version {newest} made {len(made[newest])} rows. {' '.join(lines)}\n"
 
 
 def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> list[str]:
@@ -94,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(arguments)
     try:
         from bttlab.lab.charts import to_png
-        from bttlab_methods.lab_figures import draw_results, draw_scatter
+        from bttlab_methods.lab_figures import draw_expert_loads, draw_results, draw_scatter
 
         records = read_records()
         write_file(PAGE, fill(PAGE.read_text(encoding="utf-8"), records))
@@ -103,7 +153,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             groups = by_methods(results)
             ordered = [result for methods in _in_order(groups, RECORDS[name]) for result in groups[methods]]
             pictures[Path(name).stem] = draw_results(ordered, "test")
-        pictures["scatter"] = draw_scatter(next(iter(records.values())))
+        alone = next(iter(records.values()))
+        pictures["scatter"] = draw_scatter(alone)
+        for active, name in ((1, "mixture-of-experts"), (2, "mixture-of-experts:active=2")):
+            pictures[f"experts_{active}"] = draw_expert_loads(by_methods(alone)[name][0])
         for name, picture in pictures.items():
             (PAGE.parent / "images" / f"methods_{name}.png").write_bytes(to_png(picture.figure))
     except (BttlabError, OSError) as error:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from bttlab.lab.charts import PALETTE, as_label, draw_parts, legend_below, new_axes, new_figure, pareto_front, style
 from bttlab.lab.memory_figures import COLOURS
 from bttlab.lab.picture import Picture
-from bttlab_methods import Method, Result, methods
+from bttlab_methods import Method, MethodError, Result, methods
 from bttlab_methods.library.tensor import TensorCompression
 from bttlab_methods.record import by_methods, deviation, mean, peak, slot_f1
 
@@ -112,3 +112,28 @@ def draw_scatter(results: Sequence[Result]) -> Picture:
     axes.margins(0.15)
     axes.legend(loc="lower right", frameon=False)
     return Picture(axes.figure, "Methods of training by peak memory and slot F1.")
+
+
+def draw_expert_loads(result: Result) -> Picture:
+    """Draw each expert's part of the tokens over a run of `mixture-of-experts`, a panel for each encoder.
+
+    Raises MethodError if the run had no experts.
+    """
+    loads = np.array(result.facts.get("expert_loads", ()))
+    if not loads.size:
+        raise MethodError(f"{result.methods} has no experts: train with mixture-of-experts")
+    parts, encoders, experts = loads.shape
+    figure = new_figure(1.5 + 3.4 * encoders, 2.8)
+    panels = np.atleast_1d(figure.subplots(1, encoders, sharey=True))
+    for number, axes in enumerate(panels):
+        style(axes, f"Encoder {number} (measured)", "part of the budget (%)", "" if number else "tokens (%)")
+        edges = np.arange(parts + 1) / parts * 100
+        bottom = np.zeros(parts)
+        for expert in range(experts):
+            top = bottom + 100 * loads[:, number, expert]
+            axes.stairs(top, edges, baseline=bottom, fill=True, color=PALETTE[expert % len(PALETTE)])
+            bottom = top
+    for expert in range(experts):
+        panels[0].fill_between([], [], color=PALETTE[expert % len(PALETTE)], label=f"expert {expert}")
+    legend_below(figure, experts)
+    return Picture(figure, f"Load of each of {experts} experts in {encoders} encoders over training, {result.methods}.")

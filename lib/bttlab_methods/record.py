@@ -18,6 +18,8 @@ from bttlab_methods.training import DENSE
 
 FOLDER = ROOT / "data" / "methods"
 RECORDS = {"atis.json": DENSE, "atis_tensor.json": "tensor"}  # record: the methods that its others are compared with
+ADAPTERS = FOLDER / "atis_adapters.json"  # of a model whose frozen parameters fit the card
+PROCESSES = FOLDER / "airline_processes.json"  # of the methods of two processes, and dense: peaks alone
 GONE = FOLDER / "gone.json"  # results of methods that an earlier version had
 SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
 

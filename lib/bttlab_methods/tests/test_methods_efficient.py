@@ -71,6 +71,16 @@ def test_lora_moves_its_factors_and_the_heads_and_merges_to_the_same_model(setti
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(before, training.model(tokens), strict=True))
 
 
+def test_loretta_changes_nothing_at_first_and_moves_cores_and_heads_alone(setting):
+    tokens = torch.tensor([[2, 5, 6, 7]])
+    full, adapted = (Training(setting, parse(named(name))) for name in ("full-finetuning", "loretta"))
+    for one, other in zip(full.model(tokens), adapted.model(tokens), strict=True):
+        torch.testing.assert_close(one, other)
+    _, names = moved(setting, "loretta:rank=2")
+    assert {name for name in names if ".update.cores." not in name} == HEADS
+    assert len(names - HEADS) == 8 * 6  # six cores beside each of eight layers
+
+
 def test_adapters_change_nothing_at_first_and_are_all_that_moves_with_norms_and_heads(setting):
     tokens = torch.tensor([[2, 5, 6, 7]])
     full, with_adapters = (

@@ -60,7 +60,7 @@ def test_every_row_of_the_survey_trains(corpus, monkeypatch, tmp_path):
         row = here.split("`")[1] if here.startswith("`") and "gone" not in here else ""
         if row and parse(row)[0].processes == 1:
             row = {"width": "width:factor=2", "data-pruning-kmeans": "data-pruning-kmeans:clusters=2"}.get(row, row)
-            few = f"{row}:pretraining=16" if row in ("lora", "adapters", "prompt-tuning") else row
+            few = f"{row}:pretraining=16" if row in ("lora", "loretta", "adapters", "prompt-tuning") else row
             result = run_methods(setting, parse(few), splits=())
             assert result.samples == 16 and np.isfinite(result.losses).all(), row
             ran += 1

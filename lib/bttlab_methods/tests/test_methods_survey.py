@@ -8,12 +8,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.func import functional_call, grad, vmap
+from torch.utils.flop_counter import FlopCounterMode
 
 from bttlab.data import load_corpus
 from bttlab.model.batches import batch_logits
-from bttlab_methods import Batch, MethodError, Setting, Training, parse
+from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_methods
+from bttlab_methods.lab_figures import draw_expert_loads
 from bttlab_methods.layers import linear_layers, numbers, trains
 from bttlab_methods.library import data
+from bttlab_methods.library.experts import Experts
 from bttlab_methods.library.galore import ProjectedAdamW
 from bttlab_methods.library.ranks import relaxed_size
 from tiny_runs import CONFIG
@@ -338,3 +341,81 @@ def test_fp16_gradients_are_those_of_fp32_to_its_rounding_and_an_overflow_update
     training.update()
     assert all(map(torch.equal, before, training.trained))
     assert training.finish() == {"loss_scale": 512.0, "skipped_steps": 1}
+
+
+# --- experts
+
+
+def written_out(layer: Experts, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what every expert gives times its odds, of the chosen ones alone, and the odds."""
+    odds = torch.softmax(x @ layer.gate.weight.T, -1)
+    limit = odds.sort(-1).values[:, -layer.active, None]
+    kept = torch.where(odds >= limit, odds, 0)
+    if layer.active > 1:
+        kept = kept / kept.sum(-1, keepdim=True)
+    each = [
+        F.gelu(x @ a.weight.T + a.bias) @ b.weight.T + b.bias for a, b in zip(layer.first, layer.second, strict=True)
+    ]
+    return sum(kept[:, e, None] * y for e, y in enumerate(each)), odds
+
+
+@pytest.mark.parametrize("active", [1, 2, 4])
+def test_experts_are_the_sum_of_the_chosen_times_their_odds_and_have_its_gradients(active):
+    torch.manual_seed(0)
+    layer, x = Experts(16, 8, 4, active, F.gelu), torch.randn(3, 10, 16)
+    found, (wanted, odds) = layer(x), written_out(layer, x.flatten(0, 1))
+    torch.testing.assert_close(found.flatten(0, 1), wanted)
+    slope = torch.randn(3, 10, 16)
+    gradients = (
+        torch.autograd.grad((y.reshape(slope.shape) * slope).sum(), list(layer.parameters())) for y in (found, wanted)
+    )
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    chosen = odds.argsort(-1, descending=True)[:, :active]
+    torch.testing.assert_close(layer.loads, torch.stack([(chosen == e).sum() / 30 for e in range(4)]))
+
+
+@pytest.mark.parametrize("active", [1, 2])
+def test_the_balance_is_that_of_transformers(active):
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    torch.manual_seed(1)
+    layer, x = Experts(16, 8, 4, active, F.gelu), torch.randn(30, 16)
+    layer(x)
+    wanted = load_balancing_loss_func((layer.gate(x),), num_experts=4, top_k=active)
+    torch.testing.assert_close(layer.balance, wanted)
+    assert wanted.item() != pytest.approx(active)
+
+
+@pytest.mark.parametrize("active", [1, 2, 4])
+def test_a_token_takes_as_many_multiplications_as_in_the_dense_layer(setting, active):
+    dense, mixture = begin(setting, "dense"), begin(setting, f"mixture-of-experts:active={active}")
+    x, counts = torch.randn(12, DENSE.hidden_size), []
+    for encoder in (dense.model.encoders[1], mixture.model.encoders[1]):
+        with FlopCounterMode(display=False) as counter:
+            encoder.second(encoder.activate(encoder.first(x)))
+        counts.append(counter.get_total_flops())
+    assert counts[1] - counts[0] == 2 * 12 * DENSE.hidden_size * 4  # the gate's
+
+
+def test_the_objective_has_the_balance_and_a_run_has_the_loads_of_its_tokens(setting):
+    training = begin(setting, "mixture-of-experts:balance=0.5")
+    batch = Batch(equal_samples(training))
+    value, losses = training.forward(batch)
+    balance = sum(encoder.second.balance for encoder in training.model.encoders)
+    assert value.item() == pytest.approx(losses.mean() + 0.5 * balance.item())
+    seen = []
+    training.run(lambda losses: seen.append([encoder.second.loads.tolist() for encoder in training.model.encoders]))
+    loads = np.array(training.finish()["expert_loads"])
+    assert loads.shape[1:] == (2, 4) and np.allclose(loads.sum(2), 1, atol=1e-3)
+    assert np.allclose(loads.mean(0), np.mean(seen, 0), atol=0.1)  # parts of the budget have other numbers of steps
+    picture = draw_expert_loads(run_methods(setting, parse("mixture-of-experts"), splits=()))
+    assert len(picture.figure.axes) == 2 and "4 experts in 2 encoders" in picture.words
+    with pytest.raises(MethodError, match="dense has no experts: train with mixture-of-experts"):
+        draw_expert_loads(run_methods(replace(setting, samples=4), (), splits=()))
+
+
+@pytest.mark.parametrize("text", ["mixture-of-experts:active=5", "mixture-of-experts:active=3"])
+def test_experts_that_do_not_divide_the_width_are_refused(setting, text):
+    with pytest.raises(MethodError, match=r"active is [35]: it must be at most experts, 4, and divide the hidden size"):
+        begin(setting, text)

@@ -84,7 +84,11 @@ def _softmax(recorder: Recorder, call: Call, x, dim=-1, *_, **__) -> Value:
         or scores.is_softmax
         or dim % call.result.ndim != call.result.ndim - 1
     ):
-        raise Refusal("softmax", "one softmax, over the keys of attention; as outputs, the logits before it")
+        raise Refusal(
+            "softmax",
+            "one softmax, over the keys of attention; a sigmoid as the gate of two experts; as outputs, the logits "
+            "before it",
+        )
     return replace(scores, is_softmax=True)
 
 
