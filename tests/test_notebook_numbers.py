@@ -29,6 +29,7 @@ from bttlab.tensor import FLOWS, TTLinear, flow_cost, optimal_cost, order_cost
 from bttlab.tensor.shapes import tt_shapes
 from bttlab_cost import xia2024
 from bttlab_cost.models import find_model
+from bttlab_methods.library.experts import MixtureOfExperts
 from bttlab_methods.record import by_methods, mean, read_records
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
@@ -269,6 +270,7 @@ def of_methods() -> dict[str, bool]:
         < min(one.scores["test"]["slot_f1"] for one in tensor["tensor+stacking"])
         - max(one.scores["test"]["slot_f1"] for one in dense)
         < 0.01,
+        "holds four times as many numbers there": MixtureOfExperts().experts == 4 * MixtureOfExperts().active,
         "about twice the time": round(2 * mean(tensor["tensor+rematerialisation"], seconds) / time) == 2,
     }
 

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from bttlab.model import ModelConfig
-from bttlab.tensor import TTLinear, TTMEmbedding, tt_shapes, ttm_shapes
-from bttlab_methods.gates import padded
+from bttlab.tensor import TTLinear, TTMEmbedding, padded, tt_shapes, ttm_shapes
 from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Training
 

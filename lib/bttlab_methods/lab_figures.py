@@ -125,15 +125,11 @@ def draw_expert_loads(result: Result) -> Picture:
     parts, encoders, experts = loads.shape
     figure = new_figure(1.5 + 3.4 * encoders, 2.8)
     panels = np.atleast_1d(figure.subplots(1, encoders, sharey=True))
+    ends = np.arange(parts + 1) / parts * 100
     for number, axes in enumerate(panels):
         style(axes, f"Encoder {number} (measured)", "part of the budget (%)", "" if number else "tokens (%)")
-        edges = np.arange(parts + 1) / parts * 100
-        bottom = np.zeros(parts)
-        for expert in range(experts):
-            top = bottom + 100 * loads[:, number, expert]
-            axes.stairs(top, edges, baseline=bottom, fill=True, color=PALETTE[expert % len(PALETTE)])
-            bottom = top
-    for expert in range(experts):
-        panels[0].fill_between([], [], color=PALETTE[expert % len(PALETTE)], label=f"expert {expert}")
+        shares = 100 * np.concatenate([loads[:, number], loads[-1:, number]]).T
+        names = [f"expert {expert}" for expert in range(experts)]
+        axes.stackplot(ends, shares, step="post", colors=PALETTE, labels=() if number else names)
     legend_below(figure, experts)
     return Picture(figure, f"Load of each of {experts} experts in {encoders} encoders over training, {result.methods}.")

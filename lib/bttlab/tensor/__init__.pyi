@@ -9,6 +9,9 @@ from .compression import CompressedLayer as CompressedLayer
 from .compression import Compression as Compression
 from .compression import compress as compress
 from .compression import decompress as decompress
+from .core_maps import BondGates as BondGates
+from .core_maps import QuantisedCores as QuantisedCores
+from .core_maps import padded as padded
 from .cost import Cost as Cost
 from .cost import PassCost as PassCost
 from .cost import Step as Step

@@ -1,9 +1,7 @@
 """Methods that keep what waits for a later pass or step in fewer bits, or compute it again.
 
-Of the libraries' 8-bit optimizers, torchao 0.18's needs a GPU, or minutes of a compiler for each shape of parameter:
-without it, it takes half a second on a CPU for a single matrix of the model. AdamW8bit of bitsandbytes 0.50.2 runs on a
-CPU (measured, findings/bitsandbytes_on_cpu.sh): moments of parameters from 4,096 elements on take 2.53 bytes per
-element there, 2.03 in a large matrix, and FP32's 8 below. It is not used here: the package is made for CUDA.
+Of the libraries' 8-bit optimizers torchao 0.18's needs a GPU, or minutes of a compiler for each shape of parameter.
+bitsandbytes 0.50.2's runs on a CPU (findings/bitsandbytes_on_cpu.sh) and takes twice as long there as the one below.
 """
 
 import weakref

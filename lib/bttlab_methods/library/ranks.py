@@ -1,6 +1,7 @@
 """Choosing the ranks of trains of cores while they train, by gates on the bonds: rank-pruning, CoMERA."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bttlab_methods.gates import BondGates, bond_weights, selected
+from bttlab.tensor import BondGates
 from bttlab_methods.layers import Train, numbers, trains
 from bttlab_methods.library.tensor import TensorCompression
 from bttlab_methods.training import Training
@@ -47,6 +48,25 @@ def chosen_ranks(training: Training, numbers_at_start: int) -> dict[str, Any]:
         "numbers_in_cores": numbers(named.values()),
         "ranks": {name: [core.shape[-1] for core in layer.cores][:-1] for name, layer in named.items()},
     }
+
+
+def bond_weights(cores: Sequence[Tensor]) -> list[Tensor]:
+    """Return the relative weight of each index of each internal bond, shapes (r_k,), for cores (r_(k-1), ..., r_k).
+
+    It is the squared norm of the left core's slice times that of the right core's, normalised to the sum 1 per bond.
+    """
+    weights = []
+    for left, right in pairwise(cores):
+        products = left.flatten(0, -2).square().sum(0) * right.flatten(1).square().sum(1)
+        weights.append(products / products.sum().clamp_min(torch.finfo(products.dtype).tiny))
+    return weights
+
+
+def selected(tensor: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
+    """Return a core with a selection of the indices of its bonds; None keeps all."""
+    if left is not None:
+        tensor = tensor.index_select(0, left)
+    return tensor if right is None else tensor.index_select(tensor.ndim - 1, right)
 
 
 def cut(optimizer: torch.optim.Optimizer, layer: Train, kept: list[Tensor]) -> None:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from bttlab.tensor import QuantisedCores
 from bttlab_methods.layers import numbers, trains
 from bttlab_methods.method import Method
-from bttlab_methods.quantised import QuantisedCores
 from bttlab_methods.setting import Setting
 from bttlab_methods.training import Training
 

@@ -1,14 +1,13 @@
-"""Gates on the bonds of a tensor train, which allow to choose its ranks during training."""
+"""Maps of the cores of TT and TTM layers, for their `core_map`: gates on the bonds, and cores in few bits."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 
 class BondGates(nn.Module):
-    """A diagonal on each internal bond, initially 1; a `core_map` for the layers.
+    """A diagonal on each internal bond, initially 1.
 
     The diagonals are `speed` times the parameters `gates`, shapes (r_k,): Adam moves each by about the learning rate.
     """
@@ -27,27 +26,29 @@ class BondGates(nn.Module):
         return [*(core * gate for core, gate in zip(cores[:-1], self.diagonals(), strict=True)), cores[-1]]
 
 
-def bond_weights(cores: Sequence[Tensor]) -> list[Tensor]:
-    """Return the relative weight of each index of each internal bond, shapes (r_k,), for cores (r_(k-1), ..., r_k).
+class QuantisedCores(nn.Module):
+    """Rounds each core to multiples -q to q of its own step: q = 2^(bits - 1) - 1 steps are its largest magnitude.
 
-    It is the squared norm of the left core's slice times that of the right core's, normalised to the sum 1 per bond.
+    The gradient ignores the rounding: the straight-through estimator (Bengio et al., arXiv 1308.3432). `bits` is at
+    least 2.
     """
-    weights = []
-    for left, right in pairwise(cores):
-        products = left.flatten(0, -2).square().sum(0) * right.flatten(1).square().sum(1)
-        weights.append(products / products.sum().clamp_min(torch.finfo(products.dtype).tiny))
-    return weights
 
+    def __init__(self, bits: int):
+        super().__init__()
+        self.bits = bits
 
-def selected(tensor: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
-    """Return a core with a selection of the indices of its bonds; None keeps all."""
-    if left is not None:
-        tensor = tensor.index_select(0, left)
-    return tensor if right is None else tensor.index_select(tensor.ndim - 1, right)
+    def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
+        return [self.rounded(core) for core in cores]
+
+    def rounded(self, core: Tensor) -> Tensor:
+        most = 2 ** (self.bits - 1) - 1
+        step = (core.detach().abs().amax() / most).clamp_min(torch.finfo(core.dtype).tiny).reshape(1)
+        zero = torch.zeros(1, dtype=torch.int32, device=core.device)
+        return torch.fake_quantize_per_tensor_affine(core, step[0], zero[0], -most, most)
 
 
 def padded(cores: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return cores with larger ranks and the same matrix, padded with zeros at the bonds."""
+    """Return cores of larger ranks and the same matrix, padded with zeros at the bonds to `shapes`."""
     larger_cores = []
     for core, shape in zip(cores, shapes, strict=True):
         larger = core.new_zeros(tuple(shape))
