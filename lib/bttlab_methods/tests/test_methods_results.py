@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import adapters
+import methods_page
 import numpy as np
 import pytest
 import survey_page
 from methods_page import PAGE, fill
 
+from bttlab.baseline.receipt import Receipt
 from bttlab.data import load_corpus
 from bttlab_methods import MethodError, Setting, Training, methods, parse, run_methods
 from bttlab_methods.lab import presets
 from bttlab_methods.lab_figures import draw_scatter
-from bttlab_methods.record import by_methods, frontier, read_gone, read_records
+from bttlab_methods.record import ADAPTERS, Results, by_methods, frontier, read_gone, read_records
 from bttlab_methods.survey import TECHNIQUES
 from tiny_runs import CONFIG, SIZES
 
@@ -87,6 +90,24 @@ def test_the_records_have_every_method_with_its_defaults_three_seeds_and_one_set
             for result in group
         }
         assert len(settings) == 1
+
+
+def test_the_page_says_which_version_made_each_row(records):
+    text = methods_page.versions(records)
+    for results in records.values():
+        for one in results:
+            older = text.partition(f"Version {one.versions['bttlab']} made ")[2]
+            assert older and (f"`{one.methods}`" in older.partition("Version")[0] or one.versions["bttlab"] == "0.2.0")
+
+
+@pytest.mark.long
+def test_figures_of_adapters_on_the_card_are_those_of_their_programs(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    groups, kept, made = by_methods(Results.read(ADAPTERS).results), Receipt.read(adapters.CARD), adapters.receipt()
+    assert {name.rpartition(".")[0] for name in kept.figures} == set(groups)
+    assert all([one.seed for one in group] == [0, 1, 2] for group in groups.values())
+    other = [name for name, figure in made.figures.items() if not kept.figures[name].repeats(figure)]
+    assert not other, "run: python tools/adapters.py"
 
 
 def test_the_scatter_names_what_none_beats(records):
