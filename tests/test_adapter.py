@@ -77,10 +77,11 @@ def test_merged_adapters_are_dense_layers_again():
     torch.testing.assert_close(net(tokens), before, rtol=1e-4, atol=1e-5)
 
 
-def test_peft_reads_adapters_as_lora_with_the_head_that_was_trained(tmp_path):
+@pytest.mark.parametrize("rank", [1, (2, 3, 4, 3, 2)])
+def test_peft_reads_adapters_as_lora_with_the_head_that_was_trained(tmp_path, rank):
     from peft import PeftModel
 
-    net, tokens = shaken(adapted()), torch.arange(9)[None]
+    net, tokens = shaken(adapted(rank)), torch.arange(9)[None]
     write_lora(net, tmp_path / "adapter")
     assert sorted(one.name for one in (tmp_path / "adapter").iterdir()) == [
         "adapter_config.json",
@@ -92,6 +93,26 @@ def test_peft_reads_adapters_as_lora_with_the_head_that_was_trained(tmp_path):
     assert not torch.allclose(Net()(tokens), net(tokens))
     with pytest.raises(FileExistsError):
         write_lora(net, tmp_path / "adapter")
+
+
+def test_peft_gives_lora_to_no_layer_whose_name_ends_alike(tmp_path):
+    from peft import PeftModel
+
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        parts = {"last": nn.Linear(WIDTH, WIDTH), "block": nn.ModuleDict({"last": nn.Linear(WIDTH, WIDTH)})}
+        return nn.ModuleDict(parts)
+
+    net = made()
+    net["last"] = shaken(TTAdapter(net["last"], 3))
+    net["block"]["last"] = shaken(TTAdapter(net["block"]["last"], 2))
+    write_lora(net, tmp_path / "both")
+    net["block"]["last"] = net["block"]["last"].layer
+    write_lora(net, tmp_path / "one")
+    both, one = (PeftModel.from_pretrained(made(), str(tmp_path / name)) for name in ("both", "one"))
+    ranks = {name: len(value) for name, value in both.named_parameters() if "lora_A" in name}
+    assert sorted(ranks.values()) == [2, 3]
+    assert sum("lora_A" in name for name, _ in one.named_parameters()) == 1
 
 
 def test_what_peft_cannot_hold_is_refused_and_nothing_is_written(tmp_path):

@@ -1,9 +1,11 @@
 """Adapters in tensor-train format: a frozen linear layer with a small update that is trained beside it."""
 
 import copy
+import re
 import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +27,11 @@ class TTAdapter(nn.Module):
 
     def __init__(self, layer: nn.Linear, rank: int | Sequence[int]):
         super().__init__()
-        modes = [choose_modes(size, ENDS) for size in (layer.out_features, layer.in_features)]
-        weight = layer.weight
+        outputs, inputs = layer.out_features, layer.in_features
+        modes = choose_modes(outputs, ENDS), choose_modes(inputs, ENDS)
+        options: Any = {"bias": False, "device": layer.weight.device, "dtype": layer.weight.dtype}
         self.layer = layer.requires_grad_(False)
-        self.update = TTLinear(
-            layer.in_features, layer.out_features, *modes, rank, bias=False, device=weight.device, dtype=weight.dtype
-        )
+        self.update = TTLinear(inputs, outputs, modes[0], modes[1], rank, **options)
         nn.init.zeros_(self.update.cores[0])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,7 +42,7 @@ class TTAdapter(nn.Module):
     def lora(self) -> tuple[Tensor, Tensor]:
         """Return LoRA's A, shape (r, in), and B, shape (out, r): the update's matrix is B A."""
         cores, count = self.update.used_cores(), len(self.update.out_modes)
-        b, a = _contracted(cores[:count]), _contracted(cores[count:])
+        b, a = _contracted(cores[:count])[0], _contracted(cores[count:])[..., 0]
         return a.flatten(1), b.flatten(0, -2)
 
     @torch.no_grad()
@@ -53,11 +54,11 @@ class TTAdapter(nn.Module):
 
 
 def _contracted(cores: Sequence[Tensor]) -> Tensor:
-    """Return the part of a train that cores make up, without the bond of size 1 at its end."""
+    """Return the part of a train that cores make up, of shape (first bond, modes, last bond)."""
     whole = cores[0]
     for core in cores[1:]:
         whole = torch.tensordot(whole, core, 1)
-    return whole[0] if whole.shape[0] == 1 else whole[..., 0]
+    return whole
 
 
 def adapt(
@@ -134,21 +135,21 @@ def write_lora(model: nn.Module, folder: Path | str) -> None:
     )
     if other := sorted(name for name in parameters if name.rpartition(".")[0] not in whole):
         raise ShapeError(f"peft cannot hold {other[0]}, which is trained beside the adapters: freeze it")
-    ranks = {name: len(a) for name, (a, _) in matrices.items()}
+    patterns = {f"^{re.escape(name)}": len(a) for name, (a, _) in matrices.items()}  # of names from their start
     config = LoraConfig(
-        r=max(ranks.values()),
-        lora_alpha=max(ranks.values()),  # a factor of 1
-        rank_pattern=ranks,
-        alpha_pattern=ranks,
-        target_modules=list(ranks),
+        r=max(patterns.values()),
+        lora_alpha=max(patterns.values()),  # a factor of 1
+        rank_pattern=patterns,
+        alpha_pattern=patterns,
+        target_modules="|".join(map(re.escape, matrices)),
         modules_to_save=whole or None,
     )
     wrapped = get_peft_model(base, config)  # pyright: ignore[reportArgumentType]  # peft takes any module
     with torch.no_grad():
         for name, (a, b) in matrices.items():
-            layer = base.get_submodule(name)
-            layer.lora_A["default"].weight.copy_(a)  # pyright: ignore[reportIndexIssue]
-            layer.lora_B["default"].weight.copy_(b)  # pyright: ignore[reportIndexIssue]
+            layer: Any = base.get_submodule(name)
+            layer.lora_A["default"].weight.copy_(a)
+            layer.lora_B["default"].weight.copy_(b)
     with tempfile.TemporaryDirectory() as draft:
         wrapped.save_pretrained(draft, save_embedding_layers=False)
         names = ("adapter_config.json", "adapter_model.safetensors")
