@@ -30,8 +30,10 @@ from bttlab_methods.record import (
     by_methods,
     joules,
     mean,
+    peak,
     pretraining,
     read_records,
+    slot_f1,
 )
 from bttlab_methods.registry import parse
 from bttlab_methods.run import Result
@@ -78,7 +80,26 @@ def _family(name: str) -> str:
 def fill(text: str, records: Mapping[str, Sequence[Result]]) -> str:
     """Return the page with the records' tables between its markers."""
     tables = {name: table(results, RECORDS[name]) for name, results in records.items()}
-    return filled(text, tables | {"adapters": adapters(), "versions": versions(records)}, PAGE.name)
+    tables |= {"adapters": adapters(), "experts": experts(records), "versions": versions(records)}
+    return filled(
+        text, tables | {"adapters": adapters(), "experts": experts(records), "versions": versions(records)}, PAGE.name
+    )
+
+
+def experts(records: Mapping[str, Sequence[Result]]) -> str:
+    """Return a list of what mixtures of experts come to with the multiplications of the dense model."""
+    groups = by_methods(next(iter(records.values())))
+    rows = {"dense model": "dense", "dense mixture": ":active=4", "two active experts": ":active=2", "one active": ""}
+    lines = []
+    for title, name in rows.items():
+        group = groups[name if name == "dense" else f"mixture-of-experts{name}"]
+        scores = in_per_cent([slot_f1(one) for one in group])
+        seconds = mean(group, lambda one: one.seconds_per_epoch["value"])
+        size = mean(group, peak) / 1e6
+        lines.append(
+            f"- {title}: slot F1 {scores} %, {group[0].trained:,} parameters, {size:.0f} MB, {seconds:.0f} s\n"
+        )
+    return "".join(lines)
 
 
 def adapters() -> str:
@@ -91,7 +112,7 @@ def adapters() -> str:
         rows.append(
             (
                 f"`{name}`",
-                in_per_cent([one.scores["test"]["slot_f1"] for one in group]),
+                in_per_cent([slot_f1(one) for one in group]),
                 f"{group[0].trained:,}",
                 f"{beside:,}",
                 f"{size.value / 1e6:.2f}",
@@ -120,9 +141,6 @@ def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> lis
     def relative(value) -> str:
         return "" if group is reference else f" ({mean(group, value) / mean(reference, value):.2f})"
 
-    def peak(result: Result) -> float:
-        return result.memory["peak"]["value"] / 1e6
-
     def activations(result: Result) -> float:
         return result.memory["most"]["activations"]["value"] / 1e6
 
@@ -134,7 +152,7 @@ def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> lis
         _family(name),
         *(in_per_cent([result.scores["test"][key] for result in group]) for key in SCORES),
         f"{group[0].trained:,}",
-        f"{mean(group, peak):.1f}{relative(peak)}",
+        f"{mean(group, peak) / 1e6:.1f}{relative(peak)}",
         f"{mean(group, activations):.1f}",
         f"{mean(group, seconds):.1f}{relative(seconds)}",
     ]

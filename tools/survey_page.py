@@ -125,15 +125,15 @@ def tips() -> str:
         f"{d.points('stochastic-depth'):+.1f} points.",
         f"**Choosing data.** Choices of utterances or words come to {range_of(d.points, data, '+.1f')} points and take "
         f"{range_of(d.time, data, '.2f')} times as long.",
-        f"**Parallelism.** With the scores of one process, a process of ZeRO takes {megabytes['zero']:.0f} MB, one of "
-        f"tensor parallelism {megabytes['tensor-parallel']:.0f} MB and one of pipeline parallelism at most "
-        f"{megabytes['pipeline-parallel']:.0f} MB, of {megabytes['dense']:.0f} MB.",
-        f"**Less memory.** The 8-bit optimizer takes {d.memory('8bit-optimizer'):.2f} of the peak, while "
-        f"rematerialisation keeps {d.activations('rematerialisation'):.2f} and compressed activations "
-        f"{d.activations('compressed-activations'):.2f} of the activations, a small part of this peak.",
-        f"**Few trained parameters.** LoRA, LoRETTA, adapters and prompts train {range_of(d.trained, tuned, '.3f')} of "
-        f"the numbers in {range_of(d.memory, tuned, '.2f')} of the memory, and come to "
-        f"{range_of(d.points, tuned, '+.1f')} points, since they begin with a trained model.",
+        f"**Parallelism.** One process takes {megabytes['dense']:.0f} MB; with the same scores, one of two takes "
+        f"{megabytes['zero']:.0f} MB with ZeRO, {megabytes['tensor-parallel']:.0f} MB with tensor parallelism, and "
+        f"{megabytes['pipeline-parallel']:.0f} MB as the first stage of a pipeline.",
+        f"**Less memory.** The 8-bit optimizer takes {d.memory('8bit-optimizer'):.2f} of the peak; rematerialisation "
+        f"keeps {d.activations('rematerialisation'):.2f} and compressed activations "
+        f"{d.activations('compressed-activations'):.2f} of the activations, a small part of it.",
+        f"**Few trained parameters.** From a trained model LoRA, LoRETTA, adapters and prompts train "
+        f"{range_of(d.trained, tuned, '.3f')} of the numbers in {range_of(d.memory, tuned, '.2f')} of the memory, and "
+        f"come to {range_of(d.points, tuned, '+.1f')} points.",
     ]
     numbered = "".join(f"{number}. {line}\n" for number, line in enumerate(lines, 1))
     rest = (

@@ -106,7 +106,7 @@ def draw_scatter(results: Sequence[Result]) -> Picture:
     named: list[tuple[float, float]] = []
     for name in dict.fromkeys(["dense", "tensor", *(name for name in points if points[name] in front)]):
         size, score = points.get(name, (0, 0))
-        if size and not any(abs(size / x - 1) < 0.03 and abs(score - y) < 2 for x, y in named):
+        if size and not any(abs(size / x - 1) < 0.3 and abs(score - y) < 3 for x, y in named):
             axes.annotate(_shortened(name), points[name], (4, 4), textcoords="offset points", fontsize=8)
             named.append(points[name])
     axes.margins(0.15)
