@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import replace
 
+import nbformat
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from bttlab.card.image import IMAGES
 from bttlab.card.processor import sample_records
 from bttlab.compiler.access import accesses
 from bttlab.compiler.instruction import UNIT_NAMES
-from bttlab.compiler.program import compile
+from bttlab.compiler.program import Options, compile
 from bttlab.data import load_corpus
 from bttlab.estimate.card import estimate
 from bttlab.estimate.film import Film
@@ -20,6 +21,7 @@ from bttlab.lab import StepFilm, Workload
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.util.errors import BttlabError
 
+from conftest import ROOT
 from processor_native import Native, NativeProcessor
 from training_processor import SMALL, some_parameters, some_samples
 
@@ -163,3 +165,21 @@ def test_the_widget_goes_to_the_peak_and_through_the_products(workload):
     assert film.film.peak != peak and film.results.count(" MB in cycle ") == 2
     film.beside.value = "dense"
     assert "PyTorch, dense" in film._words.value and film.message == ""
+
+
+def test_the_peaks_that_notebook_02_tells():
+    cells = nbformat.read(ROOT / "notebooks" / "02_contraction_flow.ipynb", as_version=4).cells
+    text = " ".join(next(cell.source for cell in cells if cell.id == "flow-after-film").split())
+    peaks, cycles = {}, {}
+    for flow in ("right_to_left", "bidirectional"):
+        program = compile(ModelConfig(encoders=1), Options(flow))
+        for tokens in (13, 32):
+            film = Film(program, tokens)
+            peaks[flow, tokens] = film.frame(film.peak).alive / 1e6
+            cycles[flow, tokens] = film.cycles
+    right, both = (lambda t: peaks["right_to_left", t]), (lambda t: peaks["bidirectional", t])
+    assert right(13) < both(13) and both(32) < right(32)
+    assert f"At 13 tokens right to left has the lower peak, {right(13):.2f} MB against {both(13):.2f};" in text
+    assert f"at 32 tokens the bi-directional order has it, {both(32):.2f} MB against {right(32):.2f}." in text
+    for tokens in (13, 32):
+        assert cycles["right_to_left", tokens] / cycles["bidirectional", tokens] == pytest.approx(2, rel=0.1)
