@@ -16,6 +16,7 @@ from bttlab.model import ModelConfig
 from bttlab.tensor import FLOWS, Order
 
 MOST_TOKENS, MOST_RANK = 128, 64
+NETWORK = 5.4  # inches: the width of a cell in a window of 900 pixels, so that letters keep their size there
 _SMALL = 8.5
 _KINDS = {"t": "0.3", "i": PALETTE[0], "j": PALETTE[1], "r": PALETTE[2]}  # tokens, output modes, input modes, ranks
 _MEANINGS = {"i": "output modes", "j": "input modes", "r": "ranks", "t": "tokens"}
@@ -49,7 +50,7 @@ class FlowExplorer(Explorer):
         on = button("", "step-forward", lambda: self._move(1), "45px", tooltip="one step on")
         self.trace: FlowTrace | None = None
         self.step_shown: TraceStep | None = None
-        figures = [new_figure(width, height) for width, height in ((8.3, 2.5), (4.15, 2.9), (4.15, 2.9))]
+        figures = [new_figure(width, height) for width, height in ((NETWORK, 2.5), (4.15, 2.9), (4.15, 2.9))]
         self._network, self._macs, self._memory = (figure.subplots() for figure in figures)
         controls = [row(self.flow, self.beside), row(self.tokens, self.rank), row(self.part, self.step, back, on)]
         super().__init__(*figures, controls=controls)
@@ -145,9 +146,9 @@ def _draw_network(axes: Axes, trace: FlowTrace, step: TraceStep) -> None:
     for name, (x, y) in places.items():
         hot = name in (step.left, step.right)
         axes.scatter(
-            x, y, s=900, color=_HOT if hot else "0.88", edgecolors="0.2", linewidths=1.4 if hot else 0.8, zorder=3
+            x, y, s=560, color=_HOT if hot else "0.88", edgecolors="0.2", linewidths=1.4 if hot else 0.8, zorder=3
         )
-        axes.text(x, y, _typeset(name), ha="center", va="center", fontsize=11, zorder=4)
+        axes.text(x, y, _typeset(name), ha="center", va="center", fontsize=10, zorder=4)
 
 
 def _places(trace: FlowTrace, step: TraceStep) -> dict[str, tuple[float, float]]:
