@@ -270,6 +270,14 @@ def test_the_browser_overlays_curves_and_opens_a_run(corpus, runs):
     assert found == {name: [100 * value for value in values] for name, values in scores.items()}
     browser.condition.value = "seed == 1"
     assert [run["name"] for run in browser.chosen] == ["second"]
+    tiny_runs.train(folder / "third", corpus, seed=1)
+    browser.refresh()
+    assert len(browser.runs.options) == 1
+    browser.search_again()
+    assert len(browser.runs.options) == 2 and [run["name"] for run in browser.chosen] == ["second"]
+    browser.condition.value = "seed == '"
+    assert browser.message.count("condition ") == 2 and "--where" not in browser.message
+    browser.condition.value = "seed == 1"
     assert tensors_digest(browser.checkpoint().parameters) == results[1].parameters_sha256
 
 

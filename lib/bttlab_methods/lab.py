@@ -129,7 +129,7 @@ class MethodsLab:
         self._preset = control(widgets.Dropdown, "preset", "640px", 70, options=offered)
         self._preset.observe(lambda _: self._choose(), "value")
         names = [(f"{GROUPS.index(one.group) + 1}. {one.name}", one) for one in TECHNIQUES]
-        self._tip = control(widgets.Dropdown, "survey", "400px", 70, options=[("choose a technique …", None), *names])
+        self._tip = control(widgets.Dropdown, "survey", "400px", 70, options=[("choose a technique …", ""), *names])
         self._tip.observe(lambda _: self._take_tip(), "value")
         for box in self._boxes.values():
             box.observe(lambda _: self._write(), "value")
@@ -190,7 +190,7 @@ class MethodsLab:
     def _take_tip(self) -> None:
         """Write the row of a technique of the survey, or say why it has none."""
         tip = self._tip.value
-        if tip is None:
+        if not tip:  # a list shows no choice whose value is None
             return
         if tip.row and all(method.processes == 1 for method in parse(tip.row)):
             self._text.value = tip.row

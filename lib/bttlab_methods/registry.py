@@ -97,7 +97,7 @@ def parse(text: str) -> tuple[Method, ...]:
     Raises MethodError if a name or parameter is unknown, a value has the wrong kind or breaks the method's rule, or the
     methods do not combine.
     """
-    combination = tuple(_one(part) for part in text.split("+") if part != DENSE)
+    combination = tuple(_one(part) for part in map(str.strip, text.split("+")) if part != DENSE)
     check_combination(combination)
     return combination
 
@@ -105,6 +105,8 @@ def parse(text: str) -> tuple[Method, ...]:
 def _one(text: str) -> Method:
     name, _, given = text.partition(":")
     known = methods()
+    if not name:
+        raise MethodError("a method has no name: join names by +, as in tensor+lion; dense is none of them")
     if name not in known:
         if name in GONE:
             raise MethodError(

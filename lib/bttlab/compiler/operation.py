@@ -48,7 +48,7 @@ class SourceLine(NamedTuple):
 
     def __str__(self) -> str:
         is_cell = any(part.startswith("ipykernel_") for part in Path(self.path).parts)
-        return f"{'this notebook' if is_cell else Path(self.path).name}, line {self.number}"
+        return f"{'a cell of the notebook' if is_cell else Path(self.path).name}, line {self.number}"
 
     @property
     def text(self) -> str:

@@ -137,7 +137,8 @@ class LiveFigures:
         for figure in figures:
             for event in ("motion_notify_event", "figure_leave_event"):  # a method alone would be forgotten
                 figure.canvas.mpl_connect(event, lambda moved: self._point(moved))
-        layout = {"flex_flow": "row wrap", "overflow": "auto"}  # a figure that is wider than the window scrolls
+        # A figure that is wider than the window scrolls; one that is beside a higher one is not stretched.
+        layout = {"flex_flow": "row wrap", "overflow": "auto", "align_items": "flex-start"}
         self.widget = ipywidgets.HBox([canvas.widget for canvas in self._canvases], layout=layout)
         self._kept = Kept(self.widget)
 

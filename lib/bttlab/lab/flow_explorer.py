@@ -41,7 +41,7 @@ class FlowExplorer(Explorer):
         flows += [(FLOW_NAMES[name], name) for name in FLOWS]
         self._modes = out_modes, in_modes
         self.flow = control(widgets.Dropdown, "flow", options=flows)
-        self.beside = control(widgets.Dropdown, "beside it", options=[("no other", None), *flows])
+        self.beside = control(widgets.Dropdown, "beside it", options=[("no other", ""), *flows])
         self.part = widgets.ToggleButtons(options=PASSES, style={"button_width": "90px"})
         self.tokens = slider(tokens, 1, MOST_TOKENS, "tokens")
         self.rank = slider(rank, 1, MOST_RANK, "rank")
@@ -54,6 +54,9 @@ class FlowExplorer(Explorer):
         self._network, self._macs, self._memory = (figure.subplots() for figure in figures)
         controls = [row(self.flow, self.beside), row(self.tokens, self.rank), row(self.part, self.step, back, on)]
         super().__init__(*figures, controls=controls)
+        network, *panels = self._live.widget.children
+        new_row = widgets.Box(layout={"flex": "0 0 100%", "height": "0"})  # the panels stay side by side
+        self._live.widget.children = (network, new_row, *panels)
 
     def _move(self, steps: int) -> None:
         self.step.value = min(self.step.max, max(1, self.step.value + steps))
@@ -73,7 +76,7 @@ class FlowExplorer(Explorer):
         )
         macs, alive = [f.step.macs for f in steps], [sum(f.alive.values()) for f in steps]
         other_macs, other_alive, other = [], [], ""
-        if self.beside.value is not None:
+        if self.beside.value != "":  # a list shows no choice whose value is None
             beside = trace_flow(self.beside.value, self.tokens.value, *self._modes, self.rank.value)
             other_steps = getattr(beside, self.part.value)
             other_macs = [f.step.macs for f in other_steps]

@@ -19,6 +19,7 @@ _STYLE = """
 .bttlab-note { font-weight: bold; line-height: 1.35; padding: 2px 4px }
 body[data-jp-theme-light='false'] .bttlab-widget { --jp-widgets-dropdown-arrow: url("data:image/svg+xml,\
 %3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'%3E%3Cpath fill='white' d='M4 7l5 5 5-5z'/%3E%3C/svg%3E") }
+.bttlab-result .widget-html-content { line-height: 1.4 }
 .bttlab-waiting :is(.bttlab-figure, .bttlab-result) { opacity: 0.35 }
 """
 

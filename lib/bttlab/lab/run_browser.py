@@ -7,7 +7,7 @@ import ipywidgets as widgets
 import pandas as pd
 
 from bttlab.lab.charts import PALETTE, SMOOTHING, as_label, new_figure, smooth, style
-from bttlab.lab.explorer import Explorer, control, row
+from bttlab.lab.explorer import Explorer, button, control, row
 from bttlab.lab.picture import WRAPPED_CLASS
 from bttlab.runs import Checkpoint, CheckpointStore, runs_table
 from bttlab.runs.metrics import read_curves
@@ -35,12 +35,18 @@ class RunBrowser(Explorer):
         self.condition = control(widgets.Text, "where", "430px", 70, value=condition, continuous_update=False)
         self.runs = control(widgets.SelectMultiple, "runs", "780px", 70, rows=7)  # of names that the filter finds
         self.runs.add_class(WRAPPED_CLASS)
+        again = button("Search again", "refresh", self.search_again, "130px", tooltip="runs that have begun since, too")
         self.curve = control(widgets.Dropdown, "curve", "240px", 70, options=list(CURVES))
         self._applied: str | None = None
         self._note = ""
         figure = new_figure(4.6, 3.6)
         self._axes = figure.subplots()
-        super().__init__(figure, controls=[row(self.condition, self.curve), self.runs])
+        super().__init__(figure, controls=[row(self.condition, again, self.curve), self.runs])
+
+    def search_again(self) -> None:
+        """Read the folders again: runs may have begun or ended since."""
+        self._applied = None
+        self.refresh()
 
     @property
     def chosen(self) -> list[Any]:
@@ -68,7 +74,10 @@ class RunBrowser(Explorer):
         if len(self.chosen) > MOST_CURVES:
             note = f"{len(self.chosen)} runs are selected; the first {MOST_CURVES} are drawn"
         count = f"{len(self._found):,} run{'s' * (len(self._found) != 1)}"
-        return f"{count}, {len(self.chosen)} selected (Ctrl-click for several)", self._note or note
+        return (
+            f"{count}, {len(self.chosen)} selected (several: Ctrl-click, or Shift with an arrow key)",
+            self._note or note,
+        )
 
     def _search(self, condition: str) -> None:
         table = runs_table()

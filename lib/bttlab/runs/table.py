@@ -122,11 +122,11 @@ def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
             hint = nearest(name, map(str, table.columns))
             raise BttlabError(f"no run has {name} (a text needs quotes: '{name}'){hint}") from None
         raise BttlabError(
-            f"--where {condition!r}: {str(error).splitlines()[0]}; give a condition such as linear_rank == 12 and "
+            f"condition {condition!r}: {str(error).splitlines()[0]}; give a condition such as linear_rank == 12 and "
             "dev.slot_f1 > 0.9"
         ) from None
     if getattr(met, "dtype", None) not in ("bool", "boolean"):
-        raise BttlabError(f"--where {condition!r} is no condition; give a condition such as linear_rank == 12")
+        raise BttlabError(f"{condition!r} is no condition; give a condition such as linear_rank == 12")
     return table.loc[met.fillna(False), :]
 
 
