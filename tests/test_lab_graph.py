@@ -169,6 +169,10 @@ def test_a_click_on_a_row_chooses_the_operation_and_its_line_is_shown():
         assert "sample_modules.py, line" in explorer._listing.value
         assert "return self.head(self.layers(self.table(tokens))[:, 0])" in unescape(explorer._listing.value)
     assert "the instructions of layers.layers.0.norm1 compute it" in explorer._listing.value
+    kept = []
+    explorer._live.keep = lambda caption="", below="": kept.append(below)
+    explorer._keep()  # what stays in the notebook when the kernel is gone has the instructions, too
+    assert kept == [explorer._listing.value]
     assert f"Operations: {len(names)}" in explorer._words.value and "forward: " in explorer._words.value
     explorer.close()
 
