@@ -128,7 +128,7 @@ class MethodsLab:
         offered = [("choose, as measured …", ""), *presets(read_records()).items()]
         self._preset = control(widgets.Dropdown, "preset", "640px", 70, options=offered)
         self._preset.observe(lambda _: self._choose(), "value")
-        names = [(f"{GROUPS.index(one.group) + 1}. {one.name}", one) for one in TECHNIQUES]
+        names = [(f"{one.name} ({GROUPS.index(one.group) + 1})", one) for one in TECHNIQUES]  # a typed letter finds it
         self._tip = control(widgets.Dropdown, "survey", "400px", 70, options=[("choose a technique …", ""), *names])
         self._tip.observe(lambda _: self._take_tip(), "value")
         for box in self._boxes.values():

@@ -206,7 +206,7 @@ function showSteps(root, data) {
             element("div", { class: "charts" },
                 lines(`Loss, mean of ${WINDOW} steps (measured)`, "samples", "loss", shown, saying(1)),
                 lines("Energy so far", "samples", "energy, J", energy, saying(3)),
-                bars("Memory at the step's peak: tensors, or the chip's bytes", memory,
+                bars("Memory at the step's peak", memory,
                     `${memory.map((row) => `${row.name}: ${row.text}`).join("; ")}.`)),
             table(`${encoders} encoders, ${data.formats[kind]}, after ${samples.toLocaleString("en")} samples`, ["device", `loss, mean of ${WINDOW} steps`, "time", "energy", "memory"], rows),
         );

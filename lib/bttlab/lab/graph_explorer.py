@@ -46,7 +46,7 @@ class GraphExplorer(Explorer):
         self.program: ModelProgram = compile(model, Options(flow))
         self._cycles_of = lru_cache(64)(self._make_cycles)
         self._producer = {op.output: number for number, op in enumerate(self.graph.operations)}
-        names = [f"{number + 1}. {op.name} ({op.kind})" for number, op in enumerate(self.graph.operations)]
+        names = [f"{op.name} ({op.kind})" for op in self.graph.operations]  # a typed letter finds one
         options = list(zip(names, range(len(names)), strict=True))
         self.operation = control(widgets.Select, "operation", "455px", options=options, rows=7)
         flows = [(title, flow) for flow, title in FLOW_TITLES.items()]
