@@ -1,8 +1,10 @@
 """The emulated card's second host thread: what its instructions wait for, and the same bits with and without it."""
 
 import ctypes
+import itertools
 import os
 
+import numpy as np
 import pytest
 
 import tiny_baseline
@@ -21,30 +23,83 @@ from build_library import library
 from conftest import ROOT
 from processor_native import FLAGS, NativeProcessor
 
-SECOND = (M.ENGINE_1, M.DRAIN_0 + 1, M.SHUFFLE)  # units of the second thread
+NEWS = 400  # of threads.h
 MODEL = ModelConfig()
 
 
+@pytest.fixture(scope="module")
+def processor():
+    """The functional model of the most general image."""
+    fast = ("-DBTTLAB_FAST", *IMAGES[-1].flags)
+    return NativeProcessor(library(ROOT / "tests" / "helpers" / "processor_driver.cpp", *FLAGS, *fast))
+
+
+def plan_of(processor: NativeProcessor, program, tokens: int, ticks: np.ndarray | None = None) -> np.ndarray:
+    """Return each instruction's thread, its place in the thread's order, and how many of the other one it waits for."""
+    processor.load_program(program)
+    found = np.zeros((len(program.sample), 3), np.int16)
+    costs = None if ticks is None else np.ascontiguousarray(ticks, np.uint32)
+    address = None if costs is None else ctypes.c_void_p(costs.ctypes.data)
+    processor._library.plan(tokens, address, ctypes.c_void_p(found.ctypes.data))
+    return found
+
+
+def duration(plan: np.ndarray, ticks: np.ndarray) -> int:
+    """Play a plan: each thread executes its order, and an instruction waits for those of the other that it is to."""
+    orders = [sorted(np.flatnonzero(plan[:, 0] == thread), key=lambda i: plan[i, 1]) for thread in (0, 1)]
+    assert all([plan[i, 1] for i in order] == list(range(len(order))) for order in orders)
+    ends: list[list[int]] = [[], []]
+    while sum(map(len, ends)) < len(plan):
+        before = sum(map(len, ends))
+        for thread, order in enumerate(orders):
+            while len(ends[thread]) < len(order):
+                i = order[len(ends[thread])]
+                if plan[i, 2] > len(ends[1 - thread]):
+                    break
+                begin = max(ends[thread][-1:] or [0])
+                if plan[i, 2]:
+                    begin = max(begin, ends[1 - thread][plan[i, 2] - 1] + NEWS)
+                ends[thread].append(begin + int(ticks[i]))
+        assert sum(map(len, ends)) > before, "the threads wait for each other"
+    return max(max(of, default=0) for of in ends)
+
+
 @pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", pytest.param("auto", marks=pytest.mark.long)])
-def test_an_instruction_waits_for_all_that_the_compiler_knows_to_conflict(flow):
+def test_an_instruction_waits_for_all_that_the_compiler_knows_to_conflict(processor, flow):
     """By the vectors that the compiler takes each to access: for the longest sample, where both know the same ones."""
     program = compile(MODEL, Options(flow))
-    fast = ("-DBTTLAB_FAST", *IMAGES[-1].flags)
-    processor = NativeProcessor(library(ROOT / "tests" / "helpers" / "processor_driver.cpp", *FLAGS, *fast))
-    processor.load_program(program)
-    last_waited_for = processor._library.waits
-    last_waited_for.restype = ctypes.POINTER(ctypes.c_short)
-    waits = last_waited_for(MODEL.sequence_length)
+    plan = plan_of(processor, program, MODEL.sequence_length)
     count, checked = len(program.sample), 0
     conflicts = [{} for _ in program.sample]
     _add_conflicts(conflicts, program.sample, range(count), accesses, program.offset_span)
-    for i, mine in enumerate(conflicts):
-        is_second = program.sample[i].unit in SECOND
+    for (thread, place, awaited), mine in zip(plan.tolist(), conflicts, strict=True):
         for j in mine:
-            if (program.sample[j].unit in SECOND) != is_second:
-                assert waits[i] >= j, (program.sample[i], program.sample[j])
-                checked += 1
+            other_thread, other_place, _ = plan[j].tolist()
+            assert other_place < (place if other_thread == thread else awaited), (program.sample[j], place, awaited)
+            checked += other_thread != thread
     assert checked > count // 2
+    # What no operand names: statistics, sums of the vector unit, blocks of the shuffle unit, sums of the engines.
+    units = [{M.VECTOR}, {M.SHUFFLE}]
+    kept_in_order = [[i for i, each in enumerate(program.sample) if each.unit in of] for of in units]
+    for engine, pong in itertools.product(range(M.ENGINES), (0, M.PONG)):
+        users = (M.ENGINE_0 + engine, M.DRAIN_0 + engine)
+        own = [i for i, each in enumerate(program.sample) if each.unit in users and each.flags & M.PONG == pong]
+        kept_in_order.append([i for i in own if program.sample[i].is_drain or program.sample[i].operation != M.EXPAND])
+    for own in kept_in_order:
+        for j, i in itertools.pairwise(own):
+            if not (program.sample[i].is_drain and program.sample[j].is_drain):
+                assert plan[j, 1] < (plan[i, 1] if plan[j, 0] == plan[i, 0] else plan[i, 2]), (j, i)
+
+
+def test_two_threads_have_equal_shares(processor):
+    """By steps as by costs of any other kind: a thread waits little for the other."""
+    program = compile(MODEL)
+    steps = np.array([instruction.steps(12) for instruction in program.sample])
+    random = 1000 * np.random.default_rng(0).lognormal(size=len(steps))
+    assert (plan_of(processor, program, 12) == plan_of(processor, program, 12, steps)).all()  # without a measurement
+    for ticks in (30 * steps, random.astype(int)):
+        plan = plan_of(processor, program, 12, ticks)
+        assert ticks.sum() / 2 <= duration(plan, ticks) < 0.52 * ticks.sum()
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -58,7 +113,9 @@ def trained(threads: int, optimizer: str) -> str:
     trainer = open_trainer(MODEL, card)
     card.threads = threads
     trainer.load_parameters(initial_parameters(MODEL, 0))
-    losses = trainer.train(tiny_baseline.samples(48, MODEL), Optimizer(optimizer), 1e-3)
+    samples = tiny_baseline.samples(48, MODEL)
+    for _ in range(4):  # in the first three runs of a length its instructions are measured on one thread
+        losses = trainer.train(samples, Optimizer(optimizer), 1e-3)
     return tensors_digest(trainer.store_parameters() | trainer.store_optimizer_state() | {"losses": losses})
 
 

@@ -50,15 +50,20 @@ OPEN void loaded() {
 OPEN int execute(Run *call, const Sample *sample) { return run(*call, *sample); }
 
 #if defined(BTTLAB_FAST)
-// For samples of so many tokens: by instruction, the last one of the other host thread that it waits for, both counted from
-// the first instruction of a sample.
-OPEN const short *waits(int tokens) {
-    static short relative[PROGRAM_DEPTH];
+// Plans samples of so many tokens. For each instruction, counted from the first one of a sample: its thread, its place in the
+// thread's order, and how many instructions of the other thread it waits for. The costs are `ticks`; null: its steps.
+OPEN void plan(int tokens, const unsigned *ticks, short (*of)[3]) {
     const int first = program.section[FORWARD].first;
     Sample sample = {};
     sample.tokens = tokens;
-    find_waits(sample);
-    for (int i = first; i < PROGRAM_DEPTH; i++) relative[i - first] = wait_for[tokens][i] - first;
-    return relative;
+    Plan &plan = plans[tokens];
+    const int count = program.section[FORWARD].count + program.section[BACKWARD].count;
+    plan.runs = ticks ? MEASURED_RUNS : 0;
+    for (int i = 0; ticks && i < count; i++) plan.cost[first + i] = ticks[i];
+    make_plan(sample);
+    for (int i = 0; i < count; i++) {
+        const int thread = plan.thread[first + i], place = plan.place[first + i];
+        of[i][0] = static_cast<short>(thread), of[i][1] = static_cast<short>(place), of[i][2] = plan.awaited[thread][place];
+    }
 }
 #endif

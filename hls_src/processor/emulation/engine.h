@@ -188,8 +188,7 @@ static bool accumulate_tiled(const Nest &nest) {
     if (tiled.x >= 0) accumulators.to[tiled.x] = 0;
 
     Vector(*sum)[ACCUMULATORS] = sums[code.unit - ENGINE_0][code.flags & PONG ? 1 : 0];
-    static const Vector *streams[ENGINES][DEPTH_STEPS], *all_scalars[ENGINES][DEPTH_STEPS];
-    const Vector **stream = streams[code.unit - ENGINE_0], **scalars = all_scalars[code.unit - ENGINE_0];
+    const Vector *stream[DEPTH_STEPS], *scalars[DEPTH_STEPS];
     AccumulateTile tile;
     tile.stream = stream;
     tile.scalars = scalars;

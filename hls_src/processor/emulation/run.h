@@ -8,13 +8,13 @@
 // Must be called when the program has changed.
 static void invalidate() {
     forget_instructions();
-    forget_waits();
+    forget_plans();
 }
 
 // Executes instructions [run.first, run.first + run.count); returns 0 cycles.
 static int run(Run &run, const Sample &sample) {
     if (has_second_thread() && run.first == program.section[FORWARD].first) {
-        run_on_two_threads(run, sample);
+        run_planned(run, sample);
     } else {
         for (int i = run.first; i < run.first + run.count; i++) execute(i, run, sample);
     }

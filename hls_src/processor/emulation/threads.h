@@ -1,6 +1,6 @@
-// A second host thread for the instructions of engine 1, its drain and the shuffle unit. Each thread executes its
-// instructions in program order. Before an instruction it waits for the last instruction of the other thread that accesses
-// the same vectors, one of both writing. So memories have the same contents as with one thread.
+// A second host thread. A plan, made once for each length of a sample, says which thread executes each instruction, and in
+// what order. An instruction waits for those before it in the program that access the same vectors, one of both writing. So
+// memories have the same contents as with one thread.
 //
 // The first thread runs the kernel. If the second one does not get a processor in time, the first one takes over what is
 // left of the run.
@@ -13,8 +13,6 @@
 
 enum Thread { FIRST, SECOND, THREADS };
 
-static inline Thread thread_of(int unit) { return unit == ENGINE_1 || unit == DRAIN_1 || unit == SHUFFLE ? SECOND : FIRST; }
-
 // ---- what an instruction waits for -----------------------------------------------------------------------------------
 
 struct Access {
@@ -23,9 +21,11 @@ struct Access {
     bool writes;
 };
 
+constexpr int HIDDEN = 1;  // access to what no operand names
+
 struct Accesses {
     int count;
-    Access access[OPERANDS];
+    Access access[OPERANDS + HIDDEN];
 };
 
 static Accesses accesses_of(int i, const Sample &sample) {
@@ -34,13 +34,19 @@ static Accesses accesses_of(int i, const Sample &sample) {
     Nest nest;
     if (!resolve(nest, code, sample)) return accesses;
     place_operands(nest, sample);
+    constexpr int EVERYWHERE = 1 << 30;
     for (int o = 0; o < OPERANDS; o++) {
         const Reach &reach = nest.operand[o];
         if (!code.operand[o].valid || reach.memory == nullptr || reach.memory == &scratch_vector) continue;
         const bool writes = code.unit == UPDATE || o > C_IN + (code.unit != VECTOR);
         const bool is_any = reach.token_offset || !nest.is_inside;  // other samples of this length have other addresses
-        accesses.access[accesses.count++] = {reach.memory, is_any ? 0 : reach.low, is_any ? 1 << 30 : reach.high, writes};
+        accesses.access[accesses.count++] = {reach.memory, is_any ? 0 : reach.low, is_any ? EVERYWHERE : reach.high, writes};
     }
+    // The vector unit's statistics and sums, the blocks and maps of the shuffle unit: instructions of such a unit keep their order.
+    const Vector *of_unit = code.unit == VECTOR ? accumulator[0] : code.unit == SHUFFLE ? block_vectors[0] : nullptr;
+    const bool adds_up = code.unit <= ENGINE_1 && code.operation != EXPAND;
+    if (adds_up) of_unit = sums[code.unit - ENGINE_0][code.flags & PONG ? 1 : 0][0];
+    if (of_unit) accesses.access[accesses.count++] = {of_unit, 0, EVERYWHERE, true};
     return accesses;
 }
 
@@ -54,28 +60,157 @@ static bool conflict(const Accesses &a, const Accesses &b) {
     return false;
 }
 
-// By the tokens of a sample: the last instruction of the other thread that each instruction waits for.
-static short wait_for[SEQUENCE + 1][PROGRAM_DEPTH];
-static bool waits_known[SEQUENCE + 1];
+// The instructions that each one waits for, without those that another one of them waits for.
+struct Before {
+    static constexpr int MOST = 32 * PROGRAM_DEPTH, WORDS = PROGRAM_DEPTH / 64;
+    int first[PROGRAM_DEPTH + 1];  // where its list begins
+    short list[MOST];
+    unsigned long all[PROGRAM_DEPTH][WORDS];  // a bit for each that comes before it, by whatever way
 
-static void find_waits(const Sample &sample) {
-    static Accesses accesses[PROGRAM_DEPTH];
-    const int first = program.section[FORWARD].first;
-    const int end = first + program.section[FORWARD].count + program.section[BACKWARD].count;
-    int latest[THREADS] = {first - 1, first - 1};
-    for (int i = first; i < end; i++) {
-        accesses[i] = accesses_of(i, sample);
-        const Thread thread = thread_of(decoded[i].unit);
-        int j = i - 1;
-        while (j > latest[thread] && (thread_of(decoded[j].unit) == thread || !conflict(accesses[i], accesses[j]))) j--;
-        if (j > latest[thread]) latest[thread] = j;
-        wait_for[sample.tokens][i] = latest[thread];
+    bool has(int i, int j) const { return all[i][j / 64] >> j % 64 & 1; }
+
+    // Of the instructions [begin, end) of samples of a length. False if there are too many.
+    bool find(int begin, int end, const Sample &sample) {
+        static Accesses accesses[PROGRAM_DEPTH];
+        int found = 0;
+        for (int i = begin; i < end; i++) {
+            accesses[i] = accesses_of(i, sample);
+            first[i] = found;
+            for (unsigned long &word : all[i]) word = 0;
+            for (int j = i - 1; j >= begin; j--) {
+                if (has(i, j) || !conflict(accesses[i], accesses[j])) continue;
+                if (found == MOST) return false;
+                list[found++] = static_cast<short>(j);
+                for (int w = 0; w < WORDS; w++) all[i][w] |= all[j][w];
+                all[i][j / 64] |= 1UL << j % 64;
+            }
+        }
+        first[end] = found;
+        return true;
     }
-    waits_known[sample.tokens] = true;
+};
+static_assert(PROGRAM_DEPTH % 64 == 0, "a word has 64 bits");
+
+// ---- the plan --------------------------------------------------------------------------------------------------------
+
+// Clock ticks until the other thread knows that an instruction is executed, and has its results.
+constexpr long long NEWS = 400;
+constexpr int MEASURED_RUNS = 3;  // whose least ticks are the cost of an instruction
+
+struct Plan {
+    bool is_made;
+    int runs;  // that were measured
+    unsigned cost[PROGRAM_DEPTH];
+    int count[THREADS];
+    short order[THREADS][PROGRAM_DEPTH];    // the instructions of a thread
+    short awaited[THREADS][PROGRAM_DEPTH];  // how many of the other thread each one waits for
+    short place[PROGRAM_DEPTH];             // of an instruction in its thread's order
+    unsigned char thread[PROGRAM_DEPTH];
+};
+static Plan plans[SEQUENCE + 1];  // by the tokens of a sample
+
+static void forget_plans() {
+    for (Plan &plan : plans) {
+        plan.is_made = false;
+        plan.runs = 0;
+    }
 }
 
-static void forget_waits() {
-    for (bool &are_known : waits_known) are_known = false;
+// Without a measurement: an instruction's steps.
+static unsigned steps_of(int i, const Sample &sample) {
+    Nest nest;
+    if (!resolve(nest, instruction_at(i), sample)) return 0;
+    return static_cast<unsigned>(nest.n[0] * nest.n[1] * nest.n[2] * nest.n[3]);
+}
+
+// List scheduling: the thread that is free first takes, of the instructions that need not wait, the one with the longest path
+// to the end behind it; if all have to wait, the one that waits the shortest.
+static void make_plan(const Sample &sample) {
+    static Before before;
+    static long long path[PROGRAM_DEPTH], end_of[PROGRAM_DEPTH];
+    static int left[PROGRAM_DEPTH];
+    static short ready[PROGRAM_DEPTH];
+    Plan &plan = plans[sample.tokens];
+    const int begin = program.section[FORWARD].first;
+    const int end = begin + program.section[FORWARD].count + program.section[BACKWARD].count;
+    const bool is_known = before.find(begin, end, sample);
+    for (int i = begin; i < end; i++) path[i] = 0, left[i] = before.first[i + 1] - before.first[i];
+    for (int i = end - 1; i >= begin; i--) {
+        if (plan.runs == 0) plan.cost[i] = steps_of(i, sample);
+        path[i] += plan.cost[i];
+        for (int k = before.first[i]; is_known && k < before.first[i + 1]; k++) {
+            const int j = before.list[k];
+            if (path[j] < path[i]) path[j] = path[i];
+        }
+    }
+    const auto waits_until = [&](int i, int thread) {
+        long long until = 0;
+        for (int k = before.first[i]; k < before.first[i + 1]; k++) {
+            const int j = before.list[k];
+            const long long known = end_of[j] + (plan.thread[j] == thread ? 0 : NEWS);
+            if (known > until) until = known;
+        }
+        return until;
+    };
+    plan.count[FIRST] = plan.count[SECOND] = 0;
+    const auto append = [&](int i, int thread) {
+        plan.thread[i] = static_cast<unsigned char>(thread);
+        plan.place[i] = static_cast<short>(plan.count[thread]);
+        plan.order[thread][plan.count[thread]++] = static_cast<short>(i);
+    };
+    if (!is_known) {
+        for (int i = begin; i < end; i++) append(i, FIRST);
+    }
+    long long free[THREADS] = {0, 0};
+    int ready_count = 0;
+    for (int i = begin; is_known && i < end; i++) {
+        if (left[i] == 0) ready[ready_count++] = static_cast<short>(i);
+    }
+    while (is_known && ready_count) {
+        const int thread = free[SECOND] < free[FIRST] ? SECOND : FIRST;
+        int chosen = 0;
+        long long start = 1LL << 62, longest = -1;
+        for (int r = 0; r < ready_count; r++) {
+            const int i = ready[r];
+            long long at = waits_until(i, thread);
+            if (at < free[thread]) at = free[thread];
+            if (at < start || (at == start && path[i] > longest)) chosen = r, start = at, longest = path[i];
+        }
+        const int i = ready[chosen];
+        ready[chosen] = ready[--ready_count];
+        append(i, thread);
+        free[thread] = end_of[i] = start + plan.cost[i];
+        for (int later = i + 1; later < end; later++) {
+            if (!before.has(later, i)) continue;
+            for (int k = before.first[later]; k < before.first[later + 1]; k++) {
+                if (before.list[k] == i && --left[later] == 0) ready[ready_count++] = static_cast<short>(later);
+            }
+        }
+    }
+    for (int thread = FIRST; is_known && thread < THREADS; thread++) {
+        int most = 0;
+        for (int p = 0; p < plan.count[thread]; p++) {
+            const int i = plan.order[thread][p];
+            for (int k = before.first[i]; k < before.first[i + 1]; k++) {
+                const int j = before.list[k];
+                if (plan.thread[j] != thread && plan.place[j] >= most) most = plan.place[j] + 1;
+            }
+            plan.awaited[thread][p] = static_cast<short>(most);
+        }
+    }
+    plan.is_made = true;
+}
+
+// Executes a run on one thread, and measures its instructions.
+static void run_and_measure(Run &run, const Sample &sample) {
+    Plan &plan = plans[sample.tokens];
+    for (int i = run.first; i < run.first + run.count; i++) {
+        const unsigned long long begin = __rdtsc();
+        execute(i, run, sample);
+        const unsigned ticks = static_cast<unsigned>(__rdtsc() - begin);
+        if (plan.runs == 0 || ticks < plan.cost[i]) plan.cost[i] = ticks;
+    }
+    plan.runs++;
 }
 
 // ---- the two threads -------------------------------------------------------------------------------------------------
@@ -96,34 +231,30 @@ struct alignas(64) Shared {  // a cache line of its own
     }
 };
 
-static Shared executed[THREADS];  // all instructions of a thread before this one are executed
+static Shared executed[THREADS];  // how many instructions of a thread's order are executed
 static Shared is_open, is_serving;
-static Shared runs, run_end, run_tokens, second_overflow;
-// The number of the run, and the next instruction that the second thread claims in it; TAKEN_OVER: none. A thread that is
-// late, in a run that has ended, cannot claim any.
+static Shared runs, run_end, second_overflow;
+// The number of the run, and the place of the next instruction that the second thread claims in it; TAKEN_OVER: none. A
+// thread that is late, in a run that has ended, cannot claim any.
 static Shared claimed;
 constexpr int TAKEN_OVER = 2 * PROGRAM_DEPTH - 1;
 static const Sample *shared_sample;
+static Run shared_run;  // as it begins
 // Clock ticks by which the first thread's waits exceeded half of the time in the last runs: alone it would have been faster.
 // At MOST_LOST, some milliseconds, the second thread leaves: there is no processor for it.
 static long long lost, waited;
 constexpr long long MOST_LOST = 20000000;
 
-static inline int claim_of(int run, int instruction) {
-    return static_cast<int>(static_cast<unsigned>(run) * (TAKEN_OVER + 1) + static_cast<unsigned>(instruction));
+static inline int claim_of(int run, int place) {
+    return static_cast<int>(static_cast<unsigned>(run) * (TAKEN_OVER + 1) + static_cast<unsigned>(place));
 }
 
 static bool has_second_thread() { return is_serving.get() && is_open.get(); }
 
-static int next_of_second(int i, int end) {
-    while (i < end && thread_of(instruction_at(i).unit) == FIRST) i++;
-    return i;
-}
-
-// Waits until a thread has executed an instruction; false if it executes none for long.
-static bool await(Thread thread, int instruction) {
+// Waits until a thread has executed so many instructions; false if it executes none for long.
+static bool await(Thread thread, int count) {
     int seen = executed[thread].get();
-    for (int spins = 0; seen <= instruction; spins++) {
+    for (int spins = 0; seen < count; spins++) {
         if (spins >= SPINS) return false;
         _mm_pause();
         const int now = executed[thread].get();
@@ -133,71 +264,86 @@ static bool await(Thread thread, int instruction) {
     return true;
 }
 
-// The instructions of the second thread in a run.
+enum Overflow { OF_GRADIENT = 1, OF_STATE = 2 };  // bits: OF_STATE << 0, 1, 2 for parameter, first and second moment
+
+// The instructions of the second thread in a run. Those from `end` on are another run's: without a backward pass there are
+// such.
 static void execute_second(int run_number) {
-    const int end = run_end.get(), tokens = run_tokens.get();
-    Run run = {};
-    for (int i = next_of_second(program.section[FORWARD].first, end), next; i < end; i = next) {
-        while (!await(FIRST, wait_for[tokens][i])) {
-            if (claimed.get() != claim_of(run_number, i)) return;
+    const int end = run_end.get();
+    const Sample &sample = *shared_sample;
+    const Plan &plan = plans[sample.tokens];
+    Run run = shared_run;
+    if (claimed.get() != claim_of(run_number, 0)) return;
+    for (int place = 0; place < plan.count[SECOND]; place++) {
+        while (!await(FIRST, plan.awaited[SECOND][place])) {
+            if (claimed.get() != claim_of(run_number, place)) return;
             sched_yield();
         }
-        next = next_of_second(i + 1, end);
-        if (!claimed.replace(claim_of(run_number, i), claim_of(run_number, next))) return;
-        execute(i, run, *shared_sample);
-        if (run.overflow) second_overflow.set(true);
-        executed[SECOND].set(next);
+        if (!claimed.replace(claim_of(run_number, place), claim_of(run_number, place + 1))) return;
+        const int i = plan.order[SECOND][place];
+        if (i < end) execute(i, run, sample);
+        int overflow = run.overflow ? OF_GRADIENT : 0;
+        for (int f = 0; f < 3; f++) overflow |= run.state_overflow[f] ? OF_STATE << f : 0;
+        if (overflow) second_overflow.set(overflow);
+        executed[SECOND].set(place + 1);
     }
 }
 
-// The first thread waits for an instruction of the second one. If that takes too long, it takes over what the second one
-// has not claimed. Returns the first instruction that it took over, or `end`.
-static int wait_or_take_over(int instruction, int run_number, int end) {
-    if (executed[SECOND].get() > instruction) return end;
+// The first thread waits for so many instructions of the second one. If that takes too long, it takes over those that the
+// second one has not claimed. Returns the place of the first of these; if there are none, the number of all.
+static int wait_or_take_over(int count, int run_number, int all) {
+    if (executed[SECOND].get() >= count) return all;
     const long long begin = __rdtsc();
-    int rest = end;
-    if (!await(SECOND, instruction)) {
+    int rest = all;
+    if (!await(SECOND, count)) {
         rest = claimed.exchange(claim_of(run_number, TAKEN_OVER)) & TAKEN_OVER;
-        while (!await(SECOND, rest - 1)) sched_yield();
+        while (!await(SECOND, rest)) sched_yield();
     }
     waited += __rdtsc() - begin;
     return rest;
 }
 
-static void execute_range(Thread thread, int first, int end, Run &run, const Sample &sample) {
-    for (int i = first; i < end; i++) {
-        if (thread_of(decoded[i].unit) == thread) execute(i, run, sample);
-    }
-}
-
 static void run_on_two_threads(Run &run, const Sample &sample) {
-    const int end = run.first + run.count, run_number = runs.get() + 1;
-    if (!waits_known[sample.tokens]) find_waits(sample);
+    Plan &plan = plans[sample.tokens];
+    const int end = run.first + run.count, run_number = runs.get() + 1, all = plan.count[SECOND];
     run_end.set(end);
-    run_tokens.set(sample.tokens);
-    second_overflow.set(false);
+    second_overflow.set(0);
     shared_sample = &sample;
-    executed[FIRST].set(run.first);
-    executed[SECOND].set(next_of_second(run.first, end));
-    claimed.set(claim_of(run_number, executed[SECOND].get()));
+    shared_run = run;
+    executed[FIRST].set(0);
+    executed[SECOND].set(0);
+    claimed.set(claim_of(run_number, 0));
     runs.set(run_number);
     const long long begin = __rdtsc();
     waited = 0;
-    int rest = end;  // from here on, the first thread executes all instructions
-    for (int i = run.first; i < end; i++) {
-        if (thread_of(decoded[i].unit) == SECOND && i < rest) continue;
-        if (rest == end) {
-            rest = wait_or_take_over(wait_for[sample.tokens][i], run_number, end);
-            execute_range(SECOND, rest, i, run, sample);
-        }
-        execute(i, run, sample);
-        executed[FIRST].set(i + 1);
+    int rest = all, place = 0;
+    for (; rest == all && place < plan.count[FIRST]; place++) {
+        rest = wait_or_take_over(plan.awaited[FIRST][place], run_number, all);
+        if (rest < all) break;
+        const int i = plan.order[FIRST][place];
+        if (i < end) execute(i, run, sample);
+        executed[FIRST].set(place + 1);
     }
-    if (rest == end) execute_range(SECOND, wait_or_take_over(end - 1, run_number, end), end, run, sample);
+    if (rest == all) rest = wait_or_take_over(all, run_number, all);
+    for (int i = run.first; rest < all && i < end; i++) {  // what neither thread has executed, in the program's order
+        if (plan.place[i] >= (plan.thread[i] == FIRST ? place : rest)) execute(i, run, sample);
+    }
     lost += 2 * waited - (static_cast<long long>(__rdtsc()) - begin);
     if (lost < 0) lost = 0;
     if (lost > MOST_LOST) is_open.set(false);
-    run.overflow |= second_overflow.get() != 0;
+    const int overflow = second_overflow.get();
+    run.overflow |= (overflow & OF_GRADIENT) != 0;
+    for (int f = 0; f < 3; f++) run.state_overflow[f] |= (overflow & OF_STATE << f) != 0;
+}
+
+// Executes the run of a sample: on one thread until its instructions are measured.
+static void run_planned(Run &run, const Sample &sample) {
+    Plan &plan = plans[sample.tokens];
+    const bool is_whole = run.count == program.section[FORWARD].count + program.section[BACKWARD].count;
+    if (plan.runs < MEASURED_RUNS && is_whole && run.pending != NOTHING) return run_and_measure(run, sample);
+    if (!plan.is_made && plan.runs == MEASURED_RUNS) make_plan(sample);
+    if (plan.is_made) return run_on_two_threads(run, sample);
+    for (int i = run.first; i < run.first + run.count; i++) execute(i, run, sample);
 }
 
 // The second thread: takes part in runs until it is closed.
