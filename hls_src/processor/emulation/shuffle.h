@@ -20,11 +20,24 @@ constexpr int MAP_VECTORS = 1 << 16;
 static Place map_memory[MAP_VECTORS][LANES];
 static int map_vectors;  // in use
 
+// Eight lanes of four vectors out, the halves `half`, half + period, half + 2 period, half + 3 period of the block: the i-th of
+// them takes the elements from[l] + i. They are a transpose of four consecutive elements from eight places.
+struct Transpose {
+    int half, period;
+    Place from[8];
+};
+static Transpose transpose_memory[MAP_VECTORS / 2];
+static int single_memory[2 * MAP_VECTORS];
+static Vector permuted[MAP_VECTORS];
+
 struct ShuffleMap {
     bool is_made;
     int key[4 * LEVELS];  // the cache key, apart from the tables
     const Place (*place)[LANES];
     bool moves_vectors;  // each vector out is a vector in, or zero
+    const Transpose *transposes;
+    const int *singles;  // halves that no transpose has
+    int transpose_count, single_count;
 };
 constexpr int MAPS = 256, MAPS_LOOKED_AT = 8;
 static ShuffleMap maps[MAPS];
@@ -66,6 +79,44 @@ static bool are_vectors(const Place (*place)[LANES], int vectors) {
     return are_whole;
 }
 
+// Half h of the vectors out: lanes 0 to 7 of vector h / 2, or lanes 8 to 15.
+static const Place *half_of(const Place (*place)[LANES], int h) { return &place[h / 2][h % 2 * 8]; }
+
+static bool is_next(const Place *half, const Place *other, int ahead) {
+    bool is = true;
+    for (int l = 0; l < 8; l++) is &= other[l] == (half[l] == ZERO_PLACE ? ZERO_PLACE : half[l] + ahead);
+    return is;
+}
+
+// Finds the transposes of a map of so many vectors out: all halves that one can have.
+static void find_transposes(ShuffleMap &map, int vectors) {
+    static bool is_taken[2 * MAP_VECTORS];
+    const int halves = 2 * vectors, first = static_cast<int>(map.place - map_memory);
+    Transpose *transposes = transpose_memory + first / 2;
+    int *singles = single_memory + 2 * first;
+    map.transposes = transposes, map.singles = singles;
+    map.transpose_count = map.single_count = 0;
+    for (int h = 0; h < halves; h++) is_taken[h] = false;
+    for (int h = 0; h < halves; h++) {
+        if (is_taken[h]) continue;
+        const Place *half = half_of(map.place, h);
+        int period = 1;
+        const auto fits = [&](int i) {
+            const int other = h + i * period;
+            return other < halves && !is_taken[other] && is_next(half, half_of(map.place, other), i);
+        };
+        while (h + 3 * period < halves && !fits(1)) period++;
+        if (is_next(half, half, 1) || !(fits(1) && fits(2) && fits(3))) {  // all zeros, or alone
+            singles[map.single_count++] = h;
+            continue;
+        }
+        Transpose &found = transposes[map.transpose_count++];
+        found.half = h, found.period = period;
+        for (int l = 0; l < 8; l++) found.from[l] = half[l];
+        for (int i = 0; i < 4; i++) is_taken[h + i * period] = true;
+    }
+}
+
 // Builds the map of a block whose steps read and write in these boxes. Elements that no vector of the block wrote are zero.
 static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const Box &writes) {
     static Place in_column[LANES][SHUFFLE_VECTORS];
@@ -99,29 +150,47 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
     map.is_made = true;
     map.place = place;
     map.moves_vectors = are_vectors(place, made);
+    if (!map.moves_vectors) find_transposes(map, made);
 }
 static_assert((SHUFFLE_VECTORS & (SHUFFLE_VECTORS - 1)) == 0, "places are taken modulo their number");
 
-// Gathers a vector out from the elements of a block.
-template <bool WHOLE>
-static inline Lanes gather(const Vector *block, const Place *place) {
-    static const float zero = 0.0f;
-    if (WHOLE) return *place == ZERO_PLACE ? splat<Lanes>(0.0f) : load(block + *place / LANES);
-    const auto at = [&](Place p) { return p == ZERO_PLACE ? &zero : reinterpret_cast<const float *>(block) + p; };
-    __m128 four[4];
-    UNROLL
-    for (int i = 0; i < 4; i++) {
-        const Place *p = place + 4 * i;
-        four[i] = _mm_insert_ps(_mm_load_ss(at(p[0])), _mm_load_ss(at(p[1])), 0x10);
-        four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[2])), 0x20);
-        four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[3])), 0x30);
+// Gathers the vectors out from the elements of a block.
+static void permute_block(const ShuffleMap &map, const Vector *block, Vector *to) {
+    static const float zeros[4] = {};
+    const float *elements = reinterpret_cast<const float *>(block);
+    const auto at = [&](Place place) { return place == ZERO_PLACE ? zeros : elements + place; };
+    float *halves = reinterpret_cast<float *>(to);
+    for (const Transpose *t = map.transposes; t < map.transposes + map.transpose_count; t++) {
+        __m256 row[4], column[4];
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            const __m128 low = _mm_loadu_ps(at(t->from[i])), high = _mm_loadu_ps(at(t->from[i + 4]));
+            row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+        }
+        transpose(row, column);
+        UNROLL
+        for (int i = 0; i < 4; i++) _mm256_store_ps(halves + 8 * (t->half + i * t->period), column[i]);
     }
-    return join(_mm256_insertf128_ps(_mm256_castps128_ps256(four[0]), four[1], 1),
-                _mm256_insertf128_ps(_mm256_castps128_ps256(four[2]), four[3], 1));
+    for (int s = 0; s < map.single_count; s++) {
+        const Place *place = half_of(map.place, map.singles[s]);
+        __m128 four[2];
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            const Place *p = place + 4 * i;
+            four[i] = _mm_insert_ps(_mm_load_ss(at(p[0])), _mm_load_ss(at(p[1])), 0x10);
+            four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[2])), 0x20);
+            four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[3])), 0x30);
+        }
+        _mm256_store_ps(halves + 8 * map.singles[s], _mm256_insertf128_ps(_mm256_castps128_ps256(four[0]), four[1], 1));
+    }
 }
 
-// Writes the vectors out of a block.
-template <bool WHOLE>
+static inline Lanes whole_vector(const Vector *block, Place place) {
+    return place == ZERO_PLACE ? splat<Lanes>(0.0f) : load(block + place / LANES);
+}
+
+// Writes the vectors out of a block: those that the map moves, or those of a permuted block, one after the other.
+template <bool MOVED>
 static void give_vectors(const Nest &nest, const Box &writes, const Vector *block, const Place (*place)[LANES],
                        Marks &marks) {
     const int row_level = nest.code->row_level, inner = innermost(writes);
@@ -132,8 +201,8 @@ static void give_vectors(const Nest &nest, const Box &writes, const Vector *bloc
         Vector *buffer = nest.operand[SHUFFLED_BUFFER].memory + step.offset[SHUFFLED_BUFFER];
         const int row = row_of(nest, step), rows = row_level == inner;
         const long bank_stride = stride[SHUFFLED_OUT], buffer_stride = stride[SHUFFLED_BUFFER];
-        for (int n = 0; n < count; n++, place++) {
-            const Lanes vector = gather<WHOLE>(block, *place);
+        for (int n = 0; n < count; n++) {
+            const Lanes vector = MOVED ? whole_vector(block, **place++) : load(block++);
             if (to_bank) store(bank + n * bank_stride, vector);
             if (to_buffer) store(buffer + ((row + n * rows) & (ROWS - 1)) * BUFFER_PITCH + n * buffer_stride, vector);
             if (check) mark_overflow(marks, vector, STATE_LIMIT);
@@ -216,11 +285,12 @@ static void run_shuffle(const Nest &nest, Run &run) {
         if (gives && !(same_entries && map->is_made)) make_map(*map, nest, in, out);
         const auto give = map->moves_vectors ? give_vectors<true> : give_vectors<false>;
         in.from[0] = in.to[0] = block;
+        if (gives && !map->moves_vectors) permute_block(*map, before, permuted);
         const int first[LEVELS] = {block};
         Vector *vectors = stays ? from.memory + from.offset(first, code.offset_level) : block_vectors[block % 2];
         if (!meet) {
             if (takes && !stays) take_vectors(nest, in, vectors);
-            if (gives) give(nest, out, before, map->place, marks);
+            if (gives) give(nest, out, map->moves_vectors ? before : permuted, map->place, marks);
             before = vectors;
             continue;
         }
@@ -237,7 +307,8 @@ static void run_shuffle(const Nest &nest, Run &run) {
                 is_in &= j == 0 || step.index[j] <= in.to[j];
             }
             if (is_in) taken = take_vectors(nest, here, taken);
-            if (is_out) give(nest, here, before, map->place + given++, marks);
+            if (is_out) give(nest, here, map->moves_vectors ? before : permuted + given, map->place + given, marks);
+            given += is_out;
         });
         before = vectors;
     }
