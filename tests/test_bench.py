@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks
-from benchmarks import layer, memory, page, peers, record
+from benchmarks import layer, memory, page, peers, record, start
 from benchmarks.__main__ import NAMES
 from benchmarks.figures import DRAWINGS
 from benchmarks.result import Result
@@ -68,6 +68,14 @@ def test_memory_has_the_chip_pytorch_and_the_recorded_gpu():
     assert peaks["PyTorch BTT"] < peaks["PyTorch right to left"] < peaks["PyTorch dense"]
     # its process holds workspaces of cuBLAS beside the tensors
     assert peaks["PyTorch dense on NVIDIA H100 80GB HBM3"] > 1.5 * peaks["PyTorch dense"] and not result.notes
+
+
+@pytest.mark.long
+def test_start_has_the_events_of_a_training_in_their_order(tiny_airline):
+    rows = check(start.measure(str(tiny_airline), encoders=1, rounds=1), start, rows=6)
+    times = {row["contender"]: row["time"]["median"] for row in rows}
+    assert times["first step, program from disk"] < times["scores of dev, program from disk"]
+    assert all(time > 0 for time in times.values())
 
 
 @pytest.mark.long

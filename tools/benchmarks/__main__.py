@@ -18,7 +18,7 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.places import ROOT
 from bttlab.util.terminal import say
 
-NAMES = ("layer", "step", "order", "memory")
+NAMES = ("layer", "step", "order", "memory", "start")
 
 
 def module_of(name: str) -> ModuleType:
