@@ -91,9 +91,6 @@ class Beside:
     def activations(self, name: str) -> float:
         return self.part(name, lambda one: one.memory["most"]["activations"]["value"])
 
-    def trained(self, name: str) -> float:
-        return self.part(name, lambda one: one.trained)
-
 
 def tips() -> str:
     """Return what each tip comes to: a sentence each with the numbers of the records."""
@@ -115,9 +112,8 @@ def tips() -> str:
         f"{d.points('momentum'):+.1f} points with {d.memory('momentum'):.2f} of the memory.",
         f"**Initialisation.** Without LayerNorms SkipInit comes to {d.points('skipinit'):+.1f} points, ReZero to "
         f"{d.points('rezero'):+.1f}, Fixup to {d.points('fixup'):+.1f} and T-Fixup to {d.points('t-fixup'):+.1f}.",
-        f"**Sparse training.** A lottery ticket of a fifth of the weights comes to {d.points('lottery-ticket'):+.1f} "
-        f"points, and a model half as wide again to {d.points('width'):+.1f} for {d.memory('width'):.1f} times the "
-        "memory.",
+        f"**Sparse training.** A ticket of a fifth of the weights comes to {d.points('lottery-ticket'):+.1f} points, a "
+        f"model half as wide again to {d.points('width'):+.1f} for {d.memory('width'):.1f} times the memory.",
         f"**Large batches.** Batches of 32 take {range_of(d.time, large, '.2f')} of the time and come to "
         f"{range_of(d.points, large, '+.1f')} points, since half an epoch has too few steps.",
         f"**Incremental learning.** Stacking takes {d.time('stacking'):.2f} of the time and comes to "
@@ -131,9 +127,8 @@ def tips() -> str:
         f"**Less memory.** The 8-bit optimizer takes {d.memory('8bit-optimizer'):.2f} of the peak; rematerialisation "
         f"keeps {d.activations('rematerialisation'):.2f} and compressed activations "
         f"{d.activations('compressed-activations'):.2f} of the activations, a small part of it.",
-        f"**Few trained parameters.** From a trained model LoRA, LoRETTA, adapters and prompts train "
-        f"{range_of(d.trained, tuned, '.3f')} of the numbers in {range_of(d.memory, tuned, '.2f')} of the memory, and "
-        f"come to {range_of(d.points, tuned, '+.1f')} points.",
+        f"**Few trained parameters.** From a trained model LoRA, LoRETTA, adapters and prompts take "
+        f"{range_of(d.memory, tuned, '.2f')} of the memory and come to {range_of(d.points, tuned, '+.1f')} points.",
     ]
     numbered = "".join(f"{number}. {line}\n" for number, line in enumerate(lines, 1))
     rest = (

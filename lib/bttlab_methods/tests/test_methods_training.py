@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bttlab.data import load_corpus
+from bttlab.model.loop import train_pieces
 from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_methods
 from bttlab_methods.registry import methods
 from tiny_runs import CONFIG
@@ -62,6 +63,17 @@ def test_each_trains_a_tensor_model_to_the_end_of_the_budget(setting, name):
 def test_adamw_by_name_is_what_runs_without_a_method(setting):
     named, plain = (run_methods(setting, parse(text), splits=()) for text in ("adamw", "dense"))
     assert named.losses == plain.losses
+
+
+def test_every_step_of_a_run_is_one_of_the_loop_of_the_model(setting, monkeypatch):
+    batches = []
+
+    def noted(pieces, step, *others, **options):
+        train_pieces(pieces, lambda batch: (batches.append(len(batch.samples)), step(batch))[1], *others, **options)
+
+    monkeypatch.setattr("bttlab_methods.training.train_pieces", noted)
+    result = run_methods(setting, parse("lion+stacking"), splits=())
+    assert sum(batches) == result.samples == setting.samples and len(batches) == len(result.losses)
 
 
 def adam_step(state, g, t, beta2=0.999):
