@@ -1,6 +1,8 @@
 """Results: docs/methods.md and its record; energy by a stand-in for a meter, on record, live and in figures."""
 
+import json
 import re
+from collections import defaultdict
 from dataclasses import replace
 
 import adapters
@@ -15,7 +17,7 @@ from bttlab.data import load_corpus
 from bttlab_methods import MethodError, Setting, Training, methods, parse, run_methods
 from bttlab_methods.lab import presets
 from bttlab_methods.lab_figures import draw_scatter
-from bttlab_methods.record import ADAPTERS, Results, by_methods, frontier, read_gone, read_records
+from bttlab_methods.record import ADAPTERS, FOLDER, Results, by_methods, frontier, read_gone, read_records
 from bttlab_methods.survey import TECHNIQUES
 from tiny_runs import CONFIG, SIZES
 
@@ -33,6 +35,24 @@ def test_the_page_says_what_the_records_say(records):
 def test_the_survey_says_what_registry_and_records_say():
     text = survey_page.PAGE.read_text(encoding="utf-8")
     assert survey_page.fill(text) == text, "run: python tools/survey_page.py"
+
+
+def test_the_nine_tips_have_the_numbers_of_the_files():
+    def read(name: str) -> list[dict]:
+        return json.loads((FOLDER / name).read_text(encoding="utf-8"))["details"]
+
+    text, scores, seconds = survey_page.PAGE.read_text(encoding="utf-8"), defaultdict(list), defaultdict(list)
+    for one in read("atis.json"):
+        scores[one["methods"]].append(100 * one["scores"]["test"]["slot_f1"])
+        seconds[one["methods"]].append(one["seconds_per_epoch"]["value"])
+    points = {name: np.mean(values) - np.mean(scores["dense"]) for name, values in scores.items()}
+    assert re.findall(r"^(\d)\. \*\*", text, re.M) == [str(number) for number in range(1, 10)]
+    assert f"Lion comes to {points['lion']:+.1f} points" in text
+    large = sorted(points[name] for name in ("lamb", "lars", "linear-scaling"))
+    assert f"come to {large[0]:+.1f} to {large[2]:+.1f} points" in text
+    assert f"Stacking takes {np.mean(seconds['stacking']) / np.mean(seconds['dense']):.2f} of the time" in text
+    (zero,) = (one for one in read("airline_processes.json") if one["methods"] == "zero")
+    assert f"{zero['memory']['peak']['value'] / 1e6:.0f} MB with ZeRO" in text
 
 
 def techniques_of_the_page() -> list[list[str]]:
