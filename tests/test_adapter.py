@@ -134,8 +134,11 @@ def test_a_name_that_fits_no_layer_is_refused_and_the_model_stays(layers, traine
     assert all(one.requires_grad for one in net.parameters())
 
 
-def test_the_card_trains_adapters_and_leaves_the_rest(fast):
-    model = trace(adapted(rank=4), LENGTH)
+def test_the_card_trains_adapters_leaves_the_rest_and_peft_reads_them(fast, tmp_path):
+    from peft import PeftModel
+
+    net = adapted(rank=4)
+    model = trace(net, LENGTH)
     check_gradients(fast, model, (2, 7, LENGTH), tolerance=2e-4, least=1 / 10)
     card, reference = open_trainer(model, "emulated"), ReferenceTrainer(model)
     before = model.parameters()
@@ -145,3 +148,8 @@ def test_the_card_trains_adapters_and_leaves_the_rest(fast):
     assert np.abs(losses[0] - losses[1]).max() < 1e-3 and losses[0][-12:].mean() < losses[0][:12].mean()
     changed = {name for name, value in card.store_parameters().items() if not np.array_equal(value, before[name])}
     assert changed == {name for name in before if ".update.cores." in name or name.startswith("head.")}
+    net.load_state_dict({name: torch.from_numpy(value) for name, value in card.store_parameters().items()})
+    write_lora(net, tmp_path / "trained")
+    torch.manual_seed(0)
+    read, tokens = PeftModel.from_pretrained(Net(), str(tmp_path / "trained")), torch.arange(9)[None]
+    torch.testing.assert_close(read(tokens), net(tokens), rtol=1e-4, atol=1e-5)
