@@ -18,6 +18,7 @@ from bttlab.model.network import network_of
 from bttlab.model.reference import ReferenceTrainer
 from bttlab.runs.checkpoint import CheckpointStore
 from bttlab.runs.labelling import label, typed_split
+from bttlab.runs.settings import RunSettings, fitted_to
 from bttlab.util.errors import BttlabError
 from command_line import refused, run_json
 
@@ -249,6 +250,17 @@ def test_training_leaves_out_later_pieces_or_teaches_pad(tmp_path, capsys, subwo
         assert np.abs(step - parameter.grad.numpy()).max() < 1e-3 * max(1e-2, parameter.grad.abs().max().item())
     bias = next(name for name, array in parameters.items() if array.shape == (config.slots,))
     assert (after[bias][0] > parameters[bias][0]) != ignore_pad  # PAD gets likelier only if it is taught
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_model_of_subwords_leaves_them_out_whoever_chose_its_vocabulary(tmp_path, capsys, subwords, grows):
+    corpus = made(tmp_path, capsys, 4 * [YORKS], subwords)
+    config = ModelConfig(encoders=1).with_vocabulary(4)
+    settings = RunSettings(
+        config=config, data="made", device="reference", learning_rate=1e-3, optimizer=Optimizer("sgd")
+    )
+    config = fitted_to(corpus, settings, grows).config
+    assert config.ignore_pad and (config.vocabulary_size > 4) == grows
 
 
 def test_decoding_leaves_out_subwords_that_continue_a_word(tmp_path, capsys, subwords):

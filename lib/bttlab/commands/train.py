@@ -105,7 +105,7 @@ def _new(options: argparse.Namespace, given: dict):
     from bttlab.runs import start_run
     from bttlab.runs.folder import check_free
     from bttlab.runs.recipe import settings_of
-    from bttlab.runs.settings import with_room
+    from bttlab.runs.settings import fitted_to
 
     module = models.module_of(options, options.seed or 0) if models.is_module(options) else None
     if options.out is not None:
@@ -115,8 +115,7 @@ def _new(options: argparse.Namespace, given: dict):
     config = models.model_of(options) if module is None else module.config
     settings = settings_of(values, config)
     corpus = load_corpus(settings.data, settings.unknown_labels)
-    if not models.has_vocabulary(options):
-        settings = with_room(settings, corpus)
+    settings = fitted_to(corpus, settings, grows=not models.has_vocabulary(options))
     folder = options.out or _default_folder(f"{corpus.name}-{config.slug}")
     return start_run(folder, settings, corpus, model=module)
 

@@ -102,15 +102,16 @@ class RunSettings(Recipe):
         return from_values(cls, values | {"augmentation": augmentation})
 
 
-def with_room(run: RunSettings, corpus: Corpus) -> RunSettings:
-    """Return settings whose model has room for all words of a corpus; a module has the size that it has.
+def fitted_to(corpus: Corpus, run: RunSettings, grows: bool = True) -> RunSettings:
+    """Return settings whose model fits a corpus; a module stays as it is.
 
-    The loss of a model of subwords leaves out those that continue a word.
+    The model has room for all words, if it `grows`. The loss of a model of subwords leaves out those that continue a
+    word.
     """
     if isinstance(run.config, ModuleConfig):
         return run
     words, config = Vocabulary.from_sentences(corpus.train.words, None, run.word_classes), run.config
-    if len(words) > config.vocabulary_size:
+    if grows and len(words) > config.vocabulary_size:
         config = config.with_vocabulary(len(words))
     if corpus.tokenizer.kind == "subwords":
         config = replace(config, ignore_pad=True)

@@ -20,7 +20,7 @@ from bttlab.runs.module import check_labels
 from bttlab.runs.recipe import OPTIMIZER_KEYS, TABLES, flat, settings_of
 from bttlab.runs.record import RunRecord
 from bttlab.runs.scores import score_names
-from bttlab.runs.settings import MODEL_KEYS, RunSettings, corpus_digest, with_room
+from bttlab.runs.settings import MODEL_KEYS, RunSettings, corpus_digest, fitted_to
 from bttlab.runs.sweep.spec import SpecError, SweepSpec
 from bttlab.util.errors import BttlabError
 from bttlab.util.settings import nearest
@@ -109,8 +109,7 @@ class TrialMaker:
         corpus, _ = self._corpus(settings.data, settings.unknown_labels)
         if module is not None:
             check_labels(corpus, module)
-        elif "vocabulary_size" not in values:
-            settings = with_room(settings, corpus)
+        settings = fitted_to(corpus, settings, grows="vocabulary_size" not in values)
         if settings.device != REFERENCE:
             trained: Any = module or settings.config
             compile(trained, Options(settings.flow))  # whether the card holds it
