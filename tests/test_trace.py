@@ -158,11 +158,6 @@ def row_of(net, x):
     return net.table.weight[:1].expand(len(x), 1, -1)
 
 
-def norm_of_heads(net, x):
-    y = heads(net.q(x))
-    return (y / y.square().mean(-1, keepdim=True).sqrt()).transpose(1, 2).flatten(2)
-
-
 ROW_IN_FRONT = r"torch.cat\(\[row, x\], 1\)"
 PREPARED = {  # what is changed in the module before
     "attention dropout": lambda n: setattr(n, "more", nn.MultiheadAttention(WIDTH, 2, 0.5, batch_first=True)),
@@ -227,7 +222,6 @@ REFUSED = {
         lambda n, x, t: F.layer_norm(n.q(x), (WIDTH,), n.q.bias, n.q.bias),
         "norm with q.bias as scale and shift is no operation of the card; use two parameters",
     ),
-    "a norm of heads": (lambda n, x, t: norm_of_heads(n, x), "mean over a part of the features.*; use nn.LayerNorm or"),
     "a condition on each value": (lambda n, x, t: torch.where(x > 0, x, 0.1 * x), "gt is no .* F.relu or F.leaky_relu"),
     "a product of three factors": (
         lambda n, x, t: torch.einsum("btd,btd,btd->btd", x, x, x),
@@ -561,14 +555,30 @@ def hugging_face(name: str) -> nn.Module:
     sizes["GPTNeo"] |= {"attention_types": [[["global", "local"], 1]]}
     sizes["Gemma"] = sizes["Llama"] | {"head_dim": 32, "num_key_value_heads": 1, "pad_token_id": 0}
     sizes["Gemma2"] = sizes["Gemma"] | {"attn_logit_softcapping": None, "query_pre_attn_scalar": 32}
+    of_heads = {"head_dim": 16, "pad_token_id": 0}  # with a norm of each head
+    sizes |= dict.fromkeys(("Qwen3", "Apertus"), sizes["Llama"] | of_heads)
+    sizes["Apertus"] |= {"hidden_act": "silu"}  # its own has a parameter
+    sizes["Gemma3Text"] = sizes["Qwen3"] | {"query_pre_attn_scalar": 16}
     sizes["RoFormer"] = sizes["Bert"] | {"max_position_embeddings": 32}
-    more = {"add_pooling_layer": False} if "ert" in name and name != "DistilBert" else {}
+    more = {"add_pooling_layer": False} if "ert" in name and name not in ("DistilBert", "Apertus") else {}
     config = getattr(transformers, f"{name}Config")(vocab_size=40, **sizes[name])
     return Body(getattr(transformers, f"{name}Model")(config, **more)).eval()
 
 
 ON_CARD = ("Bert", "DistilBert", "GPT2", "Albert", "Roberta", "OPT", "GPTNeo", "GPTNeoX")
-ON_CARD += ("Llama", "Qwen2", "Mistral", "Phi3", "Falcon", "Gemma", "Gemma2", "RoFormer")
+ON_CARD += (
+    "Llama",
+    "Qwen2",
+    "Mistral",
+    "Phi3",
+    "Falcon",
+    "Gemma",
+    "Gemma2",
+    "RoFormer",
+    "Qwen3",
+    "Gemma3Text",
+    "Apertus",
+)
 IN_SHORT = ("Bert", "GPT2", "Llama")
 
 

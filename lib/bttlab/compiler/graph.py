@@ -18,7 +18,7 @@ from bttlab.compiler.ops.columns import Columns, Prepend
 from bttlab.compiler.ops.dense import Classifier, Dense
 from bttlab.compiler.ops.elementwise import Add, Function, Rows
 from bttlab.compiler.ops.embedding import Table, TTMTable, TypeTable
-from bttlab.compiler.ops.norm import Norm
+from bttlab.compiler.ops.norm import HeadNorm, Norm
 from bttlab.compiler.ops.transfers import Input, Output
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.model.config import ModelConfig
@@ -80,11 +80,19 @@ class Graph:
         self.append(Output(name, (x,), Matrix(name, x.tokens, x.features)))
 
     def norm(
-        self, x: Matrix, name: str, weight: str, bias: str = "", epsilon: float = 1e-5, centred: bool = True
+        self,
+        x: Matrix,
+        name: str,
+        weight: str,
+        bias: str = "",
+        epsilon: float = 1e-5,
+        centred: bool = True,
+        heads: int = 1,
     ) -> Matrix:
-        """Append LayerNorm; RMSNorm if not `centred`. Without a weight, its scale is 1."""
-        weight = weight or self.constant(np.ones(x.features, np.float32), f"scale of {name}")
-        return self.same(Norm, x, name, weight, bias, epsilon, centred)
+        """Append LayerNorm, of each head; RMSNorm if not `centred`. Without a weight, its scale is 1."""
+        weight = weight or self.constant(np.ones(x.features // heads, np.float32), f"scale of {name}")
+        options = weight, bias, epsilon, centred
+        return self.same(Norm, x, name, *options) if heads == 1 else self.same(HeadNorm, x, name, *options, heads)
 
     def linear(self, x: Matrix, name: str) -> Matrix:
         """Append x W^T + b, W in TT format or dense."""

@@ -275,6 +275,18 @@ class Context:
         operands = [term and rows_of(matrix, term) for term in terms]
         self.builder.vector(operation, what, row_loops(matrix), *operands, r0=rows_of(matrix, result), **fields)
 
+    def sum_tokens(self, what: str, matrix: Matrix, a: At, b: At | None = None, heads: int = 1, **results: At) -> None:
+        """Emit the gradients of a row of a matrix, or of its heads: r0 = sum of a b, r1 = sum of a over all of them."""
+        builder, size, gradients = self.builder, matrix.vectors // heads, results
+        if heads > 1:
+            results = {n: builder.allocate(f"{what} of heads", matrix.vectors).part(w=1) for n in gradients}
+        loops, b = [Level("t", matrix.tokens), padded("w", matrix.vectors)], b and rows_of(matrix, b)
+        builder.columns(what, loops, rows_of(matrix, a), b, check=heads == 1, **results)
+        if heads > 1:
+            for name, result in gradients.items():
+                loops, of_heads = [Level("h", heads), padded("w", size)], results[name].part(h=size, w=1)
+                builder.columns(f"{what}, sum of heads", loops, of_heads, r1=result, check=True)
+
     # ---- values --------------------------------------------------------------------------------------------------
 
     def new(self, matrix: Matrix, what: str = "") -> At:
@@ -431,11 +443,15 @@ def _rows_read(
     return found
 
 
-def rows_of(matrix: Matrix, where: At) -> At:
-    """Return the operand of a vector instruction that reads or writes a matrix, row by row."""
-    return where.part(t=matrix.vectors, w=1)
+def rows_of(matrix: Matrix, where: At, heads: int = 1) -> At:
+    """Return the operand of a vector instruction that reads or writes a matrix, row by row, or head by head."""
+    of_heads = {"h": matrix.vectors // heads} if heads > 1 else {}
+    return where.part(t=matrix.vectors, w=1, **of_heads)
 
 
-def row_loops(matrix: Matrix) -> list[Level]:
-    """Return the loops of a vector instruction over a matrix."""
-    return [Level("w", matrix.vectors), padded("t", matrix.tokens)]
+def row_loops(matrix: Matrix, heads: int = 1, count: int | None = None) -> list[Level]:
+    """Return the loops of a vector instruction over a matrix, of which each head is a row; or over `count` heads."""
+    if heads == 1:
+        return [Level("w", matrix.vectors), padded("t", matrix.tokens)]
+    count = count or heads
+    return [Level("w", matrix.vectors // heads), Level("h", count), padded("t", matrix.tokens, count)]

@@ -13,19 +13,20 @@ from bttlab.compiler.operation import ALWAYS, NEVER, Context, Matrix, Operation,
 
 @dataclass(frozen=True)
 class Row:
-    """Row `first` of a parameter or constant, the same for all tokens."""
+    """Row `first` of a parameter or constant, the same for all tokens, and for all heads if it is that of a head."""
 
     is_added: ClassVar[bool] = True  # as for `LayoutBuilder.place`
 
     name: str
     first: int = 0
+    heads: int = 1
 
     def count(self, matrix: Matrix) -> int:
         """Return how many rows it has for a matrix."""
         return 1
 
     def torch(self, values: Values, x: Any) -> Any:
-        return values.rows(self.name, x.shape[1])[self.first]
+        return values.rows(self.name, x.shape[1] // self.heads)[self.first].repeat(self.heads)
 
     def strides(self, matrix: Matrix) -> dict[str, int]:
         return {"w": 1}
@@ -99,11 +100,11 @@ class Elementwise(Operation):
     def allocate(self, context: Context) -> None:
         if isinstance(self.operand, Row):
             self.block = context.layout.place(self.operand.name, added=self.operand.is_added)
-            first = (self.operand.first - self.block.first) * self.output.vectors
+            first = (self.operand.first - self.block.first) * (self.output.vectors // self.operand.heads)
             self.values, self.gradient = self.block.where().part(first), self.block.gradient().part(first)
 
     def rows_read(self) -> tuple[int, int] | None:
-        if not isinstance(self.operand, Row):
+        if not isinstance(self.operand, Row) or self.operand.heads > 1:
             return None
         return self.operand.first, self.operand.first + self.operand.count(self.output)
 
@@ -111,15 +112,21 @@ class Elementwise(Operation):
         """Return True if the operand is a parameter that is trained."""
         return bool(self.parameters(context.shapes)) and not context.is_frozen(self)
 
-    def operands(self, x: At, y: At | None) -> dict[str, At]:
-        """Return the operands a and b of a vector instruction."""
-        y = rows_of(self.output, y) if y is not None else self.values.part(**self.operand.strides(self.output))
-        return {"a": rows_of(self.output, x), "b": y}
+    @property
+    def heads(self) -> int:
+        """Number of the parts of a row that have the same operand."""
+        return self.operand.heads if isinstance(self.operand, Row) else 1
+
+    def emit_terms(self, operation: int, what: str, context: Context, result: At, x: At, y: At | None) -> None:
+        """Emit a function of x and y, or of x and the operand."""
+        matrix, heads = self.output, self.heads
+        y = rows_of(matrix, y) if y is not None else self.values.part(**self.operand.strides(matrix))
+        a, r0 = rows_of(matrix, x, heads), rows_of(matrix, result, heads)
+        context.builder.vector(operation, what, row_loops(matrix, heads), a, y, r0=r0)
 
     def sum_columns(self, context: Context, d: At, **operands: At) -> None:
-        """Emit the gradient of a row: a sum over the tokens."""
-        loops = [Level("t", self.output.tokens), padded("w", self.output.vectors)]
-        context.builder.columns("d_row", loops, rows_of(self.output, d), check=True, **operands)
+        """Emit the gradient of a row: a sum over the tokens, and over the heads."""
+        context.sum_tokens("d_row", self.output, d, heads=self.heads, **operands)
 
 
 @dataclass(eq=False)
@@ -148,8 +155,7 @@ class Add(Elementwise):
         return (y, x) if others and self.is_fused else (x, y)
 
     def emit(self, context: Context, result: At, x: At, y: At | None = None) -> None:
-        loops, r0 = row_loops(self.output), rows_of(self.output, result)
-        context.builder.vector(M.ADD, "sum", loops, **self.operands(x, y), r0=r0)
+        self.emit_terms(M.ADD, "sum", context, result, x, y)
 
     def forward(self, context: Context) -> None:
         if not self.is_fused:
@@ -200,7 +206,7 @@ class Multiply(Elementwise):
             factors = self.block.where(w=1, t=size if self.block.last > 1 else 0)
             b.vector(M.AFFINE, "c x", loops, x, factors, r0=result)
         else:
-            b.vector(M.AFFINE, "x y", row_loops(self.output), **self.operands(x, y), r0=r0)
+            self.emit_terms(M.AFFINE, "x y", context, result, x, y)
 
     def backward(self, context: Context, d: At) -> None:
         if self.operand is None:
@@ -210,8 +216,7 @@ class Multiply(Elementwise):
             return
         (x,) = self.inputs
         if self.is_trained(context):
-            of_x = rows_of(x, context.backward_value(x))
-            self.sum_columns(context, d, b=of_x, r0=self.gradient.part(w=1))
+            self.sum_columns(context, d, b=context.backward_value(x), r0=self.gradient.part(w=1))
         if context.is_needed(x):
             context.write_gradient(x, lambda d_x: self.emit(context, d_x, d))
 

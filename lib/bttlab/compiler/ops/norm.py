@@ -1,12 +1,13 @@
-"""LayerNorm and RMSNorm over a token's features: forward, backward, and the recomputed output."""
+"""LayerNorm and RMSNorm over a token's features, or over those of each head: forward, backward, recomputed output."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bttlab.compiler.buffers import STATISTICS
-from bttlab.compiler.builder import LANES, padded
+from bttlab.compiler.builder import LANES, even_parts, padded
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import NEVER, Context, Operation, Shapes, Values, row_loops, rows_of
@@ -20,7 +21,7 @@ class Norm(Operation):
     n stays in a bank, and 1 / std in rows of statistics, for the backward pass.
     """
 
-    kind, keep, has_prefix, reads_inputs = "norm", NEVER, False, False
+    kind, keep, has_prefix, reads_inputs, heads = "norm", NEVER, False, False, 1
 
     # Parameters; `bias` is empty if there is none, and `weight` may be a constant.
     weight: str
@@ -29,12 +30,14 @@ class Norm(Operation):
     centred: bool = True
 
     def torch(self, values: Values, x: Any) -> Any:
+        tokens, x = len(x), x.reshape(len(x) * self.heads, -1)
         x = x - x.mean(1, keepdim=True) if self.centred else x
         # nn.RMSNorm takes the resolution of its input's type if it has no epsilon: of double precision in the check.
         is_default = self.epsilon == float(np.finfo(np.float32).eps) and x.element_size() == 8
         epsilon = float(np.finfo(np.float64).eps) if is_default else self.epsilon
         y = x / (x.square().mean(1, keepdim=True) + epsilon).sqrt() * values[self.weight].reshape(-1)
-        return y + values[self.bias].reshape(-1) if self.bias else y
+        y = y + values[self.bias].reshape(-1) if self.bias else y
+        return y.reshape(tokens, -1)
 
     def parameters(self, shapes: Shapes) -> list[str]:
         return [name for name in (self.weight, self.bias) if name in shapes]
@@ -96,9 +99,87 @@ class Norm(Operation):
         if not self.centred:
             b.vector(M.DOT, "no mean(d)", **sums | {"loops": [Level("w", 1), padded("t", x.tokens)]})
         b.vector(M.NORM_BACK, "d_x", r0=rows_of(x, d_x), flags=flags, **operands, **self._row_sums())
+        self._sum_gradients(context, d_y, self.normalized)
+
+    def _sum_gradients(self, context: Context, d_y: At, normalized: At) -> None:
+        """Emit the gradients of scale and shift."""
         if context.is_frozen(self):
             return
-        loops = [Level("t", x.tokens), padded("w", x.vectors)]
         results = {"r0": self.scale.gradient(w=1)} if self.weight in context.shapes else {}
         results |= {} if self.shift is None else {"r1": self.shift.gradient(w=1)}
-        b.columns("d_scale, d_shift", loops, operands["a"], operands["c"], **results, check=True)
+        context.sum_tokens("d_scale, d_shift", self.output, d_y, normalized, self.heads, **results)
+
+
+@dataclass(eq=False)
+class HeadNorm(Norm):
+    """Norm of each head: scale and shift have the features of one.
+
+    Heads of all tokens are rows of their own, too many to keep 1 / std of all layers: the backward pass computes n and
+    1 / std from x again.
+    """
+
+    reads_inputs = True
+
+    heads: int = 1
+
+    def allocate(self, context: Context) -> None:
+        place = context.layout.place
+        self.scale, self.shift = place(self.weight), place(self.bias) if self.bias else None
+        self.normalized: At | None = None  # in the backward pass
+
+    def _parts(self) -> list[tuple[int, int, int]]:
+        """Return the first of some heads, their number, and the most tokens: as many as there are accumulators."""
+        tokens, heads = self.output.tokens, self.heads
+        parts = even_parts(heads, max_of(padded("t", tokens, heads).bound), M.ROW_ACCUMULATORS)
+        return [(first, count, max_of(padded("t", tokens, count).bound)) for first, count in parts]
+
+    def _row_sums(self) -> Iterator[tuple[Callable[[At], At], dict]]:
+        """Yield how the rows of some heads are read and written, and arguments of `Builder.vector` for them."""
+        statistic, matrix = self.rows, self.output
+        for first, count, most in self._parts():
+            skipped, loops = first * matrix.vectors // self.heads, row_loops(matrix, self.heads, count)
+
+            def rows(where: At, skipped: int = skipped) -> At:
+                return rows_of(matrix, where.part(skipped), self.heads)
+
+            yield rows, {"loops": loops, "accumulator_loop": "w", "rows": statistic}
+            statistic = statistic.offset_by(count * most)
+
+    @property
+    def _share(self) -> float:
+        return self.heads / (self.output.vectors * LANES)
+
+    def _emit(self, context: Context, x: At, normalized: At | None, y: At | None) -> None:
+        """Emit n, y and 1 / std."""
+        b, size = context.builder, sum(count * most for _, count, most in self._parts())
+        self.rows = b.allocate(f"means of {self.name}", size, home=STATISTICS)
+        for rows, sums in self._row_sums():
+            of_x, results = {"a": rows(x)}, {"r0": normalized and rows(normalized), "r1": y and rows(y)}
+            mean = {"immediates": (self._share * self.centred,), "depth": ("w",)}
+            b.vector(M.SUM, "mean" if self.centred else "no mean", **of_x, **mean, **sums)
+            b.vector(M.VARIANCE, "1 / std", **of_x, immediates=(self._share, self.epsilon), depth=("w",), **sums)
+            b.vector(M.NORMALIZE, "y", **of_x, **self._parameters(), **results, **sums)
+
+    def forward(self, context: Context) -> None:
+        self._emit(context, context.value(self.inputs[0]), None, context.output(self.output))
+
+    def recompute(self, context: Context, place: At | None) -> None:
+        x = context.backward_value(self.inputs[0])
+        self.normalized = context.new(self.output, f"normalized by {self.name}")
+        self._emit(context, x, self.normalized, place)
+
+    def backward(self, context: Context, d: At) -> None:
+        if self.normalized is None:
+            self.recompute(context, None)
+        context.write_gradient(self.inputs[0], lambda result: self._emit_backward(context, d, result))
+
+    def _emit_backward(self, context: Context, d_y: At, d_x: At, flags: int = 0) -> None:
+        b, scale, depth, n = context.builder, self.scale.where(w=1), {"depth": ("w",)}, self.normalized
+        for rows, sums in self._row_sums():
+            operands = {"a": rows(d_y), "b": scale, "c": rows(n)}
+            b.vector(M.NORM_SUMS, "mean(d), mean(d n)", immediates=(self._share,), **operands, **sums, **depth)
+            if not self.centred:
+                loops = [Level("w", 1), *sums["loops"][1:]]
+                b.vector(M.DOT, "no mean(d)", **sums | depth | {"loops": loops})
+            b.vector(M.NORM_BACK, "d_x", r0=rows(d_x), flags=flags, **operands, **sums)
+        self._sum_gradients(context, d_y, n)

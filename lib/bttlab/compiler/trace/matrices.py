@@ -66,6 +66,28 @@ class Matrices(Places):
             raise Refusal(f"elements of {x.matrix.name} in this order", near)
         return matrix
 
+    def heads(self, x: Elements, what: str) -> tuple[Matrix, Tensor, int]:
+        """Return the matrix whose rows consist of heads, the last axis of a tensor, and the tensor's index in it.
+
+        The third value is the number of heads. A tensor whose last axis has all features of a token has one.
+        """
+        matrix, index = self.operand(x)
+        size = index.shape[-1]
+
+        def is_of_heads() -> bool:
+            first = index[..., :1]
+            return not bool((first % size).any()) and torch.equal(index, first + torch.arange(size))
+
+        if not is_of_heads():
+            matrix, index = self.columns(Elements(matrix, index))
+        if matrix.features % size or not is_of_heads():
+            raise Refusal(
+                f"{what} over elements of {x.matrix.name} in this order", "the last axis, that of the features"
+            )
+        if matrix.features > size and size % LANES:
+            raise Refusal(f"{what} over {size} features of a token", f"heads of a multiple of {LANES} features")
+        return matrix, index, matrix.features // size
+
     def columns(self, x: Elements) -> tuple[Matrix, Tensor]:
         """Return the matrix of the columns that a tensor holds, in its order, and the index of the tensor there."""
         matrix, index = self.part_with(x)

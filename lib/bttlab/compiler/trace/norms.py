@@ -13,7 +13,7 @@ from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import Recorder
 from bttlab.compiler.trace.rules import rule
-from bttlab.compiler.trace.values import Elements, Formula, OfRows, Refusal, rows_in
+from bttlab.compiler.trace.values import Elements, Formula, OfRows, Refusal
 
 WRITTEN = "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of all features and epsilon under the root"
 
@@ -26,19 +26,19 @@ def _rms_norm(recorder: Recorder, call: Call, x, normalized_shape, weight=None, 
 
 @rule("layer_norm")
 def _layer_norm(recorder, call, x, normalized_shape, weight=None, bias=None, eps=1e-5, *_) -> Elements:
-    matrix = recorder.rows(recorder.elements(x, "norm"))
-    if tuple(normalized_shape) != (matrix.features,):
-        raise Refusal("norm over several axes, or over a part of the features", "nn.LayerNorm(features)")
-    names = []
+    if len(normalized_shape) > 1:
+        raise Refusal("norm over several axes", "nn.LayerNorm(features), or that of a head's features")
+    matrix, index, heads = recorder.heads(recorder.elements(x, "norm"), "norm")
+    features, names = matrix.features // heads, []
     for values in (weight, bias):
         parameter = None if values is None else recorder.of_parameter(values, "norm with a scale or shift")
         names.append("" if parameter is None else parameter.name)
-        if parameter is not None and not _is_row(recorder.graph, parameter.name, matrix.features):
+        if parameter is not None and not _is_row(recorder.graph, parameter.name, features):
             raise Refusal(f"norm with rows of {parameter.name}", "a parameter of as many elements as features")
     if names[0] and names[0] == names[1]:
         raise Refusal(f"norm with {names[0]} as scale and shift", "two parameters")
     name = recorder.unique((names[0] or names[1]).rpartition(".")[0] or recorder.name("norm"))
-    return recorder.like(call.result, recorder.graph.norm(matrix, name, *names, eps, call.name == "layer_norm"))
+    return Elements(recorder.graph.norm(matrix, name, *names, eps, call.name == "layer_norm", heads), index)
 
 
 def axes_of(dim: Any, count: int) -> Sequence[int]:
@@ -49,13 +49,12 @@ def axes_of(dim: Any, count: int) -> Sequence[int]:
 
 @rule("var", "std")
 def of_rows(recorder: Recorder, call: Call, x, *options, **named) -> OfRows:
-    """Return a mean, sum or variance of the features of each token."""
+    """Return a mean, sum or variance of the features of each token, or of each head."""
     value = recorder.value(x)
     if not isinstance(value, Elements | Formula):
         value = recorder.elements(x, call.name)
-    rows = rows_in(value.index, value.matrix.features)
-    if call.result.shape != (*x.shape[:-1], 1) or rows is None or rows.columns < value.matrix.features:
-        raise Refusal(f"{call.name} over a part of the features, or without keepdim=True", WRITTEN)
+    if call.result.shape != (*x.shape[:-1], 1):
+        raise Refusal(f"{call.name} over other axes than the last, or without keepdim=True", WRITTEN)
     before = value.function if isinstance(value, Formula) else lambda y: y
     name = recorder.name("norm")
 
@@ -68,9 +67,12 @@ def of_rows(recorder: Recorder, call: Call, x, *options, **named) -> OfRows:
 
 def _written(recorder: Recorder, formula: OfRows, name: str) -> Elements:
     """Record a formula that is LayerNorm or RMSNorm without parameters, by its values for rows of several sizes."""
-    matrix, index = recorder.operand(Elements(formula.matrix, formula.index))
+    matrix, index, heads = recorder.heads(Elements(formula.matrix, formula.index), "norm")
     sizes = torch.logspace(-3, 2, 6, dtype=torch.float64)[:, None]
-    x = torch.randn(6, matrix.features, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * sizes
+    x = (
+        torch.randn(6, matrix.features // heads, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        * sizes
+    )
     x = (x + sizes / 3).reshape(*[1] * (index.ndim - 2), *x.shape)
     y = formula.function(x)
     for is_centred in (True, False):
@@ -80,7 +82,7 @@ def _written(recorder: Recorder, formula: OfRows, name: str) -> Elements:
         epsilon = float((factor**-2 - variance).reshape(-1)[0])
         if epsilon > -1e-12 and torch.allclose(y, centred / (variance + max(epsilon, 0.0)).sqrt(), 1e-7, 1e-9):
             name = recorder.unique(name)
-            return Elements(recorder.graph.norm(matrix, name, "", "", max(epsilon, 0.0), is_centred), index)
+            return Elements(recorder.graph.norm(matrix, name, "", "", max(epsilon, 0.0), is_centred, heads), index)
     raise Refusal("this function of all features", WRITTEN)
 
 
@@ -93,14 +95,14 @@ def join_norms(graph: Graph) -> None:
     """Give a norm without a scale the factors of the features that alone read it; one without a shift, their shift."""
     for op in list(graph.operations):
         norm = next((n for n in graph.operations if n.output in op.inputs), None)
-        if type(norm) is not Norm or norm.bias or len(graph.users(norm.output)) > 1:
+        if not isinstance(norm, Norm) or norm.bias or len(graph.users(norm.output)) > 1:
             continue
         if not isinstance(op, Add | Multiply) or type(op.operand) is not Row:
             continue
         parameter, is_scale = op.operand.name, isinstance(op, Multiply)
-        if (is_scale and norm.weight in graph.shapes) or parameter == norm.weight:
+        if (is_scale and norm.weight in graph.shapes) or parameter == norm.weight or op.heads != norm.heads:
             continue
-        if not _is_row(graph, parameter, norm.output.features):
+        if not _is_row(graph, parameter, norm.output.features // norm.heads):
             continue
         setattr(norm, "weight" if is_scale else "bias", parameter)
         norm.output = op.output

@@ -349,9 +349,15 @@ def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
 
 
 def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
-    """Record x + rows of a table, or one row of it for all tokens."""
+    """Record x + rows of a table, or one row of it for all tokens or heads."""
+    if (of_heads := _head_row(recorder, x, w)) is not None:
+        matrix, index, row = of_heads
+        if w.factor != 1 or w.offset:
+            raise Refusal(f"add of a computed parameter, from {w.name},", "a row of it")
+        shifted = recorder.graph.same(Add, matrix, recorder.unique(recorder.name("add")), row)
+        return Elements(shifted, index)
     matrix = recorder.rows(x)
-    row = _row_in(w, matrix)
+    row = _row_in(w, matrix.features)
     if w.factor != 1 or (w.offset and row is None):
         raise Refusal(f"add of a computed parameter, from {w.name},", "a number plus a row of it")
     if w.offset:
@@ -367,12 +373,22 @@ def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     return recorder.like(x.index, recorder.graph.same(Add, matrix, w.name, Rows(w.name, rows.first)))
 
 
-def _row_in(w: Weights, matrix: Matrix) -> int | None:
+def _row_in(w: Weights, features: int) -> int | None:
     """Return which row of a parameter a tensor holds, once or for each token; None if it holds other elements."""
-    flat, features = w.index.reshape(-1, *w.index.shape[-1:] or (1,)), matrix.features
+    flat = w.index.reshape(-1, *w.index.shape[-1:] or (1,))
     first = int(flat[0, 0])
     is_row = first % features == 0 and flat.shape[1] == features and (flat == first + torch.arange(features)).all()
     return first // features if is_row else None
+
+
+def _head_row(recorder: Recorder, x: Elements, w: Weights) -> tuple[Matrix, Tensor, Row] | None:
+    """Return a matrix of heads, the index of x in it, and the row of a parameter for each head; None for other x."""
+    size = x.index.shape[-1]
+    if x.matrix.features == size or w.index.shape[-1:] != (size,) or w.index.numel() != size:
+        return None
+    matrix, index, heads = recorder.heads(x, "a row of a parameter")
+    row = _row_in(w, size)
+    return None if heads == 1 or row is None else (matrix, index, Row(w.name, row, heads))
 
 
 def _composed(recorder: Recorder, call: Call) -> Value:
@@ -449,19 +465,23 @@ def _minus(recorder: Recorder, call: Call, x) -> Value:
 
 
 def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
-    """Record x times a row of a parameter for all tokens, or times a number plus multiples of the row."""
-    matrix, index = recorder.rows(x), x.index
-    row = _row_in(w, matrix)
-    if row is None:
-        raise Refusal(f"mul by these elements of {w.name}", "a factor for each feature, the same for all tokens")
+    """Record x times a row of a parameter for all tokens or heads, or times a number plus multiples of the row."""
+    if (of_heads := _head_row(recorder, x, w)) is not None:
+        matrix, index, operand = of_heads
+    else:
+        matrix, index = recorder.rows(x), torch.arange(x.index.numel()).view(x.index.shape)
+        row = _row_in(w, matrix.features)
+        if row is None:
+            raise Refusal(f"mul by these elements of {w.name}", "a factor for each feature, the same for all tokens")
+        operand = Row(w.name, row)
     unique = lambda what: recorder.unique(recorder.name(what))  # noqa: E731
-    scaled = recorder.graph.same(Multiply, matrix, unique("mul"), Row(w.name, row))
+    scaled = recorder.graph.same(Multiply, matrix, unique("mul"), operand)
     if w.factor != 1:
         scaled = recorder.graph.same(Multiply, scaled, unique("mul"), Number(w.factor))
     if w.offset:  # x (1 + w) = x w + x
         x = matrix if w.offset == 1 else recorder.graph.same(Multiply, matrix, unique("mul"), Number(w.offset))
         scaled = recorder.graph.add(scaled, x, unique("add"))
-    return recorder.like(index, scaled)
+    return Elements(scaled, index)
 
 
 RULES.update({name: Recorder.elementwise for name in FORMS if name not in RULES})
