@@ -214,7 +214,7 @@ def test_what_blocks_hold_is_the_cards():
     assert blocks("uram", 72, 4096 * U50.uram).uram == U50.uram
 
 
-@pytest.mark.parametrize("name", ["operators", "power", "published"])
+@pytest.mark.parametrize("name", ["operators", "power", "published", "host"])
 def test_every_constant_has_a_source_and_an_ordered_band(name):
     def walk(value, path, sourced):
         if isinstance(value, dict):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import card_pages
+import two_cards
 from benchmarks import __main__ as benchmarks
 from pages import filled
 
@@ -81,6 +82,7 @@ def main() -> int:
             made_by(receipt.command, name).write(ROOT / name)
         except BttlabError as error:  # such as a corpus that is not here
             left.append(f"{name}: {error}")
+    two_cards.main(["--again"] if not options.pages and two_cards.is_stale() else [])
     card_pages.write(ROOT)
     for name, marks in ((ACCURACY, accuracy_marks()), (ENERGY, energy_mark())):
         page = (ROOT / name).read_text(encoding="utf-8")

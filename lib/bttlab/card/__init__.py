@@ -20,8 +20,9 @@ from bttlab.card.device import leave_out_xrt_device, register
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.kernel_call import start_kernel
-from bttlab.card.opening import open_trainer
+from bttlab.card.opening import open_parallel_trainer, open_trainer
 from bttlab.card.overlay import choose_active_device, load_overlay
+from bttlab.card.parallel import ParallelTrainer
 from bttlab.card.pyxrt_card import PyxrtCard
 from bttlab.card.shells import why_unlisted
 from bttlab.card.trainer import TrainerDriver
@@ -39,10 +40,12 @@ __all__ = [
     "CardBusyError",
     "EmulatedU50",
     "OverlayError",
+    "ParallelTrainer",
     "PyxrtCard",
     "TrainerDriver",
     "TrainingRun",
     "load_overlay",
+    "open_parallel_trainer",
     "open_trainer",
     "release_card",
     "start_kernel",

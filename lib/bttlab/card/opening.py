@@ -1,10 +1,11 @@
 """Open a trainer for a model in one call."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
-from bttlab.card.overlay import load_overlay
+from bttlab.card.overlay import cards_for, load_overlay
+from bttlab.card.parallel import ParallelTrainer
 from bttlab.card.trainer import TrainerDriver
 from bttlab.card.waiting import card_errors
 from bttlab.compiler.program import Flow, Options, compile
@@ -15,6 +16,40 @@ if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
 
 OVERLAY = "trainer"
+
+
+def open_parallel_trainer(
+    config: "ModelConfig | ModuleModel",
+    cards: int,
+    device: str = "auto",
+    overlay: str = OVERLAY,
+    require_card: bool = False,
+    **choices: Any,
+) -> ParallelTrainer:
+    """Open a trainer on several cards, which share the samples of an update.
+
+    With device "auto" they are real cards if there are enough that the overlay is for, else emulated ones; "emulated"
+    takes emulated ones. The other arguments, and errors, are those of `open_trainer`; OverlayError if there are fewer
+    cards.
+    """
+    if device not in ("auto", "emulated"):
+        raise OverlayError(f"device {device!r} is one card, and {cards} are asked for: choose auto or emulated")
+    kinds = (False, True) if device == "auto" else (True,)
+    found = {
+        is_emulated: cards_for(overlay, is_emulated) for is_emulated in kinds if not (is_emulated and require_card)
+    }
+    chosen = next((devices for devices in found.values() if len(devices) >= cards), None)
+    if chosen is None:
+        there = " and ".join(
+            f"{len(devices)} {'emulated' if kind else 'real'}" for kind, devices in sorted(found.items())
+        )
+        raise OverlayError(
+            f"{cards} cards are asked for, and overlay {overlay} is for {there}; choose fewer, or set "
+            f"BTTLAB_EMULATED_CARDS={cards} for as many emulated ones"
+        )
+    return ParallelTrainer(
+        [open_trainer(config, each, overlay=overlay, require_card=require_card, **choices) for each in chosen[:cards]]
+    )
 
 
 def open_trainer(

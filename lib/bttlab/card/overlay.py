@@ -91,6 +91,13 @@ def load_overlay(
     )
 
 
+def cards_for(name_or_path: str | Path, emulated: bool) -> list[Card]:
+    """Return the real or the emulated cards that an overlay is for, in PYNQ's order; errors as for `load_overlay`."""
+    files = _from_path(Path(name_or_path)) if _is_path(name_or_path) else _from_manifest(str(name_or_path))
+    cards = [card for card in pynq.Device.devices if isinstance(card, EmulatedU50) == emulated]
+    return [card for card in cards if any(file.suits(card) for file in files)]
+
+
 def mismatch(files: Sequence[OverlayFile]) -> str:
     """Return a description of the cards that an overlay's files are for."""
     hardware = [file for file in files if file.kind == "hw"]

@@ -166,11 +166,7 @@ class TrainerDriver(KernelDriver):
             memory[:] = 0
             for i, block in enumerate(blocks):
                 self._block(memory, i)[:] = self._layout.pack(block)
-            if self._share is None:
-                self._chip = ChipState(self.program)
-                self._load(memory)
-            else:
-                self._share.is_current = False  # the next call loads them
+            self._load_memory(memory)
             loaded = [{name: block[name].copy() for name in self._layout.partial} for block in blocks]
             self._chip = ChipState(self.program, memory, step, tuple(moments) if step else None, loaded)
 
@@ -184,6 +180,42 @@ class TrainerDriver(KernelDriver):
         memory = self._stored()
         moments = enumerate(self._chip.moments or (), 1)
         return joined_state(self._chip.step, {name: self._unpacked(memory, i) for i, name in moments})
+
+    @property
+    def step(self) -> int:
+        """Number of samples that the state on chip was trained on."""
+        return self._chip.step
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Names of the moments on chip; none before training."""
+        return self._chip.moments or ()
+
+    def store_state(self, blocks: slice = slice(3)) -> np.ndarray:
+        """Return a copy of what is on chip, in the order of the banks, float32 of shape (blocks, vectors, 16).
+
+        Block 0 has the parameters, 1 and 2 first and second moments, which are zeros if the optimizer has none.
+        """
+        memory = self._stored()
+        return np.stack([self._block(memory, number) for number in range(3)[blocks]])
+
+    def load_state(self, state: np.ndarray, step: int, moments: tuple[str, ...]) -> None:
+        """Load what `store_state` of a driver with the same program returned, of a training of `step` samples.
+
+        `moments` has the names of the state's moments; blocks that are left out are zeros. Parameters must have been
+        loaded before.
+        """
+        before = self._chip
+        with self._alone():
+            memory = self._spare_memory(3 * self._layout.vectors)
+            for number in range(3):
+                self._block(memory, number)[:] = state[number] if number < len(state) else 0
+            self._load_memory(memory)
+            self._chip = replace(before, memory=memory, step=step, moments=moments if step else None)
+
+    def check_train(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> None:
+        """Raise the BttlabError of `train` if these arguments are not allowed."""
+        self._check(samples, optimizer, learning_rate)
 
     def train(
         self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
@@ -368,6 +400,14 @@ class TrainerDriver(KernelDriver):
         """Return the parameters (0), first moments (1) or second moments (2) in a parameter buffer by name."""
         loaded = self._chip.loaded
         return self._layout.unpack(self._block(memory, number), loaded[number] if number < len(loaded) else None)
+
+    def _load_memory(self, memory: Any) -> None:
+        """Load parameters and moments from a buffer; on a shared card the next call does it."""
+        if self._share is None:
+            self._chip = ChipState(self.program)
+            self._load(memory)
+        else:
+            self._share.is_current = False
 
     def _block(self, memory: Any, number: int) -> np.ndarray:
         """Return the parameters (0), first moments (1) or second moments (2) in a parameter buffer."""

@@ -18,7 +18,7 @@ RECIPES = Path(__file__).parents[1] / "runs" / "recipes"  # as in runs.recipe, w
 OPTIONS = (
     *models.OPTIONS,
     *("data", "recipe", "epochs", "samples", "optimizer", "batch_size", "learning_rate", "seed"),
-    *("flow", "device", "overlay", "unknown_labels", "keep"),
+    *("flow", "device", "cards", "overlay", "unknown_labels", "keep"),
 )
 
 
@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, metavar="N", help="of initial parameters and sample order (default: 0)")
     devices.add_device(parser, "auto")
+    add(
+        "--cards",
+        type=int,
+        metavar="N",
+        help="cards that share the samples of an update, with --batch-size N or more (default: 1)",
+    )
     models.add_flow(parser, None)
     devices.add_overlay(parser, "trainer")
     add(
@@ -67,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.runs import ProgressBar
+    from bttlab.runs.plan import Callback
     from bttlab.runs.table import remember
     from bttlab.runs.u50 import U50Figures
 
@@ -85,12 +92,13 @@ def run(options: argparse.Namespace) -> Outcome:
         return _outcome(training, training.checkpoint.device, finished)
     opened = training.open_trainer(options.trust, options.wait, options.require_card)
     figures = U50Figures(training.model, training.lengths, settings.optimizer, settings.flow)
+    callback = figures if settings.cards == 1 else Callback()  # the figures are those of one card
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     try:
         remember(training.folder)
     except OSError as error:
         say(f"bttlab: note: bttlab runs list will not show the run: {error.filename}: {error.strerror}")
-    result = training.train(opened.trainer, opened.device, progress, opened.provenance, callback=figures)
+    result = training.train(opened.trainer, opened.device, progress, opened.provenance, callback=callback)
     if options.receipt is not None:
         from bttlab.runs.receipt import receipt_of_run
 
@@ -162,6 +170,7 @@ def _outcome(training, device: str, result) -> Outcome:
         "recipe": settings.recipe,
         "optimizer": settings.optimizer.name,
         "batch_size": settings.optimizer.batch_size,
+        "cards": settings.cards,
         "learning_rate": settings.learning_rate,
         "seed": settings.seed,
         "epochs": settings.epochs,

@@ -1,7 +1,7 @@
 """Layout of parameters: their places in the banks, their elements in vectors; packing and unpacking for transfers."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -187,6 +187,16 @@ class Layout:
         """Return the parameters in the format of LOAD, float32 of shape (vectors, LANES)."""
         values = {**tensors, **{copy: tensors[name] for copy, name in self.copies.items()}, **self.constants}
         return pack((block, values[block.name]) for block in self.blocks)
+
+    def mask(self, chosen: Callable[[str], bool]) -> np.ndarray:
+        """Return where a block in the format of LOAD has elements of chosen parameters, bool of shape (vectors, LANES).
+
+        `chosen` gets a parameter's name; constants are not parameters.
+        """
+        names = {**{name: name for name in self.shapes}, **self.copies}  # a copy is trained as its parameter
+        taken = [block.name in names and chosen(names[block.name]) for block in self.blocks]
+        ones = ((b, np.ones(b.shape) if is_taken else None) for b, is_taken in zip(self.blocks, taken, strict=True))
+        return pack(ones) > 0
 
     def unpack(self, memory: np.ndarray, loaded: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """Return the parameters from the format of STORE; rows outside the banks are those of `loaded`, by default 0.

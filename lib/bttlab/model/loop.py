@@ -49,19 +49,21 @@ def train_pieces(
             raise fault
 
 
-def chunks(start: int, stop: int, batch_size: int = 1, before: int = 0, most: int = LARGEST_CHUNK) -> Iterator[slice]:
+def chunks(
+    start: int, stop: int, batch_size: int = 1, before: int = 0, most: int = LARGEST_CHUNK, largest: int = LARGEST_CHUNK
+) -> Iterator[slice]:
     """Yield consecutive slices from `start` to `stop`, each for about a quarter second and at most `most` samples.
 
     The size follows the time between two requests, in which the caller must train on the slice. If updates have several
     samples, slices end where `call_end` says, whatever the time: a card may sum the gradients of a call. `before` is
-    the number of samples of the training before sample 0.
+    the number of samples of the training before sample 0, `largest` as for `call_end`.
     """
     size = 1
     while start < stop:
         end = min(start + size, stop)
         if batch_size > 1:
-            end, last = min(call_end(before + start, batch_size) - before, stop), end
-            while (further := min(call_end(before + end, batch_size) - before, stop)) <= last and end < stop:
+            end, last = min(call_end(before + start, batch_size, largest) - before, stop), end
+            while (further := min(call_end(before + end, batch_size, largest) - before, stop)) <= last and end < stop:
                 end = further
         begin = time.perf_counter()
         yield slice(start, end)
@@ -69,10 +71,10 @@ def chunks(start: int, stop: int, batch_size: int = 1, before: int = 0, most: in
         start, size = end, max(1, min(most, 4 * size, int(pace * CHUNK_SECONDS)))
 
 
-def call_end(sample: int, batch_size: int) -> int:
+def call_end(sample: int, batch_size: int, largest: int = LARGEST_CHUNK) -> int:
     """Return where a call that begins with a sample of the training ends if it has samples of one update alone.
 
-    An update of more than 32 samples is cut after every 32.
+    An update of more than `largest` samples is cut after as many.
     """
     place = sample % batch_size
-    return sample + min(batch_size - place, LARGEST_CHUNK - place % LARGEST_CHUNK)
+    return sample + min(batch_size - place, largest - place % largest)

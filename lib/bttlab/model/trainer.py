@@ -63,6 +63,8 @@ class Predictions:
 class Trainer(Protocol):
     """Trains one model, one sample at a time.
 
+    A trainer with a true attribute `whole_updates` divides the samples of an update, and so gets all of them in a call.
+
     Parameters are float32 arrays with the names of `ModelConfig.parameter_shapes`. The optimizer state is "step" (int64
     scalar array: number of samples trained on) and, for each parameter, the optimizer's moments:
     "first_moment.<name>", "second_moment.<name>".

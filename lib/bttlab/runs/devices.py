@@ -35,13 +35,15 @@ def open_trainer(
     optimizer: Optimizer | None = None,
     require_card: bool = False,
     lengths: Mapping[int, int] | None = None,
+    cards: int = 1,
 ) -> OpenedTrainer:
     """Open a trainer on auto, emulated, reference, or the number of one of `pynq.Device.devices`.
 
     `trust` and `wait` are as for `bttlab.card.load_overlay`. The overlay of a card is the name of one in the manifest,
     or the path of an .xclbin; by default the training processor. `flow` is the order of contraction in the linear
     layers; "auto" on a card takes the number of samples of each length of the corpus from `lengths`. `require_card`
-    uses neither the emulated card nor PyTorch.
+    uses neither the emulated card nor PyTorch. Several `cards` share the samples of an update; the device is auto or
+    emulated then.
 
     Raises BttlabError if pynq is missing, or an overlay is asked for without a card; OverlayError if there is no such
     card, or no overlay for it; CardBusyError if another process holds the card; ProgramError if the card does not hold
@@ -66,17 +68,12 @@ def open_trainer(
             f"{missing_package(error, f'--device {device}') or error}, or use --device reference"
         ) from None
     overlay = overlay or OVERLAY
-    trainer = card.open_trainer(
-        model,
-        device,
-        flow=flow,
-        trust=trust,
-        wait=wait,
-        overlay=overlay,
-        require_card=require_card,
-        lengths=lengths,
-        optimizer=optimizer,
-    )
+    choices = {"flow": flow, "trust": trust, "wait": wait, "overlay": overlay, "lengths": lengths}
+    choices |= {"require_card": require_card, "optimizer": optimizer}
+    if cards == 1:
+        trainer = card.open_trainer(model, device, **choices)
+    else:
+        trainer = card.open_parallel_trainer(model, cards, device, **choices)
     program: Any = trainer.program  # a model's
     if optimizer is not None:
         program.check_optimizer(optimizer)
@@ -89,6 +86,8 @@ def open_trainer(
     if unused:
         provenance["unused_cards"] = ", ".join(unused)
     described, announcement = _words(trainer.device, device, overlay)
+    if cards > 1:
+        described, announcement = (f"{cards} cards ({words})" for words in (described, announcement))
     if optimizer is not None and (why := program.why_no_sums):
         announcement += (
             f" ({why}: an update of {optimizer.batch_size} samples takes the time of {optimizer.batch_size})"

@@ -13,7 +13,7 @@ import numpy as np
 from bttlab.data import Augmentation, Augmenter, Corpus, Samples, Vocabulary, encoded_split, epoch_order
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.model import FAULTS, ModelConfig, ModuleConfig, NumericalFault, Trainer, initial_parameters
-from bttlab.model.loop import chunks, train_pieces
+from bttlab.model.loop import LARGEST_CHUNK, chunks, train_pieces
 from bttlab.runs.checkpoint import Checkpoint, CheckpointStore, tensors_digest
 from bttlab.runs.devices import OpenedTrainer, open_trainer
 from bttlab.runs.evaluation import predict, scores_of
@@ -126,7 +126,9 @@ class Run:
         """Open a trainer on the settings' device; the rest is as for `bttlab.runs.devices.open_trainer`."""
         settings = self.settings
         choices = settings.flow, settings.overlay, settings.optimizer
-        return open_trainer(self.model, settings.device, trust, wait, *choices, require_card, self.lengths)
+        return open_trainer(
+            self.model, settings.device, trust, wait, *choices, require_card, self.lengths, settings.cards
+        )
 
     def train(
         self,
@@ -287,7 +289,10 @@ class Run:
 
         self._progress.begin(title, len(order), first)
         try:
-            train_pieces(chunks(first, last, self.settings.optimizer.batch_size, before), step, trained, may_go_on)
+            size = self.settings.optimizer.batch_size
+            largest = size if getattr(self._trainer, "whole_updates", False) else LARGEST_CHUNK
+            pieces = chunks(first, last, size, before, largest=largest)
+            train_pieces(pieces, step, trained, may_go_on)
         except NumericalFault as fault:
             self._write_rest()
             kept = self.checkpoint
@@ -361,7 +366,7 @@ class Run:
         self.checkpoint = checkpoint
 
     def _diverged(self, order: np.ndarray, fault: NumericalFault) -> DivergedRun:
-        position = len(self.losses)
+        position = len(self.losses) + fault.sample - len(fault.losses)  # of the sample that failed
         sample = f"sample {position} (utterance {order[position]} of {self.corpus.name}'s train split)"
         error = DivergedRun(
             f"epoch {self.epochs_done + 1}: {FAULTS[fault.fault].format(sample=sample)}, at learning rate "

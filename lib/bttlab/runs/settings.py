@@ -19,6 +19,7 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.settings import RecordError, from_values, settings
 
 MODEL_KEYS = [setting.name for setting in fields(ModelConfig)]
+MOST_CARDS = 16
 LARGEST_RATE = 3.4e38  # that FP32 holds
 Model = Annotated[
     InstanceOf[ModelConfig] | InstanceOf[ModuleConfig],
@@ -87,7 +88,18 @@ class RunSettings(Recipe):
     flow: Literal["bidirectional", "right_to_left", "auto"] = PAPER_FLOW
     # of the card: the name of one in the manifest, or the absolute path of an .xclbin. By default trainer
     overlay: str | None = None
+    # cards that share the samples of an update, 1 or more; the order of sums, and so the bits, follow from it
+    cards: int = Field(default=1, ge=1, le=MOST_CARDS)
     keep: Literal["last", "best"] = "last"  # "best" keeps the checkpoint of the epoch with the best dev scores, too
+
+    def __post_init__(self) -> None:
+        if self.cards > 1 and self.optimizer.batch_size == 1:
+            raise RunError(
+                f"cards is {self.cards}: they share the samples of an update, which has one; choose a batch_size of "
+                f"{self.cards} or more"
+            )
+        if self.cards > 1 and self.device not in ("auto", "emulated"):
+            raise RunError(f"cards is {self.cards}, and device {self.device!r} is one: choose auto or emulated")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"config": self.config.to_dict()}
