@@ -15,6 +15,7 @@
 # make lock      requirements.lock again, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     the wheels of bttlab and of the packages beside it, in dist/
+# PYNQ=4 makes environments with PYNQ 4.0.0 in place of 3.0.1, and takes Python 3.13, too, with NumPy 2 (docs/hosts.md)
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask for known vulnerabilities of every locked package; exit code 3 if that is unknown
 # make sbom      what is installed, as CycloneDX, in dist/
@@ -30,7 +31,18 @@
 VENV := .venv
 BIN := $(VENV)/bin
 # With PYTHON an environment is that one's; without, one that is there will do.
-MARKER = $(VENV)/.installed$(subst /,-,$(PYTHON))
+MARKER = $(VENV)/.installed$(subst /,-,$(PYTHON))$(if $(filter 4,$(PYNQ)),-pynq4)
+PYNQ := 3
+$(if $(filter 3 4,$(PYNQ)),,$(error PYNQ=$(PYNQ): there are PYNQ=3, which is 3.0.1, and PYNQ=4, which is 4.0.0))
+PYNQ4_LOCK := requirements-pynq4.lock
+# What it has in place of requirements.lock's packages, and beside them. pynq 4.0.0 needs grpcio 1.64.0 for boards that it
+# reaches over a network; that has no wheel for Python 3.13, where it is left out.
+PYNQ4 = "pynq==4.0.0" "numpy==$$(sed -n 's/^numpy==\([0-9.]*\).*/\1/p' requirements.lock) ; python_version < '3.13'" "numpy>=2.1 ; python_version >= '3.13'" \
+    "grpcio==1.64.0 ; python_version < '3.13'" "grpcio-tools==1.64.0 ; python_version < '3.13'" "protobuf>=5.26.1,<6 ; python_version < '3.13'"
+PYTHONS = $(if $(filter 4,$(PYNQ)),3.12 3.11 3.10 3.13)
+FIND_PYTHON = tools/find_python "$(PYTHON)" "$(PYTHONS)"
+WITH_OTHER_PYNQ = $(if $(filter 4,$(PYNQ)),$(filter-out %-pynq4,$(wildcard $(VENV)/.installed*)),$(wildcard $(VENV)/.installed*-pynq4))
+LOCKED = $(if $(filter 4,$(PYNQ)),{ tools/locked requirements.lock --but numpy pynq; cat $(PYNQ4_LOCK); },cat requirements.lock)
 TORCHTT := torchTT==0.5.0 --hash=sha256:9794b1dfac2274e402f10cacd8c57c9b14ea806052c9e9390c54755e65fbeb27
 UV_VERSION := 0.13.9
 TORCH_LOCK := requirements-torch.lock
@@ -55,7 +67,7 @@ endif
 ifdef PIP_CERT
 export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
-EXTRAS := lab test bench class site sources
+EXTRAS := workbench lab test bench class site sources
 TORCH = $$(sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 NEEDS_CUDA = from importlib.metadata import requires as r; import sys; sys.exit(not any(x.startswith(('nvidia', 'cuda', 'triton')) for x in r('torch') or ()))
 PORT ?= 8888
@@ -74,7 +86,7 @@ RUNTIME = JUPYTER_RUNTIME_DIR=$$(d=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)} && mkd
 
 # An environment is made by uv: the one on the PATH, else one that pip fetches. It takes pip's settings, too.
 $(UV):
-	@python=$$(tools/find_python "$(PYTHON)") && "$$python" -m venv .venv-uv && \
+	@python=$$($(FIND_PYTHON)) && "$$python" -m venv .venv-uv && \
 	tools/locked $(TORCH_LOCK) uv > .venv-uv/uv.txt && \
 	.venv-uv/bin/pip install --quiet $(FROM_HOUSE) --require-hashes --no-deps --requirement .venv-uv/uv.txt
 
@@ -83,11 +95,13 @@ $(UV):
 environment: $(MARKER)
 	@:
 
-$(MARKER): requirements.lock $(TORCH_LOCK) pyproject.toml $(wildcard lib/*/pyproject.toml) | $(UV)
-	@[ "$(PYTHON)" = "" ] && [ -x $(BIN)/python ] || { python=$$(tools/find_python "$(PYTHON)") && \
+$(MARKER): requirements.lock $(TORCH_LOCK) $(if $(filter 4,$(PYNQ)),$(PYNQ4_LOCK)) pyproject.toml $(wildcard lib/*/pyproject.toml) | $(UV)
+	@[ "$(PYTHON)" = "" ] && [ -x $(BIN)/python ] || { python=$$($(FIND_PYTHON)) && \
 	$(UV) venv --quiet $(if $(wildcard $(VENV)/pyvenv.cfg),--clear) --python "$$python" $(VENV); }
 	@echo "installs the packages of requirements.lock into $(VENV): minutes, the first time" >&2
-	@$(INSTALL) --require-hashes --no-deps --build-constraints requirements.lock --requirement requirements.lock
+	@rm -f $(WITH_OTHER_PYNQ)
+	@$(LOCKED) > $(VENV)/locked.txt
+	@$(INSTALL) --require-hashes --no-deps --build-constraints $(VENV)/locked.txt --requirement $(VENV)/locked.txt
 	@tools/locked $(TORCH_LOCK) pip > $(VENV)/locked.txt && $(INSTALL) --require-hashes --no-deps --requirement $(VENV)/locked.txt
 	@tools/locked $(TORCH_LOCK) torch+cpu > $(VENV)/locked.txt && \
 	$(INSTALL) --require-hashes --no-deps --requirement $(VENV)/locked.txt 2>/dev/null || { \
@@ -100,7 +114,8 @@ $(MARKER): requirements.lock $(TORCH_LOCK) pyproject.toml $(wildcard lib/*/pypro
 
 wheelhouse: environment
 	mkdir -p "$(WHEELHOUSE)"
-	$(BIN)/pip download --quiet --no-deps --no-build-isolation --require-hashes --dest "$(WHEELHOUSE)" --requirement requirements.lock
+	$(LOCKED) > $(VENV)/locked.txt
+	$(BIN)/pip download --quiet --no-deps --no-build-isolation --require-hashes --dest "$(WHEELHOUSE)" --requirement $(VENV)/locked.txt
 	tools/locked $(TORCH_LOCK) $$($(BIN)/python -c "$(NEEDS_CUDA)" && echo --but torch+cpu || echo pip uv torch+cpu) > $(VENV)/locked.txt
 	$(BIN)/pip download --quiet --no-deps --require-hashes --dest "$(WHEELHOUSE)" --requirement $(VENV)/locked.txt
 
@@ -131,7 +146,7 @@ test-kernels: environment
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 # The last three were wrong with one of them alone.
 quick: environment
-	$(BIN)/pytest -n 0 -m every_python $(addprefix tests/test_,any_python.py notebooks.py sweep.py emulated_card.py)
+	$(BIN)/pytest -n 0 -m every_python $(addprefix tests/test_,any_python.py notebooks.py sweep.py emulated_card.py emulated_memory.py pyxrt.py)
 
 course: environment
 	$(BIN)/bttlab course "$(COURSE)"
@@ -173,6 +188,7 @@ lock: $(UV)
 	$(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes $(addprefix --extra ,$(EXTRAS)) $(if $(UPGRADE),--upgrade) --no-emit-package torch --no-emit-package bttlab --no-header --output-file requirements.lock pyproject.toml lib/*/pyproject.toml
 	sed -i "s/python_full_version < '3.13' and //; s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and  / /; s/ ;  / /" requirements.lock
 	python=$$(tools/find_python "$(PYTHON)") && "$$python" tools/torch_lock.py "$(abspath $(UV))" $(TORCH) pip uv==$(UV_VERSION)
+	printf '%s\n' $(PYNQ4) | $(UV) pip compile --no-config --quiet --universal --python-version 3.10 --no-deps --generate-hashes --no-header --no-annotate --output-file $(PYNQ4_LOCK) -
 	printf '%s\n' $(TOOLS) | $(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate --output-file $(TOOLS_LOCK) -
 	sed -i "s/python_full_version < '3.13' and //; s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and  / /; s/ ;  / /" $(TOOLS_LOCK)
 

@@ -12,6 +12,7 @@ from bttlab.card import U50, EmulatedU50
 from bttlab.card.hbm import PAGE, CardMemory, HbmBank
 from bttlab.util.errors import BttlabError
 
+pytestmark = pytest.mark.every_python
 BANK = U50.hbm_bank_bytes
 
 

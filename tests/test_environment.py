@@ -39,6 +39,22 @@ def test_an_environment_of_a_wheelhouse_is_made_once_and_kept_up_to_date(project
     assert not (project.folder / ".venv" / "kept").exists()  # made again, for that Python
 
 
+def test_an_environment_with_pynq_4_has_its_lock_in_place_of_two_packages(project):
+    lock = project.folder / "requirements.lock"
+    lock.write_text(lock.read_text() + "".join(wheel(project.house, name) for name in ("pynq", "numpy")))
+    assert project.make().returncode == 0 and project.has("pynq", "numpy") and not project.has("newer")
+    (project.folder / "requirements-pynq4.lock").write_text(wheel(project.house, "newer"))
+    done = project.make("PYNQ=4", f"PYTHON={sys.executable}")
+    assert done.returncode == 0 and project.has("newer", "locked", "torch"), done.stderr
+    assert not project.has("pynq") and not project.has("numpy")
+    assert project.make().returncode == 0 and project.has("pynq", "numpy")
+    (project.folder / ".venv" / "kept").touch()
+    assert project.make("PYNQ=4").stderr and project.make("PYNQ=4").stderr == ""  # installed again, once
+    assert (project.folder / ".venv" / "kept").exists()
+    done = project.make("PYNQ=5")
+    assert done.returncode == 2 and "PYNQ=5: there are PYNQ=3, which is 3.0.1, and PYNQ=4" in done.stderr
+
+
 @pytest.mark.parametrize("seconds", [0.3, 0.8, 1.5])
 def test_an_environment_whose_making_was_killed_is_completed(project, seconds):
     """make, uv and pip end at once, wherever they are; the next call finishes what they began."""
@@ -101,7 +117,10 @@ def test_the_newest_suitable_python_is_found(pythons, here, found):
     [
         ((), "none is here"),
         (("python3=3.9",), "this is 3.9"),
-        (("python3=3.13",), "this is 3.13, for which numpy < 2, which PYNQ needs, has no wheel"),
+        (
+            ("python3=3.13",),
+            "this is 3.13, for which numpy < 2, which PYNQ 3.0.1 needs, has no wheel (PYNQ=4 takes 3.13)",
+        ),
         (("python3.12=3.12X",), "python3.12 cannot make an environment (apt-get install python3-venv)"),
     ],
 )

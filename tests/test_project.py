@@ -39,9 +39,9 @@ def _requirements(path: str, extras: list[str]) -> list[Requirement]:
     return [Requirement(line) for lines in lists for line in lines if not line.startswith("bttlab")]
 
 
-def _locked(python: str) -> dict[str, str]:
-    """Versions that the lock has for a Python, by package."""
-    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+def _locked(python: str, lock: str = "requirements.lock") -> dict[str, str]:
+    """Versions that a lock has for a Python, by package."""
+    text = (ROOT / lock).read_text(encoding="utf-8")
     packages = re.findall(r"^([^\s#].*?)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.MULTILINE)
     assert len(packages) == len(re.findall(r"^[^\s#]", text, re.MULTILINE)), "a package has no hash"
     marker = {"python_version": python, "python_full_version": f"{python}.1", "extra": ""}
@@ -56,6 +56,19 @@ def test_all_packages_have_one_version():
     assert {project["version"] for project in projects} == {bttlab.__version__}
     for project in projects[1:]:
         assert f"bttlab[lab]=={bttlab.__version__}" in project["dependencies"]
+
+
+@pytest.mark.parametrize("python", [*PYTHONS, "3.13"])
+def test_the_lock_for_pynq_4_has_a_version_in_every_range(python):
+    """It has what differs from requirements.lock, and NumPy 2 where NumPy 1 has no wheel."""
+    other = _locked(python, "requirements-pynq4.lock")
+    locked = _locked(python) | other | {"torch": _pinned_torch()}
+    assert other["pynq"] == "4.0.0" and other["numpy"].startswith("2." if python == "3.13" else "1.")
+    assert ("grpcio" in other) == (python != "3.13")
+    extras = ["train", "workbench", "pynq4", "corpora", "test"]
+    for one in _requirements("pyproject.toml", extras):
+        if not one.marker or one.marker.evaluate({"python_version": python}):
+            assert one.specifier.contains(locked[canonicalize_name(one.name)]), f"{one}: run make lock"
 
 
 @pytest.mark.parametrize("python", PYTHONS)

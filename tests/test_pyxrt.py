@@ -72,6 +72,7 @@ def expected() -> str:
     return train(opened(EmulatedU50()))
 
 
+@pytest.mark.every_python
 def test_training_gives_the_bits_of_the_emulated_card(pyxrt_card, trainer, expected):
     assert trainer.device is pyxrt_card
     run = trainer.start(SAMPLES, Optimizer("adamw"), 1e-3)
@@ -197,6 +198,7 @@ def test_the_doctor_says_which_class_drives_the_card_and_why(pyxrt_card, monkeyp
 # --- arguments and buffers
 
 
+@pytest.mark.every_python
 def test_a_wrong_bank_is_refused_where_xrt_would_use_a_copy(pyxrt_card, trainer):
     buffer = trainer._banks["memory"].allocate(trainer._results.shape, "i4")
     trainer._results = buffer
@@ -216,6 +218,7 @@ def test_arguments_that_are_no_buffers_of_the_card(pyxrt_card, trainer):
         trainer._run(0)
 
 
+@pytest.mark.every_python
 def test_a_float_arrives_with_its_bits(pyxrt_card, trainer):
     """pyxrt's own call of a kernel leaves a float out without a word."""
     numbers = {}
@@ -263,6 +266,7 @@ def test_buffers_of_an_overlay_go_with_the_driver(pyxrt_card):
 # --- faults, as in test_fake_xrt.py
 
 
+@pytest.mark.every_python
 def test_a_kernel_that_hangs_ends_at_its_time_limit(pyxrt_card, trainer, monkeypatch):
     monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.2)
     monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
@@ -365,6 +369,7 @@ def test_a_kernel_of_another_name(pyxrt_card, monkeypatch):
         open_trainer(MODEL)
 
 
+@pytest.mark.every_python
 def test_a_card_with_another_shell_is_not_used(xrt, monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("FAKE_XRT_SHELL", "xilinx_u50_gen3x4_xdma_base_2")
     monkeypatch.setattr(PyxrtCard, "interfaces", frozenset(["f465b0a3ae8c64f619bc150384ace69b"]))
@@ -394,6 +399,7 @@ def test_an_interrupt_in_a_call_leaves_a_card_that_works(pyxrt_card, monkeypatch
 # --- two users
 
 
+@pytest.mark.every_python
 def test_the_card_belongs_to_one_process(xrt, pyxrt_card, trainer, tmp_path):
     code = (
         "import pynq, sys; from pathlib import Path; import bttlab.card as card\n"
@@ -431,6 +437,7 @@ def bringup(tmp_path, *more: str) -> tuple[int, dict]:
     return code, json.loads(record.read_text())
 
 
+@pytest.mark.every_python
 @pytest.mark.long
 def test_a_sound_card_passes_every_step_of_the_bringup(pyxrt_card, tmp_path):
     code, record = bringup(tmp_path)
@@ -459,6 +466,7 @@ def test_a_fault_ends_the_bringup_with_the_likely_cause(pyxrt_card, tmp_path, mo
     assert (last["name"], last["status"]) == (step, "problem") and detail in last["detail"] and last["way_out"]
 
 
+@pytest.mark.every_python
 @pytest.mark.long
 def test_a_command_finds_the_card_by_its_environment(xrt, tiny_airline, tmp_path):
     environment = os.environ | xrt.pyxrt_environment | {"BTTLAB_DATA": str(tiny_airline.parent), "BTTLAB_QUICK": "1"}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = "requirements.lock", "requirements-torch.lock"
+LOCKS = ("requirements.lock", "requirements-torch.lock"), ("requirements-pynq4.lock",)  # of environments that differ
 PROXY = ROOT / "classroom" / "proxy"
 UNKNOWN = 3
 
@@ -53,21 +53,21 @@ def audited(command: Sequence[str], folder: Path, findings, what: str) -> tuple[
 def main(pip_audit: str) -> int:
     found, unknown = [], []
     with tempfile.TemporaryDirectory() as folder:
-        locked = Path(folder) / "requirements.txt"
-        parts = [
-            [ROOT / "tools" / "locked", ROOT / name, "--but", "torch+cpu"] for name in LOCKS
-        ]  # beside torch itself
-        locked.write_bytes(b"".join(subprocess.run(part, capture_output=True, check=True).stdout for part in parts))
-        audit = [os.path.abspath(pip_audit), "--progress-spinner", "off", "--format", "json"]
-        audit += ["--disable-pip", "--require-hashes", "--requirement", str(locked)]
-        jobs = (
-            (audit, ROOT, python_findings, "packages of Python"),
-            (["npm", "audit", "--json", "--package-lock-only"], PROXY, node_findings, "packages of classroom/proxy"),
-        )
+        jobs = [
+            (["npm", "audit", "--json", "--package-lock-only"], PROXY, node_findings, "packages of classroom/proxy")
+        ]
+        for number, names in enumerate(LOCKS):
+            locked = Path(folder) / f"requirements{number}.txt"
+            parts = [[ROOT / "tools" / "locked", ROOT / name, "--but", "torch+cpu"] for name in names]
+            locked.write_bytes(b"".join(subprocess.run(part, capture_output=True, check=True).stdout for part in parts))
+            audit = [os.path.abspath(pip_audit), "--progress-spinner", "off", "--format", "json"]
+            audit += ["--disable-pip", "--require-hashes", "--requirement", str(locked)]
+            jobs.append((audit, ROOT, python_findings, "packages of Python"))
         for job in jobs:
             more_found, more_unknown = audited(*job)
             found += more_found
             unknown += more_unknown
+    found, unknown = list(dict.fromkeys(found)), list(dict.fromkeys(unknown))
     for line in found:
         print(f"vulnerable: {line}")
     for line in unknown:

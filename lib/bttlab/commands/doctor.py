@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from importlib import metadata
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from bttlab.commands import NOTE, OK, PROBLEM, Check, Outcome
 from bttlab.util.errors import BttlabError
+from bttlab.util.plugins import PYNQ_BY_HAND
 from bttlab.util.processes import usable_processors
 
 NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it is for notebooks
@@ -69,12 +71,14 @@ def _python() -> Iterator[Check]:
 def _packages() -> Iterator[Check]:
     from packaging.requirements import Requirement  # slow to import
 
-    versions, wrong, missing, needed = {}, [], {}, {}
+    versions, wrong, missing, needed, by_hand = {}, [], {}, {}, []
+    has_pynq_4 = sys.version_info >= (3, 13) or _pynq_version().startswith("4.")
+    passed_over = {"test", "sources", "lab" if has_pynq_4 else "pynq4"}
     for requirement in metadata.requires("bttlab") or ():
         parsed = Requirement(requirement)
         name, marker = parsed.name, parsed.marker
         extra = next(iter(re.findall(r'extra == "(\w+)"', str(marker))), "")
-        if name == "bttlab" or extra in ("test", "sources"):
+        if name == "bttlab" or extra in passed_over:
             continue
         if marker and not marker.evaluate({"extra": extra}):  # another Python's
             continue
@@ -88,8 +92,14 @@ def _packages() -> Iterator[Check]:
         if not parsed.specifier.contains(versions[name], prereleases=True):
             wrong.append(f"{name} {versions[name]}, but bttlab needs {parsed.specifier}")
             needed.setdefault("", []).append(f"'{name}{parsed.specifier}'")
+    if sys.version_info >= (3, 13):  # where no requirement names it
+        versions["pynq"] = _pynq_version()
+        if not versions["pynq"].startswith("4."):
+            wrong.append(f"pynq is {versions['pynq'] or 'not installed'}, but this Python needs 4.0.0")
+            by_hand.append(PYNQ_BY_HAND)
     if wrong:
-        way_out = f"make lab, or: pip install {' '.join(needed[''])}"
+        ways = [f"pip install {' '.join(needed[''])}"] if "" in needed else []
+        way_out = f"make lab{' PYNQ=4' * has_pynq_4}, or: {' && '.join(ways + by_hand)}"
         yield Check("packages", PROBLEM, "; ".join(wrong), way_out, versions)
     else:
         named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "pynq", "numpy"))
@@ -127,6 +137,13 @@ def _cards() -> Iterator[Check]:
         if not any(suits(card, entry.platform, entry.interfaces) for entry in built):
             detail = f"no overlay is for {card.name}: training takes the emulated card, unless --require-card"
             yield Check("cards", PROBLEM, detail, "build one from hls_src (docs/vitis.md)")
+
+
+def _pynq_version() -> str:
+    try:
+        return metadata.version("pynq")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _card_class() -> Iterator[Check]:

@@ -5,6 +5,7 @@ The groups are `bttlab.commands` (a module for `bttlab NAME`) and `bttlab.views`
 
 import functools
 import re
+import sys
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
 
 OWNERS = ("bttlab", "bttlab-methods", "bttlab-cost", "bttlab-hardware")
@@ -14,6 +15,8 @@ DISTRIBUTIONS = {  # of modules that have another name
     "tltorch": "tensorly-torch",
     "yaml": "pyyaml",
 }
+# From Python 3.13 on, pip installs them in no other way: NumPy 1, which they name, has no wheel.
+PYNQ_BY_HAND = "pip install --no-deps pynq==4.0.0 pynqutils==0.1.3"
 
 
 @functools.cache
@@ -32,6 +35,8 @@ def missing_package(error: ImportError, wanted_for: str = "this") -> str | None:
     """
     module = (error.name or "").partition(".")[0]
     package = DISTRIBUTIONS.get(module, module).replace("_", "-").lower()
+    if package in ("pynq", "pynqutils") and sys.version_info >= (3, 13):
+        return f"{wanted_for} needs {package}, which is not installed: {PYNQ_BY_HAND} (docs/hosts.md)"
     if package in OWNERS:  # an installation of another version than this source
         return None
     for owner in OWNERS:
