@@ -182,14 +182,25 @@ def test_a_training_without_the_xrt_that_is_named_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "warned"),
-    [("2.14.384", False), ("2.16.204", False), ("2.13.1", True), ("2.17.1", True)],
+    ("pynq_version", "version", "warned"),
+    [
+        ("3.0.1", "2.14.384", False),
+        ("3.0.1", "2.16.204", False),
+        ("3.0.1", "2.13.1", True),
+        ("3.0.1", "2.17.1", True),
+        ("4.0.0", "2.17.1", False),
+        ("4.0.0", "2.21.21", False),
+        ("4.0.0", "2.22.1", True),
+        ("4.0.0", "2.13.466", True),
+    ],
 )
-def test_versions_of_xrt_that_pynq_is_not_used_with(tmp_path, monkeypatch, version, warned):
+def test_versions_of_xrt_that_pynq_or_pyxrt_is_not_used_with(tmp_path, monkeypatch, pynq_version, version, warned):
+    monkeypatch.setattr(installation, "pynq_version", lambda: pynq_version)
     monkeypatch.setenv("XILINX_XRT", str(tmp_path))
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libxrt_core.so").touch()
     (tmp_path / "version.json").write_text(json.dumps({"BUILD_VERSION": version}))
     checks = list(doctor._xrt())
     assert [check.status for check in checks] == ["note"] * warned
-    assert all("2.14 to 2.16" in check.detail and version in check.detail for check in checks)
+    range_ = "XRT 2.14 to 2.16" if pynq_version == "3.0.1" else "XRT 2.13 to 2.21"
+    assert all(range_ in check.detail and version in check.detail for check in checks)

@@ -14,6 +14,7 @@ from bttlab.util.errors import BttlabError
 
 VARIABLE = "XILINX_XRT"
 OLDEST, NEWEST = (2, 14), (2, 16)  # that PYNQ 3.0.1 is used with; the newest by its issue 1465, which nobody tried here
+NEWEST_PYXRT = (2, 21)  # whose source has the calls of pyxrt that `pyxrt_card` makes
 LAST_PYNQ = "3.0.1"  # from 3.1 on, PYNQ's XrtDevice lists no card
 CHOICE = "BTTLAB_PYXRT"  # 0: no card on pyxrt; 1: also beside those that PYNQ lists
 CALLS = (  # of XRT's C library that PYNQ 3.0.1 makes for an Alveo card
@@ -106,11 +107,15 @@ def xrt_version() -> str | None:
 
 def xrt_warning() -> str | None:
     """Return what is known against the version of XRT; None if nothing is, or there is no XRT."""
-    found = xrt_version()
-    if found is None or OLDEST <= tuple(int(part) for part in found.split(".")[:2]) <= NEWEST:
+    found, is_pynq_3 = xrt_version(), pynq_version() == LAST_PYNQ
+    least, most = OLDEST, NEWEST if is_pynq_3 else NEWEST_PYXRT
+    if found is None or least <= tuple(int(part) for part in found.split(".")[:2]) <= most:
         return None
-    oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
+    oldest, newest = (".".join(map(str, bound)) for bound in (least, most))
+    older = "older ones lack the U50's shell of 2022.1"
+    if not is_pynq_3:
+        return f"version {found}: the calls of pyxrt were read in the source of XRT 2.13 to {newest}; {older}"
     return (
         f"version {found}: PYNQ 3.0.1 is used with XRT {oldest} to {newest}. Newer ones lack calls that it makes "
-        "(github.com/Xilinx/PYNQ issue 1465), older ones lack the U50's shell of 2022.1"
+        f"(github.com/Xilinx/PYNQ issue 1465), {older}"
     )
