@@ -7,6 +7,7 @@ from importlib import import_module
 
 import pytest
 
+import bttlab
 from bttlab.util.caches import HEADERS, SHARED
 from subprocess_env import environment
 
@@ -24,6 +25,15 @@ def _python(code: str, env: dict[str, str] | None = None) -> subprocess.Complete
 def test_slow_packages_wait():
     names = "bttlab.card, bttlab.lab, bttlab.model, bttlab.tensor.cost"
     assert _python(f"import {names}, sys; print(*sorted(set({SLOW}) & sys.modules.keys()))").stdout == "\n"
+
+
+def test_the_first_functions_are_at_the_top_and_wait():
+    names = "load_corpus", "load_overlay", "open_trainer", "trace"
+    slow = {*SLOW, "pynq", "numpy"}
+    code = f"import bttlab, sys; print(set({names}) <= set(bttlab.__all__), *({slow} & sys.modules.keys()))"
+    assert _python(code).stdout == "True\n"
+    assert bttlab.load_corpus is bttlab.data.load_corpus and bttlab.open_trainer is bttlab.card.open_trainer
+    assert bttlab.load_overlay is bttlab.card.load_overlay and callable(bttlab.trace)
 
 
 def test_what_pynq_delivers_notebooks_with_is_there_when_asked_for():

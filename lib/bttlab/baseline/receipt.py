@@ -99,7 +99,7 @@ class Receipt:
         return "\n".join([*lines, *(f"  {name}: {_words(figure)}" for name, figure in self.figures.items())])
 
     def write(self, path: str | os.PathLike, option: str = "--receipt") -> None:
-        """Write the receipt, whole or not at all; errors as of `bttlab.util.files.check_output`."""
+        """Write the receipt atomically; errors as of `bttlab.util.files.check_output`."""
         values = json.loads(to_json(asdict(self, dict_factory=drop_missing_bands)))
         sealed = {"receipt": FORMAT, "sha256": _digest(values), **values}
         text = re.sub(r"\[[-+\d.,eE\s]*\]", lambda match: " ".join(match[0].split()), json.dumps(sealed, indent=1))

@@ -161,7 +161,7 @@ class Record:
         return asdict(self, dict_factory=drop_missing_bands)
 
     def write(self, path: str | os.PathLike) -> None:
-        """Write the record as a receipt, whole or not at all; errors as of `bttlab.util.files.check_output`."""
+        """Write the record as a receipt atomically; errors as of `bttlab.util.files.check_output`."""
         self.receipt().write(path, "--record")
 
     def receipt(self) -> Receipt:

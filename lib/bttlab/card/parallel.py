@@ -8,7 +8,6 @@ from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from bttlab.card.trainer import TrainerDriver
 from bttlab.compiler.program import ModelProgram
@@ -75,7 +74,7 @@ class ParallelTrainer:
             raise ConfigError("the cards have different programs: open all for the same model and optimizer")
         ranks, rank = 1, 0
         if group is not None:
-            ranks, rank = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
+            ranks, rank = group.size(), group.rank()
         self.parts = ranks * len(self.drivers) if parts is None else parts
         if self.parts < 1 or self.parts % (ranks * len(self.drivers)):
             raise ConfigError(
@@ -255,7 +254,9 @@ class ParallelTrainer:
 
     def _gathered(self, own: np.ndarray) -> np.ndarray:
         """Return the arrays of all processes, one after the other along the first axis."""
-        arrays = [torch.empty(own.shape) for _ in range(torch.distributed.get_world_size(self._group))]
+        import torch  # slow, and only needed here
+
+        arrays = [torch.empty(own.shape) for _ in range(self._group.size())]
         torch.distributed.all_gather(arrays, torch.from_numpy(own), self._group)
         return torch.cat(arrays).numpy()
 
@@ -314,6 +315,8 @@ def updated(
 @contextmanager
 def subnormals_flushed() -> Iterator[None]:
     """Take subnormal numbers as zeros in this thread, and give none, as the card does."""
+    import torch  # slow, and only needed here
+
     was = bool(np.float32(1.5e-38) * np.float32(0.5) == 0)
     if not torch.set_flush_denormal(True):
         raise BttlabError("this processor does not flush subnormal numbers as the card does: train on one card")

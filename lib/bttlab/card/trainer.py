@@ -1,6 +1,7 @@
 """The driver of the training processor: `overlay.trainer_1` on a real or an emulated card."""
 
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -92,10 +93,15 @@ class TrainerDriver(KernelDriver):
         """What stands for program, parameters and optimizer state on the card: another object after each change."""
         return self._chip
 
-    def runs(self, config: ModelConfig, optimizer: Optimizer | None = None) -> bool:
+    def has_program_for(self, config: ModelConfig, optimizer: Optimizer | None = None) -> bool:
         """Return True if the card has the program that `load_program` would load."""
         wanted = compile(config, Options(optimizer=optimizer))
         return self._chip.program is not None and self.program.sha256 == wanted.sha256
+
+    def runs(self, config: ModelConfig, optimizer: Optimizer | None = None) -> bool:
+        """Return the same as `has_program_for`, by its name before version 0.2."""
+        warnings.warn("trainer.runs(config) is now has_program_for(config)", FutureWarning, stacklevel=2)
+        return self.has_program_for(config, optimizer)
 
     @property
     def config(self) -> ModelConfig | ModuleConfig:

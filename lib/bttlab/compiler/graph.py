@@ -30,7 +30,7 @@ class Graph:
     """A model's operations, in topological order.
 
     `sequence_length`: tokens of the longest sample.
-    `tokens`: tokens of every sample, if they are as many.
+    `tokens`: number of tokens of a sample, if it is the same for all.
     """
 
     def __init__(self, shapes: Shapes, sequence_length: int, tokens: int | None = None):

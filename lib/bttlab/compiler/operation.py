@@ -126,7 +126,7 @@ class Operation:
     # it; NEVER, since recomputing it takes the vector unit a short time.
     keep: ClassVar[str] = ALWAYS
     reads_inputs: ClassVar[bool] = True  # `backward` reads the values of the inputs
-    # Lanes beyond the features stay 0 in both passes, so features need not fill whole vectors.
+    # Padding lanes are 0 before and after each operation, in both passes, so features need not fill whole vectors.
     keeps_zeros: ClassVar[bool] = False
     is_in_bank: ClassVar[bool] = True  # False if the output is written into operand buffers alone
     functions: ClassVar[tuple[Callable | str, ...]] = ()  # of PyTorch that it computes, or their names in torch

@@ -212,7 +212,7 @@ def files_of(
 
 
 def store_corpus(files: Mapping[str, bytes], folder: str | os.PathLike) -> Path:
-    """Write a corpus, files by relative path, into a new folder, whole or not at all.
+    """Write a corpus atomically into a new folder, files by relative path.
 
     Raises CorpusError if the folder cannot be written, or there is one of that name.
     """

@@ -3,7 +3,7 @@
 The board's idle power was read on a card (published). An overlay adds the power of its clocks and of HBM; a running
 kernel adds the switching of its operators and memories. Every constant is in data/u50/power.json with source and band.
 The bands are wide, because few of the constants have been measured on a U50. The low end of the result uses all low
-ends together, the high end all high ends. No constant lowers the idle card's reading.
+ends together, the high end all high ends. No estimate is below the measured idle power.
 """
 
 from collections.abc import Mapping

@@ -72,8 +72,8 @@ def _whole_pictures() -> type:
 class ZoomCanvas:
     """A figure on ipympl's canvas, with its tools for zooming; parameters and attributes as for `ImageCanvas`.
 
-    ipympl sends what has changed since the picture before. A browser that is slower than the pictures come drops some,
-    and then shows a mixture of several. So every picture here is whole, and the next one is drawn when the browser has
+    ipympl sends what has changed since the picture before. A slow browser drops pictures, and then shows parts of
+    several. So every picture here is whole, and the next one is drawn when the browser has
     asked for it, which it does after it has taken the last; or, where nobody reads its answers (a cell computes, and
     the page has no thread for widgets), after `PATIENCE_SECONDS`.
 

@@ -44,7 +44,7 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
     def make_run(total: int, learning_rate: float, name: str = "sgd", seed: int = workload.seed) -> DashboardRun:
         rule = optimizer or Optimizer(name)
         check_idle(trainer)
-        if not trainer.runs(workload.config, optimizer=rule):
+        if not trainer.has_program_for(workload.config, optimizer=rule):
             trainer.load_program(workload.config, optimizer=rule)
         run = TrainerRun(
             place,
@@ -54,7 +54,7 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
             replace(workload, seed=seed),
             trainer=trainer,
             optimizer=rule,
-            is_there=lambda: overlay.is_loaded() and trainer.runs(workload.config, optimizer=rule),
+            is_there=lambda: overlay.is_loaded() and trainer.has_program_for(workload.config, optimizer=rule),
             state_of=lambda: trainer.state,
             on_u50=True,
         )

@@ -67,7 +67,7 @@ class Explorer:
                     self._words.value = hidden(*map(describe, self._figures))
                     is_stale = False
                 except BttlabError as error:
-                    note = f"{error} (grey: the choice before)"
+                    note = f"{error} (grey: the previous choice)"
                 self._say(note, is_stale)
             if not is_stale:
                 self._live.draw()

@@ -84,7 +84,7 @@ class MetricsLog:
         self.lines, self._is_sound = [*kept.values()], True
 
     def append(self, values: dict[str, Any], lock: RunLock | None = None) -> None:
-        """Write a line to disk, whole or not at all.
+        """Write a line to disk atomically.
 
         Raises RunError if it cannot be written, or the folder is another run's now.
         """

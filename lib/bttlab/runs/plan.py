@@ -35,7 +35,7 @@ class EvaluationPlan:
 
 
 class Callback:
-    """What a run reports and asks, in its thread. The base class lets it train as its settings say."""
+    """Hooks that a run calls from its thread. The default does nothing."""
 
     def before(self, count: int) -> None:
         """Called before the next samples, after `count` of them; may wait, raise StopRequested or another error."""

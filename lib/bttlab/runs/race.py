@@ -165,7 +165,7 @@ class Race:
         if trainer is None:
             opened = open_trainer(config, "auto", optimizer=rule)
             trainer, device = opened.trainer, opened.device
-        elif not trainer.runs(config, optimizer=rule):
+        elif not trainer.has_program_for(config, optimizer=rule):
             trainer.load_program(config, optimizer=rule)
         from bttlab.card import EmulatedU50
         from bttlab.card.telemetry import board_power

@@ -79,7 +79,7 @@ class RunSettings(Recipe):
     # of the initial parameters, the order of samples and their augmentation
     seed: int = Field(default=0, ge=0, lt=2**63)
     epochs: int = Field(default=1, ge=1, le=10**6)
-    # samples of an epoch: the first so many of the epoch's order over the whole training split, so that epochs see
+    # samples of an epoch: the first ones of the epoch's order over the whole training split, so that epochs see
     # different ones. By default all
     samples: int | None = Field(default=None, ge=1)
     unknown_labels: Literal["error", "unk"] = "error"  # as in `bttlab.data.load_corpus`

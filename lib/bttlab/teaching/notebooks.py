@@ -84,7 +84,7 @@ def _pages_for(to: Path) -> bytes:
 
 
 def put(target: Path, content: bytes) -> str:
-    """Write a file that is not there yet, whole or not at all.
+    """Write a new file atomically.
 
     Returns "copied", "same" (there already) or "kept" (another). Raises BttlabError if it cannot be written.
     """

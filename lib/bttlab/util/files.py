@@ -48,7 +48,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def write_file(path: Path, data: bytes | str, option: str = "") -> None:
-    """Write a file, whole or not at all. A link of that name is replaced, not followed.
+    """Write a file atomically. A link of that name is replaced, not followed.
 
     Raises OSError if the file cannot be written; BttlabError if an option such as "--csv" names it.
     """
@@ -62,7 +62,7 @@ def write_file(path: Path, data: bytes | str, option: str = "") -> None:
 
 
 def write_new_file(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file that is not there yet, whole or not at all.
+    """Write a new file atomically.
 
     Raises FileExistsError if there is a file or link of that name, which stays; OSError if it cannot be written.
     """
@@ -90,7 +90,7 @@ def check_output(path: Path, option: str) -> None:
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a new folder with files, by relative path, whole or not at all.
+    """Write a new folder atomically, with files by relative path.
 
     Until it gets its name, it lies beside, in a folder that nobody else can enter. Raises OSError if it cannot be made;
     FileExistsError if there is one of that name that is not empty.
@@ -114,7 +114,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file, synced to disk, whole or not at all.
+    """Append a line to a file atomically, and sync it to disk.
 
     Raises OSError if it cannot be written, or the file is a link.
     """

@@ -11,11 +11,14 @@ LOOK_SECONDS = 0.2  # between two looks for a signal
 class Thread(threading.Thread):
     """`threading.Thread` with a `join` that may be interrupted.
 
-    Three things of CPython are in the way of Ctrl-C. It marks a thread as ended when `join` is interrupted (3.11;
-    python/cpython, issue 90882): the next join returns at once, and `is_alive` is false while the thread runs. A
-    signal that comes just before a lock is waited for, or in another thread, does not end the wait. An interrupted
-    `Event.wait` may leave the event's lock locked. So this waits for short times; a flag says that the thread is over,
-    and the lock only ends a wait early.
+    It works around three faults of CPython with Ctrl-C:
+
+    - An interrupted `join` marks the thread as ended (3.11; python/cpython, issue 90882). The next `join` returns at
+      once, and `is_alive` is false while the thread runs.
+    - A signal just before a lock is waited for, or in another thread, does not end the wait.
+    - An interrupted `Event.wait` may leave the event's lock locked.
+
+    So `join` waits for short times. A flag tells that the thread is over; the lock only ends a wait early.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any):

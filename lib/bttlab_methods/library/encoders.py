@@ -42,7 +42,7 @@ class SharedEncoders(Method):
 class Stacking(Method):
     """Train with few encoders, then put a copy of them on top, with a new optimizer state, until all are there.
 
-    Encoder i of the deeper model starts as encoder i - n of the n that there were; embedding, poolers and heads go on.
+    New encoder i copies encoder i - n, where n is the number before; all other parameters are unchanged.
     """
 
     name = "stacking"
