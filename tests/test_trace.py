@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from bttlab.card.opening import open_trainer
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.program import compile
-from bttlab.compiler.trace import record, trace, tracer
+from bttlab.compiler.trace import names, record, trace, tracer
 from bttlab.model import Optimizer, ReferenceTrainer
 from bttlab.model.module import config_of
 from bttlab.model.trainer import StateError
@@ -518,6 +518,50 @@ def test_numbers_and_rows_and_functions_of_frozen_parameters(fast, name):
 def test_other_functions_of_trained_parameters_are_refused(encode):
     with pytest.raises(ProgramError, match=r"computed parameter, from (more|q\.weight)"):
         trace(made(encode, with_row), LENGTH)
+
+
+INSTEAD = {  # what is near a function of this kind
+    "moves of elements": (
+        lambda x: F.pad(x, (0, 0, 1, 0))[:, :-1],
+        "pad is no .*; use slices and torch.cat of features",
+    ),
+    "a scatter": (lambda x: x.index_add(1, torch.arange(LENGTH), x), "index_add is no .*; use slices and torch.cat of"),
+    "a triangle": (lambda x: x.tril(), "tril is no .*; use a constant mask on the scores of attention"),
+    "a choice": (lambda x: x.topk(WIDTH).values, "topk is no .*; use attention to choose .* neither sorts nor counts"),
+    "a sort": (lambda x: x.sort(-1).values, "sort is no .* neither sorts nor counts"),
+    "a largest": (lambda x: x - x.logsumexp(-1, keepdim=True), "logsumexp is no .*; use x.mean.1., x.:, 0., or attent"),
+    "a sum so far": (lambda x: x.cumsum(1), "cumsum is no .*; use attention with a causal mask"),
+    "a transform": (
+        lambda x: torch.fft.fftn(x).real,
+        "fft_fftn is no .*; use nn.Linear over the features, or attention",
+    ),
+    "a decomposition": (
+        lambda x: torch.linalg.svd(x)[2],
+        "linalg_svd is no .*; use nn.Linear, matmul with a parameter",
+    ),
+    "a pool": (lambda x: F.avg_pool1d(x, 1), "avg_pool1d is no .*; use nn.Linear for each token, attention between"),
+    "another norm": (lambda x: F.group_norm(x.mT, 2).mT, "group_norm is no .*; use nn.LayerNorm or nn.RMSNorm"),
+    "two activations": (lambda x: torch.lerp(x, x.tanh(), 0.5), "lerp is no .*; use sums and products of two activat"),
+    "one activation": (lambda x: x.round(), "round is no operation of the card; use gelu, relu, silu, .*mish"),
+    "what no kind has": (lambda x: torch.special.zeta(x, 1.5), "zeta is no .*; use one of these: linear layers .*mish"),
+}
+
+
+@pytest.mark.parametrize("kind", INSTEAD)
+def test_a_refusal_says_what_is_near_for_the_kind_of_function(kind):
+    function, message = INSTEAD[kind]
+    with pytest.raises(ProgramError, match=rf"^Net: (\w*_)?{message}.*\(test_trace.py, line \d+\)$"):
+        trace(made(lambda n, x, t: function(n.q(x))), LENGTH)
+
+
+def test_the_functions_of_each_kind_are_pytorchs():
+    known = {name for place in (torch, F, torch.Tensor, torch._C._linalg) for name in dir(place)}
+    assert not [name for name in (*names.NEAR, *names.OF_ELEMENTS) if name not in known]
+
+
+def test_of_expand_as_only_the_shape_counts():
+    kinds = [op.kind for op in trace(made(lambda n, x, t: n.q(x).expand_as(x)), LENGTH).graph.operations]
+    assert kinds == ["embedding", "dense", "classifier"]
 
 
 transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not here")

@@ -12,19 +12,67 @@ from torch import Tensor
 from bttlab.compiler.functions import names
 from bttlab.compiler.trace.values import tensors_in
 
+# What to use instead of functions of a kind; names of functions in torch, torch.nn.functional, or of tensors.
+KINDS = {
+    "pad constant_pad_nd scatter scatter_add scatter_reduce index_add index_copy index_fill index_put put take "
+    "take_along_dim unfold fold diag diagonal diag_embed masked_select masked_scatter rot90 as_strided view_as_complex "
+    "view_as_real pixel_shuffle channel_shuffle tile select_scatter slice_scatter diagonal_scatter": (
+        "slices and torch.cat of features; rows in front of the tokens, torch.cat([row, x], 1)"
+    ),
+    "tril triu": "a constant mask on the scores of attention, or on a parameter that is frozen",
+    "topk sort argsort msort kthvalue median nanmedian quantile mode unique bincount searchsorted bucketize histc": (
+        "attention to choose tokens by their values: the card neither sorts nor counts"
+    ),
+    "max min amax amin aminmax argmax argmin logsumexp prod nansum nanmean count_nonzero all any": (
+        "x.mean(1), x[:, 0], or attention, whose softmax weighs the tokens"
+    ),
+    "cumsum cumprod cummax cummin logcumsumexp diff trapezoid cumulative_trapezoid": (
+        "attention with a causal mask: with equal scores it is the mean of the tokens so far"
+    ),
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d avg_pool1d avg_pool2d max_pool1d max_pool2d "
+    "max_pool1d_with_indices adaptive_avg_pool1d adaptive_max_pool1d lp_pool1d interpolate": (
+        "nn.Linear for each token, attention between tokens"
+    ),
+    "rsqrt var_mean std_mean norm linalg_norm linalg_vector_norm normalize batch_norm instance_norm group_norm "
+    "local_response_norm renorm": "nn.LayerNorm or nn.RMSNorm for a norm",
+    "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell": "attention with a causal mask",
+    "cdist dist pdist cosine_similarity kron tensordot inner outer cross bilinear svd det inverse cholesky": (
+        "nn.Linear, matmul with a parameter, or attention, q k^T of two activations"
+    ),
+    "lerp addcmul addcdiv hypot atan2 fmod": "sums and products of two activations",
+}
+PREFIXES = {  # the same, by the beginning of a name
+    "fft": "nn.Linear over the features, or attention between tokens",
+    "linalg": "nn.Linear, matmul with a parameter, or attention, q k^T of two activations",
+}
 NEAR = {
-    "conv1d": "nn.Linear for each token, attention between tokens",
+    **{name: near for kind, near in KINDS.items() for name in kind.split()},
     "gt": "F.relu or F.leaky_relu",
-    **dict.fromkeys(("rsqrt", "var_mean", "normalize"), "nn.LayerNorm or nn.RMSNorm for a norm"),
-    "max": "x.mean(1), or x[:, 0]",
-    "amax": "x.mean(1), or x[:, 0]",
     "log_softmax": "the logits before it as outputs: the loss on the card has the softmax",
     "dropout": "eval(), or probability 0: the machine has no random numbers",
     "gradient": "requires_grad_(False) on the parameters before it, not detach() or no_grad(); "
     "checkpoint(..., use_reentrant=False), not an autograd.Function",
 }
+# Functions of each element that are no activation of the card.
+OF_ELEMENTS = frozenset(
+    "sin cos tan asin acos atan sinh cosh asinh acosh atanh sinc exp exp2 expm1 log log2 log10 log1p erf erfc erfinv "
+    "sqrt reciprocal round floor ceil trunc frac sign sgn logit lgamma digamma i0 prelu rrelu hardshrink softshrink "
+    "tanhshrink softsign softmin nan_to_num heaviside".split()
+)
 LIST = "linear layers (TT or dense), embeddings, LayerNorm, RMSNorm, attention, sums, products, "
 LIST += names()
+
+
+def near(name: str, is_of_one: bool = True) -> str:
+    """Return what to use instead of a function of torch; `is_of_one` if it is of one activation."""
+    if name in NEAR:
+        return NEAR[name]
+    prefix = next((prefix for prefix in PREFIXES if name.startswith(f"{prefix}_")), None)
+    if prefix is not None:
+        return PREFIXES[prefix]
+    return names() if name in OF_ELEMENTS and is_of_one else f"one of these: {LIST}"
+
+
 LIBRARIES = (*(str(Path(sys.modules[name].__file__).parent) for name in ("torch", "bttlab")), contextlib.__file__)
 # Functions that only ask about a tensor.
 QUERIES = frozenset(
@@ -43,7 +91,8 @@ MOVES = frozenset(
     "data".split()
 )
 COPIES = frozenset("contiguous clone to float double type_as detach data".split())
-LIKE = frozenset("view_as reshape_as type_as".split())  # of whose second argument only the shape or type counts
+# Of whose second argument only the shape or type counts.
+LIKE = frozenset("view_as reshape_as expand_as type_as".split())
 # Functions of which only the shape of an argument counts.
 OF_SHAPE = frozenset(
     "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_tensor expand_as".split()

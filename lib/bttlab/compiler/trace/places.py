@@ -6,7 +6,7 @@ from collections.abc import Callable
 from torch import nn
 
 from bttlab.compiler.operation import SourceLine
-from bttlab.compiler.trace.names import LIBRARIES, LIST, NEAR
+from bttlab.compiler.trace.names import LIBRARIES, near
 from bttlab.compiler.trace.values import Elements, Formula, Refusal, Refused
 
 
@@ -39,8 +39,8 @@ class Places:
         """Return the value of what is refused: the message with its place."""
         place, line = refusal.place or self._place()
         where, at = place or type(self.module).__name__, f" ({line})" if line else ""
-        near = refusal.near or NEAR.get(refusal.what.split()[0], f"one of these: {LIST}")
-        return Refused(f"{where}: {refusal.what} is no operation of the card; use {near}{at}")
+        instead = refusal.near or near(refusal.what.split()[0], False)
+        return Refused(f"{where}: {refusal.what} is no operation of the card; use {instead}{at}")
 
     def line(self) -> SourceLine | None:
         """Return the line of the user's file that runs, if there is one."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.functions import ACTIVATIONS, names
+from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of
 from bttlab.compiler.machine import M
@@ -39,6 +39,7 @@ from bttlab.compiler.trace.names import (
     REMAINDERS,
     Call,
     name_of,
+    near,
 )
 from bttlab.compiler.trace.values import (
     Elements,
@@ -503,7 +504,7 @@ class Recorder(Matrices, TorchFunctionMode):
         kind = Operation.of_function.get(call.name)
         values = [self.value(x) for x in call.args]
         if kind is None or call.kwargs or not all(isinstance(v, Elements | Formula | Weighted) for v in values):
-            raise Refusal(call.name, NEAR.get(call.name, "" if len(self._found(call)) > 1 else names()))
+            raise Refusal(call.name, near(call.name, len(self._found(call)) == 1))
         matrices, index = self.operands(call.name, *call.args)
         name = self.unique(self.name(call.name))
         output = Matrix(name, matrices[0].tokens, matrices[0].features)
