@@ -154,6 +154,25 @@ def test_a_figure_is_described_once_with_its_present_values(screen):
     screen.until(lambda: figures.last.evaluate("one => one.getAttribute('aria-label')") != texts[2])
 
 
+def test_an_operation_of_the_graph_by_keyboard_and_by_mouse(screen):
+    page, cell = screen.page, screen.scroll_to(_first_line("graph"))
+    operations = cell.locator("select").first
+    chosen = "list => list.selectedOptions[0].text.split('\\u00a0')[0]"
+    operations.focus()
+    page.keyboard.press("Home")
+    screen.wait_for_text("embedding.word: ")
+    page.keyboard.press("ArrowDown")
+    screen.wait_for_text("embedding.position.weight: ")
+    assert operations.evaluate(chosen) == "embedding.position.weight"
+    canvas = cell.locator(".jupyter-matplotlib-canvas-div canvas").last
+    canvas.click(position={"x": 150, "y": canvas.bounding_box()["height"] / 2})
+    screen.until(lambda: operations.evaluate(chosen).startswith("encoders.0."))
+    name = operations.evaluate(chosen)
+    assert "instructions" in screen.wait_for_text(f"{name}: ")
+    region = cell.get_by_role("region", name=f"Instructions of {name} at 13 tokens")
+    assert "engine" in region.inner_text() or "vector" in region.inner_text()
+
+
 def test_undo_leaves_the_focus_in_the_widget(screen):
     page = screen.page
     screen.scroll_to(ASKED)
