@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 import torch.nn.functional as F
@@ -80,8 +81,9 @@ def nvme(device: torch.device, folder: Path) -> Iterator[tuple[str, Step]]:
         return optimizer.step
 
     yield "host's memory", update([torch.zeros(count) for _ in range(2)])
-    files = [str(folder / f"moment{number}") for number in range(2)]
-    yield "files", update([torch.from_file(name, shared=True, size=count).zero_() for name in files])
+    with TemporaryDirectory(dir=folder) as draft:
+        files = [f"{draft}/moment{number}" for number in range(2)]
+        yield "files", update([torch.from_file(name, shared=True, size=count).zero_() for name in files])
 
 
 TECHNIQUES = {"2:4 sparsity": sparse_2_4, "FP8": fp8, "FlashAttention": flash_attention, "offloading to NVMe": nvme}
