@@ -124,15 +124,15 @@ def adapters() -> str:
 
 
 def versions(records: Mapping[str, Sequence[Result]]) -> str:
-    """Return a sentence for each version of bttlab but the newest: which rows it made."""
-    made: dict[str, list[str]] = {}
+    """Return a sentence for each version of bttlab but the newest: which methods it made."""
+    made: dict[str, dict[str, None]] = {}  # names in their order
     for results in records.values():
         for name, group in by_methods(results).items():
             for version in {one.versions["bttlab"] for one in group}:
-                made.setdefault(version, []).append(f"`{name}`")
+                made.setdefault(version, {})[f"`{name}`"] = None
     *older, newest = sorted(made)
-    lines = [f"Version {one} made {len(made[one])} rows: {', '.join(dict.fromkeys(made[one]))}." for one in older]
-    return f"Version {newest} made {len(made[newest])} rows. {' '.join(lines)}\n"
+    lines = [f"Version {one} made {len(made[one])} methods and combinations: {', '.join(made[one])}." for one in older]
+    return f"Version {newest} made {len(made[newest])} methods and combinations. {' '.join(lines)}\n"
 
 
 def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> list[str]:

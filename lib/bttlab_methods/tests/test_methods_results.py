@@ -13,7 +13,10 @@ import survey_page
 from methods_page import PAGE, fill
 
 from bttlab.baseline.receipt import Receipt
+from bttlab.compiler.lowering import PARAMETER_VECTORS
+from bttlab.compiler.machine import M
 from bttlab.data import load_corpus
+from bttlab.model import ModelConfig
 from bttlab_methods import MethodError, Setting, Training, methods, parse, run_methods
 from bttlab_methods.lab import presets
 from bttlab_methods.lab_figures import draw_scatter
@@ -119,6 +122,12 @@ def test_the_page_names_the_rows_of_older_versions(records):
     older = {methods for version, methods in made if version != newest}
     text = methods_page.versions(records)
     assert set(re.findall("`([^`]+)`", text)) == older and f"Version {newest} made" in text
+
+
+def test_the_dense_model_has_more_numbers_than_the_banks_that_the_page_names():
+    most = M.LANES * PARAMETER_VECTORS
+    assert f"which hold {most:,} numbers" in PAGE.read_text(encoding="utf-8").replace("\n", " ")
+    assert ModelConfig(format="dense").parameters_count > most
 
 
 @pytest.mark.long
