@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from bttlab.baseline.receipt import Figure, Receipt
 from bttlab.compiler.trace import trace
@@ -43,9 +44,13 @@ def receipt() -> Receipt:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(arguments)
-    receipt().write(CARD, "tools/adapters.py")
-    say(f"{CARD} is written; python tools/methods_page.py writes the page")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--receipt", type=Path, default=CARD, metavar="FILE", help="where to write (default: %(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    receipt().write(options.receipt)
+    say(f"{options.receipt} is written; python tools/methods_page.py writes the page")
     return 0
 
 

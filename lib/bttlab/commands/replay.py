@@ -22,6 +22,7 @@ DIFFERENT = 1
 TOOLS = (
     ["python", "tools/card_pages.py"],
     ["python", "tools/card_losses.py"],
+    ["python", "tools/adapters.py"],
     ["python", "-m", "benchmarks", "memory"],
     ["python", "tools/energy_to_quality.py", "--only", "tensor", "1"],
 )
