@@ -24,6 +24,8 @@ from bttlab.model import ConfigError, NumericalFault, Optimizer
 from bttlab.model.loop import chunks
 from bttlab.model.trainer import UpdateFactors
 from bttlab.runs import RunError, RunSettings, resume_run, start_run
+from bttlab.runs.record import RunRecord
+from bttlab.runs.u50 import U50Figures
 from bttlab.util.places import ROOT
 from subprocess_env import environment
 
@@ -286,6 +288,13 @@ def test_a_run_on_two_cards_continues_to_the_same_bits(tmp_path, cards, monkeypa
     assert found.device.startswith("2 cards (")
     assert training.train(found.trainer, found.device).parameters_sha256 == whole.parameters_sha256
     assert run("one", 2, cards=1).parameters_sha256 != whole.parameters_sha256
+
+
+@pytest.mark.parametrize(("cards", "figures"), [(1, True), (2, False)])
+def test_the_modelled_figures_of_one_card_are_not_those_of_two(cards, figures):
+    record = RunRecord("training", "run", configuration={}, device="")
+    U50Figures(SMALL, {9: 3}, Optimizer("sgd", batch_size=4), cards=cards).on_record(record)
+    assert ("u50.seconds_per_epoch" in record.figures) == figures
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.runs import ProgressBar
-    from bttlab.runs.plan import Callback
     from bttlab.runs.table import remember
     from bttlab.runs.u50 import U50Figures
 
@@ -91,14 +90,13 @@ def run(options: argparse.Namespace) -> Outcome:
         )
         return _outcome(training, training.checkpoint.device, finished)
     opened = training.open_trainer(options.trust, options.wait, options.require_card)
-    figures = U50Figures(training.model, training.lengths, settings.optimizer, settings.flow)
-    callback = figures if settings.cards == 1 else Callback()  # the figures are those of one card
+    figures = U50Figures(training.model, training.lengths, settings.optimizer, settings.flow, settings.cards)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     try:
         remember(training.folder)
     except OSError as error:
         say(f"bttlab: note: bttlab runs list will not show the run: {error.filename}: {error.strerror}")
-    result = training.train(opened.trainer, opened.device, progress, opened.provenance, callback=callback)
+    result = training.train(opened.trainer, opened.device, progress, opened.provenance, callback=figures)
     if options.receipt is not None:
         from bttlab.runs.receipt import receipt_of_run
 

@@ -15,11 +15,16 @@ from bttlab.util.errors import BttlabError
 class U50Figures(Callback):
     """Adds what the model of the U50 says of a training to its record; nothing if the card does not hold the model.
 
-    `lengths` has the number of samples of each length (real tokens) of the training split.
+    The figures are those of one card: with more `cards` nothing is added. `lengths` has the number of samples of each
+    length (real tokens) of the training split.
     """
 
-    def __init__(self, model: Any, lengths: Mapping[int, int], optimizer: Optimizer, flow: str = PAPER_FLOW):
+    def __init__(
+        self, model: Any, lengths: Mapping[int, int], optimizer: Optimizer, flow: str = PAPER_FLOW, cards: int = 1
+    ):
         self._estimate = None
+        if cards > 1:
+            return
         with contextlib.suppress(BttlabError):
             self._estimate = estimate(model, lengths, optimizer.name, flow, batch_size=optimizer.batch_size)
 

@@ -73,7 +73,8 @@ class _TrialCallback(U50Figures):
     """Names the trial in the record; ends the run if its sweep has ended, or Dask has cancelled its task."""
 
     def __init__(self, task: Task, run: Run) -> None:
-        super().__init__(run.model, run.lengths, run.settings.optimizer, run.settings.flow)
+        settings = run.settings
+        super().__init__(run.model, run.lengths, settings.optimizer, settings.flow, settings.cards)
         self._task, self._run, self._worker = task, run, None
         self._reason = ""  # why the trial ends early
         if "distributed" in sys.modules:
