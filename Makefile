@@ -146,7 +146,7 @@ test-kernels: environment
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 # The last three were wrong with one of them alone.
 quick: environment
-	$(BIN)/pytest -n 0 -m every_python $(addprefix tests/test_,any_python.py notebooks.py sweep.py emulated_card.py emulated_memory.py pyxrt.py)
+	$(BIN)/pytest -n 0 -m every_python $(addprefix tests/test_,any_python.py notebooks.py sweep.py emulated_card.py emulated_memory.py pyxrt.py receipts.py)
 
 course: environment
 	$(BIN)/bttlab course "$(COURSE)"

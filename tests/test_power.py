@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pynq
 import pytest
 
-from bttlab.card import EmulatedU50, open_trainer, telemetry
+from bttlab.card import EmulatedU50, open_trainer, start_kernel, telemetry
 from bttlab.card.telemetry import board_power
 from bttlab.estimate.card import CLOCK_MHZ, estimate, power_levels
 from bttlab.estimate.constants import read_data
@@ -94,7 +94,7 @@ def test_power_and_temperature_follow_the_kernel(tmp_path):
     assert board_power(card) == pytest.approx(20, abs=0.02)
     temperature = card.device_info.mOnChipTemp
     calls = overlay.HBM0.allocate(1, "i4")
-    handle = overlay.spin_1.start(calls, 500)
+    handle = start_kernel(overlay.spin_1, calls, 500)
     assert until(lambda: board_power(card) == pytest.approx(30, abs=0.02))
     assert card.device_info.mOnChipTemp > temperature and card.sensors["vccint"].power.value == pytest.approx(
         12, abs=0.01

@@ -41,6 +41,7 @@ def change(path, **values):
 # --- the figures of this checkout
 
 
+@pytest.mark.every_python
 def test_no_figure_is_of_an_earlier_program():
     assert len(list(figures.receipts())) > 50
     stale = figures.stale()
@@ -71,6 +72,7 @@ def test_a_change_of_the_compiler_makes_every_figure_of_its_programs_stale(monke
         compiler._compiled.cache_clear()
 
 
+@pytest.mark.every_python
 def test_training_on_the_emulated_card_has_the_recorded_bits_on_every_processor(capsys):
     """The promise is the emulated card's alone; the kernels of PyTorch play no part."""
     again = run_json(capsys, "replay", BITS)

@@ -12,6 +12,8 @@ import numpy as np
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
 
+# Of the C library: NumPy 1 and 2 differ in the last bit of exp2 and expm1, and so would constants of the tables.
+_exp, _expm1 = np.vectorize(math.exp, otypes=[float]), np.vectorize(math.expm1, otypes=[float])
 ASYMPTOTE = 1e-6  # largest difference of a function from its value at the end of a table
 
 
@@ -51,7 +53,7 @@ class FunctionTable:
         points = (1 + np.cos((2 * np.arange(3) + 1) * np.pi / 6)) / 2
         begin = np.arange(self.parts)[:, None]
         if self.exponential:
-            values = np.exp2((begin + points) / self.parts)
+            values = _exp((begin + points) / self.parts * math.log(2))
         else:
             values = self.exact(self.low + (begin + points) / self.steps)
         return np.linalg.solve(np.vander(points, 3, increasing=True), values.T).T.astype(np.float32)
@@ -96,7 +98,7 @@ def _mish_slope(x):
 
 
 def _elu_tail(x):
-    return np.expm1(np.minimum(x, 0.0))
+    return _expm1(np.minimum(x, 0.0))
 
 
 def _step(x):
