@@ -4,8 +4,10 @@
 many are kept as the banks have space for.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 
 from bttlab.compiler.banks import WINDOW, fitted
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
@@ -26,6 +28,7 @@ from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.tt_layer import TTLayer
 
 RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
+NUMBERED = re.compile(r"(.+?)\.(\d+)(?:\.|$)")  # a layer of a list, by the first number in a name
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
 # Banks are hard to find if both passes use more of their vectors, besides parameters and gradients.
 MOST_KEPT = 0.73
@@ -243,6 +246,30 @@ class Lowering(Context):
         for block in blocks:
             b.vector(M.COPY, "sum of uses", loops, total, r0=block.gradient(w=1), flags=M.CHECK)
 
+    def check_count(self) -> None:
+        """Raise `DoesNotFit` if the machine has no space for the instructions, before banks are searched.
+
+        A program has at least those that are emitted, those of the updates, in the forward pass and in FLUSH, and
+        those that transfer the parameters and moments. Matrices that are not kept take more.
+        """
+        counts: dict[str, float] = defaultdict(float)
+        for instruction in (*self.forward, *self.backward, *self.collect):
+            counts["" if instruction.node is None else self.operations[instruction.node].name] += 1
+        for block in self._trained_blocks:
+            counts[block.name] += 2 * len(even_parts(block.vectors, 1, UPDATE_VECTORS))
+        per_vector = 2 * (1 + len(MOMENTS)) / M.TRANSFER_VECTORS  # LOAD and STORE
+        for block in self.layout.blocks:
+            counts[block.name] += block.vectors * per_vector
+        count, most = math.ceil(sum(counts.values())), M.PROGRAM_DEPTH
+        if count > most:
+            what = f"the program has at least {count:,} instructions, the machine takes {most:,}"
+            raise DoesNotFit(what, _fewer_layers(counts, count - most) or "fewer encoders")
+
+    @property
+    def _trained_blocks(self) -> list[Block]:
+        blocks, constants = self.layout.blocks, self.layout.constants
+        return [block for block in blocks if block.name not in self.frozen and block.name not in constants]
+
     def emit_updates(self, is_early: bool | None = None) -> list[Instruction]:
         """Return the updates of parameters; they clear gradients that are accumulated or not always written.
 
@@ -288,9 +315,7 @@ class Lowering(Context):
         b, offsets, offset, has_moments = self.builder, {}, 0, self.layout.finished.has_moments
         for block in self.layout.blocks:
             offsets[block], offset = offset, offset + block.vectors
-        for block in sorted(offsets, key=lambda block: block.buffer.number):
-            if block.name in self.frozen or block.name in self.layout.constants:
-                continue
+        for block in sorted(self._trained_blocks, key=lambda block: block.buffer.number):
             first_use = self.first_use.get(block.buffer.memory, 0)
             if is_early is not None and is_early != (first_use < len(self.forward) // 2):
                 continue
@@ -300,6 +325,25 @@ class Lowering(Context):
                 state += (at(Memory.bank(number), offsets[block]) for number in MOMENTS)
             for first, count in even_parts(block.vectors, 1, UPDATE_VECTORS):
                 b.update("update", count, *(place.part(first) for place in state), clear=block.buffer.is_accumulated)
+
+
+def _fewer_layers(counts: Mapping[str, float], surplus: int) -> str:
+    """Return how many of the layers that repeat leave out so many instructions; empty if none do.
+
+    `counts`: number of instructions by the name of an operation or parameter, such as "encoders.3.query".
+    """
+    layers: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for name, count in counts.items():
+        if match := NUMBERED.match(name):
+            layers[match[1]][match[2]] += count
+    if not layers:
+        return ""
+    path, each = max(layers.items(), key=lambda found: sum(found[1].values()))
+    typical = sorted(each.values())[len(each) // 2]
+    fewer = len(each) - math.ceil(surplus / typical)
+    if fewer < 1:
+        return ""
+    return f"up to {fewer} layers {path}.N in place of {len(each)} ({typical:.0f} instructions each)"
 
 
 def _check_sizes(graph: Graph) -> None:
@@ -329,6 +373,7 @@ def lower(graph: Graph, flow, tokens: int, sums: bool = False, window: int = WIN
     Raise `DoesNotFit` if the model does not fit even with everything recomputed that can be.
     """
     fitting = Lowering(graph, flow, sums=sums)
+    fitting.check_count()
     if (most := fitting.most_kept) < len(fitting.keepable):
         fitting = Lowering(graph, flow, most, sums)
     try:
