@@ -1,6 +1,7 @@
 """Programs of PyTorch modules: gradients against autograd in double precision, bits of the machine's loop."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -20,11 +21,13 @@ from bttlab.compiler.instruction import At, Level, Memory
 from bttlab.compiler.layout import LayoutBuilder
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
+from bttlab.compiler.operation import Context
 from bttlab.compiler.program import compile
+from bttlab.compiler.space import parameter_vectors, prepare
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, Transformer
 from bttlab.model.choices import ACTIVATIONS
-from bttlab.tensor import TTLinear, TTMEmbedding
+from bttlab.tensor import TTLinear, TTMEmbedding, compress
 from test_program_steps import check_same
 from test_trace_programs import IDIOMS, Idioms, prune
 
@@ -217,6 +220,46 @@ def test_no_buffer_takes_the_vectors_of_a_constant(monkeypatch):
     _, assignment = fitted(b.made, [b.instructions], 11, {"mask"})
     assignment.write()
     assert all(instruction.operands[3].number != block.bank for instruction in b.instructions)
+
+
+class Deep(nn.Module):
+    """A table and many layers, in tensor format if there is a rank."""
+
+    def __init__(self, layers, rows, rank=0):
+        super().__init__()
+        self.table, self.head = nn.Embedding(rows, 128), nn.Linear(128, 8)
+        self.layers = nn.ModuleList(nn.Linear(128, 128) for _ in range(layers))
+        if rank:
+            compress(self, rank=rank, embeddings=False, skip=["head"])
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return self.head(x)
+
+
+@pytest.mark.long
+def test_a_model_without_space_is_told_what_has_space():
+    """What is named fits, and one more of it does not."""
+    too_large = r"take \d+ vectors, the banks of parameters have 36864: .* there is space for "
+    both = r"(\d+) of 30 layers of layers or (\d+) of 1,000 rows of table"
+    with pytest.raises(ProgramError, match=too_large) as error:
+        compile(trace(Deep(30, 1000), 3))
+    layers, rows = map(int, re.search(both, str(error.value)).groups())
+    vectors = []
+    for model in (Deep(layers, 1000), Deep(layers + 1, 1000), Deep(30, rows), Deep(30, rows + 1)):
+        context = Context(trace(model, 3).graph, "bidirectional", False)
+        prepare(context)
+        vectors.append(parameter_vectors(context))
+    assert vectors[0] <= 36864 < vectors[1] and vectors[2] <= 36864 < vectors[3]
+    with pytest.raises(ProgramError, match=r"space for ranks up to \d+ or") as error:
+        compile(trace(Deep(99, 300, 20), 3))
+    rank = int(re.search(r"ranks up to (\d+)", str(error.value))[1])
+    for r, fits in ((rank, True), (rank + 1, False)):
+        context = Context(trace(Deep(99, 300, r), 3).graph, "bidirectional", False)
+        prepare(context)
+        assert (parameter_vectors(context) <= 36864) == fits
 
 
 def test_activations_whose_tables_have_no_room_are_named():

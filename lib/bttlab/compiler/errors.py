@@ -10,6 +10,11 @@ class ProgramError(BttlabError, ValueError):
 SMALLER_MODEL = "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary"
 
 
+def with_space(choose: str, fits: str) -> str:
+    """Return what to choose, and what there is space for if that is known."""
+    return f"{choose}; there is space for {fits}" if fits else choose
+
+
 class DoesNotFit(ProgramError):
     """A model that takes more memory than the machine has."""
 

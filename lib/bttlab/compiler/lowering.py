@@ -12,19 +12,18 @@ from collections.abc import Iterator, Mapping
 from bttlab.compiler.banks import WINDOW, fitted
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
 from bttlab.compiler.builder import LANES, even_parts
-from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
+from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError, with_space
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import At, Instruction, Level, Memory, at, max_of
 from bttlab.compiler.layout import Block, Region
 from bttlab.compiler.machine import M
-from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, Matrix, Operation
+from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, Matrix
 from bttlab.compiler.ops.attention import Attention
-from bttlab.compiler.ops.dense import Classifier, Dense, no_loss
-from bttlab.compiler.ops.elementwise import Rows
+from bttlab.compiler.ops.dense import Classifier, no_loss
 from bttlab.compiler.ops.embedding import Embedding, TypeTable
-from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.transfers import Transfer
 from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.compiler.space import parameter_vectors, prepare, what_fits
 from bttlab.compiler.tt_layer import TTLayer
 
 RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
@@ -35,8 +34,6 @@ MOST_KEPT = 0.73
 MOST_FILLED = 0.85  # of the banks' vectors, by what both passes use: about as many as the search finds places for
 INNER_VECTORS = sum(M.banks[bank].depth for bank in INNER)
 PARAMETER_VECTORS = sum(M.banks[bank].depth for bank in GRADIENT_OF)
-# Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
-FAMILIES = (Embedding, Rows, Linear, Dense, Norm, Attention)
 
 
 class Lowering(Context):
@@ -64,12 +61,11 @@ class Lowering(Context):
         _check_sizes(graph)
         tables = (op for op in operations if isinstance(op, Embedding) and not isinstance(op, TypeTable))
         self.embedding = next(tables, None)
-        for members in _families(operations):
-            type(members[0]).prepare(members, self)
-        vectors = sum(block.vectors for block in self.layout.blocks if block.buffer.is_parameter)
+        prepare(self)
+        vectors = parameter_vectors(self)
         if vectors > PARAMETER_VECTORS:  # before all instructions are emitted
             what = f"the parameters take {vectors} vectors, the banks of parameters have {PARAMETER_VECTORS}"
-            raise DoesNotFit(what, SMALLER_MODEL)
+            raise DoesNotFit(what, with_space(SMALLER_MODEL, what_fits(graph, flow, sums, PARAMETER_VECTORS)))
         recomputable, always_kept = self._read_by_backward()
         linears = [op for op in operations if isinstance(op, Linear)]
         self.order = linears[0].layer.order if linears else None  # of the first tensor-train layer
@@ -354,13 +350,6 @@ def _check_sizes(graph: Graph) -> None:
             if matrix.features % LANES and not op.keeps_zeros:
                 rule = f"the card takes multiples of {LANES}, and others between dense layers, ReLU, GELU and SiLU"
                 raise ProgramError(f"{op.name} has {matrix.features} features: {rule}")
-
-
-def _families(operations: list[Operation]) -> list[list[Operation]]:
-    families: dict[type, list[Operation]] = {}
-    for op in operations:
-        families.setdefault(op.family, []).append(op)
-    return [families[family] for family in dict.fromkeys([*FAMILIES, *families]) if family in families]
 
 
 def lower(graph: Graph, flow, tokens: int, sums: bool = False, window: int = WINDOW) -> Lowering:

@@ -13,7 +13,7 @@ from bttlab.compiler.banks import WINDOW
 from bttlab.compiler.buffers import MOMENTS
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.dependencies import data_waits, set_waits
-from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError
+from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError, with_space
 from bttlab.compiler.graph import Graph, graph_of_config
 from bttlab.compiler.image import Tables, packed, tables_of_image
 from bttlab.compiler.instruction import Instruction, Level, Memory, at
@@ -21,6 +21,7 @@ from bttlab.compiler.layout import Block, Layout, Region, TokenTable
 from bttlab.compiler.lowering import Lowering, lower
 from bttlab.compiler.machine import M
 from bttlab.compiler.order import ordered
+from bttlab.compiler.space import what_fits
 from bttlab.compiler.stored import decoded, decoded_layout, encoded, encoded_layout, key_of, read_entry, write_entry
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.tt_layer import Flow as Flow
@@ -144,9 +145,12 @@ class ModelProgram(Program):
         """
         if not self.has_space_for(optimizer):
             bank, vectors = MOMENTS[0], self.layout.vectors
-            raise ProgramError(
+            graph = getattr(self.config, "graph", None) or graph_of_config(self.config)
+            fits = what_fits(graph, self.flow, self.sums, M.banks[bank].depth)
+            raise DoesNotFit(
                 f"the moments of {optimizer.name} take {vectors} vectors of bank {bank}, which has "
-                f"{M.banks[bank].depth}: choose sgd, or {SMALLER_MODEL}"
+                f"{M.banks[bank].depth}",
+                with_space(f"sgd, or {SMALLER_MODEL}", fits),
             )
 
     @property
