@@ -87,7 +87,7 @@ INPUTS = {
     "05_design_space": "0 1 1.5 2 4 50 70 100 150 200",
     "06_efficient_training": "10",
     "07_what_would_it_cost": "1 2 2.8 2.9 3 3.9 10 13 17 32 45 48 174 512",
-    "08_your_own_model": "4 13 20 64",
+    "08_your_own_model": "4 12 13 20 64",
 }
 
 

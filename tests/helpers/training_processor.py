@@ -108,6 +108,7 @@ def autograd(model: ModelConfig | ModuleModel, parameters, sample: Samples) -> t
         network = copy.deepcopy(model.network).double()
     length = int(sample.lengths[0])
     outputs = network(torch.from_numpy(sample.tokens[:, :length].astype(np.int64)))
+    outputs = tuple(outputs.values()) if isinstance(outputs, dict) else outputs  # of transformers
     intent, slots = torch.tensor(sample.intents).long(), torch.from_numpy(sample.slots[0, 1:length]).long()
     value = torch.zeros((), dtype=torch.float64)
     for logits in outputs if isinstance(outputs, tuple) else (outputs,):

@@ -4,6 +4,7 @@ PYNQ also imports it, as a plugin of the entry-point group pynq.lib, before it l
 """
 
 import warnings
+from typing import TYPE_CHECKING, Any
 
 from bttlab.card.xrt import check_xrt, why_not_pynq
 from bttlab.util.lazy import later
@@ -29,21 +30,35 @@ from bttlab.card.trainer import TrainerDriver
 from bttlab.card.training_run import TrainingRun
 from bttlab.estimate.facts import U50
 
+if TYPE_CHECKING:
+    from bttlab.card.fine_tuning import FineTuned, finetune
+
 if why_not_pynq():
     leave_out_xrt_device()
 register(PyxrtCard, EmulatedU50)
 choose_active_device()
 EmulatedU50.why_unlisted = staticmethod(why_unlisted)
 
+
+def __getattr__(name: str) -> Any:
+    if name in ("FineTuned", "finetune"):  # they need torch, which a card does not
+        from bttlab.card import fine_tuning
+
+        return getattr(fine_tuning, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "U50",
     "CardBusyError",
     "EmulatedU50",
+    "FineTuned",
     "OverlayError",
     "ParallelTrainer",
     "PyxrtCard",
     "TrainerDriver",
     "TrainingRun",
+    "finetune",
     "load_overlay",
     "open_parallel_trainer",
     "open_trainer",

