@@ -171,7 +171,8 @@ def start_kernel(ip: DefaultIP, *values: Any, signature: CallSignature | None = 
     OverlayError
         If the number of values or the type of an argument is not the kernel's, or an array is not contiguous.
     """
-    signature = signature or CallSignature(ip._registers)
+    registers: Any = ip._registers  # of PYNQ, which declares no types
+    signature = signature or CallSignature(registers)
     if hasattr(ip.device, "start_kernel"):
         return ip.device.start_kernel(ip._fullpath, signature, values)
     if ip.device.has_capability("ERT"):  # of PYNQ 3.0.1

@@ -45,7 +45,7 @@ class KernelDriver(DefaultIP):
         # Raw calls of PYNQ 3.0.1, which this class replaces; PYNQ 4 has none. These attributes are reference cycles:
         # they would keep the driver and its buffers until garbage collection.
         for call in ("start", "call", "start_ert", "start_sw"):
-            self.__dict__.pop(call, None)
+            vars(self).pop(call, None)
         self._call_signature = CallSignature(description["registers"])
         self._banks = {
             argument.name: self.device.get_memory_by_name(argument.mem)
