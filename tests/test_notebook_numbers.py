@@ -81,7 +81,7 @@ def from_library() -> dict[str, set[str]]:
 INPUTS = {
     "00_start_here": "1 16 4",
     "01_tensor_compression": "0 1 3 5 6 128",
-    "02_contraction_flow": "13",
+    "02_contraction_flow": "13 3.21 3.58 4.56 4.63",  # the peaks are computed by test_the_peaks_that_notebook_02_tells
     "03_train_on_the_u50": "0 1 2 3 8 320",
     "04_memory_and_energy": "0 1 2 14 80",
     "05_design_space": "0 1 1.5 2 4 50 70 100 150 200",

@@ -87,9 +87,9 @@ def write_entry(key: str | None, values: Mapping[str, Any], image: bytes = b"") 
 
     Nothing is written if the folder cannot be written, others could write there, or a value is not JSON-ready.
     """
-    place = folder()
-    if key is None or (place / key).exists():
+    if key is None:
         return
+    place = folder()
     try:
         data = zlib.compress(json.dumps(values, separators=(",", ":")).encode() + b"\n" + image, 1)
     except TypeError:
@@ -98,7 +98,7 @@ def write_entry(key: str | None, values: Mapping[str, Any], image: bytes = b"") 
         return
     with suppress(OSError):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if changeable_by_others(place / key) is None:
+        if not (place / key).exists() and changeable_by_others(place / key) is None:
             write_file(place / key, hashlib.sha256(data).digest() + data)
             _remove_old(place)
 
