@@ -136,6 +136,18 @@ def test_a_receipt_runs_no_code_and_writes_nowhere_else(estimated, capsys, comma
     assert message in refused(capsys, "replay", estimated)
 
 
+def test_a_run_of_a_method_is_repeated_by_its_part(tmp_path, capsys):
+    path = tmp_path / "methods.json"
+    run_json(capsys, "methods", "run", "dense", "--encoders", 1, "--budget", 8, "--record", path)
+    (name,) = Receipt.read(path).parts
+    assert name == "dense, airline, 1-ENC, 8 samples, batch 8, seed 0, cpu"
+    again = run_json(capsys, "replay", path, "--part", name)
+    assert again["command"][:3] == ["methods", "run", "dense"] and again["equal"]
+    assert len(again["readings"]) == 3 and all(line.startswith("dev.") for line in again["readings"])
+    records = [Receipt.read(ROOT / "data" / "methods" / record) for record in ("atis.json", "atis_tensor.json")]
+    assert all(len(record.parts) == len(record.details) for record in records)
+
+
 @pytest.mark.long
 def test_the_tool_that_makes_the_tables_of_the_pages_is_run_again(tmp_path, capfd):
     """In a process of its own, with what it prints."""

@@ -21,6 +21,7 @@ RECORDS = {"atis.json": DENSE, "atis_tensor.json": "tensor"}  # record: the meth
 ADAPTERS = FOLDER / "atis_adapters.json"  # of a model whose frozen parameters fit the card
 PROCESSES = FOLDER / "airline_processes.json"  # of the methods of two processes, and dense: peaks alone
 GONE = FOLDER / "gone.json"  # results of methods that an earlier version had
+NAMED = ("atis", "snips", "airline")  # corpora that --data takes by name
 SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
 
 
@@ -62,21 +63,26 @@ class Results:
 
 
 def receipt_of(results: Sequence[Result]) -> Receipt:
-    """Return the receipt of results, with the scores of each run.
+    """Return the receipt of results, with the scores of each run and, where options name it, the command.
 
     On another processor PyTorch rounds otherwise, and trains apart: no repetition has to be equal.
     """
-    figures = {}
+    figures, parts = {}, {}
     for one in results:
         model = f"{one.corpus}, {one.encoders}-ENC{f' {one.model}' if one.model else ''}"
         name = f"{one.methods}, {model}, {one.samples} samples, batch {one.batch}, seed {one.seed}, {one.device}"
         for split, scores in one.scores.items():
             how = f"on the {split} split after {one.samples:,} samples, PyTorch on {one.device}"
             figures |= {f"{name}.{split}.{key}": measured(scores[key], "1", how) for key in SCORES if key in scores}
+        if not one.model and one.corpus in NAMED:
+            options = {"--data": one.corpus, "--encoders": one.encoders, "--budget": one.samples, "--batch": one.batch}
+            options |= {"--seeds": one.seed, "--split": list(one.scores)[-1], "--device": one.device}
+            parts[name] = ["methods", "run", one.methods, *(str(each) for pair in options.items() for each in pair)]
     return Receipt(
         title="ways to train with less",
         command=["python", "-m", "bttlab", "methods", "run"],
         figures=figures_of(figures, READING),
+        parts=parts,
         details=[asdict(each) for each in results],
     )
 

@@ -9,9 +9,9 @@ from bttlab.util.files import check_output
 
 # Where a command writes, and how it prints: no part of what it computes.
 LEFT_OUT = {"--receipt": 1, "--out": 1, "--record": 1, "--picture": 1, "--json": 0}
-REPEATED = ("train", "estimate", "race", "baseline")  # commands that write receipts
+REPEATED = ("train", "estimate", "race", "baseline", "methods")  # commands that write receipts
 # Options that run code which a receipt names, or take what only this machine has.
-UNREPEATABLE = ("--model", "--trust", "--resume", "--run", "--plugin", "--overlay")
+UNREPEATABLE = ("--model", "--trust", "--resume", "--run", "--plugin", "--overlay", "--checkpoint")
 
 
 def add_receipt(parser: argparse.ArgumentParser) -> None:

@@ -11,10 +11,11 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-from bttlab.commands import Outcome, Parser
+from bttlab.commands import COMMANDS, Outcome, Parser
 from bttlab.commands.receipts import repeatable
 from bttlab.util.errors import BttlabError
 from bttlab.util.places import ROOT
+from bttlab.util.plugins import plugins
 from bttlab.util.terminal import one_line, say
 
 DIFFERENT = 1
@@ -80,18 +81,21 @@ def made_by(command: list[str], path: str):
         raise BttlabError(f"{path} names no command: no options of this bttlab repeat it")
     if command != repeatable(command):
         raise BttlabError(f"{path} names a command that says where it writes; it is no receipt of this bttlab")
+    try:
+        module = plugins("commands")[command[0]].load() if command[0] not in COMMANDS else None
+    except KeyError:
+        raise BttlabError(f"{path} is of bttlab {command[0]}, which is not installed here") from None
+    module = module or import_module(f"bttlab.commands.{command[0]}")
     say(f"bttlab: bttlab {' '.join(command)}")
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "receipt.json"
-        arguments = [*command, "--record" if command[0] == "baseline" else "--receipt", str(made)]
+        arguments = [*command, "--record" if command[0] in ("baseline", "methods") else "--receipt", str(made)]
         arguments += ["--out", str(Path(folder) / "run")] if command[0] == "train" else []
-        module, parser = (
-            import_module(f"bttlab.commands.{command[0]}"),
-            Parser(prog=f"bttlab {command[0]}", allow_abbrev=False),
-        )
+        parser = Parser(prog=f"bttlab {command[0]}", allow_abbrev=False)
         module.add_arguments(parser)
         module.run(parser.parse_args(arguments[1:], argparse.Namespace(command_line=arguments)))
-        return Receipt.read(made)
+        again = Receipt.read(made)
+        return again.part(*again.parts) if len(again.parts) == 1 else again  # a record of one run, as of methods
 
 
 def _made_by_tool(command: list[str], path: str):
