@@ -13,7 +13,7 @@ import pytest
 
 from bttlab.cli import main
 from bttlab.teaching.course import make_course, name_submissions
-from bttlab.teaching.notebooks import FOLDER, STUB, release
+from bttlab.teaching.notebooks import FOLDER, PAGE_LINK, STUB, release
 from two_users import interpreter_of_nobody, run_as_nobody, shared_folder
 
 from conftest import ROOT
@@ -94,9 +94,9 @@ def _sources(folder: Path) -> list[str]:
 
 
 def _handed_out(lab: str) -> list[str]:
-    """Return the cells that `bttlab notebooks` copies."""
+    """Return the cells that `bttlab notebooks` copies, outside a checkout."""
     cells = json.loads(release((FOLDER / f"{lab}.ipynb").read_bytes()))["cells"]
-    return ["".join(cell["source"]) for cell in cells]
+    return [PAGE_LINK.sub("", "".join(cell["source"])) for cell in cells]
 
 
 @pytest.fixture(scope="module")

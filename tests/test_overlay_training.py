@@ -200,8 +200,15 @@ def test_parameters_of_another_model_are_refused(trainer, samples):
         trainer.train(samples[:2], MOMENTUM, 1e-3)
 
 
+# bytes of `Plan` for each length of 0 to 64 tokens, and of `Before`'s bits: hls_src/processor/emulation/threads.h
+HOST_PLANS = 65 * 15 * 4096 + 4096 * 4096 // 8
+
+
 def test_the_images_allocate_nothing_and_fit_on_the_card(tmp_path):
-    """No image imports an allocator; its static arrays, which are the on-chip memories, stay below BRAM plus URAM."""
+    """No image imports an allocator; its static arrays, the on-chip memories, stay below BRAM plus URAM.
+
+    Beside them are the plans of the host's threads, for each length of a sample.
+    """
     for name, image in read_xclbin(read_file(overlays_folder() / "trainer.xclbin")).images.items():
         path = tmp_path / f"{name}.so"
         path.write_bytes(image)
@@ -214,4 +221,4 @@ def test_the_images_allocate_nothing_and_fit_on_the_card(tmp_path):
         }
         sections = subprocess.run(["size", "-A", "-d", path], capture_output=True, text=True, check=True).stdout
         static = sum(int(size) for size in re.findall(r"^\.(?:bss|data)\s+(\d+)", sections, re.MULTILINE))
-        assert 1e6 < static < capacity_bits(Blocks(U50.bram36, U50.uram)) / 8
+        assert 1e6 < static - HOST_PLANS < capacity_bits(Blocks(U50.bram36, U50.uram)) / 8

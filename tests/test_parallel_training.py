@@ -333,6 +333,7 @@ try:
     trainer.train(samples, optimizer, 0.01)
 except NumericalFault as fault:
     print(fault.fault, fault.sample)
+dist.destroy_process_group()  # else gloo's threads may end the process with SIGABRT
 """
 
 

@@ -190,9 +190,12 @@ def test_a_run_killed_before_its_record_was_written_is_complete_once_it_is_conti
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_other_signals_stop_as_ctrl_c_does_and_handlers_come_back(tmp_path, corpus, number):
-    before = signal.getsignal(number)
-    result = train(tmp_path, corpus, trainer=Interrupter(3, lambda: signal.raise_signal(number)))
-    assert result.signal == number and signal.getsignal(number) == before
+    under_nohup = signal.signal(number, signal.SIG_DFL)
+    try:
+        result = train(tmp_path, corpus, trainer=Interrupter(3, lambda: signal.raise_signal(number)))
+        assert result.signal == number and signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, under_nohup)
 
 
 def test_a_run_under_nohup_goes_on_without_its_terminal(tmp_path, corpus):

@@ -104,7 +104,11 @@ def _stands_for_a_lock(held: Path) -> bool:
     try:
         with filelock.SoftFileLock(held, 0, mode=0o600):
             return False
-    except (OSError, filelock.Timeout):
+    except filelock.Timeout:
+        return os.path.lexists(
+            held
+        )  # filelock 4.1 removes the file of an ended process, and takes the lock if asked again
+    except OSError:
         return True
 
 
