@@ -169,11 +169,14 @@ def table(record: dict[str, Any]) -> str:
     count = sum(len(found) for found in trained.values())
     architectures = f"{len(record['rows'])} architectures of transformers {record['versions']['transformers']}"
     text = [
-        f"Of {architectures}, {count} train as they are, with each of their heads ({', '.join(HEADS)}):",
-        f"{names[False]}. *Measured*: {record['how']}.",
+        f"Of {architectures}, {count} train with each of their heads ({', '.join(HEADS)}).",
+        f"*Measured*: {record['how']}.",
+        "",
+        "| | architectures |",
+        "|---|---|",
+        f"| as they are | {names.get(False, 'none')} |",
+        f"| with parameters frozen that `forward` does not use | {names.get(True, 'none')} |",
     ]
-    if True in names:
-        text += ["", f"Of these, parameters that `forward` does not use must be frozen: {names[True]}."]
     return "\n".join([*text, "", *lines, ""])
 
 
