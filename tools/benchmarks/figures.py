@@ -65,7 +65,7 @@ def draw_layer(result: dict[str, Any]) -> Figure:
                     label=name,
                 )
         axes.set(xscale="log", yscale="log")
-    drawing.legend(*drawing.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    drawing.legend(*drawing.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return drawing
 
 
