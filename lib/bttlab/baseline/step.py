@@ -37,6 +37,7 @@ class Task:
         self.learning_rate = learning_rate
         self.lengths: list[int] = samples.lengths[::batch].tolist()  # real tokens of each step's samples
         self.model = network_of(config, flow, seed).to(self.device)
+        self.ignore_index = config.ignore_index
         self.parameters = list(self.model.parameters())
         columns = (samples.tokens, samples.intents[:, None], samples.slots)
         rows = np.concatenate(columns, axis=1).astype(np.int64)
@@ -64,7 +65,9 @@ class Task:
     def loss(self, tokens: Tensor, intent: Tensor, slots: Tensor) -> Tensor:
         """Return the loss of a sample: tokens (T,), intent (), slots (T - 1,), all int64; of n samples their mean."""
         logits = self.model(tokens)
-        return loss(*logits, intent, slots) if tokens.ndim == 1 else sample_losses(*logits, intent, slots).mean()
+        if tokens.ndim == 1:
+            return loss(*logits, intent, slots, ignore_index=self.ignore_index)
+        return sample_losses(*logits, intent, slots, ignore_index=self.ignore_index).mean()
 
     def sample(self, row: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, intent and slots of a row of `rows` as views."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram
-from bttlab.model.choices import OPTIMIZERS
+from bttlab.model.choices import IGNORED, OPTIMIZERS
 from bttlab.model.config import Optimizer
 from bttlab.model.trainer import UpdateFactors
 
@@ -48,7 +48,7 @@ def sample_records(program: ModelProgram, samples: Any, rates: np.ndarray, optim
     width = samples.tokens.shape[1]
     offsets = program.token_table.token_offsets(samples.tokens.reshape(-1))
     records["token_offsets"][:, :, :width] = offsets.reshape(len(offsets), len(samples), width).transpose(1, 0, 2)
-    records["slots"][:, :width] = samples.slots
+    records["slots"][:, :width] = np.where(samples.slots == IGNORED, config.slots, samples.slots)
     scalars = records["scalars"]
     set_rates(scalars, rates, optimizer, step)
     share = 1 / labelled_words(config, samples)
@@ -63,14 +63,15 @@ def sample_records(program: ModelProgram, samples: Any, rates: np.ndarray, optim
 def labelled_words(config: Any, samples: Any) -> np.ndarray:
     """Return over how many words the slot loss of each sample is the mean, at least 1: float64 of shape (n,)."""
     words = np.asarray(samples.lengths) - 1
-    if getattr(config, "ignore_pad", False):
-        words = np.count_nonzero(samples.slots[:, 1:], axis=1)
+    if config.ignore_index is not None:
+        is_word = np.arange(1, samples.slots.shape[1]) < np.asarray(samples.lengths)[:, None]
+        words = np.count_nonzero(is_word & (samples.slots[:, 1:] != config.ignore_index), axis=1)
     return np.maximum(words, 1).astype(float)
 
 
 def correct_losses(config: Any, samples: Any, results: np.ndarray) -> None:
     """Change the losses of results to means over the labelled words: the card's are over all words of a sample."""
-    if getattr(config, "ignore_pad", False):
+    if config.ignore_index is not None:
         words = np.maximum(np.asarray(samples.lengths) - 1, 1)
         results["slot_loss"] *= (words / labelled_words(config, samples)).astype(np.float32)
         results["loss"] = results["intent_loss"] + results["slot_loss"]

@@ -164,11 +164,11 @@ class Graph:
         """Return a view of the rows of a matrix from `first` on."""
         return Matrix(x.name, tokens, x.features, x.base or x, x.first + first)
 
-    def classify(self, layer: Dense, x: Matrix, loss: str, ignore_pad: bool = False) -> None:
+    def classify(self, layer: Dense, x: Matrix, loss: str, ignore_index: int | None = None) -> None:
         """Replace a dense layer by a classifier of `x`, with the same weight."""
         output = Matrix(layer.name, x.tokens, layer.output.features, line=layer.output.line)
         of_layer = layer.weight, layer.bias, layer.first, layer.transposed
-        classifier = Classifier(layer.name, (x,), output, *of_layer, loss, ignore_pad)
+        classifier = Classifier(layer.name, (x,), output, *of_layer, loss, ignore_index)
         self.operations[self.operations.index(layer)] = classifier
 
     def drop_unused(self, outputs: Sequence[Matrix]) -> None:
@@ -211,5 +211,5 @@ def graph_of_config(config: ModelConfig) -> Graph:
     for loss, rows in ((INTENT, graph.rows(x, 0, 1)), (SLOTS, graph.rows(x, 1, graph.tokens - 1))):
         pooled = graph.same(Function, graph.linear(rows, f"{loss}_pooler"), f"{loss}_head", "tanh")
         graph.dense(pooled, f"{loss}_head", f"{loss}_head.weight", f"{loss}_head.bias")
-        graph.classify(graph.operations[-1], pooled, loss, ignore_pad=config.ignore_pad and loss == SLOTS)
+        graph.classify(graph.operations[-1], pooled, loss, config.ignore_index if loss == SLOTS else None)
     return graph

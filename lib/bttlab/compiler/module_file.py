@@ -67,7 +67,8 @@ def module_of_source(
 
     `source`, `path`: the file's content, which is run, and its path, for messages and `__file__`.
     `name`: of the class, or of a function that returns a module; it is called without arguments.
-    `sequence_length`, `task`: as for `trace`; by default the module's attributes of these names, else 32 tokens.
+    `sequence_length`, `task`: as for `trace`; by default the module's attributes of these names, else 32 tokens. The
+    module's attribute `ignore_index` is as for `trace`, too.
     `seed`: of PyTorch's generator, set before the file is run and again before the module is constructed. The
     generator's state is restored afterwards.
     `files`: the files that it imports, by their paths in its folder; by default those that are there.
@@ -94,7 +95,7 @@ def module_of_source(
         length = getattr(module, "sequence_length", SEQUENCE) if sequence_length is None else sequence_length
         if not isinstance(length, int) or not 2 <= length <= MOST_TOKENS:
             raise BttlabError(f"{where}: sequence_length is {length!r}, it must be from 2 to {MOST_TOKENS}")
-        model = trace(module, length, task or getattr(module, "task", None))
+        model = trace(module, length, task or getattr(module, "task", None), getattr(module, "ignore_index", None))
     digest = module_digest(source, beside.imported)
     return replace(
         model, module=f"{path.name}:{name}", module_sha256=digest, source=source, files=dict(beside.imported)

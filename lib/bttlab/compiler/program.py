@@ -25,7 +25,7 @@ from bttlab.compiler.space import what_fits
 from bttlab.compiler.stored import decoded, decoded_layout, encoded, encoded_layout, key_of, read_entry, write_entry
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.tt_layer import Flow as Flow
-from bttlab.model.choices import PAPER_FLOW, TYPICAL_TOKENS
+from bttlab.model.choices import IGNORED, PAPER_FLOW, TYPICAL_TOKENS
 from bttlab.model.config import ModelConfig, Optimizer
 from bttlab.model.module import ModuleConfig
 
@@ -333,7 +333,7 @@ def _emitted(model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: 
     clear, ranges, layout = [*_clears(lowered), *lowered.emit_clears()], _ranges(lowered), lowered.layout.finished
     program = ModelProgram(
         tables_of(lowered.builder),
-        Limits(model.sequence_length, model.intents, model.slots),
+        Limits(model.sequence_length, model.intents, model.slots + (model.ignore_index == IGNORED)),
         forward,
         lowered.backward,
         flush,

@@ -58,15 +58,15 @@ class Samples:
         words = config.vocabulary_size
         self._check_range("token", self.tokens, 0, words * getattr(config, "token_types", 1))
         self._check_range("intent label", self.intents, 0, config.intents)
-        self._check_range("slot label", self.slots, 0, config.slots)
-        padding = np.arange(length) >= self.lengths[:, None]
-        for name, array in (("token", self.tokens), ("slot label", self.slots)):
+        ignored, padding = config.ignore_index, np.arange(length) >= self.lengths[:, None]
+        slots = self.slots if ignored is None else np.where(self.slots == ignored, 0, self.slots)
+        self._check_range("slot label", slots, 0, config.slots)
+        for name, array in (("token", self.tokens), ("slot label", slots)):
             self._refuse(padding & (array != 0), name, array, "it must be 0 after the sample's length")
-        if getattr(config, "ignore_pad", False):
-            unlabelled = (self.slots == 0).all(1, keepdims=True)
-            self._refuse(
-                unlabelled, "slot label", self.slots, "a word must have another label, since the model ignores 0"
-            )
+        if ignored is not None:
+            unlabelled = (padding | (self.slots == ignored))[:, 1:].all(1, keepdims=True)
+            rule = f"a word must have another label, since the model ignores {ignored}"
+            self._refuse(unlabelled, "slot label", self.slots, rule)
         is_early = ~padding & (self.tokens % words < getattr(config, "least_token", 0))
         rule = "the model takes id 0 as padding: number the tokens of samples from 1 on"
         self._refuse(is_early, "token", self.tokens, rule)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bttlab.model.trainer import Predictions
-from bttlab.model.transformer import ignores_pad, sample_losses
+from bttlab.model.transformer import ignore_index_of, sample_losses
 
 
 def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, random: np.random.Generator):
@@ -33,7 +33,7 @@ def batch_logits(model: nn.Module, samples) -> tuple[Tensor | None, Tensor | Non
 
 def batch_losses(model: nn.Module, samples, label_smoothing: float = 0.0) -> Tensor:
     """Return the losses, shape (n,), of n `Samples` of equal length, on the model's device."""
-    return sample_losses(*batch_logits(model, samples), label_smoothing, ignores_pad(model))
+    return sample_losses(*batch_logits(model, samples), label_smoothing, ignore_index_of(model))
 
 
 @torch.no_grad()
@@ -59,7 +59,7 @@ def predict_in_batches(
     labels = np.zeros(samples.slots.shape, np.int32)
     for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, size, np.random.default_rng(0)):
         intent_logits, slot_logits, gold, slots = batch_logits(model, samples[batch])
-        of_batch = sample_losses(intent_logits, slot_logits, gold, slots, ignore_pad=ignores_pad(model))
+        of_batch = sample_losses(intent_logits, slot_logits, gold, slots, ignore_index=ignore_index_of(model))
         losses[batch] = of_batch.cpu().numpy()
         chosen = np.full(len(batch), np.iinfo(np.int32).max)
         if intent_logits is not None:

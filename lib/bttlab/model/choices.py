@@ -27,6 +27,7 @@ OPTIMIZERS: dict[OptimizerName, Rule] = {  # in the order of hls_src/processor/s
 }
 LEARNING_RATES: dict[str, float] = {name: rule.learning_rate for name, rule in OPTIMIZERS.items()}
 LANGUAGE_MODEL = "language model"
+IGNORED = -100  # PyTorch's ignore_index: a label that is none of the classes
 TASKS = {  # of a module's output
     "classification": "a label for each sample",
     "tagging": "a label for each token",

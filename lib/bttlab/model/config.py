@@ -108,6 +108,11 @@ class ModelConfig(Parametric):
                 f"{MOST_BYTES >> 30} GiB are allowed; take smaller ranks, or fewer or narrower layers"
             )
 
+    @property
+    def ignore_index(self) -> int | None:
+        """The slot label that the loss leaves out, or None: as in `ModuleConfig`."""
+        return 0 if self.ignore_pad else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values (tuples become lists); the last three only if they are not default."""
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}

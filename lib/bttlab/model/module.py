@@ -35,6 +35,9 @@ class ModuleConfig(Parametric):
     least_token: Annotated[Count, Field(ge=0, le=1)] = 0  # inside a sample: 1 if `forward` takes word 0 as padding
     token_types: Size = 1  # of sentences: token ids are type * vocabulary_size + word
 
+    # slot label that the loss leaves out: 0 (PAD of a corpus) or -100, which is none of the classes
+    ignore_index: Literal[0, -100] | None = None
+
     @property
     def task(self) -> str:
         return " and ".join(sorted(self.tasks))
@@ -62,7 +65,7 @@ class ModuleConfig(Parametric):
 
     def to_dict(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(ModuleConfig)}
-        defaults = {"least_token": 0, "token_types": 1}
+        defaults = {"least_token": 0, "token_types": 1, "ignore_index": None}
         return {key: x for key, x in values.items() if key not in defaults or x != defaults[key]}
 
 

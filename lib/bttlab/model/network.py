@@ -25,6 +25,7 @@ def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Mod
     for layer in network.modules():
         if isinstance(layer, TTLinear):
             layer.flow = flow
+    network.ignore_index = model.ignore_index
     network.forward = partial(_logits, network.forward, model.tasks)
     return network
 

@@ -23,7 +23,7 @@ from bttlab.model.trainer import (
     joined_state,
     split_state,
 )
-from bttlab.model.transformer import ignores_pad, loss
+from bttlab.model.transformer import ignore_index_of, loss
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def predict(model: nn.Module, samples, config: ModelConfig | ModuleConfig | None
     labels = np.zeros(samples.slots.shape, np.int32)
     for i, (tokens, intent, slots) in enumerate(_utterances(samples, next(model.parameters()).device)):
         intent_logits, slot_logits = model(tokens)
-        losses[i] = loss(intent_logits, slot_logits, intent, slots, ignore_pad=ignores_pad(model)).item()
+        losses[i] = loss(intent_logits, slot_logits, intent, slots, ignore_index=ignore_index_of(model)).item()
         if intent_logits is not None:
             intents[i] = intent_logits.argmax().item()
         if slot_logits is not None:
@@ -118,16 +118,16 @@ class ReferenceTrainer:
             self._moments = {moment: torch.zeros_like(self._flat.data) for moment in optimizer.moments}
         check_moments(self._moments, optimizer)
         factors = UpdateFactors.of(optimizer, np.asarray(rates), self._step)
-        losses, ignore_pad = np.zeros(len(samples), np.float32), ignores_pad(self.model)
+        losses, ignored = np.zeros(len(samples), np.float32), ignore_index_of(self.model)
         for i, (tokens, intent, slots) in enumerate(_utterances(samples, self._flat.device)):
             self._grad.zero_()
             intent_logits, slot_logits = self.model(tokens)
             labelled = intent_logits, slot_logits, intent, slots
-            value = loss(*labelled, ignore_pad=ignore_pad)
+            value = loss(*labelled, ignore_index=ignored)
             losses[i] = value.item()
             fault = None if np.isfinite(losses[i]) else "loss"
             if fault is None:
-                (loss(*labelled, label_smoothing, ignore_pad) if label_smoothing else value).backward()
+                (loss(*labelled, label_smoothing, ignored) if label_smoothing else value).backward()
                 fault = self._find_fault(optimizer, factors[i])
             if fault is not None:
                 raise NumericalFault(fault, i, losses[:i].copy(), rates[i])

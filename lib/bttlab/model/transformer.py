@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bttlab.model.choices import IGNORED
 from bttlab.model.config import LINEARS, ModelConfig
 from bttlab.model.initial import initial_parameters
 from bttlab.tensor import TTLinear, TTMEmbedding
@@ -125,12 +126,12 @@ class Encoder(nn.Module):
         return x.view(-1, x.shape[-2], self.heads, x.shape[-1] // self.heads).transpose(1, 2)
 
 
-_NONE = -100  # PyTorch's ignore_index, which no label has
-
-
-def ignores_pad(model: nn.Module) -> bool:
-    """Return True if the loss of a network leaves out words with the slot label 0: `ModelConfig.ignore_pad`."""
-    return getattr(getattr(model, "config", None), "ignore_pad", False) is True
+def ignore_index_of(network: nn.Module) -> int | None:
+    """Return the slot label that the loss of a network leaves out: that of `network_of`'s model."""
+    index = getattr(network, "ignore_index", None)
+    if isinstance(index, int):
+        return index
+    return 0 if getattr(getattr(network, "config", None), "ignore_pad", False) is True else None
 
 
 def loss(
@@ -139,19 +140,19 @@ def loss(
     intent: Tensor,
     slots: Tensor,
     label_smoothing: float = 0.0,
-    ignore_pad: bool = False,
+    ignore_index: int | None = None,
 ) -> Tensor:
     """Return a sample's loss: cross-entropy of the intent plus mean cross-entropy of the slots of its words.
 
     The logits have the shapes (intents,) and (words, slots), or are None; the labels, int64, () and (words,).
     `label_smoothing` is the part of each target that is spread evenly over all classes (Szegedy et al., arXiv
-    1512.00567, section 7). With `ignore_pad` words with the slot label 0 are left out of the mean.
+    1512.00567, section 7). Words with the slot label `ignore_index` are left out of the mean.
     """
     parts = [
         F.cross_entropy(logits, labels, label_smoothing=label_smoothing, ignore_index=ignored)
         for logits, labels, ignored in (
-            (intent_logits, intent, _NONE),
-            (slot_logits, slots, 0 if ignore_pad else _NONE),
+            (intent_logits, intent, IGNORED),
+            (slot_logits, slots, IGNORED if ignore_index is None else ignore_index),
         )
         if logits is not None
     ]
@@ -164,15 +165,15 @@ def sample_losses(
     intents: Tensor,
     slots: Tensor,
     label_smoothing: float = 0.0,
-    ignore_pad: bool = False,
+    ignore_index: int | None = None,
 ) -> Tensor:
     """Return the losses, shape (n,), of n samples of equal length; parameters as for `loss`, with n samples first."""
     keywords: Any = {"reduction": "none", "label_smoothing": label_smoothing}
     parts = [] if intent_logits is None else [F.cross_entropy(intent_logits, intents, **keywords)]
     if slot_logits is not None:
-        ignored = 0 if ignore_pad else _NONE
+        ignored = IGNORED if ignore_index is None else ignore_index
         of_words = F.cross_entropy(slot_logits.transpose(1, 2), slots, ignore_index=ignored, **keywords)
-        parts.append(of_words.sum(1) / (slots != 0).sum(1) if ignore_pad else of_words.mean(1))
+        parts.append(of_words.mean(1) if ignore_index is None else of_words.sum(1) / (slots != ignored).sum(1))
     return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 

@@ -213,9 +213,10 @@ class PipelineParallel(_Parallel):
             for array in (samples.tokens[:, :length], samples.intents, samples.slots[:, 1:length])
         )
         found: list[Tensor] = []
+        ignored = training.setting.config.ignore_index
 
         def mean_loss(logits: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
-            found.append(sample_losses(*logits, labels[:, 0], labels[:, 1:]))
+            found.append(sample_losses(*logits, labels[:, 0], labels[:, 1:], ignore_index=ignored))
             return found[-1].mean()
 
         stage = PipelineStage(training.model, rank, PROCESSES, training.device)

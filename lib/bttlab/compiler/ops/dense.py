@@ -17,6 +17,7 @@ from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import INTENT, Context, Operation, Shapes, Values, row_loops, rows_of
 from bttlab.compiler.shuffles import identity
+from bttlab.model.choices import IGNORED
 
 # Scalars of the sample's record that weight the terms of a loss's gradient: the softmax, all classes (label smoothing),
 # and the label.
@@ -195,20 +196,23 @@ class Dense(Operation):
 class Classifier(Dense):
     """A dense layer whose outputs are logits, and their cross-entropy with the sample's label or with each token's.
 
-    `ignore_pad`: whether tokens with label 0 have neither a loss nor a gradient.
+    `ignore_index`: the label of tokens that have neither a loss nor a gradient: 0 (PAD), or -100, which is none of the
+    classes. A record has the number of classes in its place.
     """
 
     kind = "classifier"
 
     loss: str = INTENT
-    ignore_pad: bool = False
+    ignore_index: int | None = None
 
     def allocate(self, context: Context) -> None:
         super().allocate(context)
         self.rows, size = context.loss_rows[self.loss], max_of(self.output.tokens) * self.output.vectors
         self.logits = context.builder.allocate(f"{self.loss} logits", size)
-        if self.ignore_pad:
+        if self.ignore_index is not None:
             self.of_pad = context.builder.allocate(f"{self.loss} PAD", max_of(self.output.tokens))
+        if self.ignore_index == IGNORED:
+            self.labels = context.builder.allocate(f"{self.loss} labels", size)
 
     def forward(self, context: Context) -> None:
         self.streams = self._copies(context, context.value(self.inputs[0]), "pooled")
@@ -222,13 +226,18 @@ class Classifier(Dense):
         rows = {"loops": row_loops(self.output), "accumulator_loop": "w", "rows": self.rows}
         rows |= {"count": self.output.features, "vector_loop": "w"}
         exponent = {"function": b.functions.number(EXPONENT), "immediates": (1.0, weight), "flags": flags | M.LOSS}
-        if self.ignore_pad:
+        if self.ignore_index == IGNORED:
+            self._emit_certain_class(b, rows)
+        elif self.ignore_index is not None:
             self._emit_certain_pad(b)
         b.vector(M.MAXIMUM, "largest logit", a=logits, depth=("w",), flags=flags, **rows)
         b.vector(M.EXPONENT, "exp(logit), loss", a=logits, r0=logits, depth=("w",), **exponent, **rows)
         weights = {"immediates": (class_weight, label_weight)}
         b.vector(M.LOSS_BACK, "d_logits", a=logits, r0=logits, flags=flags, **weights, **rows)
-        if self.ignore_pad:
+        if self.ignore_index == IGNORED:
+            labels = rows_of(self.output, self.labels)
+            b.vector(M.SOFTMAX_BACK, "d_logits by label", a=logits, b=labels, r0=logits, immediates=(-1.0,), **rows)
+        elif self.ignore_index is not None:
             self._emit_no_gradient_of_pad(b, logits, rows)
 
     def _of_tokens(self) -> dict[str, Any]:
@@ -239,12 +248,27 @@ class Classifier(Dense):
     def _emit_certain_pad(self, b: Builder) -> None:
         """Add a large number to the logit of PAD where it is the label: its loss is then log 1 = 0."""
         where, first = self.of_pad.part(t=1, w=1), self.logits.part(t=self.output.vectors, w=1)
-        of_tokens = self._of_tokens() | {"depth": ("w",)}  # for LOSS_BACK, whose a, 0, is multiplied by i
-        exponent = b.functions.number(EXPONENT)
-        b.vector(M.MAXIMUM, "m = 0", **of_tokens)
-        b.vector(M.EXPONENT, "i = 0", function=exponent, immediates=(0.0, 0.0), **of_tokens)
+        self._emit_no_factor(b)
         b.vector(M.LOSS_BACK, "PAD", r0=where, immediates=(0.0, -CERTAIN), **self._of_tokens())
         b.vector(M.ADD, "logit of PAD", [Level("w", 1), Level("t", self.output.tokens)], first, where, r0=first)
+
+    def _emit_certain_class(self, b: Builder, rows: dict[str, Any]) -> None:
+        """Add a large number to the first logit of tokens whose label is no class: their loss is then log 1 = 0."""
+        where, first = self.of_pad.part(t=1, w=1), self.logits.part(t=self.output.vectors, w=1)
+        labels, one_lane = rows_of(self.output, self.labels), self._of_tokens()
+        self._emit_no_factor(b)
+        b.vector(M.LOSS_BACK, "labels", r0=labels, immediates=(0.0, 1.0), **rows)  # -1 at the label's lane, if any
+        b.vector(M.DOT, "has a label", a=labels, b=labels, depth=("w",), **rows)  # p = 1, or 0
+        b.vector(M.LOSS_BACK, "zeros", r0=labels, immediates=(0.0, 0.0), **rows)
+        b.vector(M.LOSS_BACK, "one", r0=where, immediates=(-1.0, 0.0), **one_lane)
+        b.vector(M.SOFTMAX_BACK, "no label", a=where, b=where, r0=where, immediates=(CERTAIN,), **one_lane)
+        b.vector(M.ADD, "first logit", [Level("w", 1), Level("t", self.output.tokens)], first, where, r0=first)
+
+    def _emit_no_factor(self, b: Builder) -> None:
+        """Set i to 0, by which LOSS_BACK multiplies its a, 0."""
+        of_tokens = self._of_tokens() | {"depth": ("w",)}
+        b.vector(M.MAXIMUM, "m = 0", **of_tokens)
+        b.vector(M.EXPONENT, "i = 0", function=b.functions.number(EXPONENT), immediates=(0.0, 0.0), **of_tokens)
 
     def _emit_no_gradient_of_pad(self, b: Builder, logits: At, rows: dict[str, Any]) -> None:
         """Multiply the gradients of a token by 1, or by 0 where the label is PAD: label smoothing has left some."""

@@ -28,13 +28,15 @@ from bttlab.compiler.trace.check import call_of, check, one_thread, outputs_of
 from bttlab.compiler.trace.norms import join_norms
 from bttlab.compiler.trace.record import Recorder
 from bttlab.compiler.trace.values import Elements, Formula, Refusal, Refused, Weighted
-from bttlab.model.choices import LANGUAGE_MODEL, TASKS
+from bttlab.model.choices import IGNORED, LANGUAGE_MODEL, TASKS
 
 OTHER_LOSSES = ("regression", "multi_label_classification")  # problem types of transformers
 
 
 @one_thread()
-def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> ModuleModel:
+def trace(
+    module: nn.Module, sequence_length: int, task: str | None = None, ignore_index: int | None = None
+) -> ModuleModel:
     """Return the model of a module: its graph and the limits of its samples.
 
     Parameters
@@ -48,6 +50,9 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
     task : {"classification", "tagging", "language model"}, optional
         Of the output, or of the output for each token. By default an output for each token is a language model's if
         attention is causal and it has as many classes as there are token ids, else a tagger's.
+    ignore_index : int, optional
+        Label of tokens that have neither a loss nor a gradient, such as of subwords that continue a word: 0 (PAD of a
+        corpus), or -100, which is none of the classes.
 
     Raises
     ------
@@ -62,6 +67,8 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
         raise ProgramError(f"sequence_length is {sequence_length!r:.60}: it must be a number of tokens, such as 32")
     if task is not None and task not in TASKS:
         raise ProgramError(f"task is {task!r}: choose {', '.join(TASKS)}")
+    if ignore_index not in (None, 0, IGNORED):
+        raise ProgramError(f"ignore_index is {ignore_index!r}: choose 0 (PAD of a corpus), {IGNORED}, or None")
     _check_values(module, name)
     try:
         recorder, outputs = _recorded(module, sequence_length)
@@ -69,7 +76,7 @@ def trace(module: nn.Module, sequence_length: int, task: str | None = None) -> M
         recorder, outputs = _recorded(module, sequence_length, divides_layers=False)
     graph = recorder.graph
     check(graph, outputs, module, recorder.vocabulary, call_of(module), recorder.types)
-    return _model(module, recorder, outputs, task)
+    return _model(module, recorder, outputs, task, ignore_index)
 
 
 class UsedInPart(ProgramError):
@@ -241,7 +248,9 @@ def _first_token(recorder: Recorder, x: Matrix) -> int:
     return x.first - in_front
 
 
-def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], task: str | None) -> ModuleModel:
+def _model(
+    module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], task: str | None, ignore_index: int | None
+) -> ModuleModel:
     """Turn the layers of the outputs into classifiers, and return the model."""
     graph, limits, tasks, name = recorder.graph, {}, [], type(module).__name__
     causal = [op.causal for op in graph.operations if isinstance(op, Attention)]
@@ -275,11 +284,15 @@ def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], tas
             )
         if loss in limits:
             raise ProgramError(f"{name} returns two outputs for one label: return one")
-        graph.classify(maker, x, loss)
+        graph.classify(maker, x, loss, ignore_index if loss == SLOTS else None)
         limits[loss] = matrix.features
         tasks.append(of)
     if task is not None and task not in tasks:
         raise ProgramError(f"{name} returns logits for {' and '.join(tasks)}, not for {task}")
+    if ignore_index is not None and SLOTS not in limits:
+        raise ProgramError(
+            f"ignore_index is {ignore_index}: {name} returns no logits for tokens, whose labels it is of"
+        )
     return ModuleModel(
         name,
         "",
@@ -292,6 +305,7 @@ def _model(module: nn.Module, recorder: Recorder, outputs: Sequence[Matrix], tas
         sorted(graph.frozen),
         int(recorder.takes_zero_as_padding),
         recorder.types,
+        ignore_index,
         module,
         graph,
     )
