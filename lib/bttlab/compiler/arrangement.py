@@ -46,6 +46,9 @@ class Arrangement:
     # vector.
     lanes: int
 
+    def __str__(self) -> str:
+        return " ".join((*self.outer, f"[{' '.join(self.packed)}]"))
+
     @property
     def outer(self) -> tuple[str, ...]:
         """The indices that count rows."""

@@ -1,40 +1,37 @@
 """Candidates of a product C = A B on an engine: what each operation of the engine takes, with its operands rearranged.
 
-A tensor can have copies in several banks, each in an arrangement of its own, and in operand buffers.
+A tensor can have copies in the banks, each in an arrangement of its own, and in operand buffers.
 """
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bttlab.compiler.arrangement import Arrangement, Stored, elements, fused, loops_of, rearranging_steps
+from bttlab.compiler.arrangement import Arrangement, elements, fused, loops_of, rearranging_steps
 from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
 from bttlab.compiler.machine import M
 from bttlab.compiler.products import accumulate_steps, expand_steps, reduce_steps, summed_indices
 from bttlab.compiler.tt_layer import TTLayer
 from bttlab.tensor.order import Product
 
+Copy = tuple[str, Arrangement]  # a tensor's name, and how its elements are arranged
 PERMUTE_CYCLES = M.LATENCY  # cost of a permutation on top of its steps: the next instruction waits for its results
 MAX_PASSES = 16
 
 
 @dataclass
 class Tensor:
-    """A tensor of the network: its indices, and its copies in banks."""
+    """A tensor of the network: its indices, and the arrangements of its copies in banks."""
 
     name: str
     indices: frozenset[str]
-    stored: list[Stored] = field(default_factory=list)
+    copies: list[Arrangement] = field(default_factory=list)
     product: Product | None = None  # the product that computes it
     # Whether it is in a bank of parameters. An engine can read scalars from these banks, and its operand buffer can be
     # loaded from them without a permutation; its other ports do not reach them.
     is_parameter: bool = False
-
-    @property
-    def arrangements(self) -> list[Arrangement]:
-        return [stored.arrangement for stored in self.stored]
 
     @property
     def has_tokens(self) -> bool:
@@ -56,22 +53,21 @@ class Candidate(NamedTuple):
 class Candidates:
     """The tensors of a phase of a layer, and the candidates of their products.
 
-    `loaded`: the tensors that the engine's operand buffer has, by name and arrangement.
-    `targets`: required place and arrangement of final results.
+    `loaded`: name and arrangement of the tensors that the engine's operand buffer has.
+    `targets`: required arrangements of final results.
     """
 
-    def __init__(self, layer: TTLayer, loaded: dict[tuple[str, Arrangement], Stored]):
-        self.layer, self.loaded, self.sizes, self.costs = layer, loaded, layer.sizes, layer.costs
-        self.targets: dict[str, Stored] = {}
+    def __init__(self, layer: TTLayer, loaded: Collection[Copy]):
+        self.layer, self.loaded, self.sizes, self.costs = layer, set(loaded), layer.sizes, layer.costs
+        self.targets: dict[str, Arrangement] = {}
         self.tensors: dict[str, Tensor] = {}
-
-    def add_copy(self, stored: Stored, is_parameter: bool = False) -> None:
-        name, indices = stored.name, frozenset(stored.arrangement.order)
-        self.tensors.setdefault(name, Tensor(name, indices, is_parameter=is_parameter)).stored.append(stored)
 
     def tensor_of(self, product: Product) -> Tensor:
         """Return the result of a product that is not computed yet."""
         return Tensor(product[0], frozenset(self.layer.indices[product[0]]), product=product)
+
+    def _is_gradient_of_core(self, name: str) -> bool:
+        return name not in self.layer.forward and name[1:] in self.layer.cores
 
     def choose(self, product: Product, operation: int | None = None, streamed: str = "") -> Candidate | None:
         """Return the cheapest candidate of a product, of an operation if one is given; None if there is none.
@@ -86,12 +82,12 @@ class Candidates:
         return None
 
     def _is_stored(self, name: str, arrangement: Arrangement) -> bool:
-        return any(arrangement in stored.views(self.sizes) for stored in self.tensors[name].arrangements)
+        return any(arrangement in copy.views(self.sizes) for copy in self.tensors[name].copies)
 
     def matches_target(self, candidate: Candidate, name: str) -> bool:
         """Return True if a candidate's result has the arrangement that its target requires."""
         target = self.targets.get(name)
-        return target is not None and target.arrangement in candidate.result.views(self.sizes)
+        return target is not None and target in candidate.result.views(self.sizes)
 
     def _sorted_candidates(self, tensor: Tensor, to: Arrangement | None = None, rows: str = "") -> list[Candidate]:
         """Return the candidates of a tensor's product, the cheapest first.
@@ -118,7 +114,7 @@ class Candidates:
     def _state(self, name: str) -> tuple:
         """Return what candidates depend on of an operand: its arrangements, or the state of its own operands."""
         tensor = self.tensors[name]
-        return name, tuple(tensor.arrangements) or tuple(map(self._state, tensor.product[1:]))
+        return name, tuple(tensor.copies) or tuple(map(self._state, tensor.product[1:]))
 
     def _candidates(self, result: str, a_name: str, b_name: str) -> Iterator[Candidate]:
         """Yield candidates in which A gives the scalars or the stream.
@@ -143,7 +139,7 @@ class Candidates:
             if arrangement.lanes == 1 and sizes[ks[-1]] <= MAX_RANK and elements(sizes, ks[:-1]) <= MAX_PASSES:
                 order = (*sorted(n - preferred), *sorted(n & preferred))
                 if b.is_parameter:  # parameters are loaded without a permutation
-                    order = tuple(i for i in b.arrangements[0].order if i in n)
+                    order = tuple(i for i in b.copies[0].order if i in n)
                 for lanes in sorted({1, len(n & preferred) or 1, len(n)}):
                     to = self._outer(result, (*ms, *order[:-lanes]), order[-lanes:], lanes)
                     in_buffer = Arrangement((ks[-1], *ks[:-1], *order), lanes)
@@ -163,7 +159,7 @@ class Candidates:
         """Return an arrangement with the outer indices in the order of the result's target, or of its preference."""
         target = self.targets.get(result)
         if target is not None:
-            for view in target.arrangement.views(self.costs):
+            for view in target.views(self.costs):
                 if view.packed == tuple(packed) and set(view.outer) == set(outer):
                     return view
         preferred = self.layer.preferred.get(result, frozenset())
@@ -195,7 +191,7 @@ class Candidates:
         From these EXPAND writes the product into the operand buffer directly.
         """
         rows = arrangement.order[0]
-        pairs = () if tensor.stored or tensor.product is None else itertools.permutations(tensor.product[1:])
+        pairs = () if tensor.copies or tensor.product is None else itertools.permutations(tensor.product[1:])
         for a, b in ([self.tensors[name] for name in pair] for pair in pairs):
             k = a.indices & b.indices
             n = b.indices - k
@@ -213,8 +209,8 @@ class Candidates:
 
     def _arrangements(self, tensor: Tensor) -> list[Arrangement]:
         """Return the arrangements that a tensor has, or those of its candidates if it is not computed yet."""
-        if tensor.stored:
-            return tensor.arrangements
+        if tensor.copies:
+            return tensor.copies
         return list(dict.fromkeys(candidate.result for candidate in self._sorted_candidates(tensor)))
 
     def _buffer_cost(self, tensor: Tensor, arrangement: Arrangement) -> float:
@@ -242,10 +238,10 @@ class Candidates:
     def _permute_cost(self, result: str, to: Arrangement) -> float:
         """Return the cost of permuting a result for its next use."""
         if result in self.targets:
-            target = self.targets[result].arrangement
+            target = self.targets[result]
             if target in to.views(self.costs):
                 return 0.0
-            return math.inf if result.startswith("dG") else self._rearrange_cost([to], target)
+            return math.inf if self._is_gradient_of_core(result) else self._rearrange_cost([to], target)
         preferred = self.layer.preferred.get(result)
         if not preferred or any(_ends_in(view, preferred) for view in to.views(self.costs)):
             return 0.0

@@ -87,7 +87,7 @@ class Lowering(Context):
         self.collect = self.section("BP", self._collect)
         written = {operand.memory for i in self.collect for operand in i.operands.values()}
         self.collected = {buffer for buffer in self.builder.made if buffer.memory_of_gradient in written}
-        self._reader_of_sum = {self.builder.buffer_at(s.place): op for op in linears for s in op.sums.values()}
+        self._reader_of_sum = {self.builder.buffer_at(s.place): op for op in linears for s in op.emitter.sums.values()}
         self.summed = list(self._reader_of_sum)
         self.first_use: dict[Memory | None, int] = {}  # of a buffer in the forward pass
 
@@ -121,7 +121,7 @@ class Lowering(Context):
         if isinstance(kept, Matrix):
             return [self._values[kept]]
         (merging,) = (op for op in self.merging if op.layer is kept)
-        return [stored.place for tensor in merging.merges.values() for stored in tensor.stored]
+        return [stored.place for copies in merging.emitter.merged.values() for stored in copies]
 
     @property
     def most_kept(self) -> int:

@@ -90,6 +90,7 @@ class TTLayer:
     `sizes`: largest size of each index, and its bound.
     `costs`: sizes for which the cheapest candidate of a product is chosen.
     `cores`: arrangement of each core in the banks.
+    `forward`: the tensors of the forward pass; the gradient of each has a "d" before its name.
     `steps`: the products before z, and those after it.
     `keepable`: the intermediate of the tokens between x and z, if there is exactly one: it may be kept for the backward
     pass.
@@ -136,6 +137,7 @@ class TTLayer:
             f"G{k}": Arrangement(tuple(i for i in (of[axis] for axis in axes) if i), 1)
             for k, (axes, of) in enumerate(zip(axes_of(outs), self._bonds(), strict=True), 1)
         }
+        self.forward = frozenset(self.indices)
         self.indices |= {f"d{name}": of for name, of in self.indices.items()}
         self._cut(is_direct=flow == "mixed")
         self.preferred = self._preferred_lanes()
