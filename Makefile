@@ -15,6 +15,9 @@
 # make lock      requirements.lock again, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     the wheels of bttlab and of the packages beside it, in dist/
+# make dist      what a release publishes, in dist/release: source archives, and wheels built of them; twine checks both
+# make coverage  the short suite again, with the lines of each package that it runs, in build/coverage
+# make prereleases   `make quick` and the tensor library's tests with pre-releases of torch and NumPy, in .venv-prereleases
 # PYNQ=4 makes environments with PYNQ 4.0.0 in place of 3.0.1, and takes Python 3.13, too, with NumPy 2 (docs/hosts.md)
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask for known vulnerabilities of every locked package; exit code 3 if that is unknown
@@ -46,8 +49,8 @@ LOCKED = $(if $(filter 4,$(PYNQ)),{ tools/locked requirements.lock --but numpy p
 TORCHTT := torchTT==0.5.0 --hash=sha256:9794b1dfac2274e402f10cacd8c57c9b14ea806052c9e9390c54755e65fbeb27
 UV_VERSION := 0.13.9
 TORCH_LOCK := requirements-torch.lock
-# Of `make audit`, `make sbom` and `make mutants`, in an environment of their own: with what they need and hashes in TOOLS_LOCK.
-TOOLS := pip-audit==2.10.1 cyclonedx-bom==7.3.0 mutmut==3.8.1
+# Of `make audit`, `make sbom`, `make dist` and `make mutants`, in an environment of their own: with what they need and hashes in TOOLS_LOCK.
+TOOLS := pip-audit==2.10.1 cyclonedx-bom==7.3.0 mutmut==3.8.1 build==1.6.1 twine==6.2.0 setuptools==80.10.2
 TOOLS_LOCK := requirements-tools.lock
 UV ?= $(or $(shell command -v uv),.venv-uv/bin/uv)
 FROM_HOUSE = $(if $(filter-out wheelhouse,$(MAKECMDGOALS)),$(if $(WHEELHOUSE),--no-index --find-links "$$(realpath "$(WHEELHOUSE)")"))
@@ -82,7 +85,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, as is the file with the server's token there; its short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$$(d=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)} && mkdir -p "$$d" && chmod 700 "$$d" && echo "$$d")
 
-.PHONY: findings lab test test-all test-kernels mutants schedule rtl rtl-test synth quick course class class-test site pictures figures bench reliability lock wheelhouse wheel audit sbom overlays clean environment
+.PHONY: findings lab test test-all test-kernels mutants schedule rtl rtl-test synth quick course class class-test site pictures figures bench reliability lock wheelhouse wheel audit sbom dist coverage prereleases overlays clean environment
 
 # An environment is made by uv: the one on the PATH, else one that pip fetches. It takes pip's settings, too.
 $(UV):
@@ -95,7 +98,7 @@ $(UV):
 environment: $(MARKER)
 	@:
 
-$(MARKER): requirements.lock $(TORCH_LOCK) $(if $(filter 4,$(PYNQ)),$(PYNQ4_LOCK)) pyproject.toml $(wildcard lib/*/pyproject.toml) | $(UV)
+$(MARKER): requirements.lock $(TORCH_LOCK) $(if $(filter 4,$(PYNQ)),$(PYNQ4_LOCK)) pyproject.toml VERSION $(wildcard lib/*/pyproject.toml) | $(UV)
 	@[ "$(PYTHON)" = "" ] && [ -x $(BIN)/python ] || { python=$$($(FIND_PYTHON)) && \
 	$(UV) venv --quiet $(if $(wildcard $(VENV)/pyvenv.cfg),--clear) --python "$$python" $(VENV); }
 	@echo "installs the packages of requirements.lock into $(VENV): minutes, the first time" >&2
@@ -147,6 +150,18 @@ test-kernels: environment
 # The last three were wrong with one of them alone.
 quick: environment
 	$(BIN)/pytest -n 0 -m every_python $(addprefix tests/test_,any_python.py notebooks.py sweep.py emulated_card.py emulated_memory.py pyxrt.py receipts.py)
+
+coverage: environment
+	$(BIN)/pytest --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
+
+# What is newer than the locks, as `pip install` takes it: it has no hashes. An index that is not there is passed over.
+PRERELEASES ?= https://download.pytorch.org/whl/nightly/cpu https://pypi.anaconda.org/scientific-python-nightly-wheels/simple
+prereleases:
+	$(MAKE) environment PYNQ=4 VENV=.venv-prereleases PYTHON="$$(tools/find_python "$(PYTHON)" 3.13)"
+	$(UV) pip install --quiet --python .venv-prereleases --prerelease allow --upgrade $(addprefix --index ,$(PRERELEASES)) torch numpy
+	.venv-prereleases/bin/python -c "import numpy, torch; print('torch', torch.__version__, 'NumPy', numpy.__version__)"
+	$(MAKE) quick VENV=.venv-prereleases PYNQ=4
+	.venv-prereleases/bin/pytest -n 0 $(wildcard tests/test_tensor_*.py)
 
 course: environment
 	$(BIN)/bttlab course "$(COURSE)"
@@ -208,6 +223,11 @@ sbom: .venv-tools/.installed
 
 wheel: environment
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . $(patsubst %/pyproject.toml,./%,$(wildcard lib/*/pyproject.toml))
+
+dist: .venv-tools/.installed
+	rm -rf dist/release
+	for project in . $(dir $(wildcard lib/*/pyproject.toml)); do .venv-tools/bin/python -m build --no-isolation --outdir dist/release $$project >/dev/null || exit; done
+	.venv-tools/bin/twine check --strict dist/release/*
 
 # What is mutated, and by which tests it is found, stands in pyproject.toml.
 mutants: environment

@@ -25,6 +25,7 @@ from conftest import ROOT
 PYTHONS = ("3.10", "3.11", "3.12")
 
 
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECTS = ("pyproject.toml", *(f"lib/bttlab_{name}/pyproject.toml" for name in ("cost", "hardware", "methods")))
 
 
@@ -51,11 +52,20 @@ def _locked(python: str, lock: str = "requirements.lock") -> dict[str, str]:
     return {canonicalize_name(one.name): str(one.specifier).removeprefix("==") for one in here}
 
 
-def test_all_packages_have_one_version():
-    projects = [_project(path)["project"] for path in PROJECTS]
-    assert {project["version"] for project in projects} == {bttlab.__version__}
-    for project in projects[1:]:
-        assert f"bttlab[lab]=={bttlab.__version__}" in project["dependencies"]
+def test_all_packages_have_the_version_of_one_file():
+    version = (ROOT / "VERSION").read_text(encoding="utf-8").strip()
+    assert {metadata.version(f"bttlab{name}") for name in ("", "-cost", "-hardware", "-methods")} == {version}
+    assert bttlab.__version__ == version, "run make environment"
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for path in PROJECTS:
+        assert (
+            "version" not in _project(path)["project"] and (ROOT / path).with_name("VERSION").resolve().parent == ROOT
+        )
+        assert _project(path)["tool"]["setuptools"]["dynamic"]["version"] == {"file": "VERSION"}
+    for path in PROJECTS[1:]:
+        (needed,) = (line for line in _project(path)["project"]["dependencies"] if line.startswith("bttlab"))
+        assert Requirement(needed).specifier.contains(version)
 
 
 @pytest.mark.parametrize("python", [*PYTHONS, "3.13"])
@@ -120,7 +130,7 @@ def test_the_tools_of_ci_have_hashes():
     assert len(entries) == len(re.findall(r"^[^\s#]", text, re.MULTILINE)) and "://" not in text
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     tools = re.search(r"^TOOLS := (.*)$", makefile, re.MULTILINE)[1].split()
-    assert len(tools) == 3 and set(tools) < {name for name, _ in entries}
+    assert len(tools) == 6 and set(tools) < {name for name, _ in entries}
     assert "tool run" not in makefile
     commands = makefile.replace("\\\n", " ").splitlines()
     installs = [line for line in commands if re.search(r"pip install|\$\(INSTALL\)", line) and not line.startswith("#")]
@@ -154,21 +164,58 @@ def test_scripts_pin_the_versions_of_what_they_install():
     assert len(packages) > 15 and all("==" in package for package in packages)
 
 
-def test_no_release_is_signed():
-    """Open in docs/security.md: no workflow signs, and the image's base is named by its tag."""
-    workflows = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").iterdir())
-    assert not re.search(r"sigstore|cosign|attest|gpg|id-token", workflows + (ROOT / "Makefile").read_text())
+def test_no_release_is_signed_by_us():
+    """Open in docs/security.md: the publishing action attests files, no workflow signs, a tag names the base image."""
+    workflows = "".join(path.read_text(encoding="utf-8") for path in WORKFLOWS)
+    assert not re.search(r"sigstore|cosign|attest|gpg", workflows + (ROOT / "Makefile").read_text())
+    assert workflows.count("id-token: write") == 1 and "password:" not in workflows and "secrets." not in workflows
     (base,) = re.findall(r"^ARG BASE=(.*)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     assert ":" in base and "@sha256" not in base
 
 
-def test_actions_are_pinned_by_commit_and_keep_no_credentials():
-    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_pinned_by_commit_and_keep_no_credentials(path):
+    text = path.read_text(encoding="utf-8")
     uses = re.findall(r"uses: (\S+)(.*)", text)
-    assert len(uses) >= 4 and all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action) for action, _ in uses)
+    assert len(uses) >= 2 and all(re.fullmatch(r"(actions|pypa)/[\w-]+@[0-9a-f]{40}", action) for action, _ in uses)
     assert all(re.fullmatch(r"  # v[\d.]+", version) for _, version in uses)
-    assert text.count("persist-credentials: false") == text.count("actions/checkout@")
-    assert text.count("permissions:") == 1 and "contents: read" in text
+    assert text.count("persist-credentials: false") == text.count("actions/checkout@") > 0
+    assert "\npermissions:\n  contents: read\n\n" in text  # for all jobs but the one that publishes
+    assert text.count("permissions:") == 1 + text.count("environment: pypi")
+    assert text.count("timeout-minutes:") == text.count("runs-on:")
+
+
+FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
+
+
+@pytest.mark.parametrize(
+    ("schema", "paths"),
+    [
+        ("github-workflows", WORKFLOWS),
+        ("github-issue-forms", sorted(set(FORMS.iterdir()) - {FORMS / "config.yml"})),
+        ("github-issue-config", [FORMS / "config.yml"]),
+        ("citation-file-format", [ROOT / "CITATION.cff"]),
+    ],
+)
+def test_what_others_read_fits_their_schema(schema, paths, tmp_path):
+    """GitHub's workflows and forms, and the citation: by the schemas that check-jsonschema carries."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    done = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True)
+    assert paths and done.returncode == 0, done.stdout + done.stderr
+    bad = tmp_path / "bad.yml"
+    bad.write_text(paths[0].read_text(encoding="utf-8") + "\nno-such-key: {}\n", encoding="utf-8")
+    assert subprocess.run([*command, str(bad)], capture_output=True).returncode == 1
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_call_targets_and_tools_that_are_there(path):
+    """A schema knows neither the Makefile nor the tools."""
+    (targets,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    lines = re.findall(r"- run: (.*)", path.read_text(encoding="utf-8"))
+    called = {word for line in lines for word in re.findall(r"\bmake (?:\$\{\{.*?\}\}|([\w-]+))", line) if word}
+    called |= {word for line in lines for word in re.findall(r"'([\w-]+)' \|\| '([\w-]+)'", line) for word in word}
+    assert called and called <= set(targets.split())
+    assert {tool for line in lines for tool in re.findall(r"tools/\w+", line) if not (ROOT / tool).is_file()} == set()
 
 
 def test_the_proxys_packages_have_hashes_and_run_on_the_hosts_node():

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -22,7 +23,10 @@ MOST_BYTES = 4_000_000
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory) -> dict[str, Path]:
-    """The wheels of what git knows of here, and of a corpus and a module that are not to be in them, by package."""
+    """The wheels by package, built of source archives as for a release.
+
+    The archives are of what git knows of here, and of a corpus and a module that are not to be in them.
+    """
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for name in _known_to_git("."):
         target = source / name
@@ -34,8 +38,13 @@ def wheels(tmp_path_factory) -> dict[str, Path]:
         stranger.parent.mkdir(parents=True)
         stranger.write_text("")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    packages = (source, *(source / "lib" / name for name in BESIDE))
-    subprocess.run([*command, "--wheel-dir", str(made), *map(str, packages)], check=True)
+    archive = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    for package in (source, *(source / "lib" / name for name in BESIDE)):
+        subprocess.run([sys.executable, "-c", archive, str(made)], cwd=package, stdout=subprocess.DEVNULL, check=True)
+    for path in made.glob("*.tar.gz"):
+        with tarfile.open(path) as files:
+            assert not [name for name in files.getnames() if "private" in name or "left_over" in name]
+    subprocess.run([*command, "--wheel-dir", str(made), *map(str, made.glob("*.tar.gz"))], check=True)
     return {path.name.split("-")[0]: path for path in made.glob("*-py3-none-any.whl")}
 
 
@@ -80,10 +89,11 @@ def test_wheel_has_the_folders_and_nothing_else(wheels):
     for package in BESIDE:
         with zipfile.ZipFile(wheels[package]) as archive:
             assert {name for name in archive.namelist() if not name.startswith(f"{package}-")} == _modules(package)
+            assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
 
 
 def _modules(package: str) -> set[str]:
-    projects = ("README.md", "pyproject.toml")
+    projects = ("README.md", "pyproject.toml", "VERSION", "LICENSE")
     names = [name for name in _known_to_git(f"lib/{package}") if "/tests/" not in name]
     return {name.removeprefix("lib/") for name in names if not name.endswith(projects)}
 

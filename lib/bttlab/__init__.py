@@ -4,7 +4,16 @@ import lazy_loader
 
 from bttlab.util.caches import use_private_caches
 
-__version__ = "0.2.0"
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    """Load a package or name of the stub when it is first used, and the version from what is installed."""
+    if name == "__version__":
+        from importlib.metadata import version  # takes longer to import than all else here
+
+        return version("bttlab")
+    return _load(name)
+
 
 use_private_caches()
