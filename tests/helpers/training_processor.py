@@ -99,18 +99,20 @@ def some_parameters(config: ModelConfig, seed: int = 0):
     return parameters
 
 
-def autograd(model: ModelConfig | ModuleModel, parameters, sample: Samples) -> tuple[float, dict[str, np.ndarray]]:
-    """Return the loss of a sample and the gradient of every parameter, in float64 by PyTorch."""
+def autograd(
+    model: ModelConfig | ModuleModel, parameters, sample: Samples, precision: torch.dtype = torch.float64
+) -> tuple[float, dict[str, np.ndarray]]:
+    """Return the loss of a sample and the gradient of every parameter, by PyTorch."""
     if isinstance(model, ModelConfig):
         network = Transformer(model).double()
         network.load({name: value.astype(np.float64) for name, value in parameters.items()})
     else:
-        network = copy.deepcopy(model.network).double()
+        network = copy.deepcopy(model.network).to(precision)
     length = int(sample.lengths[0])
     outputs = network(torch.from_numpy(sample.tokens[:, :length].astype(np.int64)))
     outputs = tuple(outputs.values()) if isinstance(outputs, dict) else outputs  # of transformers
     intent, slots = torch.tensor(sample.intents).long(), torch.from_numpy(sample.slots[0, 1:length]).long()
-    value = torch.zeros((), dtype=torch.float64)
+    value = torch.zeros((), dtype=precision)
     for logits in outputs if isinstance(outputs, tuple) else (outputs,):
         if logits.ndim == 2:
             value = value + F.cross_entropy(logits, intent)

@@ -36,7 +36,7 @@ class Attention(Operation):
     """softmax(scale (q k^T + mask)) v for each head.
 
     `causal`: whether the mask hides the tokens after the query's own.
-    `scale`: by default 1 / sqrt(head size).
+    `scale`: by default 1 / sqrt(head size); not negative.
     `mask`: constant of shape (tokens, tokens), or (heads x tokens, tokens); none if empty.
     """
 
@@ -74,6 +74,8 @@ class Attention(Operation):
                 rule = f"heads of a multiple of {LANES} features"
                 size = f"{op.output.features / op.heads:g}"
                 raise ProgramError(f"{op.name} has heads of {size} features: the card takes {rule}")
+            if op.factor < 0:
+                raise ProgramError(f"{op.name} has the scale {op.factor:g}: it must not be below 0, negate the queries")
             op.buffers, op.rows, op.addend, op.addend_heads = buffers, rows, None, 0
             if op.mask:
                 block = context.layout.place(op.mask)

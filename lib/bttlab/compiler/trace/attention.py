@@ -10,6 +10,7 @@ from torch import Tensor
 from bttlab.compiler.graph import HIDES
 from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.operation import Matrix
+from bttlab.compiler.ops.elementwise import Multiply, Number
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.norms import axes_of, of_rows
 from bttlab.compiler.trace.record import Recorder, Value
@@ -127,16 +128,19 @@ def _context(recorder: Recorder, result: Tensor, scores: Scores, v: Tensor) -> E
     hidden = mask <= HIDDEN
     is_causal = bool((hidden == _above(hidden.shape[-1])).all()) and not mask[~hidden].any()
     constant, graph = "", recorder.graph
+    q, scale = scores.q, scores.scale
+    if scale < 0:  # the largest score of a row is that of the largest exponent
+        q, scale = graph.same(Multiply, q, recorder.unique(recorder.name("minus")), Number(-1.0)), -scale
     if hidden.all(-1).any():
         raise Refusal("attention with a mask that hides all keys of a token", "a mask that shows a key to each token")
     if not is_causal and mask.any():
-        if not scores.scale:
+        if not scale:
             raise Refusal("attention of scale 0", "a scale that is not 0")
-        mask = torch.where(hidden, HIDES, mask) / scores.scale  # the card multiplies the sum by the scale
+        mask = torch.where(hidden, HIDES, mask) / scale  # the card multiplies the sum by the scale
         mask = mask[0] if bool((mask == mask[:1]).all()) else mask.flatten(0, 1)
         constant = graph.constant(mask.float().numpy(), f"mask of {name}")
-    scale = None if math.isclose(scores.scale, usual, rel_tol=1e-6) else scores.scale
-    context = graph.attention(scores.q, scores.k, values, heads, name, is_causal, scale, constant)
+    scale = None if math.isclose(scale, usual, rel_tol=1e-6) else scale
+    context = graph.attention(q, scores.k, values, heads, name, is_causal, scale, constant)
     tokens, features = max_of(values.tokens), values.features
     size = features // heads
     index = torch.arange(tokens)[:, None] * features + torch.arange(size) + size * torch.arange(heads)[:, None, None]
