@@ -1,5 +1,6 @@
 // FP32 division, a quotient bit a step: round to nearest even, subnormal operands and results are zeros of their sign, every
-// NaN is 7fc00000. LATENCY registers are spread over 27 cuts: one before each of 26 steps, one behind the rounding.
+// NaN is 7fc00000. Two of LATENCY registers stand before and behind the rounding; the others are spread over 26 cuts, one
+// before each step. With 15 registers or more, at most two steps stand between two of them.
 module fp32_divide #(
     parameter LATENCY = 16
 ) (
@@ -9,7 +10,7 @@ module fp32_divide #(
     output wire [31:0] result
 );
   /* verilator no_inline_module */
-  localparam STEPS = 26, CUTS = STEPS + 1;
+  localparam STEPS = 26, SPREAD = LATENCY > 2 ? LATENCY - 2 : 0;
   wire a_zero = ~|a[30:23], b_zero = ~|b[30:23], a_top = &a[30:23], b_top = &b[30:23];
   wire a_nan = a_top & |a[22:0], b_nan = b_top & |b[22:0];
   wire is_nan = a_nan | b_nan | a_zero & b_zero | a_top & b_top;
@@ -30,7 +31,7 @@ module fp32_divide #(
       wire [24:0] left;
       wire [23:0] by;
       wire [STEPS-2:0] bits;
-      delay #(.WIDTH(62 + STEPS), .CYCLES((s + 1) * LATENCY / CUTS - s * LATENCY / CUTS)) cut (
+      delay #(.WIDTH(62 + STEPS), .CYCLES(((s + 1) * SPREAD + STEPS - 1) / STEPS - (s * SPREAD + STEPS - 1) / STEPS)) cut (
           .clock(clock), .in({rest[s], divisor[s], quotient[s][STEPS-2:0], head[s]}), .out({left, by, bits, head[s+1]})
       );
       wire fits = left >= {1'b0, by};
@@ -41,18 +42,22 @@ module fp32_divide #(
     end
   endgenerate
   // The first bit is 0 where the dividend's significand is the smaller one.
-  wire [STEPS-1:0] last = quotient[STEPS];
+  wire [STEPS-1:0] last;
+  wire sticky;
+  wire [13:0] ends;  // exponent, flags
+  delay #(.WIDTH(15 + STEPS), .CYCLES(LATENCY > 1 ? 1 : 0)) cut_round (
+      .clock(clock), .in({quotient[STEPS], |rest[STEPS], head[STEPS]}), .out({last, sticky, ends})
+  );
   wire high = last[STEPS-1];
-  wire sticky = |rest[STEPS];
   wire [31:0] rounded;
   fp32_round round (
-      .sign(head[STEPS][3]),
-      .exponent(head[STEPS][13:4] - {9'b0, ~high}),
+      .sign(ends[3]),
+      .exponent(ends[13:4] - {9'b0, ~high}),
       .significand(high ? {last, sticky} : {last[STEPS-2:0], 1'b0, sticky}),
-      .is_zero(head[STEPS][2]),
-      .is_infinite(head[STEPS][1]),
-      .is_nan(head[STEPS][0]),
+      .is_zero(ends[2]),
+      .is_infinite(ends[1]),
+      .is_nan(ends[0]),
       .result(rounded)
   );
-  delay #(.WIDTH(32), .CYCLES(LATENCY - STEPS * LATENCY / CUTS)) cut_last (.clock(clock), .in(rounded), .out(result));
+  delay #(.WIDTH(32), .CYCLES(1)) cut_last (.clock(clock), .in(rounded), .out(result));
 endmodule
