@@ -39,7 +39,7 @@ Describe_Vectors:
 }
 
 // An image, in vectors: {MAGIC, VERSION, DIGEST, instructions, sections}, {sequence length, intents, slots, offset limits,
-// checksum}, registers, constants, functions, tables of functions and shuffles, instructions.
+// checksum, vectors of a token in a record}, registers, constants, functions, tables of functions and shuffles, instructions.
 constexpr int REGISTERS_AT = 2, REGISTERS_PER_VECTOR = LANES / 4;
 constexpr int CONSTANTS_AT = REGISTERS_AT + REGISTERS / REGISTERS_PER_VECTOR;
 constexpr int FUNCTIONS_AT = CONSTANTS_AT + CONSTANTS / LANES, FUNCTIONS_PER_VECTOR = LANES / 8;
@@ -187,7 +187,8 @@ static int load_program(const IntVector *image, int vectors) {
     if (vectors < INSTRUCTIONS_AT) return NO_PROGRAM;
     const IntVector head = checked_vector(image, 0, checksum), model = checked_vector(image, 1, checksum);
     const int instructions = head[3];
-    if (head[0] != MAGIC || head[1] != VERSION || head[2] != DIGEST) return NO_PROGRAM;
+    const bool has_rows = head[1] == ROWS_VERSION;
+    if (head[0] != MAGIC || (head[1] != VERSION && !has_rows) || head[2] != DIGEST) return NO_PROGRAM;
     if (instructions < 0 || instructions > PROGRAM_DEPTH) return NO_PROGRAM;
     if (vectors != INSTRUCTIONS_AT + 2 * instructions) return NO_PROGRAM;
     int first = 0;  // each section begins where the one before ends
@@ -203,6 +204,7 @@ Sections:
     program.sequence_length = model[0];
     program.intents = model[1];
     program.slots = model[2];
+    program.token_vectors = has_rows ? model[8] : 0;
 Offset_Limits:
     for (int s = 0; s < OFFSET_TABLES; s++) {
         program.offset_limit[s] = model[3 + s];
@@ -215,6 +217,8 @@ Offset_Limits:
     const int stored = transfer_vectors(program.section[STORE_SECTION]);
     good &= loaded == stored && loaded >= 0;
     good &= program.sequence_length >= 1 && program.sequence_length <= SEQUENCE;
+    good &= program.token_vectors >= 0 && program.token_vectors <= TRANSFER_VECTORS;
+    good &= program.sequence_length * program.token_vectors <= TRANSFER_VECTORS;
     if (!good || checksum != 0) return NO_PROGRAM;
     program.instructions = instructions;
     return DONE;

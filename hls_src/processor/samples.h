@@ -5,7 +5,7 @@
 #include "state.h"
 
 constexpr int SEQUENCE_VECTORS = parts(SEQUENCE, LANES);
-// {tokens, intent, scalars}, token offsets, slot labels.
+// {tokens, intent, scalars}, token offsets, slot labels; rows of a table may follow.
 constexpr int RECORD_VECTORS = 1 + (OFFSET_TABLES + 1) * SEQUENCE_VECTORS;
 // {status, intent, losses, cycles, cycles of FLUSH after it}, slots.
 constexpr int RESULT_VECTORS = 1 + SEQUENCE_VECTORS;
@@ -21,6 +21,9 @@ struct Result {
     float loss, intent_loss, slot_loss;
     int cycles;
 };
+
+// Vectors from one record to the next: behind each there is space for the rows of the longest sample's tokens.
+static inline int record_distance() { return RECORD_VECTORS + program.sequence_length * program.token_vectors; }
 
 static void read_sample(Sample &sample, const IntVector *record) {
     const IntVector head = record[0];

@@ -44,6 +44,7 @@ struct Program {
     int instructions;  // 0: none is loaded
     Range section[SECTIONS];
     int sequence_length, intents, slots;
+    int token_vectors;  // of a token, in a sample's record: a row of a table that is not on chip; 0 if it is
     int offset_limit[OFFSET_TABLES];
     Register registers[REGISTERS];
     float constant[CONSTANTS];

@@ -58,6 +58,23 @@ Copy_In:
     state_overflow[0] = p_overflow, state_overflow[1] = m_overflow, state_overflow[2] = v_overflow;
 }
 
+// Copies the rows of a sample's tokens from its record into IN_BANK. They are parameters that never change: one beyond their
+// limit sets the flag of parameters.
+static void copy_rows(const IntVector *rows, int count, bool *state_overflow) {
+    bool p_overflow = state_overflow[0];
+Copy_Rows:
+    for (int i = 0; i < count; i++) {
+#pragma HLS PIPELINE II=1
+        const IntVector bits = rows[i];
+        Vector vector = {};
+        UNROLL
+        for (int l = 0; l < LANES; l++) vector[l] = float_of(bits[l]);
+        bank_0[i] = vector;
+        p_overflow |= overflows(vector, STATE_LIMIT);
+    }
+    state_overflow[0] = p_overflow;
+}
+
 static void copy_out(Vector *memory, int count) {
 Copy_Out:
     for (int i = 0; i < count; i++) {
@@ -103,10 +120,12 @@ Runs:
         Range range = {0, 0};
         int vectors = 0;
         if (is_sample) {
-            read_sample(sample, records + i * RECORD_VECTORS);
+            const IntVector *record = records + i * record_distance();
+            read_sample(sample, record);
             result.status = check_sample(sample, command == TRAIN ? 2 : 1);  // the losses of a sample without words have no gradient
             if (result.status == DONE && command == TRAIN && !is_known(optimizer)) result.status = BAD_OPTIMIZER;
             if (result.status != DONE) sample.tokens = sample.intent = 0;  // FLUSH may run with it
+            copy_rows(record + RECORD_VECTORS, sample.tokens * program.token_vectors, state_overflow);
             range = program.section[FORWARD];
             if (command == TRAIN) range.count += program.section[BACKWARD].count;
         } else if (is_flush || is_clear) {
@@ -244,7 +263,7 @@ extern "C" __attribute__((visibility("default"))) void trainer_reach(int command
     const bool runs = (command == TRAIN || command == PREDICT) && samples >= 0 && samples <= MAX_SAMPLES;
     const bool moves = (command == LOAD || command == STORE) && program.instructions > 0;
     const int described = command == DESCRIBE ? DESCRIPTION_VECTORS : command == LOAD_PROGRAM ? RESULT_VECTORS : 0;
-    bytes[0] = sizeof(IntVector) * (runs ? samples * RECORD_VECTORS : 0);
+    bytes[0] = sizeof(IntVector) * (runs ? samples * record_distance() : 0);
     bytes[1] = sizeof(IntVector) * (runs ? samples * RESULT_VECTORS : described);
     bytes[2] = sizeof(Vector) * (moves ? transfer_vectors(program.section[LOAD_SECTION]) : 0);
     bytes[3] = sizeof(IntVector) * (command == LOAD_PROGRAM && samples > 0 ? samples : 0);

@@ -92,6 +92,10 @@ static void set_extremes(IntVector *image, int instructions) {
         const int vector = REGISTERS_AT + static_cast<int>(draw(REGISTERS / REGISTERS_PER_VECTOR));
         set_number(image, vector, static_cast<int>(draw(LANES)), draw(2) ? any_number(1 << 16) : static_cast<int>(draw(1u << 16)));
     }
+    if (draw(4) == 0) {  // a program whose samples bring rows
+        set_number(image, 0, 1, ROWS_VERSION);
+        set_number(image, 1, 8, draw(4) ? static_cast<int>(draw(40)) : any_number(TRANSFER_VECTORS));
+    }
     if (draw(4) == 0) set_number(image, 1, 3 + static_cast<int>(draw(OFFSET_TABLES)), any_number(1 << 16));
 }
 
@@ -126,8 +130,8 @@ static bool call(int command, int samples, int optimizer, const float *constants
     const auto memory = buffer<Vector>(bytes[2]);
     const bool runs = bytes[0] > 0;
     for (int s = 0; runs && s < samples; s++) {
-        fill_sample(records.get() + s * RECORD_VECTORS);
-        if (garbage) spoil(records.get() + s * RECORD_VECTORS);
+        fill_sample(records.get() + s * record_distance());
+        if (garbage) spoil(records.get() + s * record_distance());
     }
     const long long vectors = bytes[2] / static_cast<long long>(sizeof(Vector));
     for (long long i = 0; i < vectors / 3; i++) {  // moments stay 0

@@ -32,7 +32,7 @@ PROGRAM = np.dtype(
         *(
             ("instructions", "i4"),
             ("section", "i4", (6, 2)),
-            ("lengths", "i4", 3),
+            ("lengths", "i4", 4),
             ("offset_limit", "i4", M.OFFSET_TABLES),
         ),
         *(("registers", "i4", (M.REGISTERS, 4)), ("constant", "f4", M.CONSTANTS)),

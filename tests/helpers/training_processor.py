@@ -134,7 +134,8 @@ def first_moments(processor: NativeProcessor, program: Program, parameters, samp
     optimizer, rate = (Optimizer("momentum"), 0.0) if program.layout.has_moments else (Optimizer("sgd"), 2.0**24)
     processor.load_program(program)
     processor.load(parameters)
-    result = processor.train(sample_records(program, sample, [rate], optimizer), optimizer)[0]
+    table = parameters.get(program.layout.in_records)
+    result = processor.train(sample_records(program, sample, [rate], optimizer, table=table), optimizer)[0]
     assert result["status"] == 1
     changed, moments, _ = processor.store()
     if program.layout.has_moments:

@@ -120,6 +120,9 @@ class KernelDriver(DefaultIP):
                 self._send(self._chip.program.image)
             raise ProgramError(
                 "the machine refuses the program: its sections are not those of docs/processor.md; compile it again"
+                if image[0, 1] == M.VERSION
+                else "the machine refuses the program, whose samples bring rows of a table: older overlays take none; "
+                "rebuild it with: make overlays"
             )
 
     def _send(self, image: np.ndarray) -> bool:

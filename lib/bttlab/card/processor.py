@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 
 from bttlab.compiler.machine import M
-from bttlab.compiler.program import ModelProgram
+from bttlab.compiler.program import ModelProgram, Program
 from bttlab.model.choices import IGNORED, OPTIMIZERS
 from bttlab.model.config import Optimizer
 from bttlab.model.trainer import UpdateFactors
 
 
-def sample_dtype() -> np.dtype:
+def sample_dtype(rows: int = 0) -> np.dtype:
+    """Return the type of a sample's record; `rows`: vectors of its tokens' rows, if their table is not on chip."""
     return np.dtype(
         [
             ("tokens", "<i4"),
@@ -19,6 +20,7 @@ def sample_dtype() -> np.dtype:
             ("scalars", "<f4", M.SCALARS),
             ("token_offsets", "<i4", (M.OFFSET_TABLES, M.SEQUENCE)),
             ("slots", "<i4", M.SEQUENCE),
+            *([("rows", "<f4", (rows, M.LANES))] if rows else ()),
         ]
     )
 
@@ -39,16 +41,35 @@ def result_dtype() -> np.dtype:
     )
 
 
-def sample_records(program: ModelProgram, samples: Any, rates: np.ndarray, optimizer: Optimizer, smoothing=0.0, step=0):
-    """Return the kernel's records of samples, `step` samples after the first; `rates` are of shape (n,)."""
+def record_dtype(program: Program) -> np.dtype:
+    """Return the type of the records of a program's samples."""
+    return sample_dtype(program.limits.sequence_length * program.token_vectors)
+
+
+def sample_records(
+    program: ModelProgram,
+    samples: Any,
+    rates: np.ndarray,
+    optimizer: Optimizer,
+    smoothing: float = 0.0,
+    step: int = 0,
+    table: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the kernel's records of samples, `step` samples after the first; `rates` are of shape (n,).
+
+    `table`: float32 of shape (rows, features): the rows of tokens come from it, if it is not on chip.
+    """
     config = program.config
-    records = np.zeros(len(samples), sample_dtype())
+    records = np.zeros(len(samples), record_dtype(program))
     lengths = np.asarray(samples.lengths)
     records["tokens"], records["intent"] = lengths, samples.intents
     width = samples.tokens.shape[1]
     offsets = program.token_table.token_offsets(samples.tokens.reshape(-1))
     records["token_offsets"][:, :, :width] = offsets.reshape(len(offsets), len(samples), width).transpose(1, 0, 2)
     records["slots"][:, :width] = np.where(samples.slots == IGNORED, config.slots, samples.slots)
+    if program.token_vectors:
+        rows = table[samples.tokens % config.vocabulary_size]  # token ids of two sentences are type * words + word
+        records["rows"].reshape(len(samples), -1)[:, : rows[0].size] = rows.reshape(len(samples), -1)
     scalars = records["scalars"]
     set_rates(scalars, rates, optimizer, step)
     share = 1 / labelled_words(config, samples)

@@ -15,7 +15,7 @@ from bttlab.card.keeper import SLICE_SECONDS
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.kernel_driver import ChipState, KernelDriver
 from bttlab.card.manifest import digest, read_file
-from bttlab.card.processor import correct_losses, sample_dtype, sample_records, set_rates
+from bttlab.card.processor import correct_losses, record_dtype, sample_dtype, sample_records, set_rates
 from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
 from bttlab.compiler.image import check_image
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 STATUS_NAMES = dict(enumerate(M.enums["Status"]))
 MAX_SAMPLES = 1 << 16  # of a call, as in hls_src/processor/samples.h
+MOST_OF_RECORDS = 32 << 20  # bytes of the records of a call, which have rows of a table in the host's memory
 
 
 class TrainerDriver(KernelDriver):
@@ -293,6 +294,12 @@ class TrainerDriver(KernelDriver):
     def _layout(self) -> Layout:
         return self._model_program.layout
 
+    @property
+    def _table(self) -> np.ndarray | None:
+        """The table of tokens in the host's memory; None if it is on chip."""
+        name = self._layout.in_records
+        return self._chip.loaded[0][name] if name else None
+
     def _check(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> np.ndarray:
         self._check_ready(samples)
         self._model_program.check_optimizer(optimizer)
@@ -329,7 +336,9 @@ class TrainerDriver(KernelDriver):
         """Train on or predict samples in as many kernel calls as needed, and return their results."""
         done, program = np.zeros(len(samples), self._result_record), self._model_program
         for part in self._parts(len(samples), optimizer if command == M.TRAIN and program.sums else None):
-            rows = sample_records(program, samples[part], rates[part], optimizer, label_smoothing, self._chip.step)
+            rows = sample_records(
+                program, samples[part], rates[part], optimizer, label_smoothing, self._chip.step, self._table
+            )
             if command == M.TRAIN:
                 self._train_part(rows, optimizer, done[part])
             else:
@@ -347,10 +356,11 @@ class TrainerDriver(KernelDriver):
         call, clears the sums. AdamW squares the gradient of each sample, so it takes a call for each.
         """
         first, step = 0, self._chip.step
+        largest = max(1, min(MAX_SAMPLES, MOST_OF_RECORDS // record_dtype(self._model_program).itemsize))
         while first < count:
             if sums is None:
-                most = MAX_SAMPLES if self._share is None else int(SLICE_SECONDS * self._samples_per_second)
-                end = first + max(1, min(most, MAX_SAMPLES))
+                most = largest if self._share is None else int(SLICE_SECONDS * self._samples_per_second)
+                end = first + max(1, min(most, largest))
             else:
                 end = call_end(step + first, sums.batch_size if sums.sums_gradients else 1) - step
             yield slice(first, min(count, end))

@@ -20,4 +20,8 @@ class DoesNotFit(ProgramError):
 
     def __init__(self, what: str, choose: str):
         super().__init__(f"{what}: choose {choose}")
-        self.what = what
+        self.what, self.choose = what, choose
+
+
+class RowsDoNotFit(DoesNotFit):
+    """Rows of a table that a sample's record has no space for."""

@@ -6,6 +6,8 @@ have the names that they have in the module. `lowering` emits the operations' in
 
 import math
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from itertools import chain, count
 
 import numpy as np
@@ -40,6 +42,9 @@ class Graph:
         self.folded: dict[str, np.ndarray] = {}  # frozen parameters of which a constant is a function: their values
         self.frozen: set[str] = set()  # parameters that are not trained
         self.copies: dict[str, str] = {}  # a parameter's second use has a copy: from the copy's name to its own
+        self.rows_in_records: bool | None = (
+            None  # of the frozen table of tokens; None: if the banks have no space for it
+        )
         self.line: SourceLine | None = None  # of the operations that are appended
         self.tokens = Register(0, 0, 1, sequence_length) if tokens is None else tokens
 
@@ -60,6 +65,21 @@ class Graph:
             return self.append(TTMTable(name, (), Matrix(name, self.tokens, features)))
         output = Matrix(name, self.tokens, self.shapes[f"{name}.weight"][1])
         return self.append((TypeTable if is_type else Table)(name, (), output, words))
+
+    @property
+    def frozen_table(self) -> Table | None:
+        """The table of tokens if it is dense, frozen and of no other layer: its rows can come in samples' records."""
+        for op in self.operations:
+            if type(op) is Table and (name := f"{op.name}.weight") in self.frozen:
+                users = [user for user in self.operations if name in user.parameters(self.shapes)]
+                return op if users == [op] else None
+        return None
+
+    def with_rows_in_records(self) -> "Graph":
+        """Return the graph with the rows of `frozen_table` in the samples' records."""
+        moved, table = copy(self), self.frozen_table
+        moved.operations = [replace(op, in_records=True) if op is table else op for op in self.operations]
+        return moved
 
     def same(self, kind: type[Operation], x: Matrix, name: str, *options, others: Sequence[Matrix] = ()) -> Matrix:
         """Append an operation whose output has the shape of x, its first input.

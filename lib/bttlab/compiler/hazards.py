@@ -121,6 +121,11 @@ def loaded_vectors(program: ModelProgram, updates: bool) -> dict[Memory, np.ndar
     return loaded
 
 
+def _rows_in_record(program: ModelProgram, tokens: int) -> dict[Memory, np.ndarray]:
+    """Return which vectors of IN_BANK have a value when a sample begins: rows of its tokens that came in its record."""
+    return {Memory.bank(M.IN_BANK): np.arange(M.banks[M.IN_BANK].depth) < tokens * program.token_vectors}
+
+
 def unchecked_gradients(program: ModelProgram) -> list[str]:
     """Return an error message for each instruction that writes a parameter's gradient without the CHECK flag."""
     texts, parameters = [], [block for block in program.layout.blocks if block.buffer.is_parameter]
@@ -176,7 +181,7 @@ def check_program(
             if kind == "random":
                 sample += [("train, nothing pending", program.sample, False), ("predict", program.forward, False)]
             for name, run, updates in sample:
-                loaded = pending if updates else fresh
+                loaded = (pending if updates else fresh) | _rows_in_record(program, length)
                 found = find_hazards(run, length, table.token_offsets(ids), updates, loaded=loaded)
                 texts += [f"{name}, {length} tokens, {kind} ids: {hazard.text}" for hazard in found]
         report(length, len(texts))

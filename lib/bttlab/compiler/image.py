@@ -36,9 +36,15 @@ class Tables:
 
 
 def packed(
-    sections: Sequence[Sequence[Instruction]], tables: Tables, limits: Sequence[int], offset_span: Sequence[int]
+    sections: Sequence[Sequence[Instruction]],
+    tables: Tables,
+    limits: Sequence[int],
+    offset_span: Sequence[int],
+    token_vectors: int = 0,
 ) -> np.ndarray:
     """Return a program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16).
+
+    `token_vectors`: vectors of each token that come in a sample's record; 0 if the table is on chip.
 
     Raise `ProgramError` if it needs more registers or constants than the machine has.
     """
@@ -62,9 +68,16 @@ def packed(
         places += [first, len(section)]
         first += len(section)
     header = np.zeros((2, LANES), np.int32)
-    header[0, : 4 + len(places)] = [M.MAGIC, M.VERSION, M.digest, len(instructions), *places]
+    header[0, : 4 + len(places)] = [
+        M.MAGIC,
+        M.ROWS_VERSION if token_vectors else M.VERSION,
+        M.digest,
+        len(instructions),
+        *places,
+    ]
     most = [span + 1 for span in offset_span]
     header[1, : 3 + len(most)] = [*limits, *most]
+    header[1, 8] = token_vectors
     descriptions, function_tables = tables.functions.packed()
     shuffles = np.zeros((M.SHUFFLE_ENTRIES, 2, LANES), np.uint16)
     for n, (into, out) in enumerate(zip(tables.entry_in, tables.entry_out, strict=True)):
@@ -116,7 +129,7 @@ def check_image(image: np.ndarray) -> None:
     magic, version, digest, instructions = (int(value) for value in image[0, :4])
     if magic != M.MAGIC:
         raise ProgramError(f"the program begins with {magic:#x}, not with {M.MAGIC:#x}; compile it again")
-    if version != M.VERSION:
+    if version not in (M.VERSION, M.ROWS_VERSION):
         raise ProgramError(
             f"the program is of version {version}, the machine on the card of version {M.VERSION}; compile it again"
         )

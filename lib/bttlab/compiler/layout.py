@@ -163,7 +163,9 @@ class Layout:
     `constants`: values that are loaded with the parameters, and that have no gradient.
     `copies`: parameters of which a further use has a copy of its own, by the copy's name.
     `folded`: values of frozen parameters of which constants are functions; the banks may not have these parameters.
-    `partial`: parameters of which the banks have some rows alone: no sample of the program reads the others.
+    `partial`: parameters of which the banks have some rows alone, or none: no sample of the program reads the others
+    there.
+    `in_records`: the frozen table of which the rows of a sample's tokens come in its record; "" if it is in a bank.
     `blocks`: in the order in which LOAD and STORE transfer them.
     """
 
@@ -173,10 +175,16 @@ class Layout:
     folded: Mapping[str, np.ndarray]
     partial: frozenset[str]
     blocks: Sequence[Block]
+    in_records: str = ""
 
     @property
     def vectors(self) -> int:
         return sum(block.vectors for block in self.blocks)
+
+    @property
+    def token_vectors(self) -> int:
+        """Vectors of each token in a sample's record."""
+        return vectors_for(self.shapes[self.in_records][1]) if self.in_records else 0
 
     @property
     def has_moments(self) -> bool:
@@ -234,13 +242,16 @@ class LayoutBuilder:
         self._builder, self.constants, self.copies, self.folded = builder, constants, copies, folded or {}
         self._rows_read = rows_read or {}  # of parameters of which the program reads some rows alone
         self.shapes = {name: shape for name, shape in shapes.items() if name not in self.copies}
+        self.in_records = ""
         self.blocks: list[Block] = []
         self._of: dict[tuple[str, int], Block] = {}
 
     @property
     def finished(self) -> Layout:
-        partial = frozenset(self._rows_read)
-        return Layout(self.shapes, self.constants, self.copies, self.folded, partial, tuple(self.blocks))
+        partial, blocks = frozenset(self._rows_read), tuple(self.blocks)
+        if self.in_records:
+            partial |= {self.in_records}
+        return Layout(self.shapes, self.constants, self.copies, self.folded, partial, blocks, self.in_records)
 
     def place(
         self, name, axes=None, rows=None, group_rows=None, part=None, added=False, behind: Block | None = None

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from bttlab.compiler.banks import WINDOW, fitted
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
 from bttlab.compiler.builder import LANES, even_parts
-from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError, with_space
+from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError, RowsDoNotFit, with_space
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import At, Instruction, Level, Memory, at, max_of
 from bttlab.compiler.layout import Block, Region
@@ -365,7 +365,26 @@ def lower(graph: Graph, flow, tokens: int, sums: bool = False, window: int = WIN
     `tokens`: length of the samples for which banks are chosen.
     `window`: as for `banks.Assignment`.
     Raise `DoesNotFit` if the model does not fit even with everything recomputed that can be.
+
+    The rows of a frozen table of tokens come in the samples' records if the graph asks for it, or does not fit
+    otherwise.
     """
+    if graph.frozen_table is None or graph.rows_in_records is False:
+        return _lowered(graph, flow, tokens, sums, window)
+    if graph.rows_in_records:
+        return _lowered(graph.with_rows_in_records(), flow, tokens, sums, window)
+    try:
+        return _lowered(graph, flow, tokens, sums, window)
+    except DoesNotFit as error:
+        on_chip = error
+    try:
+        return _lowered(graph.with_rows_in_records(), flow, tokens, sums, window)
+    except RowsDoNotFit as error:
+        raise DoesNotFit(on_chip.what, f"{on_chip.choose}; or, with its rows in records, {error.choose}") from None
+
+
+def _lowered(graph: Graph, flow, tokens: int, sums: bool, window: int) -> Lowering:
+    """Return the instructions of a model's sample; arguments and errors are those of `lower`."""
     fitting = Lowering(graph, flow, sums=sums)
     fitting.check_count()
     if (most := fitting.most_kept) < len(fitting.keepable):

@@ -84,13 +84,18 @@ class Program:
         """Largest token offset of each table, in vectors."""
         return NO_OFFSETS
 
+    @property
+    def token_vectors(self) -> int:
+        """Vectors of each token in a sample's record; 0 if the table of tokens is on chip."""
+        return 0
+
     @functools.cached_property
     def image(self) -> np.ndarray:
         """The program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16).
 
         Raise `ProgramError` if it needs more registers or constants than the machine has.
         """
-        image = packed(self.sections, self.tables, self.limits, self.offset_span)
+        image = packed(self.sections, self.tables, self.limits, self.offset_span, self.token_vectors)
         image.flags.writeable = False
         return image
 
@@ -134,6 +139,11 @@ class ModelProgram(Program):
     def offset_span(self) -> tuple[int, ...]:
         """Largest token offset of each table, in vectors."""
         return self.token_table.offset_span
+
+    @property
+    def token_vectors(self) -> int:
+        """Vectors of each token in a sample's record; 0 if the table of tokens is on chip."""
+        return self.layout.token_vectors
 
     def has_space_for(self, optimizer: Optimizer) -> bool:
         return self.layout.has_moments or not optimizer.moments

@@ -7,6 +7,7 @@ from copy import copy
 from typing import Any
 
 from bttlab.compiler.buffers import GRADIENT_OF
+from bttlab.compiler.builder import vectors_for
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Context, Operation, core_names
@@ -56,7 +57,19 @@ def what_fits(graph: Any, flow: Any, sums: bool, limit: int) -> str:
             each = max(size[f"{op.name}.weight"] // rows, 1)
             left = min((limit - total) // each + rows, LARGEST_BANK // each)  # a table is in one bank
             parts.append(f"{left:,} of {rows:,} rows of {op.name} (cut_vocabulary)" if 0 < left < rows else "")
+            parts.append(_frozen_rows(graph, op, limit - total + size[f"{op.name}.weight"]))
     return " or ".join(filter(None, parts))
+
+
+def _frozen_rows(graph: Any, table: Table, left: int) -> str:
+    """Return the tokens of a sample whose rows fit a record, if the table is trained and all else has space."""
+    name = f"{table.name}.weight"
+    is_alone = [op for op in graph.operations if name in op.parameters(graph.shapes)] == [table]
+    tokens = M.banks[M.IN_BANK].depth // vectors_for(table.output.features)
+    if name in graph.frozen or not is_alone or left < 0 or tokens < 2:
+        return ""
+    most = min(tokens, M.SEQUENCE)
+    return f"{table.name} frozen, with up to {most} tokens (requires_grad_(False))"
 
 
 def layers_that_fit(size: Mapping[str, int], limit: int) -> str:

@@ -169,7 +169,7 @@ def _bound(value: Any) -> Bound | Any:
 
 def encoded_layout(layout: Layout) -> dict[str, Any] | None:
     """Return a layout as JSON-ready values; None if it has values of its own, as that of a traced module."""
-    if layout.constants or layout.copies or layout.folded or layout.partial:
+    if layout.constants or layout.copies or layout.folded or layout.partial or layout.in_records:
         return None
     buffers = list(dict.fromkeys(block.buffer for block in layout.blocks))
     return {

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded, vectors_for
-from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import At, Bound, Level, Memory, TokenOffset, bound_of_part, max_of
+from bttlab.compiler.errors import ProgramError, RowsDoNotFit
+from bttlab.compiler.instruction import At, Bound, Level, Memory, TokenOffset, at, bound_of_part, max_of
 from bttlab.compiler.layout import Block, LayoutBuilder, TokenTable
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Context, Operation, Shapes, Values, core_names
@@ -368,9 +368,11 @@ class Table(Embedding):
     """A dense table: rows of tokens are copied, and their gradients added to those of the table.
 
     `words`: if token ids are type * words + word, the number of words; 0 if they are words.
+    `in_records`: whether the rows of a sample's tokens come in its record, from a frozen table in the host's memory.
     """
 
     words: int = 0
+    in_records: bool = False
 
     @property
     def rows_by(self) -> int:
@@ -384,18 +386,37 @@ class Table(Embedding):
         rows, features = context.shapes[f"{self.name}.weight"]
         self.row_vectors = features // LANES
         super().allocate(context)
-        self.table = context.layout.place(f"{self.name}.weight", added=True)
+        if self.in_records:
+            self._check_records(features)
+            context.layout.in_records = f"{self.name}.weight"
+        else:
+            self.table = context.layout.place(f"{self.name}.weight", added=True)
+        row_vectors = 0 if self.in_records else self.row_vectors
         if self.words:
             types = next((op for op in context.operations if isinstance(op, TypeTable)), None)
             number, width = (1, 0) if types is None else context.shapes[f"{types.name}.weight"]
-            self.digits, self.slice_vectors = (number, self.words, 1), (width // LANES, self.row_vectors, 0, 0)
+            self.digits, self.slice_vectors = (number, self.words, 1), (width // LANES, row_vectors, 0, 0)
         else:
-            self.digits, self.slice_vectors = (rows, 1, 1), (self.row_vectors, 0, 0, 0)
+            self.digits, self.slice_vectors = (rows, 1, 1), (row_vectors, 0, 0, 0)
 
     def emit(self, context: Context, result: At) -> None:
-        where = self.table.where().part(token_offset=TokenOffset(self.rows_by, "t"), w=1)
+        if self.in_records:
+            where = at(Memory.bank(M.IN_BANK), 0, t=self.row_vectors, w=1)
+        else:
+            where = self.table.where().part(token_offset=TokenOffset(self.rows_by, "t"), w=1)
         loops = [Level("t", self.tokens), Level("w", self.row_vectors)]
         context.builder.vector(M.COPY, "rows", loops, where, r0=result.part(t=self.row_vectors, w=1))
+
+    def _check_records(self, features: int) -> None:
+        """Raise RowsDoNotFit if IN_BANK has no space for the rows of the longest sample."""
+        space, vectors = M.banks[M.IN_BANK].depth, self.most * self.row_vectors
+        if vectors > space:
+            widest = LANES * (space // self.most)
+            raise RowsDoNotFit(
+                f"the rows of {self.name} for {self.most} tokens of {features} features take {vectors} vectors of a "
+                f"sample's record, bank {M.IN_BANK} has {space}",
+                f"samples of up to {space // self.row_vectors} tokens, or up to {widest} features",
+            )
 
     def backward(self, context: Context, d: At) -> None:
         self.add_slices(context.builder, "d_rows", self.rows_by, d, self.row_vectors, self.table)

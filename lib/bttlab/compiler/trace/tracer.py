@@ -35,7 +35,11 @@ OTHER_LOSSES = ("regression", "multi_label_classification")  # problem types of 
 
 @one_thread()
 def trace(
-    module: nn.Module, sequence_length: int, task: str | None = None, ignore_index: int | None = None
+    module: nn.Module,
+    sequence_length: int,
+    task: str | None = None,
+    ignore_index: int | None = None,
+    rows_in_records: bool | None = None,
 ) -> ModuleModel:
     """Return the model of a module: its graph and the limits of its samples.
 
@@ -53,6 +57,9 @@ def trace(
     ignore_index : int, optional
         Label of tokens that have neither a loss nor a gradient, such as of subwords that continue a word: 0 (PAD of a
         corpus), or -100, which is none of the classes.
+    rows_in_records : bool, optional
+        Whether the table of tokens, which must be frozen, stays in the host's memory: the rows of a sample's tokens
+        come in its record. By default it does if the banks have no space for it.
 
     Raises
     ------
@@ -75,6 +82,11 @@ def trace(
     except UsedInPart:
         recorder, outputs = _recorded(module, sequence_length, divides_layers=False)
     graph = recorder.graph
+    graph.rows_in_records = rows_in_records
+    if rows_in_records and graph.frozen_table is None:
+        tables = [op for op in graph.operations if isinstance(op, Embedding)]
+        rule = "freeze a dense table that no other layer uses, as by requires_grad_(False)"
+        raise ProgramError(f"{name}: rows of {tables[0].name} cannot come in records: {rule}")
     check(graph, outputs, module, recorder.vocabulary, call_of(module), recorder.types)
     return _model(module, recorder, outputs, task, ignore_index)
 
