@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
+from threading import Lock, Thread
 from typing import Any
 
 import ipywidgets as widgets
@@ -14,7 +15,7 @@ from IPython.display import display
 
 from bttlab.lab.charts import to_png
 from bttlab.lab.dashboard import Dashboard
-from bttlab.lab.dashboard_runs import DashboardRun
+from bttlab.lab.dashboard_runs import FINISHED, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.energy_meters import torch_meter
 from bttlab.lab.explorer import button, control, row
@@ -31,6 +32,7 @@ from bttlab_methods.survey import GROUPS, TECHNIQUES
 from bttlab_methods.training import LEARNING_RATE
 
 OnResult = Callable[[Result], None]
+BESIDE = DENSE, "tensor"  # what a technique of the survey is trained beside
 _FAMILIES = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(min(470px, 100%), 1fr))"}
 
 
@@ -136,6 +138,9 @@ class MethodsLab:
         self._text = control(widgets.Text, "together", "560px", 70, value=DENSE, continuous_update=False)
         self._text.observe(lambda _: self._check(), "value")
         self._train = button("Train", "play", self.train)
+        beside = f"beside {' and '.join(BESIDE)}"
+        self._beside = widgets.Checkbox(description=beside, indent=False, layout={"width": "auto"})
+        self._trainer, self._starting, self._is_closed = Thread(), Lock(), False
         self._message = widgets.HTML()
         self._picture = widgets.Image(format="png", layout={"display": "none"})
         self._picture.add_class(FIGURE_CLASS)
@@ -145,7 +150,7 @@ class MethodsLab:
                 row(self._tip, self._preset),
                 row(self._search),
                 widgets.Box(list(self._groups.values()), layout=_FAMILIES),
-                row(self._text, self._train),
+                row(self._text, self._train, self._beside),
                 self._message,
                 self.dashboard.widget,
                 self._picture,
@@ -158,18 +163,56 @@ class MethodsLab:
         display(self.widget)
 
     def train(self, text: str | None = None, samples: int | None = None) -> None:
-        """Train with what is ticked, or with the methods of a text as `bttlab_methods.parse` takes it."""
+        """Train with what is ticked, or with the methods of a text as `bttlab_methods.parse` takes it.
+
+        If the box says so, dense and tensor come first, unless the figure has runs of theirs like this one.
+        """
         if text is not None:
             self._text.value = text
-        if self._check():
-            self.dashboard.offer(method_target(self._text.value, self._workload, on_result=self._on_result))
-            self.dashboard.start(self._text.value, samples)
+        if not self._check():
+            return
+        if self._trainer.is_alive():
+            self._message.value = alert("runs are going, one after the other: stop them, or let them end")
+            return
+        runs, samples = self.dashboard.runs, samples or self.dashboard.samples
+        like = samples, self.dashboard.learning_rate, FINISHED
+        there = {run.name for run in runs if (run.total, run.learning_rate, run.state) == like}
+        first = [name for name in BESIDE if name not in there] if self._beside.value else []
+        names = list(dict.fromkeys([*first, self._text.value]))
+        if len(names) == 1 or any(run.active for run in runs):
+            self._start(self._text.value, samples)
+        else:
+            self._trainer = Thread(target=self._train_all, args=(names, samples), name="bttlab-methods", daemon=True)
+            self._trainer.start()
+
+    def _train_all(self, names: Sequence[str], samples: int) -> None:
+        """Train one after the other, until a run is stopped or fails."""
+        for name in names:
+            self._start(name, samples)
+            run = self.dashboard.runs[-1]
+            self.dashboard.wait()
+            if run.state != FINISHED:
+                return
+
+    def _start(self, name: str, samples: int) -> None:
+        with self._starting:
+            if not self._is_closed:
+                self.dashboard.offer(method_target(name, self._workload, on_result=self._on_result))
+                self.dashboard.start(name, samples)
 
     def wait(self) -> None:
+        """Wait until all runs have ended; interrupting the kernel stops them."""
         self.dashboard.wait()
+        while self._trainer.is_alive():
+            self._trainer.join(0.05)
+            self.dashboard.wait()
 
     def close(self) -> None:
+        with self._starting:
+            self._is_closed = True
         self.dashboard.close()
+        if self._trainer.is_alive():
+            self._trainer.join()
         self.widget.close()
 
     def _find(self) -> None:
@@ -193,7 +236,7 @@ class MethodsLab:
         if not tip:  # a list shows no choice whose value is None
             return
         if tip.row and all(method.processes == 1 for method in parse(tip.row)):
-            self._text.value = tip.row
+            self._text.value, self._beside.value = tip.row, True
             return
         gone = f"{tip.gone} is no longer here; its results are in docs/survey.md" if tip.gone else tip.note
         why = f"it takes several processes: bttlab methods run {tip.row}" if tip.row else gone

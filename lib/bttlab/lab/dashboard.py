@@ -129,7 +129,7 @@ class Dashboard:
             self._samples.value = samples
         chosen = self._targets[self._choice.value]
         choices = (self._optimizer.value, self._seed.value) if chosen.optimizers else ()
-        run = chosen.make_run(self._samples.value, self._learning_rate, *choices)
+        run = chosen.make_run(self._samples.value, self.learning_rate, *choices)
         run.start()
         self.runs += [run] if run.beside is None else [run, run.beside]
         self._begin_drawing()
@@ -160,12 +160,12 @@ class Dashboard:
         run.resume()
 
     def _go_on(self, run: DashboardRun) -> None:
-        if run.fault is not None and self._learning_rate >= run.fault.learning_rate:
+        if run.fault is not None and self.learning_rate >= run.fault.learning_rate:
             raise BttlabError(
-                f"learning rate {self._learning_rate:g}: at {run.fault.learning_rate:g} sample {run.fault.sample} "
+                f"learning rate {self.learning_rate:g}: at {run.fault.learning_rate:g} sample {run.fault.sample} "
                 "would fail again; set the slider lower, then Continue"
             )
-        run.learning_rate = self._learning_rate
+        run.learning_rate = self.learning_rate
         run.start()
         self._begin_drawing()
 
@@ -186,7 +186,7 @@ class Dashboard:
         if run is not None and not run.follows_learning_rate:
             raise BttlabError(f"{run.name} keeps its learning rate to the end; the new one is for the next run")
         if run is not None:
-            run.learning_rate = self._learning_rate
+            run.learning_rate = self.learning_rate
 
     def _offer_choices(self) -> None:
         offered = self._targets[self._choice.value].optimizers
@@ -304,9 +304,14 @@ class Dashboard:
             self._buttons[name].disabled = not allowed
 
     @property
-    def _learning_rate(self) -> float:
+    def learning_rate(self) -> float:
         """The value as the slider shows it, 4.0e-3 for 0.004."""
         return float(f"{self._rate.value:.1e}")
+
+    @property
+    def samples(self) -> int:
+        """Of the next run."""
+        return self._samples.value
 
     @property
     def _last(self) -> DashboardRun | None:

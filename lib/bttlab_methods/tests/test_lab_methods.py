@@ -1,6 +1,7 @@
 """The methods lab without a browser: ticking, refusing, training, results."""
 
 import io
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -64,6 +65,34 @@ def test_a_technique_of_the_survey_chooses_its_row_or_says_why_it_has_none(lab):
         lab._tip.value = techniques[name]
         assert said in lab._message.value
         assert lab._text.value == "lottery-ticket"
+
+
+def test_a_technique_trains_beside_dense_and_tensor_once(lab, workload):
+    techniques = {one.name: one for one in TECHNIQUES}
+    lab._tip.value = techniques["SkipInit"]
+    assert lab._beside.value
+    for name, ran in (("SkipInit", ["dense", "tensor", "skipinit"]), ("ReZero", ["rezero"])):
+        before = len(lab.results)
+        lab._tip.value = techniques[name]
+        lab._train.click()
+        lab.wait()
+        assert [result.methods for result in lab.results[before:]] == ran, [run.error for run in lab.dashboard.runs]
+    assert [run.name for run in lab.dashboard.runs] == ["dense", "tensor", "skipinit", "rezero"]
+    lab.train("fixup", samples=50)  # of another budget: dense and tensor again
+    lab.wait()
+    assert [(run.name, run.total) for run in lab.dashboard.runs[4:]] == [("dense", 50), ("tensor", 50), ("fixup", 50)]
+
+
+def test_stopping_a_run_leaves_out_those_after_it(lab):
+    lab._tip.value = next(one for one in TECHNIQUES if one.name == "Lion")
+    lab.train(samples=10_000)
+    while not (lab.dashboard.runs and lab.dashboard.runs[0].count):
+        time.sleep(0.01)
+    lab.train("lion")
+    assert "one after the other: stop them" in lab._message.value
+    lab.dashboard.stop()
+    lab.wait()
+    assert [(run.name, run.state) for run in lab.dashboard.runs] == [("dense", "stopped")]
 
 
 def test_the_search_shows_what_it_is_about(lab):
