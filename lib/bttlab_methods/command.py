@@ -62,21 +62,13 @@ def _list() -> Outcome:
 
     lines, data = [], []
     for name, kind in methods().items():
-        parameters = ", ".join(f"{key}={value}" for key, value in kind.parameters().items())
+        facts = {"name": name, "family": kind.family, "summary": kind.summary(), "parameters": kind.parameters()}
+        parameters = ", ".join(f"{key}={value}" for key, value in facts["parameters"].items())
         if not data or data[-1]["family"] != kind.family:
             lines += ["", kind.family.upper()]
-        lines += [f"{name:24} {kind.summary()}", f"{'':24} {kind.source}"]
+        lines += [f"{name:24} {facts['summary']}", f"{'':24} {kind.source}"]
         lines += [f"{'':24} parameters: {parameters}"] if parameters else []
-        data.append(
-            {
-                "name": name,
-                "family": kind.family,
-                "summary": kind.summary(),
-                "parameters": kind.parameters(),
-                "source": kind.source,
-                "changes": sorted(kind.changes),
-            }
-        )
+        data.append(facts | {"source": kind.source, "changes": sorted(kind.changes)})
     return Outcome({"methods": data}, "\n".join(lines[1:]))
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
-from threading import Lock, Thread
 from typing import Any
 
 import ipywidgets as widgets
@@ -27,7 +26,7 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 from bttlab_methods import DENSE, FAMILIES, Result, Setting, Training, methods, parse, run_methods
 from bttlab_methods.lab_figures import draw_results
-from bttlab_methods.record import by_methods, mean, peak, read_records, slot_f1
+from bttlab_methods.record import by_methods, mean, peak, read_records, seconds_per_epoch, slot_f1
 from bttlab_methods.survey import GROUPS, TECHNIQUES
 from bttlab_methods.training import LEARNING_RATE
 
@@ -140,7 +139,6 @@ class MethodsLab:
         self._train = button("Train", "play", self.train)
         beside = f"beside {' and '.join(BESIDE)}"
         self._beside = widgets.Checkbox(description=beside, indent=False, layout={"width": "auto"})
-        self._trainer, self._starting, self._is_closed = Thread(), Lock(), False
         self._message = widgets.HTML()
         self._picture = widgets.Image(format="png", layout={"display": "none"})
         self._picture.add_class(FIGURE_CLASS)
@@ -171,48 +169,20 @@ class MethodsLab:
             self._text.value = text
         if not self._check():
             return
-        if self._trainer.is_alive():
-            self._message.value = alert("runs are going, one after the other: stop them, or let them end")
-            return
         runs, samples = self.dashboard.runs, samples or self.dashboard.samples
         like = samples, self.dashboard.learning_rate, FINISHED
         there = {run.name for run in runs if (run.total, run.learning_rate, run.state) == like}
         first = [name for name in BESIDE if name not in there] if self._beside.value else []
         names = list(dict.fromkeys([*first, self._text.value]))
-        if len(names) == 1 or any(run.active for run in runs):
-            self._start(self._text.value, samples)
-        else:
-            self._trainer = Thread(target=self._train_all, args=(names, samples), name="bttlab-methods", daemon=True)
-            self._trainer.start()
-
-    def _train_all(self, names: Sequence[str], samples: int) -> None:
-        """Train one after the other, until a run is stopped or fails."""
         for name in names:
-            self._start(name, samples)
-            run = self.dashboard.runs[-1]
-            self.dashboard.wait()
-            if run.state != FINISHED:
-                return
-
-    def _start(self, name: str, samples: int) -> None:
-        with self._starting:
-            if not self._is_closed:
-                self.dashboard.offer(method_target(name, self._workload, on_result=self._on_result))
-                self.dashboard.start(name, samples)
+            self.dashboard.offer(method_target(name, self._workload, on_result=self._on_result))
+        self.dashboard.start_all(names, samples)
 
     def wait(self) -> None:
-        """Wait until all runs have ended; interrupting the kernel stops them."""
         self.dashboard.wait()
-        while self._trainer.is_alive():
-            self._trainer.join(0.05)
-            self.dashboard.wait()
 
     def close(self) -> None:
-        with self._starting:
-            self._is_closed = True
         self.dashboard.close()
-        if self._trainer.is_alive():
-            self._trainer.join()
         self.widget.close()
 
     def _find(self) -> None:
@@ -299,7 +269,7 @@ def presets(records: Mapping[str, Sequence[Result]]) -> dict[str, str]:
         return {name: mean(group, value) for name, group in groups.items()}
 
     peaks, slots = averages(peak), averages(slot_f1)
-    seconds = averages(lambda one: one.seconds_per_epoch["value"])
+    seconds = averages(seconds_per_epoch)
     same = [name for name in groups if peaks[name] <= 1.05 * peaks["tensor"]]
     best = {
         "least memory": min(peaks, key=peaks.get),

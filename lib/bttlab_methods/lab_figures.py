@@ -1,7 +1,6 @@
 """Figures of memory, time, energy and scores by method."""
 
-from collections.abc import Sequence
-from statistics import fmean, stdev
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +10,7 @@ from bttlab.lab.memory_figures import COLOURS
 from bttlab.lab.picture import Picture
 from bttlab_methods import Method, MethodError, Result, methods
 from bttlab_methods.library.tensor import TensorCompression
-from bttlab_methods.record import by_methods, deviation, mean, peak, slot_f1
+from bttlab_methods.record import by_methods, deviation, mean, peak, seconds_per_epoch, slot_f1
 
 LONGEST = 34  # characters of a name on the axis
 
@@ -38,9 +37,9 @@ def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
         }
         end = draw_parts(memory, row, [(name, size / 1e6, COLOURS[name]) for name, size in sizes.items()])
         memory.text(end, row, f" {end:,.1f}", va="center", fontsize=8)
-        _bar(seconds, row, [result.seconds_per_epoch["value"] for result in group])
+        _bar(seconds, row, group, seconds_per_epoch)
         for axes in energy:
-            _bar(axes, row, [result.joules_per_epoch["value"] for result in group])
+            _bar(axes, row, group, lambda result: result.joules_per_epoch["value"])
         for marker, colour, key in (("o", PALETTE[0], "intent_accuracy"), ("s", PALETTE[1], "slot_f1")):
             values = [100 * result.scores[split][key] for result in group]
             scores.plot(values, np.full(len(values), row), marker, color=colour, markersize=5)
@@ -56,11 +55,11 @@ def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
     return Picture(figure, f"What training takes and reaches, by methods: {', '.join(groups)}.")
 
 
-def _bar(axes: Axes, row: int, values: Sequence[float | None]) -> None:
-    if None not in values:
-        spread = stdev(values) if len(values) > 1 else 0.0
-        axes.barh(row, fmean(values), color=PALETTE[0], height=0.6, xerr=spread or None, error_kw={"lw": 1})
-        axes.text(fmean(values) + spread, row, f" {fmean(values):,.1f}", va="center", fontsize=8)
+def _bar(axes: Axes, row: int, group: Sequence[Result], value: Callable[[Result], float | None]) -> None:
+    if None not in map(value, group):
+        length, spread = mean(group, value), deviation(group, value)
+        axes.barh(row, length, color=PALETTE[0], height=0.6, xerr=spread or None, error_kw={"lw": 1})
+        axes.text(length + spread, row, f" {length:,.1f}", va="center", fontsize=8)
 
 
 def _shortened(name: str) -> str:
@@ -75,18 +74,11 @@ def _trains_cores(combination: str) -> bool:
 def draw_scatter(results: Sequence[Result]) -> Picture:
     """Draw slot F1 against peak memory, a point for each combination, named if none beats it in both.
 
-    A point is the mean over the seeds, its line the sample standard deviation.
-
-    Where names would cover each other, the first stands alone; dense and tensor are named whatever beats them.
+    A point is the mean over the seeds, its line the sample standard deviation. Where names would cover each other, the
+    first stands alone; dense and tensor are named whatever beats them.
     """
     groups = by_methods(results)
-    points = {
-        name: (
-            mean(group, peak) / 1e6,
-            100 * mean(group, slot_f1),
-        )
-        for name, group in groups.items()
-    }
+    points = {name: (mean(group, peak) / 1e6, 100 * mean(group, slot_f1)) for name, group in groups.items()}
     title = "Slot F1 on test against peak memory (measured)"
     axes = new_axes(7.5, 4.2, title, "MB ($10^6$ bytes, logarithmic)", "slot F1 (%)")
     axes.set_xscale("log")

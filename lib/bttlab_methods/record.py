@@ -106,8 +106,8 @@ def comparison(results: Sequence[Result], split: str):
             str(len(group)),
             *(f"{100 * mean(group, lambda result, key=key: result.scores[split][key]):.1f}" for key in SCORES),
             f"{group[0].trained:,}",
-            f"{mean(group, lambda result: result.memory['peak']['value']) / 1e6:.1f}",
-            f"{mean(group, lambda result: result.seconds_per_epoch['value']):.1f}",
+            f"{mean(group, peak) / 1e6:.1f}",
+            f"{mean(group, seconds_per_epoch):.1f}",
             joules(group),
         )
     table.caption = (
@@ -150,13 +150,11 @@ def frontier(records: Mapping[float, Sequence[Result]]) -> list[str]:
         for name, group in by_methods(results).items():
 
             def seconds(result: Result, epochs: float = epochs) -> float:
-                pretraining = result.facts.get("pretraining_seconds", 0.0)
-                return epochs * result.seconds_per_epoch["value"] + pretraining
+                return epochs * seconds_per_epoch(result) + result.facts.get("pretraining_seconds", 0.0)
 
             size, score = mean(group, peak), mean(group, slot_f1)
-            spread = deviation(group, slot_f1), deviation(group, seconds)
-            line = f"{size / 1e6:6.1f} MB  slot F1 {score:6.1%} ± {spread[0]:5.1%}"
-            line += f"  {mean(group, seconds):5.0f} ± {spread[1]:3.0f} s"
+            line = f"{size / 1e6:6.1f} MB  slot F1 {score:6.1%} ± {deviation(group, slot_f1):5.1%}"
+            line += f"  {mean(group, seconds):5.0f} ± {deviation(group, seconds):3.0f} s"
             found.append((size, score, name, f"{line}  {name}, {epochs:g} epochs, n = {len(group)}"))
     kept = [
         (size, line)
@@ -168,6 +166,10 @@ def frontier(records: Mapping[float, Sequence[Result]]) -> list[str]:
 
 def peak(result: Result) -> float:
     return result.memory["peak"]["value"]
+
+
+def seconds_per_epoch(result: Result) -> float:
+    return result.seconds_per_epoch["value"]
 
 
 def slot_f1(result: Result) -> float:

@@ -54,6 +54,7 @@ class Dashboard:
         self._targets = {target.name: target for target in targets}
         self._drawer: Thread | None = None
         self._drawing = False
+        self._next: list[str] = []  # targets of runs that begin when this one has ended
         self._said_in = (0, "")
         self._figure: DashboardFigure | None = DashboardFigure()  # None: closed
         self._live = LiveFigures([self._figure.figure, self._figure.right])
@@ -118,6 +119,15 @@ class Dashboard:
     @guarded
     def start(self, target: str | None = None, samples: int | None = None) -> None:
         """Start a run with the values of the controls."""
+        self._start(target, samples)
+
+    @guarded
+    def start_all(self, targets: Sequence[str], samples: int | None = None) -> None:
+        """Start a run on each target, one after the other; one that is stopped or fails is the last."""
+        self._start(targets[0], samples)
+        self._next = list(targets[1:])
+
+    def _start(self, target: str | None, samples: int | None) -> None:
         active = self._active
         if active is not None:
             raise BttlabError(f"{active.name} is {active.state}: stop it, or let it end, before you start another run")
@@ -220,13 +230,14 @@ class Dashboard:
                 self._keep()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the run has ended and its figure is drawn; interrupting the kernel stops the run."""
-        drawer, run = self._drawer, self._active
+        """Wait until all runs have ended and their figure is drawn; interrupting the kernel stops the run."""
+        drawer = self._drawer
         if drawer is None:
             return
         try:
             drawer.join(timeout)
         except KeyboardInterrupt:
+            run, self._next = self._active, []
             if run is not None:
                 run.stop()
             drawer.join(STOP_SECONDS)
@@ -234,6 +245,7 @@ class Dashboard:
 
     def close(self) -> None:
         """Stop the active run and remove the widgets; the figure stays in the notebook."""
+        self._next = []
         for run in self.runs:
             run.stop()
         for run in self.runs:
@@ -255,9 +267,11 @@ class Dashboard:
         while True:
             begin = time.monotonic()
             with self._lock:
+                if self._active is None and self._next and self._last and self._last.state == FINISHED:
+                    self.start(self._next.pop(0))
                 over = self._active is None
                 if over:
-                    self._drawing = False
+                    self._drawing, self._next = False, []
             self._draw()
             if over:
                 self._keep()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bttlab.model import ModelConfig
-from bttlab_methods.library.optimizers import KeptAdamW, adam_direction
+from bttlab_methods.library.optimizers import KeptAdamW
 from bttlab_methods.method import Method
 from bttlab_methods.training import LEARNING_RATE, Training
 
@@ -62,10 +62,7 @@ class ProjectedAdamW(KeptAdamW):
                 state["bases"] = choose(gradient, group[name])
             bases = state["bases"]
             gradient = along_modes(gradient, {mode: basis.t() for mode, basis in bases.items()})
-        if "step" not in state:
-            state |= {"step": 0, "exp_avg": torch.zeros_like(gradient), "exp_avg_sq": torch.zeros_like(gradient)}
-        state["step"] += 1
-        direction = adam_direction(state["exp_avg"], state["exp_avg_sq"], gradient, state["step"], group)
+        direction = self.direction(parameter, gradient, group)
         parameter.sub_(along_modes(direction, bases).reshape(parameter.shape), alpha=group["lr"] * scale)
 
 

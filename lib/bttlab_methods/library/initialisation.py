@@ -140,15 +140,12 @@ class SkipInit(WithoutNorms):
 
 @dataclass(frozen=True)
 class ReZero(WithoutNorms):
-    """Multiply both branches of an encoder by one scalar that starts at 0, in place of the LayerNorms.
-
-    Each encoder starts as the identity.
-    """
+    """Multiply both branches of an encoder by one scalar that starts at 0: it starts as the identity; no LayerNorms."""
 
     name = "rezero"
     source = "Bachlechner et al., arXiv 2003.04887, section on transformers"
 
-    speed: float = 30.0  # learning rate of the scalars over that of the weights, where Adam or AdamW updates
+    speed: float = 30.0  # as for SkipInit
 
     def change_encoder(self, encoder: Encoder, depth: int) -> None:
         scale_branches(encoder, 0.0, speed=self.speed)

@@ -8,7 +8,7 @@ import weakref
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,33 +33,30 @@ class MixedPrecision(Method):
     source = "Micikevicius et al., arXiv 1710.03740, section 3.1; Kalamkar et al., arXiv 1905.12322; torch.amp"
     changes = frozenset({"forward precision"})
 
+    precision: ClassVar[torch.dtype] = torch.bfloat16  # no loss needs scaling: its exponent is FP32's
+
     def around_forward(self, training: Training) -> AbstractContextManager:
-        # With bfloat16 no loss needs scaling: its exponent is FP32's.
-        return torch.autocast(training.device.type, torch.bfloat16)
+        return torch.autocast(training.device.type, self.precision)
 
 
 @dataclass(frozen=True)
-class FP16(Method):
+class FP16(MixedPrecision):
     """Compute the layers in FP16; the loss is multiplied, so that small gradients are not rounded to 0.
 
     The factor doubles after some good steps. A step whose gradients overflow updates nothing and halves it.
     """
 
     name = "fp16"
-    family = "memory"
     source = "Micikevicius et al., arXiv 1710.03740, sections 3.1 and 3.2; torch.amp.GradScaler"
-    changes = frozenset({"forward precision"})
     ranges = ("scale in (0, inf)", "every in [1, inf)")
 
+    precision: ClassVar[torch.dtype] = torch.float16
     scale: float = 2.0**16  # factor of the loss at the start
     every: int = 100  # good steps after which the factor doubles
 
     def change_model(self, training: Training) -> None:
         scaler = torch.amp.GradScaler(training.device.type, init_scale=self.scale, growth_interval=self.every)
         training.extra[self.name] = {"scaler": scaler, "skipped": 0}
-
-    def around_forward(self, training: Training) -> AbstractContextManager:
-        return torch.autocast(training.device.type, torch.float16)
 
     def objective(self, training: Training, loss: Tensor) -> Tensor:
         return training.extra[self.name]["scaler"].scale(loss)
@@ -148,12 +145,16 @@ def compress(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
     A value is code times scale, rounded up with a probability that makes it right on average.
     """
-    blocks = torch.nn.functional.pad(x.flatten().float(), (0, -x.numel() % block)).view(-1, block)
-    return quantise(blocks, 1, at_random=True)
+    return quantise(in_blocks(x.float(), block), 1, at_random=True)
 
 
 def decompress(codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     return (codes * scales).flatten()[: shape.numel()].view(shape).to(dtype)
+
+
+def in_blocks(x: Tensor, block: int) -> Tensor:
+    """Return the values of x, and zeros behind them, as rows of `block`."""
+    return torch.nn.functional.pad(x.flatten(), (0, -x.numel() % block)).view(-1, block)
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class AdamW8bit(KeptAdamW):
 
 def quantize(x: Tensor, signed: bool, block: int) -> tuple[Tensor, Tensor]:
     """Return the codes of x, uint8 of shape (blocks, block), and the blocks' largest magnitudes, (blocks, 1)."""
-    blocks = torch.nn.functional.pad(x.flatten(), (0, -x.numel() % block)).view(-1, block)
+    blocks = in_blocks(x, block)
     scales = blocks.abs().amax(1, keepdim=True)
     rounded = (blocks / scales.clamp(min=torch.finfo(x.dtype).tiny)).bfloat16()
     codes = code_table(signed, x.device).index_select(0, rounded.view(torch.int16).flatten().int() & 0xFFFF)

@@ -1,14 +1,13 @@
-"""Optimizers of PyTorch and pytorch-optimizer under a name; for larger batches LAMB."""
+"""Optimizers of PyTorch and pytorch-optimizer under a name."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bttlab_methods.method import Method
-from bttlab_methods.setting import Setting
 from bttlab_methods.training import LEARNING_RATE, Training
 
 
@@ -30,6 +29,14 @@ class KeptAdamW(torch.optim.Optimizer):
         """Update a parameter that has decayed already."""
         raise NotImplementedError
 
+    def direction(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
+        """Return Adam's direction for a gradient, whose moments, of its shape, are in the parameter's state."""
+        state = self.state[parameter]
+        if "step" not in state:
+            state |= {"step": 0, "exp_avg": torch.zeros_like(gradient), "exp_avg_sq": torch.zeros_like(gradient)}
+        state["step"] += 1
+        return adam_direction(state["exp_avg"], state["exp_avg_sq"], gradient, state["step"], group)
+
 
 def adam_direction(first: Tensor, second: Tensor, gradient: Tensor, step: int, group: dict[str, Any]) -> Tensor:
     """Move both moments by a gradient, and return Adam's direction (arXiv 1412.6980, algorithm 1)."""
@@ -41,12 +48,10 @@ def adam_direction(first: Tensor, second: Tensor, gradient: Tensor, step: int, g
 
 
 @dataclass(frozen=True)
-class AdamW(Method):
-    """Update by two moments of the gradient; at its defaults the optimizer of runs that name none."""
+class Betas(Method):
+    """An optimizer with two factors of running means."""
 
-    name = "adamw"
     family = "optimizers"
-    source = "Loshchilov and Hutter, arXiv 1711.05101, algorithm 2"
     changes = frozenset({"optimizer"})
 
     learning_rate: float = LEARNING_RATE
@@ -54,11 +59,19 @@ class AdamW(Method):
     beta2: float = 0.999
     weight_decay: float = 0.01
 
+    def constants(self) -> dict[str, Any]:
+        """Return the fields as optimizers take them."""
+        return {"lr": self.learning_rate, "betas": (self.beta1, self.beta2), "weight_decay": self.weight_decay}
+
+
+class AdamW(Betas):
+    """Update by two moments of the gradient; at its defaults the optimizer of runs that name none."""
+
+    name = "adamw"
+    source = "Loshchilov and Hutter, arXiv 1711.05101, algorithm 2"
+
     def make_optimizer(self, training: Training):
-        betas = (self.beta1, self.beta2)
-        return torch.optim.AdamW(
-            training.trained, lr=self.learning_rate, betas=betas, weight_decay=self.weight_decay, fused=True
-        )
+        return torch.optim.AdamW(training.trained, fused=True, **self.constants())
 
 
 @dataclass(frozen=True)
@@ -82,75 +95,16 @@ class Momentum(Method):
 
 
 @dataclass(frozen=True)
-class Lion(Method):
+class Lion(Betas):
     """Update by the sign of an interpolated momentum: one moment for each parameter instead of Adam's two."""
 
     name = "lion"
-    family = "optimizers"
     source = "Chen et al., arXiv 2302.06675, algorithm 2"
-    changes = frozenset({"optimizer"})
 
     learning_rate: float = 1e-4
-    beta1: float = 0.9
     beta2: float = 0.99
-    weight_decay: float = 0.01
 
     def make_optimizer(self, training: Training):
         import pytorch_optimizer
 
-        betas = (self.beta1, self.beta2)
-        return pytorch_optimizer.Lion(
-            training.trained, lr=self.learning_rate, betas=betas, weight_decay=self.weight_decay
-        )
-
-
-@dataclass(frozen=True)
-class LAMB(Method):
-    """Adam in larger batches, each weight's step in proportion to the weight's norm (of at most 10)."""
-
-    name = "lamb"
-    family = "large batch"
-    source = "You et al., arXiv 1904.00962, algorithm 2"
-    changes = frozenset({"optimizer", "batch size"})
-
-    # learning_rate: norm of a weight's step over the norm of the weight. Biases and norms take Adam's steps at Adam's
-    # own rate.
-    learning_rate: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.999
-    weight_decay: float = 0.01
-    factor: int = 4  # of the batch
-
-    def change_setting(self, setting: Setting) -> Setting:
-        return replace(setting, batch=self.factor * setting.batch)
-
-    def make_optimizer(self, training: Training):
-        matrices = [p for p in training.trained if p.ndim > 1]
-        vectors = [p for p in training.trained if p.ndim < 2]
-        groups = [
-            {"params": matrices, "ratio_decay": self.weight_decay},
-            {"params": vectors, "lr": LEARNING_RATE},
-        ]
-        return Layerwise(groups, self.learning_rate, (self.beta1, self.beta2), weight_decay=0.0)
-
-
-class Layerwise(KeptAdamW):
-    """Adam, with steps in proportion to a parameter's norm in groups that have a "ratio_decay".
-
-    pytorch-optimizer 4.1.0 has a Lamb. Its `adam=True` leaves out one or both of Adam's corrections of the moments.
-    """
-
-    largest_norm = 10.0  # of a parameter; the paper's phi
-
-    def update(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
-        state["step"] += 1
-        step = adam_direction(state["exp_avg"], state["exp_avg_sq"], parameter.grad, state["step"], group)
-        ratio = 1.0
-        if "ratio_decay" in group:
-            step.add_(parameter, alpha=group["ratio_decay"])
-            norms = float(parameter.norm()), float(step.norm())
-            ratio = min(norms[0], self.largest_norm) / norms[1] if all(norms) else 1.0
-        parameter.sub_(step, alpha=group["lr"] * ratio)
+        return pytorch_optimizer.Lion(training.trained, **self.constants())

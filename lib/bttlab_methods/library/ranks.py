@@ -95,8 +95,15 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
+class _ChosenRanks(TensorCompression):
+    """Tensor compression whose ranks change while it trains."""
+
+    changes = TensorCompression.changes | {"ranks"}
+    excludes = frozenset({"galore", "tensor-galore"})  # whose subspaces are of one shape
+
+
 @dataclass(frozen=True)
-class RankPruning(TensorCompression):
+class RankPruning(_ChosenRanks):
     """Tensor compression whose ranks are cut while training, down to a size target, by importance.
 
     All bonds have gates of 1 that no update moves. A gate's gradient tells how the loss would change without its index;
@@ -107,8 +114,6 @@ class RankPruning(TensorCompression):
 
     name = "rank-pruning"
     source = "Molchanov et al., arXiv 1906.10771, section 3.1 (importance of a gate of 1), here of bonds of trains"
-    changes = TensorCompression.changes | {"ranks"}
-    excludes = frozenset({"galore", "tensor-galore"})  # whose subspaces are of one shape
     ranges = ("target in (0, 1)", "settled in (0, 1)")
 
     target: float = 0.5  # part of the numbers in the cores that is to be left
@@ -183,7 +188,7 @@ def cut_to(optimizer: torch.optim.Optimizer, layers: list[Train], felt: list[lis
 
 
 @dataclass(frozen=True)
-class CoMERA(TensorCompression):
+class CoMERA(_ChosenRanks):
     """Tensor compression whose ranks are trained: gates on the bonds, their size a second objective, in two stages.
 
     A gate for each index of each bond is trained with the cores; indices whose gate nears 0 are cut. The size that the
@@ -195,8 +200,6 @@ class CoMERA(TensorCompression):
 
     name = "comera"
     source = "Yang et al., arXiv 2405.14377, section 3 (multi-objective training, early and late stage)"
-    changes = TensorCompression.changes | {"ranks"}
-    excludes = frozenset({"galore", "tensor-galore"})  # whose subspaces are of one shape
     ranges = (
         *("target in (0, 1)", "loss_target in [0, inf)", "early in (0, 1)"),
         *("size_weight in [0, inf)", "core_weight in [0, inf)"),

@@ -89,7 +89,7 @@ def test_stopping_a_run_leaves_out_those_after_it(lab):
     while not (lab.dashboard.runs and lab.dashboard.runs[0].count):
         time.sleep(0.01)
     lab.train("lion")
-    assert "one after the other: stop them" in lab._message.value
+    assert "stop it, or let it end, before you start another run" in lab.dashboard._message.value
     lab.dashboard.stop()
     lab.wait()
     assert [(run.name, run.state) for run in lab.dashboard.runs] == [("dense", "stopped")]
