@@ -57,29 +57,15 @@ def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
     from bttlab.runs.settings import CorpusRecord
 
     config, parameters = export(training)
-    corpus, seed = training.setting.corpus, training.setting.seed
-    settings = RunSettings(
-        config=config,
-        data=str(corpus.folder),
-        device="auto",
-        optimizer=Optimizer("adamw"),
-        learning_rate=LEARNING_RATES["adamw"],
-        seed=seed,
-    )
+    corpus, seed, rule = training.setting.corpus, training.setting.seed, "adamw"
+    how = {"device": "auto", "optimizer": Optimizer(rule), "learning_rate": LEARNING_RATES[rule]}
+    settings = RunSettings(config=config, data=str(corpus.folder), seed=seed, **how)
     trainer = ReferenceTrainer(config)
     trainer.load_parameters(parameters)
     check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    CheckpointStore(folder).save(
-        Checkpoint(
-            settings,
-            CorpusRecord.of(corpus, config),
-            "PyTorch, by a method of the methods lab",
-            epochs_done=0,
-            losses=np.zeros(0, np.float32),
-            seconds=0.0,
-            parameters=parameters,
-            optimizer_state=trainer.store_optimizer_state(),
-        )
-    )
+    made_by = CorpusRecord.of(corpus, config), "PyTorch, by a method of the methods lab"
+    before = {"epochs_done": 0, "losses": np.zeros(0, np.float32), "seconds": 0.0}
+    state = {"parameters": parameters, "optimizer_state": trainer.store_optimizer_state()}
+    CheckpointStore(folder).save(Checkpoint(settings, *made_by, **before, **state))
     return config

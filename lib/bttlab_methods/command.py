@@ -27,13 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         further = "Python file with further methods"
         action.add_argument("--plugin", type=Path, action="append", default=[], metavar="FILE", help=further)
     add = actions["run"].add_argument
-    add(
-        "names",
-        nargs="+",
-        metavar="NAME",
-        help="a run each: a method, with parameters as galore:rank=16,every=50; several joined by + act together; "
-        "dense is none",
-    )
+    named = "a run each: a method, with parameters as galore:rank=16,every=50; several joined by + act together; "
+    add("names", nargs="+", metavar="NAME", help=f"{named}dense is none")
     add("--data", default="airline", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder")
     add("--budget", default="1epoch", metavar="N", help="samples of a run, as 2000, or epochs, as 2epochs (1epoch)")
     models.add_model(actions["run"])
@@ -127,19 +122,13 @@ def _run(options: argparse.Namespace) -> Outcome:
     if options.record is not None:
         check_output(Path(options.record), "--record")
     results, bar = Results.read(options.record), ProgressBar()
-    asked, trainings = [], deque(maxlen=1)
+    asked, trainings, splits = [], deque(maxlen=1), ("dev", "test")[: 1 + (options.split == "test")]
     for setting in settings:
         for combination in combinations:
             result = results.find(combination_name(combination), setting, options.split)
             if result is None or options.checkpoint:
                 bar.begin(f"{combination_name(combination)}, seed {setting.seed}", setting.samples)
-                again = run_methods(
-                    setting,
-                    combination,
-                    bar.advance,
-                    splits=("dev", "test")[: 1 + (options.split == "test")],
-                    on_training=trainings.append,
-                )
+                again = run_methods(setting, combination, bar.advance, None, splits, trainings.append)
                 bar.end()
                 if result is None:
                     results.add(again)

@@ -103,14 +103,9 @@ class MethodsLab:
     def __init__(self, workload: Workload, samples: int = 1000):
         self._workload = workload
         self.results: list[Result] = []
-        self.dashboard = Dashboard(
-            [method_target(DENSE, workload, on_result=self._on_result)],
-            samples,
-            LEARNING_RATE,
-            10_000,  # where the slider ends
-            name="methods",
-            accounting="tensors",  # a method measures no other
-        )
+        targets = [method_target(DENSE, workload, on_result=self._on_result)]
+        # The slider ends at 10,000 samples; a method measures no other memory than its tensors'.
+        self.dashboard = Dashboard(targets, samples, LEARNING_RATE, 10_000, name="methods", accounting="tensors")
         self.dashboard.leave_starting_to_others()
         self._boxes = {
             name: widgets.Checkbox(description=name, indent=False, layout={"width": "auto", "margin": "0 14px 0 0"})
@@ -143,18 +138,9 @@ class MethodsLab:
         self._picture = widgets.Image(format="png", layout={"display": "none"})
         self._picture.add_class(FIGURE_CLASS)
         self._words = widgets.HTML()
-        self.widget = Frame(
-            [
-                row(self._tip, self._preset),
-                row(self._search),
-                widgets.Box(list(self._groups.values()), layout=_FAMILIES),
-                row(self._text, self._train, self._beside),
-                self._message,
-                self.dashboard.widget,
-                self._picture,
-                self._words,
-            ]
-        )
+        groups = widgets.Box(list(self._groups.values()), layout=_FAMILIES)
+        controls = [row(self._tip, self._preset), row(self._search), groups, row(self._text, self._train, self._beside)]
+        self.widget = Frame([*controls, self._message, self.dashboard.widget, self._picture, self._words])
         self._check()
 
     def _ipython_display_(self) -> None:

@@ -13,6 +13,7 @@ from bttlab_methods.library.tensor import TensorCompression
 from bttlab_methods.record import by_methods, deviation, mean, peak, seconds_per_epoch, slot_f1
 
 LONGEST = 34  # characters of a name on the axis
+MARKS = ("o", PALETTE[0], "intent_accuracy", "intent accuracy"), ("s", PALETTE[1], "slot_f1", "slot F1")
 
 
 def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
@@ -40,17 +41,16 @@ def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
         _bar(seconds, row, group, seconds_per_epoch)
         for axes in energy:
             _bar(axes, row, group, lambda result: result.joules_per_epoch["value"])
-        for marker, colour, key in (("o", PALETTE[0], "intent_accuracy"), ("s", PALETTE[1], "slot_f1")):
+        for marker, colour, key, label in MARKS:
             values = [100 * result.scores[split][key] for result in group]
-            scores.plot(values, np.full(len(values), row), marker, color=colour, markersize=5)
+            places = np.full(len(values), row)
+            scores.plot(values, places, marker, color=colour, markersize=5, label=None if row else label)
     memory.set_yticks(range(len(groups)), [_shortened(name) for name in groups], fontsize=8)
     memory.set_ylim(len(groups) - 0.4, -0.6)
     memory.margins(x=0.14)
     for axes in (seconds, *energy):
         axes.margins(x=0.25)
     scores.set_xlim(-2, 102)
-    scores.plot([], [], "o", color=PALETTE[0], label="intent accuracy")
-    scores.plot([], [], "s", color=PALETTE[1], label="slot F1")
     legend_below(figure, 8)
     return Picture(figure, f"What training takes and reaches, by methods: {', '.join(groups)}.")
 

@@ -52,9 +52,8 @@ class Method:
         for rule in self.ranges:
             name, _, interval = rule.partition(" in ")
             value, (low, high) = getattr(self, name), map(float, interval[1:-1].split(","))
-            if not (
-                low < value < high or (interval[0] == "[" and value == low) or (interval[-1] == "]" and value == high)
-            ):
+            ends = [low] * (interval[0] == "[") + [high] * (interval[-1] == "]")  # which belong to the interval
+            if not (low < value < high or value in ends):
                 raise MethodError(f"method {self.name}: {name} is {value}: it must be in {interval}")
 
     # --- before training, in this order

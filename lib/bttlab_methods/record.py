@@ -101,19 +101,11 @@ def comparison(results: Sequence[Result], split: str):
     for column in ("seeds", *SCORES.values(), "trained", "MB", "s", "J"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, group in by_methods(results).items():
-        table.add_row(
-            f"{name}{pretraining(group)}",
-            str(len(group)),
-            *(f"{100 * mean(group, lambda result, key=key: result.scores[split][key]):.1f}" for key in SCORES),
-            f"{group[0].trained:,}",
-            f"{mean(group, peak) / 1e6:.1f}",
-            f"{mean(group, seconds_per_epoch):.1f}",
-            joules(group),
-        )
-    table.caption = (
-        f"All measured. {split.capitalize()} split, per cent; parameters trained; peak memory as counted storages of a "
-        "step; time (the processor's) and energy of an epoch."
-    )
+        scores = (f"{100 * mean(group, lambda result, key=key: result.scores[split][key]):.1f}" for key in SCORES)
+        costs = f"{mean(group, peak) / 1e6:.1f}", f"{mean(group, seconds_per_epoch):.1f}", joules(group)
+        table.add_row(f"{name}{pretraining(group)}", str(len(group)), *scores, f"{group[0].trained:,}", *costs)
+    table.caption = f"All measured. {split.capitalize()} split, per cent; parameters trained; peak memory as counted "
+    table.caption += "storages of a step; time (the processor's) and energy of an epoch."
     return table
 
 

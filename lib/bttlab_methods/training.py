@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from itertools import combinations
 from threading import Event
 from typing import Any
 
@@ -41,21 +42,16 @@ def combination_name(combination: Sequence) -> str:
 
 def check_combination(combination: Sequence) -> None:
     """Raise MethodError unless methods combine."""
-    for i, second in enumerate(combination):
-        for first in combination[:i]:
-            if first.name == second.name:
-                raise MethodError(f"{second.name} is named twice; name it once")
-            shared = first.changes & second.changes
-            if shared:
-                raise MethodError(
-                    f"{first.name} and {second.name} do not combine: both change {_listed(shared)}; leave one out"
-                )
-            for one, other in ((first, second), (second, first)):
-                if one.excludes & (other.changes | {other.name}):
-                    raise MethodError(
-                        f"{first.name} and {second.name} do not combine: {one.name} cannot do with what {other.name} "
-                        f"changes ({_listed(other.changes)}); leave one out"
-                    )
+    for first, second in combinations(combination, 2):
+        if first.name == second.name:
+            raise MethodError(f"{second.name} is named twice; name it once")
+        refusal = f"{first.name} and {second.name} do not combine"
+        if shared := first.changes & second.changes:
+            raise MethodError(f"{refusal}: both change {_listed(shared)}; leave one out")
+        for one, other in ((first, second), (second, first)):
+            if one.excludes & (other.changes | {other.name}):
+                changed = f"what {other.name} changes ({_listed(other.changes)})"
+                raise MethodError(f"{refusal}: {one.name} cannot do with {changed}; leave one out")
 
 
 def _listed(names: frozenset[str]) -> str:

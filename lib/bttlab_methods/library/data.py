@@ -18,15 +18,11 @@ from bttlab_methods.setting import SCORED_AT_ONCE
 from bttlab_methods.training import Batch, Training
 
 
-def prediction_errors(
-    intent_logits: Tensor, slot_logits: Tensor, intents: Tensor, slots: Tensor
-) -> tuple[Tensor, Tensor]:
+def prediction_errors(model: nn.Module, samples: Samples) -> list[Tensor]:
     """Return the probabilities less the one-hot labels: shapes (n, intents) and (n, words, slots)."""
-    intent, slot = (
-        logits.softmax(-1) - F.one_hot(labels, logits.shape[-1])
-        for logits, labels in ((intent_logits, intents), (slot_logits, slots))
-    )
-    return intent, slot
+    *both, intents, slots = batch_logits(model, samples)
+    pairs = zip(both, (intents, slots), strict=True)
+    return [logits.softmax(-1) - F.one_hot(labels, logits.shape[-1]) for logits, labels in pairs]
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ class ImportanceGradient(Method):
 
 def gradient_norms(model: nn.Module, samples: Samples) -> Tensor:
     """Return the norm of each loss' gradient with respect to the heads' inputs, shape (n,)."""
-    intent, slots = prediction_errors(*batch_logits(model, samples))
+    intent, slots = prediction_errors(model, samples)
     gradients = intent @ model.intent_head.weight, slots @ model.slot_head.weight / slots.shape[1]
     return torch.cat([gradient.flatten(1) for gradient in gradients], 1).norm(dim=1)
 
@@ -114,7 +110,7 @@ class DataPruningEarly(_DataPruning):
 
 def error_norms(model: nn.Module, samples: Samples) -> Tensor:
     """Return the norm of the intent's errors plus the mean norm of the slots' (EL2N), shape (n,)."""
-    intent, slots = prediction_errors(*batch_logits(model, samples))
+    intent, slots = prediction_errors(model, samples)
     return intent.norm(dim=1) + slots.norm(dim=2).mean(1)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -100,23 +101,21 @@ class StochasticDepth(Method):
         for encoder in training.model.encoders:  # modules and parameters keep their names
             encoder.kept, encoder.keep = True, 1.0
             encoder.forward = partial(keep_or_drop, encoder, encoder.forward)
-        training.extra[self.name] = {"kept": 0, "seen": 0}
+        training.extra[self.name] = []  # of each step, how many encoders acted
 
     def change_batch(self, training: Training, batch: Batch) -> Batch:
         # After the budget all act, for then a step only measures.
-        state, encoders = training.extra[self.name], training.model.encoders
+        encoders = training.model.encoders
         theta = (1 - self.survival) * math.exp(-self.speed * training.progress) + self.survival
         for i, encoder in enumerate(encoders, 1):
             encoder.keep = 1 - i / len(encoders) * (1 - theta)
             encoder.kept = training.progress == 1 or training.random.random() < encoder.keep
-            if training.progress < 1:
-                state["kept"] += encoder.kept
-                state["seen"] += 1
+        if training.progress < 1:
+            training.extra[self.name].append(sum(encoder.kept for encoder in encoders))
         return batch
 
     def finish(self, training: Training) -> dict[str, Any]:
-        state = training.extra[self.name]
-        return {"encoders_per_step": len(training.model.encoders) * state["kept"] / max(1, state["seen"])}
+        return {"encoders_per_step": float(np.mean(training.extra[self.name] or [0]))}
 
 
 def keep_or_drop(encoder: nn.Module, encode: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

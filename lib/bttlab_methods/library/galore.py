@@ -83,13 +83,11 @@ class _Projected(Method):
 
     def finish(self, training: Training) -> dict[str, Any]:
         states = {p: state for p, state in training.optimizer.state.items() if "bases" in state}
-        kept = (
-            (2 * state["exp_avg"].numel(), *(b.numel() for b in state["bases"].values())) for state in states.values()
+        kept = sum(
+            2 * one["exp_avg"].numel() + sum(b.numel() for b in one["bases"].values()) for one in states.values()
         )
-        return {
-            "projected_state_numbers": sum(map(sum, kept)),
-            "adamw_state_numbers_of_these": sum(2 * parameter.numel() for parameter in states),
-        }
+        whole = sum(2 * parameter.numel() for parameter in states)
+        return {"projected_state_numbers": kept, "adamw_state_numbers_of_these": whole}
 
 
 @dataclass(frozen=True)
@@ -118,9 +116,8 @@ class GaLore(_Projected):
 class TensorGaLore(_Projected):
     """Project each gradient tensor along all modes by a Tucker decomposition; AdamW's moments are of the core.
 
-    Cores of a tensor model are tensors as they are. The square matrices of a dense model and its embedding are folded
-    by the modes of the TT and TTM formats: 768 x 768 to 12 x 8 x 8 x 8 x 8 x 12. The bases of such small modes weigh
-    next to nothing, where GaLore's basis weighs as much as half its moments.
+    Cores are tensors as they are. A dense model's square matrices and its embedding are folded by the modes of the TT
+    and TTM formats: 768 x 768 to 12 x 8 x 8 x 8 x 8 x 12. Bases of such small modes weigh next to nothing.
     """
 
     name = "tensor-galore"

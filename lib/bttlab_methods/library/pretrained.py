@@ -1,9 +1,8 @@
 """Methods that start from a model that was trained first, and train it on, all of it or a few parameters.
 
-That model is the dense one of the setting, trained with AdamW on the built-in airline corpus: ATIS's label scheme and a
-grammar of its own. It is kept in the user's cache. Its words come as the ids of the target's vocabulary; its heads are
-for its own labels, and not passed on: the target's heads start again, and every method trains them. Where the target is
-the airline corpus itself, the first half of its training split is what the model is trained on first. One model, of
+That model is the dense one of the setting, trained with AdamW on the built-in airline corpus, or on the first half of
+its training split where it is the target itself, and kept in the user's cache. Its words come as the ids of the
+target's vocabulary; its heads are not passed on: the target's start again, and every method trains them. One model, of
 seed 0, serves all seeds of a comparison. What it costs is among the facts of a run, and no part of the run's own time.
 """
 
@@ -97,15 +96,10 @@ def source_corpus(target: Corpus) -> Corpus:
 
 def _digest(setting: Setting, vocabulary: Vocabulary) -> str:
     train = setting.corpus.train
-    made_of = [
-        VERSION,
-        torch.__version__,
-        LEARNING_RATE,
-        setting.config.to_dict(),
-        [setting.samples, setting.batch, setting.seed, setting.device],
-        [train.words, train.slots, train.intents],
-        encode(train, vocabulary, setting.corpus, setting.config).tokens.tolist(),
-    ]
+    made_of = [VERSION, torch.__version__, LEARNING_RATE, setting.config.to_dict()]
+    made_of.append([setting.samples, setting.batch, setting.seed, setting.device])
+    made_of.append([train.words, train.slots, train.intents])
+    made_of.append(encode(train, vocabulary, setting.corpus, setting.config).tokens.tolist())
     return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
 
 

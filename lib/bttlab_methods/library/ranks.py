@@ -107,9 +107,8 @@ class RankPruning(_ChosenRanks):
     """Tensor compression whose ranks are cut while training, down to a size target, by importance.
 
     All bonds have gates of 1 that no update moves. A gate's gradient tells how the loss would change without its index;
-    the mean of its square is the index's importance. The cores are cut, so that their size falls in a straight line to
-    the target; indices with the least importance for their parameters go first. At the target the gates are removed and
-    training goes on.
+    the mean of its square is the index's importance. The size of the cores falls in a straight line to the target;
+    indices with the least importance for their parameters go first. At the target the gates are removed.
     """
 
     name = "rank-pruning"
@@ -194,8 +193,7 @@ class CoMERA(_ChosenRanks):
     A gate for each index of each bond is trained with the cores; indices whose gate nears 0 are cut. The size that the
     gates leave, as a part of that at the start, counts by a relaxation: absolute values in place of being there or not.
     Early, the loss plus `size_weight` times this size is minimised; late, whichever of the two is further above its
-    target. How fast gates move, at what size they count as gone, and how much the other objective counts are choices
-    made here.
+    target. The constants `SPEED`, `GONE` and `FOLLOWS` are choices made here.
     """
 
     name = "comera"

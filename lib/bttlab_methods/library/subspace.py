@@ -39,10 +39,8 @@ def keep_input_in_subspace(layer: nn.Module, features: int, rank: int) -> None:
     """Let a layer that is linear in its input keep that for the backward pass by coordinates in a basis of features.
 
     The basis follows the inputs by a step of subspace iteration at each forward pass, from where it was. The gradient
-    of the input is exact, those of the parameters are of the projected input: exact where the basis spans it.
-
-    The layer's forward pass is replaced; it gets a buffer, `basis`, of shape (features, rank), with at most as many
-    coordinates of a token as its input has features.
+    of the input is exact, those of the parameters are of the projected input: exact where the basis spans it. The
+    layer's forward pass is replaced; it gets a buffer, `basis`, of shape (features, rank), rank at most features.
     """
     device = next(layer.parameters()).device
     start = torch.randn(features, min(rank, features), device=device)
@@ -92,12 +90,10 @@ class _InSubspace(torch.autograd.Function):
 class Subspace(Method):
     """Train weights as two factors of fixed rank, and keep their inputs by coordinates in a basis that follows.
 
-    Of the published method (WASI) this has the activations' half: their basis takes a step of subspace iteration each
-    forward pass, here for the features of a token alone. It has not the weights' half, where the weights' subspace is
-    iterated, too: here the two factors are trained like any parameters. The paper begins with trained weights, whose
-    spectrum falls; here training is from scratch, with random weights, whose spectrum is nearly flat. So what is
-    explained is less, and the factors are scaled up to the weights' norm.
-    With weights=false the layers stay as they are, TT layers, too.
+    Of the published method (WASI) this has the activations' half, of a token's features alone, as in
+    `keep_input_in_subspace`. The weights' subspace is not iterated: the two factors are trained like any parameters.
+    The paper begins with trained weights, whose spectrum falls. That of random weights is nearly flat: less is
+    explained, and the factors are scaled up to the weights' norm. With weights=false layers stay as they are.
     """
 
     name = "subspace"
