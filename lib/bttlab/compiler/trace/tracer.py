@@ -115,13 +115,7 @@ def _check_values(module: nn.Module, name: str) -> None:
         raise ProgramError(f"{name} is of torch.jit, whose functions are not seen: give the module before torch.jit")
     if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in module.modules()):
         raise ProgramError(f"{name} has layers of torch.compile, which change its functions: trace it before")
-    for layer in module.modules():
-        loss = getattr(getattr(layer, "config", None), "problem_type", None)
-        if loss in OTHER_LOSSES:
-            raise ProgramError(
-                f"{name}: problem_type is {loss!r}: the card's loss is the cross-entropy of classes, of which each "
-                'sample or token has one; choose problem_type="single_label_classification"'
-            )
+    check_loss(module)
     for parameter, values in module.named_parameters():
         if is_lazy(values):
             raise ProgramError(f"{name}: {parameter} has no shape yet: call the module once")
@@ -135,6 +129,17 @@ def _check_values(module: nn.Module, name: str) -> None:
         if values._backward_hooks or getattr(values, "_post_accumulate_grad_hooks", None):
             raise ProgramError(f"{name}: {parameter} has a hook, which the card does not call: remove it")
     _check_memory(module, name)
+
+
+def check_loss(module: nn.Module) -> None:
+    """Raise ProgramError if a model of transformers is for another loss than the cross-entropy of classes."""
+    for layer in module.modules():
+        loss = getattr(getattr(layer, "config", None), "problem_type", None)
+        if loss in OTHER_LOSSES:
+            raise ProgramError(
+                f"{type(module).__name__}: problem_type is {loss!r}: the card's loss is the cross-entropy of classes, "
+                'of which each sample or token has one; choose problem_type="single_label_classification"'
+            )
 
 
 def _check_memory(module: nn.Module, name: str) -> None:
