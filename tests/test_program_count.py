@@ -30,7 +30,7 @@ def count_of(layers: int, stem: str = "blocks.") -> int:
         x = graph.add(x, graph.linear(y, f"{name}.dense"), f"{name}.add")
     graph.linear(x, "head")
     graph.classify(graph.operations[-1], graph.rows(x, 1, graph.tokens - 1), SLOTS)
-    model = SimpleNamespace(graph=graph, sequence_length=LENGTH, intents=1, slots=TAGS)
+    model = SimpleNamespace(graph=graph, sequence_length=LENGTH, intents=1, slots=TAGS, ignore_index=None)
     return sum(map(len, _emitted(model, "bidirectional", WINDOW, False).sections))
 
 
@@ -40,8 +40,8 @@ def test_the_layers_that_a_refusal_names_fit_and_more_do_not(monkeypatch):
         with pytest.raises(DoesNotFit) as refused:
             count_of(300)
     found = re.search(
-        r"^the program has at least ([\d,]+) instructions, the machine takes 4,096: choose up to (\d+) layers blocks.N "
-        r"in place of 300 \((\d+) instructions each\)$",
+        r"^the program has at least ([\d,]+) instructions, the machine takes 4,096: choose fewer encoders; there is "
+        r"space for (\d+) of 300 layers of blocks \((\d+) instructions each\)$",
         str(refused.value),
     )
     least, fewer, each = (int(number.replace(",", "")) for number in found.groups())

@@ -243,7 +243,7 @@ class Deep(nn.Module):
 def test_a_model_without_space_is_told_what_has_space():
     """What is named fits, and one more of it does not."""
     too_large = r"take \d+ vectors, the banks of parameters have 36864: .* there is space for "
-    both = r"(\d+) of 30 layers of layers or (\d+) of 1,000 rows of table"
+    both = r"(\d+) of 30 layers of layers \([\d,]+ vectors each\) or (\d+) of 1,000 rows of table"
     with pytest.raises(ProgramError, match=too_large) as error:
         compile(trace(Deep(30, 1000), 3))
     layers, rows = map(int, re.search(both, str(error.value)).groups())

@@ -5,9 +5,8 @@ many are kept as the banks have space for.
 """
 
 import math
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from bttlab.compiler.banks import WINDOW, fitted
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
@@ -23,11 +22,10 @@ from bttlab.compiler.ops.dense import Classifier, no_loss
 from bttlab.compiler.ops.embedding import Embedding, TypeTable
 from bttlab.compiler.ops.transfers import Transfer
 from bttlab.compiler.ops.tt_linear import Linear
-from bttlab.compiler.space import LARGEST_BANK, parameter_vectors, prepare, what_fits
+from bttlab.compiler.space import LARGEST_BANK, layers_that_fit, parameter_vectors, prepare, what_fits
 from bttlab.compiler.tt_layer import TTLayer
 
 RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
-NUMBERED = re.compile(r"(.+?)\.(\d+)(?:\.|$)")  # a layer of a list, by the first number in a name
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
 # Banks are hard to find if both passes use more of their vectors, besides parameters and gradients.
 MOST_KEPT = 0.73
@@ -264,7 +262,7 @@ class Lowering(Context):
         count, most = math.ceil(sum(counts.values())), M.PROGRAM_DEPTH
         if count > most:
             what = f"the program has at least {count:,} instructions, the machine takes {most:,}"
-            raise DoesNotFit(what, _fewer_layers(counts, count - most) or "fewer encoders")
+            raise DoesNotFit(what, with_space("fewer encoders", layers_that_fit(counts, most, "instructions")))
 
     @property
     def _trained_blocks(self) -> list[Block]:
@@ -326,25 +324,6 @@ class Lowering(Context):
                 state += (at(Memory.bank(number), offsets[block]) for number in MOMENTS)
             for first, count in even_parts(block.vectors, 1, UPDATE_VECTORS):
                 b.update("update", count, *(place.part(first) for place in state), clear=block.buffer.is_accumulated)
-
-
-def _fewer_layers(counts: Mapping[str, float], surplus: int) -> str:
-    """Return how many of the layers that repeat leave out so many instructions; empty if none do.
-
-    `counts`: number of instructions by the name of an operation or parameter, such as "encoders.3.query".
-    """
-    layers: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for name, count in counts.items():
-        if match := NUMBERED.match(name):
-            layers[match[1]][match[2]] += count
-    if not layers:
-        return ""
-    path, each = max(layers.items(), key=lambda found: sum(found[1].values()))
-    typical = sorted(each.values())[len(each) // 2]
-    fewer = len(each) - math.ceil(surplus / typical)
-    if fewer < 1:
-        return ""
-    return f"up to {fewer} layers {path}.N in place of {len(each)} ({typical:.0f} instructions each)"
 
 
 def _check_sizes(graph: Graph) -> None:

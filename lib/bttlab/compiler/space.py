@@ -50,7 +50,7 @@ def what_fits(graph: Any, flow: Any, sums: bool, limit: int) -> str:
         if block.buffer.is_parameter:
             size[block.name] += block.vectors
     total = size.total()
-    parts = [_ranks(graph, flow, sums, limit), layers_that_fit(size, limit)] if total > limit else []
+    parts = [_ranks(graph, flow, sums, limit), layers_that_fit(size, limit, "vectors")] if total > limit else []
     for op in graph.operations:
         if type(op) is Table:
             rows = graph.shapes[f"{op.name}.weight"][0]
@@ -72,8 +72,11 @@ def _frozen_rows(graph: Any, table: Table, left: int) -> str:
     return f"{table.name} frozen, with up to {most} tokens (requires_grad_(False))"
 
 
-def layers_that_fit(size: Mapping[str, int], limit: int) -> str:
-    """Return how many layers of the largest numbered list fit, by the size of what each name needs."""
+def layers_that_fit(size: Mapping[str, float], limit: int, unit: str) -> str:
+    """Return how many layers of the largest numbered list fit; "" if none does, or there is no such list.
+
+    `size`: what an operation or parameter, such as "encoders.3.query", needs of the limit, by its name.
+    """
     lists: dict[str, Counter[int]] = defaultdict(Counter)
     for name, count in size.items():
         if found := NUMBERED.match(name):
@@ -86,7 +89,8 @@ def layers_that_fit(size: Mapping[str, int], limit: int) -> str:
     for number in sorted(each):
         left -= each[number]
         fits += left >= 0
-    return f"{fits} of {len(each)} layers of {name}" if 0 < fits < len(each) else ""
+    typical = sorted(each.values())[len(each) // 2]
+    return f"{fits} of {len(each)} layers of {name} ({typical:,.0f} {unit} each)" if 0 < fits < len(each) else ""
 
 
 def _ranks(graph: Any, flow: Any, sums: bool, limit: int) -> str:

@@ -20,7 +20,7 @@ from bttlab.compiler.instruction import Bound, Register, max_of
 from bttlab.compiler.layout import IN_AXES, OUT_AXES
 from bttlab.compiler.machine import M
 from bttlab.model.choices import TYPICAL_TOKENS
-from bttlab.tensor.order import Order, Product, indices_of_product, merged_cores
+from bttlab.tensor.order import Order, Product, indices_of_product, order_of_groups
 
 IN, OUT = 0, 1  # phases of a layer: before z, and after it
 # Cores that are merged at the input's end and at the output's, before the tokens are contracted with them. The forward
@@ -54,20 +54,7 @@ def order_of_merges(cores: int, merged: tuple[int, int]) -> Order:
     """
     count = cores // 2
     ins, outs = (min(m, 2) if count == 2 else m + count - 3 for m in merged)
-    rights, name = merged_cores(cores - ins + 1, ins, from_left=False)
-    lefts, left = merged_cores(1, outs, from_left=True)
-    steps = [*rights, *lefts]
-    read = "x"
-    for k in range(cores - ins, count - 1, -1):  # k: the next core
-        result = "z" if k == count else f"A{k + 1}"
-        steps.append((result, read, name))
-        read, name = result, f"G{k}"
-    for k in range(count, outs, -1):
-        result = f"A{k}"
-        steps.append((result, f"G{k}", read))
-        read = result
-    steps.append(("y", left, read))
-    return Order(tuple(steps), count, count)
+    return order_of_groups(((outs, *(1,) * (count - outs)), (*(1,) * (count - ins), ins)))
 
 
 @lru_cache(maxsize=256)

@@ -201,20 +201,27 @@ def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_mod
     """
     if (sum(groups[0]), sum(groups[1])) != (len(out_modes), len(in_modes)) or min(*groups[0], *groups[1]) < 1:
         raise ShapeError(f"groups are {groups}: they must add up to {len(out_modes)} and {len(in_modes)} cores")
-    sizes = Order.sizes(tokens, out_modes, in_modes, rank)
-    steps, merged, first = [], [], 1
-    for number, size in enumerate((*groups[0], *groups[1])):
-        products, name = merged_cores(first, size, from_left=number < len(groups[0]))
+    sizes, order = Order.sizes(tokens, out_modes, in_modes, rank), order_of_groups(groups)
+    return order.cost(sizes, order.backward(False, as_flow=True))
+
+
+def order_of_groups(groups: Grouping) -> Order:
+    """Return the order that merges the cores of each group and contracts x with them, from right to left.
+
+    `groups` are as for `bttlab.tensor.flows.grouped`. What x and the inputs' cores give is called z.
+    """
+    steps, merged, outs, first = [], [], sum(groups[0]), 1
+    for size in (*groups[0], *groups[1]):
+        products, name = merged_cores(first, size, from_left=first <= outs)
         steps += products
-        merged.append(name)
+        merged.append((first, name))
         first += size
     read = "x"
-    for k, name in reversed(list(enumerate(merged))):
-        result = f"A{k + 1}" if k else "y"
-        steps.append((result, read, name) if k >= len(groups[0]) else (result, name, read))
+    for first, name in reversed(merged):
+        result = {1: "y", outs + 1: "z"}.get(first, f"A{first}")
+        steps.append((result, read, name) if first > outs else (result, name, read))
         read = result
-    order = Order(tuple(steps), len(out_modes), len(in_modes))
-    return order.cost(sizes, order.backward(False, as_flow=True))
+    return Order(tuple(steps), outs, sum(groups[1]))
 
 
 def merged_cores(first: int, count: int, from_left: bool) -> tuple[list[Product], str]:
