@@ -11,7 +11,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.program import Options, compile
 from bttlab.compiler.trace import trace
-from bttlab.model import ModelConfig, Optimizer, Transformer
+from bttlab.model import ModelConfig, Optimizer, Transformer, choices
 from bttlab.tensor import Order, TTLinear
 
 from training_processor import SMALL, check_gradients
@@ -43,6 +43,13 @@ def test_a_small_model(fast, flow):
 def test_an_order_of_other_trains():
     with pytest.raises(ProgramError, match=r"has 3 cores at each end, the order has 2 and 2 at the ends: give one"):
         compile(SMALL, Options(Order.of(["R = G3 G4", "z = x R", "L = G1 G2", "y = z L"], 2, 2)))
+
+
+@pytest.mark.parametrize("name", choices.ACTIVATIONS)
+def test_an_activation_of_a_configuration_is_that_of_the_compiler(name):
+    x = torch.linspace(-8, 8, 101)
+    encoder = Transformer(replace(SMALL, activation=name)).encoders[0]
+    assert torch.equal(encoder.activate(x), ACTIVATIONS[name].torch(x))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -47,13 +47,13 @@ class Limits(NamedTuple):
     slots: int = 1
 
 
-class Transfer(NamedTuple):
-    """Vectors that LOAD or STORE moves."""
+class Range(NamedTuple):
+    """Vectors of a bank that LOAD or STORE moves."""
 
-    name: str  # what they are, for labels
     bank: int
     base: int
     vectors: int
+    name: str = ""  # what they are, for labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,22 +381,22 @@ def tables_of(builder: Builder) -> Tables:
     return Tables(builder.functions, builder.entry_in, builder.entry_out)
 
 
-def _ranges(model: Lowering) -> list[Transfer]:
+def _ranges(model: Lowering) -> list[Range]:
     """Return the transfers of parameters, and of first and second moments.
 
     If the banks have no space for the moments, nothing reads them: their transfers use wrapped addresses.
     """
-    ranges: list[Transfer] = []
+    ranges: list[Range] = []
     for block in model.layout.blocks:
-        name, bank, base, vectors = ranges[-1] if ranges else Transfer("", -1, 0, 0)
+        bank, base, vectors, _ = ranges[-1] if ranges else Range(-1, 0, 0)
         if (block.bank, block.base) == (bank, base + vectors):  # adjacent blocks share a transfer
-            ranges[-1] = Transfer(name, bank, base, vectors + block.vectors)
+            ranges[-1] = Range(bank, base, vectors + block.vectors)
         else:
-            ranges.append(Transfer("", block.bank, block.base, block.vectors))
-    return ranges + [Transfer("", bank, 0, model.layout.finished.vectors) for bank in MOMENTS]
+            ranges.append(Range(block.bank, block.base, block.vectors))
+    return ranges + [Range(bank, 0, model.layout.finished.vectors) for bank in MOMENTS]
 
 
-def transfers(ranges: Iterable[Transfer | Block], into: bool) -> list[Instruction]:
+def transfers(ranges: Iterable[Range | Block], into: bool) -> list[Instruction]:
     """Return the instructions of LOAD, which copy from IN_BANK, or of STORE, which copy to OUT_BANK."""
     b = Builder()
     b.stage, b.layer = "IO", "transfer"

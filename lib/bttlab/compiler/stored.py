@@ -13,6 +13,7 @@ import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -115,28 +116,12 @@ def _remove_old(place: Path) -> None:
 
 def encoded(instructions: Sequence[Instruction]) -> list[list[Any]]:
     """Return instructions as JSON-ready values."""
-    return [
-        [
-            i.unit,
-            i.operation,
-            i.loops,
-            [[number, at.memory, at.base, at.strides, at.token_offset] for number, at in i.operands.items()],
-            i.label,
-            i.count,
-            i.immediates,
-            i.depth,
-            i.accumulator_loop,
-            i.row,
-            i.function,
-            i.flags,
-            i.vector_loop,
-            i.node,
-            i.after_end,
-            i.after_drain,
-            i.after_begin,
-        ]
-        for i in instructions
-    ]
+    names = [field.name for field in fields(Instruction)]
+    return [[_operands(i) if name == "operands" else getattr(i, name) for name in names] for i in instructions]
+
+
+def _operands(instruction: Instruction) -> list[list[Any]]:
+    return [[number, at.memory, at.base, at.strides, at.token_offset] for number, at in instruction.operands.items()]
 
 
 def decoded(instructions: Sequence[Sequence[Any]]) -> list[Instruction]:

@@ -1,6 +1,6 @@
 """Names that options and settings choose from. The command line imports them without pydantic."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 PAPER_FLOW = "bidirectional"  # the order of contraction of arXiv 2501.06663
 FLOW_TITLES = {PAPER_FLOW: "bi-directional", "auto": "auto", "right_to_left": "right to left"}  # with their titles
@@ -33,4 +33,5 @@ TASKS = {  # of a module's output
     "tagging": "a label for each token",
     LANGUAGE_MODEL: "the next token",
 }
-ACTIVATIONS = ("gelu", "relu", "silu", "tanh")
+Activation = Literal["gelu", "relu", "silu", "tanh"]  # names of `bttlab.compiler.functions.ACTIVATIONS`
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)

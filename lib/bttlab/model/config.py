@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bttlab.model.choices import OPTIMIZERS, OptimizerName
+from bttlab.model.choices import OPTIMIZERS, Activation, OptimizerName
 from bttlab.tensor.shapes import balanced_modes, check_modes, factors, full_ranks, tt_shapes, ttm_shapes
 from bttlab.util.errors import BttlabError
 from bttlab.util.settings import Count, settings
@@ -68,7 +68,7 @@ class ModelConfig(Parametric):
     embedding_row_modes: Any = (10, 10, 10)
     embedding_column_modes: Any = (12, 8, 8)
     embedding_rank: Count = Field(default=30, ge=1, le=10**5)
-    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"  # of a feed-forward block
+    activation: Activation = "gelu"  # of a feed-forward block
     # whether the loss leaves out words whose slot label is 0 (PAD), the subwords that continue a word: as PyTorch's
     # ignore_index; the loss of the slots is then the mean over the other words
     ignore_pad: bool = False

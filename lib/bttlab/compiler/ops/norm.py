@@ -43,8 +43,8 @@ class Norm(Operation):
         return [name for name in (self.weight, self.bias) if name in shapes]
 
     def allocate(self, context: Context) -> None:
-        x, place = self.inputs[0], context.layout.place
-        self.scale, self.shift = place(self.weight), place(self.bias) if self.bias else None
+        x = self.inputs[0]
+        self._place_parameters(context)
         self.normalized = context.builder.allocate(f"normalized by {self.name}", max_of(x.tokens) * x.vectors)
         self.rows = context.builder.allocate(f"means of {self.name}", max_of(x.tokens), home=STATISTICS)
         maker = context.maker.get(x)
@@ -52,80 +52,13 @@ class Norm(Operation):
         if self.sum is not None:
             self.sum.is_fused = True
 
+    def _place_parameters(self, context: Context) -> None:
+        place = context.layout.place
+        self.scale, self.shift = place(self.weight), place(self.bias) if self.bias else None
+
     def _parameters(self) -> dict[str, At]:
         shift = {} if self.shift is None else {"c": self.shift.where(w=1)}
         return {"b": self.scale.where(w=1)} | shift
-
-    def _row_sums(self, **of: tuple[str, ...]) -> dict:
-        """Return arguments of `Builder.vector` for an operation that reads or writes statistics of the rows."""
-        return {"loops": row_loops(self.output), "accumulator_loop": "w", "rows": self.rows} | of
-
-    def forward(self, context: Context) -> None:
-        b, x, y = context.builder, self.inputs[0], self.output
-        if self.sum is not None:
-            first, second = (rows_of(x, term) for term in self.sum.terms(context))
-            total = rows_of(x, context.output(x))
-            terms = {"a": first, "b": second, "r0": total}
-        else:
-            total = rows_of(x, context.value(x))
-            terms = {"a": total}
-        share, sums = 1 / (x.vectors * LANES), self._row_sums(depth=("w",))
-        b.vector(M.SUM, "mean" if self.centred else "no mean", **terms, immediates=(share * self.centred,), **sums)
-        b.vector(M.VARIANCE, "1 / std", a=total, immediates=(share, self.epsilon), **sums)
-        results = {"r0": rows_of(x, self.normalized), "r1": rows_of(x, context.output(y))}
-        b.vector(M.NORMALIZE, "y", a=total, **self._parameters(), **results, **self._row_sums())
-
-    def recompute(self, context: Context, place: At) -> None:
-        context.emit_rows(M.AFFINE, "recompute y", self.output, place, self.normalized, **self._parameters())
-
-    def backward(self, context: Context, d: At) -> None:
-        x = self.inputs[0]
-        is_table = self.sum is not None and self.sum.is_trained(context)
-        if is_table and context.gradient(x) is None:
-            where = self.sum.gradient  # the table's gradient is that of the sum
-            self._emit_backward(context, d, where, M.CHECK)
-            context.pass_gradient(self.sum.inputs[0], where)
-            return
-        context.write_gradient(x, lambda result: self._emit_backward(context, d, result))
-        if self.sum is not None and context.is_needed(x):
-            self.sum.backward_terms(context, context.gradient(x))
-
-    def _emit_backward(self, context: Context, d_y: At, d_x: At, flags: int = 0) -> None:
-        """Emit d_x = (d - mean(d) - n mean(d n)) / std with d = d_y scale, and the gradients of scale and shift."""
-        b, x = context.builder, self.inputs[0]
-        operands = {"a": rows_of(x, d_y), "b": self.scale.where(w=1), "c": rows_of(x, self.normalized)}
-        sums, share = self._row_sums(depth=("w",)), (1 / (x.vectors * LANES),)
-        b.vector(M.NORM_SUMS, "mean(d), mean(d n)", immediates=share, **operands, **sums)
-        if not self.centred:
-            b.vector(M.DOT, "no mean(d)", **sums | {"loops": [Level("w", 1), padded("t", x.tokens)]})
-        b.vector(M.NORM_BACK, "d_x", r0=rows_of(x, d_x), flags=flags, **operands, **self._row_sums())
-        self._sum_gradients(context, d_y, self.normalized)
-
-    def _sum_gradients(self, context: Context, d_y: At, normalized: At) -> None:
-        """Emit the gradients of scale and shift."""
-        if context.is_frozen(self):
-            return
-        results = {"r0": self.scale.gradient(w=1)} if self.weight in context.shapes else {}
-        results |= {} if self.shift is None else {"r1": self.shift.gradient(w=1)}
-        context.sum_tokens("d_scale, d_shift", self.output, d_y, normalized, self.heads, **results)
-
-
-@dataclass(eq=False)
-class HeadNorm(Norm):
-    """Norm of each head: scale and shift have the features of one.
-
-    Heads of all tokens are rows of their own, too many to keep 1 / std of all layers: the backward pass computes n and
-    1 / std from x again.
-    """
-
-    reads_inputs = True
-
-    heads: int = 1
-
-    def allocate(self, context: Context) -> None:
-        place = context.layout.place
-        self.scale, self.shift = place(self.weight), place(self.bias) if self.bias else None
-        self.normalized: At | None = None  # in the backward pass
 
     def _parts(self) -> list[tuple[int, int, int]]:
         """Return the first of some heads, their number, and the most tokens: as many as there are accumulators."""
@@ -149,19 +82,77 @@ class HeadNorm(Norm):
     def _share(self) -> float:
         return self.heads / (self.output.vectors * LANES)
 
-    def _emit(self, context: Context, x: At, normalized: At | None, y: At | None) -> None:
-        """Emit n, y and 1 / std."""
-        b, size = context.builder, sum(count * most for _, count, most in self._parts())
-        self.rows = b.allocate(f"means of {self.name}", size, home=STATISTICS)
+    def _emit(self, context: Context, x: At, normalized: At | None, y: At | None, terms: tuple[At, ...] = ()) -> None:
+        """Emit n, y and 1 / std of x, and x itself if it is the sum of two terms."""
+        b, depth = context.builder, {"depth": ("w",)}
         for rows, sums in self._row_sums():
-            of_x, results = {"a": rows(x)}, {"r0": normalized and rows(normalized), "r1": y and rows(y)}
-            mean = {"immediates": (self._share * self.centred,), "depth": ("w",)}
-            b.vector(M.SUM, "mean" if self.centred else "no mean", **of_x, **mean, **sums)
-            b.vector(M.VARIANCE, "1 / std", **of_x, immediates=(self._share, self.epsilon), depth=("w",), **sums)
-            b.vector(M.NORMALIZE, "y", **of_x, **self._parameters(), **results, **sums)
+            summed = dict(zip("ab", map(rows, terms), strict=True)) | {"r0": rows(x)} if terms else {"a": rows(x)}
+            mean = {"immediates": (self._share * self.centred,)}
+            b.vector(M.SUM, "mean" if self.centred else "no mean", **summed, **mean, **sums, **depth)
+            b.vector(M.VARIANCE, "1 / std", a=rows(x), immediates=(self._share, self.epsilon), **sums, **depth)
+            results = {"r0": normalized and rows(normalized), "r1": y and rows(y)}
+            b.vector(M.NORMALIZE, "y", a=rows(x), **self._parameters(), **results, **sums)
 
     def forward(self, context: Context) -> None:
-        self._emit(context, context.value(self.inputs[0]), None, context.output(self.output))
+        terms, x = (), self.inputs[0]
+        if self.sum is not None:
+            terms, place = self.sum.terms(context), context.output(x)
+        else:
+            place = context.value(x)
+        self._emit(context, place, self.normalized, context.output(self.output), terms)
+
+    def recompute(self, context: Context, place: At) -> None:
+        context.emit_rows(M.AFFINE, "recompute y", self.output, place, self.normalized, **self._parameters())
+
+    def backward(self, context: Context, d: At) -> None:
+        x = self.inputs[0]
+        is_table = self.sum is not None and self.sum.is_trained(context)
+        if is_table and context.gradient(x) is None:
+            where = self.sum.gradient  # the table's gradient is that of the sum
+            self._emit_backward(context, d, where, M.CHECK)
+            context.pass_gradient(self.sum.inputs[0], where)
+            return
+        context.write_gradient(x, lambda result: self._emit_backward(context, d, result))
+        if self.sum is not None and context.is_needed(x):
+            self.sum.backward_terms(context, context.gradient(x))
+
+    def _emit_backward(self, context: Context, d_y: At, d_x: At, flags: int = 0) -> None:
+        """Emit d_x = (d - mean(d) - n mean(d n)) / std with d = d_y scale, and the gradients of scale and shift."""
+        b, scale, depth, n = context.builder, self.scale.where(w=1), {"depth": ("w",)}, self.normalized
+        for rows, sums in self._row_sums():
+            operands = {"a": rows(d_y), "b": scale, "c": rows(n)}
+            b.vector(M.NORM_SUMS, "mean(d), mean(d n)", immediates=(self._share,), **operands, **sums, **depth)
+            if not self.centred:
+                loops = [Level("w", 1), *sums["loops"][1:]]
+                b.vector(M.DOT, "no mean(d)", **sums | depth | {"loops": loops})
+            b.vector(M.NORM_BACK, "d_x", r0=rows(d_x), flags=flags, **operands, **sums)
+        if context.is_frozen(self):
+            return
+        results = {"r0": self.scale.gradient(w=1)} if self.weight in context.shapes else {}
+        results |= {} if self.shift is None else {"r1": self.shift.gradient(w=1)}
+        context.sum_tokens("d_scale, d_shift", self.output, d_y, n, self.heads, **results)
+
+
+@dataclass(eq=False)
+class HeadNorm(Norm):
+    """Norm of each head: scale and shift have the features of one.
+
+    Heads of all tokens are rows of their own, too many to keep 1 / std of all layers: the backward pass computes n and
+    1 / std from x again.
+    """
+
+    reads_inputs, sum = True, None
+
+    heads: int = 1
+
+    def allocate(self, context: Context) -> None:
+        self._place_parameters(context)
+        self.normalized: At | None = None  # in the backward pass
+
+    def _emit(self, context: Context, *places: At | None, **terms) -> None:
+        size = sum(count * most for _, count, most in self._parts())
+        self.rows = context.builder.allocate(f"means of {self.name}", size, home=STATISTICS)
+        super()._emit(context, *places, **terms)
 
     def recompute(self, context: Context, place: At | None) -> None:
         x = context.backward_value(self.inputs[0])
@@ -171,15 +162,4 @@ class HeadNorm(Norm):
     def backward(self, context: Context, d: At) -> None:
         if self.normalized is None:
             self.recompute(context, None)
-        context.write_gradient(self.inputs[0], lambda result: self._emit_backward(context, d, result))
-
-    def _emit_backward(self, context: Context, d_y: At, d_x: At, flags: int = 0) -> None:
-        b, scale, depth, n = context.builder, self.scale.where(w=1), {"depth": ("w",)}, self.normalized
-        for rows, sums in self._row_sums():
-            operands = {"a": rows(d_y), "b": scale, "c": rows(n)}
-            b.vector(M.NORM_SUMS, "mean(d), mean(d n)", immediates=(self._share,), **operands, **sums, **depth)
-            if not self.centred:
-                loops = [Level("w", 1), *sums["loops"][1:]]
-                b.vector(M.DOT, "no mean(d)", **sums | depth | {"loops": loops})
-            b.vector(M.NORM_BACK, "d_x", r0=rows(d_x), flags=flags, **operands, **sums)
-        self._sum_gradients(context, d_y, n)
+        super().backward(context, d)
