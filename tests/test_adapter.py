@@ -153,3 +153,24 @@ def test_the_card_trains_adapters_leaves_the_rest_and_peft_reads_them(fast, tmp_
     torch.manual_seed(0)
     read, tokens = PeftModel.from_pretrained(Net(), str(tmp_path / "trained")), torch.arange(9)[None]
     torch.testing.assert_close(read(tokens), net(tokens), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [4, 16])
+def test_lora_of_peft_trains_beside_gelu_and_tanh(fast, alpha):
+    """With alpha other than the rank a number multiplies each update, and the tables of functions are full."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
+    model = BertForSequenceClassification(BertConfig(**sizes, vocab_size=60, num_labels=3, initializer_range=0.1))
+    chosen = LoraConfig(
+        r=4, lora_alpha=alpha, lora_dropout=0.0, target_modules=["query", "key", "value"], task_type="SEQ_CLS"
+    )
+    lora = get_peft_model(model, chosen).eval()
+    for name, parameter in lora.named_parameters():
+        if "lora_B" in name:  # zeros, of which A would have no gradient
+            nn.init.normal_(parameter, std=0.1)
+    traced = trace(lora, LENGTH)
+    assert any("lora_A" in name and name not in traced.frozen for name in traced.shapes)
+    check_gradients(fast, traced, (2, LENGTH), 2e-4, least=1 / 50)

@@ -11,14 +11,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from bttlab.cli import main
-from bttlab.compiler.banks import fitted
+from bttlab.compiler.banks import WINDOW, fitted
 from bttlab.compiler.buffers import DEPTHS, MEMORIES, STATISTICS
 from bttlab.compiler.builder import Builder
-from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.errors import ProgramError, TablesFull
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.instruction import At, Level, Memory
 from bttlab.compiler.layout import LayoutBuilder
+from bttlab.compiler.lowering import _lowered_with_table
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.operation import Context
@@ -265,6 +266,27 @@ def test_a_model_without_space_is_told_what_has_space():
 def test_activations_whose_tables_have_no_room_are_named():
     with pytest.raises(ProgramError, match="take 2816 entries of 2048: choose one kind of activation"):
         compile(made(lambda: Residual(*((nn.Linear(WIDTH, WIDTH), act()) for act in (nn.GELU, nn.SiLU)))))
+
+
+class Scaled(nn.Module):
+    """GELU, tanh and exp fill the tables of functions; two numbers multiply matrices beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.first, self.second = nn.Embedding(30, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, tokens):
+        x = F.gelu(self.first(self.table(tokens)))
+        x = x + 4.0 * F.gelu(self.second(-0.3 * x))
+        return self.head(torch.tanh(x[:, 0]))
+
+
+def test_a_number_needs_no_room_in_full_tables(fast):
+    model = made(Scaled)
+    with pytest.raises(TablesFull, match="take 2052 entries of 2048"):
+        _lowered_with_table(model.graph, "bidirectional", 5, False, WINDOW)
+    assert check_program(check_gradients(fast, model, (2, 5), 1e-4), (2, 5)) == []
 
 
 def test_modules_on_the_command_line(capsys, monkeypatch):

@@ -23,5 +23,9 @@ class DoesNotFit(ProgramError):
         self.what, self.choose = what, choose
 
 
+class TablesFull(ProgramError):
+    """Functions whose tables take more entries than the vector unit has."""
+
+
 class RowsDoNotFit(DoesNotFit):
     """Rows of a table that a sample's record has no space for."""

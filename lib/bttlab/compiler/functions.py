@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.errors import ProgramError, TablesFull
 from bttlab.compiler.machine import M
 
 # Of the C library: NumPy 1 and 2 differ in the last bit of exp2 and expm1, and so would constants of the tables.
@@ -208,7 +208,7 @@ class Functions:
     def number(self, function: FunctionTable) -> int:
         """Return the number of a function in the program; add the function if it is new.
 
-        Raise `ProgramError` if the tables have no space for it, or it is not what its table declares.
+        Raise `TablesFull` if the tables have no space for it, `ProgramError` if it is not what its table declares.
         """
         if function not in self.list:
             function.check()
@@ -216,7 +216,7 @@ class Functions:
             entries = sum(f.parts for f in self.list)
             if entries > M.FUNCTION_ENTRIES or len(self.list) > M.FUNCTIONS:
                 names = ", ".join(f.name for f in self.list if f.parts > 2)
-                raise ProgramError(
+                raise TablesFull(
                     f"the tables of {names} take {entries} entries of {M.FUNCTION_ENTRIES}: choose one kind of "
                     "activation, or one and ReLU"
                 )

@@ -14,11 +14,12 @@ import numpy as np
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
+from bttlab.compiler.machine import M
 from bttlab.compiler.operation import INTENT, SLOTS, Matrix, Operation, Shapes, SourceLine, core_names
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.columns import Columns, Prepend
 from bttlab.compiler.ops.dense import Classifier, Dense
-from bttlab.compiler.ops.elementwise import Add, Function, Rows
+from bttlab.compiler.ops.elementwise import Add, Factors, Function, Multiply, Number, Rows
 from bttlab.compiler.ops.embedding import Table, TTMTable, TypeTable
 from bttlab.compiler.ops.norm import HeadNorm, Norm
 from bttlab.compiler.ops.transfers import Input, Output
@@ -79,6 +80,20 @@ class Graph:
         """Return the graph with the rows of `frozen_table` in the samples' records."""
         moved, table = copy(self), self.frozen_table
         moved.operations = [replace(op, in_records=True) if op is table else op for op in self.operations]
+        return moved
+
+    def with_numbers_in_rows(self) -> "Graph":
+        """Return the graph with a constant of the layout in place of each number that multiplies a matrix.
+
+        The product is the same. A number takes entries of the functions' tables; a constant takes a vector.
+        """
+        moved = copy(self)
+        moved.constants, moved.operations = dict(self.constants), []
+        for op in self.operations:
+            if isinstance(op, Multiply) and isinstance(op.operand, Number):
+                row = np.full((1, M.LANES), op.operand.number, np.float32)
+                op = replace(op, operand=Factors(moved.constant(row, f"factor {op.operand.number:g}")))
+            moved.operations.append(op)
         return moved
 
     def same(self, kind: type[Operation], x: Matrix, name: str, *options, others: Sequence[Matrix] = ()) -> Matrix:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from bttlab.compiler.banks import WINDOW, fitted
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
 from bttlab.compiler.builder import LANES, even_parts
-from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError, RowsDoNotFit, with_space
+from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError, RowsDoNotFit, TablesFull, with_space
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import At, Instruction, Level, Memory, at, max_of
 from bttlab.compiler.layout import Block, Region
@@ -346,8 +346,16 @@ def lower(graph: Graph, flow, tokens: int, sums: bool = False, window: int = WIN
     Raise `DoesNotFit` if the model does not fit even with everything recomputed that can be.
 
     The rows of a frozen table of tokens come in the samples' records if the graph asks for it, or does not fit
-    otherwise.
+    otherwise. Numbers that multiply matrices are rows in place of tables if the tables are full.
     """
+    try:
+        return _lowered_with_table(graph, flow, tokens, sums, window)
+    except TablesFull:
+        return _lowered_with_table(graph.with_numbers_in_rows(), flow, tokens, sums, window)
+
+
+def _lowered_with_table(graph: Graph, flow, tokens: int, sums: bool, window: int) -> Lowering:
+    """Return the instructions of a model's sample; arguments and errors are those of `lower`."""
     if graph.frozen_table is None or graph.rows_in_records is False:
         return _lowered(graph, flow, tokens, sums, window)
     if graph.rows_in_records:
