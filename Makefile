@@ -3,6 +3,7 @@
 # make test-all  the long suite: browsers, hub, other users, wheels, environments, reliability; installs what these need
 # make test-kernels  the tests that compare with PyTorch, with its kernels for another processor: KERNELS=default, avx2 or avx512
 # make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
+# make notebooks all nine notebooks with few samples, without a browser
 # make course    an nbgrader course of six labs in COURSE=classroom/course (OPTIONAL=1: 06 to 08, too): docs/teaching.md
 # make reliability   kills and interrupts trainings for hours (some: TRIALS='NAME… --count N')
 # make class     JupyterHub on loopback with demo students; CLASS=FILE takes a class's settings instead (classroom/README.md)
@@ -87,7 +88,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, as is the file with the server's token there; its short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$$(d=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)} && mkdir -p "$$d" && chmod 700 "$$d" && echo "$$d")
 
-.PHONY: findings lab test test-all test-kernels mutants schedule rtl rtl-test synth quick course class class-test site pictures figures bench reliability lock wheelhouse wheel audit sbom dist coverage prereleases overlays clean environment
+.PHONY: findings lab test test-all test-kernels mutants schedule rtl rtl-test synth quick notebooks course class class-test site pictures figures bench reliability lock wheelhouse wheel audit sbom dist coverage prereleases overlays clean environment
 
 # An environment is made by uv: the one on the PATH, else one that pip fetches. It takes pip's settings, too.
 $(UV):
@@ -153,6 +154,9 @@ test-kernels: environment
 # The last three were wrong with one of them alone.
 quick: environment
 	$(BIN)/pytest -n 0 -m every_python $(addprefix tests/test_,any_python.py notebooks.py sweep.py emulated_card.py emulated_memory.py pyxrt.py receipts.py)
+
+notebooks: environment
+	$(BIN)/pytest -n 0 -m long tests/test_notebooks.py
 
 coverage: environment
 	$(BIN)/pytest --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
