@@ -77,7 +77,7 @@ ABSOLUTE = {
 @pytest.mark.parametrize("name", ABSOLUTE)
 @pytest.mark.parametrize(("code", "kind"), [(ROW, "function"), (CLASS, "absolute")], ids=["a row", "a class"])
 def test_a_function_of_one_activation(fast, added, code, kind, name):
-    with pytest.raises(ProgramError, match=r"abs is no operation of the card; use one of these: linear .*gelu, relu"):
+    with pytest.raises(ProgramError, match=r"abs is not supported on the card; use one of these: linear .*gelu, relu"):
         trace(Net(ABSOLUTE[name]), LENGTH)
     added(code)
     model = trace(Net(ABSOLUTE[name]), LENGTH)

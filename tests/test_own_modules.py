@@ -184,7 +184,7 @@ TYPES = {
         net.table(t) + net.wide(net.type_of(t))
     ),
     "two tables of tokens, not of words": lambda net, t: net.head(net.word_of(t) + net.wide(net.types(t // 5))),
-    "a table of 40 rows for 50 words is no operation": lambda net, t: net.head(net.table(t % 50)),
+    "a table of 40 rows for 50 words is not supported": lambda net, t: net.head(net.table(t % 50)),
     "remainder of the token ids|__mod__ of the token ids": lambda net, t: net.head(net.table(t % WORDS % 7)),
     "embedding of the tokens for the second time": lambda net, t: net.head(
         net.word_of(t) + net.wide(net.type_of(t)) + net.wide(net.others(t // WORDS))

@@ -172,11 +172,11 @@ PREPARED = {  # what is changed in the module before
 REFUSED = {
     "attention dropout": (lambda n, x, t: n.more(x, x, x)[0], r"^more: dropout of probability 0.5 .*eval\(\)"),
     "dropout by position": (lambda n, x, t: F.dropout(n.q(x), 0.3), "^Net: dropout of probability 0.3"),
-    "noise": (lambda n, x, t: n.q(x) + torch.randn(1), "add is no operation|draws random numbers in training"),
+    "noise": (lambda n, x, t: n.q(x) + torch.randn(1), "add is not supported|draws random numbers in training"),
     "condition on the length": (lambda n, x, t: n.q(x) if t.shape[1] > 8 else x, r"for 7 tokens differs .* the length"),
     "condition on the ids": (lambda n, x, t: n.q(x) if t.max() > 30 else x, r"values of the token ids \(bool\)"),
     "ids as numbers": (lambda n, x, t: n.q(x) * (t != 7).unsqueeze(-1), "ne of the token ids"),
-    "two softmaxes": (lambda n, x, t: attend(n.q(x), x, lambda s: s.softmax(-1)), "softmax is no .*one softmax"),
+    "two softmaxes": (lambda n, x, t: attend(n.q(x), x, lambda s: s.softmax(-1)), "softmax is not .*one softmax"),
     "scale after the softmax": (lambda n, x, t: attend(n.q(x), x, after=lambda p: p * 2), "mul after the softmax is"),
     "scale by the length": (
         lambda n, x, t: attend(n.q(x), x, lambda s: s * (LENGTH / t.shape[1])),
@@ -197,7 +197,7 @@ REFUSED = {
     ),
     "a row behind the tokens": (
         lambda n, x, t: n.q(torch.cat([x, row_of(n, x)], 1)),
-        f"^Net: cat of a parameter and an activation is no .* {ROW_IN_FRONT} .test_trace.py, line",
+        f"^Net: cat of a parameter and an activation is not .* {ROW_IN_FRONT} .test_trace.py, line",
     ),
     "a class token that has logits": (
         lambda n, x, t: n.q(torch.cat([row_of(n, x), x], 1)),
@@ -205,13 +205,13 @@ REFUSED = {
     ),
     "what is almost a norm": (
         lambda n, x, t: x / x.std(-1, keepdim=True),
-        r"^Net: this function of all features is no operation .* epsilon under the root .test_trace.py, line \d+\)$",
+        r"^Net: this function of all features is not supported .* epsilon under the root .test_trace.py, line \d+\)$",
     ),
     "tokens of two tensors": (
         lambda n, x, t: torch.cat((x[:, :1], n.q(x)[:, 1:]), 1),
-        "^Net: cat of tokens of different tensors is no .*; use cat of features, dim=-1 .test_trace",
+        "^Net: cat of tokens of different tensors is not .*; use cat of features, dim=-1 .test_trace",
     ),
-    "tokens in reverse": (lambda n, x, t: n.q(x.flip(1)), "^q: elements of table in this order is no .* the order of"),
+    "tokens in reverse": (lambda n, x, t: n.q(x.flip(1)), "^q: elements of table in this order is not .* the order of"),
     "a sum of tokens in reverse": (lambda n, x, t: x + n.q(x).flip(1), "^Net: add of tensors with tokens in different"),
     "one column for all features": (lambda n, x, t: x * x[..., :1].expand(-1, -1, WIDTH), "^Net: 32 moves of a column"),
     "one factor for all features": (
@@ -220,43 +220,46 @@ REFUSED = {
     ),
     "one parameter as scale and shift": (
         lambda n, x, t: F.layer_norm(n.q(x), (WIDTH,), n.q.bias, n.q.bias),
-        "norm with q.bias as scale and shift is no operation of the card; use two parameters",
+        "norm with q.bias as scale and shift is not supported on the card; use two parameters",
     ),
-    "a condition on each value": (lambda n, x, t: torch.where(x > 0, x, 0.1 * x), "gt is no .* F.relu or F.leaky_relu"),
+    "a condition on each value": (
+        lambda n, x, t: torch.where(x > 0, x, 0.1 * x),
+        "gt is not .* F.relu or F.leaky_relu",
+    ),
     "a product of three factors": (
         lambda n, x, t: torch.einsum("btd,btd,btd->btd", x, x, x),
-        "einsum btd,btd,btd->btd is no operation of the card; use two factors",
+        "einsum btd,btd,btd->btd is not supported on the card; use two factors",
     ),
     "a sum over an axis of one factor": (
         lambda n, x, t: torch.einsum("btd,be->bte", x, x[:, 0]),
-        "einsum btd,be->bte is no operation of the card; use a sum over axes of both",
+        "einsum btd,be->bte is not supported on the card; use a sum over axes of both",
     ),
     "a gate": (
         lambda n, x, t: n.q(x) * n.q(x).softmax(-1),
-        "softmax is no operation .* use one softmax, over the keys",
+        "softmax is not supported .* use one softmax, over the keys",
     ),
     "a softmax over experts": (
         lambda n, x, t: mixture(x, torch.stack([n.q(x), x]), (x @ n.q.weight[:2].T).softmax(-1)),
-        "softmax is no operation .* a sigmoid as the gate of two experts; as outputs, the logits before it",
+        "softmax is not supported .* a sigmoid as the gate of two experts; as outputs, the logits before it",
     ),
     "experts of each token": (
         lambda n, x, t: mixture(x, torch.stack([n.q(x), x]), F.one_hot((x @ n.q.weight[:2].T).argmax(-1), 2)),
-        "argmax is no operation of the card",
+        "argmax is not supported on the card",
     ),
     "a softmax of the outputs": (
         lambda n, x, t: n.q(x).log_softmax(-1),
-        "log_softmax is no .* use the logits before it",
+        "log_softmax is not .* use the logits before it",
     ),
     "a reentrant checkpoint": (
         lambda n, x, t: checkpoint(n.q, x, use_reentrant=True),
         "linear without a gradient .* use_reentrant=False",
     ),
-    "a sine": (lambda n, x, t: n.q(x).sin(), r"sin is no operation of the card; use gelu, .*mish \(test_trace"),
-    "a threshold": (lambda n, x, t: F.threshold(n.q(x), 1.0, 0.0), "threshold 1 with another value, 0, is no oper"),
-    "a power": (lambda n, x, t: n.q(x) ** 2.5, "power of 2.5 is no operation of the card; use a power of 2, 3 or 4"),
+    "a sine": (lambda n, x, t: n.q(x).sin(), r"sin is not supported on the card; use gelu, .*mish \(test_trace"),
+    "a threshold": (lambda n, x, t: F.threshold(n.q(x), 1.0, 0.0), "threshold 1 with another value, 0, is not supp"),
+    "a power": (lambda n, x, t: n.q(x) ** 2.5, "power of 2.5 is not supported on the card; use a power of 2, 3 or 4"),
     "an operation of a graph": (
         lambda n, x, t: torch.ops.aten.relu.default(n.q(x)),
-        "relu.default of torch.export or of a compiled graph is no operation .* the module as it was before",
+        "relu.default of torch.export or of a compiled graph is not supported .* the module as it was before",
     ),
     "a weight also transposed": (
         lambda n, x, t: F.linear(n.more(n.q(x)), n.more.weight.T),
@@ -380,7 +383,7 @@ def test_a_module_that_does_not_ask_for_0_trains_on_samples_with_it():
 
 
 def test_the_last_row_as_padding_is_refused():
-    with pytest.raises(ProgramError, match="embedding with padding_idx -1 is no operation"):
+    with pytest.raises(ProgramError, match="embedding with padding_idx -1 is not supported"):
         trace(made(lambda n, x, t: n.q(F.embedding(t, n.table.weight, -1))), LENGTH)
 
 
@@ -407,7 +410,7 @@ def test_what_a_rule_does_not_know_is_no_fault_of_pytorch(monkeypatch):
         return ()[0]
 
     monkeypatch.setitem(record.RULES, "tanh", rule)
-    with pytest.raises(ProgramError, match=r"^Net: tanh of these arguments is no operation of the card; use one of"):
+    with pytest.raises(ProgramError, match=r"^Net: tanh of these arguments is not supported on the card; use one of"):
         trace(made(lambda n, x, t: torch.tanh(n.q(x))), LENGTH)
 
 
@@ -523,27 +526,36 @@ def test_other_functions_of_trained_parameters_are_refused(encode):
 INSTEAD = {  # what is near a function of this kind
     "moves of elements": (
         lambda x: F.pad(x, (0, 0, 1, 0))[:, :-1],
-        "pad is no .*; use slices and torch.cat of features",
+        "pad is not .*; use slices and torch.cat of features",
     ),
-    "a scatter": (lambda x: x.index_add(1, torch.arange(LENGTH), x), "index_add is no .*; use slices and torch.cat of"),
-    "a triangle": (lambda x: x.tril(), "tril is no .*; use a constant mask on the scores of attention"),
-    "a choice": (lambda x: x.topk(WIDTH).values, "topk is no .*; use attention to choose .* neither sorts nor counts"),
-    "a sort": (lambda x: x.sort(-1).values, "sort is no .* neither sorts nor counts"),
-    "a largest": (lambda x: x - x.logsumexp(-1, keepdim=True), "logsumexp is no .*; use x.mean.1., x.:, 0., or attent"),
-    "a sum so far": (lambda x: x.cumsum(1), "cumsum is no .*; use attention with a causal mask"),
+    "a scatter": (
+        lambda x: x.index_add(1, torch.arange(LENGTH), x),
+        "index_add is not .*; use slices and torch.cat of",
+    ),
+    "a triangle": (lambda x: x.tril(), "tril is not .*; use a constant mask on the scores of attention"),
+    "a choice": (lambda x: x.topk(WIDTH).values, "topk is not .*; use attention to choose .* neither sorts nor counts"),
+    "a sort": (lambda x: x.sort(-1).values, "sort is not .* neither sorts nor counts"),
+    "a largest": (
+        lambda x: x - x.logsumexp(-1, keepdim=True),
+        "logsumexp is not .*; use x.mean.1., x.:, 0., or attent",
+    ),
+    "a sum so far": (lambda x: x.cumsum(1), "cumsum is not .*; use attention with a causal mask"),
     "a transform": (
         lambda x: torch.fft.fftn(x).real,
-        "fft_fftn is no .*; use nn.Linear over the features, or attention",
+        "fft_fftn is not .*; use nn.Linear over the features, or attention",
     ),
     "a decomposition": (
         lambda x: torch.linalg.svd(x)[2],
-        "linalg_svd is no .*; use nn.Linear, matmul with a parameter",
+        "linalg_svd is not .*; use nn.Linear, matmul with a parameter",
     ),
-    "a pool": (lambda x: F.avg_pool1d(x, 1), "avg_pool1d is no .*; use nn.Linear for each token, attention between"),
-    "another norm": (lambda x: F.group_norm(x.mT, 2).mT, "group_norm is no .*; use nn.LayerNorm or nn.RMSNorm"),
-    "two activations": (lambda x: torch.lerp(x, x.tanh(), 0.5), "lerp is no .*; use sums and products of two activat"),
-    "one activation": (lambda x: x.round(), "round is no operation of the card; use gelu, relu, silu, .*mish"),
-    "what no kind has": (lambda x: torch.special.zeta(x, 1.5), "zeta is no .*; use one of these: linear layers .*mish"),
+    "a pool": (lambda x: F.avg_pool1d(x, 1), "avg_pool1d is not .*; use nn.Linear for each token, attention between"),
+    "another norm": (lambda x: F.group_norm(x.mT, 2).mT, "group_norm is not .*; use nn.LayerNorm or nn.RMSNorm"),
+    "two activations": (lambda x: torch.lerp(x, x.tanh(), 0.5), "lerp is not .*; use sums and products of two activat"),
+    "one activation": (lambda x: x.round(), "round is not supported on the card; use gelu, relu, silu, .*mish"),
+    "what no kind has": (
+        lambda x: torch.special.zeta(x, 1.5),
+        "zeta is not .*; use one of these: linear layers .*mish",
+    ),
 }
 
 
@@ -556,7 +568,7 @@ def test_a_refusal_says_what_is_near_for_the_kind_of_function(kind):
 
 def test_the_functions_of_each_kind_are_pytorchs():
     known = {name for place in (torch, F, torch.Tensor, torch._C._linalg) for name in dir(place)}
-    assert not [name for name in (*names.NEAR, *names.OF_ELEMENTS) if name not in known]
+    assert not [name for name in (*names.HINTS, *names.OF_ELEMENTS) if name not in known]
 
 
 def test_of_expand_as_only_the_shape_counts():
@@ -712,7 +724,7 @@ def test_a_soft_gate_of_two_experts_trains_as_a_sigmoid(fast):
     tokens = torch.arange(1, 12)[None]
     torch.testing.assert_close(card(tokens), soft(tokens))
     check_gradients(fast, trace(card, LENGTH), (2, 7, LENGTH), tolerance=2e-4, least=1 / 10)
-    with pytest.raises(ProgramError, match="softmax is no operation"):
+    with pytest.raises(ProgramError, match="softmax is not supported"):
         trace(soft, LENGTH)
 
 
@@ -754,11 +766,11 @@ def test_means_over_the_tokens_are_attention_of_equal_scores(fast, name):
         (lambda x: x.sum(1), r"output for 7 tokens differs .* a sum over the tokens \(use their mean, x.mean\(1\)\)"),
         (
             lambda x: x.mean(-1, keepdim=True).expand(x.shape),
-            "this function of all features is no operation of the card",
+            "this function of all features is not supported on the card",
         ),
-        (lambda x: x.mean(-1)[..., None].expand(x.shape), "mean over other axes is no .*the mean over all tokens"),
+        (lambda x: x.mean(-1)[..., None].expand(x.shape), "mean over other axes is not .*the mean over all tokens"),
         (lambda x: x[:, 1:].mean(1), "mean over other axes"),
-        (lambda x: x[:, 3], r"rows 3 to 3 of the tokens is no operation of the card; use x\[:, 0\], x\[:, -1\], x"),
+        (lambda x: x[:, 3], r"rows 3 to 3 of the tokens is not supported on the card; use x\[:, 0\], x\[:, -1\], x"),
     ],
 )
 def test_other_means_are_refused(pool, message):

@@ -110,19 +110,19 @@ def test_twelve_heads_cost_what_the_page_says():
 REFUSED = {
     "heads of 8 features": (
         lambda norm, x: F.rms_norm(x.unflatten(-1, (2, 8)), (8,)).flatten(-2),
-        r"^Heads: norm over 8 features of a token is no .*; use heads of a multiple of 16 features \(test_trace_heads",
+        r"^Heads: norm over 8 features of a token is not .*; use heads of a multiple of 16 features \(test_trace_heads",
     ),
     "two axes": (
         lambda norm, x: F.layer_norm(x, x.shape[-2:]),
-        "^Heads: norm over several axes is no operation of the card; use nn.LayerNorm.features., or that of a head's",
+        "^Heads: norm over several axes is not supported on the card; use nn.LayerNorm.features., or that of a head's",
     ),
     "the mean of the heads": (
         lambda norm, x: x - x.mean(-2, keepdim=True),
-        "^Heads: mean over other axes is no operation of the card",
+        "^Heads: mean over other axes is not supported on the card",
     ),
     "a norm without its axis": (
         lambda norm, x: x * x.square().mean(-1).rsqrt()[..., None],
-        "^Heads: mean over other axes is no operation of the card",
+        "^Heads: mean over other axes is not supported on the card",
     ),
 }
 

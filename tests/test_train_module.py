@@ -242,7 +242,7 @@ def test_what_goes_wrong_is_one_line(place, call, train, corpus):
     lines = SOURCE.read_text().splitlines()
     number = next(n for n, line in enumerate(lines, 1) if "return undefined" in line)
     assert f"net.py:broken, line {number}: NameError: name 'undefined' is not defined" in train("broken")
-    assert "net.py:Pooled: Pooled: amax is no operation of the card; use x.mean(1), x[:, 0], or attention" in train(
+    assert "net.py:Pooled: Pooled: amax is not supported on the card; use x.mean(1), x[:, 0], or attention" in train(
         "Pooled"
     )
     assert "slot_label.txt has 5 slot labels, the model 4" in train("Few")

@@ -1096,7 +1096,7 @@ def main() -> None:
         for verdict in judged(processor, range(first, last)):
             counts[verdict.kind] += 1
             if verdict.kind == "refused":
-                reasons[verdict.message.split(" is no operation")[0].split(": ", 1)[-1][:60]] += 1
+                reasons[verdict.message.split(" is not supported")[0].split(": ", 1)[-1][:60]] += 1
             elif verdict.kind != "right":
                 print(verdict, flush=True)
     print(json.dumps(counts))

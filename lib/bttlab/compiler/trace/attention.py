@@ -15,7 +15,15 @@ from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.norms import axes_of, of_rows
 from bttlab.compiler.trace.record import Recorder, Value
 from bttlab.compiler.trace.rules import dense, rule
-from bttlab.compiler.trace.values import Elements, Formula, Refusal, Scores, Weights, heads_in, in_order
+from bttlab.compiler.trace.values import (
+    AttentionScores,
+    Elements,
+    LazyElementwise,
+    Refusal,
+    Weights,
+    heads_in,
+    in_order,
+)
 
 HIDDEN = -1e9  # a mask of this or less hides a key; others are added as they are
 
@@ -49,14 +57,14 @@ def _repeated(recorder: Recorder, x: Tensor, heads: torch.Size) -> Tensor:
         return x.expand(*heads, *x.shape[-2:])
 
 
-def _scores(recorder: Recorder, result: Tensor, q: Tensor, k: Tensor) -> Scores:
+def _scores(recorder: Recorder, result: Tensor, q: Tensor, k: Tensor) -> AttentionScores:
     """Return the scores q k^T of heads; k is not yet transposed."""
     (a, heads, factor), (b, others, its) = _heads(recorder, q), _heads(recorder, _repeated(recorder, k, q.shape[:-2]))
     if (heads, a.features, a.tokens) != (others, b.features, b.tokens):
         raise Refusal("attention of heads of other sizes", "as many heads, features and tokens of q, k and v")
     tokens = max_of(a.tokens)
     mask = torch.zeros(heads, tokens, tokens, dtype=torch.float64)
-    return Scores(a, b, heads, factor * its, mask, torch.arange(mask.numel()).view(result.shape))
+    return AttentionScores(a, b, heads, factor * its, mask, torch.arange(mask.numel()).view(result.shape))
 
 
 @rule("where")
@@ -71,7 +79,7 @@ def _masked_fill(recorder: Recorder, call: Call, scores, mask, value) -> Value:
     if hidden is not None and not hidden.any():
         return held
     is_mask = hidden is not None and value is not None and value.numel() == 1 and bool(value <= HIDDEN)
-    if not isinstance(held, Scores) or held.is_softmax or not is_mask:
+    if not isinstance(held, AttentionScores) or held.is_softmax or not is_mask:
         raise Refusal(call.name, "a constant mask on scores, with -inf")
     return replace(held, mask=torch.where(held.spread(hidden), float("-inf"), held.mask))
 
@@ -80,7 +88,7 @@ def _masked_fill(recorder: Recorder, call: Call, scores, mask, value) -> Value:
 def _softmax(recorder: Recorder, call: Call, x, dim=-1, *_, **__) -> Value:
     scores = recorder.value(x)
     if (
-        not isinstance(scores, Scores)
+        not isinstance(scores, AttentionScores)
         or not in_order(scores.index)
         or scores.is_softmax
         or dim % call.result.ndim != call.result.ndim - 1
@@ -98,11 +106,11 @@ def _matmul(recorder: Recorder, call: Call, a, mat2) -> Value:
     left, right = recorder.value(a), recorder.value(mat2)
     if isinstance(right, Weights):
         return dense(recorder, call.result, a, mat2, False)
-    if isinstance(left, Scores):
+    if isinstance(left, AttentionScores):
         return _context(recorder, call.result, left, mat2)
-    if isinstance(left, Elements | Formula) and isinstance(right, Elements | Formula):
+    if isinstance(left, Elements | LazyElementwise) and isinstance(right, Elements | LazyElementwise):
         transposed = mat2.detach().transpose(-1, -2)
-        value = recorder.recorded(right) if isinstance(right, Formula) else right
+        value = recorder.recorded(right) if isinstance(right, LazyElementwise) else right
         recorder._set(transposed, Elements(value.matrix, value.index.transpose(-1, -2)))
         return _scores(recorder, call.result, a, transposed)
     raise Refusal("matmul", "nn.Linear or TTLinear, or attention of one token sequence")
@@ -111,13 +119,13 @@ def _matmul(recorder: Recorder, call: Call, a, mat2) -> Value:
 @rule("baddbmm")
 def _baddbmm(recorder: Recorder, call: Call, mask, batch1, batch2, *, beta=1, alpha=1) -> Value:
     scores = _matmul(recorder, call, batch1, batch2)
-    if not isinstance(scores, Scores):
+    if not isinstance(scores, AttentionScores):
         raise Refusal("baddbmm", "a product of q and k")
     scores = scores if alpha == 1 else scores.scaled(float(alpha))
     return scores.masked(recorder.constant(mask) * beta) if beta else scores
 
 
-def _context(recorder: Recorder, result: Tensor, scores: Scores, v: Tensor) -> Elements:
+def _context(recorder: Recorder, result: Tensor, scores: AttentionScores, v: Tensor) -> Elements:
     """Record softmax(scale q k^T + mask) v."""
     values, heads, factor = _heads(recorder, _repeated(recorder, v, result.shape[:-2]))
     sizes = heads, values.features, values.tokens
@@ -188,7 +196,7 @@ def _pooled(recorder: Recorder, call: Call, x, dim=None, keepdim=False, **_) -> 
     if call.name == "mean":
         return mean
     refuse = recorder.at_this_place(lambda: _refuse("sum over the tokens", "their mean"))
-    return Formula(mean.matrix, mean.index, lambda y: y * tokens, refuse, name)
+    return LazyElementwise(mean.matrix, mean.index, lambda y: y * tokens, refuse, name)
 
 
 def _refuse(what: str, near: str) -> NoReturn:

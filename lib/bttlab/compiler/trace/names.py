@@ -45,7 +45,7 @@ PREFIXES = {  # the same, by the beginning of a name
     "fft": "nn.Linear over the features, or attention between tokens",
     "linalg": "nn.Linear, matmul with a parameter, or attention, q k^T of two activations",
 }
-NEAR = {
+HINTS = {
     **{name: near for kind, near in KINDS.items() for name in kind.split()},
     "gt": "F.relu or F.leaky_relu",
     "log_softmax": "the logits before it as outputs: the loss on the card has the softmax",
@@ -65,8 +65,8 @@ LIST += names()
 
 def near(name: str, is_of_one: bool = True) -> str:
     """Return what to use instead of a function of torch; `is_of_one` if it is of one activation."""
-    if name in NEAR:
-        return NEAR[name]
+    if name in HINTS:
+        return HINTS[name]
     prefix = next((prefix for prefix in PREFIXES if name.startswith(f"{prefix}_")), None)
     if prefix is not None:
         return PREFIXES[prefix]

@@ -13,7 +13,7 @@ from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import Recorder
 from bttlab.compiler.trace.rules import rule
-from bttlab.compiler.trace.values import Elements, Formula, OfRows, Refusal
+from bttlab.compiler.trace.values import Elements, LazyElementwise, LazyRowFunction, Refusal
 
 WRITTEN = "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of all features and epsilon under the root"
 
@@ -48,24 +48,24 @@ def axes_of(dim: Any, count: int) -> Sequence[int]:
 
 
 @rule("var", "std")
-def of_rows(recorder: Recorder, call: Call, x, *options, **named) -> OfRows:
+def of_rows(recorder: Recorder, call: Call, x, *options, **named) -> LazyRowFunction:
     """Return a mean, sum or variance of the features of each token, or of each head."""
     value = recorder.value(x)
-    if not isinstance(value, Elements | Formula):
+    if not isinstance(value, Elements | LazyElementwise):
         value = recorder.elements(x, call.name)
     if call.result.shape != (*x.shape[:-1], 1):
         raise Refusal(f"{call.name} over other axes than the last, or without keepdim=True", WRITTEN)
-    before = value.function if isinstance(value, Formula) else lambda y: y
+    before = value.function if isinstance(value, LazyElementwise) else lambda y: y
     name = recorder.name("norm")
 
     def function(y: Tensor) -> Tensor:
         return call.function(before(y), *options, **named)
 
     record = recorder.at_this_place(lambda formula: _written(recorder, formula, name))
-    return OfRows(value.matrix, value.index, function, record, call.name)
+    return LazyRowFunction(value.matrix, value.index, function, record, call.name)
 
 
-def _written(recorder: Recorder, formula: OfRows, name: str) -> Elements:
+def _written(recorder: Recorder, formula: LazyRowFunction, name: str) -> Elements:
     """Record a formula that is LayerNorm or RMSNorm without parameters, by its values for rows of several sizes."""
     matrix, index, heads = recorder.heads(Elements(formula.matrix, formula.index), "norm")
     sizes = torch.logspace(-3, 2, 6, dtype=torch.float64)[:, None]

@@ -7,7 +7,7 @@ from torch import nn
 
 from bttlab.compiler.operation import SourceLine
 from bttlab.compiler.trace.names import LIBRARIES, near
-from bttlab.compiler.trace.values import Elements, Formula, Refusal, Refused
+from bttlab.compiler.trace.values import Elements, LazyElementwise, Refusal, Refused
 
 
 class Places:
@@ -26,7 +26,7 @@ class Places:
         """Return a function that records later, with the present place in its refusals."""
         place = self._place()
 
-        def later(*formula: Formula) -> Elements:
+        def later(*formula: LazyElementwise) -> Elements:
             try:
                 return record(*formula)
             except Refusal as refusal:
@@ -40,7 +40,7 @@ class Places:
         place, line = refusal.place or self._place()
         where, at = place or type(self.module).__name__, f" ({line})" if line else ""
         instead = refusal.near or near(refusal.what.split()[0], False)
-        return Refused(f"{where}: {refusal.what} is no operation of the card; use {instead}{at}")
+        return Refused(f"{where}: {refusal.what} is not supported on the card; use {instead}{at}")
 
     def line(self) -> SourceLine | None:
         """Return the line of the user's file that runs, if there is one."""

@@ -30,9 +30,9 @@ from bttlab.compiler.trace.matrices import Matrices
 from bttlab.compiler.trace.names import (
     COMPARISONS,
     COPIES,
+    HINTS,
     LIKE,
     MOVES,
-    NEAR,
     OF_SHAPE,
     QUERIES,
     QUOTIENTS,
@@ -42,15 +42,15 @@ from bttlab.compiler.trace.names import (
     near,
 )
 from bttlab.compiler.trace.values import (
+    AttentionScores,
+    DependsOnIds,
     Elements,
-    Formula,
     Ids,
-    OfIds,
-    OfRows,
+    LazyElementwise,
+    LazyRowFunction,
     Refusal,
     Refused,
-    Scores,
-    Weighted,
+    ScaledElements,
     Weights,
     as_scalar,
     columns_like,
@@ -59,9 +59,9 @@ from bttlab.compiler.trace.values import (
 )
 from bttlab.tensor import TTLinear, TTMEmbedding
 
-Value = Ids | Elements | Weights | Formula | Weighted | Scores | Refused
+Value = Ids | Elements | Weights | LazyElementwise | ScaledElements | AttentionScores | Refused
 LAYERS = frozenset(("TTLinear", "TTMEmbedding"))  # recorded as one function each
-LAZY = frozenset(("cat", "stack", "mul", "div", "neg"))  # rules that take elements times constants as they are
+KEEPS_FACTORS = frozenset(("cat", "stack", "mul", "div", "neg"))  # rules that take elements times constants as they are
 EXPANDED: dict[str, Callable] = {}  # functions of one activation that are recorded as others together
 RULES: dict[str, Callable[["Recorder", Call], Value | None]] = {}
 
@@ -200,7 +200,7 @@ class Recorder(Matrices, TorchFunctionMode):
             raise
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # of the rule: PyTorch took the call
             value = self.refused(Refusal(f"{call.name} of these arguments"))
-        if isinstance(value, Formula | Weighted):
+        if isinstance(value, LazyElementwise | ScaledElements):
             value.line = self.graph.line
         for tensor in tensors_in(call.result):
             self._set(tensor, value)
@@ -212,7 +212,7 @@ class Recorder(Matrices, TorchFunctionMode):
             return value
         for tensor in call.tensors:
             value = self.value(tensor)
-            if isinstance(value, Weighted) and call.name not in LAZY:
+            if isinstance(value, ScaledElements) and call.name not in KEEPS_FACTORS:
                 self._set(tensor, self.recorded(value))
         value = RULES.get(call.name, Recorder._last_step)(self, call)
         self.check_gradient(call)
@@ -243,7 +243,7 @@ class Recorder(Matrices, TorchFunctionMode):
         """Raise Refusal if PyTorch has no gradient of a result that depends on trained parameters."""
         is_cut = not any(tensor.requires_grad for tensor in tensors_in(call.result) if tensor.is_floating_point())
         if is_cut and any(tensor.requires_grad and self.value(tensor) is not None for tensor in call.tensors):
-            raise Refusal(f"{call.name} without a gradient", NEAR["gradient"])
+            raise Refusal(f"{call.name} without a gradient", HINTS["gradient"])
 
     def _of_ids(self, call: Call) -> Value | None:
         if call.name in ("embedding", "TTMEmbedding"):
@@ -255,7 +255,7 @@ class Recorder(Matrices, TorchFunctionMode):
             if isinstance(ids, Ids) and not ids.divisor and isinstance(divisor, int) and divisor > 0:
                 return replace(ids, divisor=divisor, is_type=call.name in QUOTIENTS)
         message = self.refused(Refusal(f"{call.name} of the token ids", "an embedding of them")).message
-        return OfIds(message)
+        return DependsOnIds(message)
 
     def _is_of_padding(self, call: Call) -> bool:
         """Return True if a call compares token ids with 0, the id of padding, which no sample of the model has."""
@@ -268,8 +268,8 @@ class Recorder(Matrices, TorchFunctionMode):
 
     def _stop(self, call: Call) -> NoReturn:
         found = self._found(call)
-        bad = next((v.message for v in found if isinstance(v, Refused) and not isinstance(v, OfIds)), None)
-        of = "the token ids" if any(isinstance(value, Ids | OfIds) for value in found) else "activations"
+        bad = next((v.message for v in found if isinstance(v, Refused) and not isinstance(v, DependsOnIds)), None)
+        of = "the token ids" if any(isinstance(value, Ids | DependsOnIds) for value in found) else "activations"
         what = Refusal(
             f"control flow on values of {of} ({call.name.strip('_')})", "the same operations for each sample"
         )
@@ -289,7 +289,7 @@ class Recorder(Matrices, TorchFunctionMode):
             if isinstance(value, Weights) and call.name == "__getitem__":
                 raise Refusal("rows of a parameter by token ids", "nn.Embedding")
             raise Refusal(f"{call.name} by activations or token ids", "positions that do not depend on the sample")
-        if isinstance(value, Formula):
+        if isinstance(value, LazyElementwise):
             value = self.recorded(value)
         function = torch.Tensor.reshape if call.name == "view" else call.function
         if call.name in ("view", "reshape") and call.args[1:] and isinstance(call.args[1], torch.dtype):
@@ -298,7 +298,7 @@ class Recorder(Matrices, TorchFunctionMode):
         self.check_gradient(call)
         for tensor, index in zip(tensors_in(call.result), tensors_in(moved), strict=True):
             self._set(tensor, replace(value, index=index))
-        if isinstance(value, Weighted):
+        if isinstance(value, ScaledElements):
             factors = function(value.factor, *call.args[1:], **call.kwargs)
             for tensor, factor in zip(tensors_in(call.result), tensors_in(factors), strict=True):
                 self._set(tensor, replace(self.value(tensor), factor=factor))
@@ -345,7 +345,7 @@ class Recorder(Matrices, TorchFunctionMode):
     def elements(self, x: Any, what: str) -> Elements:
         """Return the elements of a matrix that a tensor holds, or raise Refusal."""
         value = self.value(x)
-        value = self.recorded(value) if isinstance(value, Formula | Weighted) else value
+        value = self.recorded(value) if isinstance(value, LazyElementwise | ScaledElements) else value
         if not isinstance(value, Elements):
             raise Refusal(f"{what} of {kind_of(value)}", "an activation")
         return value
@@ -381,19 +381,19 @@ class Recorder(Matrices, TorchFunctionMode):
 
     # ---- elementwise functions --------------------------------------------------------------------------------------
 
-    def recorded(self, formula: Formula | Weighted) -> Elements:
+    def recorded(self, formula: LazyElementwise | ScaledElements) -> Elements:
         """Record an elementwise function: a known one, or its last step; or a product with constants."""
         with self.at_line(formula.line):
-            if isinstance(formula, Weighted):
+            if isinstance(formula, ScaledElements):
                 return self._product(formula)
-            if formula.recorded is None and isinstance(formula, OfRows):
+            if formula.recorded is None and isinstance(formula, LazyRowFunction):
                 formula.recorded = formula.step(formula)
             elif formula.recorded is None:
                 known = self._known(formula.matrix, formula.index, formula.function, formula.name)
                 formula.recorded = known or formula.step()
         return formula.recorded
 
-    def _product(self, x: Weighted) -> Elements:
+    def _product(self, x: ScaledElements) -> Elements:
         matrix, index = self.operand(Elements(x.matrix, x.index))
         factors = torch.zeros(max_of(matrix.tokens), matrix.features, dtype=torch.float64)
         factors.view(-1)[index.reshape(-1)] = x.factor.reshape(-1)
@@ -426,30 +426,32 @@ class Recorder(Matrices, TorchFunctionMode):
         kind, option = (Multiply, Number(factor)) if found is None else (Function, found)
         return Elements(self.graph.same(kind, matrix, self.unique(name), option), index)
 
-    def linear(self, value: Value) -> Weighted | None:
+    def linear(self, value: Value) -> ScaledElements | None:
         """Return elements times constants, also where a function is a product with a number; None for other values."""
-        if isinstance(value, Weighted):
+        if isinstance(value, ScaledElements):
             return value
-        called = form_of(value.function) if type(value) is Formula and value.recorded is None else None
+        called = form_of(value.function) if type(value) is LazyElementwise and value.recorded is None else None
         factor = None if called is None else called.factor
-        if factor is None and isinstance(value, Formula):
+        if factor is None and isinstance(value, LazyElementwise):
             value = self.recorded(value)
-        if not isinstance(value, Elements | Formula):
+        if not isinstance(value, Elements | LazyElementwise):
             return None
         factor = torch.tensor(1.0 if factor is None else factor, dtype=torch.float64)
-        return Weighted(value.matrix, value.index, factor.expand(value.index.shape))
+        return ScaledElements(value.matrix, value.index, factor.expand(value.index.shape))
 
     def elementwise(self, call: Call, record: Callable[[Call], Elements] | None = None) -> Value:
         """Return the formula of a function of one matrix; record one of two, or what is no formula, by `record`."""
         record = record or self._last_step
         operands = [(n, self.value(x)) for n, x in enumerate(call.args) if self.value(x) is not None]
         values = [value for _, value in operands]
-        if any(not isinstance(value, Elements | Formula) for value in values):
-            raise Refusal(f"{call.name} of {kind_of(next(v for v in values if not isinstance(v, Elements | Formula)))}")
+        if any(not isinstance(value, Elements | LazyElementwise) for value in values):
+            raise Refusal(
+                f"{call.name} of {kind_of(next(v for v in values if not isinstance(v, Elements | LazyElementwise)))}"
+            )
         first = values[0]
         is_one = all(v.matrix is first.matrix and torch.equal(v.index, first.index) for v in values)
         others = [x for x in map(as_scalar, call.args) if isinstance(x, Tensor) and x.ndim and self.value(x) is None]
-        rows = next((value for value in values if isinstance(value, OfRows)), None)
+        rows = next((value for value in values if isinstance(value, LazyRowFunction)), None)
         shape = first.index.shape if rows is None else (*first.index.shape[:-1], call.result.shape[-1])
         if not is_one or others or call.result.shape != shape:
             return record(call)
@@ -459,7 +461,7 @@ class Recorder(Matrices, TorchFunctionMode):
         def function(x: Tensor) -> Tensor:
             given = list(constants)
             for n, value in operands:  # a copy, since the function may work in place
-                given[n] = value.function(x) if isinstance(value, Formula) else _copy(x)
+                given[n] = value.function(x) if isinstance(value, LazyElementwise) else _copy(x)
             return apply(call, given)
 
         if rows is not None:
@@ -467,7 +469,7 @@ class Recorder(Matrices, TorchFunctionMode):
         # Functions in place give their operand another value, which the last step must not see.
         step = replace(call, args=tuple(map(self._alias, call.args)))
         name = self.name(call.name)
-        return Formula(first.matrix, first.index, function, self.at_this_place(lambda: record(step)), name)
+        return LazyElementwise(first.matrix, first.index, function, self.at_this_place(lambda: record(step)), name)
 
     def _alias(self, x: Any) -> Any:
         """Return a tensor that keeps the value that another has now."""
@@ -503,7 +505,11 @@ class Recorder(Matrices, TorchFunctionMode):
             raise Refusal(f"{call.name} of torch.export or of a compiled graph", "the module as it was before")
         kind = Operation.of_function.get(call.name)
         values = [self.value(x) for x in call.args]
-        if kind is None or call.kwargs or not all(isinstance(v, Elements | Formula | Weighted) for v in values):
+        if (
+            kind is None
+            or call.kwargs
+            or not all(isinstance(v, Elements | LazyElementwise | ScaledElements) for v in values)
+        ):
             raise Refusal(call.name, near(call.name, len(self._found(call)) == 1))
         matrices, index = self.operands(call.name, *call.args)
         name = self.unique(self.name(call.name))

@@ -18,12 +18,12 @@ from bttlab.compiler.trace.forms import FORMS
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import EXPANDED, RULES, Recorder, Value
 from bttlab.compiler.trace.values import (
+    AttentionScores,
     Elements,
-    Formula,
     Ids,
+    LazyElementwise,
     Refusal,
-    Scores,
-    Weighted,
+    ScaledElements,
     Weights,
     columns_in,
     in_order,
@@ -239,7 +239,7 @@ def _cat(recorder: Recorder, call: Call, tensors: Sequence[Tensor], dim: int = 0
         raise Refusal(f"cat of {kind} and an activation", near)
     if all(part.matrix is parts[0].matrix for part in parts):
         index = torch.cat([part.index for part in parts], dim)
-        return Weighted(parts[0].matrix, index, torch.cat([part.factor for part in parts], dim))
+        return ScaledElements(parts[0].matrix, index, torch.cat([part.factor for part in parts], dim))
     joined = [recorder.part_with(part) for part in parts]
     matrices = list(dict.fromkeys(matrix for matrix, _ in joined))
     features = sum(matrix.features for matrix in matrices)
@@ -249,7 +249,7 @@ def _cat(recorder: Recorder, call: Call, tensors: Sequence[Tensor], dim: int = 0
     if found is None or any(m.tokens != matrices[0].tokens for m in matrices):
         raise Refusal("cat of tokens of different tensors", "cat of features, dim=-1")
     matrix = recorder._columns(matrices, found[0])
-    return Weighted(matrix, found[1], torch.cat([part.factor for part in parts], dim))
+    return ScaledElements(matrix, found[1], torch.cat([part.factor for part in parts], dim))
 
 
 def _prepended(recorder: Recorder, tensors: Sequence[Tensor], dim: int) -> Elements:
@@ -293,10 +293,10 @@ def _add(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
     if alpha != 1:
         raise Refusal("add with alpha", "a product and a sum")
     values = [recorder.value(x), recorder.value(y)]
-    is_constant = values[0] is None and isinstance(values[1], Elements | Formula)
-    if is_constant or isinstance(values[0], Weights) or isinstance(values[1], Scores):
+    is_constant = values[0] is None and isinstance(values[1], Elements | LazyElementwise)
+    if is_constant or isinstance(values[0], Weights) or isinstance(values[1], AttentionScores):
         (x, y), values = (y, x), values[::-1]
-    if isinstance(values[0], Scores):
+    if isinstance(values[0], AttentionScores):
         return values[0].masked(recorder.constant(y))
     if isinstance(values[1], Weights):
         return _with_rows(recorder, recorder.elements(x, "add"), values[1])
@@ -305,7 +305,7 @@ def _add(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
         return values[0]
     if constant is not None and constant.numel() > 1:
         return _with_constant(recorder, x, constant)
-    if all(isinstance(value, Elements | Formula) for value in values):
+    if all(isinstance(value, Elements | LazyElementwise) for value in values):
         call = Call(torch.add, "add", (x, y), {}, call.result)
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args))
     if constant is None:
@@ -318,12 +318,12 @@ def _add(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
 def _difference(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
     x, y = (y, x) if call.name == "rsub" else (x, y)
     values = [recorder.value(x), recorder.value(y)]
-    if alpha == 1 and all(isinstance(value, Elements | Formula) for value in values):
+    if alpha == 1 and all(isinstance(value, Elements | LazyElementwise) for value in values):
         call = Call(torch.sub, "sub", (x, y), {}, call.result)
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args, -1.0))
-    if alpha == 1 and isinstance(values[0], Elements | Formula | Scores) and values[1] is None:
+    if alpha == 1 and isinstance(values[0], Elements | LazyElementwise | AttentionScores) and values[1] is None:
         return _add(recorder, call, x, -y)
-    if alpha == 1 and values[0] is None and isinstance(values[1], Elements | Formula):
+    if alpha == 1 and values[0] is None and isinstance(values[1], Elements | LazyElementwise):
         with recorder:
             return recorder.value(-y + x)
     return recorder.elementwise(call)
@@ -432,20 +432,20 @@ def _einsum(recorder: Recorder, call: Call, equation, *factors) -> Value:
 @rule("mul", "div")
 def _product(recorder: Recorder, call: Call, x, y, **_) -> Value:
     is_first_constant = recorder.value(x) is None or isinstance(recorder.value(x), Weights)
-    if call.name == "mul" and (isinstance(recorder.value(y), Scores) or is_first_constant):
+    if call.name == "mul" and (isinstance(recorder.value(y), AttentionScores) or is_first_constant):
         x, y = y, x
     if call.name == "mul" and isinstance(recorder.value(y), Weights):
         return _times_row(recorder, recorder.elements(x, "mul"), recorder.value(y))
     value, factor = recorder.value(x), recorder.constant(y)
-    if isinstance(value, Scores):
+    if isinstance(value, AttentionScores):
         if factor is None or factor.numel() != 1 or value.is_softmax:
             what = f"{call.name} after the softmax" if value.is_softmax else f"{call.name} of scores by a tensor"
             raise Refusal(what, "one number for all scores, before the softmax")
         return value.scaled(float(factor) if call.name == "mul" else 1 / float(factor))
-    if factor is not None and isinstance(value, Elements | Formula | Weighted):
+    if factor is not None and isinstance(value, Elements | LazyElementwise | ScaledElements):
         if factor.numel() > 1 and bool((factor == 1).all()) and call.result.shape == x.shape:
             return value
-        if factor.numel() > 1 or isinstance(value, Weighted):
+        if factor.numel() > 1 or isinstance(value, ScaledElements):
             return _times_constants(recorder, call, value, factor if call.name == "mul" else 1 / factor)
     return recorder.elementwise(call)
 
@@ -461,7 +461,7 @@ def _times_constants(recorder: Recorder, call: Call, value: Value, factor: Tenso
 @rule("neg")
 def _minus(recorder: Recorder, call: Call, x) -> Value:
     value = recorder.value(x)
-    return replace(value, factor=-value.factor) if isinstance(value, Weighted) else recorder.elementwise(call)
+    return replace(value, factor=-value.factor) if isinstance(value, ScaledElements) else recorder.elementwise(call)
 
 
 def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:

@@ -27,7 +27,7 @@ from bttlab.compiler.trace import attention, rules  # noqa: F401  (register the 
 from bttlab.compiler.trace.check import call_of, check, one_thread, outputs_of
 from bttlab.compiler.trace.norms import join_norms
 from bttlab.compiler.trace.record import Recorder
-from bttlab.compiler.trace.values import Elements, Formula, Refusal, Refused, Weighted
+from bttlab.compiler.trace.values import Elements, LazyElementwise, Refusal, Refused, ScaledElements
 from bttlab.model.choices import IGNORED, LANGUAGE_MODEL, TASKS
 
 OTHER_LOSSES = ("regression", "multi_label_classification")  # problem types of transformers
@@ -189,11 +189,11 @@ def _logits(recorder: Recorder, output: Any) -> Matrix:
     name, value = type(recorder.module).__name__, recorder.value(output)
     if isinstance(value, Refused):
         raise ProgramError(value.message)
-    if not isinstance(value, Elements | Formula | Weighted):
+    if not isinstance(value, Elements | LazyElementwise | ScaledElements):
         kind = type(output).__name__ if value is None else "something else"
         raise ProgramError(f"{name}.forward returns {kind}: return logits of nn.Linear layers")
     try:
-        value = recorder.recorded(value) if isinstance(value, Formula | Weighted) else value
+        value = recorder.recorded(value) if isinstance(value, LazyElementwise | ScaledElements) else value
         matrix = recorder.rows(value)
     except Refusal as refusal:
         raise ProgramError(recorder.refused(refusal).message) from None

@@ -56,7 +56,7 @@ class Weights:
 
 
 @dataclass(eq=False)
-class Formula:
+class LazyElementwise:
     """An elementwise function of a matrix, recorded as an operation when something else reads it.
 
     `matrix` and `index` are of the elements to which it is applied, `function` is the composition of all steps since
@@ -73,12 +73,12 @@ class Formula:
 
 
 @dataclass(eq=False)
-class OfRows(Formula):
+class LazyRowFunction(LazyElementwise):
     """A function of all features of a token, with which a norm may be written; `step` takes and records the formula."""
 
 
 @dataclass(eq=False)
-class Weighted:
+class ScaledElements:
     """Elements of a matrix, each times a constant: `factor` is of the index's shape, in double precision."""
 
     matrix: Matrix
@@ -88,7 +88,7 @@ class Weighted:
 
 
 @dataclass(eq=False)
-class Scores:
+class AttentionScores:
     """Attention scores scale q k^T + mask, or their softmax; the index has numbers of (heads, tokens, tokens)."""
 
     q: Matrix
@@ -99,12 +99,12 @@ class Scores:
     index: Tensor
     is_softmax: bool = False
 
-    def scaled(self, factor: float) -> "Scores":
+    def scaled(self, factor: float) -> "AttentionScores":
         """Return the scores times a factor."""
         mask = self.mask * factor if factor > 0 else self.mask
         return replace(self, scale=self.scale * factor, mask=mask)
 
-    def masked(self, mask: Tensor | None) -> "Scores":
+    def masked(self, mask: Tensor | None) -> "AttentionScores":
         """Return the scores plus a constant mask; None is something that is not constant."""
         if mask is None or self.is_softmax:
             raise Refusal("add to the scores of something that is not constant", "a constant mask")
@@ -128,7 +128,7 @@ class Refused:
 
 
 @dataclass(eq=False)
-class OfIds(Refused):
+class DependsOnIds(Refused):
     """Something computed from token ids."""
 
 
@@ -224,5 +224,5 @@ def as_scalar(x: Any) -> Any:
 
 def kind_of(value: Any) -> str:
     """Return what a value of a tensor is, for messages."""
-    names = {Ids: "token ids", Weights: "a parameter", Scores: "attention scores", Elements: "an activation"}
+    names = {Ids: "token ids", Weights: "a parameter", AttentionScores: "attention scores", Elements: "an activation"}
     return names.get(type(value), "a constant" if value is None else "an activation")
