@@ -245,6 +245,12 @@ def pyxrt_card(xrt, monkeypatch, tmp_path):
     release_card(card)
 
 
+@pytest.fixture(params=["card", pytest.param("pyxrt_card", marks=pytest.mark.every_python)])
+def real_card(request):
+    """A real card by either class that drives one."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="module")  # for others its loop of events would be in the way
 def browser():
     """Chromium, as the system has it."""

@@ -52,10 +52,10 @@ def test_each_unit_is_tried_with_each_bank_that_it_reaches():
 
 
 @pytest.mark.long
-def test_a_sound_card_passes_every_step(card, tmp_path, capsys):
+def test_a_sound_card_passes_every_step(real_card, tmp_path):
     code, record = bringup(tmp_path)
     assert code == 0 and record["passed"] and len(record["checks"]) == 9
-    assert "200 MHz" in record["checks"][2]["detail"]  # the overlay's, which pynq reads before it is loaded
+    assert "200 MHz" in record["checks"][2]["detail"]  # the overlay's, which both read before it is loaded
     assert "C just after training (measured)" in record["checks"][-1]["detail"]
     text = json.dumps(record)
     for secret in (socket.gethostname(), getpass.getuser() + "@", str(tmp_path)):
@@ -75,7 +75,7 @@ def test_a_sound_card_passes_every_step(card, tmp_path, capsys):
         ("abort:3", "units", "ended with an error"),
     ],
 )
-def test_a_fault_ends_it_with_the_likely_cause(card, tmp_path, monkeypatch, fault, step, detail):
+def test_a_fault_ends_it_with_the_likely_cause(real_card, tmp_path, monkeypatch, fault, step, detail):
     monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.3 if fault == "hang" else 60)
     monkeypatch.setenv("FAKE_XRT_FAULT", fault)
     code, record = bringup(tmp_path)

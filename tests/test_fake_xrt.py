@@ -1,11 +1,9 @@
 """The path to a real card: pynq's XrtDevice, its Overlay, buffers and ERT calls, on a fake XRT."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -23,13 +21,11 @@ from bttlab.card import (
     waiting,
 )
 from bttlab.card.keeper import NO_ANSWER
-from bttlab.card.kernel_call import ErtCall
 from bttlab.card.manifest import read_manifest, write_manifest
 from bttlab.card.shells import card_interfaces, pcie_address
-from bttlab.card.telemetry import board_power
 from bttlab.card.waiting import CardFailedError
 from bttlab.commands import doctor
-from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
+from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs.devices import open_trainer as open_device
 from bttlab.util.errors import BttlabError
 from keepers import keeping
@@ -64,14 +60,6 @@ def train(trainer) -> str:
 def expected() -> str:
     """The state after training on the emulated card."""
     return train(opened(EmulatedU50()))
-
-
-def test_training_gives_the_bits_of_the_emulated_card(card, trainer, expected):
-    assert trainer.device is card and type(card).__name__ == "XrtDevice"
-    run = trainer.start(SAMPLES, Optimizer("adamw"), 1e-3)
-    assert len(run.wait()) == len(SAMPLES)
-    assert state_digest(trainer) == expected
-    assert board_power(card) == pytest.approx(12.1 * 1.5)
 
 
 # --- which overlay is for which card
@@ -136,31 +124,6 @@ def test_a_run_says_which_card_it_did_not_use(card):
 # --- faults
 
 
-def test_a_kernel_that_hangs_ends_at_its_time_limit(card, trainer, monkeypatch):
-    monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.2)
-    monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
-    with pytest.raises(CardFailedError, match=r"has not ended .* xbutil reset --device 0000:3b:00.1"):
-        train(trainer)
-    for call in (
-        lambda: trainer.load_parameters(initial_parameters(MODEL, 0)),
-        lambda: load_overlay("trainer").trainer_1,
-    ):
-        with pytest.raises(BttlabError, match="xbutil reset"):
-            call()
-    with pytest.raises(StateError):
-        train(trainer)
-
-
-def test_a_suspension_does_not_count_against_the_time_limit(card, trainer, monkeypatch, expected):
-    """As SIGSTOP and SIGCONT while a kernel runs: the clock goes on by an hour between two polls."""
-    monotonic, polls = time.monotonic, []
-    monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
-    ended = ErtCall.ended
-    monkeypatch.setattr(ErtCall, "ended", lambda *arguments: polls.append(1) or ended(*arguments))
-    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3600.0 * (len(polls) > 2))
-    assert train(trainer) == expected and len(polls) > 3
-
-
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_kernel_that_hangs_on_a_shared_card(card, xrt, monkeypatch, tmp_path, expected, answers):
     """Sharing ends until a reset if the card does not answer the keeper's probe; else the others go on."""
@@ -192,80 +155,6 @@ def test_the_keeper_s_probe_asks_the_card(card, monkeypatch):
     assert probe.main("0000:3b:00.1") == 0
     monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
     assert probe.main("0000:3b:00.1") == NO_ANSWER
-
-
-@pytest.mark.parametrize("handler", [signal.default_int_handler, lambda number, frame: None])
-def test_ctrl_c_ends_the_wait_for_a_kernel_that_hangs(trainer, monkeypatch, handler):
-    monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
-    before = signal.signal(signal.SIGINT, handler)
-    timer = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
-    timer.start()
-    try:
-        with pytest.raises(CardFailedError, match="Ctrl-C, and the kernel"):  # and not its time limit
-            train(trainer)
-    finally:
-        signal.signal(signal.SIGINT, before)
-        timer.join()
-
-
-def test_a_kernel_that_ends_after_ctrl_c_leaves_a_card_that_works(card, trainer, monkeypatch, expected):
-    monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
-    timer = threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,))
-    timer.start()
-    with pytest.raises(CardFailedError, match="Ctrl-C"):
-        train(trainer)
-    timer.join()
-    monkeypatch.delenv("FAKE_XRT_FAULT")
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        with contextlib.suppress(CardFailedError):
-            waiting.check_idle(card)
-            break
-        time.sleep(0.05)
-    trainer.load_parameters(initial_parameters(MODEL, 0))
-    assert train(trainer) == expected
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [("lost", "the card is gone"), ("abort", "the kernel ended with an error")],
-)
-def test_a_card_that_fails_while_it_trains_is_one_line(trainer, monkeypatch, fault, message):
-    monkeypatch.setenv("FAKE_XRT_FAULT", fault)
-    with pytest.raises(CardFailedError, match=message):
-        train(trainer)
-
-
-@pytest.mark.parametrize("loaded", [False, True])
-def test_an_overlay_that_xrt_refuses(card, monkeypatch, loaded):
-    if loaded:
-        load_overlay("trainer").trainer_1  # noqa: B018 - opens a context
-    monkeypatch.setenv("FAKE_XRT_FAULT", "load")
-    with pytest.raises(CardFailedError, match="the card's shell is not the overlay's"):
-        load_overlay("trainer")
-
-
-def test_a_kernel_of_another_name(card, monkeypatch):
-    monkeypatch.setenv("FAKE_XRT_FAULT", "name")
-    with pytest.raises(CardFailedError, match="XRT does not find it"):
-        open_trainer(MODEL)
-
-
-CALLS = ("LoadXclBin", "OpenContext", "GetDeviceInfo2", "AllocBO", "SyncBO", "ExecBuf", "ExecWait")
-
-
-@pytest.mark.parametrize("function", CALLS)
-@pytest.mark.parametrize("call", [1, 2, 5])
-def test_an_interrupt_in_a_call_leaves_a_card_that_works(card, monkeypatch, expected, function, call):
-    monkeypatch.setenv("FAKE_XRT_INTERRUPT", f"xcl{function}:{call}")
-    trained, interrupts = "", 0
-    for _ in range(2):  # the second is not interrupted
-        try:
-            trained = train(opened())
-        except KeyboardInterrupt:
-            interrupts += 1
-    assert interrupts == 1 or (call > 1 and not interrupts)  # not each is called so often
-    assert trained == expected
 
 
 # --- processes that find it by the environment

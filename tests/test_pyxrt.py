@@ -1,22 +1,18 @@
 """A card on XRT's Python binding: our device on a fake of pyxrt, which is compared with the real one if it is here."""
 
-import contextlib
 import importlib.util
 import inspect
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bttlab import cli
 from bttlab.card import (
     EmulatedU50,
     OverlayError,
@@ -26,18 +22,15 @@ from bttlab.card import (
     open_trainer,
     sharing,
     shells,
-    waiting,
 )
 from bttlab.card import (
     xrt as xrt_installation,
 )
 from bttlab.card.hbm import HbmBank
-from bttlab.card.pyxrt_card import PyxrtCall
 from bttlab.card.shells import card_interfaces, pcie_address
 from bttlab.card.telemetry import board_power
-from bttlab.card.waiting import CardFailedError
 from bttlab.commands import doctor
-from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
+from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.util.errors import BttlabError
 from keepers import keeping
 
@@ -70,15 +63,6 @@ def train(trainer) -> str:
 def expected() -> str:
     """The state after training on the emulated card."""
     return train(opened(EmulatedU50()))
-
-
-@pytest.mark.every_python
-def test_training_gives_the_bits_of_the_emulated_card(pyxrt_card, trainer, expected):
-    assert trainer.device is pyxrt_card
-    run = trainer.start(SAMPLES, Optimizer("adamw"), 1e-3)
-    assert len(run.wait()) == len(SAMPLES)
-    assert state_digest(trainer) == expected
-    assert pyxrt_card.clocks == {"clock0": {"frequency": 200}}
 
 
 def test_the_card_names_itself_its_shell_and_its_power(pyxrt_card):
@@ -266,31 +250,6 @@ def test_buffers_of_an_overlay_go_with_the_driver(pyxrt_card):
 # --- faults, as in test_fake_xrt.py
 
 
-@pytest.mark.every_python
-def test_a_kernel_that_hangs_ends_at_its_time_limit(pyxrt_card, trainer, monkeypatch):
-    monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.2)
-    monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
-    with pytest.raises(CardFailedError, match=r"has not ended .* xbutil reset --device 0000:3b:00.1"):
-        train(trainer)
-    for call in (
-        lambda: trainer.load_parameters(initial_parameters(MODEL, 0)),
-        lambda: load_overlay("trainer").trainer_1,
-    ):
-        with pytest.raises(BttlabError, match="xbutil reset"):
-            call()
-    with pytest.raises(StateError):
-        train(trainer)
-
-
-def test_a_suspension_does_not_count_against_the_time_limit(trainer, monkeypatch, expected):
-    monotonic, polls = time.monotonic, []
-    monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
-    ended = PyxrtCall.ended
-    monkeypatch.setattr(PyxrtCall, "ended", lambda *arguments: polls.append(1) or ended(*arguments))
-    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3600.0 * (len(polls) > 2))
-    assert train(trainer) == expected and len(polls) > 3
-
-
 def test_other_threads_go_on_while_it_waits(trainer, monkeypatch):
     monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
     turns, ended = [], threading.Event()
@@ -307,68 +266,6 @@ def test_other_threads_go_on_while_it_waits(trainer, monkeypatch):
     assert len(turns) > 10
 
 
-@pytest.mark.parametrize("handler", [signal.default_int_handler, lambda number, frame: None])
-def test_ctrl_c_ends_the_wait_for_a_kernel_that_hangs(trainer, monkeypatch, handler):
-    monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
-    before = signal.signal(signal.SIGINT, handler)
-    timer = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
-    timer.start()
-    try:
-        with pytest.raises(CardFailedError, match="Ctrl-C, and the kernel"):
-            train(trainer)
-    finally:
-        signal.signal(signal.SIGINT, before)
-        timer.join()
-
-
-def test_a_kernel_that_ends_after_ctrl_c_leaves_a_card_that_works(pyxrt_card, trainer, monkeypatch, expected):
-    monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
-    timer = threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,))
-    timer.start()
-    with pytest.raises(CardFailedError, match="Ctrl-C"):
-        train(trainer)
-    timer.join()
-    monkeypatch.delenv("FAKE_XRT_FAULT")
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        with contextlib.suppress(CardFailedError):
-            waiting.check_idle(pyxrt_card)
-            break
-        time.sleep(0.05)
-    trainer.load_parameters(initial_parameters(MODEL, 0))
-    assert train(trainer) == expected
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("lost", "the card is gone"),
-        ("abort", r"the kernel ended with an error \(state ert_cmd_state.ERT_CMD_STATE_ABORT\)"),
-    ],
-)
-def test_a_card_that_fails_while_it_trains_is_one_line(trainer, monkeypatch, fault, message):
-    monkeypatch.setenv("FAKE_XRT_FAULT", fault)
-    with pytest.raises(CardFailedError, match=message) as caught:
-        train(trainer)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("loaded", [False, True])
-def test_an_overlay_that_xrt_refuses(pyxrt_card, monkeypatch, loaded):
-    if loaded:
-        load_overlay("trainer").trainer_1  # noqa: B018 - opens a kernel
-    monkeypatch.setenv("FAKE_XRT_FAULT", "load")
-    with pytest.raises(CardFailedError, match="the card's shell is not the overlay's"):
-        load_overlay("trainer")
-    assert bool(pyxrt_card.ip_dict) == loaded
-
-
-def test_a_kernel_of_another_name(pyxrt_card, monkeypatch):
-    monkeypatch.setenv("FAKE_XRT_FAULT", "name")
-    with pytest.raises(CardFailedError, match="XRT does not find it"):
-        open_trainer(MODEL)
-
-
 @pytest.mark.every_python
 def test_a_card_with_another_shell_is_not_used(xrt, monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("FAKE_XRT_SHELL", "xilinx_u50_gen3x4_xdma_base_2")
@@ -378,22 +275,6 @@ def test_a_card_with_another_shell_is_not_used(xrt, monkeypatch, tmp_path, caplo
     assert "WARNING: xilinx_u50_gen3x4_xdma_base_2 is NOT used: the hw overlay is for the U50, shell" in caplog.text
     with pytest.raises(OverlayError, match="leave out --require-card"):
         load_overlay("trainer", require_card=True)
-
-
-CALLS = ("load_xclbin", "kernel", "get_info", "bo", "sync", "start", "wait")
-
-
-@pytest.mark.parametrize("function", CALLS)
-@pytest.mark.parametrize("call", [1, 5])
-def test_an_interrupt_in_a_call_leaves_a_card_that_works(pyxrt_card, monkeypatch, expected, function, call):
-    monkeypatch.setenv("FAKE_XRT_INTERRUPT", f"{function}:{call}")
-    trained, interrupts = "", 0
-    for _ in range(2):  # the second is not interrupted
-        try:
-            trained = train(opened())
-        except KeyboardInterrupt:
-            interrupts += 1
-    assert interrupts <= 1 and trained == expected
 
 
 # --- two users
@@ -429,41 +310,6 @@ def test_two_models_share_the_card_in_time_slices(pyxrt_card, monkeypatch, tmp_p
 
 
 # --- the lab on such a card
-
-
-def bringup(tmp_path, *more: str) -> tuple[int, dict]:
-    record = tmp_path / "record.json"
-    code = cli.main(["bringup", "--samples", "3", "--record", str(record), *more])
-    return code, json.loads(record.read_text())
-
-
-@pytest.mark.every_python
-@pytest.mark.long
-def test_a_sound_card_passes_every_step_of_the_bringup(pyxrt_card, tmp_path):
-    code, record = bringup(tmp_path)
-    assert code == 0 and record["passed"] and len(record["checks"]) == 9
-    assert "200 MHz" in record["checks"][2]["detail"]
-    assert "C just after training (measured)" in record["checks"][-1]["detail"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("fault", "step", "detail"),
-    [
-        ("load", "overlay", "the card's shell is not the overlay's"),
-        ("hang", "overlay", "has not ended"),
-        ("lost:2", "units", "the card is gone"),
-        ("wrong:3", "units", "copy with banks"),
-        ("abort:3", "units", "ended with an error"),
-    ],
-)
-def test_a_fault_ends_the_bringup_with_the_likely_cause(pyxrt_card, tmp_path, monkeypatch, fault, step, detail):
-    monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.3 if fault == "hang" else 60)
-    monkeypatch.setenv("FAKE_XRT_FAULT", fault)
-    code, record = bringup(tmp_path)
-    last = record["checks"][-1]
-    assert code == 1 and not record["passed"]
-    assert (last["name"], last["status"]) == (step, "problem") and detail in last["detail"] and last["way_out"]
 
 
 @pytest.mark.every_python
