@@ -12,6 +12,9 @@ from bttlab.compiler.hazards import check_program
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Options, compile
 from bttlab.compiler.trace import trace
+from bttlab.estimate.card import estimate
+from bttlab.estimate.counts import OUTSIDE_LOOP
+from bttlab.estimate.traffic import CALL
 from bttlab.model import Optimizer, ReferenceTrainer
 from bttlab.util.errors import BttlabError
 
@@ -177,3 +180,29 @@ def test_a_machine_of_before_refuses_such_a_program(fast, large):
     image = compile(large).image
     assert image[0, 1] == M.ROWS_VERSION != M.VERSION and image[1, 8] == 4
     assert compile(trace(Net(words=90).eval(), 16), Options()).image[0, 1] == M.VERSION
+
+
+@pytest.mark.parametrize("in_records", [True, False])
+def test_bytes_that_the_card_counts_are_those_of_the_estimate(in_records):
+    """Counted: by the driver's buffers and in the kernel. Modelled: from the formats of records and results."""
+    model = trace(Net(words=90).eval(), 16, rows_in_records=in_records)
+    trainer, lengths = open_trainer(model, "emulated"), [3, 16, 5, 5]
+    trainer.load_parameters(model.parameters())
+    samples, rows = some_samples(model, lengths), 64 * trainer.program.token_vectors
+    before = trainer.device.traffic
+    trainer.train(samples, Optimizer("sgd"), 1e-3)
+    counted = trainer.device.traffic.minus(before).minus(CALL)
+    modelled = estimate(model, lengths).traffic
+    assert counted == pytest.approx([4 * each for each in modelled])
+    assert modelled.hbm_to_chip == 1344 + rows * sum(lengths) / 4 and modelled.chip_to_hbm == 320
+    assert modelled.host_to_hbm == 1344 + 16 * rows + 320 and bool(rows) == in_records
+    before = trainer.device.traffic
+    trainer.predict(samples)
+    assert trainer.device.traffic.minus(before) == pytest.approx([4 * each for each in modelled])
+
+
+def test_rows_of_a_record_take_cycles_outside_the_loop():
+    on_chip, in_records = (trace(Net(words=90).eval(), 16, rows_in_records=chosen) for chosen in (False, True))
+    works = [estimate(model, [11]).work for model in (on_chip, in_records)]
+    more = works[1].cycles[OUTSIDE_LOOP] - works[0].cycles[OUTSIDE_LOOP]
+    assert 11 * 4 < more < 11 * 4 + 200  # a vector a cycle, and a request of HBM

@@ -26,6 +26,7 @@ constexpr int DIGEST = digest_of_widths();
 constexpr int DESCRIPTION_VECTORS = 1 + parts(WIDTH_COUNT, LANES);
 
 static void describe(IntVector *results) {
+    count_vectors(TO_HBM, DESCRIPTION_VECTORS);
     IntVector head = {};
     head[0] = MAGIC, head[1] = VERSION, head[2] = DIGEST, head[3] = WIDTH_COUNT;
     results[0] = head;
@@ -185,6 +186,7 @@ static int load_program(const IntVector *image, int vectors) {
     int checksum = 0;
     program.instructions = 0;
     if (vectors < INSTRUCTIONS_AT) return NO_PROGRAM;
+    count_vectors(FROM_HBM, 2);
     const IntVector head = checked_vector(image, 0, checksum), model = checked_vector(image, 1, checksum);
     const int instructions = head[3];
     const bool has_rows = head[1] == ROWS_VERSION;
@@ -201,6 +203,7 @@ Sections:
         if (good) first += count;
     }
     if (!good) return NO_PROGRAM;
+    count_vectors(FROM_HBM, vectors - 2);
     program.sequence_length = model[0];
     program.intents = model[1];
     program.slots = model[2];

@@ -26,6 +26,7 @@ struct Result {
 static inline int record_distance() { return RECORD_VECTORS + program.sequence_length * program.token_vectors; }
 
 static void read_sample(Sample &sample, const IntVector *record) {
+    count_vectors(FROM_HBM, RECORD_VECTORS);
     const IntVector head = record[0];
     sample.tokens = head[0];
     sample.intent = head[1];
@@ -106,12 +107,15 @@ Losses:
 
 // Adds the cycles of the last sample's update, which no other sample overlaps, to the last result of a call.
 static void add_flush(IntVector *record, int cycles) {
+    count_vectors(FROM_HBM, 1);
+    count_vectors(TO_HBM, 1);
     IntVector head = record[0];
     head[6] = cycles;
     record[0] = head;
 }
 
 static void write_result(IntVector *record, const Result &result, int tokens) {
+    count_vectors(TO_HBM, RESULT_VECTORS);
     IntVector head = {};
     head[0] = result.status;
     head[1] = result.intent;

@@ -72,6 +72,15 @@ struct Sample {
     int slot[SEQUENCE];
 };
 
+// Vectors that moved from HBM to the chip, and back: the emulated card's counters.
+enum Direction { FROM_HBM, TO_HBM };
+#if defined(__SYNTHESIS__)
+static inline void count_vectors(Direction, int) {}
+#else
+static long long moved_vectors[2];
+static inline void count_vectors(Direction direction, int vectors) { moved_vectors[direction] += vectors; }
+#endif
+
 enum OptimizerName { SGD, MOMENTUM, ADAMW };
 enum Pending { NOTHING, APPLY, DISCARD };
 

@@ -43,6 +43,7 @@ static_assert(IN_BANK == 0 && OUT_BANK == 1, "copy_in and copy_out name these ba
 // Copies vectors [first, first + count) of HBM into IN_BANK and sets the overflow flag of what exceeds its limit. The first
 // third of all vectors are parameters, the second first moments, the last second moments.
 static void copy_in(const Vector *memory, int first, int count, int all, bool *state_overflow) {
+    count_vectors(FROM_HBM, count);
     bool p_overflow = state_overflow[0], m_overflow = state_overflow[1], v_overflow = state_overflow[2];
 Copy_In:
     for (int i = 0; i < count; i++) {
@@ -61,6 +62,7 @@ Copy_In:
 // Copies the rows of a sample's tokens from its record into IN_BANK. They are parameters that never change: one beyond their
 // limit sets the flag of parameters.
 static void copy_rows(const IntVector *rows, int count, bool *state_overflow) {
+    count_vectors(FROM_HBM, count);
     bool p_overflow = state_overflow[0];
 Copy_Rows:
     for (int i = 0; i < count; i++) {
@@ -76,6 +78,7 @@ Copy_Rows:
 }
 
 static void copy_out(Vector *memory, int count) {
+    count_vectors(TO_HBM, count);
 Copy_Out:
     for (int i = 0; i < count; i++) {
 #pragma HLS PIPELINE II=1
@@ -256,6 +259,11 @@ extern "C" __attribute__((visibility("default"))) int trainer_second(int action)
 #endif
 
 #if !defined(__SYNTHESIS__)
+// The bytes that all calls so far have moved from HBM to the chip, and back.
+extern "C" __attribute__((visibility("default"))) void trainer_moved(long long *bytes) {
+    for (int d = FROM_HBM; d <= TO_HBM; d++) bytes[d] = static_cast<long long>(sizeof(Vector)) * moved_vectors[d];
+}
+
 // The bytes that a call accesses from each pointer on: the emulated card refuses to start it on shorter buffers.
 extern "C" __attribute__((visibility("default"))) void trainer_reach(int command, int samples, int, float, float, float,
                                                                       const IntVector *, IntVector *, Vector *, const IntVector *,

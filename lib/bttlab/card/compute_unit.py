@@ -58,6 +58,11 @@ class ComputeUnit:
         """True from a start of the kernel until it has ended."""
         return not self._finished.is_set()
 
+    @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes that its calls moved from HBM to the chip, and back, since it was loaded."""
+        return self._image.moved(self.kernel)
+
     def clear(self) -> None:
         """Load the kernel again, which sets its on-chip memory to zero."""
         self._image = NativeImage(self._code)

@@ -32,6 +32,7 @@ from bttlab.card.xclbin import EmulationOverlay, control_address, read_xclbin
 from bttlab.estimate.card import power_levels
 from bttlab.estimate.facts import U50
 from bttlab.estimate.power import PowerLevels
+from bttlab.estimate.traffic import Traffic
 from bttlab.util.errors import BttlabError
 from bttlab.util.processes import usable_processors
 from bttlab.util.trust import changeable_by_others
@@ -71,6 +72,7 @@ class EmulatedU50(OverlayDevice):
         self.name = f"emulated_u50_{index}"
         self.platform = U50.platform
         self.memory = CardMemory()
+        self._sent = self._fetched = 0  # bytes of buffers, to HBM and back
         self._caller = threading.local()
         self._threads = min(2, usable_processors())
         self._forget()
@@ -155,10 +157,18 @@ class EmulatedU50(OverlayDevice):
 
     # --- memory
 
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes counted so far: of buffers that were synchronised, and of calls of the loaded overlay's kernels."""
+        moved = [unit.moved for unit in self._units.values()]
+        return Traffic(self._sent, self._fetched, *(sum(each[n] for each in moved) for n in range(2)))
+
     def flush(self, bo: int, offset: int, ptr: int, size: int) -> None:
+        self._sent += size
         ctypes.memmove(self.memory.span(bo, offset, size), ptr, size)
 
     def invalidate(self, bo: int, offset: int, ptr: int, size: int) -> None:
+        self._fetched += size
         ctypes.memmove(ptr, self.memory.span(bo, offset, size), size)
 
     # --- registers

@@ -5,6 +5,7 @@ import os
 import weakref
 from _ctypes import dlclose
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -101,6 +102,13 @@ class NativeImage:
             return self._library[f"{kernel.name}_second"]
         except AttributeError:
             return None
+
+    def moved(self, kernel: Kernel) -> tuple[int, int]:
+        """Return the bytes that the kernel's calls moved from HBM to the chip, and back; 0 if the image counts none."""
+        bytes_moved = (ctypes.c_longlong * 2)()
+        with suppress(AttributeError):
+            self._library[f"{kernel.name}_moved"](bytes_moved)
+        return bytes_moved[0], bytes_moved[1]
 
     def reach(self, kernel: Kernel, arguments: Sequence[int | float]) -> list[int]:
         """Return how many bytes a call would access from each of its pointers on; 0 if the image does not report it."""

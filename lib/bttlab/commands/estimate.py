@@ -123,6 +123,9 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
     row("on the chip, MB", lambda e: f"{e.memory.bytes / 1e6:.2f}")
     for group in GROUPS:
         row(f"  {group}", lambda e, g=group: f"{e.memory.by_group()[g] / 1e6:.2f}")
+    row("bytes a sample from the host", lambda e: f"{e.traffic.host_to_hbm:,.0f}")
+    row("  from HBM to the chip", lambda e: f"{e.traffic.hbm_to_chip:,.0f}")
+    row("  back to HBM, to the host", lambda e: f"{e.traffic.chip_to_hbm:,.0f}")
     for mhz in clocks:
         at = f" at {mhz} MHz"
         row("time a sample, ms," + at, lambda e, c=mhz: f"{1e3 * e.at_clock(c).seconds_per_sample:.3f}")

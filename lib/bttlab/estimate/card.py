@@ -15,6 +15,7 @@ from bttlab.estimate.memory import MemoryMap, memory_map
 from bttlab.estimate.power import Power, PowerLevels, power
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.resources import Resources, resources
+from bttlab.estimate.traffic import Traffic
 from bttlab.model.choices import PAPER_FLOW, TYPICAL_TOKENS
 from bttlab.model.config import ModelConfig, Optimizer
 from bttlab.util.errors import BttlabError
@@ -41,6 +42,7 @@ class Estimate:
     clock_mhz: float
     work: Work  # of an epoch
     memory: MemoryMap
+    traffic: Traffic  # bytes of a sample on average
     resources: Resources  # of the machine, the same for all models
 
     @property
@@ -176,6 +178,7 @@ class Estimate:
             "busy": self.work.shares | modelled("part of all cycles in which a step acts"),
             "seconds_per_sample": {"value": self.seconds_per_sample} | modelled("s"),
             "seconds_per_epoch": {"value": self.seconds_per_epoch} | modelled("s"),
+            "bytes_per_sample": self.traffic.to_dict() | modelled("bytes"),
             "lane_utilisation": {"value": self.lane_utilisation} | modelled("1"),
             "power": self.power.to_dict() if self.has_power else None,
             "energy_per_sample": self.energy_per_sample.to_dict() if self.has_power else None,
@@ -220,6 +223,7 @@ def estimate(
         CLOCK_MHZ,
         epoch_work(program, histogram, call_samples),
         memory_map(program, record, rule.rule),
+        Traffic.mean(histogram, program.token_vectors, program.limits.sequence_length),
         resources(record, facts),
     )
     return at_full_clock.at_clock(clock_mhz)

@@ -96,12 +96,16 @@ def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> lis
     return works
 
 
-def cycles_outside_loop(tokens: int) -> int:
-    """Return the cycles of a sample outside the loop: to read its record, compute its loss and write its result."""
+def cycles_outside_loop(tokens: int, token_vectors: int = 0) -> int:
+    """Return the cycles of a sample outside the loop: to read its record, compute its loss and write its result.
+
+    `token_vectors`: vectors of each token that come in its record (`Program.token_vectors`).
+    """
     record = (M.OFFSET_TABLES + 1) * M.SEQUENCE  # an element a cycle
     prepared = M.OFFSET_TABLES * M.SEQUENCE  # copied to the loop's small memories
     request = read_data("latencies")["read"]["argument"]["value"]
-    return record + tokens + prepared + LOSS_INTERVAL * (tokens - 1) + M.SEQUENCE + 2 * request
+    rows = tokens * token_vectors + request if token_vectors else 0
+    return record + tokens + rows + prepared + LOSS_INTERVAL * (tokens - 1) + M.SEQUENCE + 2 * request
 
 
 @lru_cache(PROGRAMS)
@@ -123,7 +127,9 @@ def program_works(program: Program, lengths: Sequence[int], call_samples: int = 
     works = {}
     for tokens, sample in zip(lengths, works_of(program.sample, lengths), strict=True):
         work = sample + share
-        works[tokens] = replace(work, cycles=work.cycles + Counter({OUTSIDE_LOOP: cycles_outside_loop(tokens)}))
+        works[tokens] = replace(
+            work, cycles=work.cycles + Counter({OUTSIDE_LOOP: cycles_outside_loop(tokens, program.token_vectors)})
+        )
     return works
 
 
