@@ -177,8 +177,8 @@ def labels_of(rows: Sequence[Any], labels: Sequence[Any]) -> list[Any]:
         bad = next((n for n, x in enumerate(labels) if isinstance(x, list | tuple | np.ndarray)), None)
         if bad is not None:
             raise BttlabError(
-                f"row {bad}: {labels[bad]!r:.40} are several labels, and a text has one: give words in a list for a "
-                "label of each word; several labels of one text need a loss that the card does not have"
+                f"row {bad}: {labels[bad]!r:.40} are several labels, and a text has one: give each set of labels a "
+                "name, such as 'flight#airfare'; or, for a label of each word, a list of words"
             )
         return list(labels)
     for n, (words, of_words) in enumerate(zip(rows, labels, strict=True)):

@@ -30,7 +30,10 @@ from bttlab.compiler.trace.record import Recorder
 from bttlab.compiler.trace.values import Elements, LazyElementwise, Refusal, Refused, ScaledElements
 from bttlab.model.choices import IGNORED, LANGUAGE_MODEL, TASKS
 
-OTHER_LOSSES = ("regression", "multi_label_classification")  # problem types of transformers
+OTHER_LOSSES = {  # problem types of transformers, and which classes have their place
+    "regression": "a class for each range of values",
+    "multi_label_classification": "a class for each set of labels, such as flight#airfare",
+}
 
 
 @one_thread()
@@ -138,7 +141,8 @@ def check_loss(module: nn.Module) -> None:
         if loss in OTHER_LOSSES:
             raise ProgramError(
                 f"{type(module).__name__}: problem_type is {loss!r}: the card's loss is the cross-entropy of classes, "
-                'of which each sample or token has one; choose problem_type="single_label_classification"'
+                f"of which each sample or token has one; choose {OTHER_LOSSES[loss]}, and problem_type="
+                '"single_label_classification"'
             )
 
 
