@@ -314,8 +314,8 @@ class Dashboard:
             "Stop": run is not None,
             "Clear": any(not run.active for run in self.runs),
         }
-        for name, allowed in may.items():
-            self._buttons[name].disabled = not allowed
+        for name in sorted(may, key=may.get, reverse=True):  # the focus of one that is disabled goes to an enabled one
+            self._buttons[name].disabled = not may[name]
 
     @property
     def learning_rate(self) -> float:

@@ -71,7 +71,7 @@ function keepFocus(box, signal) {
     const isUsable = (one) => one.isConnected && !one.disabled && one.checkVisibility();
     const on = (name, act) => document.addEventListener(name, act, { capture: true, signal });
     on("focusin", (event) => {
-        last = box.contains(event.target) ? event.target : null;
+        last = event.target.closest(".bttlab-widget") === box ? event.target : null; // one of ours within has its own
         place = last === null ? -1 : controls().indexOf(last);
     });
     on("pointerdown", (event) => {
@@ -84,7 +84,8 @@ function keepFocus(box, signal) {
         const there = controls();
         const from = there.includes(last) ? there.indexOf(last) : Math.min(place, there.length - 1);
         const others = [...there.slice(0, from).reverse(), ...there.slice(from)];
-        others.find((one) => !one.disabled)?.focus();
+        const beside = others.filter((one) => one.parentElement === last.parentElement); // a button of the same row
+        [...beside, ...others].find((one) => !one.disabled)?.focus();
     };
 }
 
