@@ -194,10 +194,24 @@ def test_undo_leaves_the_focus_in_the_widget(screen):
     assert "yours" in screen.scroll_to(ASKED).inner_text()  # the correction stays
 
 
+def test_a_kernel_that_does_not_answer_is_said_until_it_does(screen, tmp_path):
+    free = tmp_path / "free"
+    screen.run_new(f"import os, time\nwhile not os.path.exists({str(free)!r}):\n    time.sleep(0.1)", wait=False)
+    cell = screen.scroll_to(_first_line("flow"))
+    note = cell.locator(".bttlab-note")
+    expect(note).to_be_hidden()
+    cell.locator("select").first.focus()
+    screen.page.keyboard.press("ArrowDown")
+    expect(note).to_contain_text("The kernel has not answered yet")
+    free.touch()
+    expect(note).to_be_hidden()
+    assert screen.errors == []
+
+
 def test_after_a_restart_each_widget_says_that_its_kernel_is_gone(screen):
     """The last of these tests: it restarts the kernel."""
     screen.restart()
-    for name in ("teach", "flow", "dashboard", "runs"):
+    for name in ALL:
         note = screen.scroll_to(_first_line(name)).locator(".bttlab-note").first
         expect(note).to_be_visible()
         expect(note).to_contain_text("The kernel was restarted or has stopped")
