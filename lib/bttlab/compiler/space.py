@@ -52,7 +52,7 @@ def what_fits(graph: Any, flow: Any, sums: bool, limit: int) -> str:
     total = size.total()
     parts = [_ranks(graph, flow, sums, limit), layers_that_fit(size, limit, "vectors")] if total > limit else []
     for op in graph.operations:
-        if type(op) is Table:
+        if type(op) is Table and not op.in_records:
             rows = graph.shapes[f"{op.name}.weight"][0]
             each = max(size[f"{op.name}.weight"] // rows, 1)
             left = min((limit - total) // each + rows, LARGEST_BANK // each)  # a table is in one bank
