@@ -228,13 +228,14 @@ def _used_before(taken: Intervals, start: int) -> int:
 
 
 def ordered(
-    sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...], tokens: int
+    sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...], tokens: int, effort: int | None = None
 ) -> list[list[Instruction]]:
     """Return sections that run one after the other, in orders that keep units busy, and set the instructions' waits.
 
     `sections`: in the order of the mathematics.
     `offset_span`: largest token offset of each table.
     `tokens`: length of the sample for which the order is optimized; it is valid for every length.
+    `effort`: instructions that the search shifts, by default `EFFORT`; with 0 there is none.
     """
     instructions = [instruction for section in sections for instruction in section]
     waits, order, result = data_waits(instructions, offset_span), [], []
@@ -242,27 +243,29 @@ def ordered(
         first = len(order)
         own = waits[first : first + len(section)]
         within = [{j - first: kinds for j, kinds in of.items() if j >= first} for of in own]
-        numbers = _ordered(section, within, tokens)
+        numbers = _ordered(section, within, tokens, EFFORT if effort is None else effort)
         order += [first + i for i in numbers]
         result.append([section[i] for i in numbers])
     set_waits(instructions, waits, order)
     return result
 
 
-def _ordered(instructions: Sequence[Instruction], waits: Waits, tokens: int) -> list[int]:
+def _ordered(instructions: Sequence[Instruction], waits: Waits, tokens: int, effort: int) -> list[int]:
     """Set each instruction's ping-pong buffer of sums; return the instructions' numbers in the shortest order found."""
-    schedule = _shortest(_Section(instructions, waits, tokens))
+    schedule = _shortest(_Section(instructions, waits, tokens), effort)
     for i, pong in schedule.pongs.items():
         instructions[i].flags = instructions[i].flags & ~M.PONG | (M.PONG if pong else 0)
     return sorted(range(len(instructions)), key=lambda i: (schedule.begin[i], i))
 
 
-def _shortest(section: _Section) -> _Schedule:
+def _shortest(section: _Section, effort: int) -> _Schedule:
     """Return the shortest schedule that the search finds."""
     random = Random(SEED)  # always the same program for a model
     shortest = min((_Schedule(section, section.urgency(weight)) for weight in WEIGHTS), key=lambda s: s.length)
+    if not (rounds := effort // max(len(section.steps), 1)):
+        return shortest
     urgency, least = shortest.latest(), section.least
-    for _ in range(EFFORT // max(len(section.steps), 1)):
+    for _ in range(rounds):
         if shortest.length <= least:
             break
         cycles, share = random.choice(SHIFTS), random.choice(SHARES)

@@ -1,9 +1,12 @@
 """Compile models to programs: `compile(model, Options(...))`."""
 
+import contextlib
 import functools
+import gc
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,9 +36,13 @@ if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
 
 LANES = M.LANES
+Choice = tuple[Flow, int]  # a flow, and a window of the bank search
 NO_OFFSETS = (0,) * M.OFFSET_TABLES
 CANDIDATES = ("bidirectional", "mixed", (2, 2))  # of flow "auto"; other merges were never the fastest of those tried
 WINDOWS = (10500, 12500, 14000)  # of bank searches that "auto" tries, too: programs differ by one or two per cent
+# "auto" compares drafts, and then programs. Flows are drafted before the search for an order, windows with a short one
+# of DRAFT_EFFORT instructions (`order.EFFORT`). Those that are at most NEAR times as long as the shortest go on.
+NEAR_FLOW, NEAR_WINDOW, DRAFT_EFFORT = 1.04, 1.012, 2000
 ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
 PROGRAMS = 32  # size of the cache in memory: a sweep uses its models several times
 STORED = ("limits", "transfer_vectors", "regions", "has_order", "sums")  # in the cache on disk as they are
@@ -218,10 +225,7 @@ def compile(model: "ModelConfig | ModuleModel", options: Options | None = None) 
 
 
 def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, why_no_sums: str = "") -> ModelProgram:
-    """Return the program of a flow; for "auto" that of the least modelled time.
-
-    It is one of `CANDIDATES`, and of the bank searches with each of `WINDOWS`.
-    """
+    """Return the program of a flow; for "auto" of the one that `_fastest` chooses."""
 
     def compiled(flow: Flow, window: int) -> ModelProgram:
         found = _compiled(model, flow, window, sums, why_no_sums)
@@ -236,42 +240,62 @@ def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, w
     if options.flow != "auto":
         return kept(options.flow, options.window)
     batch_size = options.optimizer.batch_size if options.optimizer is not None else 1
-    lengths = sorted(options.lengths.items()) if options.lengths else None
+    lengths = tuple(sorted((options.lengths or {}).items()))
     key = _key(model, "auto", options.window, sums, [CANDIDATES, WINDOWS, batch_size, lengths])
     if (entry := read_entry(key)) is not None:
         return kept(CANDIDATES[entry[0]["candidate"]], entry[0]["window"])
-    best = _fastest(model, compiled, options)
-    write_entry(key, {"candidate": CANDIDATES.index(best.flow), "window": best.window})
-    return kept(best.flow, best.window)
+    with _without_collection():
+        flow, window = _fastest(model, options.window, sums, batch_size, lengths)
+    _draft.cache_clear()
+    write_entry(key, {"candidate": CANDIDATES.index(flow), "window": window})
+    return kept(flow, window)
 
 
-def _fastest(model, compiled: Callable[[Flow, int], ModelProgram], options: Options) -> ModelProgram:
-    """Return the program of the least modelled time: of `CANDIDATES`, and of bank searches with each of `WINDOWS`."""
-    programs, errors = [], []
-    for flow in CANDIDATES:
-        try:
-            programs.append(compiled(flow, options.window))
-        except ProgramError as error:
-            errors.append(error)
-        if programs and not programs[0].has_order:
-            return programs[0]
-    if not programs:
-        raise errors[0]
-    lengths = options.lengths or {min(TYPICAL_TOKENS, programs[0].limits.sequence_length): 1}
-    tokens, counts = np.array(list(lengths)), np.array(list(lengths.values()))
-    batch_size = options.optimizer.batch_size if options.optimizer is not None else 1
+@functools.lru_cache(PROGRAMS)
+def _fastest(
+    model: "ModelConfig | ModuleModel", window: int, sums: bool, batch_size: int, lengths: tuple[tuple[int, int], ...]
+) -> Choice:
+    """Return the flow and the window of the bank search whose program has the least modelled time.
 
-    def cycles(program: ModelProgram) -> float:
+    The search for an order of instructions takes most of the time of a compilation. Drafts with a short one leave few
+    programs to compare: first `CANDIDATES` with one window, then the fastest flow with each of `WINDOWS`.
+
+    `lengths`: pairs of a length and the number of samples that have it; none is one sample of `TYPICAL_TOKENS`.
+    """
+
+    def cycles_of(program: ModelProgram) -> float:
+        counts = dict(lengths) or {min(TYPICAL_TOKENS, program.limits.sequence_length): 1}
+        cycles = time_program(program.sample, np.array(list(counts))).cycles @ np.array(list(counts.values()))
         flush = int(time_program(program.flush, 1).cycles) if program.sums else 0
-        return int(time_program(program.sample, tokens).cycles @ counts) + flush * int(counts.sum()) / batch_size
+        return int(cycles) + flush * sum(counts.values()) / batch_size
 
-    best = min(programs, key=cycles)
-    for window in WINDOWS:
-        try:
-            best = min(best, compiled(best.flow, window), key=cycles)
-        except ProgramError:  # this search finds no banks
-            continue
-    return best
+    def nearest(choices: Iterable[Choice], effort: int, near: float) -> list[Choice]:
+        """Return the choices whose drafts, with a search of `effort`, take at most `near` times the least."""
+        cycles = {}
+        for choice in choices:
+            try:
+                cycles[choice] = cycles_of(_scheduled(_draft(model, *choice, sums), effort))
+            except ProgramError:  # this flow does not fit, or this search finds no banks
+                continue
+        return [choice for choice in cycles if cycles[choice] <= near * min(cycles.values())]
+
+    flows = nearest(((flow, window) for flow in CANDIDATES), 0, NEAR_FLOW)
+    if len(flows) > 1:
+        flows = nearest(flows, DRAFT_EFFORT, 1.0)
+    if not flows:
+        return CANDIDATES[0], window  # its error says why
+    flow, _ = flows[0]
+    if not _draft(model, flow, window, sums).has_order:
+        return flow, window
+    windows = nearest(((flow, each) for each in (window, *WINDOWS)), DRAFT_EFFORT, NEAR_WINDOW)
+    programs = (_compiled(model, *choice, sums, "") for choice in windows)
+    fastest = min((p for p in programs if isinstance(p, ModelProgram)), key=cycles_of, default=None)
+    return (flow, window) if fastest is None else (flow, fastest.window)
+
+
+@functools.lru_cache(len(CANDIDATES) + len(WINDOWS))
+def _draft(model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: bool) -> ModelProgram:
+    return _emitted(model, flow, window, sums)
 
 
 @functools.lru_cache(PROGRAMS)
@@ -285,11 +309,24 @@ def _compiled(
     if (stored := _stored(model, flow, window, sums)) is not None:
         return stored
     try:
-        program = _scheduled(_emitted(model, flow, window, sums))
-        _ = program.image  # it may need too many registers
+        with _without_collection():
+            program = _scheduled(_draft(model, flow, window, sums))
+            _ = program.image  # it may need too many registers
     except ProgramError as error:
         return ProgramError(str(error))  # without its traceback, which has the compiler's objects
     return program
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Turn the collection of cyclic garbage off: it takes a fifth of a compilation's time and finds little."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _key(model, flow: Flow, window: int, sums: bool, *choices: Any) -> str | None:
@@ -366,15 +403,22 @@ def _emitted(model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: 
     return program
 
 
-def _scheduled(program: ModelProgram) -> ModelProgram:
-    """Return a program with its instructions in an order that keeps units busy, and with their waits."""
-    spans, flush = program.offset_span, program.flush
-    forward, backward = ordered([program.forward, program.backward], spans, ORDER_TOKENS)
+def _scheduled(program: ModelProgram, effort: int | None = None) -> ModelProgram:
+    """Return a program with its instructions in an order that keeps units busy, and with their waits.
+
+    `effort`: of the search for the order (`order.ordered`).
+    """
+    spans = program.offset_span
+    # A draft is scheduled several times: each schedule has its own instructions.
+    forward, backward, flush, clear = (
+        list(map(copy, section)) for section in (program.forward, program.backward, program.flush, program.clear)
+    )
+    forward, backward = ordered([forward, backward], spans, ORDER_TOKENS, effort)
     if program.sums:
-        (flush,) = ordered([flush], spans, ORDER_TOKENS)
-    for section in (program.clear,) if program.sums else (flush, program.clear):
+        (flush,) = ordered([flush], spans, ORDER_TOKENS, effort)
+    for section in (clear,) if program.sums else (flush, clear):
         set_waits(section, data_waits(section, spans))
-    return replace(program, forward=forward, backward=backward, flush=flush)
+    return replace(program, forward=forward, backward=backward, flush=flush, clear=clear)
 
 
 def tables_of(builder: Builder) -> Tables:
