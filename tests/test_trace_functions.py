@@ -130,9 +130,33 @@ def test_activations_are_known_from_their_calls(name):
     for written in WRITTEN[name]:
         graph = trace(Net(written), LENGTH).graph
         assert [op.options for op in graph.operations if op.kind == "function"] == [{"function": name}]
-    assert [key for key, known in ACTIVATIONS.items() if form_of(WRITTEN[name][0]).is_same(form_of(known.torch))] == [
-        name
-    ]
+    same = [key for key, known in ACTIVATIONS.items() if form_of(WRITTEN[name][0]).is_same(form_of(known.torch))]
+    assert same == ([name, "at_least_0"] if name == "relu" else [name])
+
+
+AT_0 = {
+    "ReLU": torch.relu,
+    "|x|": torch.abs,
+    "a limit of 0": lambda x: x.clamp(min=0),
+    "limits": lambda x: x.clamp(0, 1),
+    "hardtanh": lambda x: F.hardtanh(x, 0, 1),
+    "ReLU6": F.relu6,
+    "leaky ReLU": F.leaky_relu,
+    "threshold": lambda x: F.threshold(x, 0.0, 0.0),
+    "softplus": F.softplus,
+    "softplus of 2 x": lambda x: F.softplus(x, 2.0),
+    "log-sigmoid": F.logsigmoid,
+    "ELU": F.elu,
+    "hard swish": F.hardswish,
+}
+
+
+@pytest.mark.parametrize("name", AT_0)
+def test_the_derivative_at_0_is_pytorchs(fast, name):
+    """A layer that starts with zeros has outputs that are exactly 0."""
+    net = Net(lambda x: AT_0[name](x) + 1, size=0.0)
+    nn.init.zeros_(net.inner.bias)
+    check_gradients(fast, trace(net, LENGTH), (LENGTH,), tolerance=1e-5, least=1e-3)
 
 
 LIMITS = {
@@ -156,14 +180,14 @@ def test_a_limit_is_recorded_or_refused_by_name_and_line(name):
 COMPOSED = {
     "abs": (torch.abs, ["abs"]),
     "squared ReLU": (lambda x: F.relu(x) ** 2, ["relu"]),
-    "softplus": (F.softplus, ["relu", "softplus_tail"]),
-    "logsigmoid": (F.logsigmoid, ["relu", "softplus_tail"]),
+    "softplus": (F.softplus, ["at_least_0", "softplus_tail"]),
+    "logsigmoid": (F.logsigmoid, ["at_least_0", "softplus_tail"]),
     "Mish": (F.mish, ["mish"]),
     "Mish, written out": (lambda x: x * torch.tanh(F.softplus(x)), ["mish"]),
-    "ELU": (F.elu, ["relu", "elu_tail"]),
-    "SELU": (F.selu, ["relu", "elu_tail"]),
-    "hard swish": (F.hardswish, ["relu", "relu"]),
-    "a clipped ReLU": (lambda x: F.hardtanh(x, 0.0, 1.0), ["relu", "relu"]),
+    "ELU": (F.elu, ["at_least_0", "elu_tail"]),
+    "SELU": (F.selu, ["at_least_0", "elu_tail"]),
+    "hard swish": (F.hardswish, ["at_least_0", "relu"]),
+    "a clipped ReLU": (lambda x: F.hardtanh(x, 0.0, 1.0), ["relu", "at_least_0"]),
     "clip_qkv": (lambda x: x.clamp(-0.5, 0.5), ["relu", "relu"]),
     "a clipped SwiGLU": (lambda x: x.clamp(max=0.7) * torch.sigmoid(1.702 * x.clamp(max=0.7)), None),
     "a cube": (lambda x: x**3, []),
@@ -217,7 +241,7 @@ def test_the_check_finds_a_limit_that_the_algebra_drops(monkeypatch):
     monkeypatch.setattr(record, "_agree", lambda *_: True)
     for limit in (8.0, 1e4):
         with pytest.raises(
-            ProgramError, match=r"differs from what was traced where inner\.(bias|weight) is \de[+-]\d\d"
+            ProgramError, match=r"differs from what was traced where (inner|table)\.(bias|weight) is \de[+-]\d\d"
         ):
             trace(Net(lambda x, limit=limit: F.silu(x.clamp(-limit, limit))), LENGTH)
 
@@ -228,3 +252,43 @@ def test_the_values_are_compared_over_the_whole_range(monkeypatch):
     monkeypatch.setattr(record, "_agree", lambda *_: True)
     with pytest.raises(AssertionError):
         assert largest_difference(lambda x: x.clamp(-1e6, 1e6)) < 1e-6
+
+
+def clipped(x, limit):
+    """x, whose gradients are clipped by a hook."""
+    y = x * 1.0
+    if y.requires_grad:
+        y.register_hook(lambda d: d.clamp(-limit, limit))
+    return F.silu(y)
+
+
+@pytest.mark.parametrize("limit", [1e3, 1e5])
+def test_the_check_compares_gradients_of_large_values(limit):
+    """Outputs are equal at all sizes, gradients of a loss near 1 are, too."""
+    with pytest.raises(
+        ProgramError, match=r"the gradient of \S+ differs from what was traced where .* or a hook on grad"
+    ):
+        trace(Net(lambda x: clipped(x, limit)), LENGTH)
+
+
+def test_the_check_scales_tables(monkeypatch):
+    monkeypatch.setitem(FORMS, "clamp", lambda x, *_: x)
+    monkeypatch.setattr(record, "_agree", lambda *_: True)
+    net = Net(lambda x: x)
+    del net.inner
+    net.inner = lambda x: F.silu(x.clamp(-50.0, 50.0))  # no layer between the table and the limit
+    with pytest.raises(ProgramError, match=r"differs from what was traced where table\.weight is \de[+-]\d\d times"):
+        trace(net, LENGTH)
+
+
+def test_a_gradient_that_is_not_finite_is_refused():
+    def encode(x):
+        y = x * 1.0
+        if y.requires_grad:
+            y.register_hook(lambda d: d * math.nan)
+        return y
+
+    with pytest.raises(
+        ProgramError, match=r"the gradient of (inner|table)\S+ for 2 tokens differs from what was traced"
+    ):
+        trace(Net(encode), LENGTH)

@@ -81,6 +81,8 @@ def some_samples(config: ModelConfig | ModuleConfig, lengths: Sequence[int], see
     slots = np.zeros_like(tokens)
     for row, labels, length in zip(tokens, slots, lengths, strict=True):
         row[:length] = random.integers(1, config.vocabulary_size, length)
+        if (padding := getattr(config, "padding_token", None)) is not None:  # which no sample has
+            row[:length][row[:length] == padding] = padding - 1 or padding + 1
         if (types := getattr(config, "token_types", 1)) > 1:
             row[:length] += config.vocabulary_size * random.integers(0, types, length).astype(np.int32)
         row[length - 1] = row[length // 2]

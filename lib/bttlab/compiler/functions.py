@@ -14,6 +14,7 @@ from bttlab.compiler.machine import M
 
 # Of the C library: NumPy 1 and 2 differ in the last bit of exp2 and expm1, and so would constants of the tables.
 _exp, _expm1 = np.vectorize(math.exp, otypes=[float]), np.vectorize(math.expm1, otypes=[float])
+TINY = float(np.finfo(np.float32).tiny)  # the least positive number of the card
 ASYMPTOTE = 1e-6  # largest difference of a function from its value at the end of a table
 
 
@@ -36,12 +37,17 @@ class FunctionTable:
         scale = self.parts / math.log(2) if self.exponential else self.parts / (self.high - self.low)
         return float(np.float32(scale))
 
+    @property
+    def has_interval(self) -> bool:
+        """Whether it is more than a number for each sign."""
+        return self.parts > 3
+
     def check(self) -> None:
         """Raise `ProgramError` unless the function outside the interval is what `outside` says."""
-        far = np.logspace(0, 6, 61)
+        far, inside = np.logspace(0, 6, 61), 1e-9 * min(1.0, self.high - self.low)
         for end, sign in ((self.low, -1), (self.high, 1)) if self.outside != "not used" else ():
             with np.errstate(over="ignore"):
-                there, beyond = self.exact(np.array([end - 1e-9 * sign])), self.exact(end + sign * far)
+                there, beyond = self.exact(np.array([end - inside * sign])), self.exact(end + sign * far)
             if not np.abs(beyond - there).max() <= (1e-12 if self.outside == "exact" else ASYMPTOTE):
                 raise ProgramError(
                     f"the table of {self.name} is constant outside [{self.low:g}, {self.high:g}], the function is not: "
@@ -102,11 +108,19 @@ def _elu_tail(x):
 
 
 def _step(x):
+    return (x >= TINY).astype(np.float64)
+
+
+def _step_from_0(x):
     return (x >= 0).astype(np.float64)
 
 
 def _sign(x):
-    return np.where(x >= 0, 1.0, -1.0)
+    return _step(x) + _step_from_0(x) - 1
+
+
+def _softplus_tail_slope(x):
+    return (1 - 2 * _step_from_0(x)) * _sigmoid(-np.abs(x))
 
 
 @cache
@@ -144,8 +158,8 @@ ACTIVATIONS = {
         FunctionTable("GELU(x) / x", _gelu_share, -6.0, 6.0, 576),
         FunctionTable("GELU'(x)", _gelu_slope, -6.0, 6.0, 768),
     ),
-    # Exact; the derivative at 0 is 1.
-    "relu": Activation(_torch("relu"), *[FunctionTable("ReLU(x) / x", _step, -1.0, 1.0, 2, outside="exact")] * 2),
+    # Exact, with PyTorch's derivative at 0, which is 0.
+    "relu": Activation(_torch("relu"), *[FunctionTable("ReLU(x) / x", _step, 0.0, 2 * TINY, 2, outside="exact")] * 2),
     "silu": Activation(
         _torch("nn.functional.silu"),
         FunctionTable("SiLU(x) / x", _sigmoid, -18.0, 18.0, 576),
@@ -170,17 +184,23 @@ ACTIVATIONS = {
     "tanh": Activation(
         _torch("tanh"), TANH, FunctionTable("tanh'(x)", lambda x: 1 - np.tanh(x) ** 2, -9.0, 9.0, 768), times_x=False
     ),
-    "abs": Activation(_torch("abs"), *[FunctionTable("|x| / x", _sign, -1.0, 1.0, 2, outside="exact")] * 2),
+    "abs": Activation(_torch("abs"), *[FunctionTable("|x| / x", _sign, -TINY, 2 * TINY, 3, outside="exact")] * 2),
     "mish": Activation(
         _torch("nn.functional.mish"),
         FunctionTable("Mish(x) / x", _mish_share, -18.0, 18.0, 576),
         FunctionTable("Mish'(x)", _mish_slope, -18.0, 18.0, 768),
     ),
-    # What softplus and ELU are beside ReLU: both are sums.
+    # ReLU with the derivative 1 at 0, as PyTorch's clamp has it.
+    "at_least_0": Activation(
+        lambda x: _torch("clamp")(x, min=0.0),
+        *[FunctionTable("max(x, 0) / x", _step_from_0, -1.0, 1.0, 2, outside="exact")] * 2,
+        is_part=True,
+    ),
+    # What softplus and ELU are beside it: both are sums.
     "softplus_tail": Activation(
         lambda x: _torch("nn.functional.softplus")(-_torch("abs")(x)),
         FunctionTable("softplus(-|x|)", lambda x: np.log1p(np.exp(-np.abs(x))), -18.0, 18.0, 576),
-        FunctionTable("softplus(-|x|)'", lambda x: -_sign(x) * _sigmoid(-np.abs(x)), -18.0, 18.0, 768),
+        FunctionTable("softplus(-|x|)'", _softplus_tail_slope, -18.0, 18.0, 768),
         times_x=False,
         is_part=True,
     ),
@@ -215,7 +235,7 @@ class Functions:
             self.list.append(function)
             entries = sum(f.parts for f in self.list)
             if entries > M.FUNCTION_ENTRIES or len(self.list) > M.FUNCTIONS:
-                names = ", ".join(f.name for f in self.list if f.parts > 2)
+                names = ", ".join(f.name for f in self.list if f.has_interval)
                 raise TablesFull(
                     f"the tables of {names} take {entries} entries of {M.FUNCTION_ENTRIES}: choose one kind of "
                     "activation, or one and ReLU"

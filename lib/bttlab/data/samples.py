@@ -70,6 +70,10 @@ class Samples:
         is_early = ~padding & (self.tokens % words < getattr(config, "least_token", 0))
         rule = "the model takes id 0 as padding: number the tokens of samples from 1 on"
         self._refuse(is_early, "token", self.tokens, rule)
+        unused = getattr(config, "padding_token", None)
+        if unused is not None:
+            rule = f"the model takes id {unused} as padding, which samples have as id 0 after their length"
+            self._refuse(~padding & (self.tokens % words == unused), "token", self.tokens, rule)
 
     def _check_range(self, name: str, array: np.ndarray, low: int, high: int) -> None:
         self._refuse((array < low) | (array >= high), name, array, f"it must be at least {low} and below {high}")

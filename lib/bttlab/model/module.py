@@ -33,6 +33,8 @@ class ModuleConfig(Parametric):
     shapes: dict[str, list[int]]  # shapes of the parameters
     frozen: list[str] = Field(default_factory=list)  # parameters that are not trained
     least_token: Annotated[Count, Field(ge=0, le=1)] = 0  # inside a sample: 1 if `forward` takes word 0 as padding
+    # word that no sample has, since `forward` takes it as padding or does not train its row
+    padding_token: Annotated[Count, Field(ge=1)] | None = None
     token_types: Size = 1  # of sentences: token ids are type * vocabulary_size + word
 
     # slot label that the loss leaves out: 0 (PAD of a corpus) or -100, which is none of the classes
@@ -65,7 +67,7 @@ class ModuleConfig(Parametric):
 
     def to_dict(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(ModuleConfig)}
-        defaults = {"least_token": 0, "token_types": 1, "ignore_index": None}
+        defaults = {"least_token": 0, "padding_token": None, "token_types": 1, "ignore_index": None}
         return {key: x for key, x in values.items() if key not in defaults or x != defaults[key]}
 
 

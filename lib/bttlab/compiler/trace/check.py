@@ -29,6 +29,7 @@ from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.columns import Columns
 from bttlab.compiler.ops.dense import Dense
 from bttlab.compiler.ops.elementwise import Elementwise, Function
+from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import Linear
 
@@ -41,14 +42,15 @@ LOOSE = 0.03  # the most of `TOLERANCE` for large values: a softmax multiplies t
 # whose scores would be as large as those that hide a key.
 FAR = (1e-3, 1.0, 30.0, 1e4)
 
+# A difference counts if it is this many times that of parameters which are off by `ROUNDING`: deep modules are chaotic.
+CHAOS, ROUNDING = 10.0, 1e-8
 
-def check(
-    graph: Graph, outputs: list[Matrix], module: nn.Module, vocabulary: int, call: Callable, types: int = 1
-) -> None:
+
+def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[int], call: Callable) -> None:
     """Compare a graph with its module; raise ProgramError at the first difference.
 
     `outputs`: logits, in the order in which `call` returns them for token ids (1, T).
-    `vocabulary`: number of words; token ids are type * vocabulary + word.
+    `ids`: token ids of samples.
     """
     most, generator = graph.sequence_length, torch.Generator().manual_seed(0)
     lengths = sorted({most, 2, min(most, most // 2 | 1)}, reverse=True)
@@ -60,10 +62,7 @@ def check(
         device = next(iter(parameters.values())).device
 
         def sample_of(length: int) -> Tensor:
-            words = torch.randint(min(1, vocabulary - 1), vocabulary, (1, length), generator=generator)
-            if types > 1:
-                words += vocabulary * torch.randint(types, (1, length), generator=generator)
-            return words.to(device)
+            return torch.tensor(ids)[torch.randint(len(ids), (1, length), generator=generator)].to(device)
 
         samples = [sample_of(length) for length in lengths]
         if check.gradients(check.losses(samples)) is not None:
@@ -166,22 +165,22 @@ class _Check:
             )
 
     def far(self, tokens: Tensor) -> None:
-        """Compare outputs where single layers, of all blocks alike, have small or large outputs."""
+        """Compare outputs and gradients where single layers, of all blocks alike, have small or large outputs."""
         groups: dict[str, list[Operation]] = defaultdict(list)
         for op in self.graph.operations:
             if self._scales(op):
                 groups[re.sub(r"\d+", "#", op.name)].append(op)
         with torch.no_grad():
             values = self._executed(tokens)
-            for group in groups.values():
-                size = max(float(values[op.output].abs().max()) for op in group)
-                readers = [reader for op in group for reader in self._readers(op)]
-                tables = [ACTIVATIONS[f.function].function for f in readers if isinstance(f, Function)]
-                interval = max((table.high for table in tables), default=1.0)
-                is_score = any(isinstance(reader, Attention) for reader in readers)
-                for part in FAR[:-1] if is_score else FAR:
-                    names = {name for op in group for name in self._scales(op)}
-                    self._compare_scaled(names, part * interval / (size + 1e-30), part, tokens)
+        for group in groups.values():
+            size = max(float(values[op.output].abs().max()) for op in group)
+            readers = [reader for op in group for reader in self._readers(op)]
+            tables = [ACTIVATIONS[f.function].function for f in readers if isinstance(f, Function)]
+            interval = max((table.high for table in tables if table.has_interval), default=1.0)
+            is_score = any(isinstance(reader, Attention) for reader in readers)
+            for part in FAR[:-1] if is_score else FAR:
+                names = {name for op in group for name in self._scales(op)}
+                self._compare_scaled(names, part * interval / (size + 1e-30), part, tokens)
 
     def _readers(self, op: Operation) -> Iterator[Operation]:
         """Yield operations that read an output, also through sums, products and moves."""
@@ -195,7 +194,7 @@ class _Check:
         names = [self.graph.copies.get(name, name) for name in op.parameters(self.graph.shapes)]
         cores = [name for name in names if ".cores." in name]
         names = [name for name in names if name not in cores[:-1] and name not in self.graph.folded]
-        return names if isinstance(op, Linear | Dense | Norm) else []
+        return names if isinstance(op, Linear | Dense | Norm | Embedding) else []
 
     def _used(self) -> dict[str, Tensor]:
         """Return the parameters by the names that they have in the graph."""
@@ -205,61 +204,115 @@ class _Check:
         return execute(self.graph, self._used(), tokens[0])
 
     def _compare_scaled(self, names: set[str], factor: float, part: float, tokens: Tensor) -> None:
+        """Compare outputs and gradients, of a loss that is scaled, too, where some parameters are scaled."""
         scaled = [self.parameters[name] for name in names if name in self.parameters]
         before = [parameter.data for parameter in scaled]
         tolerance = min(TOLERANCE * max(part, 1.0) ** 2, LOOSE)
         try:
             for parameter in scaled:
                 parameter.data = factor * parameter.data
-            values = self._executed(tokens)
-            for n, (theirs, matrix) in enumerate(zip(self.wanted(tokens), self.outputs, strict=True)):
-                ours = _view(values, matrix, tokens.shape[1])
-                is_finite = bool(torch.isfinite(ours).all() and torch.isfinite(theirs).all())
-                if is_finite and not _difference_of(ours, theirs) < tolerance:
-                    what = f"output {n + 1}" if len(self.outputs) > 1 else "the output"
-                    name = type(self.module).__name__
-                    where = (
-                        f"{name}: {what} differs from what was traced where {min(names)} is {factor:.0e} times as large"
-                    )
-                    raise ProgramError(f"{where}; forward has a limit, or another function, for values of this size")
+            values, wanted = self._executed(tokens), self.wanted(tokens)
+            pairs = list(self._pairs(values, wanted, tokens))
+            if not all(bool(torch.isfinite(y).all()) for pair in pairs for y in pair):
+                return
+            found = next((f for f in self._differences(pairs) if not f[1] < tolerance), None)
+            if found is None:
+                losses = [part * loss for loss in self._losses(pairs, tokens)]
+                of_gradient = self.gradients(losses, tolerance, is_far=True)
+                found = of_gradient and (f"the gradient of {of_gradient[0]}", of_gradient[1])
+            what = found[0] if found and found[1] > CHAOS * self._change(tokens) else None
+            if what is not None:
+                name = type(self.module).__name__
+                where = f"{name}: {what} differs from what was traced where {min(names)} is {factor:.0e} times as large"
+                raise ProgramError(
+                    f"{where}; forward has a limit, another function, or a hook on gradients, for values of this size"
+                )
         finally:
             for parameter, data in zip(scaled, before, strict=True):
                 parameter.data = data
+
+    def _pairs(
+        self, values: Mapping[Matrix, Tensor], wanted: Sequence[Tensor], tokens: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each output of the graph and of the module."""
+        for theirs, matrix in zip(wanted, self.outputs, strict=True):
+            yield _view(values, matrix, tokens.shape[1]), theirs
+
+    def _differences(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[str, float]]:
+        """Yield the name of each output, and the part of its largest value by which it differs."""
+        for n, (ours, theirs) in enumerate(pairs):
+            yield f"output {n + 1}" if len(pairs) > 1 else "the output", _difference_of(ours, theirs)
+
+    def _change(self, tokens: Tensor) -> float:
+        """Return by which part outputs or gradients of the module change with parameters that are off by rounding."""
+        generator, found = torch.Generator().manual_seed(0), []
+        before = [parameter.data for parameter in self.parameters.values()]
+        try:
+            for change in (0.0, ROUNDING):
+                for parameter, data in zip(self.parameters.values(), before, strict=True):
+                    noise = torch.randn(data.shape, generator=generator, dtype=torch.float64)
+                    parameter.data = data * (1 + change * noise.to(data))
+                wanted = self.wanted(tokens)
+                loss = self._losses([(theirs, theirs) for theirs in wanted], tokens)[0]
+                found.append([y.detach() for y in wanted] + [g for g in self._gradients_of(loss) if g is not None])
+        finally:
+            for parameter, data in zip(self.parameters.values(), before, strict=True):
+                parameter.data = data
+        return max(filter(math.isfinite, (_difference(b, a, 0.0) for a, b in zip(*found, strict=True))), default=0.0)
+
+    def _losses(self, pairs: Sequence[tuple[Tensor, Tensor]], tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a weighted sum of the outputs of the module and of the graph."""
+        totals = [0.0, 0.0]
+        for n, (ours, theirs) in enumerate(pairs):
+            # No two elements of all samples have the same weight, so nothing cancels.
+            w = torch.linspace(1, 2, ours.numel(), dtype=torch.float64).mul(7 + n).sin().view(ours.shape)
+            w = w.to(ours) * (1 + tokens.shape[1])
+            totals = [
+                total + (y.reshape(ours.shape) * w).sum() for total, y in zip(totals, (theirs, ours), strict=True)
+            ]
+        return totals[0], totals[1]
 
     def losses(self, samples: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Compare outputs, and return a weighted sum of them of the module and of the graph."""
         totals, used, shared = [0.0, 0.0], self._used(), {}
         for tokens in samples:
             wanted = self.wanted(tokens)
-            values = execute(self.graph, used, tokens[0], shared)
-            for n, (theirs, matrix) in enumerate(zip(wanted, self.outputs, strict=True)):
-                ours = _view(values, matrix, tokens.shape[1])
-                share = _difference_of(ours, theirs)
+            pairs = list(self._pairs(execute(self.graph, used, tokens[0], shared), wanted, tokens))
+            for what, share in self._differences(pairs):
                 if not share < TOLERANCE:
-                    self.refuse(f"output {n + 1}" if len(wanted) > 1 else "the output", share, tokens)
-                # No two elements of all samples have the same weight, so nothing cancels.
-                w = torch.linspace(1, 2, ours.numel(), dtype=torch.float64).mul(7 + n).sin().view(ours.shape)
-                w = w.to(ours) * (1 + tokens.shape[1])
-                totals = [
-                    total + (y.reshape(ours.shape) * w).sum() for total, y in zip(totals, (theirs, ours), strict=True)
-                ]
+                    self.refuse(what, share, tokens)
+            totals = [total + loss for total, loss in zip(totals, self._losses(pairs, tokens), strict=True)]
         return totals[0], totals[1]
 
-    def gradients(self, losses: Sequence[Tensor]) -> tuple[str, float] | None:
-        """Compare gradients; return the parameter and the part of its largest value by which it differs the most."""
-        trained = {key: p for key, p in self.parameters.items() if p.requires_grad}
-        of = lambda loss: torch.autograd.grad(loss, list(trained.values()), allow_unused=True)  # noqa: E731
-        try:
-            theirs, ours = (of(loss) if loss.requires_grad else [None] * len(trained) for loss in losses)
-        except RuntimeError as error:
-            raise ProgramError(f"{type(self.module).__name__}: its gradient fails in PyTorch ({error})") from None
+    def gradients(
+        self, losses: Sequence[Tensor], tolerance: float = TOLERANCE, is_far: bool = False
+    ) -> tuple[str, float] | None:
+        """Compare gradients; return the parameter and the part of its largest value by which it differs the most.
+
+        `is_far`: whether those that are not finite are left out.
+        """
+        trained = [key for key, p in self.parameters.items() if p.requires_grad]
+        theirs, ours = map(self._gradients_of, losses)
         largest = max((float(g.abs().max()) for g in theirs if g is not None and g.numel()), default=0.0)
         found = []
         for key, a, b in zip(trained, theirs, ours, strict=True):
             zero = torch.zeros(())
-            found.append((_difference(zero if b is None else b, zero if a is None else a, largest), key))
-        share, key = max(found)
-        return None if share < TOLERANCE else (key, share)
+            share = _difference(zero if b is None else b, zero if a is None else a, largest)
+            if is_far and not math.isfinite(share):  # it overflows, in PyTorch as a rule
+                continue
+            found.append((share if math.isfinite(share) else math.inf, key))
+        share, key = max(found, default=(0.0, ""))
+        return None if share < tolerance else (key, share)
+
+    def _gradients_of(self, loss: Tensor) -> Sequence[Tensor | None]:
+        """Return the gradient of each trained parameter; None for those that the loss does not depend on."""
+        trained = [p for p in self.parameters.values() if p.requires_grad]
+        if not loss.requires_grad:
+            return [None] * len(trained)
+        try:
+            return torch.autograd.grad(loss, trained, allow_unused=True)
+        except RuntimeError as error:
+            raise ProgramError(f"{type(self.module).__name__}: its gradient fails in PyTorch ({error})") from None
 
     def refuse(self, what: str, share: float, tokens: Tensor) -> NoReturn:
         """Raise the error for a difference: at which length, and the likely cause."""

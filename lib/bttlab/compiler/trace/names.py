@@ -97,9 +97,9 @@ LIKE = frozenset("view_as reshape_as expand_as type_as".split())
 OF_SHAPE = frozenset(
     "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_tensor expand_as".split()
 )
-# What these say of token ids and 0 is known: no id of a sample is 0, which is padding.
 REMAINDERS, QUOTIENTS = frozenset(("remainder", "__mod__")), frozenset(("floor_divide", "__floordiv__"))
-COMPARISONS = frozenset("eq ne gt __contains__ bool".split())
+# What these say of token ids and 0 is known: no id of a sample is 0, which is padding. `EQUALITIES` also of other ids.
+COMPARISONS, EQUALITIES = frozenset("eq ne gt __contains__ bool".split()), frozenset(("eq", "ne", "__contains__"))
 ALIASES = {f"__{kind}{name}__": name for kind in "i " for name in ("add", "sub", "mul", "truediv", "div", "matmul")}
 ALIASES = {key.replace(" ", ""): name for key, name in ALIASES.items()}
 ALIASES |= {"__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv"}

@@ -1,14 +1,14 @@
 """What the recorder does with norms: layers, and those that a module writes out by mean, variance and root."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.ops.elementwise import Add, Multiply, Row
+from bttlab.compiler.ops.elementwise import Add, Multiply, Number, Row
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import Recorder
@@ -16,6 +16,9 @@ from bttlab.compiler.trace.rules import rule
 from bttlab.compiler.trace.values import Elements, LazyElementwise, LazyRowFunction, Refusal
 
 WRITTEN = "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of all features and epsilon under the root"
+
+LEAST_NORM = 1e-12  # of a row that is not 0: a limit of norms below it is exact for all others, and for 0
+TINY, LEAST_EPSILON = 1e-20, 1e-30  # size of a row that is as good as 0; of epsilon, if a row of zeros has no norm
 
 
 @rule("rms_norm")
@@ -47,7 +50,25 @@ def axes_of(dim: Any, count: int) -> Sequence[int]:
     return [axis % count for axis in dims]
 
 
-@rule("var", "std")
+@rule("normalize")
+def _normalize(recorder: Recorder, call: Call, x, p=2.0, dim=1, eps=1e-12, out=None) -> LazyRowFunction:
+    """Return x / max(|x|, eps), which is x / sqrt(x x + eps eps) unless |x| is near eps."""
+    if p != 2 or dim % x.ndim != x.ndim - 1 or not 0 < eps <= LEAST_NORM:
+        near = f"the features of a token or head, dim=-1, p=2 and eps up to {LEAST_NORM:g}"
+        raise Refusal(f"normalize of dim {dim}, p {p:g} and eps {eps:g}", near)
+    function = lambda y: y / (y.square().sum(-1, keepdim=True) + eps**2).sqrt()  # noqa: E731
+    return _formula(recorder, recorder.elements(x, call.name), function)
+
+
+def _formula(
+    recorder: Recorder, value: Elements | LazyElementwise, function: Callable[[Tensor], Tensor]
+) -> LazyRowFunction:
+    name = recorder.name("norm")
+    record = recorder.at_this_place(lambda formula: _written(recorder, formula, name))
+    return LazyRowFunction(value.matrix, value.index, function, record, name)
+
+
+@rule("var", "std", "norm", "linalg_norm", "linalg_vector_norm")
 def of_rows(recorder: Recorder, call: Call, x, *options, **named) -> LazyRowFunction:
     """Return a mean, sum or variance of the features of each token, or of each head."""
     value = recorder.value(x)
@@ -56,33 +77,35 @@ def of_rows(recorder: Recorder, call: Call, x, *options, **named) -> LazyRowFunc
     if call.result.shape != (*x.shape[:-1], 1):
         raise Refusal(f"{call.name} over other axes than the last, or without keepdim=True", WRITTEN)
     before = value.function if isinstance(value, LazyElementwise) else lambda y: y
-    name = recorder.name("norm")
-
-    def function(y: Tensor) -> Tensor:
-        return call.function(before(y), *options, **named)
-
-    record = recorder.at_this_place(lambda formula: _written(recorder, formula, name))
-    return LazyRowFunction(value.matrix, value.index, function, record, call.name)
+    return _formula(recorder, value, lambda y: call.function(before(y), *options, **named))
 
 
 def _written(recorder: Recorder, formula: LazyRowFunction, name: str) -> Elements:
-    """Record a formula that is LayerNorm or RMSNorm without parameters, by its values for rows of several sizes."""
+    """Record a formula that is a number times LayerNorm or RMSNorm, by its values for rows of many sizes."""
     matrix, index, heads = recorder.heads(Elements(formula.matrix, formula.index), "norm")
-    sizes = torch.logspace(-3, 2, 6, dtype=torch.float64)[:, None]
-    x = (
-        torch.randn(6, matrix.features // heads, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        * sizes
-    )
-    x = (x + sizes / 3).reshape(*[1] * (index.ndim - 2), *x.shape)
-    y = formula.function(x)
+    sizes = torch.tensor([TINY, *torch.logspace(-9, 8, 18).tolist()], dtype=torch.float64)[:, None]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(len(sizes), matrix.features // heads, generator=generator, dtype=torch.float64) * sizes
+    x = x + sizes / 3
+    y = formula.function(x.reshape(*[1] * (index.ndim - 2), *x.shape))
+    if y.numel() != x.numel():
+        raise Refusal("this function of all features", WRITTEN)
+    y = y.reshape(x.shape)
     for is_centred in (True, False):
         centred = x - x.mean(-1, keepdim=True) if is_centred else x
-        variance = centred.square().mean(-1, keepdim=True)
-        factor = (y * centred).sum(-1, keepdim=True) / centred.square().sum(-1, keepdim=True)
-        epsilon = float((factor**-2 - variance).reshape(-1)[0])
-        if epsilon > -1e-12 and torch.allclose(y, centred / (variance + max(epsilon, 0.0)).sqrt(), 1e-7, 1e-9):
-            name = recorder.unique(name)
-            return Elements(recorder.graph.norm(matrix, name, "", "", max(epsilon, 0.0), is_centred, heads), index)
+        variance = centred.square().mean(-1)
+        factor = (y * centred).sum(-1) / centred.square().sum(-1)  # scale / sqrt(variance + epsilon)
+        slope = (factor[-1] ** -2 - factor[1] ** -2) / (variance[-1] - variance[1])
+        scale = float(torch.sign(factor[-1]) / slope.sqrt())
+        epsilon = max((scale / float(factor[0])) ** 2, LEAST_EPSILON) if factor[0] else math.nan
+        expected = (scale * centred / (variance[:, None] + epsilon).sqrt())[1:]
+        largest = expected.abs().amax(-1, keepdim=True)
+        if torch.allclose(y[1:] / largest, expected / largest, 0, 1e-6):
+            graph = recorder.graph
+            norm = graph.norm(matrix, recorder.unique(name), "", "", epsilon, is_centred, heads)
+            if not math.isclose(scale, 1.0, rel_tol=1e-7):
+                norm = graph.same(Multiply, norm, recorder.unique(name), Number(scale))
+            return Elements(norm, index)
     raise Refusal("this function of all features", WRITTEN)
 
 

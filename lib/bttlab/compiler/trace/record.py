@@ -30,6 +30,7 @@ from bttlab.compiler.trace.matrices import Matrices
 from bttlab.compiler.trace.names import (
     COMPARISONS,
     COPIES,
+    EQUALITIES,
     HINTS,
     LIKE,
     MOVES,
@@ -102,6 +103,14 @@ def _agree(function: Callable, known: Callable) -> bool:
     return torch.allclose(a[is_finite], b[is_finite], 1e-6, 1e-8)
 
 
+def _slope(function: Callable) -> float | None:
+    """Return the derivative at 0, by which max(x, 0) has several forms in PyTorch."""
+    x = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        y = function(x)
+    return float(torch.autograd.grad(y, x)[0]) if y.requires_grad else None
+
+
 class Recorder(Matrices, TorchFunctionMode):
     """Runs a module's `forward`, which takes token ids of shape (1, T), and records the graph."""
 
@@ -115,9 +124,18 @@ class Recorder(Matrices, TorchFunctionMode):
             p.untyped_storage().data_ptr(): name for name, p in parameters.items() if p.requires_grad and p.numel()
         }
         self.vocabulary, self.types = 0, 1
-        self.takes_zero_as_padding = False  # `forward` compares ids with 0, or does not train row 0
+        # Rows that embeddings do not train, and 0: ids of padding, which no sample has if `forward` compares with them.
+        indices = (getattr(layer, "padding_idx", None) for layer in module.modules())
+        self.paddings = {0, *(index for index in indices if type(index) is int)}
+        self.used_paddings: set[int] = set()
         self._values: dict[int, Value] = {}
         self._tensors: list[Tensor] = []  # whose ids are in use
+
+    @property
+    def ids(self) -> list[int]:
+        """The token ids that samples may have everywhere."""
+        words = [word for word in range(1, self.vocabulary) if word not in self.used_paddings] or [0]
+        return [kind * self.vocabulary + word for kind in range(self.types) for word in words]
 
     def run(self, tokens: Tensor) -> Any:
         """Call `forward` and return its result."""
@@ -258,13 +276,21 @@ class Recorder(Matrices, TorchFunctionMode):
         return DependsOnIds(message)
 
     def _is_of_padding(self, call: Call) -> bool:
-        """Return True if a call compares token ids with 0, the id of padding, which no sample of the model has."""
-        others = [x for x in (*call.args, *call.kwargs.values()) if self.value(x) is None]
-        is_zero = all(isinstance(x, int) and x == 0 for x in others)
+        """Return True if a call compares token ids with an id of padding, which no sample of the model has."""
+        others = {x for x in (*call.args, *call.kwargs.values()) if self.value(x) is None}
+        paddings = self.paddings if call.name in EQUALITIES else {0}
+        is_of_padding = len(others) <= 1 and all(isinstance(x, int) and x in paddings for x in others)
         are_ids = all(isinstance(v, Ids) and not v.divisor for v in self._found(call))
-        is_known = call.name in COMPARISONS and is_zero and are_ids
-        self.takes_zero_as_padding |= is_known
+        is_known = call.name in COMPARISONS and is_of_padding and are_ids
+        if is_known:
+            self.use_padding(*others or {0})
         return is_known
+
+    def use_padding(self, index: int) -> None:
+        """Take an id as that of padding; raise Refusal if there are two beside 0."""
+        self.used_paddings.add(index)
+        if len(self.used_paddings - {0}) > 1:
+            raise Refusal(f"padding of the ids {sorted(self.used_paddings)}", "one id of padding")
 
     def _stop(self, call: Call) -> NoReturn:
         found = self._found(call)
@@ -415,7 +441,9 @@ class Recorder(Matrices, TorchFunctionMode):
             return None
         factor, found = called.factor, None
         if factor is None:
-            found = next((key for key, known in ACTIVATIONS.items() if called.is_same(known_form(known.torch))), None)
+            keys = [key for key, known in ACTIVATIONS.items() if called.is_same(known_form(known.torch))]
+            same = (key for key in keys if len(keys) > 1 and _slope(ACTIVATIONS[key].torch) == _slope(function))
+            found = next(same, keys[0] if keys else None)
         if (factor, found) == (None, None):
             return None
         if not _agree(function, ACTIVATIONS[found].torch if found else lambda x: factor * x):
@@ -464,12 +492,24 @@ class Recorder(Matrices, TorchFunctionMode):
                 given[n] = value.function(x) if isinstance(value, LazyElementwise) else _copy(x)
             return apply(call, given)
 
-        if rows is not None:
-            return replace(rows, function=function, recorded=None)
         # Functions in place give their operand another value, which the last step must not see.
         step = replace(call, args=tuple(map(self._alias, call.args)))
-        name = self.name(call.name)
-        return LazyElementwise(first.matrix, first.index, function, self.at_this_place(lambda: record(step)), name)
+        last = self.at_this_place(lambda: record(step))
+        if rows is None:
+            return LazyElementwise(first.matrix, first.index, function, last, self.name(call.name))
+
+        def norm_or_last(formula: LazyRowFunction) -> Elements:
+            try:
+                return rows.step(formula)
+            except Refusal as refusal:
+                if sum(isinstance(value, LazyRowFunction) for value in values) > 1:
+                    raise
+                try:
+                    return last()
+                except Refusal:
+                    raise refusal from None
+
+        return replace(rows, function=function, step=norm_or_last, recorded=None)
 
     def _alias(self, x: Any) -> Any:
         """Return a tensor that keeps the value that another has now."""

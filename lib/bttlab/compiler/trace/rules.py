@@ -42,31 +42,51 @@ COMPOSED = {  # functions that are others together
 }
 
 
+def _recorded(x: Tensor) -> Tensor:
+    """Make a function an activation of its own, of which others are known."""
+    return x.view(x.shape)
+
+
 def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     if threshold < LINEAR:
         raise Refusal(f"softplus of threshold {threshold:g}", f"a threshold of {LINEAR} or more")
-    x = beta * x
-    return (F.relu(x) + F.softplus(-x.abs())) / beta
+    if beta != 1:
+        x = _recorded(beta * x)
+    return (x.clamp(min=0.0) + F.softplus(-x.abs())) / beta
 
 
-def _clamp(x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
-    """Return x within limits: x as it is between them, and off by the rounding of x beyond."""
+def _clamp(x: Tensor, min: float | None = None, max: float | None = None, above: Callable = F.relu) -> Tensor:
+    """Return x within limits: x as it is between them, and off by the rounding of x beyond.
+
+    `above`: max(x, 0); its derivative at 0 decides that of the limited x at the limits.
+    """
     y = x
-    if min is not None:
-        y = y + F.relu(min - x)
+    if min == 0:
+        y = F.relu(x) if above is _at_least_0 else _at_least_0(x)
+    elif min is not None:
+        y = y + above(min - x)
     if max is not None:
-        y = y - F.relu(x - max)
+        y = y - above(x - max)
     return y
+
+
+def _at_least_0(x: Tensor) -> Tensor:
+    return x.clamp(min=0.0)
+
+
+def _limited(x: Tensor, min: float, max: float | None = None) -> Tensor:
+    """Return x within limits, with the derivative 0 at the limits."""
+    return _clamp(x, min, max, _at_least_0)
 
 
 def _threshold(x: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     if threshold != value:
         raise Refusal(f"threshold {threshold:g} with another value, {value:g},", "x.clamp(min=...)")
-    return _clamp(x, value)
+    return _limited(x, value)
 
 
 def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, rate: float = 1.0, inplace: bool = False) -> Tensor:
-    return scale * F.relu(x) + scale * alpha * torch.expm1(-F.relu(-rate * x))
+    return scale * _at_least_0(x) + scale * alpha * torch.expm1(-F.relu(-rate * x))
 
 
 def _power(x: Tensor, exponent: float) -> Tensor:
@@ -80,8 +100,8 @@ LINEAR = 15  # softplus is x beyond this, to FP32's precision
 EXPANDED.update(
     {
         "softplus": _softplus,
-        "logsigmoid": lambda x: -_softplus(-x),
-        "log_sigmoid": lambda x: -_softplus(-x),
+        "logsigmoid": lambda x: -_softplus(_recorded(-x)),
+        "log_sigmoid": lambda x: -_softplus(_recorded(-x)),
         "elu": _elu,
         "celu": lambda x, alpha=1.0, inplace=False: _elu(x, alpha, rate=1 / alpha),
         "selu": lambda x, inplace=False: _elu(x, 1.6732632423543772, 1.0507009873554805),
@@ -91,9 +111,9 @@ EXPANDED.update(
         "clamp": _clamp,
         "clamp_min": _clamp,
         "clamp_max": lambda x, max: _clamp(x, max=max),
-        "hardtanh": lambda x, min_val=-1.0, max_val=1.0, inplace=False: _clamp(x, min_val, max_val),
-        "relu6": lambda x, inplace=False: _clamp(x, 0.0, 6.0),
-        "hardsigmoid": lambda x, inplace=False: _clamp(x / 6 + 0.5, 0.0, 1.0),
+        "hardtanh": lambda x, min_val=-1.0, max_val=1.0, inplace=False: _limited(x, min_val, max_val),
+        "relu6": lambda x, inplace=False: _limited(x, 0.0, 6.0),
+        "hardsigmoid": lambda x, inplace=False: _limited(x / 6 + 0.5, 0.0, 1.0),
         "hardswish": lambda x, inplace=False: x * _clamp(x / 6 + 0.5, 0.0, 1.0),
     }
 )
@@ -180,14 +200,18 @@ def _embedding(
         raise Refusal("embedding with max_norm, scale_grad_by_freq or sparse", "nn.Embedding without them")
     if padding_idx == -1 and call.function is torch.embedding:  # none
         padding_idx = None
+    padding_idx = padding_idx + rows if padding_idx is not None and padding_idx < 0 else padding_idx
     chosen = recorder.value(ids)
     if chosen is None:  # positions, or a type for all tokens
+        if padding_idx is not None and bool((ids == padding_idx).any()):
+            raise Refusal(f"row {padding_idx} of a table with padding_idx {padding_idx}", "nn.Embedding without it")
         return Weights(w.name, w.index[ids.cpu()])
-    if padding_idx not in (None, 0) or not torch.equal(w.index, torch.arange(rows * columns).view(rows, columns)):
-        raise Refusal(f"embedding with padding_idx {padding_idx}", "padding_idx 0, the id of padding, or none")
+    if not torch.equal(w.index, torch.arange(rows * columns).view(rows, columns)):
+        raise Refusal(f"embedding with these elements of {w.name}", "all rows of a table")
     if isinstance(chosen, Ids) and chosen.is_type and padding_idx is not None:
         raise Refusal("a table of types with padding_idx", "nn.Embedding without it")
-    recorder.takes_zero_as_padding |= padding_idx == 0  # PyTorch does not train its row
+    if padding_idx is not None:  # PyTorch does not train its row
+        recorder.use_padding(padding_idx)
     prefix, _, kind = w.name.rpartition(".")
     if kind != "weight":
         raise Refusal(f"embedding with the table {w.name}", "nn.Embedding")

@@ -85,12 +85,7 @@ def trace(
     except UsedInPart:
         recorder, outputs = _recorded(module, sequence_length, divides_layers=False)
     graph = recorder.graph
-    graph.rows_in_records = rows_in_records
-    if rows_in_records and graph.frozen_table is None:
-        tables = [op for op in graph.operations if isinstance(op, Embedding)]
-        rule = "freeze a dense table that no other layer uses, as by requires_grad_(False)"
-        raise ProgramError(f"{name}: rows of {tables[0].name} cannot come in records: {rule}")
-    check(graph, outputs, module, recorder.vocabulary, call_of(module), recorder.types)
+    check(graph, outputs, module, recorder.ids, call_of(module))
     return _model(module, recorder, outputs, task, ignore_index)
 
 
@@ -170,7 +165,9 @@ def _check_memory(module: nn.Module, name: str) -> None:
 def _run(recorder: Recorder, module: nn.Module, length: int) -> Any:
     """Record `forward` on ids that are neither padding nor special, where there are as many."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    tokens = torch.full((1, length), min(3, _table_rows(module) - 1), dtype=torch.long, device=device)
+    last = _table_rows(module) - 1
+    word = next((word for word in (3, *range(last, 0, -1)) if word <= last and word not in recorder.paddings), 0)
+    tokens = torch.full((1, length), word, dtype=torch.long, device=device)
     try:
         with torch.random.fork_rng(devices=[]):
             return recorder.run(tokens)
@@ -324,7 +321,8 @@ def _model(
         limits.get(SLOTS, 1),
         {key: list(shape) for key, shape in graph.shapes.items()},
         sorted(graph.frozen),
-        int(recorder.takes_zero_as_padding),
+        int(0 in recorder.used_paddings),
+        max(recorder.used_paddings - {0}, default=None),
         recorder.types,
         ignore_index,
         module,
