@@ -91,13 +91,13 @@ def release(course: Path, exchange: Path, lab: str) -> None:
     exchange.chmod(0o1777)
     search_path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))  # nbgrader starts `alembic`
     for command in ("generate_assignment", "release_assignment"):
-        code, said = run_whole(
+        code, stderr = run_whole(
             [sys.executable, "-m", "nbgrader", command, lab],
             cwd=course,
             env=os.environ | {"PATH": search_path, "BTTLAB_EXCHANGE": str(exchange)},
         )
         if code:
-            why = last_line(said)
+            why = last_line(stderr)
             raise ClassError(f"nbgrader {command} {lab} failed ({why}): make environment installs nbgrader")
 
 
@@ -106,8 +106,8 @@ def run_whole(command: list[str], **keywords: Any) -> tuple[int, str]:
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, start_new_session=True, text=True, **pipes, **keywords)
     try:
-        _, said = process.communicate()
-        return process.returncode, said
+        _, stderr = process.communicate()
+        return process.returncode, stderr
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

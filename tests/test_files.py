@@ -11,8 +11,8 @@ import pytest
 
 from bttlab.cli import main
 from bttlab.data.corpus import store_corpus
-from bttlab.runs import remember, runs_table
-from bttlab.runs.metrics import METRICS, MetricsLog
+from bttlab.runs import add_to_index, runs_table
+from bttlab.runs.metrics import METRICS_FILE, MetricsLog
 from bttlab.runs.table import FOLDERS, to_csv
 from bttlab.util.errors import LONGEST, BttlabError
 from bttlab.util.files import write_file, write_folder, write_new_file
@@ -150,12 +150,12 @@ def test_a_draft_takes_no_name_that_is_there(tmp_path, monkeypatch):
 def test_nothing_is_appended_through_a_link(tmp_path, monkeypatch):
     monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
     for target in ("profile", "absent"):
-        (tmp_path / METRICS).symlink_to(tmp_path / target)
+        (tmp_path / METRICS_FILE).symlink_to(tmp_path / target)
         with pytest.raises(BttlabError, match=r"cannot be (read or )?written"):
             MetricsLog(tmp_path).append({"event": "epoch", "epoch": 1})
-        (tmp_path / METRICS).rename(tmp_path / FOLDERS)
+        (tmp_path / METRICS_FILE).rename(tmp_path / FOLDERS)
         with pytest.raises(OSError, match="symbolic links"):
-            remember(tmp_path)
+            add_to_index(tmp_path)
         (tmp_path / FOLDERS).unlink()
         (tmp_path / "profile").touch()
     assert (tmp_path / "profile").read_text() == "" and not (tmp_path / "absent").exists()

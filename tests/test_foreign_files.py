@@ -23,7 +23,7 @@ from bttlab.cli import main
 from bttlab.compiler.module_file import load_module
 from bttlab.runs import CheckpointStore, checkpoint, read_run
 from bttlab.runs.checkpoint import CheckpointError, DamagedCheckpoint, read_checkpoint
-from bttlab.runs.metrics import METRICS, MOST_OF_LINE, read_curves, read_lines
+from bttlab.runs.metrics import METRICS_FILE, MOST_OF_LINE, read_curves, read_lines
 from bttlab.runs.record import MOST_KEYS, RUN_FILE
 from bttlab.runs.sweep import read_spec
 from bttlab.util import locks
@@ -101,7 +101,7 @@ def test_a_pipe_is_not_waited_for(tmp_path, reader):
 
 def test_a_pipe_in_a_runs_folder_hides_no_other_run(run, capsys):
     other = shutil.copytree(run, run.with_name("other"))
-    for name in (RUN_FILE, METRICS):
+    for name in (RUN_FILE, METRICS_FILE):
         (other / name).unlink()
         os.mkfifo(other / name)
     assert main(["runs", "list"]) == 0
@@ -111,8 +111,8 @@ def test_a_pipe_in_a_runs_folder_hides_no_other_run(run, capsys):
     (other / RUN_FILE).unlink()
     shutil.copy(run / RUN_FILE, other)
     assert main(["runs", "show", str(other)]) == 0
-    assert f"{METRICS} is left out: {PIPE}" in capsys.readouterr().err
-    assert f"{METRICS} cannot be read or written ({PIPE})" in refused(capsys, "train", "--resume", str(other))
+    assert f"{METRICS_FILE} is left out: {PIPE}" in capsys.readouterr().err
+    assert f"{METRICS_FILE} cannot be read or written ({PIPE})" in refused(capsys, "train", "--resume", str(other))
     manifest = run.with_name("overlays") / "manifest.json"
     manifest.parent.mkdir()
     os.mkfifo(manifest)
@@ -151,10 +151,12 @@ def sparse(path, size):
 
 def test_a_file_with_holes_takes_no_memory(tmp_path, run):
     with memory(8 * MB):
-        lines, faults = read_lines(sparse(tmp_path / METRICS, 900 * MB))
-    assert lines == [] and faults == [f"{METRICS} is left out from line 1 on: it is longer than {MOST_OF_LINE:,} bytes"]
+        lines, faults = read_lines(sparse(tmp_path / METRICS_FILE, 900 * MB))
+    assert lines == [] and faults == [
+        f"{METRICS_FILE} is left out from line 1 on: it is longer than {MOST_OF_LINE:,} bytes"
+    ]
     with memory(MB), pytest.raises(OSError, match=r"it has 2,000.0 MB, and such a file has at most 1,000 MB"):
-        read_lines(sparse(tmp_path / METRICS, 2000 * MB))
+        read_lines(sparse(tmp_path / METRICS_FILE, 2000 * MB))
     for read, error in (
         READERS[name] for name in ("settings", "sweep", "module", "checkpoint", "config.json", "prices")
     ):
@@ -167,7 +169,7 @@ def test_a_file_with_holes_takes_no_memory(tmp_path, run):
 
 def test_metrics_before_a_line_that_is_too_long_are_read(run):
     whole = len(read_curves(run).losses)
-    with (run / METRICS).open("ab") as file:
+    with (run / METRICS_FILE).open("ab") as file:
         file.write(b"x" * MOST_OF_LINE + b'\n{"event": "test"}\n')
     curves = read_curves(run)
     assert len(curves.losses) == whole > 0 and "is left out from line 3 on" in curves.faults[0]
@@ -370,7 +372,7 @@ def test_a_name_with_lines_of_its_own_forges_no_line(run, capsys):
     values |= {"figures": {FORGED: {"value": 1.0, "unit": FORGED, "provenance": "measured", "how": FORGED}}}
     (run / RUN_FILE).write_text(json.dumps(values))
     shutil.copytree(run, run.with_name("other"))
-    (run / METRICS).write_text("no line of metrics\n")
+    (run / METRICS_FILE).write_text("no line of metrics\n")
     for command in (("list",), ("show", str(run)), ("compare",)):
         main(["runs", *command])
         printed = "".join(capsys.readouterr())

@@ -13,9 +13,19 @@ import tiny_runs
 from bttlab.cli import main
 from bttlab.lab import RunBrowser
 from bttlab.model import LEARNING_RATES, initial_parameters
-from bttlab.runs import Callback, CheckpointStore, RunRecord, find_run, read_run, remember, runs_table, tensors_digest
+from bttlab.runs import (
+    Callback,
+    CheckpointStore,
+    RunRecord,
+    add_to_index,
+    find_run,
+    read_run,
+    remember,
+    runs_table,
+    tensors_digest,
+)
 from bttlab.runs.folder import run_lock
-from bttlab.runs.metrics import METRICS, MOST_LINES, read_curves
+from bttlab.runs.metrics import METRICS_FILE, MOST_LINES, read_curves
 from bttlab.runs.record import RUN_FILE, git_state
 from bttlab.runs.table import where
 from bttlab.util.errors import BttlabError
@@ -50,7 +60,7 @@ def three(runs):
             "training", f"run-{number}", values, "a device", id, "complete", "", begun, corpus=corpus, figures=figures
         )
         record.write(folder)
-        remember(folder)
+        add_to_index(folder)
     return runs
 
 
@@ -131,7 +141,7 @@ def test_training_is_that_of_older_versions(runs):
 def test_curves_of_thousands_of_epochs_have_one_loss_each(tmp_path):
     line = {"event": "epoch", "samples": 10, "mean_loss": 2.5, "losses": [4.0, 1.0]}
     for epochs, samples, losses in ((MOST_LINES, [5, 10], [4.0, 1.0]), (MOST_LINES + 1, [10, 20], [2.5, 2.5])):
-        (tmp_path / METRICS).write_text(epochs * f"{json.dumps(line)}\n")
+        (tmp_path / METRICS_FILE).write_text(epochs * f"{json.dumps(line)}\n")
         curves = read_curves(tmp_path)
         assert curves.samples[:2] == samples and curves.losses[:2] == losses and curves.samples[-1] == 10 * epochs
 
@@ -287,3 +297,17 @@ def test_a_record_names_the_commit_of_the_checkout():
     )
     state = git_state()
     assert (state and state.commit) == (None if found.returncode else found.stdout.strip())
+
+
+def test_the_index_by_its_name_of_before(tmp_path, monkeypatch):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
+    with pytest.warns(FutureWarning, match="add_to_index"):
+        remember(tmp_path / "elsewhere")
+    assert (tmp_path / "folders.txt").read_text() == f"{tmp_path / 'elsewhere'}\n"
+
+
+def test_segments_of_version_0_1_are_read(tmp_path):
+    lines = [{"event": name, "samples": 4, "mean_loss": 2.0} for name in ("stretch", "segment")]
+    (tmp_path / METRICS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    curves = read_curves(tmp_path)
+    assert curves.samples == [4, 8] and curves.losses == [2, 2] and curves.faults == []

@@ -25,7 +25,7 @@ from bttlab.runs.sweep import ClusterError, Sweep, open_executor
 from bttlab.runs.sweep import executor as executor_module
 from bttlab.runs.sweep.executor import open_to_all
 from bttlab.runs.sweep.search import Search
-from bttlab.runs.sweep.spec import FIGURES, spec_of
+from bttlab.runs.sweep.spec import METRICS, spec_of
 from bttlab.runs.sweep.trials import TrialMaker
 from two_users import environment
 
@@ -74,7 +74,7 @@ def test_results_are_those_of_the_trials_alone(pool, corpus, alone, tmp_path):
     record = read_run(tmp_path / "sweep" / progress.best.id)
     assert record.status == "complete" and record.sweep == "tiny" and "learning_rate=" in record.name
     # The model is too small for the U50, and no language model.
-    known = {name for name in FIGURES["training"] if not name.startswith("u50.") and "perplexity" not in name}
+    known = {name for name in METRICS["training"] if not name.startswith("u50.") and "perplexity" not in name}
     assert set(record.figures) == known
     best = max(one.value("dev.frame_accuracy") for one in progress.records.values())
     assert progress.best.value("dev.frame_accuracy") == best

@@ -12,7 +12,7 @@ import pytest
 from bttlab.cli import main
 from bttlab.data import CorpusError, load_corpus
 from bttlab.runs import CorpusRecord, ProgressBar, RunError, progress
-from bttlab.runs.metrics import METRICS, MetricsLog, read_curves
+from bttlab.runs.metrics import METRICS_FILE, MetricsLog, read_curves
 from bttlab.runs.scores import is_better
 from tiny_runs import CONFIG, resume, train, write_corpus
 
@@ -88,13 +88,13 @@ def run(tmp_path_factory):
 
 
 def test_damaged_lines_of_metrics_are_left_out_and_named(run, tmp_path):
-    data, lines = (run / METRICS).read_bytes(), MetricsLog(run).lines
+    data, lines = (run / METRICS_FILE).read_bytes(), MetricsLog(run).lines
     assert len(lines) == 4
     for number, damage in enumerate((b"torn", b"", b"[1]", b"\xff", b'{"event": "epoch", "epoch": 2, "samples": "x"}')):
         folder = tmp_path / str(number)
         folder.mkdir()
         whole = data.splitlines(keepends=True)
-        (folder / METRICS).write_bytes(b"".join([whole[0], damage, b"\n", *whole[2:]]))
+        (folder / METRICS_FILE).write_bytes(b"".join([whole[0], damage, b"\n", *whole[2:]]))
         assert MetricsLog(folder).lines == [lines[0], *lines[2:]]
         assert [fault[:30] for fault in read_curves(folder).faults] == ["line 2 of metrics.jsonl is lef"] * bool(damage)
 
@@ -111,8 +111,8 @@ def test_damaged_lines_of_metrics_are_left_out_and_named(run, tmp_path):
 )
 def test_forged_metrics_stop_no_resume(run, tmp_path, line):
     folder = shutil.copytree(run, tmp_path / "run")
-    text = (folder / METRICS).read_text().splitlines(keepends=True)
-    (folder / METRICS).write_text("".join([json.dumps(line) + "\n", *text[1:], json.dumps(line) + "\n"]))
+    text = (folder / METRICS_FILE).read_text().splitlines(keepends=True)
+    (folder / METRICS_FILE).write_text("".join([json.dumps(line) + "\n", *text[1:], json.dumps(line) + "\n"]))
     result = resume(folder, epochs=4)
     assert result.test and len(MetricsLog(folder).lines) == 4
     assert main(["runs", "show", str(folder)]) == 0

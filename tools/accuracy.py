@@ -15,7 +15,7 @@ from learning.table import provenance
 from learning.table import table as table_of_modules
 from pages import in_per_cent
 
-from bttlab.baseline.receipt import OF_PYTORCH, SAME, ProgramUsed, Receipt, details_of, figures_of
+from bttlab.baseline.receipt import OF_PYTORCH, SAME, ProgramUsed, Receipt, details_of, quantities_of
 from bttlab.commands.train import RECIPES as RECIPES_FOLDER
 from bttlab.model import ModelConfig
 from bttlab.runs.checkpoint import CheckpointStore, tensors_digest
@@ -68,7 +68,7 @@ def write(path: Path, record: dict[str, Any], date: str | None = None) -> None:
             scores = run["epochs"][-1]["dev"] if split == "dev" else run.get("test", {})
             words = f"conlleval chunks by seqeval, on {run.get('device', 'PyTorch')}"
             found = {f"{name}.{split}.{key}": measured(scores[key], "1", words) for key in SCORES if key in scores}
-            figures |= figures_of(found, SAME if "parameters" in run else OF_PYTORCH)
+            figures |= quantities_of(found, SAME if "parameters" in run else OF_PYTORCH)
         if "parameters" in run:
             results[name] = run["parameters"]
         if run.get("format") == "tensor" and "U50" in run.get("device", ""):

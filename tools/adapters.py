@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bttlab.baseline.receipt import Figure, Receipt
+from bttlab.baseline.receipt import Receipt, ReceiptQuantity
 from bttlab.compiler.trace import trace
 from bttlab.data import load_corpus
 from bttlab.data.epoch import EPOCH_SAMPLES
 from bttlab.estimate.card import Estimate, estimate
-from bttlab.estimate.receipt import figures_of_estimate
+from bttlab.estimate.receipt import quantities_of_estimate
 from bttlab.model import ModelConfig, config_of
 from bttlab.model.choices import TYPICAL_TOKENS
 from bttlab.util.terminal import say
@@ -37,9 +37,9 @@ def estimate_of(result: Result) -> Estimate:
 
 
 def receipt() -> Receipt:
-    figures: dict[str, Figure] = {}
+    figures: dict[str, ReceiptQuantity] = {}
     for name, (first, *_) in by_methods(Results.read(ADAPTERS).results).items():
-        figures |= {f"{name}.{key}": figure for key, figure in figures_of_estimate(estimate_of(first)).items()}
+        figures |= {f"{name}.{key}": figure for key, figure in quantities_of_estimate(estimate_of(first)).items()}
     return Receipt("adapters on the U50", ["python", "tools/adapters.py"], figures)
 
 

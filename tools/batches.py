@@ -16,7 +16,7 @@ import torch
 
 from bttlab.data import Augmenter, Corpus, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, batch_losses, equal_length_batches
-from bttlab.model.loop import train_pieces
+from bttlab.model.loop import train_segments
 from bttlab.runs import Recipe, read_recipe
 from bttlab.runs.evaluation import predict, scores_of
 from bttlab.runs.progress import ProgressBar
@@ -59,7 +59,7 @@ def train_in_batches(
             return np.full(len(batch), value.item())
 
         batches = equal_length_batches(epoch_order(total, seed, epoch), samples.lengths, size, random)
-        train_pieces(batches, step, lambda batch, piece, seconds: losses.append(piece))
+        train_segments(batches, step, lambda batch, segment, seconds: losses.append(segment))
         return np.concatenate(losses)
 
     for epoch in range(recipe.epochs):

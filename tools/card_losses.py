@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import bttlab
-from bttlab.baseline.receipt import SAME, Figure, ProgramUsed, Receipt
+from bttlab.baseline.receipt import SAME, ProgramUsed, Receipt, ReceiptQuantity
 from bttlab.baseline.record import FORMATS
 from bttlab.baseline.run import training_samples
 from bttlab.card import open_trainer
@@ -41,7 +41,9 @@ def record(corpus: str = CORPUS, encoders: Sequence[int] = ENCODERS, steps: int 
             programs.append(ProgramUsed.of(config, flow, trainer.program.sha256))
             label = f"{count}-ENC, {name}"
             losses[label] = [float(f"{loss:.8g}") for loss in found]
-            figures[f"{label}.loss"] = Figure(float(found.mean()), "1", "measured", f"mean of {HOW}", tolerance=SAME)
+            figures[f"{label}.loss"] = ReceiptQuantity(
+                float(found.mean()), "1", "measured", f"mean of {HOW}", tolerance=SAME
+            )
     return Receipt(
         title=f"the first {steps} losses on the emulated U50",
         command=["python", "tools/card_losses.py"],

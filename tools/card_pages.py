@@ -24,7 +24,7 @@ from bttlab.estimate.counts import SHOWN_UNITS, STAGES
 from bttlab.estimate.facts import NAMES, U50
 from bttlab.estimate.gpu import batch_figures, model_step
 from bttlab.estimate.memory import GROUPS
-from bttlab.estimate.receipt import digest_of_lengths, figures_of_estimate, program_of
+from bttlab.estimate.receipt import digest_of_lengths, program_of, quantities_of_estimate
 from bttlab.estimate.recorded import RECORD, RESOURCES
 from bttlab.estimate.synthesis import (
     IN_LUTS,
@@ -112,7 +112,7 @@ def receipt_of(lengths: Mapping[int, int]) -> Receipt:
     for flow in ("bidirectional", "right_to_left"):
         for encoders in ENCODERS:
             one = estimate(ModelConfig(encoders=encoders), lengths, flow=flow)
-            named = figures_of_estimate(one).items()
+            named = quantities_of_estimate(one).items()
             figures |= {f"{encoders}-ENC, {flow}.{name}": figure for name, figure in named}
             programs.append(program_of(one))
     return Receipt(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bttlab.baseline.receipt import READING, SAME, ProgramUsed, Receipt, details_of, figures_of
+from bttlab.baseline.receipt import READING, SAME, ProgramUsed, Receipt, details_of, quantities_of
 from bttlab.compiler.program import compile
 from bttlab.data import Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.data.epoch import EPOCH_SAMPLES
@@ -69,7 +69,7 @@ def in_pytorch(config: ModelConfig, optimizer: Optimizer, rate: float, seed: int
 
 
 def batches(samples: Samples, batch: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield indices of samples, epoch after epoch: batches of equal length, or pieces between two evaluations."""
+    """Yield indices of samples, epoch after epoch: batches of equal length, or segments between two evaluations."""
     for epoch in range(MOST):
         order = epoch_order(len(samples), seed, epoch)
         if batch == 1:
@@ -90,9 +90,9 @@ def samples_to_targets(way: tuple, seed: int, corpus: Corpus, most: int = MOST) 
     reached: dict[str, int | None] = {str(target): None for target in TARGETS}
     done = scored = 0
     for indices in batches(train_split, batch, seed):
-        pieces = [indices] if card or batch > 1 else np.split(indices, len(indices))
-        for piece in pieces:
-            train(train_split[piece])
+        segments = [indices] if card or batch > 1 else np.split(indices, len(indices))
+        for segment in segments:
+            train(train_split[segment])
         done += len(indices)
         if done - scored >= EVERY:
             scored, f1 = done, dev_f1()
@@ -140,7 +140,7 @@ def receipt_of(record: dict[str, Any]) -> Receipt:
         for seed, found in way["samples"].items():
             name = f"{way['format']} batch {way['batch']}.{seed}"
             value = {name: {"value": found[target], "unit": "1", "provenance": "measured", "how": how}}
-            figures |= figures_of(value, SAME if on_the_card else READING)
+            figures |= quantities_of(value, SAME if on_the_card else READING)
     return Receipt(
         title="energy to a quality",
         command=["python", "tools/energy_to_quality.py"],

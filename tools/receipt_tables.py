@@ -7,7 +7,7 @@ from textwrap import fill
 from pages import WIDTH, markdown
 
 from bttlab.baseline import Record
-from bttlab.baseline.receipt import Figure, Receipt
+from bttlab.baseline.receipt import Receipt, ReceiptQuantity
 from bttlab.estimate.card import Estimate
 from bttlab.util.places import ROOT
 
@@ -52,7 +52,7 @@ def _racer_in_words(one: Receipt) -> str:
     return f"{one.title.partition(': ')[2]}: {seconds.value:,.1f} s ({seconds.provenance}), {energy}"
 
 
-def _joules_of(figure: Figure) -> str:
+def _joules_of(figure: ReceiptQuantity) -> str:
     band = "" if figure.low is None else f", {figure.low:,.0f} to {figure.high:,.0f}"
     return f"{figure.value:,.0f} J ({figure.provenance}{band})"
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bttlab.baseline.receipt import READING, Receipt, details_of, figures_of
+from bttlab.baseline.receipt import READING, Receipt, details_of, quantities_of
 from bttlab.util.locks import changing
 from bttlab.util.places import ROOT
 from bttlab.util.quantities import measured
@@ -81,7 +81,7 @@ def receipt_of(results: Sequence[Result]) -> Receipt:
     return Receipt(
         title="ways to train with less",
         command=["python", "-m", "bttlab", "methods", "run"],
-        figures=figures_of(figures, READING),
+        figures=quantities_of(figures, READING),
         parts=parts,
         details=[asdict(each) for each in results],
     )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bttlab.data import Samples, Vocabulary, encode, epoch_order
 from bttlab.model import Transformer, batch_losses, equal_length_batches
-from bttlab.model.loop import train_pieces
+from bttlab.model.loop import train_segments
 from bttlab_methods.setting import MethodError, Setting
 
 GPU_CLOCK = "time.perf_counter, the GPU waited for after each step"
@@ -129,7 +129,7 @@ class Training:
                 on_batch(losses)
 
         self.model.train()
-        train_pieces(
+        train_segments(
             self._all_batches(), self.step, trained, lambda: stop is None or not stop.is_set(), clock=self._now
         )
 

@@ -15,7 +15,7 @@ from bttlab.card import EmulatedU50
 from bttlab.card.manifest import digest, overlays_folder, read_file, read_manifest
 from bttlab.runs import read_run
 from bttlab.runs.checkpoint import pack, read_checkpoint
-from bttlab.runs.metrics import METRICS, read_lines
+from bttlab.runs.metrics import METRICS_FILE, read_lines
 from bttlab.util.errors import BttlabError
 from reliability.outcome import Outcome, attempts
 from tiny_runs import train, write_corpus
@@ -66,7 +66,7 @@ def _checkpoint(folder: Path) -> bytes:
 
 
 def _metrics(folder: Path) -> Any:
-    lines, faults = read_lines(folder / METRICS)
+    lines, faults = read_lines(folder / METRICS_FILE)
     if faults:
         raise BttlabError(faults[0])
     return lines
@@ -81,7 +81,7 @@ def _overlay(folder: Path) -> str:
 KINDS: dict[str, Callable[[Path], Any]] = {
     "checkpoint.safetensors": _checkpoint,
     "run.json": lambda folder: asdict(read_run(folder)),
-    METRICS: _metrics,
+    METRICS_FILE: _metrics,
     "manifest.json": read_manifest,
     OVERLAY: _overlay,
 }

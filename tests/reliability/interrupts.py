@@ -16,7 +16,7 @@ from pathlib import Path
 from jupyter_client.manager import start_new_kernel
 
 from bttlab.runs import CheckpointStore
-from bttlab.runs.metrics import METRICS
+from bttlab.runs.metrics import METRICS_FILE
 from bttlab.runs.record import STOPPED, read_run
 from reliability.outcome import Outcome, attempts
 from reliability.training_process import TIMEOUT, finish, new_run, train, unbroken, wait_for
@@ -130,4 +130,4 @@ def _exit_code(client, folder: Path) -> str:
 
 
 def _is_complete(folder: Path) -> bool:
-    return (folder / METRICS).exists() and any(line["event"] == "test" for line in metrics(folder))
+    return (folder / METRICS_FILE).exists() and any(line["event"] == "test" for line in metrics(folder))

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.result import Result
 from bttlab.baseline.machine import load_average
-from bttlab.baseline.receipt import SAME, ProgramUsed, Receipt, details_of, figures_of
+from bttlab.baseline.receipt import SAME, ProgramUsed, Receipt, details_of, quantities_of
 from bttlab.model import ModelConfig
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import column_metadata, to_json
@@ -78,7 +78,7 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
     Receipt(
         title="benchmarks",
         command=["python", "-m", "benchmarks", "memory"],  # the figures are of this one
-        figures=figures_of(chip, SAME),
+        figures=quantities_of(chip, SAME),
         programs=list(programs.values()),
         versions={"python": here["python"]} | here["versions"],
         details=record,

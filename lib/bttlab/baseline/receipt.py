@@ -23,7 +23,7 @@ SAME, OF_PYTORCH, READING = 0.0, 1e-3, None  # tolerances: of bits, of PyTorch o
 
 
 @settings(RecordError)
-class Figure:
+class ReceiptQuantity:
     """A number with unit and provenance, and how near a repetition comes."""
 
     value: float
@@ -36,7 +36,7 @@ class Figure:
     # largest relative difference of a repetition: 0 if it has the same bits, None if a meter was read
     tolerance: float | None = None
 
-    def repeats(self, again: "Figure") -> bool:
+    def repeats(self, again: "ReceiptQuantity") -> bool:
         """Return whether a repetition is equal, within the tolerance; of a meter's reading, whether the unit is."""
         if (self.unit, self.provenance) != (again.unit, again.provenance):
             return False
@@ -82,7 +82,7 @@ class ProgramUsed:
 class Receipt:
     title: str
     command: list[str]  # of `bttlab` without this name; of a checkout's tool, with "python" before it
-    figures: dict[str, Figure]
+    figures: dict[str, ReceiptQuantity]
     programs: list[ProgramUsed] = field(default_factory=list)  # empty if no program of the card was run
     corpora: dict[str, str] = field(default_factory=dict)  # name of a corpus, or of lengths, to SHA-256
     initial: str = ""  # SHA-256 of the initial parameters, or empty if there are several
@@ -197,10 +197,12 @@ def settings_of(config: ModelConfig | ModuleConfig, **others: Any) -> dict[str, 
     return json.loads(json.dumps({"model": config.to_dict()} | others))
 
 
-def figures_of(values: Mapping[str, Mapping[str, Any]], tolerance: float | None) -> dict[str, Figure]:
+def quantities_of(values: Mapping[str, Mapping[str, Any]], tolerance: float | None) -> dict[str, ReceiptQuantity]:
     """Return figures of `Quantity`'s dicts, without those that have no value."""
     return {
-        name: from_values(Figure, {key: each[key] for key in each if key != "model"} | {"tolerance": tolerance})
+        name: from_values(
+            ReceiptQuantity, {key: each[key] for key in each if key != "model"} | {"tolerance": tolerance}
+        )
         for name, each in values.items()
         if each["value"] is not None
     }
@@ -216,7 +218,7 @@ def _near(kept: float | None, found: float | None, tolerance: float) -> bool:
     return abs(found - kept) <= tolerance * abs(kept)
 
 
-def _words(figure: Figure) -> str:
+def _words(figure: ReceiptQuantity) -> str:
     band = f" ({figure.low:.6g} to {figure.high:.6g})" if figure.low is not None and figure.high is not None else ""
     unit = "" if figure.unit == "1" else f" {figure.unit}"
     return f"{figure.value:.6g}{band}{unit} ({figure.provenance})"

@@ -10,7 +10,15 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from bttlab.baseline.receipt import OF_PYTORCH, READING, Figure, Receipt, details_of, figures_of, settings_of
+from bttlab.baseline.receipt import (
+    OF_PYTORCH,
+    READING,
+    Receipt,
+    ReceiptQuantity,
+    details_of,
+    quantities_of,
+    settings_of,
+)
 from bttlab.model import ModelConfig, config_of, initial_parameters
 from bttlab.util.digests import tensors_digest
 from bttlab.util.errors import BttlabError
@@ -175,7 +183,7 @@ class Record:
         return Receipt(
             title=self.label_of(),
             command=self._command_line(),
-            figures=_figures(figures),
+            figures=_quantities(figures),
             corpora={self.corpus.name: self.corpus.sha256},
             initial=tensors_digest(initial_parameters(config, self.seed)) if known else "",
             settings=settings_of(
@@ -220,12 +228,12 @@ class Record:
             raise RecordError(f"{path} is no baseline record: {error}; make one with bttlab baseline") from None
 
 
-def _figures(values: dict[str, Quantity]) -> dict[str, Figure]:
+def _quantities(values: dict[str, Quantity]) -> dict[str, ReceiptQuantity]:
     """Return figures for a receipt: losses and counted bytes repeat, times and joules are a meter's readings."""
     found = {}
     for name, value in values.items():
         repeats = OF_PYTORCH if name == "peak" or name.endswith(".loss") else READING
-        found |= figures_of({name: value.to_dict()}, repeats)
+        found |= quantities_of({name: value.to_dict()}, repeats)
     return found
 
 

@@ -11,7 +11,7 @@ import torch
 from bttlab.baseline.modes import Stepper
 from bttlab.baseline.step import Task
 from bttlab.model import NumericalFault
-from bttlab.model.loop import train_pieces
+from bttlab.model.loop import train_segments
 
 OnStep = Callable[[int, float, float], None]
 
@@ -96,5 +96,5 @@ def timed_steps(
                 on_step(index, losses[index], seconds[index])
         between(len(seconds))
 
-    train_pieces(range(0, len(task), clock.chunk), take, taken, lambda: not stop.is_set())
+    train_segments(range(0, len(task), clock.chunk), take, taken, lambda: not stop.is_set())
     return seconds, losses

@@ -25,7 +25,7 @@ from bttlab.compiler.trace.tracer import check_loss
 from bttlab.data import Samples, epoch_order
 from bttlab.model import Optimizer, ReferenceTrainer
 from bttlab.model.choices import IGNORED
-from bttlab.model.loop import chunks, train_pieces
+from bttlab.model.loop import chunks, train_segments
 from bttlab.tensor import Compression, compress, cut_vocabulary, decompress
 from bttlab.util.errors import BttlabError
 
@@ -242,7 +242,7 @@ def finetune(
             losses.append(found)  # noqa: B023
             steps.update(len(found))
 
-        train_pieces(chunks(0, len(samples), optimizer.batch_size), step, trained)
+        train_segments(chunks(0, len(samples), optimizer.batch_size), step, trained)
         history.append(Epoch(float(np.concatenate(losses).mean()), score()))
         if history[-1].score > max([before, *(epoch.score for epoch in history[:-1])]):
             best, kept = number, trainer.store_parameters()

@@ -37,7 +37,7 @@ class State(NamedTuple):
     moments: tuple[str, ...]
 
 
-class Part(NamedTuple):
+class PartResult(NamedTuple):
     """What a card found of its part of an update."""
 
     losses: np.ndarray  # float32, (samples,); up to a fault
@@ -144,12 +144,12 @@ class ParallelTrainer:
         begin = 0
         while begin < len(samples):
             place = self._state().step % optimizer.batch_size
-            piece = slice(begin, min(len(samples), begin + optimizer.batch_size - place))
+            segment = slice(begin, min(len(samples), begin + optimizer.batch_size - place))
             try:
-                losses.append(self._train_piece(samples[piece], rates[piece], optimizer, label_smoothing))
+                losses.append(self._train_segment(samples[segment], rates[segment], optimizer, label_smoothing))
             except NumericalFault as fault:
                 raise fault.at(begin + fault.sample, np.concatenate([NO_LOSSES, *losses])) from None
-            begin = piece.stop
+            begin = segment.stop
         return np.concatenate([NO_LOSSES, *losses])
 
     def predict(self, samples) -> Predictions:
@@ -183,17 +183,17 @@ class ParallelTrainer:
             self.drivers[number].load_state(*self._state())
             self._current.add(number)
 
-    def _train_piece(self, samples, rates: np.ndarray, optimizer: Optimizer, label_smoothing: float) -> np.ndarray:
+    def _train_segment(self, samples, rates: np.ndarray, optimizer: Optimizer, label_smoothing: float) -> np.ndarray:
         """Train on samples of one update and return their losses; a fault leaves the state as it is."""
         before, cuts = self._state(), _cuts(len(samples), self.parts)
         names, is_in_place = tuple(optimizer.moments), 0 in self._current
         kept = slice(1, 1 + len(names))  # of the blocks of the state
         self._current = set()
 
-        def train_part(driver: TrainerDriver, part: int) -> Part:
+        def train_part(driver: TrainerDriver, part: int) -> PartResult:
             cut = cuts[part]
             if cut.start == cut.stop:
-                return Part(NO_LOSSES)
+                return PartResult(NO_LOSSES)
             if part:  # its sums begin at zero
                 driver.load_state(before.blocks[:1], before.step + cut.start, names)
             elif not is_in_place:
@@ -201,10 +201,10 @@ class ParallelTrainer:
             try:
                 losses = driver.train(samples[cut], optimizer, np.zeros(cut.stop - cut.start), label_smoothing)
             except NumericalFault as fault:
-                return Part(fault.losses, fault=(cut.start + fault.sample, fault.fault))
-            return Part(losses, driver.store_state(kept))
+                return PartResult(fault.losses, fault=(cut.start + fault.sample, fault.fault))
+            return PartResult(losses, driver.store_state(kept))
 
-        def work(driver: TrainerDriver, parts: Sequence[int]) -> Callable[[], list[Part]]:
+        def work(driver: TrainerDriver, parts: Sequence[int]) -> Callable[[], list[PartResult]]:
             return lambda: [train_part(driver, part) for part in parts]
 
         turns = [self._own[number :: len(self.drivers)] for number in range(len(self.drivers))]
@@ -234,7 +234,7 @@ class ParallelTrainer:
             futures = [pool.submit(work) for work in works]
         return [result for future in futures for result in future.result()]
 
-    def _of_all(self, own: list[Part], cuts: Sequence[slice], shape: tuple[int, ...]) -> list[Part]:
+    def _of_all(self, own: list[PartResult], cuts: Sequence[slice], shape: tuple[int, ...]) -> list[PartResult]:
         """Return all parts in order: those of the other processes come through the group, as numbers alone."""
         if self._group is None:
             return own
@@ -249,7 +249,7 @@ class ParallelTrainer:
         found = []
         for row, total in zip(self._gathered(told), self._gathered(sums), strict=True):
             fault = None if row[2] < 0 else (int(row[2]), names[int(row[3])])
-            found.append(Part(row[4 : 4 + int(row[1])], total if row[0] else None, fault))
+            found.append(PartResult(row[4 : 4 + int(row[1])], total if row[0] else None, fault))
         return found
 
     def _gathered(self, own: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bttlab.model import NumericalFault
-from bttlab.model.loop import chunks, train_pieces
+from bttlab.model.loop import chunks, train_segments
 from bttlab.util.errors import BttlabError
 from bttlab.util.threads import Thread
 
@@ -46,8 +46,8 @@ class TrainingRun:
             return
         try:
             with lock:
-                pieces = chunks(0, self.total, *self._update)
-                train_pieces(pieces, train, self._add, lambda: not self._stop.is_set())
+                segments = chunks(0, self.total, *self._update)
+                train_segments(segments, train, self._add, lambda: not self._stop.is_set())
         except NumericalFault as fault:
             self._error = fault.at(len(self.losses), self.losses)
         except Exception as error:  # raised where the caller waits

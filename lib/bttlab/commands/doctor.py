@@ -1,4 +1,4 @@
-"""Say what is here and what is broken: packages, cards, overlays, corpora, GPU, energy meters."""
+"""Check the installation: packages, cards, overlays, corpora, GPU, energy meters."""
 
 import argparse
 import os

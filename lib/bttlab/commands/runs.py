@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 30  # runs in a table, unless --limit says otherwise
-FIGURES = (*(f"dev.{name}" for name in SCORES if name != "mean_loss"), "loss")
+METRICS = (*(f"dev.{name}" for name in SCORES if name != "mean_loss"), "loss")
 VARIED = ("encoders", "module", "linear_rank", "optimizer", "batch_size", "learning_rate", "learning_rates", "seed")
-LISTED = ("id", "begun", "ended", "kind", "name", "status", "sweep", "device", *VARIED, *FIGURES, "folder")
+LISTED = ("id", "begun", "ended", "kind", "name", "status", "sweep", "device", *VARIED, *METRICS, "folder")
 CONDITION = (
     "of pandas.DataFrame.query, such as 'linear_rank == 8 and dev.frame_accuracy > 0.9'; if given again, all must hold"
 )
@@ -72,7 +72,7 @@ def _list(options: argparse.Namespace) -> Outcome:
     chosen = _chosen(options, 0)
     shown = chosen.head(_limit(options, SHOWN) or len(chosen)).reindex(columns=LISTED)
     rows = _rows(shown)
-    figures = [name for name in FIGURES if any(row[name] is not None for row in rows)]
+    figures = [name for name in METRICS if any(row[name] is not None for row in rows)]
     lines = [
         (
             row["id"],
@@ -139,7 +139,7 @@ def _compare(options: argparse.Namespace) -> Outcome:
     differing = ["corpus"] * (chosen["corpus"].nunique() > 1) + differing
     figures = list(dict.fromkeys(name for record in records for name in record.figures))
     rows = _rows(chosen.reindex(columns=list(dict.fromkeys(["id", "name", *differing, *figures]))))
-    shown = [name for name in FIGURES if name in figures] or figures[:4]
+    shown = [name for name in METRICS if name in figures] or figures[:4]
     columns = ("id", "name", *differing, *shown)
     text = _table(columns, [[_cell(row[name]) for name in columns] for row in rows])
     text += "\nbttlab runs show RUN says of each figure how it was measured or modelled"

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    from bttlab.runs import remember
+    from bttlab.runs import add_to_index
     from bttlab.runs.sweep import Sweep, open_executor, read_spec
     from bttlab.runs.sweep.executor import open_to_all
 
@@ -35,21 +35,21 @@ def run(options: argparse.Namespace) -> Outcome:
     if sweep.repeated:
         trials = f"{sweep.progress.total} trial{'s' * (sweep.progress.total != 1)}"
         say(f"bttlab: note: {trials}, since {sweep.repeated} more would repeat another's configuration and corpus")
-    said = None
+    shown = None
 
     def show(progress: Any) -> None:
         """Print the progress for each finished trial or note."""
-        nonlocal said
-        if (state := (len(progress.records), progress.failed, progress.note)) != said:
+        nonlocal shown
+        if (state := (len(progress.records), progress.failed, progress.note)) != shown:
             say(f"bttlab: {progress.in_words()}")
-            said = state
+            shown = state
 
     if warning := open_to_all(options.scheduler):
         say(f"bttlab: warning: {warning}")
     try:
         with open_executor(options.scheduler, options.workers) as executor:
             try:
-                remember(sweep.folder)
+                add_to_index(sweep.folder)
             except OSError as error:
                 say(f"bttlab: note: bttlab runs list will not show the sweep: {error.filename}: {error.strerror}")
             sweep.run(executor, show)

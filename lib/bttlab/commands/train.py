@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.runs import ProgressBar
-    from bttlab.runs.table import remember
+    from bttlab.runs.table import add_to_index
     from bttlab.runs.u50 import U50Figures
 
     check_receipt(options)
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> Outcome:
     figures = U50Figures(training.model, training.lengths, settings.optimizer, settings.flow, settings.cards)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     try:
-        remember(training.folder)
+        add_to_index(training.folder)
     except OSError as error:
         say(f"bttlab: note: bttlab runs list will not show the run: {error.filename}: {error.strerror}")
     result = training.train(opened.trainer, opened.device, progress, opened.provenance, callback=figures)
@@ -152,7 +152,7 @@ def _default_folder(name: str) -> Path:
 
 
 def _outcome(training, device: str, result) -> Outcome:
-    from bttlab.runs.metrics import METRICS
+    from bttlab.runs.metrics import METRICS_FILE
     from bttlab.runs.record import LATEST
 
     settings = training.settings
@@ -160,7 +160,7 @@ def _outcome(training, device: str, result) -> Outcome:
         "status": "complete" if result.signal is None else "interrupted",
         "run": str(training.folder),
         "checkpoint": str(training.folder / LATEST),
-        "metrics": str(training.folder / METRICS),
+        "metrics": str(training.folder / METRICS_FILE),
         "device": device,
         "corpus": {"name": training.corpus_record.name, "sha256": training.corpus_record.sha256},
         **settings.config.identity,

@@ -135,8 +135,8 @@ def unchecked_gradients(program: ModelProgram) -> list[str]:
         for access in accesses(instruction):
             low, high = access.interval(program.offset_span)
             for block in parameters if access.writes else ():
-                is_there = low < block.base + block.vectors and block.base < high
-                if access.memory == Memory.bank(GRADIENT_OF[block.bank]) and is_there:
+                is_written = low < block.base + block.vectors and block.base < high
+                if access.memory == Memory.bank(GRADIENT_OF[block.bank]) and is_written:
                     label = " / ".join(instruction.label)
                     texts.append(f"instruction {i} ({label}) writes the gradient of {block.name} without CHECK")
     return texts

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import bttlab
-from bttlab.baseline.receipt import SAME, Figure, ProgramUsed, Receipt
+from bttlab.baseline.receipt import SAME, ProgramUsed, Receipt, ReceiptQuantity
 from bttlab.compiler.program import Options, compile
 from bttlab.estimate.card import Estimate
 from bttlab.estimate.constants import MODEL_VERSION
@@ -15,9 +15,9 @@ from bttlab.model import ModelConfig, Optimizer
 
 def receipt_of_estimates(epoch: str, estimates: Sequence[Estimate], command: Sequence[str]) -> Receipt:
     """Return the receipt of the estimates of models for an epoch."""
-    figures: dict[str, Figure] = {}
+    figures: dict[str, ReceiptQuantity] = {}
     for one in estimates:
-        figures |= {f"{one.model.encoders}-ENC.{name}": figure for name, figure in figures_of_estimate(one).items()}
+        figures |= {f"{one.model.encoders}-ENC.{name}": figure for name, figure in quantities_of_estimate(one).items()}
     first = estimates[0]
     return Receipt(
         title=f"{first.card.short_name}, {epoch}, {first.optimizer}, {first.flow}",
@@ -30,17 +30,17 @@ def receipt_of_estimates(epoch: str, estimates: Sequence[Estimate], command: Seq
     )
 
 
-def figures_of_estimate(one: Estimate) -> dict[str, Figure]:
+def quantities_of_estimate(one: Estimate) -> dict[str, ReceiptQuantity]:
     """Return cycles, time, memory, and on the U50 energy of an epoch; all modelled, so a repetition is equal."""
     how = f"the U50 model {MODEL_VERSION}"
     figures = {
-        "cycles": Figure(float(one.work.total), "cycles", "modelled", how, tolerance=SAME),
-        "seconds": Figure(one.seconds_per_epoch, "s", "modelled", how, tolerance=SAME),
-        "bytes": Figure(float(one.memory.bytes), "bytes", "modelled", how, tolerance=SAME),
+        "cycles": ReceiptQuantity(float(one.work.total), "cycles", "modelled", how, tolerance=SAME),
+        "seconds": ReceiptQuantity(one.seconds_per_epoch, "s", "modelled", how, tolerance=SAME),
+        "bytes": ReceiptQuantity(float(one.memory.bytes), "bytes", "modelled", how, tolerance=SAME),
     }
     if one.has_power:
         energy = one.energy_per_epoch
-        figures["joules"] = Figure(energy.value, "J", "modelled", how, energy.low, energy.high, SAME)
+        figures["joules"] = ReceiptQuantity(energy.value, "J", "modelled", how, energy.low, energy.high, SAME)
     return figures
 
 

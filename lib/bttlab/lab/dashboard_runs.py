@@ -196,8 +196,8 @@ class DashboardRun:
 class TrainerRun(DashboardRun, Callback):
     """A run like that of `bttlab train`, kept among the user's runs, on any `bttlab.model.Trainer`.
 
-    The trainer starts from the workload's initial parameters and keeps the trained ones; `is_there` returns whether its
-    card still has its overlay and program, and `state_of` an object that another replaces when anything changes the
+    The trainer starts from the workload's initial parameters and keeps the trained ones. `is_loaded` returns whether
+    its card still has its overlay and program, `state_of` an object that another replaces when anything changes the
     parameters there. With `on_u50` the record has the modelled figures of the U50.
     """
 
@@ -206,23 +206,23 @@ class TrainerRun(DashboardRun, Callback):
         *common: Any,
         trainer: Trainer,
         optimizer: Optimizer,
-        is_there: Callable[[], bool] = lambda: True,
+        is_loaded: Callable[[], bool] = lambda: True,
         state_of: Callable[[], object] = lambda: None,
         on_u50: bool = False,
     ):
         super().__init__(*common)
-        self._trainer, self._optimizer, self._is_there, self._on_u50 = trainer, optimizer, is_there, on_u50
+        self._trainer, self._optimizer, self._is_loaded, self._on_u50 = trainer, optimizer, is_loaded, on_u50
         self._state_of, self._own_state = state_of, None  # what `state_of` gave after the run's last samples
         self.rates: list[tuple[int, float]] = []  # samples trained on before each change of the rate, and the new rate
         self._plan = EvaluationPlan(self.scored_at, len(self._workload.dev))
         self._kept: Training | None = None
-        self._good: list[tuple[int, float, dict, dict]] = []  # samples, mean loss, parameters, optimizer state
-        self._goes_back = False
+        self._good_states: list[tuple[int, float, dict, dict]] = []  # samples, mean loss, parameters, optimizer state
+        self._is_restoring = False
 
     @property
     def good(self) -> int | None:
         """Samples after which the parameters were the last good ones; None before the first sample."""
-        return self._good[-1][0] if self._good else None
+        return self._good_states[-1][0] if self._good_states else None
 
     def start(self) -> None:
         """As of `DashboardRun`; after a fault it continues with the last good parameters.
@@ -230,7 +230,7 @@ class TrainerRun(DashboardRun, Callback):
         Raises BttlabError if another dashboard's run has the trainer.
         """
         check_idle(self._trainer)
-        self._goes_back, self._own_state = self.fault is not None, None
+        self._is_restoring, self._own_state = self.fault is not None, None
         super().start()
         _last_on[self._trainer] = self
 
@@ -291,7 +291,7 @@ class TrainerRun(DashboardRun, Callback):
         self._unpaused.wait()
         if self._stop.is_set():
             raise StopRequested
-        if not self._is_there():
+        if not self._is_loaded():
             raise RunError(
                 "the run's overlay and program are no longer on the card: others were loaded; load them again and start"
             )
@@ -299,11 +299,11 @@ class TrainerRun(DashboardRun, Callback):
             raise RunError(
                 "the parameters on the card are no longer the run's: others were loaded or trained; start again"
             )
-        if not self._good:  # the initial parameters, whatever the rate will do to them
+        if not self._good_states:  # the initial parameters, whatever the rate will do to them
             self._copy_parameters(np.inf)
-        if self._goes_back:  # here the run has loaded its own, those before the fault
-            self._goes_back = False
-            _, _, parameters, state = self._good[-1]
+        if self._is_restoring:  # here the run has loaded its own, those before the fault
+            self._is_restoring = False
+            _, _, parameters, state = self._good_states[-1]
             self._trainer.load_parameters(parameters, state)
             self.marks.append((self.count, "back"))
         self._own_state = self._state_of()
@@ -327,13 +327,13 @@ class TrainerRun(DashboardRun, Callback):
     def _keep_good(self) -> None:
         """Copy the parameters, if their losses are near the least so far; two copies at most."""
         mean = float(self.losses[-GOOD_SAMPLES // 3 :].mean())
-        if self._good and not mean <= GOOD_LOSS * min(kept for _, kept, _, _ in self._good):
+        if self._good_states and not mean <= GOOD_LOSS * min(kept for _, kept, _, _ in self._good_states):
             return
         self._copy_parameters(mean)
 
     def _copy_parameters(self, mean: float) -> None:
         state = self._trainer.store_optimizer_state()
-        self._good = [*self._good[-1:], (self.count, mean, self._trainer.store_parameters(), state)]
+        self._good_states = [*self._good_states[-1:], (self.count, mean, self._trainer.store_parameters(), state)]
 
     def evaluation_begins(self, count: int) -> None:
         """Let the status say why no samples are trained on."""

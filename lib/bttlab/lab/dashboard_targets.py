@@ -54,7 +54,7 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
             replace(workload, seed=seed),
             trainer=trainer,
             optimizer=rule,
-            is_there=lambda: overlay.is_loaded() and trainer.has_program_for(workload.config, optimizer=rule),
+            is_loaded=lambda: overlay.is_loaded() and trainer.has_program_for(workload.config, optimizer=rule),
             state_of=lambda: trainer.state,
             on_u50=True,
         )

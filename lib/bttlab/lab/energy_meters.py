@@ -37,7 +37,7 @@ class EnergyMeter:
 
 
 def power_meter(watts: Callable[[], float], how: str) -> EnergyMeter:
-    """Return a meter that reads the power after each piece of training, and takes it for that of the whole piece."""
+    """Return a meter that reads the power after each segment of training, and takes it for the whole segment."""
     return EnergyMeter("measured", how, lambda samples, seconds: (*[watts() * seconds] * 3, 0.0))
 
 

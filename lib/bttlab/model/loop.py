@@ -16,35 +16,35 @@ LARGEST_CHUNK = 32  # samples
 LARGEST_PREDICTED = 512  # samples of a chunk that is not trained on
 CHUNK_SECONDS = 0.25
 
-Piece = TypeVar("Piece")
+Segment = TypeVar("Segment")
 
 
-def train_pieces(
-    pieces: Iterable[Piece],
-    step: Callable[[Piece], np.ndarray],
-    trained: Callable[[Piece, np.ndarray, float], None],
+def train_segments(
+    segments: Iterable[Segment],
+    step: Callable[[Segment], np.ndarray],
+    trained: Callable[[Segment, np.ndarray, float], None],
     may_continue: Callable[[], bool] = lambda: True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Train on pieces of work in order; each is requested only after the previous one has been trained on and reported.
+    """Train on segments in order; each is requested only after the previous one has been trained on and reported.
 
-    `step` trains on a piece and returns the losses, float32 of shape (n,). `trained` gets the piece, its losses, and
-    the seconds to request and train on it, without the time of this call. `may_continue` is called before each piece;
-    it may wait, raise an error, or return False to end the training.
+    `step` trains on a segment and returns the losses, float32 of shape (n,). `trained` gets the segment, its losses,
+    and the seconds to request and train on it, without the time of this call. `may_continue` is called before each
+    segment; it may wait, raise an error, or return False to end the training.
 
     Raises NumericalFault of `step`, after `trained` was called with the losses of the samples before the fault.
     """
-    each = iter(pieces)
+    each = iter(segments)
     while may_continue():
         begin = clock()
-        piece = next(each, None)
-        if piece is None:
+        segment = next(each, None)
+        if segment is None:
             return
         try:
-            losses, fault = step(piece), None
+            losses, fault = step(segment), None
         except NumericalFault as error:
             losses, fault = error.losses, error
-        trained(piece, losses, clock() - begin)
+        trained(segment, losses, clock() - begin)
         if fault is not None:
             raise fault
 

@@ -21,6 +21,7 @@ from .settings import RunError as RunError
 from .settings import RunSettings as RunSettings
 from .start import resume_run as resume_run
 from .start import start_run as start_run
+from .table import add_to_index as add_to_index
 from .table import find_run as find_run
 from .table import remember as remember
 from .table import runs_folder as runs_folder

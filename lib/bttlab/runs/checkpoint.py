@@ -129,14 +129,14 @@ class CheckpointStore:
         are damaged.
         """
         try:
-            is_there = self.latest.exists() or self.previous.exists()
-            if best and is_there and not self.best.exists():
+            has_checkpoint = self.latest.exists() or self.previous.exists()
+            if best and has_checkpoint and not self.best.exists():
                 raise CheckpointError(f"{self.folder} keeps no best epoch; train with --keep best, or leave --best out")
         except OSError as error:
             raise CheckpointError(
                 f"{self.folder} cannot be read ({error.strerror}); ask its owner for the right to"
             ) from None
-        if not is_there:
+        if not has_checkpoint:
             raise CheckpointError(
                 f"{self.folder} holds no checkpoint: name the folder of a run, or start one with: bttlab train --out "
                 f"{self.folder}"

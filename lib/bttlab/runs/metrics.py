@@ -1,4 +1,4 @@
-"""metrics.jsonl: a line of JSON for every epoch, or stretch of one, and one for the test; its curves and figures."""
+"""metrics.jsonl: a line of JSON for every epoch, or segment of one, and one for the test; curves and last values."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from pydantic import Field
 from typing_extensions import Required, TypedDict
 
 from bttlab.runs.folder import RunLock, resume_command
-from bttlab.runs.record import Figure
+from bttlab.runs.record import QuantityDict
 from bttlab.runs.scores import SCORES
 from bttlab.runs.settings import RunError
 from bttlab.util.files import append_line, sync_folder, write_file
@@ -20,16 +20,16 @@ from bttlab.util.quantities import measured, to_json
 from bttlab.util.reading import open_regular
 from bttlab.util.settings import CONFIG, RecordError, from_json
 
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 MOST_OF_LINE = 1_000_000  # bytes
-STRETCHES = 100  # parts of an epoch whose mean losses are kept
-MOST_LINES = 1000  # of metrics.jsonl, whose stretches are plotted apart; of more, a curve has one loss each
+SEGMENTS = 100  # of an epoch, whose mean losses are kept
+MOST_LINES = 1000  # of metrics.jsonl, whose segments are plotted apart; of more, a curve has one loss each
 
 
 class Line(TypedDict, total=False):
     __pydantic_config__ = CONFIG  # pyright: ignore[reportGeneralTypeIssues]
 
-    event: Required[Literal["epoch", "stretch", "test"]]
+    event: Required[Literal["epoch", "segment", "stretch", "test"]]  # "stretch": a segment, of version 0.1
     epoch: int | None
     epochs: int | None
     samples: Annotated[int, Field(ge=1, lt=2**53)] | None
@@ -39,8 +39,8 @@ class Line(TypedDict, total=False):
     test: dict[str, float | None] | None
     optimizer: str | None
     learning_rate: float | None
-    seconds: Figure | None
-    samples_per_second: Figure | None
+    seconds: QuantityDict | None
+    samples_per_second: QuantityDict | None
     device: str
     sha256: str  # of version 0.2
 
@@ -51,13 +51,15 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     with open_regular(path) as file:
         for number, data in enumerate(iter(partial(file.readline, MOST_OF_LINE), b""), 1):
             if len(data) == MOST_OF_LINE:
-                faults.append(f"{METRICS} is left out from line {number} on: it is longer than {MOST_OF_LINE:,} bytes")
+                faults.append(
+                    f"{METRICS_FILE} is left out from line {number} on: it is longer than {MOST_OF_LINE:,} bytes"
+                )
                 break
             if data.strip():
                 try:
                     lines.append(dict(from_json(Line, data)))
                 except (RecordError, RecursionError) as error:
-                    faults.append(f"line {number} of {METRICS} is left out: {error}")
+                    faults.append(f"line {number} of {METRICS_FILE} is left out: {error}")
     return lines, faults
 
 
@@ -65,7 +67,7 @@ class MetricsLog:
     """The metrics of a run's folder, which are read once, in `lines`."""
 
     def __init__(self, folder: Path):
-        self.path = Path(folder) / METRICS
+        self.path = Path(folder) / METRICS_FILE
         self.lines: list[dict[str, Any]] = []
         with self._writing():
             self.lines, faults = read_lines(self.path) if self.path.exists() else ([], [])
@@ -105,7 +107,7 @@ class MetricsLog:
             ) from None
 
 
-def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, Any]:
+def quantities_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, Any]:
     """Return the last scores, the loss and the training time of metrics on a device, in words, as figures."""
     figures: dict[str, dict[str, Any]] = {}
     done = 0
@@ -136,20 +138,20 @@ class Curves:
     faults: list[str] = field(default_factory=list)  # what is left out of metrics.jsonl
 
 
-def stretches(losses: np.ndarray) -> list[float]:
-    """Return the mean losses of up to 100 nearly equal parts."""
-    parts = np.array_split(np.asarray(losses, np.float64), min(STRETCHES, len(losses)) or 1)
-    return [float(part.mean()) for part in parts if len(part)]
+def segment_means(losses: np.ndarray) -> list[float]:
+    """Return the mean losses of up to 100 nearly equal segments."""
+    segments = np.array_split(np.asarray(losses, np.float64), min(SEGMENTS, len(losses)) or 1)
+    return [float(segment.mean()) for segment in segments if len(segment)]
 
 
 def read_curves(folder: Path) -> Curves:
     """Return the curves of a training; empty if there are none."""
     try:
-        lines, faults = read_lines(Path(folder) / METRICS)
+        lines, faults = read_lines(Path(folder) / METRICS_FILE)
     except FileNotFoundError:
         return Curves()
     except OSError as error:
-        return Curves(faults=[f"{METRICS} is left out: {error.strerror}"])
+        return Curves(faults=[f"{METRICS_FILE} is left out: {error.strerror}"])
     curves, done = Curves(faults=faults), 0
     lines = [line for line in lines if line.get("samples")]
     for line in lines:

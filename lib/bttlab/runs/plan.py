@@ -23,7 +23,7 @@ class EvaluationPlan:
     @property
     def event(self) -> str:
         """Name of the lines of metrics.jsonl."""
-        return "stretch" if self.counts else "epoch"
+        return "segment" if self.counts else "epoch"
 
     def next_stop(self, count: int, epoch_end: int) -> int:
         """Return the number of samples up to which to train next, after `count` of them."""

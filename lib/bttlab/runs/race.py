@@ -15,7 +15,7 @@ from bttlab.baseline.energy import find_meter
 from bttlab.baseline.gpus import GpuError, find_gpu
 from bttlab.baseline.machine import machine_of, open_device
 from bttlab.baseline.memory import measure_memory
-from bttlab.baseline.receipt import OF_PYTORCH, READING, SAME, ProgramUsed, Receipt, figures_of, settings_of
+from bttlab.baseline.receipt import OF_PYTORCH, READING, SAME, ProgramUsed, Receipt, quantities_of, settings_of
 from bttlab.baseline.step import Task
 from bttlab.data import Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.estimate.card import estimate
@@ -307,16 +307,18 @@ class Race:
         how = f"on the dev split, every {setting.every} samples, {racer.device}"
         counted = SAME if repeats == SAME else READING  # on another processor it may be a lap more or less
         steps = READING if racer.time.provenance == "measured" and racer.name in LIVE else SAME
-        figures = figures_of(
+        figures = quantities_of(
             {"samples": Quantity.measured(last.samples, "1", how).to_dict()}
             | {f"dev.{name}": measured(last.scores[name], "1", how) for name in SCORES if name in last.scores},
             counted,
         )
-        figures |= figures_of(
+        figures |= quantities_of(
             {"first_loss": Quantity.measured(racer.laps[0].loss, "1", "mean of the first lap").to_dict()}, repeats
         )
-        figures |= figures_of({"seconds": racer.time.to_dict(), "joules": racer.energy.to_dict()}, steps)
-        figures |= figures_of({"bytes": racer.memory.to_dict()}, OF_PYTORCH if racer.name in ("cpu", "cuda") else SAME)
+        figures |= quantities_of({"seconds": racer.time.to_dict(), "joules": racer.energy.to_dict()}, steps)
+        figures |= quantities_of(
+            {"bytes": racer.memory.to_dict()}, OF_PYTORCH if racer.name in ("cpu", "cuda") else SAME
+        )
         names = [racer.name] if racer.name in LIVE else [self.racers[0].name, racer.name]
         record = CorpusRecord.of(self.corpus, setting.config)
         return Receipt(

@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bttlab.baseline.receipt import OF_PYTORCH, READING, SAME, Figure, ProgramUsed, Receipt, figures_of, settings_of
+from bttlab.baseline.receipt import (
+    OF_PYTORCH,
+    READING,
+    SAME,
+    ProgramUsed,
+    Receipt,
+    ReceiptQuantity,
+    quantities_of,
+    settings_of,
+)
 from bttlab.model import ModelConfig, initial_parameters
 from bttlab.runs.devices import OpenedTrainer
 from bttlab.runs.record import read_run, versions
@@ -24,7 +33,7 @@ def receipt_of_run(run: Run, opened: OpenedTrainer, result: RunResult, command: 
     return Receipt(
         title=f"{run.corpus_record.name}, {config.title}, {settings.optimizer.name}, {settings.epochs} epochs",
         command=list(command),
-        figures=figures_of_run(record.figures, SAME if on_card else OF_PYTORCH),
+        figures=quantities_of_run(record.figures, SAME if on_card else OF_PYTORCH),
         programs=programs,
         corpora={run.corpus_record.name: run.corpus_record.sha256},
         initial=tensors_digest(initial_parameters(config, settings.seed)),
@@ -43,11 +52,11 @@ def receipt_of_run(run: Run, opened: OpenedTrainer, result: RunResult, command: 
     )
 
 
-def figures_of_run(figures: Any, of_scores: float) -> dict[str, Figure]:
+def quantities_of_run(figures: Any, of_scores: float) -> dict[str, ReceiptQuantity]:
     """Return a run's figures with what repeats: scores and what is modelled, not the time of this computer."""
     readings = {
         name: one for name, one in figures.items() if one["unit"] in ("s", "J") and one["provenance"] == "measured"
     }
     modelled = {name: one for name, one in figures.items() if one["provenance"] == "modelled"}
     scores = {name: one for name, one in figures.items() if name not in (*readings, *modelled)}
-    return figures_of(scores, of_scores) | figures_of(modelled, SAME) | figures_of(readings, READING)
+    return quantities_of(scores, of_scores) | quantities_of(modelled, SAME) | quantities_of(readings, READING)

@@ -31,7 +31,7 @@ INTERRUPTED = "interrupted"  # a running one whose process has gone
 PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
 
 
-class Figure(TypedDict):
+class QuantityDict(TypedDict):
     """A number with unit and provenance, as `bttlab.util.quantities.measured` gives it; old ones have a `model`."""
 
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)  # pyright: ignore[reportGeneralTypeIssues]
@@ -70,7 +70,7 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=dict)  # package to version
     git: GitState | None = None  # of the checkout that ran; None outside of one
     # name to value, unit, provenance and how
-    figures: Annotated[dict[str, Figure], Field(max_length=MOST_KEYS)] = field(default_factory=dict)
+    figures: Annotated[dict[str, QuantityDict], Field(max_length=MOST_KEYS)] = field(default_factory=dict)
     checkpoint: str = ""  # file in the run's folder; empty if there is none
     sweep: str = ""  # name of the sweep that the run is a trial of, or empty
 

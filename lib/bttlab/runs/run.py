@@ -13,12 +13,12 @@ import numpy as np
 from bttlab.data import Augmentation, Augmenter, Corpus, Samples, Vocabulary, encoded_split, epoch_order
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.model import FAULTS, ModelConfig, ModuleConfig, NumericalFault, Trainer, initial_parameters
-from bttlab.model.loop import LARGEST_CHUNK, chunks, train_pieces
+from bttlab.model.loop import LARGEST_CHUNK, chunks, train_segments
 from bttlab.runs.checkpoint import Checkpoint, CheckpointStore, tensors_digest
 from bttlab.runs.devices import OpenedTrainer, open_trainer
 from bttlab.runs.evaluation import predict, scores_of
 from bttlab.runs.folder import check_free, make_folder, remove_drafts, remove_folder, resume_command, run_lock
-from bttlab.runs.metrics import MetricsLog, figures_of, stretches
+from bttlab.runs.metrics import MetricsLog, quantities_of, segment_means
 from bttlab.runs.module import keep_module
 from bttlab.runs.plan import Callback, EvaluationPlan
 from bttlab.runs.progress import ProgressBar
@@ -218,7 +218,7 @@ class Run:
 
         def write() -> None:
             record.configuration = flat(self.settings) | dict(provenance)
-            record.figures |= figures_of(self.log.lines, self._device)
+            record.figures |= quantities_of(self.log.lines, self._device)
             self._callback.on_record(record)
             try:
                 self._lock.check()
@@ -291,8 +291,8 @@ class Run:
         try:
             size = self.settings.optimizer.batch_size
             largest = size if getattr(self._trainer, "whole_updates", False) else LARGEST_CHUNK
-            pieces = chunks(first, last, size, before, largest=largest)
-            train_pieces(pieces, step, trained, may_go_on)
+            segments = chunks(first, last, size, before, largest=largest)
+            train_segments(segments, step, trained, may_go_on)
         except NumericalFault as fault:
             self._write_rest()
             kept = self.checkpoint
@@ -339,7 +339,7 @@ class Run:
             **({"epoch": self.epochs_done + 1} if event == "epoch" else {}),
             "samples": len(losses),
             "mean_loss": float(np.mean(losses, dtype=np.float64)),
-            "losses": stretches(losses),
+            "losses": segment_means(losses),
             **({} if scores is None else {"dev": scores}),
             "optimizer": self.settings.optimizer.name,
             "learning_rate": self.settings.learning_rate,

@@ -8,7 +8,7 @@ from typing import Any
 
 from bttlab.model import ModuleConfig
 from bttlab.runs.checkpoint import BEST, LATEST, CheckpointStore, pack
-from bttlab.runs.metrics import METRICS, read_lines
+from bttlab.runs.metrics import METRICS_FILE, read_lines
 from bttlab.runs.module import MODULE_FILE, MODULE_FILES
 from bttlab.runs.record import FORMAT, RUN_FILE, read_run
 from bttlab.runs.settings import RunSettings
@@ -51,10 +51,10 @@ def _shared(folder: Path, parameters: bool, notes: list[str]) -> dict[str, bytes
     if not parameters:
         values["checkpoint"] = ""
     files = {RUN_FILE: to_json({"format": FORMAT} | values, indent=1).encode() + b"\n"}
-    if (folder / METRICS).exists():
-        lines, faults = read_lines(folder / METRICS)
+    if (folder / METRICS_FILE).exists():
+        lines, faults = read_lines(folder / METRICS_FILE)
         notes += [f"{folder}: {fault}" for fault in faults]
-        files[METRICS] = "".join(f"{to_json(_without_paths(line, places))}\n" for line in lines).encode()
+        files[METRICS_FILE] = "".join(f"{to_json(_without_paths(line, places))}\n" for line in lines).encode()
     if not parameters:
         return files
     store = CheckpointStore(folder)

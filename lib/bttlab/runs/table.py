@@ -5,6 +5,7 @@
 
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,16 +32,22 @@ def runs_folder() -> Path:
     return platformdirs.user_data_path("bttlab") / "runs"
 
 
-def remember(*folders: Path) -> None:
+def add_to_index(*folders: Path) -> None:
     """Let `runs_table` look into further folders, from now on; OSError if that cannot be written."""
-    known, new = _remembered(), [str(folder.absolute()) for folder in folders]
+    known, new = _indexed(), [str(folder.absolute()) for folder in folders]
     if new := [line for line in dict.fromkeys(new) if Path(line) not in known]:
         path = runs_folder() / FOLDERS
         path.parent.mkdir(parents=True, exist_ok=True)
         append_line(path, "".join(f"{line}\n" for line in new))  # one write: no lock is needed
 
 
-def _remembered() -> list[Path]:
+def remember(*folders: Path) -> None:
+    """Do the same as `add_to_index`, by its name before version 0.2."""
+    warnings.warn("remember(folder) is now add_to_index(folder)", FutureWarning, stacklevel=2)
+    add_to_index(*folders)
+
+
+def _indexed() -> list[Path]:
     try:
         text = (runs_folder() / FOLDERS).read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
@@ -51,8 +58,8 @@ def _remembered() -> list[Path]:
 
 
 def find_runs(folders: Iterable[Path] | None = None) -> Iterator[Path]:
-    """Yield the folders of runs in and below some folders; by default `runs_folder()` and the remembered ones."""
-    places = [runs_folder(), Path("runs"), *_remembered()] if folders is None else folders
+    """Yield the folders of runs in and below some folders; by default `runs_folder()` and those of the index."""
+    places = [runs_folder(), Path("runs"), *_indexed()] if folders is None else folders
     if isinstance(places, str | Path):
         raise TypeError(f"folders is {places!r}: give a list of folders")
     seen = set()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bttlab.data import load_corpus
-from bttlab.model.loop import train_pieces
+from bttlab.model.loop import train_segments
 from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_methods
 from bttlab_methods.registry import methods
 from tiny_runs import CONFIG
@@ -68,10 +68,10 @@ def test_adamw_by_name_is_what_runs_without_a_method(setting):
 def test_every_step_of_a_run_is_one_of_the_loop_of_the_model(setting, monkeypatch):
     batches = []
 
-    def noted(pieces, step, *others, **options):
-        train_pieces(pieces, lambda batch: (batches.append(len(batch.samples)), step(batch))[1], *others, **options)
+    def noted(segments, step, *others, **options):
+        train_segments(segments, lambda batch: (batches.append(len(batch.samples)), step(batch))[1], *others, **options)
 
-    monkeypatch.setattr("bttlab_methods.training.train_pieces", noted)
+    monkeypatch.setattr("bttlab_methods.training.train_segments", noted)
     result = run_methods(setting, parse("lion+stacking"), splits=())
     assert sum(batches) == result.samples == setting.samples and len(batches) == len(result.losses)
 

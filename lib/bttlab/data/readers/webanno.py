@@ -73,7 +73,7 @@ def _webanno_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
     account.used |= {"#Text": WEBANNO.used["#Text"], chosen: WEBANNO.used["#T_SP"]}
     column = 3 + [name for _, name in layers].index(chosen)
     return [
-        Row(where, _webanno_sentence(where, said, lines, column, choices, account)) for where, said, lines in sentences
+        Row(where, _webanno_sentence(where, text, lines, column, choices, account)) for where, text, lines in sentences
     ]
 
 
@@ -82,13 +82,13 @@ def _unescaped(text: str) -> str:
 
 
 def _webanno_sentence(
-    where: str, said: str, lines: list[Line], column: int, choices: Choices, account: Account
+    where: str, text: str, lines: list[Line], column: int, choices: Choices, account: Account
 ) -> dict[str, Any]:
     if not lines:
         raise CorpusError(f"{where}: a sentence without tokens; export the file again")
     words, cells, offset = [], [], 0
     begin = None  # UTF-16 offset of the sentence in the document
-    units = said.encode("utf-16-le", "surrogatepass")
+    units = text.encode("utf-16-le", "surrogatepass")
     for line in lines:
         id_, _, rest = line.columns[0].partition("-")
         if not id_.isdigit() or len(line.columns) <= column:
@@ -108,18 +108,18 @@ def _webanno_sentence(
             account.skipped["parts of a word without a label"] += 1
             continue
         place = units[2 * (int(first) - begin) : 2 * (int(last) - begin)].decode("utf-16-le", "replace")
-        at = said.find(word, offset)
+        at = text.find(word, offset)
         if place != word or at < 0:
             raise CorpusError(
                 f"{line.where}: the token {word!r} is not at {line.columns[1]} of #Text; export the file again"
             )
-        if said[offset:at].strip():
-            raise CorpusError(f"{line.where}: {said[offset:at].strip()!r} of #Text is no token; export the file again")
+        if text[offset:at].strip():
+            raise CorpusError(f"{line.where}: {text[offset:at].strip()!r} of #Text is no token; export the file again")
         offset = at + len(word)
         words.append(word)
         cells.append((line.where, line.columns[column]))
-    if said[offset:].strip():
-        raise CorpusError(f"{where}: {said[offset:].strip()!r} of #Text is no token; export the file again")
+    if text[offset:].strip():
+        raise CorpusError(f"{where}: {text[offset:].strip()!r} of #Text is no token; export the file again")
     return {"words": words, "tags": _webanno_tags(cells, choices, account)}
 
 

@@ -16,7 +16,7 @@ from bttlab.util.yaml_files import read_yaml
 MOST_TRIALS = 10_000
 OBJECTIVES = {"training": ("dev.frame_accuracy", True), "estimate": ("u50.joules_per_epoch", False)}
 _MODELLED = ("u50.seconds_per_epoch", "u50.joules_per_epoch", "u50.memory_bytes", "u50.lane_utilisation")
-FIGURES = {  # what a complete trial has, one of which is the objective
+METRICS = {  # what a complete trial has, one of which is the objective
     "training": (
         *(f"{split}.{score}" for split in ("dev", "test") for score in SCORES),
         *("loss", "seconds", "samples", "u50.joules", *_MODELLED),
@@ -125,8 +125,8 @@ class SweepSpec:
             raise SpecError(f"trials is missing: say how many trials search: {self.search} makes")
         name, maximize = OBJECTIVES[self.kind]
         objective = self.objective or name
-        if objective not in FIGURES[self.kind]:
-            hint = nearest(objective, FIGURES[self.kind])
+        if objective not in METRICS[self.kind]:
+            hint = nearest(objective, METRICS[self.kind])
             raise SpecError(f"objective is {objective!r}, a figure that no {self.kind} has{hint}")
         if self.maximize is None and objective != name:
             raise SpecError(f"objective is {objective}: say with maximize: true or false what is better")

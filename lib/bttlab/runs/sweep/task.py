@@ -22,7 +22,7 @@ from bttlab.data import epoch_lengths
 from bttlab.estimate.card import estimate
 from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.runs.checkpoint import BEST, CheckpointError, CheckpointStore
-from bttlab.runs.metrics import METRICS
+from bttlab.runs.metrics import METRICS_FILE
 from bttlab.runs.module import model_of_source, write_module
 from bttlab.runs.progress import NoProgress
 from bttlab.runs.record import COMPLETE, LATEST, PRUNED, RUN_FILE, STOPPED, RunRecord, git_state, versions
@@ -35,7 +35,7 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.locks import LOCK_FILE
 
 SAVE_SECONDS = 5.0  # that a trial has to end by itself after the sweep's process was killed
-SENT = (METRICS, BEST, LATEST, RUN_FILE)  # the record comes last
+SENT = (METRICS_FILE, BEST, LATEST, RUN_FILE)  # the record comes last
 CARD_WAIT_SECONDS = 3600.0  # for a card that another trial trains on
 _stop: Any = None  # an event of `multiprocessing` that ends this process's trials
 
