@@ -21,7 +21,7 @@ from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
 from bttlab.estimate.memory import touched_words
 from bttlab.estimate.recorded import RESOURCES, SOURCE, machine_record, source_digest
 from bttlab.estimate.resources import budget
-from bttlab.estimate.synthesis import synthesised, with_amd_cores, without_cores
+from bttlab.estimate.synthesis import LEVEL_CLOCKS, levels_at, synthesised, with_amd_cores, without_cores
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.model.loop import LARGEST_CHUNK
 from bttlab.util.errors import BttlabError
@@ -113,6 +113,13 @@ def test_the_record_is_of_the_source_that_is_here():
     assert (record.interval, record.violations) == (1, 0)
 
 
+def test_levels_of_logic_have_room_in_a_cycle():
+    assert [levels_at(clock) for clock in LEVEL_CLOCKS] == [16, 11]
+    levels = {name: one["levels"] for name, one in synthesised().items()}
+    assert max(levels.values()) <= levels_at(300), "docs/accelerator.md says that all have room at 300 MHz"
+    assert levels["fp32_add"] > levels_at(400)
+
+
 def test_resources_are_operators_memories_ports_and_what_yosys_counts(found):
     record, parts = machine_record(), found.resources.parts
     counts = sum((Counter(counts) for counts in record.units.values()), Counter())
@@ -170,6 +177,13 @@ def test_what_has_no_answer(model, options, message):
 )
 def test_an_epoch_of_atis_is_as_fast_as_asked(atis_lengths, encoders, limit):
     assert estimate(ModelConfig(encoders=encoders), atis_lengths, clock_mhz=200).seconds_per_epoch <= limit
+
+
+def test_why_an_update_of_several_samples_gains_nothing(capsys):
+    assert main(["estimate", "--encoders", "6", "--batch-size", "8", "--tokens", "13"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "6 encoders: an update runs sample by sample, the sums of gradients do not fit: " in said
+    assert estimate(MODEL, [13], batch_size=8).why_no_sums == estimate(MODEL, [13]).why_no_sums == ""
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from bttlab.baseline import Record, load_records
 from bttlab.baseline.gpus import GpuError, find_gpu
 from bttlab.baseline.receipt import Receipt, details_of
 from bttlab.compiler.listing import instruction_line
+from bttlab.compiler.machine import M
 from bttlab.compiler.program import compile
 from bttlab.data import Samples
 from bttlab.data.epoch import EPOCH_SAMPLES
@@ -24,11 +25,21 @@ from bttlab.estimate.counts import SHOWN_UNITS, STAGES
 from bttlab.estimate.facts import NAMES, U50
 from bttlab.estimate.gpu import batch_figures, model_step
 from bttlab.estimate.memory import GROUPS
+<<<<<<< HEAD
 from bttlab.estimate.receipt import digest_of_lengths, program_of, quantities_of_estimate
 from bttlab.estimate.recorded import RECORD, RESOURCES
+=======
+from bttlab.estimate.receipt import digest_of_lengths, figures_of_estimate, program_of
+from bttlab.estimate.recorded import RECORD, RESOURCES, TARGET, machine_record
+from bttlab.estimate.resources import budget, resources
+>>>>>>> 3d6d5008 (Tables of the LUTs and of the levels of logic of each unit, beside what 200 and 300 MHz allow; bttlab estimate says why an update of several samples gains nothing)
 from bttlab.estimate.synthesis import (
+    AMD,
     IN_LUTS,
+    LEVEL_CLOCKS,
     LEVEL_NS,
+    UNITS,
+    levels_at,
     synthesised,
     with_amd_cores,
     with_own_cores,
@@ -45,7 +56,17 @@ ENCODERS = (2, 4, 6)
 RECEIPT = "data/receipts/pages.json"  # of the tables below
 PAGES = {
     "README.md": ("results", "scores", "race"),
-    "docs/accelerator.md": ("epochs", "stages", "memory", "resources", "cards", "synthesis", "latencies"),
+    "docs/accelerator.md": (
+        "epochs",
+        "stages",
+        "memory",
+        "resources",
+        "cards",
+        "synthesis",
+        "luts",
+        "levels",
+        "latencies",
+    ),
     "docs/processor.md": ("example",),
     "docs/energy.md": ("power", "energy", "measured", "over-card", "ratios", "quality", "races"),
 }
@@ -74,6 +95,8 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
         "resources": _resources(paper[0]),
         "cards": _cards(paper[0]),
         "synthesis": _synthesis(),
+        "luts": _lookup_tables(),
+        "levels": _levels(),
         "latencies": _latencies(),
         "power": _power(paper),
         "energy": _energy(paper, core_seconds),
@@ -241,6 +264,37 @@ def _synthesis() -> str:
         if name in totals:
             rows.append(["of the budget", *(f"{counts[kind] / budget[kind]:.0%}" for kind in kinds), ""])
     return markdown(["Yosys, UltraScale+", *kinds.values(), "levels"], rows)
+
+
+def _lookup_tables() -> str:
+    """Return the table of the LUTs of each unit of the loop, with AMD's operators, and the sentence on the switches."""
+    costs, modules = read_data("operators")["operators"], synthesised()
+    rows = []
+    for name in UNITS:
+        one = modules[name]
+        operators = sum(one[core] * costs[operator]["lookup_tables"]["value"] for core, operator in AMD.items())
+        parts = [operators, *(one[kind] for kind in IN_LUTS)]
+        rows.append((sum(parts), [name, *(f"{part:,.0f}" if part else "" for part in (sum(parts), *parts))]))
+    headers = ["unit", "LUTs", "AMD's operators", "logic", "shift registers", "LUT RAM"]
+    links = {stores: sum(len(port.banks) for port in M.ports if port.stores == stores) for stores in (False, True)}
+    each = modules["ports"]["packed_tables"] / sum(links.values())
+    over = resources(machine_record()).total("lookup_tables").value - TARGET * budget("lookup_tables")
+    sentence = (
+        f"The switches of the ports have {links[False]} links for loads and {links[True]} for stores. A link costs "
+        f"{each:.0f} LUTs of logic on average.\nThe machine takes {over:,.0f} LUTs more than {TARGET:.0%} of the "
+        f"budget, as many as {over / each:.0f} links."
+    )
+    return f"{markdown(headers, [row for _, row in sorted(rows, reverse=True)])}\n{sentence}\n"
+
+
+def _levels() -> str:
+    """Return the table of each module's levels of logic, and whether a cycle of each clock has room for them."""
+    rows = []
+    for name, one in sorted(synthesised().items(), key=lambda item: -item[1]["levels"]):
+        fits = ("yes" if one["levels"] <= levels_at(clock) else "no" for clock in LEVEL_CLOCKS)
+        rows.append([name, str(one["levels"]), f"{one['levels'] * LEVEL_NS:.1f}", *fits])
+    clocks = (f"fits {clock} MHz ({levels_at(clock)} levels)" for clock in LEVEL_CLOCKS)
+    return markdown(["module", "levels", "ns", *clocks], rows)
 
 
 def _latencies() -> str:

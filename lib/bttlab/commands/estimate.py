@@ -155,6 +155,11 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
         f"It spans {used.least_slrs} or more of the {card.slrs} SLRs of the device.",
         {True: "It fits what the shell leaves (likely values).", False: "It does not fit.", None: ""}[first.fits],
         *(f"Unknown: {what}." for what in first.unknown),
+        *(
+            f"{one.model.title}: an update runs sample by sample, {one.why_no_sums}"
+            for one in estimates
+            if one.why_no_sums
+        ),
     ]
     return Group(table, taken, *filter(None, facts))
 

@@ -44,6 +44,7 @@ class Estimate:
     memory: MemoryMap
     traffic: Traffic  # bytes of a sample on average
     resources: Resources  # of the machine, the same for all models
+    why_no_sums: str = ""  # why an update of several samples runs sample by sample; empty if it does not
 
     @property
     def card(self) -> CardFacts:
@@ -159,6 +160,7 @@ class Estimate:
             "mean_length": sum(tokens * n for tokens, n in self.lengths.items()) / self.samples,
             "fits": self.fits,
             "excess": self.resources.excess,
+            "why_no_sums": self.why_no_sums,
             "schedule": {
                 "interval": record.interval,
                 "depth": record.depth,
@@ -225,6 +227,7 @@ def estimate(
         memory_map(program, record, rule.rule),
         Traffic.mean(histogram, program.token_vectors, program.limits.sequence_length),
         resources(record, facts),
+        program.why_no_sums,
     )
     return at_full_clock.at_clock(clock_mhz)
 

@@ -15,7 +15,13 @@ AMD = {  # the operator of data/u50/operators.json that corresponds to each core
     **{f"fp32_{name}": "convert" for name in ("floor", "to_int")},
 }
 MULTIPLIER, SERIES_7 = "fp32_multiply", "xc7"  # the core that is counted with another family of Yosys, too
+LEVEL_CLOCKS = (200, 300)  # MHz: the schedule's clock, and a faster one, for the levels of logic that each allows
 LEVEL_NS = 0.3  # of a LUT and its net on UltraScale+ of speed grade -2: the budget of AMD's report_failfast
+
+
+def levels_at(clock_mhz: float) -> int:
+    """Return the levels of logic that fit into a cycle."""
+    return int(1e3 / clock_mhz / LEVEL_NS)
 
 
 def synthesised() -> dict[str, Counter]:

@@ -300,6 +300,14 @@ def test_faults_in_the_machine(tmp_path):
     assert found.interval >= 2
 
 
+def test_the_dispatcher_alone_is_too_slow_for_300_mhz(tmp_path):
+    """With the latencies of 200 MHz: docs/accelerator.md says so."""
+    found = analyse(broken(tmp_path, [("config.h", "CLOCK_MHZ = 200", "CLOCK_MHZ = 300")]))
+    assert (found.clock_mhz, found.interval) == (300, 2)
+    assert {v.kind for v in found.violations} == {"recurrence"}
+    assert all("dispatch.h" in v.message for v in found.violations)
+
+
 def test_command_says_what_is_missing(monkeypatch, tmp_path, capsys):
     assert main(["schedule", "--source", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
