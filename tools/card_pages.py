@@ -25,14 +25,9 @@ from bttlab.estimate.counts import SHOWN_UNITS, STAGES
 from bttlab.estimate.facts import NAMES, U50
 from bttlab.estimate.gpu import batch_figures, model_step
 from bttlab.estimate.memory import GROUPS
-<<<<<<< HEAD
 from bttlab.estimate.receipt import digest_of_lengths, program_of, quantities_of_estimate
-from bttlab.estimate.recorded import RECORD, RESOURCES
-=======
-from bttlab.estimate.receipt import digest_of_lengths, figures_of_estimate, program_of
 from bttlab.estimate.recorded import RECORD, RESOURCES, TARGET, machine_record
 from bttlab.estimate.resources import budget, resources
->>>>>>> 3d6d5008 (Tables of the LUTs and of the levels of logic of each unit, beside what 200 and 300 MHz allow; bttlab estimate says why an update of several samples gains nothing)
 from bttlab.estimate.synthesis import (
     AMD,
     IN_LUTS,
