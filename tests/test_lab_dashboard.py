@@ -55,6 +55,36 @@ def _press(board, name):
     button.click()
 
 
+def test_runs_follow_one_another_until_one_is_stopped_or_interrupted(board_of, monkeypatch):
+    board = board_of(PretendTrainer(), PretendTrainer(1e-3), PretendTrainer())
+    names = list(board._targets)
+    board.start_all([names[0], names[2]])
+    board.wait()
+    assert [(run.name, run.state) for run in board.runs] == [(names[0], "finished"), (names[2], "finished")]
+    for end in (board.stop, lambda: _interrupt(board, monkeypatch)):
+        board.clear()
+        board.start_all(names, samples=10_000)
+        until(lambda: board.runs[-1].name == names[1] and board.runs[-1].count > 0)
+        board.start_all([names[2]])
+        assert "stop it, or let it end, before you start another run" in _message(board)
+        end()
+        board.wait()
+        assert [(run.name, run.state) for run in board.runs] == [(names[0], "finished"), (names[1], "stopped")]
+
+
+def _interrupt(board, monkeypatch) -> None:
+    """Wait for the runs, as a cell does, and interrupt the kernel there."""
+    join = board._drawer.join
+
+    def interrupted(timeout=None):
+        monkeypatch.setattr(board._drawer, "join", join)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(board._drawer, "join", interrupted)
+    board.wait()
+    assert "interrupted: the run was stopped" in _message(board)
+
+
 def test_a_run_to_its_end_and_its_losses_in_the_figure(board_of):
     board = board_of(PretendTrainer())
     before = board._live.widget.children[0].value

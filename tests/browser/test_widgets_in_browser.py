@@ -194,6 +194,18 @@ def test_undo_leaves_the_focus_in_the_widget(screen):
     assert "yours" in screen.scroll_to(ASKED).inner_text()  # the correction stays
 
 
+def test_a_sweep_starts_and_stops_by_keyboard(screen):
+    cell = screen.scroll_to(_first_line("sweep"))
+    start, stop = (cell.get_by_role("button", name=name) for name in ("Start", "Stop"))
+    start.focus()
+    screen.page.keyboard.press("Enter")
+    expect(stop).to_be_focused()
+    screen.page.keyboard.press("Enter")
+    expect(start).to_be_focused()
+    expect(stop).to_be_disabled()
+    assert screen.errors == []
+
+
 def test_a_kernel_that_does_not_answer_is_said_until_it_does(screen, tmp_path):
     free = tmp_path / "free"
     screen.run_new(f"import os, time\nwhile not os.path.exists({str(free)!r}):\n    time.sleep(0.1)", wait=False)

@@ -59,7 +59,7 @@ class SweepView:
     def start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             self.sweep = Sweep(self.sweep.spec, self.sweep.folder)  # the one before may have been stopped
-            self._start.disabled, self._stop.disabled = True, False
+            self._stop.disabled, self._start.disabled = False, True  # in this order: the focus goes on to *Stop*
             self._thread = Thread(target=self._run, name="bttlab-sweep", daemon=True)
             self._thread.start()
 
