@@ -1,10 +1,11 @@
 """Every widget of the notebooks: the keyboard reaches its controls, and a narrow window hides and stacks nothing.
 
 Of the dashboard's figure: in a browser that is too slow for it, it shows the data in the end, and nothing else.
+Of each notebook: while its first cell imports, the page says how long that takes.
 """
 
 import pytest
-from lab_page import SIZE
+from lab_page import ROOT, SIZE
 
 pytestmark = pytest.mark.long
 
@@ -51,6 +52,13 @@ DIGEST = """canvas => {
     return sum;
 }"""
 
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+LAPTOP = {"width": 1366, "height": 768}
+IN_SIGHT = """selector => [...document.querySelectorAll(selector)].filter(one => {
+    const {top, bottom} = one.getBoundingClientRect();
+    return top >= 0 && bottom <= innerHeight && one.checkVisibility();
+}).map(one => one.innerText)"""
+
 every_widget = pytest.mark.parametrize("name", WIDGETS)
 
 
@@ -95,3 +103,17 @@ def test_a_slow_browser_shows_what_a_fresh_drawing_shows(screen):
     digest = int(screen.python("fresh(board)"))
     screen.until(lambda: canvas.evaluate(DIGEST) == digest)
     assert digest != before
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_while_the_first_cell_runs_the_page_says_how_long_it_takes(open_notebook, name):
+    lab = open_notebook(name)
+    lab.page.set_viewport_size(LAPTOP)
+    cell = lab.page.locator(".jp-CodeCell").first
+    cell.locator(".cm-content").click()
+    lab.page.keyboard.press("Shift+Enter")
+    lab.until(lambda: cell.locator(".jp-InputPrompt").inner_text().strip(" :") in ("[*]", "[1]"))
+    lab.page.wait_for_timeout(500)  # until it has scrolled
+    assert any("busy computer" in text for text in lab.page.evaluate(IN_SIGHT, ".jp-MarkdownOutput p"))
+    assert any(text.startswith("[") for text in lab.page.evaluate(IN_SIGHT, ".jp-InputPrompt"))
+    lab.shut_down()
