@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
-from bttlab.compiler.arrangement import Arrangement
 from bttlab.compiler.builder import vectors_for
-from bttlab.compiler.contraction import (
+from bttlab.compiler.instruction import Register
+from bttlab.compiler.layer import LayerShape, compile_layer
+from bttlab.compiler.machine import M
+from bttlab.compiler.plan.arrangement import Arrangement
+from bttlab.compiler.plan.contraction import (
     ADDEND,
     BIAS,
     Add,
@@ -20,10 +23,7 @@ from bttlab.compiler.contraction import (
     plan_y,
     plan_z,
 )
-from bttlab.compiler.instruction import Register
-from bttlab.compiler.layer import LayerShape, compile_layer
-from bttlab.compiler.machine import M
-from bttlab.compiler.tt_layer import IN, OUT, TTLayer
+from bttlab.compiler.plan.tt_layer import IN, OUT, TTLayer
 from bttlab.tensor.order import Order
 from bttlab.tensor.shapes import tt_shapes
 

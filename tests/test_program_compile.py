@@ -14,8 +14,8 @@ from bttlab.compiler import program as program_module
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.layer import LayerShape, compile_layer
-from bttlab.compiler.layout import LayoutBuilder
 from bttlab.compiler.lowering import Lowering
+from bttlab.compiler.memory.layout import LayoutBuilder
 from bttlab.compiler.operation import Context
 from bttlab.compiler.program import Options, compile
 from bttlab.compiler.trace import trace

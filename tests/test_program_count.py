@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from bttlab.compiler import lowering
-from bttlab.compiler.banks import WINDOW
 from bttlab.compiler.errors import DoesNotFit
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.banks import WINDOW
 from bttlab.compiler.operation import SLOTS
 from bttlab.compiler.program import _emitted
 

@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from bttlab.cli import main
-from bttlab.compiler.banks import WINDOW, fitted
 from bttlab.compiler.buffers import DEPTHS, MEMORIES, STATISTICS
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.errors import ProgramError, TablesFull
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.instruction import At, Level, Memory
-from bttlab.compiler.layout import LayoutBuilder
 from bttlab.compiler.lowering import _lowered_with_table
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.banks import WINDOW, fitted
+from bttlab.compiler.memory.layout import LayoutBuilder
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.operation import Context
 from bttlab.compiler.program import compile
@@ -210,7 +210,7 @@ def test_buffers_that_are_in_use_at_once_do_not_overlap(home):
 
 def test_no_buffer_takes_the_vectors_of_a_constant(monkeypatch):
     """The next sample reads them again: a bank of each buffer's size is used again, but not that one."""
-    monkeypatch.setattr("bttlab.compiler.banks.DEPTHS", (4,) * len(DEPTHS))
+    monkeypatch.setattr("bttlab.compiler.memory.banks.DEPTHS", (4,) * len(DEPTHS))
     b = Builder()
     block = LayoutBuilder(b, {}, {"mask": np.ones((4, 16), np.float32)}, {}, {}).place("mask")
     place = block.where(w=1)

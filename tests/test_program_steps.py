@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from bttlab.card.processor import result_dtype, sample_records
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.hazards import check_program
-from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import Layout
 from bttlab.compiler.program import Options, Program, compile
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, Optimizer

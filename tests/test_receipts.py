@@ -6,8 +6,8 @@ import figures
 import pytest
 import receipt_tables
 
-import bttlab.compiler.order as order
 import bttlab.compiler.program as compiler
+import bttlab.compiler.schedule.order as order
 from bttlab.baseline.receipt import Receipt, _digest, details_of
 from bttlab.cli import main
 from bttlab.commands import replay

@@ -70,7 +70,7 @@ def test_losses_and_gradients_with_the_table_in_records_are_those_of_autograd(fa
 
 def test_a_program_that_reads_more_rows_than_the_record_has_is_found(large, monkeypatch):
     program = compile(large)
-    monkeypatch.setattr("bttlab.compiler.layout.Layout.token_vectors", 3)
+    monkeypatch.setattr("bttlab.compiler.memory.layout.Layout.token_vectors", 3)
     assert any("reads bank 0 vector 15" in text for text in check_program(program, [5]))
 
 

@@ -11,9 +11,9 @@ import tiny_baseline
 from bttlab.card import EmulatedU50, open_trainer
 from bttlab.card.image import IMAGES
 from bttlab.compiler.access import accesses
-from bttlab.compiler.dependencies import _add_conflicts
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Options, compile
+from bttlab.compiler.schedule.dependencies import _add_conflicts
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs import tensors_digest
 from bttlab.util import processes

@@ -11,8 +11,8 @@ import numpy as np
 
 from bttlab.card.processor import optimizer_arguments, result_dtype
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import Layout
 from bttlab.compiler.program import ModelProgram, Program
 from bttlab.model.config import Optimizer
 

@@ -19,8 +19,8 @@ from bttlab.card.processor import correct_losses, record_dtype, sample_dtype, sa
 from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
 from bttlab.compiler.image import check_image
-from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import Layout
 from bttlab.compiler.program import ModelProgram, Options, Program, compile
 from bttlab.estimate.profile import Profile
 from bttlab.model import (

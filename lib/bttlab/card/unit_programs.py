@@ -8,12 +8,12 @@ import numpy as np
 
 from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS, Buffer
 from bttlab.compiler.builder import Builder, Level
-from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.instruction import BANK, At, Memory, at
 from bttlab.compiler.layer import LayerProgram, assemble
-from bttlab.compiler.layout import Block, matrix_block
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import Block, matrix_block
 from bttlab.compiler.program import NO_OFFSETS
+from bttlab.compiler.schedule.dependencies import data_waits, set_waits
 from bttlab.model.choices import OPTIMIZERS
 from bttlab.model.config import Optimizer
 

@@ -17,12 +17,12 @@ from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.hazards import find_hazards, written_vectors
 from bttlab.compiler.instruction import At, Instruction, max_of
-from bttlab.compiler.layout import Block, matrix_block, pack, unpack
 from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import Block, matrix_block, pack, unpack
 from bttlab.compiler.operation import Operation
-from bttlab.compiler.order import ordered
 from bttlab.compiler.program import CANDIDATES, NO_OFFSETS, Flow, Limits, Program, tables_of, transfers
+from bttlab.compiler.schedule.order import ordered
 from bttlab.compiler.timing import time_program
 from bttlab.tensor.order import Order
 from bttlab.tensor.shapes import tt_shapes

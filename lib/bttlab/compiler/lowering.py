@@ -8,22 +8,22 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from bttlab.compiler.banks import WINDOW, fitted
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
 from bttlab.compiler.builder import LANES, even_parts
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError, RowsDoNotFit, TablesFull, with_space
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import At, Instruction, Level, Memory, at, max_of
-from bttlab.compiler.layout import Block, Region
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.banks import WINDOW, fitted
+from bttlab.compiler.memory.layout import Block, Region
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, Matrix
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, no_loss
 from bttlab.compiler.ops.embedding import Embedding, TypeTable
 from bttlab.compiler.ops.transfers import Transfer
 from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.compiler.plan.tt_layer import TTLayer
 from bttlab.compiler.space import LARGEST_BANK, layers_that_fit, parameter_vectors, prepare, what_fits
-from bttlab.compiler.tt_layer import TTLayer
 
 RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks

@@ -31,8 +31,8 @@ from bttlab.compiler.buffers import STATISTICS
 from bttlab.compiler.builder import Builder, padded, vectors_for
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound, Instruction, Level, max_of
-from bttlab.compiler.layout import LayoutBuilder
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import LayoutBuilder
 
 Shapes = Mapping[str, tuple[int, ...]]
 INTENT, SLOTS = "intent", "slot"  # losses: of one label for the sample, and of a label for each token but the first

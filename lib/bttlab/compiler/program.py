@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bttlab.compiler.banks import WINDOW
 from bttlab.compiler.buffers import MOMENTS
 from bttlab.compiler.builder import Builder
-from bttlab.compiler.dependencies import data_waits, set_waits
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError, with_space
 from bttlab.compiler.graph import Graph, graph_of_config
 from bttlab.compiler.image import Tables, packed, tables_of_image
 from bttlab.compiler.instruction import Instruction, Level, Memory, at
-from bttlab.compiler.layout import Block, Layout, Region, TokenTable
 from bttlab.compiler.lowering import Lowering, lower
 from bttlab.compiler.machine import M
-from bttlab.compiler.order import ordered
+from bttlab.compiler.memory.banks import WINDOW
+from bttlab.compiler.memory.layout import Block, Layout, Region, TokenTable
+from bttlab.compiler.plan.tt_layer import Flow as Flow
+from bttlab.compiler.schedule.dependencies import data_waits, set_waits
+from bttlab.compiler.schedule.order import ordered
 from bttlab.compiler.space import what_fits
 from bttlab.compiler.stored import decoded, decoded_layout, encoded, encoded_layout, key_of, read_entry, write_entry
 from bttlab.compiler.timing import time_program
-from bttlab.compiler.tt_layer import Flow as Flow
 from bttlab.model.choices import IGNORED, PAPER_FLOW, TYPICAL_TOKENS
 from bttlab.model.config import ModelConfig, Optimizer
 from bttlab.model.module import ModuleConfig

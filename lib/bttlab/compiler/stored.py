@@ -20,8 +20,8 @@ from typing import Any
 
 from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.instruction import At, Bound, Instruction, Level, Memory, Register, TokenOffset
-from bttlab.compiler.layout import Block, Layout
 from bttlab.compiler.machine import SOURCE
+from bttlab.compiler.memory.layout import Block, Layout
 from bttlab.util.files import is_draft, write_file
 from bttlab.util.reading import read_bytes
 from bttlab.util.trust import changeable_by_others

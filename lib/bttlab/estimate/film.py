@@ -14,8 +14,8 @@ import numpy as np
 from bttlab.compiler.access import accesses
 from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
 from bttlab.compiler.instruction import OPERANDS, UNIT_NAMES, Memory
-from bttlab.compiler.layout import Region
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import Region
 from bttlab.compiler.program import ModelProgram
 from bttlab.compiler.timing import Timing, time_program
 from bttlab.estimate.memory import GROUPS, TEMPORARIES, VECTOR_BYTES, BankUse, memory_map, regions_of, touched_words

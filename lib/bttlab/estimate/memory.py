@@ -11,8 +11,8 @@ import numpy as np
 from bttlab.compiler.access import accesses
 from bttlab.compiler.buffers import DEPTHS, MEMORIES, MOMENTS, STATISTICS
 from bttlab.compiler.instruction import OPERANDS, Instruction, Memory
-from bttlab.compiler.layout import Region
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import Region
 from bttlab.compiler.program import ModelProgram
 from bttlab.estimate.constants import modelled
 from bttlab.estimate.geometry import Blocks

@@ -13,8 +13,8 @@ from typing import Any
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded, row_passes
 from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import At, Bound, Level, Memory, max_of
-from bttlab.compiler.layout import Block
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import Block
 from bttlab.compiler.operation import INTENT, Context, Operation, Shapes, Values, row_loops, rows_of
 from bttlab.compiler.shuffles import identity
 from bttlab.model.choices import IGNORED

@@ -18,8 +18,8 @@ import numpy as np
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded, vectors_for
 from bttlab.compiler.errors import ProgramError, RowsDoNotFit
 from bttlab.compiler.instruction import At, Bound, Level, Memory, TokenOffset, at, bound_of_part, max_of
-from bttlab.compiler.layout import Block, LayoutBuilder, TokenTable
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import Block, LayoutBuilder, TokenTable
 from bttlab.compiler.operation import Context, Operation, Shapes, Values, core_names
 from bttlab.compiler.shuffles import identity
 

@@ -10,15 +10,15 @@ from typing import Any
 
 from typing_extensions import Self
 
-from bttlab.compiler.arrangement import Stored, elements
 from bttlab.compiler.builder import ROWS, block_rows, padded, vectors_for
-from bttlab.compiler.contraction import ADDEND, BIAS, Multiply, plan_collection, plan_gradients, plan_y, plan_z
-from bttlab.compiler.emitter import Emitter, Final, OperandBuffer
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import IF_SPACE, Context, Operation, Shapes, Values, core_names
 from bttlab.compiler.ops.norm import Norm
-from bttlab.compiler.tt_layer import IN, OUT, TTLayer, axes_of
+from bttlab.compiler.plan.arrangement import Stored, elements
+from bttlab.compiler.plan.contraction import ADDEND, BIAS, Multiply, plan_collection, plan_gradients, plan_y, plan_z
+from bttlab.compiler.plan.emitter import Emitter, Final, OperandBuffer
+from bttlab.compiler.plan.tt_layer import IN, OUT, TTLayer, axes_of
 
 
 @dataclass(eq=False)

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bttlab.compiler.arrangement import Arrangement, elements, fused, loops_of, rearranging_steps
 from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
 from bttlab.compiler.machine import M
-from bttlab.compiler.products import accumulate_steps, expand_steps, reduce_steps, summed_indices
-from bttlab.compiler.tt_layer import TTLayer
+from bttlab.compiler.plan.arrangement import Arrangement, elements, fused, loops_of, rearranging_steps
+from bttlab.compiler.plan.products import accumulate_steps, expand_steps, reduce_steps, summed_indices
+from bttlab.compiler.plan.tt_layer import TTLayer
 from bttlab.tensor.order import Product
 
 Copy = tuple[str, Arrangement]  # a tensor's name, and how its elements are arranged

@@ -12,13 +12,13 @@ the other those after it.
 from collections.abc import Iterator
 from functools import lru_cache
 
-from bttlab.compiler.arrangement import Arrangement, Sizes, elements
 from bttlab.compiler.buffers import INNER
 from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
-from bttlab.compiler.layout import IN_AXES, OUT_AXES
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import IN_AXES, OUT_AXES
+from bttlab.compiler.plan.arrangement import Arrangement, Sizes, elements
 from bttlab.model.choices import TYPICAL_TOKENS
 from bttlab.tensor.order import Order, Product, indices_of_product, order_of_groups
 

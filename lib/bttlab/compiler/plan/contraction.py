@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bttlab.compiler.arrangement import Arrangement, rearranging_steps
 from bttlab.compiler.builder import ROWS, row_passes
-from bttlab.compiler.candidates import Candidate, Candidates, Copy, Tensor
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
-from bttlab.compiler.tt_layer import IN, OUT, TTLayer
+from bttlab.compiler.plan.arrangement import Arrangement, rearranging_steps
+from bttlab.compiler.plan.candidates import Candidate, Candidates, Copy, Tensor
+from bttlab.compiler.plan.tt_layer import IN, OUT, TTLayer
 from bttlab.tensor.order import Product
 
 BIAS, ADDEND = "the bias", "the addend"  # two words: no tensor of an order has such a name

@@ -16,10 +16,10 @@ import numpy as np
 
 from bttlab.compiler.access import asks_in_fold
 from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES, STATISTICS, Buffer, buffer_of
-from bttlab.compiler.copies import uses_of, with_copies
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit
 from bttlab.compiler.instruction import GRADIENT, Instruction, Memory
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.copies import uses_of, with_copies
 
 # Times of instructions are estimates: BUSY_UNITS units work on average, and scheduling moves an instruction by up to
 # a window of WINDOW cycles. Two uses within it but not at the same time cost WINDOW_SHARE of a conflict.

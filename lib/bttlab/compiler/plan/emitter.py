@@ -4,11 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, rearrange
 from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
-from bttlab.compiler.candidates import Copy
-from bttlab.compiler.contraction import (
+from bttlab.compiler.instruction import At, Bound, Level, Memory
+from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import Block
+from bttlab.compiler.plan.arrangement import Arrangement, Sizes, Stored, rearrange
+from bttlab.compiler.plan.candidates import Copy
+from bttlab.compiler.plan.contraction import (
     ADDEND,
     Add,
     AddToSum,
@@ -20,11 +23,8 @@ from bttlab.compiler.contraction import (
     TakeSum,
     text_of,
 )
-from bttlab.compiler.instruction import At, Bound, Level, Memory
-from bttlab.compiler.layout import Block
-from bttlab.compiler.machine import M
-from bttlab.compiler.products import EngineProduct
-from bttlab.compiler.tt_layer import IN, OUT, TTLayer
+from bttlab.compiler.plan.products import EngineProduct
+from bttlab.compiler.plan.tt_layer import IN, OUT, TTLayer
 
 # Of a result: tokens of each block, by default all, the first, and its place.
 Blocks = Sequence[tuple[Bound | None, int, At]]

@@ -13,10 +13,10 @@ several instructions.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bttlab.compiler.arrangement import Arrangement, Loop, Sizes, Stored, elements, nests
 from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
+from bttlab.compiler.plan.arrangement import Arrangement, Loop, Sizes, Stored, elements, nests
 
 
 @dataclass(frozen=True)

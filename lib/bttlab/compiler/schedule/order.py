@@ -12,9 +12,9 @@ from heapq import heapify, heappop, heappush
 from random import Random
 
 from bttlab.compiler.access import drains_of, uses_sums
-from bttlab.compiler.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
 from bttlab.compiler.instruction import Instruction
 from bttlab.compiler.machine import M
+from bttlab.compiler.schedule.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
 
 WEIGHTS = (1.0, 1.5)  # to try: of an engine's steps in the urgency, since engines are scarce
 EFFORT = 10500  # instructions that the search shifts: a section of so many is searched in one round

@@ -1,0 +1,1 @@
+"""Memory: the places of parameters and buffers in the banks."""

@@ -1,0 +1,1 @@
+"""The order of instructions, and their waits for each other."""
