@@ -20,17 +20,23 @@ MODEL = replace(SMALL, encoders=1, slots=SMALL.slots + 3)  # a model that no oth
 SUMS = Options("mixed", Optimizer("momentum", batch_size=4))
 
 
+def forget() -> None:
+    """Empty the caches in memory."""
+    for cache in (program_module._compiled, program_module._draft, program_module._fastest):
+        cache.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("BTTLAB_PROGRAMS", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    program_module._compiled.cache_clear()
+    forget()
     return stored.folder()
 
 
 def in_another_process(monkeypatch) -> None:
     """Empty the cache in memory, and let nothing be compiled."""
-    program_module._compiled.cache_clear()
+    forget()
     monkeypatch.setattr(program_module, "lower", None)
 
 
@@ -68,7 +74,7 @@ def test_other_models_options_and_sources_have_other_programs(folder, monkeypatc
     in_another_process(monkeypatch)
     assert {compile(MODEL, each).sha256 for each in options} < {program.sha256 for program in programs}
     monkeypatch.setattr(stored, "_sources", lambda: ["another compiler"])
-    program_module._compiled.cache_clear()
+    forget()
     with pytest.raises(TypeError):  # it is compiled
         compile(MODEL)
 
@@ -79,7 +85,7 @@ def test_a_damaged_entry_is_replaced(folder):
     whole = entry.read_bytes()
     for damaged in (b"", whole[:-1], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]):
         entry.write_bytes(damaged)
-        program_module._compiled.cache_clear()
+        forget()
         assert compile(MODEL).sha256 == sha256 and entry.read_bytes() == whole
 
 
@@ -89,7 +95,7 @@ def test_programs_that_others_could_have_written_are_not_read(folder, monkeypatc
     for place in (entry, folder, folder.parent):
         mode = place.stat().st_mode
         place.chmod(0o777)
-        program_module._compiled.cache_clear()
+        forget()
         with monkeypatch.context() as patch:
             patch.setattr(program_module, "lower", None)
             with pytest.raises(TypeError):  # it is compiled
@@ -111,7 +117,7 @@ def test_the_entries_used_last_stay(folder, monkeypatch):
     draft.write_bytes(b"of a process that was killed")
     for age, path in enumerate((first, second, draft)):
         os.utime(path, (1e9 - age, 1e9 - age))
-    program_module._compiled.cache_clear()
+    forget()
     compile(replace(MODEL, intents=9))  # the second was used last
     monkeypatch.setattr(stored, "MOST_BYTES", int(2.5 * second.stat().st_size))
     compile(replace(MODEL, intents=10))
