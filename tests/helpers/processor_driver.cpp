@@ -66,4 +66,16 @@ OPEN void plan(int tokens, const unsigned *ticks, short (*of)[3]) {
         of[i][0] = static_cast<short>(thread), of[i][1] = static_cast<short>(place), of[i][2] = plan.awaited[thread][place];
     }
 }
+
+// How the instructions of a sample are executed, by length and counted from the first one: 0 if it is resolved in each run, 1 if
+// it is kept resolved; for an engine's, 0 if it has no step, 1 if it goes step by step, 2 if in tiles.
+OPEN void resolved(int tokens, int (*of)[2]) {
+    const int first = program.section[FORWARD].first, kept = first_resolved[tokens];
+    const int count = program.section[FORWARD].count + program.section[BACKWARD].count;
+    for (int i = 0; i < count; i++) {
+        const Resolved *found = kept < 0 ? nullptr : &resolved_memory[kept + first + i];
+        of[i][0] = found && found->is_known;
+        of[i][1] = found && found->has_steps && found->nest.code->unit <= ENGINE_1 ? found->engine.how : 0;
+    }
+}
 #endif

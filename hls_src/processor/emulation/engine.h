@@ -11,9 +11,10 @@ static bool place_rows(const Nest &nest, Reach &reach) {
     const int level = nest.code->row_level, first = nest.code->row_base, last = first + nest.end[level] - 1;
     if (first < 0 || last >= ROWS) return false;
     reach = nest.operand[BUFFER_OUT];
+    const int stride = reach.stride[level] + BUFFER_PITCH;
     reach.start += first * BUFFER_PITCH;
-    reach.stride[level] += BUFFER_PITCH;
-    return true;
+    reach.stride[level] = static_cast<short>(stride);
+    return stride == reach.stride[level];
 }
 
 // Where results are written, and whether that may happen in another order than the nest's.
@@ -71,7 +72,23 @@ static inline int longest_moving(const Nest &nest, int moves, int stays) {
 
 static inline int steps_along(const Nest &nest, int level) { return level < 0 ? 1 : nest.end[level]; }
 
-static inline long stride_along(const Reach &reach, int level) { return level < 0 ? 0 : reach.stride[level]; }
+static inline int stride_along(const Reach &reach, int level) { return level < 0 ? 0 : reach.stride[level]; }
+
+// The steps from 0 on of each level of a box.
+struct Outside {
+    unsigned short to[LEVELS];
+
+    static Outside of(const Box &box) {
+        Outside outside;
+        for (int j = 0; j < LEVELS; j++) outside.to[j] = static_cast<unsigned short>(box.to[j]);
+        return outside;
+    }
+    Box box() const {
+        Box box;
+        for (int j = 0; j < LEVELS; j++) box.from[j] = 0, box.to[j] = to[j];
+        return box;
+    }
+};
 
 // All steps but those along the tiled levels.
 static inline Box outside_of(const Nest &nest, const Tiled &tiled) {
@@ -98,7 +115,16 @@ static int extend_line(const Nest &nest, int level, int most, Box &outside) {
     return steps;
 }
 
-static bool expand_tiled(Nest &nest, Marks &marks) {
+struct ExpandPlan {
+    int buffer_y, scalars_y, addend_y, result_y, buffer_result_y;
+    Cut y_cut, x_cut;
+    Outside outside;  // of the tiles
+    bool to_buffer;
+};
+
+// Plans an EXPAND in tiles, and lets its nest say where results are written; false if it cannot be tiled.
+static bool plan_expand(Nest &nest, ExpandPlan &plan) {
+    if (nest.count < 1) return false;
     Tiled tiled;
     const auto is_line = [&](int j) {
         const auto &code = *nest.code;
@@ -112,27 +138,35 @@ static bool expand_tiled(Nest &nest, Marks &marks) {
     Results results = {};
     if (!may_tile(nest, tiled, results, false)) return false;
     nest.operand[BANK_OUT] = results.bank;
-    nest.operand[BUFFER_OUT] = results.buffer;
+    if (results.to_buffer) nest.operand[BUFFER_OUT] = results.buffer;
     const Reach *operand = nest.operand;
-    ExpandTile tile;
-    tile.buffer_y = stride_along(operand[BUFFER_IN], tiled.y);
-    tile.scalars_y = stride_along(operand[SCALARS_IN], tiled.y);
-    tile.addend_y = stride_along(operand[ADDEND], tiled.y);
-    tile.result_y = stride_along(results.bank, tiled.y);
-    tile.buffer_result_y = stride_along(results.buffer, tiled.y);
-    tile.rows = used_rows(nest);
-    tile.marks = nest.code->flags & CHECK ? &marks : nullptr;
+    plan.buffer_y = stride_along(operand[BUFFER_IN], tiled.y);
+    plan.scalars_y = stride_along(operand[SCALARS_IN], tiled.y);
+    plan.addend_y = stride_along(operand[ADDEND], tiled.y);
+    plan.result_y = stride_along(results.bank, tiled.y);
+    plan.buffer_result_y = stride_along(results.buffer, tiled.y);
+    plan.to_buffer = results.to_buffer;
     Box outside = outside_of(nest, tiled);
-    const Cut y_cut(extend_line(nest, tiled.y, LEVELS, outside), tiled.x < 0 ? TILE_LINE : TILE_ROWS);
-    const Cut x_cut(extend_line(nest, tiled.x, LEVELS, outside), tiled.y < 0 ? TILE_LINE : TILE_VECTORS);
+    plan.y_cut = cut_of(extend_line(nest, tiled.y, LEVELS, outside), tiled.x < 0 ? TILE_LINE : TILE_ROWS);
+    plan.x_cut = cut_of(extend_line(nest, tiled.x, LEVELS, outside), tiled.y < 0 ? TILE_LINE : TILE_VECTORS);
+    plan.outside = Outside::of(outside);
+    return true;
+}
+
+static void expand_tiles(const Nest &nest, const ExpandPlan &plan, Marks &marks) {
+    const Reach *operand = nest.operand;
+    const Cut &x_cut = plan.x_cut, &y_cut = plan.y_cut;
+    ExpandTile tile = {plan.buffer_y, plan.scalars_y, plan.addend_y, plan.result_y, plan.buffer_result_y, used_rows(nest),
+                       nullptr};
+    if (nest.code->flags & CHECK) tile.marks = &marks;
     const bool has_addend = nest.code->operand[ADDEND].valid;
-    each_step(nest, outside, [&](const Step &step) {
+    each_step(nest, plan.outside.box(), [&](const Step &step) {
         const auto vector = [&](int o) { return operand[o].memory + step.offset[o]; };
         for (int j = 0, x = 0; j < x_cut.parts; j++) {  // vectors in the outer loop: each is read once
             const int vectors = x_cut.size(j);
             const Vector *buffer = vector(BUFFER_IN) + x, *scalars = vector(SCALARS_IN);
             const Vector *addend = has_addend ? vector(ADDEND) + x : nullptr;
-            Vector *result = vector(BANK_OUT) + x, *buffer_result = results.to_buffer ? vector(BUFFER_OUT) + x : nullptr;
+            Vector *result = vector(BANK_OUT) + x, *buffer_result = plan.to_buffer ? vector(BUFFER_OUT) + x : nullptr;
             const auto expand = [&](int times, int rows, long y) {
                 if (!times) return;
                 expand_sizes(rows, vectors, tile, times, buffer + y * tile.buffer_y, scalars + y * tile.scalars_y,
@@ -144,7 +178,6 @@ static bool expand_tiled(Nest &nest, Marks &marks) {
             x += vectors;
         }
     });
-    return true;
 }
 
 static inline long first_offset(const Nest &nest, int o) {
@@ -174,27 +207,45 @@ static bool split_depth(const Nest &nest, int accumulator_level, Box &depth, Box
     return last_accumulator < ACCUMULATORS;
 }
 
-static bool accumulate_tiled(const Nest &nest) {
+struct AccumulatePlan {
+    int stream_x, sum_x;  // from one vector of a tile to the next
+    Cut r_cut, x_cut;
+    int inner;                    // the level that terms run along
+    Outside depth, accumulators;  // steps of a sum; sums outside of the tiles
+};
+
+static bool plan_accumulate(const Nest &nest, AccumulatePlan &plan) {
     const Instruction &code = *nest.code;
     const int accumulator_level = code.accumulator_level >= LEVELS ? -1 : code.accumulator_level, k = used_rows(nest);
     Box depth, accumulators;
     if (k == 0 || !split_depth(nest, accumulator_level, depth, accumulators)) return false;
-    const Reach *operand = nest.operand;
-    Tiled tiled = {-1, -1};
-    tiled.x = longest_level(nest, [&](int j) { return j > accumulator_level && stays_along(nest, SCALARS_IN, j); });
-    const Cut r_cut(k, TILE_LINE);
-    const int most_vectors = TILE_SUMS / r_cut.size(0);
-    const Cut x_cut(steps_along(nest, tiled.x), most_vectors < TILE_LINE ? most_vectors : TILE_LINE);
-    if (tiled.x >= 0) accumulators.to[tiled.x] = 0;
+    const int x = longest_level(nest, [&](int j) { return j > accumulator_level && stays_along(nest, SCALARS_IN, j); });
+    plan.r_cut = cut_of(k, TILE_LINE);
+    const int most_vectors = TILE_SUMS / plan.r_cut.size(0);
+    plan.x_cut = cut_of(steps_along(nest, x), most_vectors < TILE_LINE ? most_vectors : TILE_LINE);
+    if (x >= 0) accumulators.to[x] = 0;
+    plan.stream_x = stride_along(nest.operand[STREAM], x);
+    plan.sum_x = x < 0 ? 0 : nest.accumulator_weight[x];
+    const int inner = plan.inner = innermost(depth);
+    if (depth.to[inner] > 0) depth.to[inner] = extend_line(nest, inner, inner, depth) - 1;
+    plan.depth = Outside::of(depth), plan.accumulators = Outside::of(accumulators);
+    return true;
+}
 
+static void accumulate_tiles(const Nest &nest, const AccumulatePlan &plan) {
+    const Instruction &code = *nest.code;
+    const Reach *operand = nest.operand;
+    const int k = used_rows(nest);
+    const Cut &r_cut = plan.r_cut, &x_cut = plan.x_cut;
+    const Box accumulators = plan.accumulators.box();
     Vector(*sum)[ACCUMULATORS] = sums[code.unit - ENGINE_0][code.flags & PONG ? 1 : 0];
     const Vector *stream[DEPTH_STEPS], *scalars[DEPTH_STEPS];
     AccumulateTile tile;
     tile.stream = stream;
     tile.scalars = scalars;
     tile.depth = 0;
-    tile.stream_x = stride_along(operand[STREAM], tiled.x);
-    tile.sum_x = tiled.x < 0 ? 0 : nest.accumulator_weight[tiled.x];
+    tile.stream_x = plan.stream_x;
+    tile.sum_x = plan.sum_x;
     tile.goes_on = false;
     const auto add_up = [&] {
         each_step(nest, accumulators, [&](const Step &step) {
@@ -230,9 +281,7 @@ static bool accumulate_tiled(const Nest &nest) {
         tile.goes_on = true;
         tile.depth = 0;
     };
-    const int inner = innermost(depth);
-    if (depth.to[inner] > 0) depth.to[inner] = extend_line(nest, inner, inner, depth) - 1;
-    each_row(nest, depth, inner, [&](const Step &step, int count, const long *strides) {
+    each_row(nest, plan.depth.box(), plan.inner, [&](const Step &step, int count, const long *strides) {
         const Vector *from = operand[STREAM].memory + step.offset[STREAM];
         const Vector *by = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
         const long from_stride = strides[STREAM], by_stride = strides[SCALARS_IN];
@@ -246,7 +295,6 @@ static bool accumulate_tiled(const Nest &nest) {
         }
     });
     if (tile.depth) add_up();
-    return true;
 }
 
 // The adder trees over the sums of one point.
@@ -284,7 +332,17 @@ static Nest at_last_step(const Nest &nest, int level) {
     return last;
 }
 
-static bool reduce_tiled(const Nest &nest, Marks &marks) {
+struct ReducePlan {
+    int stream_d, stream_y, buffer_d, addend_y, bank_y, buffer_y;
+    ReducePoints *const *points_of;  // null: in tiles, and trees after them
+    Cut y_cut, r_cut;
+    Outside outside;  // points outside of a line of `steps`
+    int steps, depth, accumulators, accumulator_weight;
+    bool to_buffer;
+};
+
+// Plans a REDUCE in tiles. Its nest then is that of its folds.
+static bool plan_reduce(Nest &nest, ReducePlan &plan) {
     const Instruction &code = *nest.code;
     const int f = depth_level(nest), k = used_rows(nest);
     if (k == 0 || !folds_all(nest, f)) return false;
@@ -298,55 +356,67 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     Results results = {};
     if (code.row_level == f || !may_tile(folds, tiled, results, true)) return false;
     folds.operand[BANK_OUT] = results.bank;
-    folds.operand[BUFFER_OUT] = results.buffer;
-    Box box = outside_of(nest, tiled);
-    box.to[f] = 0;
-    const int steps = extend_line(folds, tiled.y, f, box);
-    const Cut y_cut(steps, TILE_VECTORS), r_cut(k, tiled.y < 0 ? TILE_LINE : TILE_ROWS);
+    if (results.to_buffer) folds.operand[BUFFER_OUT] = results.buffer;
+    plan.to_buffer = results.to_buffer;
+    Box outside = outside_of(nest, tiled);
+    outside.to[f] = 0;
+    plan.steps = extend_line(folds, tiled.y, f, outside);
+    plan.outside = Outside::of(outside);
+    plan.y_cut = cut_of(plan.steps, TILE_VECTORS), plan.r_cut = cut_of(k, tiled.y < 0 ? TILE_LINE : TILE_ROWS);
+    plan.depth = nest.n[f] - 1;
+    plan.stream_d = operand[STREAM].stride[f], plan.stream_y = stride_along(operand[STREAM], tiled.y);
+    plan.buffer_d = operand[BUFFER_IN].stride[f];
+    plan.addend_y = stride_along(operand[ADDEND], tiled.y);
+    plan.bank_y = stride_along(results.bank, tiled.y), plan.buffer_y = stride_along(results.buffer, tiled.y);
+    plan.points_of = plan.depth * k <= POINT_VECTORS ? reduce_points_of(k, AllRows{}) : nullptr;
+    // After the instruction, accumulators hold the sums of the nest's last iteration: the last steps of a line.
+    plan.accumulators = tiled.y > f ? nest.end[tiled.y] : 1;
+    plan.accumulator_weight = plan.accumulators > 1 ? nest.accumulator_weight[tiled.y] : 0;
+    nest = folds;
+    return true;
+}
+
+static void reduce_tiles(const Nest &folds, const ReducePlan &plan, Marks &marks) {
+    const Instruction &code = *folds.code;
+    const Reach *operand = folds.operand;
+    const int f = depth_level(folds), k = used_rows(folds);
     ReduceTile tile;
-    tile.stream_d = operand[STREAM].stride[f];
-    tile.stream_y = stride_along(operand[STREAM], tiled.y);
-    tile.buffer_d = operand[BUFFER_IN].stride[f];
-    tile.depth = nest.n[f] - 1;
+    tile.stream_d = plan.stream_d, tile.stream_y = plan.stream_y, tile.buffer_d = plan.buffer_d;
+    tile.depth = plan.depth;
     Vector sum[TILE_VECTORS][ROWS];
     for (int y = 0; y < TILE_VECTORS; y++) {
         for (int r = k; r < ROWS; r++) store(&sum[y][r], splat<Lanes>(0.0f));
     }
-    ReducePoints *const *points_of = tile.depth * k <= POINT_VECTORS ? reduce_points_of(k, AllRows{}) : nullptr;
     const bool has_addend = code.operand[ADDEND].valid;
     Fold fold;
-    fold.addend_y = stride_along(operand[ADDEND], tiled.y);
-    fold.bank_y = stride_along(results.bank, tiled.y);
-    fold.buffer_y = stride_along(results.buffer, tiled.y);
+    fold.addend_y = plan.addend_y, fold.bank_y = plan.bank_y, fold.buffer_y = plan.buffer_y;
     fold.used = first_lanes(k);
     fold.one = one_lane(splat<Lanes>(1.0f), code.flags & ONE ? k : LANES);
     fold.marks = code.flags & CHECK ? &marks : nullptr;
-    // After the instruction, accumulators hold the sums of the nest's last iteration: the last steps of a line.
-    const int accumulators = tiled.y > f ? nest.end[tiled.y] : 1;
     fold.kept = sums[code.unit - ENGINE_0][code.flags & PONG ? 1 : 0];
-    fold.accumulator_weight = accumulators > 1 ? nest.accumulator_weight[tiled.y] : 0;
-    each_step(folds, box, [&](const Step &step) {
+    fold.accumulator_weight = plan.accumulator_weight;
+    each_step(folds, plan.outside.box(), [&](const Step &step) {
         bool is_last_outside = true;
-        for (int j = 0; j < f; j++) is_last_outside &= step.index[j] == box.to[j];
+        for (int j = 0; j < f; j++) is_last_outside &= step.index[j] == plan.outside.to[j];
         fold.addend = has_addend ? operand[ADDEND].memory + step.offset[ADDEND] : nullptr;
-        fold.bank = results.bank.memory + step.offset[BANK_OUT];
-        fold.buffer = results.to_buffer ? results.buffer.memory + step.offset[BUFFER_OUT] : nullptr;
-        fold.first_kept = is_last_outside ? steps - accumulators : steps;
+        fold.bank = operand[BANK_OUT].memory + step.offset[BANK_OUT];
+        fold.buffer = plan.to_buffer ? operand[BUFFER_OUT].memory + step.offset[BUFFER_OUT] : nullptr;
+        fold.first_kept = is_last_outside ? plan.steps - plan.accumulators : plan.steps;
         fold.accumulator = step.accumulator;
         tile.stream = operand[STREAM].memory + step.offset[STREAM];
         tile.buffer = buffer_row(operand[BUFFER_IN], 0) + step.offset[BUFFER_IN];
-        if (points_of) {
-            const int pairs = points_of[1] ? steps / 2 : 0;
-            if (pairs) points_of[1](tile, fold, 0, pairs);
-            points_of[0](tile, fold, 2 * pairs, steps - 2 * pairs);
+        if (plan.points_of) {
+            const int pairs = plan.points_of[1] ? plan.steps / 2 : 0;
+            if (pairs) plan.points_of[1](tile, fold, 0, pairs);
+            plan.points_of[0](tile, fold, 2 * pairs, plan.steps - 2 * pairs);
             return;
         }
-        for (int i = 0, y = 0; i < y_cut.parts; i++) {
-            const int points = y_cut.size(i);
+        for (int i = 0, y = 0; i < plan.y_cut.parts; i++) {
+            const int points = plan.y_cut.size(i);
             ReduceTile part = tile;
             part.stream += y * tile.stream_y;
-            for (int j = 0, r = 0; j < r_cut.parts; j++) {
-                const int rows = r_cut.size(j);
+            for (int j = 0, r = 0; j < plan.r_cut.parts; j++) {
+                const int rows = plan.r_cut.size(j);
                 part.buffer = tile.buffer + r * BUFFER_PITCH;
                 reduce_sizes(points, rows, part, reinterpret_cast<Vector(*)[ROWS]>(&sum[0][r]));
                 r += rows;
@@ -357,24 +427,39 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
             }
         }
     });
-    return true;
 }
 
-static void run_engine(Nest &nest, Run &run) {
-    for (int j = 0; j < LEVELS; j++) {
-        if (nest.end[j] <= 0) return;
+// How an instruction is executed in tiles.
+struct EnginePlan {
+    enum { NOT_AT_ALL, IN_STEPS, IN_TILES } how;
+    union {
+        ExpandPlan expand;
+        AccumulatePlan accumulate;
+        ReducePlan reduce;
+    };
+};
+
+static void plan_engine(Nest &nest, EnginePlan &plan) {
+    bool is_tiled = false, has_steps = true;
+    for (int j = 0; j < LEVELS; j++) has_steps &= nest.end[j] > 0;
+    if (has_steps && nest.is_inside) {
+        switch (nest.code->operation) {
+            case EXPAND: is_tiled = plan_expand(nest, plan.expand); break;
+            case ACCUMULATE: is_tiled = plan_accumulate(nest, plan.accumulate); break;
+            case REDUCE: is_tiled = plan_reduce(nest, plan.reduce); break;
+        }
     }
+    plan.how = !has_steps ? EnginePlan::NOT_AT_ALL : is_tiled ? EnginePlan::IN_TILES : EnginePlan::IN_STEPS;
+}
+
+static void run_engine(const Nest &nest, const EnginePlan &plan, Run &run) {
+    if (plan.how == EnginePlan::NOT_AT_ALL) return;
+    const bool is_tiled = plan.how == EnginePlan::IN_TILES;
     Marks marks = {};
     switch (nest.code->operation) {
-        case EXPAND:
-            if (!expand_tiled(nest, marks)) expand_steps(nest, marks);
-            break;
-        case ACCUMULATE:
-            if (!accumulate_tiled(nest)) accumulate_steps(nest);
-            break;
-        case REDUCE:
-            if (!reduce_tiled(nest, marks)) reduce_steps(nest, marks);
-            break;
+        case EXPAND: is_tiled ? expand_tiles(nest, plan.expand, marks) : expand_steps(nest, marks); break;
+        case ACCUMULATE: is_tiled ? accumulate_tiles(nest, plan.accumulate) : accumulate_steps(nest); break;
+        case REDUCE: is_tiled ? reduce_tiles(nest, plan.reduce, marks) : reduce_steps(nest, marks); break;
     }
     if (nest.code->flags & CHECK) run.overflow |= any_mark(marks);
 }

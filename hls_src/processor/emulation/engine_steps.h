@@ -109,21 +109,32 @@ static void place_drain(Nest &nest, const Sample &sample) {
     place_in_bank(nest, BANK_OUT, &scratch_vector, box, sample);
 }
 
+// A line of vectors; their strides.
+template <bool CHECKS>
+static inline void move_line(const Vector *from, long from_stride, Vector *to, long to_stride, int count, Marks &marks) {
+    for (int n = 0; n < count; n++, from += from_stride, to += to_stride) {
+        const Lanes value = load(from);
+        if (CHECKS) mark_overflow(marks, value, STATE_LIMIT);
+        store(to, value);
+    }
+}
+
 static void run_drain(const Nest &nest, Run &run) {
     const Box box = active_box(nest);
     const Reach &from = nest.operand[BUFFER_IN];
     Marks marks = {};
     const int inner = innermost(box), rows = nest.code->row_level == inner;
     const bool check = nest.code->flags & CHECK;
+    const auto move = check ? move_line<true> : move_line<false>;
     each_row(nest, box, inner, [&](const Step &step, int count, const long *stride) {
         const Vector *vector = from.memory + step.offset[BUFFER_IN];
         Vector *to = nest.operand[BANK_OUT].memory + step.offset[BANK_OUT];
-        const long to_stride = stride[BANK_OUT], word_stride = stride[BUFFER_IN];
-        const int row = row_of(nest, step);
-        for (int n = 0; n < count; n++) {
-            const Lanes value = load(vector + ((row + n * rows) & (ROWS - 1)) * ACCUMULATORS + n * word_stride);
-            if (check) mark_overflow(marks, value, STATE_LIMIT);
-            store(to + n * to_stride, value);
+        const long from_stride = stride[BUFFER_IN] + rows * ACCUMULATORS;
+        for (int n = 0, row = row_of(nest, step); n < count; row = 0) {  // after the last row comes the first one
+            const int rest = count - n, taken = rows && rest > ROWS - row ? ROWS - row : rest;
+            move(vector + row * ACCUMULATORS + n * stride[BUFFER_IN], from_stride, to + n * stride[BANK_OUT], stride[BANK_OUT],
+                 taken, marks);
+            n += taken;
         }
     });
     if (check) run.overflow |= any_mark(marks);

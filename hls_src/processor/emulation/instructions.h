@@ -27,31 +27,90 @@ static void place_operands(Nest &nest, const Sample &sample) {
     }
 }
 
+static bool has_token_offsets(const Instruction &code) {
+    bool has = false;
+    for (const auto &operand : code.operand) has |= operand.valid && operand.offset_table >= 0;
+    return has;
+}
+
+// An instruction for samples of a length, resolved: its bounds and addresses, and how it is executed.
+struct Resolved {
+    bool is_known, has_steps;
+    Nest nest;
+    union {
+        EnginePlan engine;
+        RowPlan rows;
+    };
+    Resolved() {}
+};
+
+// Resolved instructions are kept from the first run on, but for those with token offsets, which are the sample's own. Those of
+// lengths for which there is no room are resolved in each run.
+constexpr int MOST_RESOLVED = 1 << 16;
+static Resolved resolved_memory[MOST_RESOLVED];
+static int first_resolved[SEQUENCE + 1], resolved_count;  // -1: the length has not run
+
+static void forget_resolved() {
+    for (int &first : first_resolved) first = -1;
+    for (int i = 0; i < resolved_count; i++) resolved_memory[i].is_known = false;
+    resolved_count = 0;
+}
+
+// Must be called before instructions of samples of a length run.
+static void make_room(int tokens) {
+    const bool has_room = program.instructions > 0 && resolved_count + program.instructions <= MOST_RESOLVED;
+    if (first_resolved[tokens] >= 0 || !has_room) return;
+    first_resolved[tokens] = resolved_count;
+    resolved_count += program.instructions;
+}
+
+static __attribute__((noinline)) void resolve_all(Resolved &resolved, const Instruction &code, const Sample &sample) {
+    Nest &nest = resolved.nest;
+    resolved.is_known = !has_token_offsets(code);
+    resolved.has_steps = resolve(nest, code, sample);
+    if (!resolved.has_steps) return;
+    place_operands(nest, sample);
+    if (code.unit <= ENGINE_1) plan_engine(nest, resolved.engine);
+    if (code.unit == VECTOR) resolved.rows = plan_rows(nest);
+}
+
 // An instruction with an address outside its memory (the program check rejects those) is skipped, and the sample is marked
 // as overflowed.
-static void execute(int i, Run &run, const Sample &sample) {
-    const Instruction &code = instruction_at(i);
-    Nest nest;
-    if ((code.unit == UPDATE && run.pending == NOTHING) || !resolve(nest, code, sample)) return;
-    place_operands(nest, sample);
+static void execute_resolved(const Resolved &resolved, Run &run, const Sample &sample) {
+    const Nest &nest = resolved.nest;
+    if (!resolved.has_steps) return;
     if (!nest.is_inside) {
         run.overflow = true;
         return;
     }
-    switch (code.unit) {
+    switch (nest.code->unit) {
         case ENGINE_0:
-        case ENGINE_1: return run_engine(nest, run);
+        case ENGINE_1: return run_engine(nest, resolved.engine, run);
         case DRAIN_0:
         case DRAIN_1: return run_drain(nest, run);
-        case VECTOR: return run_vector(nest, sample, run);
+        case VECTOR: return run_vector(nest, resolved.rows, sample, run);
         case SHUFFLE: return run_shuffle(nest, run);
         case UPDATE: return run_update(nest, run);
     }
 }
 
+static void execute(int i, Run &run, const Sample &sample) {
+    const Instruction &code = instruction_at(i);
+    if (code.unit == UPDATE && run.pending == NOTHING) return;
+    if (first_resolved[sample.tokens] < 0) {
+        Resolved once;
+        resolve_all(once, code, sample);
+        return execute_resolved(once, run, sample);
+    }
+    Resolved &resolved = resolved_memory[first_resolved[sample.tokens] + i];
+    if (!resolved.is_known) resolve_all(resolved, code, sample);
+    execute_resolved(resolved, run, sample);
+}
+
 // Must be called when the program has changed.
 static void forget_instructions() {
     for (int i = 0; i < PROGRAM_DEPTH; i++) is_decoded[i] = false;
+    forget_resolved();
     forget_maps();
     take_functions();
 }

@@ -110,6 +110,17 @@ static inline Lanes first_lanes(int count) {
     return mask;
 }
 
+// A mask of the lanes whose bits are set, for &.
+static inline Lanes some_lanes(int bits) {
+    Lanes mask;
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        const IntPart own = 1 << reinterpret_cast<const IntPart *>(LANE_NUMBERS)[i];
+        mask.part[i] = (Part)((own & bits) == own);
+    }
+    return mask;
+}
+
 // The vector with zeros in all lanes but one, which may be out of range.
 static inline Lanes one_lane(const Lanes &value, int lane) {
     Lanes mask;

@@ -75,9 +75,10 @@ static Vector zero_rows[ROWS * BUFFER_PITCH];
 // level]).
 struct Reach {
     Vector *memory = nullptr;
-    int start = 0, stride[LEVELS] = {};
     const int *token_offset = nullptr;
-    int low = 0, high = 0;  // all addresses, both included
+    int start = 0;
+    short stride[LEVELS] = {};
+    unsigned short low = 0, high = 0;  // all addresses, both included
 
     long offset(const int *index, int offset_level) const {
         long result = start + (token_offset ? token_offset[index[offset_level]] : 0);
@@ -91,11 +92,11 @@ struct Box {
     int from[LEVELS], to[LEVELS];
 };
 
+// Packed, since each sample reads the nests of the whole program.
 struct Nest {
     const Instruction *code;
-    int n[LEVELS], active[LEVELS], end[LEVELS];  // end: the lesser of both
+    unsigned short n[LEVELS], active[LEVELS], end[LEVELS];  // end: the lesser of both
     int count;
-    float f0, f1;
     int accumulator_weight[LEVELS];
     Reach operand[OPERANDS];
     bool is_inside;  // no address lies outside of its memory
@@ -118,8 +119,8 @@ static inline bool resolve(Nest &nest, const Instruction &code, const Sample &sa
     nest.is_inside = true;
     bool has_steps = true;
     for (int j = 0; j < LEVELS; j++) {
-        nest.n[j] = code_value(code.bound[j], sample);
-        nest.active[j] = code_value(code.active[j], sample);
+        nest.n[j] = static_cast<unsigned short>(code_value(code.bound[j], sample));
+        nest.active[j] = static_cast<unsigned short>(code_value(code.active[j], sample));
         nest.end[j] = nest.n[j] < nest.active[j] ? nest.n[j] : nest.active[j];
         has_steps &= nest.n[j] > 0;
     }
@@ -129,8 +130,6 @@ static inline bool resolve(Nest &nest, const Instruction &code, const Sample &sa
         weight *= nest.n[j];
     }
     nest.count = code_value(code.count, sample);
-    nest.f0 = immediate_value(code.immediate[0], sample);
-    nest.f1 = immediate_value(code.immediate[1], sample);
     return has_steps;
 }
 
@@ -185,10 +184,10 @@ static inline void place(Nest &nest, int o, Vector *memory, int depth, const Box
         nest.is_inside = false;
         return;
     }
-    reach.low = static_cast<int>(low), reach.high = static_cast<int>(high);
+    reach.low = static_cast<unsigned short>(low), reach.high = static_cast<unsigned short>(high);
 }
 
-static inline void place_nowhere(Nest &nest, int o, Vector *vector) { nest.operand[o] = {vector, 0, {}, nullptr, 0, 0}; }
+static inline void place_nowhere(Nest &nest, int o, Vector *vector) { nest.operand[o] = {vector, nullptr, 0, {}, 0, 0}; }
 
 // Resolves operand o in its bank, or in a dummy vector if it is not valid.
 static inline void place_in_bank(Nest &nest, int o, Vector *missing, const Box &box, const Sample &sample) {

@@ -13,6 +13,7 @@ static void invalidate() {
 
 // Executes instructions [run.first, run.first + run.count); returns 0 cycles.
 static int run(Run &run, const Sample &sample) {
+    make_room(sample.tokens);
     if (has_second_thread() && run.first == program.section[FORWARD].first) {
         run_planned(run, sample);
     } else {

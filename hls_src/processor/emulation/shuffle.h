@@ -20,14 +20,21 @@ constexpr int MAP_VECTORS = 1 << 16;
 static Place map_memory[MAP_VECTORS][LANES];
 static int map_vectors;  // in use
 
-// Eight lanes of four vectors out, the halves `half`, half + period, half + 2 period, half + 3 period of the block: the i-th of
-// them takes the elements from[l] + i. They are a transpose of four consecutive elements from eight places.
+// Vectors out that are a transpose of four consecutive elements from several places. With a period they are four, `vector`,
+// vector + period, vector + 2 period, vector + 3 period, and lane l of the i-th of them is element from[l] + i. With period 0
+// they are two, next to each other, of eight lanes each for i = 0, 1 and i = 2, 3. A lane that is not in `lanes` is zero.
 struct Transpose {
-    int half, period;
-    Place from[8];
+    int vector, period, lanes;
+    Place from[LANES];
 };
 static Transpose transpose_memory[MAP_VECTORS / 2];
-static int single_memory[2 * MAP_VECTORS];
+
+// A vector that no transpose has. Each of its quarters is four consecutive elements, or zero, if `has_runs`.
+struct Single {
+    int vector;
+    bool has_runs;
+};
+static Single single_memory[MAP_VECTORS];
 static Vector permuted[MAP_VECTORS];
 
 struct ShuffleMap {
@@ -36,7 +43,7 @@ struct ShuffleMap {
     const Place (*place)[LANES];
     bool moves_vectors;  // each vector out is a vector in, or zero
     const Transpose *transposes;
-    const int *singles;  // halves that no transpose has
+    const Single *singles;
     int transpose_count, single_count;
 };
 constexpr int MAPS = 256, MAPS_LOOKED_AT = 8;
@@ -79,41 +86,51 @@ static bool are_vectors(const Place (*place)[LANES], int vectors) {
     return are_whole;
 }
 
-// Half h of the vectors out: lanes 0 to 7 of vector h / 2, or lanes 8 to 15.
-static const Place *half_of(const Place (*place)[LANES], int h) { return &place[h / 2][h % 2 * 8]; }
-
-static bool is_next(const Place *half, const Place *other, int ahead) {
-    bool is = true;
-    for (int l = 0; l < 8; l++) is &= other[l] == (half[l] == ZERO_PLACE ? ZERO_PLACE : half[l] + ahead);
-    return is;
+// Whether places are those of the elements that lie so far behind others; zeros where those are.
+static bool are_behind(const Place *place, const Place *other, int distance, int lanes) {
+    bool are = true;
+    for (int l = 0; l < lanes; l++) are &= place[l] == (other[l] == ZERO_PLACE ? ZERO_PLACE : other[l] + distance);
+    return are;
 }
 
-// Finds the transposes of a map of so many vectors out: all halves that one can have.
+static bool has_runs(const Place *place) {
+    bool has = true;
+    for (int l = 0; l < LANES; l++) has &= are_behind(&place[l], &place[l / 4 * 4], l % 4, 1);
+    return has;
+}
+
+// Finds the transposes of a map of so many vectors out: all vectors that one can have.
 static void find_transposes(ShuffleMap &map, int vectors) {
-    static bool is_taken[2 * MAP_VECTORS];
-    const int halves = 2 * vectors, first = static_cast<int>(map.place - map_memory);
+    static bool is_taken[MAP_VECTORS];
+    const int first = static_cast<int>(map.place - map_memory);
     Transpose *transposes = transpose_memory + first / 2;
-    int *singles = single_memory + 2 * first;
+    Single *singles = single_memory + first;
     map.transposes = transposes, map.singles = singles;
     map.transpose_count = map.single_count = 0;
-    for (int h = 0; h < halves; h++) is_taken[h] = false;
-    for (int h = 0; h < halves; h++) {
-        if (is_taken[h]) continue;
-        const Place *half = half_of(map.place, h);
-        int period = 1;
-        const auto fits = [&](int i) {
-            const int other = h + i * period;
-            return other < halves && !is_taken[other] && is_next(half, half_of(map.place, other), i);
+    for (int w = 0; w < vectors; w++) is_taken[w] = false;
+    for (int w = 0; w < vectors; w++) {
+        if (is_taken[w]) continue;
+        const Place *from = map.place[w];
+        const auto continues = [&](int other, int i) {
+            return other < vectors && !is_taken[other] && are_behind(map.place[other], from, i, LANES);
         };
-        while (h + 3 * period < halves && !fits(1)) period++;
-        if (is_next(half, half, 1) || !(fits(1) && fits(2) && fits(3))) {  // all zeros, or alone
-            singles[map.single_count++] = h;
+        int period = 1;
+        while (w + 3 * period < vectors && !continues(w + period, 1)) period++;
+        const bool are_four = continues(w + period, 1) && continues(w + 2 * period, 2) && continues(w + 3 * period, 3);
+        const bool are_two = w + 1 < vectors && !is_taken[w + 1] && are_behind(from + LANES / 2, from, 1, LANES / 2) &&
+                             are_behind(map.place[w + 1], from, 2, LANES);
+        if (has_runs(from) || !(are_four || are_two)) {
+            singles[map.single_count++] = {w, has_runs(from)};
             continue;
         }
         Transpose &found = transposes[map.transpose_count++];
-        found.half = h, found.period = period;
-        for (int l = 0; l < 8; l++) found.from[l] = half[l];
-        for (int i = 0; i < 4; i++) is_taken[h + i * period] = true;
+        found.vector = w, found.period = are_four ? period : 0, found.lanes = 0;
+        for (int l = 0; l < LANES; l++) {
+            const bool is_zero = from[l] == ZERO_PLACE;
+            found.from[l] = is_zero ? 0 : from[l];
+            found.lanes |= is_zero ? 0 : 1 << l;
+        }
+        for (int i = 0; i < (are_four ? 4 : 2); i++) is_taken[w + i * (are_four ? period : 1)] = true;
     }
 }
 
@@ -134,7 +151,8 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
     });
     int steps = 1;
     for (int j = 1; j < LEVELS; j++) steps *= writes.to[j] + 1;
-    if (map_vectors + steps > MAP_VECTORS) forget_maps();
+    const int kept = steps + steps % 2;  // a transpose is of two vectors or more
+    if (map_vectors + kept > MAP_VECTORS) forget_maps();
     Place(*place)[LANES] = map_memory + map_vectors;
     int made = 0;
     each_step(nest, writes, [&](const Step &step) {
@@ -146,7 +164,7 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
         }
         made++;
     });
-    map_vectors += steps;
+    map_vectors += kept;
     map.is_made = true;
     map.place = place;
     map.moves_vectors = are_vectors(place, made);
@@ -154,60 +172,96 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
 }
 static_assert((SHUFFLE_VECTORS & (SHUFFLE_VECTORS - 1)) == 0, "places are taken modulo their number");
 
+// Where the vectors out of a block go: vector w to bank[bank_at[w]], to buffer[buffer_at[w]], or to both.
+struct Destination {
+    Vector *bank, *buffer;  // null: not there
+    const int *bank_at, *buffer_at;  // null: w itself
+    bool check;
+
+    void give(int w, const Lanes &value, Marks &marks) const {
+        if (bank) store(bank + (bank_at ? bank_at[w] : w), value);
+        if (buffer) store(buffer + buffer_at[w], value);
+        if (check) mark_overflow(marks, value, STATE_LIMIT);
+    }
+};
+
+static inline __m256 two_quarters(const float *low, const float *high) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
+}
+
+static inline void give_transpose(const Transpose &t, const float *elements, const Destination &to, Marks &marks) {
+    const Lanes lanes = some_lanes(t.lanes);
+    __m256 row[2][4], column[2][4];
+    UNROLL
+    for (int i = 0; i < 4; i++) row[0][i] = two_quarters(elements + t.from[i], elements + t.from[i + 4]);
+    transpose(row[0], column[0]);
+    if (t.period == 0) {
+        to.give(t.vector, join(column[0][0], column[0][1]) & lanes, marks);
+        to.give(t.vector + 1, join(column[0][2], column[0][3]) & lanes, marks);
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++) row[1][i] = two_quarters(elements + t.from[i + 8], elements + t.from[i + 12]);
+    transpose(row[1], column[1]);
+    UNROLL
+    for (int i = 0; i < 4; i++) to.give(t.vector + i * t.period, join(column[0][i], column[1][i]) & lanes, marks);
+}
+
 // Gathers the vectors out from the elements of a block.
-static void permute_block(const ShuffleMap &map, const Vector *block, Vector *to) {
+static void permute_block(const ShuffleMap &map, const Vector *block, const Destination &to, Marks &marks) {
     static const float zeros[4] = {};
     const float *elements = reinterpret_cast<const float *>(block);
-    const auto at = [&](Place place) { return place == ZERO_PLACE ? zeros : elements + place; };
-    float *halves = reinterpret_cast<float *>(to);
-    for (const Transpose *t = map.transposes; t < map.transposes + map.transpose_count; t++) {
-        __m256 row[4], column[4];
-        UNROLL
-        for (int i = 0; i < 4; i++) {
-            const __m128 low = _mm_loadu_ps(at(t->from[i])), high = _mm_loadu_ps(at(t->from[i + 4]));
-            row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+    for (int t = 0; t < map.transpose_count; t++) give_transpose(map.transposes[t], elements, to, marks);
+    for (const Single *s = map.singles; s < map.singles + map.single_count; s++) {
+        const Place *place = map.place[s->vector];
+        const auto at = [&](int l) { return place[l] == ZERO_PLACE ? zeros : elements + place[l]; };
+        if (s->has_runs) {
+            to.give(s->vector, join(two_quarters(at(0), at(4)), two_quarters(at(8), at(12))), marks);
+            continue;
         }
-        transpose(row, column);
-        UNROLL
-        for (int i = 0; i < 4; i++) _mm256_store_ps(halves + 8 * (t->half + i * t->period), column[i]);
-    }
-    for (int s = 0; s < map.single_count; s++) {
-        const Place *place = half_of(map.place, map.singles[s]);
-        __m128 four[2];
-        UNROLL
-        for (int i = 0; i < 2; i++) {
-            const Place *p = place + 4 * i;
-            four[i] = _mm_insert_ps(_mm_load_ss(at(p[0])), _mm_load_ss(at(p[1])), 0x10);
-            four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[2])), 0x20);
-            four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[3])), 0x30);
-        }
-        _mm256_store_ps(halves + 8 * map.singles[s], _mm256_insertf128_ps(_mm256_castps128_ps256(four[0]), four[1], 1));
+        Vector vector = {};
+        for (int l = 0; l < LANES; l++) vector[l] = *at(l);
+        to.give(s->vector, load(&vector), marks);
     }
 }
 
-static inline Lanes whole_vector(const Vector *block, Place place) {
-    return place == ZERO_PLACE ? splat<Lanes>(0.0f) : load(block + place / LANES);
+// Moves the vectors out from those of a block.
+static void move_block(const ShuffleMap &map, int vectors, const Vector *block, const Destination &to, Marks &marks) {
+    for (int w = 0; w < vectors; w++) {
+        const Place place = map.place[w][0];
+        to.give(w, place == ZERO_PLACE ? splat<Lanes>(0.0f) : load(block + place / LANES), marks);
+    }
 }
 
-// Writes the vectors out of a block: those that the map moves, or those of a permuted block, one after the other.
-template <bool MOVED>
-static void give_vectors(const Nest &nest, const Box &writes, const Vector *block, const Place (*place)[LANES],
-                       Marks &marks) {
-    const int row_level = nest.code->row_level, inner = innermost(writes);
-    const bool to_bank = nest.code->operand[SHUFFLED_OUT].valid, to_buffer = nest.code->operand[SHUFFLED_BUFFER].valid;
-    const bool check = nest.code->flags & CHECK;
-    each_row(nest, writes, inner, [&](const Step &step, int count, const long *stride) {
-        Vector *bank = nest.operand[SHUFFLED_OUT].memory + step.offset[SHUFFLED_OUT];
-        Vector *buffer = nest.operand[SHUFFLED_BUFFER].memory + step.offset[SHUFFLED_BUFFER];
-        const int row = row_of(nest, step), rows = row_level == inner;
-        const long bank_stride = stride[SHUFFLED_OUT], buffer_stride = stride[SHUFFLED_BUFFER];
-        for (int n = 0; n < count; n++) {
-            const Lanes vector = MOVED ? whole_vector(block, **place++) : load(block++);
-            if (to_bank) store(bank + n * bank_stride, vector);
-            if (to_buffer) store(buffer + ((row + n * rows) & (ROWS - 1)) * BUFFER_PITCH + n * buffer_stride, vector);
-            if (check) mark_overflow(marks, vector, STATE_LIMIT);
-        }
+static void give_block(const ShuffleMap &map, int vectors, const Vector *block, const Destination &to, Marks &marks) {
+    if (map.moves_vectors) return move_block(map, vectors, block, to, marks);
+    permute_block(map, block, to, marks);
+}
+
+// The places of a block's vectors out, from that of the first one on.
+static int bank_places[MAP_VECTORS], buffer_places[MAP_VECTORS];
+
+static inline long row_offset(const Nest &nest, const Step &step) { return 1L * row_of(nest, step) * BUFFER_PITCH; }
+
+static void find_places(const Nest &nest, const Box &writes) {
+    int w = 0;
+    long bank = 0, buffer = 0;
+    each_step(nest, writes, [&](const Step &step) {
+        const long row = nest.code->row_level ? row_offset(nest, step) : 0;
+        if (w == 0) bank = step.offset[SHUFFLED_OUT], buffer = step.offset[SHUFFLED_BUFFER];
+        bank_places[w] = static_cast<int>(step.offset[SHUFFLED_OUT] - bank);
+        buffer_places[w++] = static_cast<int>(step.offset[SHUFFLED_BUFFER] - buffer + row);
     });
+}
+
+// Where the vectors out of a block go.
+static Destination destination_of(const Nest &nest, int block) {
+    const auto &operand = nest.code->operand;
+    const int first[LEVELS] = {block}, row = nest.code->row_level ? 0 : nest.code->row_base + block;
+    const auto at = [&](int o) { return nest.operand[o].memory + nest.operand[o].offset(first, nest.code->offset_level); };
+    return {operand[SHUFFLED_OUT].valid ? at(SHUFFLED_OUT) : nullptr,
+            operand[SHUFFLED_BUFFER].valid ? at(SHUFFLED_BUFFER) + (row & (ROWS - 1)) * BUFFER_PITCH : nullptr,
+            bank_places, buffer_places, (nest.code->flags & CHECK) != 0};
 }
 
 // Reads the vectors in.
@@ -257,6 +311,28 @@ static void place_shuffle(Nest &nest, const Sample &sample) {
     place_held(nest, SHUFFLED_BUFFER, code.operand[SHUFFLED_BUFFER].where % ENGINES, &scratch_vector, writes, sample);
 }
 
+// Step by step, reads the vectors of a block, and writes the permuted ones of the block before.
+static void swap_block(const Nest &nest, int block, const Box &in, const Box &out, Vector *taken, const Destination &to) {
+    int given = 0;
+    Box steps = active_box(nest);
+    for (int j = 1; j < LEVELS; j++) steps.to[j] = nest.n[j] - 1;
+    steps.from[0] = steps.to[0] = block;
+    each_step(nest, steps, [&](const Step &step) {
+        Box here;
+        bool is_in = block + 1 < nest.n[0], is_out = block > 0 && step.index[3] <= out.to[3];
+        for (int j = 0; j < LEVELS; j++) {
+            here.from[j] = here.to[j] = step.index[j];
+            is_in &= j == 0 || step.index[j] <= in.to[j];
+        }
+        if (is_in) taken = take_vectors(nest, here, taken);
+        if (!is_out) return;
+        const Lanes value = load(permuted + given);
+        if (to.bank) store(to.bank + to.bank_at[given], value);
+        if (to.buffer) store(to.buffer + to.buffer_at[given], value);
+        given++;
+    });
+}
+
 static void run_shuffle(const Nest &nest, Run &run) {
     const Instruction &code = *nest.code;
     const Box reads = shuffle_reads(nest), writes = shuffle_writes(nest);
@@ -276,6 +352,7 @@ static void run_shuffle(const Nest &nest, Run &run) {
     const Reach &from = nest.operand[SOURCE], &to = nest.operand[SHUFFLED_OUT];
     const bool meet = from.memory == to.memory && overlap(from, to);
     const bool stays = !meet && lies_together(nest, reads);  // the block is read in place, without a copy
+    const int vectors = static_cast<int>(vectors_out);
     const Vector *before = nullptr;
     for (int block = 0; block < nest.n[0]; block++) {
         Box in = reads, out = writes;
@@ -283,34 +360,19 @@ static void run_shuffle(const Nest &nest, Run &run) {
         out.from[0] = out.to[0] = block;
         const bool takes = block + 1 < nest.n[0], gives = block > 0;
         if (gives && !(same_entries && map->is_made)) make_map(*map, nest, in, out);
-        const auto give = map->moves_vectors ? give_vectors<true> : give_vectors<false>;
+        if (block == 1) find_places(nest, out);
         in.from[0] = in.to[0] = block;
-        if (gives && !map->moves_vectors) permute_block(*map, before, permuted);
         const int first[LEVELS] = {block};
-        Vector *vectors = stays ? from.memory + from.offset(first, code.offset_level) : block_vectors[block % 2];
+        Vector *taken = stays ? from.memory + from.offset(first, code.offset_level) : block_vectors[block % 2];
+        const Destination at = destination_of(nest, block);
         if (!meet) {
-            if (takes && !stays) take_vectors(nest, in, vectors);
-            if (gives) give(nest, out, map->moves_vectors ? before : permuted, map->place, marks);
-            before = vectors;
-            continue;
+            if (takes && !stays) take_vectors(nest, in, taken);
+            if (gives) give_block(*map, vectors, before, at, marks);
+        } else {
+            if (gives) give_block(*map, vectors, before, {permuted, nullptr, nullptr, nullptr, at.check}, marks);
+            swap_block(nest, block, in, out, taken, at);
         }
-        Vector *taken = vectors;
-        int given = 0;
-        Box steps = active_box(nest);
-        for (int j = 1; j < LEVELS; j++) steps.to[j] = nest.n[j] - 1;
-        steps.from[0] = steps.to[0] = block;
-        each_step(nest, steps, [&](const Step &step) {
-            Box here;
-            bool is_in = takes, is_out = gives && step.index[3] <= out.to[3];
-            for (int j = 0; j < LEVELS; j++) {
-                here.from[j] = here.to[j] = step.index[j];
-                is_in &= j == 0 || step.index[j] <= in.to[j];
-            }
-            if (is_in) taken = take_vectors(nest, here, taken);
-            if (is_out) give(nest, here, map->moves_vectors ? before : permuted + given, map->place + given, marks);
-            given += is_out;
-        });
-        before = vectors;
+        before = taken;
     }
     map->is_made = map->is_made && same_entries;
     if (code.flags & CHECK) run.overflow |= any_mark(marks);

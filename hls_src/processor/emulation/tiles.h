@@ -19,10 +19,15 @@ constexpr int TILE_SUMS = TILE_ROWS * TILE_VECTORS;
 
 // Divides a length into nearly equal parts of at most `most`: the first `longer` parts have one element more.
 struct Cut {
-    int parts, least, longer;
-    Cut(int length, int most) : parts((length + most - 1) / most), least(length / parts), longer(length % parts) {}
+    unsigned short parts, least, longer;
     int size(int i) const { return least + (i < longer); }
 };
+
+static inline Cut cut_of(int length, int most) {
+    const int parts = (length + most - 1) / most;
+    const auto part = [](int value) { return static_cast<unsigned short>(value); };
+    return {part(parts), part(length / parts), part(length % parts)};
+}
 
 // EXPAND: result (y, x) = addend (y, x) + sum over r of scalars (y)[r] x buffer (x)[r]. Vectors are contiguous along x and
 // strided along y.
@@ -33,20 +38,23 @@ struct ExpandTile {
 };
 
 // Computes `times` tiles along y in one call, to save call overhead. Addend and buffer result may be null. Their addresses
-// are passed in registers: loads from memory would wait for earlier stores.
-template <int Y, int X, bool SHARED>
+// are passed in registers: loads from memory would wait for earlier stores. There is a row at least.
+// ROWS_IN_USE: 0 if they are not known.
+template <int Y, int X, bool SHARED, int ROWS_IN_USE>
 static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer, const Vector *scalars, const Vector *addend,
                         Vector *result, Vector *buffer_result) {
-    const int rows = tile.rows;
+    const int rows = ROWS_IN_USE ? ROWS_IN_USE : tile.rows;
+    const long buffer_y = tile.buffer_y, scalars_y = tile.scalars_y, addend_y = tile.addend_y, result_y = tile.result_y;
     for (int t = 0; t < times; t++) {
         Lanes sum[Y][X];
         UNROLL
         for (int y = 0; y < Y; y++) {
             UNROLL
-            for (int x = 0; x < X; x++) sum[y][x] = addend ? load(addend + y * tile.addend_y + x) : splat<Lanes>(0.0f);
+            for (int x = 0; x < X; x++) sum[y][x] = addend ? load(addend + y * addend_y + x) : splat<Lanes>(0.0f);
         }
         const Vector *row = buffer;
-        for (int r = 0; r < rows; r++, row += BUFFER_PITCH) {
+        int r = 0;
+        do {
             Lanes vector[X];
             if (SHARED) {
                 UNROLL
@@ -54,17 +62,18 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
             }
             UNROLL
             for (int y = 0; y < Y; y++) {
-                const Lanes scalar = splat<Lanes>(scalar_of(scalars + y * tile.scalars_y, r));
+                const Lanes scalar = splat<Lanes>(scalar_of(scalars + y * scalars_y, r));
                 UNROLL
                 for (int x = 0; x < X; x++) {
-                    sum[y][x] = sum[y][x] + scalar * (SHARED ? vector[x] : load(row + y * tile.buffer_y));
+                    sum[y][x] = sum[y][x] + scalar * (SHARED ? vector[x] : load(row + y * buffer_y));
                 }
             }
-        }
+            row += BUFFER_PITCH;
+        } while (++r < rows);
         UNROLL
         for (int y = 0; y < Y; y++) {
             UNROLL
-            for (int x = 0; x < X; x++) store(result + y * tile.result_y + x, sum[y][x]);
+            for (int x = 0; x < X; x++) store(result + y * result_y + x, sum[y][x]);
         }
         if (buffer_result) {
             UNROLL
@@ -83,10 +92,10 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
             }
             *tile.marks = marks;
         }
-        buffer += Y * tile.buffer_y;
-        scalars += Y * tile.scalars_y;
-        if (addend) addend += Y * tile.addend_y;
-        result += Y * tile.result_y;
+        buffer += Y * buffer_y;
+        scalars += Y * scalars_y;
+        if (addend) addend += Y * addend_y;
+        result += Y * result_y;
     }
 }
 
@@ -221,8 +230,10 @@ struct ExpandSize {
     template <typename... At>
     static void run(const ExpandTile &tile, At... at) {
         constexpr bool is_used = (Y <= TILE_ROWS && X <= TILE_VECTORS) || Y == 1 || X == 1;
-        if (X == 1 && Y > 1 && tile.buffer_y) return expand_tile<Y, 1, false>(tile, at...);
-        expand_tile<is_used ? Y : 1, is_used ? X : 1, true>(tile, at...);
+        constexpr int Y_USED = is_used ? Y : 1, X_USED = is_used ? X : 1;
+        if (X == 1 && Y > 1 && tile.buffer_y) return expand_tile<Y, 1, false, 0>(tile, at...);
+        if (tile.rows == 12) return expand_tile<Y_USED, X_USED, true, 12>(tile, at...);  // the paper's rank
+        expand_tile<Y_USED, X_USED, true, 0>(tile, at...);
     }
 };
 

@@ -27,18 +27,25 @@ static void update_steps(const Nest &nest, Run &run) {
     Vector *memory[SECOND_MOMENT + 1];
     for (int o = PARAMETER; o <= SECOND_MOMENT; o++) memory[o] = nest.operand[o].memory;
     Marks marks[SECOND_MOMENT + 1] = {};
-    each_step(nest, active_box(nest), [&](const Step &step) {
-        const auto take = [&](int o) { return load(memory[o] + step.offset[o]); };
-        const auto give = [&](int o, const Lanes &value, int limit) {
-            mark_overflow(marks[o], value, limit);
-            store(memory[o] + step.offset[o], value);
-        };
-        const Updated<Lanes> updated =
-            update_step(factors, take(PARAMETER), take(GRADIENT), take(FIRST_MOMENT), take(SECOND_MOMENT));
-        if (OPTIMIZER == ADAMW) give(SECOND_MOMENT, updated.v, SQUARE_LIMIT);
-        if (OPTIMIZER != SGD) give(FIRST_MOMENT, updated.m, STATE_LIMIT);
-        give(PARAMETER, updated.p, STATE_LIMIT);
-        if (clear) store(memory[GRADIENT] + step.offset[GRADIENT], splat<Lanes>(0.0f));
+    each_row(nest, active_box(nest), innermost(active_box(nest)), [&](const Step &step, int count, const long *strides) {
+        Vector *at[SECOND_MOMENT + 1];
+        long stride[SECOND_MOMENT + 1];  // copies, because the compiler must assume that stores change the original
+        UNROLL
+        for (int o = PARAMETER; o <= SECOND_MOMENT; o++) at[o] = memory[o] + step.offset[o], stride[o] = strides[o];
+        for (int n = 0; n < count; n++) {
+            const auto give = [&](int o, const Lanes &value, int limit) {
+                mark_overflow(marks[o], value, limit);
+                store(at[o], value);
+            };
+            const Updated<Lanes> updated = update_step(factors, load(at[PARAMETER]), load(at[GRADIENT]),
+                                                       load(at[FIRST_MOMENT]), load(at[SECOND_MOMENT]));
+            if (OPTIMIZER == ADAMW) give(SECOND_MOMENT, updated.v, SQUARE_LIMIT);
+            if (OPTIMIZER != SGD) give(FIRST_MOMENT, updated.m, STATE_LIMIT);
+            give(PARAMETER, updated.p, STATE_LIMIT);
+            if (clear) store(at[GRADIENT], splat<Lanes>(0.0f));
+            UNROLL
+            for (int o = PARAMETER; o <= SECOND_MOMENT; o++) at[o] += stride[o];
+        }
     });
     run.state_overflow[0] |= any_mark(marks[PARAMETER]);
     run.state_overflow[1] |= any_mark(marks[FIRST_MOMENT]);

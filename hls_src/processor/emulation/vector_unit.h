@@ -127,6 +127,22 @@ static int row_along(const Nest &nest, int operation) {
     return along;
 }
 
+struct RowPlan {
+    int along;      // the level that rows run along; -1: none
+    bool is_whole;  // each row contains all terms of its sum
+};
+
+static RowPlan plan_rows(const Nest &nest) {
+    const Instruction &code = *nest.code;
+    const int along = row_along(nest, code.operation);
+    bool is_whole = true;
+    for (int j = 0; j < LEVELS; j++) {
+        const bool is_outside = nest.end[j] > 1 && (j != along || is_any_offset(nest, j));
+        is_whole &= !(code.depth_mask >> j & 1) || (!is_outside && nest.end[j] == nest.active[j]);
+    }
+    return {along, is_whole};
+}
+
 // A row: its index among the statistics and among the terms of the loss, its statistics before the instruction, its sums.
 struct Row {
     int number, kept;
@@ -146,8 +162,9 @@ static constexpr VectorOperationBits operation_bits = bits_of_operation(OPERATIO
 
 // All rows of an instruction. WHOLE: all lanes of all vectors are valid.
 template <int OPERATION, bool WHOLE>
-static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
+static void vector_rows(const Nest &nest, const RowPlan &plan, const Sample &sample, Run &run) {
     const Instruction &code = *nest.code;
+    const float f0 = immediate_value(code.immediate[0], sample), f1 = immediate_value(code.immediate[1], sample);
     const bool check = code.flags & CHECK, is_intent = code.flags & INTENT;
     const bool marks_0 = check && code.operand[R0_OUT].valid, marks_1 = check && code.operand[R1_OUT].valid;
     constexpr const VectorOperationBits &operation = operation_bits<OPERATION>;
@@ -155,12 +172,8 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
     const bool has_b = OPERATION != SUM || code.operand[B_IN].valid;  // else it is a copy of a
     const Function &function = program.function[code.operand[STATISTIC_ROW].where % FUNCTIONS];
     const Lanes zero = splat<Lanes>(0.0f);
-    const int along = row_along(nest, OPERATION), vectors_along = along == code.vector_level ? LANES : 0;
-    bool is_whole = true;  // each row contains all terms of its sum
-    for (int j = 0; j < LEVELS; j++) {
-        const bool is_outside = nest.end[j] > 1 && (j != along || is_any_offset(nest, j));
-        is_whole &= !(code.depth_mask >> j & 1) || (!is_outside && nest.end[j] == nest.active[j]);
-    }
+    const int along = plan.along, vectors_along = along == code.vector_level ? LANES : 0;
+    const bool is_whole = plan.is_whole;
     Marks marks = {};
     each_row(nest, active_box(nest), along, [&](const Step &step, int count, const long *strides) {
         const int number = (code.operand[STATISTIC_ROW].base + step.accumulator) % STATISTICS, place = step.accumulator % ROW_ACCUMULATORS;
@@ -170,7 +183,7 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
         Vector *to_0 = vector(R0_OUT), *to_1 = vector(R1_OUT);
         const bool first = is_whole || is_first(nest, step);
         Row row = {number, is_intent ? LAST_ROW : step.accumulator % SEQUENCE,
-                   {nest.f0, nest.f1, statistic[0][number], statistic[1][number], statistic[2][number], statistic[3][number]},
+                   {f0, f1, statistic[0][number], statistic[1][number], statistic[2][number], statistic[3][number]},
                    first ? zero : load(&accumulator[0][place]), first ? zero : load(&accumulator[1][place]),
                    first ? Largest{-__builtin_inff(), 0} : largest[place]};
         const int first_vector = step.index[code.vector_level] * LANES;
@@ -221,7 +234,7 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
     if (check) run.overflow |= any_mark(marks);
 }
 
-typedef void VectorRows(const Nest &, const Sample &, Run &);
+typedef void VectorRows(const Nest &, const RowPlan &, const Sample &, Run &);
 
 template <int... OPERATION>
 static VectorRows *rows_of(int operation, bool whole, std::integer_sequence<int, OPERATION...>) {
@@ -247,10 +260,10 @@ static void place_vector(Nest &nest, const Sample &sample) {
     place_nowhere(nest, STATISTIC_ROW, &scratch_vector);
 }
 
-static void run_vector(const Nest &nest, const Sample &sample, Run &run) {
+static void run_vector(const Nest &nest, const RowPlan &plan, const Sample &sample, Run &run) {
     if (nest.code->operation > SOFTMAX_BACK) return;
     typedef std::make_integer_sequence<int, SOFTMAX_BACK + 1> Operations;
-    rows_of(nest.code->operation, nest.count == 0, Operations{})(nest, sample, run);
+    rows_of(nest.code->operation, nest.count == 0, Operations{})(nest, plan, sample, run);
 }
 
 #endif
