@@ -513,6 +513,8 @@ COMPUTED = {
     "numbers": (lambda n, x, t: n.q(x) * (-n.more * 3 + 2) / 2, with_row),
     "a number and a row": (lambda n, x, t: n.q(x) + (n.more - 0.5), with_row),
     "of a norm": (lambda n, x, t: F.rms_norm(n.q(x), (WIDTH,)) * (1 + n.more), with_row),
+    "in a norm": (lambda n, x, t: F.layer_norm(n.q(x), (WIDTH,), 1 + n.more), with_row),
+    "in a norm with a shift": (lambda n, x, t: F.layer_norm(n.q(x), (WIDTH,), 1 + n.more, n.table.weight[0]), with_row),
     "a frozen table": (lambda n, x, t: rotated(n.q(x), n.more), with_table),
 }
 
@@ -545,15 +547,56 @@ def test_numbers_and_rows_and_functions_of_frozen_parameters(fast, name):
     [
         lambda n, x, t: n.q(x) * n.more.exp(),
         lambda n, x, t: n.q(x) * (n.more + n.q.bias),
-        lambda n, x, t: F.linear(x, 2 * n.q.weight),
+        lambda n, x, t: F.linear(x, 1 + n.q.weight),
+        lambda n, x, t: F.linear(x, n.q.weight * n.q.weight),
+        lambda n, x, t: F.linear(x, (n.q.weight + n.q.weight.T)[torch.arange(WIDTH)]),
+        lambda n, x, t: F.linear(x, (n.q.weight @ n.q.weight).exp()),
+        lambda n, x, t: n.q(x) * (n.q.weight @ n.q.weight)[0],
         lambda n, x, t: n.q(x) + 2 * n.more,
-        lambda n, x, t: F.layer_norm(n.q(x), (WIDTH,), 1 + n.more),
+        lambda n, x, t: F.layer_norm(n.q(x), (WIDTH,), n.more.exp()),
         lambda n, x, t: torch.cat([(1 + n.more).view(1, 1, WIDTH), n.q(x)], 1)[:, 1:],
     ],
 )
 def test_other_functions_of_trained_parameters_are_refused(encode):
-    with pytest.raises(ProgramError, match=r"computed parameter, from (more|q\.weight)"):
+    with pytest.raises(
+        ProgramError, match=r"computed parameter, from (more|q\.bias|q\.weight)|that is a computed parameter"
+    ):
         trace(made(encode, with_row), LENGTH)
+
+
+def with_adapter(net):
+    net.a, net.b = nn.Parameter(torch.randn(4, WIDTH) / 4), nn.Parameter(torch.randn(WIDTH, 4) / 4)
+
+
+class Halved(nn.Module):
+    def forward(self, w):
+        return w * 0.5
+
+
+def with_frozen_adapter(net):
+    with_adapter(net)
+    net.q.weight.requires_grad_(False)
+
+
+MERGED = {
+    "a merged LoRA": (lambda n, x, t: F.linear(x, n.q.weight + 0.5 * (n.b @ n.a), n.q.bias), with_frozen_adapter),
+    "a LoRA of which all trains": (lambda n, x, t: F.linear(x, (n.b @ n.a) / 2 + n.q.weight, n.q.bias), with_adapter),
+    "a difference": (lambda n, x, t: x @ (n.q.weight.T - (n.b @ n.a).T) + n.q.bias, with_adapter),
+    "a product": (lambda n, x, t: F.linear(x, n.b @ n.a) + n.q(x), with_adapter),
+    "alpha": (lambda n, x, t: F.linear(x, torch.add(n.q.weight, n.b @ n.a, alpha=-0.3), n.q.bias), with_adapter),
+    "a number": (lambda n, x, t: F.linear(x, 2 * n.q.weight, n.q.bias), lambda net: None),
+    "a number, transposed": (lambda n, x, t: x @ (-n.q.weight.T / 3) + n.q.bias, lambda net: None),
+    "a parametrization": (
+        lambda n, x, t: n.q(x),
+        lambda net: torch.nn.utils.parametrize.register_parametrization(net.q, "weight", Halved()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_sums_and_products_of_matrices_train_as_in_pytorch(fast, name):
+    encode, prepare = MERGED[name]
+    check_gradients(fast, trace(made(encode, prepare), LENGTH), (2, LENGTH), tolerance=2e-4, least=1 / 10)
 
 
 INSTEAD = {  # what is near a function of this kind

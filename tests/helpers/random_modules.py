@@ -386,6 +386,8 @@ def composed(r, net, width):
     def function(n, x, t):
         for f in found:
             x = f(x)
+            if n.sizes is not None:
+                n.sizes.append(float(x.detach().abs().max()))
         return x
 
     return function, width
@@ -1062,7 +1064,7 @@ def _fault(
 
     def share(one: np.ndarray, name: str) -> float:
         return float(np.abs(one.reshape(wanted[name].shape) - wanted[name]).max()) / (
-            sizes[name] + 1e-2 * largest + 1e-12
+            sizes[name] + 0.1 * largest + 1e-12
         )
 
     own = max((times * share(its[name], name) for times, (_, its) in others for name in sizes), default=0.0)

@@ -17,6 +17,7 @@ from bttlab.compiler.trace.record import Recorder, Value
 from bttlab.compiler.trace.rules import dense, rule
 from bttlab.compiler.trace.values import (
     AttentionScores,
+    ComputedWeight,
     Elements,
     LazyElementwise,
     Refusal,
@@ -104,7 +105,7 @@ def _softmax(recorder: Recorder, call: Call, x, dim=-1, *_, **__) -> Value:
 @rule("matmul")
 def _matmul(recorder: Recorder, call: Call, a, mat2) -> Value:
     left, right = recorder.value(a), recorder.value(mat2)
-    if isinstance(right, Weights):
+    if isinstance(right, Weights | ComputedWeight):
         return dense(recorder, call.result, a, mat2, False)
     if isinstance(left, AttentionScores):
         return _context(recorder, call.result, left, mat2)

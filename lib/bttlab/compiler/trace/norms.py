@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bttlab.compiler.graph import Graph
@@ -13,7 +14,7 @@ from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import Recorder
 from bttlab.compiler.trace.rules import rule
-from bttlab.compiler.trace.values import Elements, LazyElementwise, LazyRowFunction, Refusal
+from bttlab.compiler.trace.values import Elements, LazyElementwise, LazyRowFunction, Refusal, Weights
 
 WRITTEN = "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of all features and epsilon under the root"
 
@@ -31,6 +32,13 @@ def _rms_norm(recorder: Recorder, call: Call, x, normalized_shape, weight=None, 
 def _layer_norm(recorder, call, x, normalized_shape, weight=None, bias=None, eps=1e-5, *_) -> Elements:
     if len(normalized_shape) > 1:
         raise Refusal("norm over several axes", "nn.LayerNorm(features), or that of a head's features")
+    computed = [w for w in map(recorder.value, (weight, bias)) if isinstance(w, Weights) and not w.is_plain]
+    if computed:  # such as 1 + weight
+        function = F.layer_norm if call.name == "layer_norm" else F.rms_norm
+        with recorder:
+            y = function(x, normalized_shape, eps=eps)
+            y = y if weight is None else y * weight
+            return recorder.value(y if bias is None else y + bias)
     matrix, index, heads = recorder.heads(recorder.elements(x, "norm"), "norm")
     features, names = matrix.features // heads, []
     for values in (weight, bias):

@@ -44,6 +44,7 @@ from bttlab.compiler.trace.names import (
 )
 from bttlab.compiler.trace.values import (
     AttentionScores,
+    ComputedWeight,
     DependsOnIds,
     Elements,
     Ids,
@@ -60,7 +61,7 @@ from bttlab.compiler.trace.values import (
 )
 from bttlab.tensor import TTLinear, TTMEmbedding
 
-Value = Ids | Elements | Weights | LazyElementwise | ScaledElements | AttentionScores | Refused
+Value = Ids | Elements | Weights | ComputedWeight | LazyElementwise | ScaledElements | AttentionScores | Refused
 LAYERS = frozenset(("TTLinear", "TTMEmbedding"))  # recorded as one function each
 KEEPS_FACTORS = frozenset(("cat", "stack", "mul", "div", "neg"))  # rules that take elements times constants as they are
 EXPANDED: dict[str, Callable] = {}  # functions of one activation that are recorded as others together
@@ -109,6 +110,10 @@ def _slope(function: Callable) -> float | None:
     with torch.enable_grad():
         y = function(x)
     return float(torch.autograd.grad(y, x)[0]) if y.requires_grad else None
+
+
+def _layer(x: Tensor, w: Tensor, is_out_in: bool) -> Tensor:
+    return F.linear(x, w) if is_out_in else x @ w
 
 
 class Recorder(Matrices, TorchFunctionMode):
@@ -224,7 +229,7 @@ class Recorder(Matrices, TorchFunctionMode):
             self._set(tensor, value)
 
     def _by_rule(self, call: Call) -> Value:
-        if call.name != "embedding" and all(isinstance(value, Weights) for value in self._found(call)):
+        if call.name != "embedding" and all(isinstance(value, Weights | ComputedWeight) for value in self._found(call)):
             value = self._of_parameters(call)
             self.check_gradient(call)
             return value
@@ -236,16 +241,27 @@ class Recorder(Matrices, TorchFunctionMode):
         self.check_gradient(call)
         return value
 
-    def _of_parameters(self, call: Call) -> Weights | None:
-        """Return a number times a parameter plus a number; None for frozen parameters, whose result is a constant."""
-        found = [value for value in self._found(call) if isinstance(value, Weights)]
-        names = sorted({value.name for value in found})
+    def _of_parameters(self, call: Call) -> Weights | ComputedWeight | None:
+        """Return a number times a parameter plus a number, or a sum of products of parameters.
+
+        The result of frozen parameters is a constant: None.
+        """
+        found = [value for value in self._found(call) if isinstance(value, Weights | ComputedWeight)]
+        names = sorted({name for value in found for name in getattr(value, "names", None) or (value.name,)})
         if not any(self.parameters[name].requires_grad for name in names):
             self.graph.folded |= {name: self.parameters[name].detach().cpu().float().numpy().copy() for name in names}
             return None
+        computed = self._computed_weight(call, tuple(names))
+        if computed is not None:
+            return computed
         given = [form_of(lambda x: x) if self.value(x) is not None else as_scalar(x) for x in call.args]
         line = None
-        if len(found) == 1 and call.name in FORMS and call.result.shape == found[0].index.shape:
+        if (
+            len(found) == 1
+            and isinstance(found[0], Weights)
+            and call.name in FORMS
+            and call.result.shape == found[0].index.shape
+        ):
             (w,) = found
             own = lambda x: w.factor * x + w.offset  # noqa: E731
             called = form_of(lambda x: apply(call, [own(x) if isinstance(y, Form) else y for y in given]))
@@ -256,6 +272,41 @@ class Recorder(Matrices, TorchFunctionMode):
                 near = "a row in front of the tokens for a parameter that is a layer's input, torch.cat([row, x], 1)"
             raise Refusal(f"{call.name}: a computed parameter, from {', '.join(names[:2])},", near)
         return replace(w, factor=line[0], offset=line[1])
+
+    def _computed_weight(self, call: Call, names: tuple[str, ...]) -> ComputedWeight | None:
+        """Return the value of a sum or product of matrices that are parameters; None for other calls."""
+        values, operands = [self.value(x) for x in call.args], [self._alias(x) for x in call.args]
+        matrices = [x for x, value in zip(operands, values, strict=True) if isinstance(value, Weights | ComputedWeight)]
+        if call.result.ndim != 2 or any(x.shape != call.result.shape for x in matrices if call.name != "matmul"):
+            return None
+        layer = None
+        if len(matrices) == 2 and call.name == "matmul":
+
+            def layer(x: Tensor, is_out_in: bool) -> Tensor:
+                for w in reversed(matrices) if is_out_in else matrices:
+                    x = _layer(x, w, is_out_in)
+                return x
+
+        elif len(matrices) == 2 and call.name in ("add", "sub") and not call.kwargs.keys() - {"alpha"}:
+            (a, b), sign = matrices, float(call.kwargs.get("alpha", 1)) * (1 if call.name == "add" else -1)
+            layer = lambda x, is_out_in: _layer(x, a, is_out_in) + sign * _layer(x, b, is_out_in)  # noqa: E731
+        elif any(isinstance(value, ComputedWeight) for value in values) and len(matrices) == 1 and not call.kwargs:
+            number = self._factor(call)
+            if number:
+                layer = lambda x, is_out_in: number * _layer(x, matrices[0], is_out_in)  # noqa: E731
+        return None if layer is None else ComputedWeight(names, layer)
+
+    def _factor(self, call: Call) -> float | None:
+        """Return by which number a call multiplies its operand that is not constant; None if it does something else."""
+        if call.name == "neg":
+            return -1.0
+        constants = [self.constant(as_scalar(x)) for x in call.args if self.value(x) is None]
+        if len(constants) != 1 or constants[0] is None or constants[0].numel() != 1:
+            return None
+        number = float(constants[0])
+        if call.name == "div" and self.value(call.args[0]) is not None and number:
+            return 1 / number
+        return number if call.name == "mul" else None
 
     def check_gradient(self, call: Call) -> None:
         """Raise Refusal if PyTorch has no gradient of a result that depends on trained parameters."""
@@ -310,6 +361,13 @@ class Recorder(Matrices, TorchFunctionMode):
             self._set(call.result, self._found(call)[0])
             return
         value = self.value(call.args[0])
+        if isinstance(value, ComputedWeight):
+            if call.name not in ("T", "t", "mT", "transpose", "swapaxes", "permute"):
+                raise Refusal(f"{call.name} of a computed parameter, from {', '.join(value.names[:2])},", "the whole")
+            if call.result.shape != call.args[0].shape or not torch.equal(call.result, call.args[0]):  # transposed
+                value = replace(value, layer=lambda x, is_out_in, layer=value.layer: layer(x, not is_out_in))
+            self._set(call.result, value)
+            return
         others = () if call.name in LIKE else tensors_in(call.args[1:])
         if value is None or any(self.value(x) is not None for x in others):
             if isinstance(value, Weights) and call.name == "__getitem__":

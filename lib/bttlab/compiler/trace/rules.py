@@ -19,6 +19,7 @@ from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import EXPANDED, RULES, Recorder, Value
 from bttlab.compiler.trace.values import (
     AttentionScores,
+    ComputedWeight,
     Elements,
     Ids,
     LazyElementwise,
@@ -170,6 +171,16 @@ def _addmm(recorder: Recorder, call: Call, bias, mat1, mat2, *, beta=1, alpha=1)
 
 def dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bool, bias: Any = None) -> Elements:
     """Record y = x W^T + b; the weight is (out, in), or (in, out) if not `is_out_in`."""
+    value = recorder.value(weight)
+    if isinstance(value, Weights) and value.factor != 1 and not value.offset:
+        w = weight.detach()
+        recorder._set(w, replace(value, factor=1.0))
+        factor = value.factor
+        value = ComputedWeight((value.name,), lambda x, is_out_in: factor * (F.linear(x, w) if is_out_in else x @ w))
+    if isinstance(value, ComputedWeight):
+        with recorder:
+            y = value.layer(x, is_out_in)
+            return recorder.value(y if bias is None else y + bias)
     matrix = recorder.rows(recorder.elements(x, "linear"))
     w = recorder.of_parameter(weight, "linear with a weight")
     index = w.index if is_out_in else w.index.T

@@ -56,6 +56,17 @@ class Weights:
 
 
 @dataclass(eq=False)
+class ComputedWeight:
+    """A sum of products of parameters, such as a merged LoRA; layers with it are recorded as the sum of their layers.
+
+    `layer` takes x and whether the matrix W is (out, in), and returns x W^T, else x W.
+    """
+
+    names: tuple[str, ...]
+    layer: Callable[[Tensor, bool], Tensor]
+
+
+@dataclass(eq=False)
 class LazyElementwise:
     """An elementwise function of a matrix, recorded as an operation when something else reads it.
 
@@ -224,5 +235,11 @@ def as_scalar(x: Any) -> Any:
 
 def kind_of(value: Any) -> str:
     """Return what a value of a tensor is, for messages."""
-    names = {Ids: "token ids", Weights: "a parameter", AttentionScores: "attention scores", Elements: "an activation"}
+    names = {
+        Ids: "token ids",
+        Weights: "a parameter",
+        ComputedWeight: "a computed parameter",
+        AttentionScores: "attention scores",
+        Elements: "an activation",
+    }
     return names.get(type(value), "a constant" if value is None else "an activation")
