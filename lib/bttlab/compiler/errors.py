@@ -16,11 +16,14 @@ def with_space(choose: str, fits: str) -> str:
 
 
 class DoesNotFit(ProgramError):
-    """A model that takes more memory than the machine has."""
+    """A model that takes more memory than the machine has.
 
-    def __init__(self, what: str, choose: str):
+    `share`: the part of a matrix of activations that the banks have space for, if that is what does not fit; else 1.
+    """
+
+    def __init__(self, what: str, choose: str, share: float = 1.0):
         super().__init__(f"{what}: choose {choose}")
-        self.what, self.choose = what, choose
+        self.what, self.choose, self.share = what, choose, share
 
 
 class TablesFull(ProgramError):

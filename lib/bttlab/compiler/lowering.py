@@ -6,7 +6,8 @@ many are kept as the banks have space for.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
 from bttlab.compiler.builder import LANES, even_parts
@@ -15,6 +16,7 @@ from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import At, Instruction, Level, Memory, at, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.memory.banks import WINDOW, fitted
+from bttlab.compiler.memory.copies import uses_of
 from bttlab.compiler.memory.layout import Block, Region
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, Matrix
 from bttlab.compiler.ops.attention import Attention
@@ -23,7 +25,15 @@ from bttlab.compiler.ops.embedding import Embedding, TypeTable
 from bttlab.compiler.ops.transfers import Transfer
 from bttlab.compiler.ops.tt_linear import Linear
 from bttlab.compiler.plan.tt_layer import TTLayer
-from bttlab.compiler.space import LARGEST_BANK, layers_that_fit, parameter_vectors, prepare, what_fits
+from bttlab.compiler.space import (
+    LARGEST_BANK,
+    largest_list,
+    layer_number,
+    layers_that_fit,
+    parameter_vectors,
+    prepare,
+    what_fits,
+)
 
 RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
@@ -245,6 +255,40 @@ class Lowering(Context):
         for block in blocks:
             b.vector(M.COPY, "sum of uses", loops, total, r0=block.gradient(w=1), flags=M.CHECK)
 
+    @property
+    def _live_vectors(self) -> tuple[int, int]:
+        """The vectors of the banks that a program always uses, and the most that it uses besides at one time."""
+        instructions = [*self.forward, *self.backward, *self.collect]
+        uses, always, change = uses_of(self.builder.made, instructions), 0, [0] * (len(instructions) + 1)
+        for buffer in self.builder.made:
+            if buffer.is_in_bank and buffer.is_parameter:
+                always += 2 * buffer.vectors  # its gradient, too
+            elif buffer.is_in_bank and buffer.number in uses:
+                if buffer.is_persistent:
+                    always += buffer.vectors
+                else:
+                    change[uses[buffer.number][0].instruction] += buffer.vectors
+                    change[uses[buffer.number][-1].instruction + 1] -= buffer.vectors
+        return always, max(accumulate(change))
+
+    def check_live(self) -> None:
+        """Raise `DoesNotFit` if the banks together have too few vectors: no search of banks can succeed then."""
+        always, besides = self._live_vectors
+        if always + besides > INNER_VECTORS:
+            what = f"the program uses {always + besides:,} vectors of the banks at one time, all have {INNER_VECTORS:,}"
+            raise DoesNotFit(what, self.with_tokens(SMALLER_MODEL))
+
+    def with_tokens(self, choose: str, share: float = 1.0) -> str:
+        """Return what to choose, and how many tokens about have space: all but parameters grows with them.
+
+        `share`: the part of a matrix of all tokens that has space.
+        """
+        always, besides = self._live_vectors
+        length = max(max_of(op.output.tokens) for op in self.operations)
+        tokens = math.floor(length * (MOST_FILLED * INNER_VECTORS - always) / max(besides, 1))
+        tokens = min(tokens, math.floor(length * min(share, 1)))
+        return with_space(choose, f"samples of about {tokens} tokens" if 1 < tokens < length else "")
+
     def check_count(self) -> None:
         """Raise `DoesNotFit` if the machine has no space for the instructions, before banks are searched.
 
@@ -262,7 +306,25 @@ class Lowering(Context):
         count, most = math.ceil(sum(counts.values())), M.PROGRAM_DEPTH
         if count > most:
             what = f"the program has at least {count:,} instructions, the machine takes {most:,}"
-            raise DoesNotFit(what, with_space("fewer encoders", layers_that_fit(counts, most, "instructions")))
+            fits = [layers_that_fit(counts, most, "instructions"), self._layers_to_freeze(counts, count - most)]
+            raise DoesNotFit(what, with_space("fewer encoders", " or ".join(filter(None, fits))))
+
+    def _layers_to_freeze(self, counts: Mapping[str, float], surplus: int) -> str:
+        """Return how many of the first layers may be frozen, so that as many instructions are saved; "" if none.
+
+        A frozen layer has no update and, if all before it is frozen, too, no backward pass.
+        """
+        saved: Counter[str] = Counter()
+        for instruction in (*self.backward, *self.collect):
+            saved["" if instruction.node is None else self.operations[instruction.node].name] += 1
+        for block in self._trained_blocks:
+            saved[block.name] += 2 * len(even_parts(block.vectors, 1, UPDATE_VECTORS))
+        name, layers = largest_list(counts)
+        for frozen in range(1, len(layers)):
+            surplus -= sum(n for key, n in saved.items() if layer_number(key, name) == sorted(layers)[frozen - 1])
+            if surplus <= 0:
+                return f"the first {frozen} of {len(layers)} layers of {name} frozen, and all before them"
+        return ""
 
     @property
     def _trained_blocks(self) -> list[Block]:
@@ -377,12 +439,17 @@ def _lowered(graph: Graph, flow, tokens: int, sums: bool, window: int) -> Loweri
     if (most := fitting.most_kept) < len(fitting.keepable):
         fitting = Lowering(graph, flow, most, sums)
     try:
+        fitting.check_live()
         fitting.fit(tokens, window)
     except DoesNotFit:
         guess = fitting.guess_kept()
         fits, does_not = 0, most  # numbers of matrices to keep
         fitting = Lowering(graph, flow, 0, sums)
-        fitting.fit(tokens, window)
+        fitting.check_live()
+        try:
+            fitting.fit(tokens, window)
+        except DoesNotFit as error:
+            raise DoesNotFit(error.what, fitting.with_tokens(error.choose, error.share)) from None
         kept, step = min(max(guess, 1), most - 1), 1  # from the guess on in growing steps, then by halves
         while does_not - fits > 1 and not sums:
             model = Lowering(graph, flow, kept, sums)

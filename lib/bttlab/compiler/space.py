@@ -1,5 +1,6 @@
 """What of a model fits, if its parameters or instructions are too many: the largest rank, how many layers or rows."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +18,11 @@ from bttlab.compiler.ops.elementwise import Rows
 from bttlab.compiler.ops.embedding import Embedding, Table
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.tensor.shapes import choose_modes
 
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
 FAMILIES = (Embedding, Rows, Linear, Dense, Norm, Attention)
+ENDS, MOST_RANK = 3, 64  # modes at each end of a compressed layer, and the largest rank of the card
 LARGEST_BANK = max(M.banks[bank].depth for bank in GRADIENT_OF)
 NUMBERED = re.compile(r"(.*?)\.(\d+)(?=\.|$)")  # a layer's name: that of its list, and its number there
 
@@ -58,13 +61,13 @@ def what_fits(graph: Any, flow: Any, sums: bool, limit: int) -> str:
             left = min((limit - total) // each + rows, LARGEST_BANK // each)  # a table is in one bank
             parts.append(f"{left:,} of {rows:,} rows of {op.name} (cut_vocabulary)" if 0 < left < rows else "")
             parts.append(_frozen_rows(graph, op, limit - total + size[f"{op.name}.weight"]))
-    return " or ".join(filter(None, parts))
+    return " or ".join(filter(None, parts)) or (_together(graph, flow, sums, limit) if total > limit else "")
 
 
 def _frozen_rows(graph: Any, table: Table, left: int) -> str:
     """Return the tokens of a sample whose rows fit a record, if the table is trained and all else has space."""
     name = f"{table.name}.weight"
-    is_alone = [op for op in graph.operations if name in op.parameters(graph.shapes)] == [table]
+    is_alone = _users(graph, name) == [table]
     tokens = M.banks[M.IN_BANK].depth // vectors_for(table.output.features)
     if name in graph.frozen or not is_alone or left < 0 or tokens < 2:
         return ""
@@ -72,25 +75,86 @@ def _frozen_rows(graph: Any, table: Table, left: int) -> str:
     return f"{table.name} frozen, with up to {most} tokens (requires_grad_(False))"
 
 
-def layers_that_fit(size: Mapping[str, float], limit: int, unit: str) -> str:
-    """Return how many layers of the largest numbered list fit; "" if none does, or there is no such list.
-
-    `size`: what an operation or parameter, such as "encoders.3.query", needs of the limit, by its name.
-    """
+def largest_list(size: Mapping[str, float]) -> tuple[str, Counter[int]]:
+    """Return the name of the numbered list of layers that needs the most, and what each of its layers needs."""
     lists: dict[str, Counter[int]] = defaultdict(Counter)
     for name, count in size.items():
         if found := NUMBERED.match(name):
             lists[found[1]][int(found[2])] += count
     lists = {name: each for name, each in lists.items() if not name.endswith(".cores") and len(each) > 1}
-    if not lists:
+    return max(lists.items(), key=lambda item: item[1].total(), default=("", Counter()))
+
+
+def layer_number(name: str, of_list: str) -> int | None:
+    """Return the number of the layer of a list to which an operation or parameter belongs; None if to none."""
+    found = NUMBERED.match(name)
+    return int(found[2]) if found and found[1] == of_list else None
+
+
+def layers_that_fit(size: Mapping[str, float], limit: int, unit: str) -> str:
+    """Return how many layers of the largest numbered list fit; "" if none does, or there is no such list.
+
+    `size`: what an operation or parameter, such as "encoders.3.query", needs of the limit, by its name.
+    """
+    name, each = largest_list(size)
+    if not each:
         return ""
-    name, each = max(lists.items(), key=lambda item: item[1].total())
     left, fits = limit - sum(size.values()) + each.total(), 0
     for number in sorted(each):
         left -= each[number]
         fits += left >= 0
     typical = sorted(each.values())[len(each) // 2]
     return f"{fits} of {len(each)} layers of {name} ({typical:,.0f} {unit} each)" if 0 < fits < len(each) else ""
+
+
+def _together(graph: Any, flow: Any, sums: bool, limit: int) -> str:
+    """Return a frozen table and the rank of compressed linear layers with which the parameters have space, or "".
+
+    For a model that no change alone makes small enough.
+    """
+    table = next((op for op in graph.operations if type(op) is Table), None)
+    tokens = 0 if table is None else M.banks[M.IN_BANK].depth // vectors_for(table.output.features)
+    is_alone = table is not None and _users(graph, f"{table.name}.weight") == [table]
+
+    def fits(rank: int) -> bool:
+        context = Context(_compressed(graph, rank), flow, sums)
+        try:
+            prepare(context)
+        except ProgramError:
+            return False
+        of_table = f"{table.name}.weight" if table is not None and is_alone else ""
+        blocks = (block for block in context.layout.blocks if block.buffer.is_parameter and block.name != of_table)
+        return sum(block.vectors for block in blocks) <= limit
+
+    rank = _last(fits, MOST_RANK + 1)
+    if not rank or tokens < 2:
+        return ""
+    rows = f"{table.name} frozen, with up to {min(tokens, M.SEQUENCE)} tokens, and " if is_alone else ""
+    return f"{rows}ranks up to {rank} (compress(model, rank={rank}, embeddings=False))"
+
+
+def _users(graph: Any, name: str) -> list[Operation]:
+    return [op for op in graph.operations if name in op.parameters(graph.shapes)]
+
+
+def _compressed(graph: Any, rank: int) -> Any:
+    """Return the graph with tensor-train layers of a rank in place of its dense ones, but for those of the outputs."""
+    changed = copy(graph)
+    changed.shapes, changed.operations = dict(graph.shapes), list(graph.operations)
+    for place, op in enumerate(graph.operations):
+        weight = f"{op.name}.weight"
+        if type(op) is not Dense or op.weight != weight or op.transposed or _users(graph, weight) != [op]:
+            continue
+        modes = [choose_modes(graph.shapes[weight][0], ENDS), choose_modes(graph.shapes[weight][1], ENDS)[::-1]]
+        if min(map(len, modes)) < ENDS or op.output.features != graph.shapes[weight][0]:
+            continue
+        modes = [*modes[0], *modes[1]]
+        bonds = [min(rank, math.prod(modes[:k]), math.prod(modes[k:])) for k in range(len(modes) + 1)]
+        del changed.shapes[weight]
+        for k, mode in enumerate(modes):
+            changed.shapes[f"{op.name}.cores.{k}"] = (bonds[k], mode, bonds[k + 1])
+        changed.operations[place] = Linear(op.name, op.inputs, op.output)
+    return changed
 
 
 def _ranks(graph: Any, flow: Any, sums: bool, limit: int) -> str:

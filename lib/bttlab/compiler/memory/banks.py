@@ -252,7 +252,10 @@ class Assignment:
         if buffer.home == STATISTICS:
             unit, way_out = "rows", "fewer encoders or heads, or a shorter sequence"
         free = f"{max(space.depth - taken, 0)} of its {space.depth} are free"
-        raise DoesNotFit(f"{buffer.name} takes {buffer.vectors} {unit} of {MEMORIES[number]}; {free}", way_out)
+        share = (
+            1.0 if buffer.is_parameter or buffer.home == STATISTICS else max(space.depth - taken, 0) / buffer.vectors
+        )
+        raise DoesNotFit(f"{buffer.name} takes {buffer.vectors} {unit} of {MEMORIES[number]}; {free}", way_out, share)
 
 
 def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:

@@ -85,6 +85,11 @@ def trace(
     except UsedInPart:
         recorder, outputs = _recorded(module, sequence_length, divides_layers=False)
     graph = recorder.graph
+    graph.rows_in_records = rows_in_records
+    if rows_in_records and graph.frozen_table is None:
+        tables = [op for op in graph.operations if isinstance(op, Embedding)]
+        rule = "freeze a dense table that no other layer uses, as by requires_grad_(False)"
+        raise ProgramError(f"{name}: rows of {tables[0].name} cannot come in records: {rule}")
     check(graph, outputs, module, recorder.ids, call_of(module))
     return _model(module, recorder, outputs, task, ignore_index)
 
