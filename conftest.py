@@ -35,12 +35,20 @@ LONGEST = (
     *("test_estimate", "test_program_sums", "test_train_run", "test_lab_dashboard", "test_sweep", "test_lab_teach"),
     *("test_layer_program", "test_runs", "test_exercises", "test_baseline", "test_program_gradients", "test_slices"),
 )
+OURS = r"(bttlab|test_|conftest)"  # begins the names of our modules
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LONG_ALONE = "\npytestmark = pytest.mark.long\n"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say how often a property is tried: `pytest --hypothesis-profile=long` has more."""
+    """Make warnings errors in CI, and say how often a property is tried: `--hypothesis-profile=long` has more.
+
+    Elsewhere packages may have other versions than those of the lock, and other warnings.
+    """
+    if os.environ.get("CI"):
+        filters = config.getini("filterwarnings")
+        filters.insert(0, "error")  # the later ones take precedence
+        filters.append(f"error::DeprecationWarning:{OURS}")
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", 0):  # else workers run the tests
         from hypothesis import settings
 

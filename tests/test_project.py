@@ -1,6 +1,7 @@
 """The parts of the project that must agree with each other."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -260,6 +261,38 @@ def test_an_audit_that_could_not_ask_is_not_clean(monkeypatch, capsys):
             assert audit.main("bin/pip-audit") == code
         printed = capsys.readouterr().out.splitlines()
         assert set(lines) <= set(printed), printed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("warning", "in_ci", "elsewhere"),
+    [
+        ('"a change", DeprecationWarning', False, True),
+        ('"a change", FutureWarning', False, True),
+        ('"a fault"', False, True),
+        ('"No devices found"', True, True),
+    ],
+)
+def test_warnings_are_errors_in_ci_alone(tmp_path, warning, in_ci, elsewhere):
+    test = tmp_path / "test_warns.py"
+    test.write_text(f"import warnings\n\n\ndef test_it():\n    warnings.warn({warning}, stacklevel=1)\n")
+    folders = (ROOT, *(ROOT / name for name in ("tools", "tests", "tests/helpers")))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "0",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "-p",
+        "conftest",
+        str(test),
+    ]
+    for ci, passes in (("true", in_ci), ("", elsewhere)):
+        env = os.environ | {"CI": ci, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == (0 if passes else 1), done.stdout + done.stderr
 
 
 def _pinned_torch() -> str:

@@ -229,7 +229,7 @@ def test_list_show_and_compare(three, capsys):
 
 def test_export_to_csv(three, capsys):
     run_json(capsys, "runs", "export", "--csv", three / "runs.csv", "--ascending")
-    rows = list(csv.DictReader((three / "runs.csv").open()))
+    rows = list(csv.DictReader((three / "runs.csv").read_text().splitlines()))
     assert [row["name"] for row in rows] == ["run-1", "run-2", "run-3"]
     assert [row["linear_rank"] for row in rows] == ["4", "8", "12"]
 

@@ -524,6 +524,7 @@ def test_frozen_cores_cost_no_gradient(flow):
     assert counts[1] < counts[0]
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # of the check of the input's shape
 def test_other_formats_take_a_layer_or_name_what_does():
     layer, table = small().float(), TTMEmbedding(12, 6, (3, 4), (3, 2), 2)
     x, ids = torch.randn(2, 5, 12), torch.tensor([[1, 5]])

@@ -721,7 +721,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.table, self.head = nn.Embedding(40, 64), nn.Linear(64, TAGS)
         layer = nn.TransformerEncoderLayer(64, 2, 128, batch_first=True, norm_first=norm_first)
-        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
     def forward(self, tokens):
         return self.head(self.encoder(self.table(tokens), src_key_padding_mask=tokens == 0))
