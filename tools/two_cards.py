@@ -19,6 +19,7 @@ from bttlab.estimate.constants import MODEL_VERSION
 from bttlab.estimate.parallel import shared_update
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.model.trainer import UpdateFactors
+from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 
@@ -27,6 +28,7 @@ MODEL, UPDATES = ModelConfig(encoders=2), 200
 RATES = {"sgd": 4e-3, "adamw": 1e-3}
 TRAINED = (("adamw", 2), ("sgd", 2), ("sgd", 8), ("adamw", 8))
 SIZES = (32, 64, 128, 256, 512)
+GAIN = 1.8  # throughput of two cards over that of one: the least update that reaches it is in the record
 LEAST = 1e-9  # that a tensor moved
 TIMES = 20  # the host's work is measured as often, and the median counts
 
@@ -98,6 +100,17 @@ def throughputs() -> list[dict]:
     return rows
 
 
+def least_batch(name: str, host: float) -> int:
+    """Return the smallest even number of samples of an update with which two cards train GAIN times as fast as one."""
+    lengths = epoch_lengths(load_corpus("airline"), MODEL.sequence_length)
+    for size in range(2, 4096, 2):
+        program = compile(MODEL, Options(optimizer=Optimizer(name, batch_size=size)))
+        one, two = (shared_update(program, lengths, size, cards, host).seconds.value for cards in (1, 2))
+        if one >= GAIN * two:
+            return size
+    raise BttlabError(f"two cards train {GAIN} times as fast with no update of {name}")
+
+
 def tables(record: dict) -> dict[str, str]:
     equal, update = {True: "equal", False: "differ"}, "optimizer, samples of an update"
     bits, times = [], []
@@ -111,9 +124,11 @@ def tables(record: dict) -> dict[str, str]:
         band = f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
         beside = sum(value for part, value in row["parts"].items() if part != "training")
         times.append([f"{row['optimizer']}, {row['batch_size']}", *shown, f"{1e3 * beside:.1f}", band])
+    sizes = " and ".join(f"{size} samples an update with {name}" for name, size in record["least_batch"].items())
     found = ["bits", "distance / way, median tensor", "worst tensor", "loss on two cards", "on one"]
     return {
         "two-cards": _markdown([update, *found], bits),
+        "two-cards-reach": f"The throughput of two cards is {GAIN} times that of one from {sizes} (modelled).\n",
         "two-cards-time": _markdown([update, "one card, ms", "two cards, ms", "exchange, ms", "throughput"], times),
     }
 
@@ -141,12 +156,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--again", action="store_true", help="train and model again")
     if parser.parse_args(arguments).again:
+        times = throughputs()
         record = {
             "about": "Made by: python tools/two_cards.py --again. Parameters: emulated cards, 2 encoders, built-in "
             "corpus. Times: modelled, but for the host's part, which was measured on one host",
             "model": MODEL_VERSION,
             "parameters": differences(),
-            "times": throughputs(),
+            "times": times,
+            "least_batch": {row["optimizer"]: least_batch(row["optimizer"], row["parts"]["host"]) for row in times},
         }
         write_file(RECORD, json.dumps(record, indent=1) + "\n")
     write()
