@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, known again, and never trusted blindly."""
+"""Checkpoints: written atomically, checked when read, and never trusted blindly."""
 
 import errno
 import os

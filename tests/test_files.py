@@ -1,4 +1,4 @@
-"""Files and folders are written whole or not at all; a message is one line."""
+"""Files and folders are written atomically; a message is one line."""
 
 import errno
 import os

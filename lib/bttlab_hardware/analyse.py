@@ -12,7 +12,7 @@ from bttlab_hardware.graph import Graph, callee
 from bttlab_hardware.ir import Function, Module, read_module
 from bttlab_hardware.loops import Body, Loop, natural_loops
 from bttlab_hardware.memories import Memories, Memory, Port, ports
-from bttlab_hardware.places import Place, Places
+from bttlab_hardware.places import Place, SourceLocations
 from bttlab_hardware.pragmas import Pragma, Promise, promises, read_pragmas
 from bttlab_hardware.violations import Violation
 
@@ -30,7 +30,7 @@ GUARANTEED_DISTANCES = {
 
 
 @dataclass(frozen=True)
-class Span:
+class MemorySpan:
     """Latency from an iteration's first load of a memory to its last store there, which begin in these cycles.
 
     `depth` are the cycles from the load to the first load that sees the stored value.
@@ -51,8 +51,8 @@ class Schedule:
     interval, stages : int
         Cycles between iterations, and from an iteration's first operator to its last.
     depth : int
-        Cycles from a load to the first load that sees a result computed from it: the largest `Span.depth` of memories
-        with a DEPENDENCE distance of LATENCY.
+        Cycles from a load to the first load that sees a result computed from it: the largest `MemorySpan.depth` of
+        memories with a DEPENDENCE distance of LATENCY.
     promised : dict of str to Promise
         DEPENDENCE distance of each variable.
     """
@@ -63,12 +63,12 @@ class Schedule:
     stages: int
     depth: int
     ports: list[Port]
-    spans: list[Span]
+    spans: list[MemorySpan]
     recurrences: list[solve.Recurrence]
     violations: list[Violation]
     graph: Graph
     times: solve.Times
-    places: Places
+    places: SourceLocations
     memories: Memories
     promised: dict[str, Promise]
     constants: dict[str, int]
@@ -81,7 +81,7 @@ def analyse(unit: Path, guaranteed: dict[str, tuple[str, ...]] = GUARANTEED_DIST
     """
     source = compile_source(unit)
     module = read_module(source.module)
-    places = Places(module.metadata)
+    places = SourceLocations(module.metadata)
     function = next(function for function in module.functions if function.name == source.root)
     loops = natural_loops(function)
     if not loops:
@@ -94,7 +94,7 @@ def analyse(unit: Path, guaranteed: dict[str, tuple[str, ...]] = GUARANTEED_DIST
 def _schedule(
     source: CompiledSource,
     module: Module,
-    places: Places,
+    places: SourceLocations,
     function: Function,
     loops: list[Loop],
     loop: Loop,
@@ -166,7 +166,7 @@ def _schedule(
 
 
 def _delays(
-    module: Module, places: Places, pragmas: list[Pragma], constants: dict[str, int]
+    module: Module, places: SourceLocations, pragmas: list[Pragma], constants: dict[str, int]
 ) -> dict[str, tuple[int, Pragma]]:
     """Return latency and pragma of each delay block: a function, not inlined, that returns its argument.
 
@@ -221,7 +221,7 @@ def _loop_number(loop: Loop, function: Function) -> int | None:
     return next((i.loop for latch in loop.latches for i in function.blocks[latch] if i.loop is not None), None)
 
 
-def _start(loop: Loop, function: Function, places: Places) -> str:
+def _start(loop: Loop, function: Function, places: SourceLocations) -> str:
     chain, _ = places.loop_range(_loop_number(loop, function))
     return str(chain[-1]) if chain else "an unknown line"
 
@@ -235,7 +235,7 @@ def _exits(graph: Graph, times: solve.Times) -> list[solve.Recurrence]:
     ]
 
 
-def _too_slow(recurrence: solve.Recurrence, places: Places) -> Violation:
+def _too_slow(recurrence: solve.Recurrence, places: SourceLocations) -> Violation:
     what = {
         "memory": "from a load to the load that sees the result",
         "value": "from one iteration to the next",
@@ -251,7 +251,7 @@ def _too_slow(recurrence: solve.Recurrence, places: Places) -> Violation:
     )
 
 
-def _spans(graph: Graph, times: solve.Times) -> list[Span]:
+def _spans(graph: Graph, times: solve.Times) -> list[MemorySpan]:
     loads: dict[Memory, list[int]] = {}
     stores: dict[Memory, list[int]] = {}
     for node in graph.nodes:
@@ -261,7 +261,8 @@ def _spans(graph: Graph, times: solve.Times) -> list[Span]:
             stores.setdefault(node.access.memory, []).append(times.available(node))
     both = [memory for memory in loads if memory in stores and not memory.register]
     spans = [
-        Span(m, min(loads[m]), max(stores[m]) - latencies.write_cycles(), max(stores[m]) - min(loads[m])) for m in both
+        MemorySpan(m, min(loads[m]), max(stores[m]) - latencies.write_cycles(), max(stores[m]) - min(loads[m]))
+        for m in both
     ]
     return sorted(spans, key=lambda span: (-span.depth, span.memory.name))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from bttlab_hardware.graph import Node
-from bttlab_hardware.places import Place, Places
+from bttlab_hardware.places import Place, SourceLocations
 
 FLOATING = ("fadd", "fmul", "fdiv", "fsqrt", "fcompare", "fconvert", "ffloor")
 INTEGER = ("multiply", "add", "compare", "select", "logic", "shift")
@@ -40,7 +40,7 @@ class Census:
         return multipliers / (rows * lanes)
 
 
-def census(nodes: list[Node], places: Places) -> Census:
+def census(nodes: list[Node], places: SourceLocations) -> Census:
     calls: dict[str, list[int]] = {}
     by_unit: dict[tuple[str, int], Counter] = {}
     for node in nodes:

@@ -40,7 +40,7 @@ class Instruction(Value):
     loop : int or None
         Number of the loop's metadata, if the instruction ends a latch.
     delay : int
-        Cycles of a `delay`: a call of a delay block, which returns its argument after so many cycles.
+        Cycles of a `delay`: a call of a delay block, which returns its argument that much later.
     """
 
     opcode: str = ""

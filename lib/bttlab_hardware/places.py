@@ -21,7 +21,7 @@ class Place:
         return f"{Path(self.file).name}:{self.line}"
 
 
-class Places:
+class SourceLocations:
     """The source locations of a module."""
 
     def __init__(self, metadata: dict[int, str]) -> None:

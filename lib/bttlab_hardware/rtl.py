@@ -21,7 +21,7 @@ from bttlab_hardware.ir import Instruction, Value
 from bttlab_hardware.lanes import shuffle_mask
 from bttlab_hardware.loops import Body, whole_body
 from bttlab_hardware.memories import Access, Memory
-from bttlab_hardware.places import Places
+from bttlab_hardware.places import SourceLocations
 from bttlab_hardware.types import element_bits, is_float, lanes_of
 from bttlab_hardware.verilog import Bits, Design, Signal, identifier, joined, number
 from bttlab_hardware.widths import constant_number
@@ -571,7 +571,7 @@ class _Emitter:
         return None
 
 
-def module_names(graph: Graph, places: Places) -> dict[int | None, str]:
+def module_names(graph: Graph, places: SourceLocations) -> dict[int | None, str]:
     """Return the module of each source location: the unit's step, else the file of the function that the loop calls."""
     calls: dict[str, list[int]] = {}
     units = {}

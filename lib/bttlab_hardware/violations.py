@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bttlab_hardware.graph import DSP_BITS, Graph, Node, callee
 from bttlab_hardware.ir import Function, Instruction
 from bttlab_hardware.memories import Access, Memories, Port, Unresolved
-from bttlab_hardware.places import Places
+from bttlab_hardware.places import SourceLocations
 from bttlab_hardware.pragmas import Pragma
 
 # For each pragma: options with their allowed values (None: any), and options without a value.
@@ -45,7 +45,7 @@ class Violation:
 
 
 def accesses_of(
-    instructions: list[Instruction], memories: Memories, places: Places
+    instructions: list[Instruction], memories: Memories, places: SourceLocations
 ) -> tuple[list[tuple[Instruction, Access]], list[Violation]]:
     """Return the access of every load and store, and violations for those that cannot be resolved."""
     accesses, wrong = [], []
@@ -59,7 +59,7 @@ def accesses_of(
     return accesses, wrong
 
 
-def of_pointers(function: Function, places: Places) -> list[Violation]:
+def of_pointers(function: Function, places: SourceLocations) -> list[Violation]:
     """Return violations for selections between pointers, and comparisons and conversions of pointers, in a function."""
     wrong = []
     for instruction in (i for block in function.blocks.values() for i in block):
@@ -75,7 +75,7 @@ def of_pointers(function: Function, places: Places) -> list[Violation]:
     return wrong
 
 
-def of_ports(ports: list[Port], accesses: list[tuple[Instruction, Access]], places: Places) -> list[Violation]:
+def of_ports(ports: list[Port], accesses: list[tuple[Instruction, Access]], places: SourceLocations) -> list[Violation]:
     """Return violations for memories with more than one load or more than one store an iteration."""
     wrong = []
     for port in ports:
@@ -87,12 +87,12 @@ def of_ports(ports: list[Port], accesses: list[tuple[Instruction, Access]], plac
     return wrong
 
 
-def of_operators(graph: Graph, places: Places) -> list[Violation]:
+def of_operators(graph: Graph, places: SourceLocations) -> list[Violation]:
     """Return violations for calls, unknown operations, divisions and wide products in the body."""
     return [v for v in (_operator(node, graph, places) for node in graph.nodes) if v is not None]
 
 
-def _operator(node: Node, graph: Graph, places: Places) -> Violation | None:
+def _operator(node: Node, graph: Graph, places: SourceLocations) -> Violation | None:
     where = places.text(node.instruction.line)
     if node.kind == "call":
         return Violation("call", f"{callee(node.instruction)} is called and not inlined at {where}")

@@ -166,7 +166,7 @@ def finetune(
     optimizer : Optimizer
         By default AdamW.
     patience : int
-        Training ends after so many epochs without a better score on the dev split.
+        Number of epochs without a better score on the dev split after which training ends.
     device, seed
         As for `open_trainer`; of the order of samples.
     progress : bool

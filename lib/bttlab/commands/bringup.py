@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _samples(count: int) -> tuple:
-    """Return the paper's smallest model, and so many samples of the airline corpus, over and over."""
+    """Return the paper's smallest model, and `count` samples of the airline corpus, repeated if it has fewer."""
     import numpy as np
 
     from bttlab.data import Vocabulary, encode, load_corpus

@@ -53,8 +53,10 @@ class Lowering(Context):
     `sums`: whether gradients are summed over the samples of an update, if the tensor-train layers merge cores.
     `forward`, `backward`: the passes, in the order of the mathematics.
     `collect`: the gradients of the cores from the sums, once per update; empty without sums.
-    `keepable`: what the backward pass reads and engines can recompute: linear layers, for their intermediate
-    between x and z, matrices, and the products of cores of `merging`.
+    `keepable`: what the backward pass reads and engines can recompute:
+        - linear layers, for their intermediate between x and z;
+        - matrices;
+        - the products of cores of `merging`.
     `kept_buffers`: buffers that both passes use: kept matrices and parameters.
     """
 

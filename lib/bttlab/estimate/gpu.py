@@ -56,7 +56,7 @@ KERNELS = {
 
 
 @dataclass(frozen=True)
-class Kernel:
+class GpuKernel:
     """An operator of a step."""
 
     launches: int
@@ -88,7 +88,7 @@ class _Counter(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.kernels: list[Kernel] = []
+        self.kernels: list[GpuKernel] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:  # as of `bttlab.baseline.memory.StorageMeter`
@@ -101,11 +101,11 @@ class _Counter(TorchDispatchMode):
             tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
             count = flop_registry.get(function.overloadpacket)
             flops = count(*args, **(kwargs or {}), out_val=result) if count else 0
-            self.kernels.append(Kernel(KERNELS.get(name, 1), float(flops), float(sum(t.nbytes for t in tensors))))
+            self.kernels.append(GpuKernel(KERNELS.get(name, 1), float(flops), float(sum(t.nbytes for t in tensors))))
         return result
 
 
-def count_kernels(task: Task) -> list[Kernel]:
+def count_kernels(task: Task) -> list[GpuKernel]:
     """Return the kernels of a training step on a task's first sample."""
     task.step(0, task.loss)  # what only a first step does is no part of any other
     with _Counter() as counter:
@@ -152,7 +152,7 @@ def model_step(gpu: Gpu, format: str, mode: str, config: ModelConfig | ModuleCon
 
 
 def _time_and_power(
-    kernels: list[Kernel], gpu: Gpu, mode: str
+    kernels: list[GpuKernel], gpu: Gpu, mode: str
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Seconds of a step, and watts of the board while it runs; low, middle and high."""
     floors = [_fitted()["launch"] if floor is None else floor for floor in LAUNCH[mode]]
@@ -199,28 +199,30 @@ def batch_figures(
     return times, tuple(time * power for time, power in zip(times, watts, strict=True))
 
 
-def _works(kernel: Kernel, gpu: Gpu) -> tuple[float, float]:
+def _works(kernel: GpuKernel, gpu: Gpu) -> tuple[float, float]:
     """Return the seconds of a kernel's arithmetic and of its memory, at the fitted shares of the peaks."""
     arithmetic = kernel.flops / (_fitted()["arithmetic"] * gpu.peak("fp32"))
     return arithmetic, kernel.moved / (_fitted()["bandwidth"] * 1e9 * gpu.bandwidth_gb_s)
 
 
-def _seconds(kernel: Kernel, floor: float, gpu: Gpu) -> float:
+def _seconds(kernel: GpuKernel, floor: float, gpu: Gpu) -> float:
     """Return the seconds of a kernel, of whose launches each takes at least `floor`."""
     return float(overlapped(*_works(kernel, gpu), kernel.launches * floor))
 
 
 @cache
-def _recorded() -> dict[tuple[str, int], tuple[list[Kernel], float]]:
+def _recorded() -> dict[tuple[str, int], tuple[list[GpuKernel], float]]:
     """Return the recorded kernels and peak bytes of the paper's smallest model, by format and tokens."""
     steps = json.loads(COUNTED.read_text(encoding="utf-8"))["steps"]
-    return {(one["format"], one["tokens"]): ([Kernel(*row) for row in one["kernels"]], one["bytes"]) for one in steps}
+    return {
+        (one["format"], one["tokens"]): ([GpuKernel(*row) for row in one["kernels"]], one["bytes"]) for one in steps
+    }
 
 
-_counted: dict[tuple, tuple[list[Kernel], float]] = {}
+_counted: dict[tuple, tuple[list[GpuKernel], float]] = {}
 
 
-def known_kernels(format: str, config: ModelConfig | ModuleConfig, sample: Samples) -> tuple[list[Kernel], float]:
+def known_kernels(format: str, config: ModelConfig | ModuleConfig, sample: Samples) -> tuple[list[GpuKernel], float]:
     """Return the kernels and peak bytes of a step, recorded or counted once; they do not depend on the GPU."""
     config, _ = variant(config, format)
     tokens = int(sample.lengths[0])
@@ -235,7 +237,9 @@ def known_kernels(format: str, config: ModelConfig | ModuleConfig, sample: Sampl
     return _counted[key]
 
 
-def kernels_and_bytes(format: str, config: ModelConfig | ModuleConfig, sample: Samples) -> tuple[list[Kernel], float]:
+def kernels_and_bytes(
+    format: str, config: ModelConfig | ModuleConfig, sample: Samples
+) -> tuple[list[GpuKernel], float]:
     config, flow = variant(config, format)
     task = Task(config, flow or "bidirectional", sample, LEARNING_RATES["sgd"], 0, "cpu")
     with torch.random.fork_rng(devices=[]):

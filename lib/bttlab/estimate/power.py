@@ -80,7 +80,7 @@ class Power:
 
 
 def power(record: MachineRecord, resources: Resources, work: Work, samples: int, clock_mhz: float) -> Power:
-    """Return the board's power while a program runs that takes `work` for an epoch of so many samples."""
+    """Return the board's power while a program runs that takes `work` for an epoch of `samples`."""
     seconds = work.total / (clock_mhz * 1e6)
     hbm_bits = 8 * samples * (RECORD_BYTES + RESULT_BYTES) / seconds
     by_bound = [_components(record, resources, work, hbm_bits, clock_mhz, bound) for bound in BOUNDS]
