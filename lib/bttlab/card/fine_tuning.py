@@ -217,7 +217,8 @@ def finetune(
     if any(each.types.any() for each in texts) and "token_type_ids" in signature(model.forward).parameters:
         words = len(cut.kept) if cut is not None else _rows(model.get_submodule(table))
         network = SentencePairs(model, words)
-    traced = trace(network, sequence_length, *(("tagging", IGNORED) if by_words else ()))
+    task, ignored = ("tagging", IGNORED) if by_words else (None, None)
+    traced = trace(network, sequence_length, task, ignored)
     if len(traced.tasks) > 1:
         raise BttlabError(f"{traced.title} is for {traced.task}: finetune takes classifiers; trace takes all")
     trainer: Any = open_trainer(traced, device, optimizer=optimizer)

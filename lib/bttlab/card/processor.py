@@ -68,7 +68,9 @@ def sample_records(
     records["token_offsets"][:, :, :width] = offsets.reshape(len(offsets), len(samples), width).transpose(1, 0, 2)
     records["slots"][:, :width] = np.where(samples.slots == IGNORED, config.slots, samples.slots)
     if program.token_vectors:
-        rows = table[samples.tokens % config.vocabulary_size]  # token ids of two sentences are type * words + word
+        rows = np.asarray(table)[
+            samples.tokens % config.vocabulary_size
+        ]  # token ids of two sentences are type * words + word
         records["rows"].reshape(len(samples), -1)[:, : rows[0].size] = rows.reshape(len(samples), -1)
     scalars = records["scalars"]
     set_rates(scalars, rates, optimizer, step)

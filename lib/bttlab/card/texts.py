@@ -92,10 +92,11 @@ def tokenized(tokenizer: Any, texts: Sequence[Any], pairs: Sequence[str] | None,
     if pairs is not None and len(pairs) != len(texts):
         raise BttlabError(f"there are {len(texts)} texts and {len(pairs)} of the pair: give as many of both")
     second = () if pairs is None else (list(pairs),)
+    tokens: Any = tokenizer  # after `callable` it returns an object
     rows: Any = [list(map(str, row)) for row in texts] if by_words else list(texts)
     given = {"is_split_into_words": True} if by_words else {}
-    whole = tokenizer(rows, *second, **given)["input_ids"]
-    found = tokenizer(rows, *second, truncation=True, max_length=length, **given)
+    whole = tokens(rows, *second, **given)["input_ids"]
+    found = tokens(rows, *second, truncation=True, max_length=length, **given)
     ids, types = np.zeros((2, len(texts), length), np.int64)
     lengths = np.array([len(row) for row in found["input_ids"]])
     if (lengths < LEAST).any():
