@@ -8,6 +8,7 @@ import random
 import zipfile
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from seqeval.metrics import f1_score
@@ -27,6 +28,7 @@ from transformers import (
     pipeline,
 )
 
+from bttlab.baseline.receipt import Receipt
 from bttlab.card import finetune, open_trainer
 from bttlab.card.fine_tuning import SentencePairs
 from bttlab.card.texts import tokenized
@@ -126,11 +128,13 @@ def test_a_model_goes_to_the_card_and_comes_back(tokenizer, tmp_path):
     assert unused and torch.equal(table[unused], before["bert.embeddings.word_embeddings.weight"][unused])
 
 
-def test_pairs_of_sentences_have_types(tokenizer, tmp_path):
+def test_pairs_of_sentences_of_a_tsv_have_types(tokenizer, tmp_path):
     draw, texts = random.Random(0), sentences(200)
     rows = [{"text": a["text"], "other": draw.choice(texts)["text"], "label": n % 2} for n, a in enumerate(texts)]
     model = bert(labels=2)
-    result = finetune(model, tokenizer, rows, pair="other", epochs=1, learning_rate=2e-3, progress=False)
+    pd.DataFrame(rows).to_csv(tmp_path / "pairs.tsv", sep="\t", index=False)
+    table = pd.read_csv(tmp_path / "pairs.tsv", sep="\t")
+    result = finetune(model, tokenizer, table, pair="other", epochs=1, learning_rate=2e-3, progress=False)
     assert result.difference < 1e-4 and "of 2 types" in str(result) and "dev: 20 samples" in str(result)
     types = [net.bert.embeddings.token_type_embeddings.weight for net in (model, result.model)]
     if result.best:
@@ -344,6 +348,26 @@ def test_the_page_has_the_record_of_published_models():
     )
     dense = record[0]
     assert tool.entry(dense["model"], dense["rows"], dense["rank"]) == dense, "run python tools/published_models.py"
+
+
+@pytest.fixture(scope="module")
+def subwords_tool():
+    spec = importlib.util.spec_from_file_location("subwords", ROOT / "tools" / "subwords.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+def test_the_tool_trains_words_and_subwords_alike(subwords_tool, tmp_path):
+    """The tokenizers differ, words and their labels do not; the receipt has the best epochs."""
+    runs = [subwords_tool.entry("airline", pieces, 0, 2, 40) for pieces in (0, 300)]
+    assert [run["tokenizer"] for run in runs] == ["words", "300 pieces"] and runs[0]["rows"] != runs[1]["rows"]
+    assert all(run["notes"][0].endswith(", 0 words without a token") for run in runs)
+    subwords_tool.write(tmp_path / "record.json", "airline", [300], 2, runs)
+    receipt = Receipt.read(tmp_path / "record.json")
+    for run in runs:
+        scores = [epoch["slot_f1"] for epoch in run["epochs"]]
+        assert receipt.figures[f"{run['tokenizer']} 0"].value == max(scores)
 
 
 def published(hidden, layers, rank, **more):
