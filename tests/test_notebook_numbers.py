@@ -288,6 +288,22 @@ def of_cost() -> dict[str, bool]:
     }
 
 
+def of_own_model() -> dict[str, bool]:
+    """Slot F1 of words and of subwords: means over the seeds of the best epochs."""
+    runs = details_of(FOLDER.parent / "data" / "subwords.json")["runs"]
+    best = {
+        kind: np.mean([max(e["slot_f1"] for e in run["epochs"]) for run in runs if run["tokenizer"] == kind])
+        for kind in {run["tokenizer"] for run in runs}
+    }
+    seeds = {kind: {run["seed"] for run in runs if run["tokenizer"] == kind} for kind in best}
+    return {
+        "with three seeds, at equal epochs": all(len(each) == 3 for each in seeds.values())
+        and len({len(run["epochs"]) for run in runs}) == 1,
+        "subwords are within half a point of whole words": abs(best["words"] - best["1400 pieces"]) < 0.005,
+        "With fewer pieces they are less than a point below": 0 < best["words"] - best["800 pieces"] < 0.01,
+    }
+
+
 CLAIMS = {
     "00_start_here": of_start_here,
     "01_tensor_compression": of_compression,
@@ -297,7 +313,7 @@ CLAIMS = {
     "05_design_space": of_design,
     "06_efficient_training": of_methods,
     "07_what_would_it_cost": of_cost,
-    "08_your_own_model": dict,
+    "08_your_own_model": of_own_model,
 }
 
 

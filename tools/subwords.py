@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertForTokenClassification, PreTrainedTokenizerFast
 
-from bttlab.baseline.receipt import SAME, Receipt, figures_of
+from bttlab.baseline.receipt import SAME, Receipt, quantities_of
 from bttlab.card import FineTuned, finetune
 from bttlab.data import Split, load_corpus
 from bttlab.util.places import ROOT
@@ -91,7 +91,7 @@ def write(path: Path, data: str, pieces: Sequence[int], epochs: int, runs: Seque
     receipt = Receipt(
         title=f"slot F1 of subwords and of words: {data}",
         command=["python", "tools/subwords.py", *chosen],
-        figures=figures_of({name: measured(score, "1", how) for name, score in scores.items()}, SAME),
+        figures=quantities_of({name: measured(score, "1", how) for name, score in scores.items()}, SAME),
         dear="about half an hour",
         details={"data": data, "sizes": SIZES, "learning_rate": RATE, "runs": list(runs)},
     )
