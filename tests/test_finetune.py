@@ -363,7 +363,7 @@ def test_the_tool_trains_words_and_subwords_alike(subwords_tool, tmp_path):
     runs = [subwords_tool.entry("airline", pieces, 0, 2, 40) for pieces in (0, 300)]
     assert [run["tokenizer"] for run in runs] == ["words", "300 pieces"] and runs[0]["rows"] != runs[1]["rows"]
     assert all(run["notes"][0].endswith(", 0 words without a token") for run in runs)
-    subwords_tool.write(tmp_path / "record.json", "airline", [300], 2, runs)
+    subwords_tool.write(tmp_path / "record.json", "airline", runs)
     receipt = Receipt.read(tmp_path / "record.json")
     for run in runs:
         scores = [epoch["slot_f1"] for epoch in run["epochs"]]

@@ -1,6 +1,6 @@
 """Train a tagger of words on the emulated card, with subwords and with whole words, and record slot F1 by words.
 
-python tools/subwords.py [--data atis] [--pieces 800 1400] [--seeds 0 1 2] [--epochs 4] [--record data/subwords.json]
+python tools/subwords.py [--data atis] [--pieces 800 1400] [--seeds 0 1 2] [--epochs 4]
 
 The models are BERT's layers with the same sizes, seeds, epochs and rate; what differs is the tokenizer, trained on the
 training split. Scores are of the dev split and of the best epoch, whose parameters `finetune` keeps; test is not read.
@@ -25,9 +25,9 @@ from bttlab.util.terminal import say
 RECORD = ROOT / "data" / "subwords.json"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Of tokenizers of subwords. ATIS has 864 of the 30,522 pieces of BERT's tokenizer, and 861 of such 1,400.
-PIECES = (800, 1400)
+PIECES = [800, 1400]
 LENGTH = 64  # tokens of the longest sample
-RATE = 5e-4
+SEEDS, EPOCHS, RATE = [0, 1, 2], 4, 5e-4
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256}
 
 
@@ -81,31 +81,37 @@ def best(run: dict[str, Any]) -> float:
     return max(epoch["slot_f1"] for epoch in run["epochs"])
 
 
-def write(path: Path, data: str, pieces: Sequence[int], epochs: int, runs: Sequence[dict[str, Any]]) -> None:
-    """Write the record as a receipt: slot F1 of the best epoch of each run."""
+def write(path: Path, data: str, runs: Sequence[dict[str, Any]], options: Sequence[str] = ()) -> None:
+    """Write the record as a receipt: slot F1 of the best epoch of each run. `options`: of the command."""
     how = "conlleval chunks of words by seqeval, best epoch on the dev split, on the emulated U50"
     scores = {f"{run['tokenizer']} {run['seed']}": best(run) for run in runs}
-    seeds = sorted({run["seed"] for run in runs})
-    options = {"--data": [data], "--pieces": pieces, "--seeds": seeds, "--epochs": [epochs]}
-    chosen = [str(x) for option, values in options.items() for x in (option, *values)]
     receipt = Receipt(
         title=f"slot F1 of subwords and of words: {data}",
-        command=["python", "tools/subwords.py", *chosen],
+        command=["python", "tools/subwords.py", *options],
         figures=quantities_of({name: measured(score, "1", how) for name, score in scores.items()}, SAME),
         dear="about half an hour",
         details={"data": data, "sizes": SIZES, "learning_rate": RATE, "runs": list(runs)},
     )
-    receipt.write(path, "--record")
+    receipt.write(path)
+
+
+def chosen_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
+    """Return the options that are not the default, but where to write."""
+    chosen = []
+    for name, value in vars(options).items():
+        if name != "receipt" and value != parser.get_default(name):
+            chosen += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return chosen
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Slot F1 of subwords and of words.")
     parser.add_argument("--data", default="atis")
     parser.add_argument("--pieces", type=int, nargs="+", default=PIECES)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--samples", type=int, help="of each split: a trial, which writes nothing")
-    parser.add_argument("--record", type=Path, default=RECORD)
+    parser.add_argument("--receipt", type=Path, default=RECORD, metavar="FILE")
     options = parser.parse_args(arguments)
     runs = []
     for seed in options.seeds:
@@ -113,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             runs.append(entry(options.data, pieces, seed, options.epochs, options.samples))
             say(f"{runs[-1]['tokenizer']}, seed {seed}: {[round(e['slot_f1'], 4) for e in runs[-1]['epochs']]}")
         if options.samples is None:
-            write(options.record, options.data, options.pieces, options.epochs, runs)
+            write(options.receipt, options.data, runs, chosen_of(parser, options))
 
 
 if __name__ == "__main__":

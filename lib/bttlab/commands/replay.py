@@ -24,6 +24,7 @@ TOOLS = (
     ["python", "tools/card_pages.py"],
     ["python", "tools/card_losses.py"],
     ["python", "tools/adapters.py"],
+    ["python", "tools/subwords.py"],
     ["python", "-m", "benchmarks", "memory"],
     ["python", "tools/energy_to_quality.py", "--only", "tensor", "1"],
 )
