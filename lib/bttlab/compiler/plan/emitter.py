@@ -123,13 +123,7 @@ class Emitter:
             self._copies[phase, stored.name].append(stored)
         self._finals = {final.stored.name: final for final in finals}
         self._bias, self._is_summed = bias, is_summed
-        self._reserved: Stored | None = None
-        steps = list(steps)
-        for step, following in zip(steps, [*steps[1:], None], strict=True):
-            if isinstance(step, Permute) and isinstance(following, Multiply) and not following.is_final:
-                if following.addend and following.addend[0] == step.tensor:  # a sum has its place before its addend has
-                    name = following.product[0]
-                    self._reserved = self._new(step.phase, name, following.result, name)
+        for step in steps:
             match step:
                 case Permute():
                     self._permute(step)
@@ -220,8 +214,7 @@ class Emitter:
                 c = replace(final.stored, arrangement=step.result)
                 self._copies[phase, name].append(c)
             else:
-                c, final = self._reserved or self._new(phase, name, step.result, name), None
-                self._reserved = None
+                c, final = self._new(phase, name, step.result, name), None
             blocks = self._in_blocks(a, final or Final(c))
             parts = ((sizes, source, replace(c, place=place)) for sizes, source, place in blocks)
         fields = {"addend": step.addend and self._find(phase, *step.addend), "flags": step.flags}
