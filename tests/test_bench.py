@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks
-from benchmarks import layer, memory, page, peers, record, start
+from benchmarks import layer, memory, page, peers, record, start, step
 from benchmarks.__main__ import NAMES
 from benchmarks.figures import DRAWINGS
 from benchmarks.result import Result
@@ -77,6 +77,15 @@ def test_start_has_the_events_of_a_training(tiny_airline, tmp_path):
     assert rows[0]["contender"] == "import torch" and all(row["time"]["median"] > 0 for row in rows)
     with pytest.raises(BttlabError, match="is not a folder"):
         start.measure(str(tmp_path / "none"), encoders=1, rounds=1)
+
+
+@pytest.mark.long
+def test_step_has_updates_of_several_samples_and_long_calls(tiny_airline):
+    result = step.measure(str(tiny_airline), encoders=1, samples=8, long_call=16, threads=(1,), rounds=1)
+    rows = check(result, step, rows=10)
+    found = {row["contender"]: row["time"]["median"] for row in rows}
+    assert {"emulated U50, updates of 8", "PyTorch BTT, updates of 8", "emulated U50, 16 samples a call"} < set(found)
+    assert all(time > 0 for time in found.values())
 
 
 @pytest.mark.long

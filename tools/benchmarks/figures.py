@@ -79,7 +79,7 @@ def _count(row: dict[str, Any], column: str, scale: float, threads: int) -> floa
 
 def draw_step(result: dict[str, Any]) -> Figure:
     """Draw the times as bars, one for each number of threads."""
-    title = f"One training step, {result['settings']['encoders']}-ENC, {result['settings']['data']}, batch 1"
+    title = f"One training step, {result['settings']['encoders']}-ENC, {result['settings']['data']}"
     return _draw_times(result["rows"], "threads", title, "ms a step (measured)")
 
 

@@ -1,4 +1,7 @@
-"""One training step of the whole model at batch 1: the overlay on the emulated U50, and PyTorch in several ways."""
+"""A training step of the whole model: the overlay on the emulated U50, and PyTorch in several ways.
+
+At batch 1, and with updates of several samples: then a step is a sample's share of an update.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,26 +12,36 @@ from benchmarks.turns import HOW, interleave, threads_of_torch
 from bttlab.util.quantities import column_metadata
 
 OURS = "emulated U50"
+BATCH = 8
+UPDATES = f", updates of {BATCH}"
 LEARNING_RATE = 1e-3
 
 
 def measure(
-    corpus: str = "atis", encoders: int = 2, samples: int = 16, threads: Sequence[int] = (1, 2), rounds: int = 9
+    corpus: str = "atis",
+    encoders: int = 2,
+    samples: int = 16,
+    long_call: int = 320,
+    threads: Sequence[int] = (1, 2),
+    rounds: int = 9,
 ) -> Result:
     """Measure training steps by SGD, the same `samples` of the shuffled training split in each turn.
 
-    `threads` are those of PyTorch, and of the emulated card, which uses two at most.
+    `threads` are those of PyTorch, and of the emulated card, which uses two at most. The card alone also trains on
+    `long_call` samples in a turn, in which the caches stay its own.
     """
     from bttlab.card import EmulatedU50
 
     rows: list[dict[str, Any]] = []
     ratios: dict[str, dict[str, float]] = {}
-    card = EmulatedU50()
-    contenders = _contenders(corpus, encoders, samples, card)
+    cards = [EmulatedU50() for _ in range(2)]
+    contenders, train_long = _contenders(corpus, encoders, samples, long_call, cards)
     for count in threads:
-        card.threads = min(count, 2)
+        for card in cards:
+            card.threads = min(count, 2)
         with threads_of_torch(count):
             seconds = interleave(contenders, rounds, samples)
+            seconds |= interleave({f"{OURS}, {long_call} samples a call": train_long}, rounds, long_call)
         rows += time_rows({"threads": count}, seconds)
         ratios |= time_ratios(f"{encoders}-ENC, threads {count}: ", seconds, OURS)
     return Result(
@@ -42,7 +55,9 @@ def measure(
     )
 
 
-def _contenders(corpus: str, encoders: int, samples: int, card: Any) -> dict[str, Callable[[], None]]:
+def _contenders(
+    corpus: str, encoders: int, samples: int, long_call: int, cards: Sequence[Any]
+) -> tuple[dict[str, Callable[[], None]], Callable[[], None]]:
     from benchmarks.peers import IMPLEMENTATIONS, PeerTask
     from bttlab.baseline.step import Task
     from bttlab.card import open_trainer
@@ -52,9 +67,14 @@ def _contenders(corpus: str, encoders: int, samples: int, card: Any) -> dict[str
 
     config = ModelConfig(encoders=encoders)
     work = Workload.of(load_corpus(corpus), config)
-    train = work.train[work.order(samples)]
-    trainer = open_trainer(config, card)
-    trainer.load_parameters(initial_parameters(config, 0))
+    order = work.order(long_call)
+    train, long = work.train[order[:samples]], work.train[order]
+    optimizers = Optimizer("sgd"), Optimizer("sgd", batch_size=BATCH)
+    trainers = [
+        open_trainer(config, card, optimizer=optimizer) for card, optimizer in zip(cards, optimizers, strict=True)
+    ]
+    for trainer in trainers:
+        trainer.load_parameters(initial_parameters(config, 0))
 
     def task(flow: str, config: ModelConfig = config) -> Task:
         return Task(config, flow, train, LEARNING_RATE, 0, "cpu")
@@ -71,10 +91,21 @@ def _contenders(corpus: str, encoders: int, samples: int, card: Any) -> dict[str
         for index in range(len(task)):
             task.step(index, task.loss)
 
-    def on_card() -> None:
-        trainer.train(train, Optimizer("sgd"), LEARNING_RATE)
+    def updates(task: Task) -> None:
+        """Train with updates by the mean gradient of BATCH samples, each of its own length."""
+        for first in range(0, len(task), BATCH):
+            indices = range(first, min(first + BATCH, len(task)))
+            samples = (task.sample(task.rows[i], task.lengths[i]) for i in indices)
+            losses = [task.loss(*sample) for sample in samples]
+            task.update(task.gradients(sum(losses) / len(losses)))
 
-    return {OURS: on_card} | {name: partial(steps, task) for name, task in tasks.items()}
+    def on_card(number: int, samples: Any) -> None:
+        trainers[number].train(samples, optimizers[number], LEARNING_RATE)
+
+    contenders = {OURS: partial(on_card, 0, train)} | {name: partial(steps, task) for name, task in tasks.items()}
+    contenders[OURS + UPDATES] = partial(on_card, 1, train)
+    contenders[f"PyTorch BTT{UPDATES}"] = partial(updates, task("bidirectional"))
+    return contenders, partial(on_card, 0, long)
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
@@ -86,4 +117,10 @@ def tables(result: dict[str, Any]) -> list[Table]:
         times = describe_runs(ratio) if ratio else "1"
         lines.append([row["contender"], str(row["threads"]), describe_runs(row["time"]), times])
     headers = ["contender", "threads", "ms a step (measured)", f"times {OURS}"]
-    return [Table(f"One training step, {result['settings']['encoders']}-ENC, batch 1", headers, lines)]
+    return [
+        Table(
+            f"One training step, {result['settings']['encoders']}-ENC, updates of a sample or of {BATCH}",
+            headers,
+            lines,
+        )
+    ]
