@@ -37,6 +37,7 @@ class Batch:
 
 
 def combination_name(combination: Sequence) -> str:
+    """Return the full names of the methods with "+" between them, or that of dense training."""
     return "+".join(method.full_name() for method in combination) or DENSE
 
 

@@ -111,8 +111,23 @@ class _Plan:
 def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> Record:
     """Train with PyTorch by SGD in FP32 and measure time, memory and energy.
 
-    Raises BttlabError if the device is not here or too small, there is no such corpus or mode, the learning rate is too
-    high, or the baseline was stopped before its first step.
+    Parameters
+    ----------
+    setting : BaselineSetting
+        Model, device and number of steps.
+    listener : Listener, optional
+        What to call during the baseline.
+
+    Returns
+    -------
+    Record
+        Measured time, memory and energy of each mode, with the machine's description.
+
+    Raises
+    ------
+    BttlabError
+        If the device is not here or too small, there is no such corpus or mode, the learning rate is too high, or the
+        baseline was stopped before its first step.
     """
     config, flow = variant(setting.config, setting.format)
     where = open_device(setting.device)

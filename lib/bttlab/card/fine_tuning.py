@@ -165,12 +165,23 @@ def finetune(
         Tokens of the longest sample, special ones included; longer texts lose their end.
     optimizer : Optimizer
         By default AdamW.
+    learning_rate : float
+        The same in each step.
+    epochs : int
+        Number of epochs at most.
     patience : int
         Number of epochs without a better score on the dev split after which training ends.
-    device, seed
-        As for `open_trainer`; of the order of samples.
+    device : optional
+        As for `open_trainer`.
+    seed : int
+        Of the order of samples.
     progress : bool
         Whether to show a progress bar, if tqdm is installed.
+
+    Returns
+    -------
+    FineTuned
+        The dense model with its scores, and what was done to it.
 
     Raises
     ------

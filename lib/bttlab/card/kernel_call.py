@@ -156,7 +156,7 @@ def start_kernel(ip: DefaultIP, *values: Any, signature: CallSignature | None = 
     ----------
     ip : pynq.DefaultIP
         The kernel's driver, such as ``overlay.vadd_1``.
-    values
+    *values : buffer or number
         The arguments in the function's order: buffers for pointers, numbers for scalars.
     signature : CallSignature, optional
         Its arguments, if they were read before.

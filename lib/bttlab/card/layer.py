@@ -32,6 +32,7 @@ class LayerRun:
 
 
 def shape_of(layer: Any) -> LayerShape:
+    """Return the modes and the internal ranks of a `TTLinear`."""
     ranks = tuple(int(core.shape[2]) for core in layer.used_cores())[:-1]
     return LayerShape(tuple(layer.out_modes), tuple(layer.in_modes), ranks)
 

@@ -28,9 +28,26 @@ def open_parallel_trainer(
 ) -> ParallelTrainer:
     """Open a trainer on several cards, which share the samples of an update.
 
-    With device "auto" they are real cards if there are enough that the overlay is for, else emulated ones; "emulated"
-    takes emulated ones. The other arguments, and errors, are those of `open_trainer`; OverlayError if there are fewer
-    cards.
+    Parameters
+    ----------
+    config : ModelConfig or ModuleModel
+        As for `open_trainer`.
+    cards : int
+        The number of cards.
+    device : {"auto", "emulated"}
+        "auto" takes real cards if there are enough that the overlay is for, else emulated ones.
+    overlay, require_card, **choices : optional
+        As for `open_trainer`.
+
+    Returns
+    -------
+    ParallelTrainer
+        A trainer with the drivers of all cards.
+
+    Raises
+    ------
+    OverlayError
+        If there are fewer cards, and where `open_trainer` raises it, as it does its other errors.
     """
     if device not in ("auto", "emulated"):
         raise OverlayError(f"device {device!r} is one card, and {cards} are asked for: choose auto or emulated")
@@ -65,11 +82,38 @@ def open_trainer(
 ) -> TrainerDriver:
     """Load the overlay of the training processor, by its name in the manifest or its path, then the program of a model.
 
-    Parameters are loaded next, by `load_parameters`. `device`, `trust`, `wait` and `require_card` are as for
-    `bttlab.card.load_overlay`, `flow`, `lengths` and `optimizer` as for `bttlab.compiler.program.Options`.
+    Parameters are loaded next, by `load_parameters`.
 
-    Raises ProgramError if the machine cannot run the model, before a card is used; OverlayError if there is no such
-    card, no overlay for it, or the overlay is not the training processor; CardBusyError if another process has it.
+    Parameters
+    ----------
+    config : ModelConfig or ModuleModel
+        The model: a configuration, or what `bttlab.trace` returns for a module.
+    device : optional
+        As for `bttlab.card.load_overlay`.
+    flow : optional
+        As for `bttlab.compiler.program.Options`.
+    trust, wait : optional
+        As for `bttlab.card.load_overlay`.
+    overlay : str
+        The overlay's name in the manifest, or the path of its .xclbin.
+    require_card : bool
+        As for `bttlab.card.load_overlay`.
+    lengths, optimizer : optional
+        As for `bttlab.compiler.program.Options`.
+
+    Returns
+    -------
+    TrainerDriver
+        The driver of the training processor, with the model's program loaded.
+
+    Raises
+    ------
+    ProgramError
+        If the machine cannot run the model; no card has been used then.
+    OverlayError
+        If there is no such card, no overlay for it, or the overlay is not the training processor.
+    CardBusyError
+        If another process has the card.
     """
     program = compile(config, Options(flow, optimizer, lengths))
     loaded = load_overlay(overlay, device, trust, wait, require_card)

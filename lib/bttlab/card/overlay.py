@@ -43,18 +43,36 @@ def load_overlay(
 ) -> pynq.Overlay:
     """Load an overlay on a real card if there is an overlay for it, otherwise on the emulated card.
 
-    The overlay is a name in the manifest of `overlays_folder()`, or the path of an .xclbin. The device is "auto",
-    "emulated", a card, or its index in `pynq.Device.devices`; with `require_card` it is not an emulated one. If a real
-    card is not used, a warning in the log "bttlab.card" (on stderr) names it.
+    If a real card is not used, a warning in the log "bttlab.card" (on stderr) names it. This process keeps a card until
+    it ends or calls `release_card`.
 
-    `trust` loads an overlay even if the manifest does not list it: an emulation overlay contains native code, which
-    runs with your rights, and an hw overlay programs the card. `wait` has the seconds to wait at most for a real card
-    that another process has. This process then keeps the card until it ends or calls `release_card`. `wait` does not
-    apply to a shared card (docs/hosts.md).
+    Parameters
+    ----------
+    name_or_path : str or path
+        A name in the manifest of `overlays_folder()`, or the path of an .xclbin.
+    device : "auto", "emulated", pynq.Device or int
+        A number is an index in `pynq.Device.devices`.
+    trust : bool
+        Load an overlay even if the manifest does not list it. An emulation overlay contains native code, which runs
+        with your rights; an hw overlay programs the card.
+    wait : float
+        Seconds to wait at most for a real card that another process has. It does not apply to a shared card
+        (docs/hosts.md).
+    require_card : bool
+        Refuse an emulated card.
 
-    Raises OverlayError if there is no such overlay or card, the overlay is not for this card, its file is neither
-    listed in the manifest nor trusted, or XRT refuses it; CardBusyError if another process still has the card after
-    `wait` seconds.
+    Returns
+    -------
+    pynq.Overlay
+        The overlay, with a driver for each of its kernels.
+
+    Raises
+    ------
+    OverlayError
+        If there is no such overlay or card, the overlay is not for this card, its file is neither listed in the
+        manifest nor trusted, or XRT refuses it.
+    CardBusyError
+        If another process still has the card after `wait` seconds.
     """
     candidates = [_choose_device(device)] if device not in ("auto", "emulated") else list(pynq.Device.devices)
     if device == "emulated":

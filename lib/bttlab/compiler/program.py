@@ -181,15 +181,22 @@ class ModelProgram(Program):
 class Options:
     """How a model is compiled.
 
-    `flow`: "bidirectional", the paper's; "right_to_left"; "mixed", which merges all cores of an end in the forward pass
-    and two of the input's in the backward pass; "auto", the fastest (modelled) of `CANDIDATES`; the number of cores
-    to merge at each end; or the order of contraction of every linear layer.
-    `optimizer`: what the program is to train by. An update of several samples takes a program that sums gradients if
-    the banks have space for the sums. AdamW takes none, since it squares the gradient of each sample.
-    `lengths`: number of samples of each length that "auto" is to suit; by default one of 13 tokens.
-    `sums`: whether gradients of merged cores are summed over the samples of an update, and the gradients of the cores
-    follow from the sums once per update, in FLUSH; by default as the optimizer asks.
-    `window`: of the bank search (`banks.Assignment`); "auto" tries several.
+    Parameters
+    ----------
+    flow : {"bidirectional", "right_to_left", "mixed", "auto"}, tuple of int, or Order
+        "bidirectional" is the paper's. "mixed" merges all cores of an end in the forward pass, and two of the input's
+        in the backward pass. "auto" is the fastest (modelled) of `CANDIDATES`. Two numbers are those of the cores to
+        merge at each end; an order is that of the contraction of every linear layer.
+    optimizer : Optimizer, optional
+        What the program is to train by. An update of several samples takes a program that sums gradients if the banks
+        have space for the sums. AdamW takes none, since it squares the gradient of each sample.
+    lengths : mapping of int to int, optional
+        Number of samples of each length in tokens that "auto" is to suit; by default one of 13 tokens.
+    sums : bool, optional
+        Whether gradients of merged cores are summed over the samples of an update, and the gradients of the cores
+        follow from the sums once per update, in FLUSH; by default as the optimizer asks.
+    window : int
+        Of the bank search (`banks.Assignment`); "auto" tries several.
     """
 
     flow: Flow = PAPER_FLOW
@@ -202,9 +209,22 @@ class Options:
 def compile(model: "ModelConfig | ModuleModel", options: Options | None = None) -> ModelProgram:
     """Return the program that trains a model, from a cache of the last ones in memory or, of a configuration, on disk.
 
-    `model`: a configuration, or a PyTorch module (`bttlab.compiler.trace.trace`).
+    Parameters
+    ----------
+    model : ModelConfig or ModuleModel
+        A configuration, or what `bttlab.trace` returns for a PyTorch module.
+    options : Options, optional
+        By default those of `Options()`.
 
-    Raise `ProgramError` if the model does not fit the machine; the message names the bank.
+    Returns
+    -------
+    ModelProgram
+        The program, and the places of the model's parameters in the banks.
+
+    Raises
+    ------
+    ProgramError
+        If the model does not fit the machine; the message names the bank.
     """
     options = options or Options()
     optimizer, why = options.optimizer, ""
@@ -422,6 +442,7 @@ def _scheduled(program: ModelProgram, effort: int | None = None) -> ModelProgram
 
 
 def tables_of(builder: Builder) -> Tables:
+    """Return the tables of functions and of permutations that a builder's instructions use."""
     return Tables(builder.functions, builder.entry_in, builder.entry_out)
 
 

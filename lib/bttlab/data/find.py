@@ -50,7 +50,25 @@ class DownloadError(CorpusError):
 
 
 def load_corpus(name_or_path: str | os.PathLike, unknown_labels: str = "error") -> Corpus:
-    """Find and read a corpus; see :func:`find_corpus` and :func:`bttlab.data.corpus.read_corpus`."""
+    """Find a corpus and read it.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        As for :func:`find_corpus`.
+    unknown_labels : {"error", "unk"}
+        As for :func:`read_corpus`.
+
+    Returns
+    -------
+    Corpus
+        Its three splits with their labels.
+
+    Raises
+    ------
+    CorpusError
+        If there is no such corpus, or a line of it breaks a rule; the message names the file and the line.
+    """
     return read_corpus(find_corpus(name_or_path), unknown_labels)
 
 

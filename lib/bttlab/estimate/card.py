@@ -199,10 +199,34 @@ def estimate(
 ) -> Estimate:
     """Estimate cycles, memory, resources, power and energy of training a model.
 
-    `lengths` are the numbers of real tokens of each sample of an epoch, [CLS] included, or the number of samples of
-    each length; `batch_size` are the samples of an update, and `flow` is as for
-    `bttlab.compiler.program.Options`. `card` is one of `bttlab.estimate.facts.NAMES`. Raises ProgramError if the
-    machine cannot run the model; the message names the bank; BttlabError if a length, the clock or the card is invalid.
+    Parameters
+    ----------
+    model : ModelConfig or ModuleModel
+        The model to train.
+    lengths : iterable or mapping of int
+        Number of real tokens of each sample of an epoch, [CLS] included, or the number of samples of each length.
+    optimizer : str
+        One of `bttlab.model.OPTIMIZERS`.
+    flow : optional
+        As for `bttlab.compiler.program.Options`.
+    clock_mhz : float
+        Clock of the machine in MHz.
+    batch_size : int
+        Samples of an update.
+    card : str
+        One of `bttlab.estimate.facts.NAMES`.
+
+    Returns
+    -------
+    Estimate
+        All of them modelled.
+
+    Raises
+    ------
+    ProgramError
+        If the machine cannot run the model; the message names the bank.
+    BttlabError
+        If a length, the clock or the card is invalid.
     """
     facts = read_card(card)
     histogram = dict(lengths) if isinstance(lengths, Mapping) else dict(Counter(map(int, lengths)))

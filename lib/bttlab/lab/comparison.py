@@ -309,6 +309,7 @@ def energy_to_quality(gpu: Gpu, samples: Samples, target: float = TARGETS[-1]) -
 
 
 def draw_energy_to_quality(rows: list[EnergyToQuality], title: str) -> Picture:
+    """Draw the energy in J that each row takes to its quality, with a line between its bounds."""
     rows = [row for row in rows if row.samples]
     label = "J (samples measured, energy of a sample modelled; lines: all bounds)"
     axes = new_axes(8.3, 0.42 * len(rows) + 1.1, title, label, "")

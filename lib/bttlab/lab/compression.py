@@ -60,6 +60,7 @@ def spectra(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int]) -
 def draw_truncation(
     matrices: Mapping[str, Tensor], out_modes: Sequence[int], in_modes: Sequence[int], ranks: Sequence[int]
 ) -> Picture:
+    """Draw the relative error of each matrix over the rank, and the parameters of cores and matrix."""
     figure = new_figure(8.3, 3.2)
     left, right = figure.subplots(1, 2)
     style(left, "What is lost (measured)", "rank", "error, part of the norm")

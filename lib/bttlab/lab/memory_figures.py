@@ -22,6 +22,7 @@ COLOURS = {
 
 
 def chip_bytes(estimate: Estimate) -> dict[str, int]:
+    """Return the modelled bytes on chip of each group of buffers that has any."""
     return {group: size for group, size in estimate.memory.by_group().items() if size}
 
 

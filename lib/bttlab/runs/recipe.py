@@ -49,6 +49,7 @@ def _check_used(name: str, constants: Mapping[str, Any]) -> None:
 
 
 def recipe_names() -> list[str]:
+    """Return the names of the recipes that the package has, in alphabetical order."""
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 

@@ -55,6 +55,8 @@ class GitState:
 
 @settings(RecordError, frozen=False)
 class RunRecord:
+    """The record of a run, run.json in its folder: settings, device, times and figures."""
+
     kind: str  # "training" or "estimate"; of older versions "baseline" and "methods", too
     name: str
     configuration: Annotated[dict[str, Any], Field(max_length=MOST_KEYS)]  # settings in one level, JSON-ready

@@ -23,9 +23,32 @@ def start_run(
     samples: Mapping[str, Samples] | None = None,
     model: ModelConfig | ModuleConfig | None = None,
 ) -> Run:
-    """Prepare a new run; nothing is written before it trains. Parameters are those of `Run`.
+    """Prepare a new run; nothing is written before it trains.
 
-    Raises RunError if the folder is in use; CorpusError if the corpus does not fit the model.
+    Parameters
+    ----------
+    folder : path
+        Folder of the run, which no other run uses.
+    settings : RunSettings
+        Settings of training.
+    corpus : Corpus
+        The corpus to train on.
+    samples : mapping of str to Samples, optional
+        Encoded splits by name; by default all three of the corpus.
+    model : ModelConfig or ModuleConfig, optional
+        By default the configuration of the settings; of a module, its `ModuleModel`.
+
+    Returns
+    -------
+    Run
+        The run, which has not begun.
+
+    Raises
+    ------
+    RunError
+        If the folder is in use.
+    CorpusError
+        If the corpus does not fit the model.
     """
     folder = Path(folder)
     check_free(folder, model)
@@ -35,11 +58,30 @@ def start_run(
 
 
 def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bool = False) -> Run:
-    """Prepare to continue a run from its checkpoint, with changes of the fields in `CHANGEABLE`.
+    """Prepare to continue a run from its checkpoint.
 
-    `data` is the place of the same corpus; `trust` is as for `bttlab.runs.module.model_of_run`. Raises CheckpointError
-    if there is no sound checkpoint; RunError if more epochs are done, or the corpus is not the one it was started on;
-    CorpusError if the corpus cannot be read.
+    Parameters
+    ----------
+    folder : path
+        Folder of the run.
+    changes : mapping, optional
+        New values of settings by name, of those in `CHANGEABLE`. `data` is the place of the same corpus.
+    trust : bool
+        As for `bttlab.runs.module.model_of_run`.
+
+    Returns
+    -------
+    Run
+        The run, with the state of its checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no sound checkpoint.
+    RunError
+        If more epochs are done, or the corpus is not the one it was started on.
+    CorpusError
+        If the corpus cannot be read.
     """
     folder = Path(folder)
     store = CheckpointStore(folder)

@@ -79,14 +79,38 @@ def compress(
 ) -> Compression:
     """Replace linear layers, embeddings and attentions of a model in place, by TT and TTM layers and `TTAttention`.
 
-    Give either `rank`, the largest internal rank of each layer, or `error`, the largest relative error of each weight
-    in the Frobenius norm. With `error`, `max_rank` limits ranks, such as to the 64 that the card trains; a weight that
-    needs larger ones has a larger error, which the report shows. `skip` has the names of layers that stay dense, such
-    as "classifier"; `flow` is as for `TTLinear`. With `ignore_padding` embeddings with a `padding_idx` are replaced,
-    too: the row of the padding then changes with the others, which a model that masks its padding never sees.
+    Give either `rank` or `error`.
 
-    Raises ShapeError if `rank`, `error` or `max_rank` is not allowed, a name in `skip` is not a layer, or `model` is
-    itself a layer.
+    Parameters
+    ----------
+    model : nn.Module
+        The model, which has such layers and is none itself.
+    rank : int, optional
+        The largest internal rank of each layer.
+    error : float, optional
+        The largest relative error of each weight in the Frobenius norm.
+    max_rank : int, optional
+        With `error`, the largest rank, such as the 64 that the card trains. A weight that needs larger ones has a
+        larger error, which the report shows.
+    embeddings : bool
+        Whether to replace embeddings, too.
+    skip : collection of str
+        Names of layers that stay dense, such as "classifier".
+    flow : str
+        As for `TTLinear`.
+    ignore_padding : bool
+        Replace embeddings with a `padding_idx`, too: the row of the padding then changes with the others, which a
+        model that masks its padding never sees.
+
+    Returns
+    -------
+    Compression
+        The report, with a line for each layer.
+
+    Raises
+    ------
+    ShapeError
+        If `rank`, `error` or `max_rank` is not allowed, a name in `skip` is not a layer, or `model` is itself a layer.
     """
     if isinstance(skip, str):
         raise ShapeError(f"skip is {skip!r}: give a list of names")
@@ -127,11 +151,24 @@ def compress(
 
 
 def decompress(model: nn.Module) -> list[str]:
-    """Replace TT and TTM layers and `TTAttention` of a model in place by dense ones; return their names.
+    """Replace TT and TTM layers and `TTAttention` of a model in place by dense ones.
 
     Their parameters are new. Only what `compress` made is replaced: a `padding_idx` that it ignored is not back.
 
-    Raises ShapeError if `model` is itself such a layer.
+    Parameters
+    ----------
+    model : nn.Module
+        The model, which has such layers and is none itself.
+
+    Returns
+    -------
+    list of str
+        Names of the layers that were replaced.
+
+    Raises
+    ------
+    ShapeError
+        If `model` is itself such a layer.
     """
     if isinstance(model, TTLinear | TTMEmbedding | TTAttention):
         raise ShapeError("the model is a single layer: use to_linear, to_embedding or to_attention")

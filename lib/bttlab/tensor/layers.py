@@ -108,16 +108,35 @@ class _Train(nn.Module):
 class TTLinear(_Train):
     """Linear layer y = x W^T + b whose W is a TT (arXiv 2501.06663).
 
-    Raises ShapeError if modes or ranks do not fit, the flow is unknown, or (on a call) x does not end in `in_features`.
+    Parameters
+    ----------
+    in_features, out_features : int
+        Sizes of the last dimension of x and y.
+    out_modes, in_modes : sequence of int
+        Factorisations of `out_features` and `in_features`.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+    flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
+        Order of contraction, forward and backward; the results are equal except for rounding. "auto" uses in each call
+        the order of the least time for its tokens (`auto_flow`); under torch.compile it is "bidirectional". It may be
+        changed at any time.
+    bias : bool
+        Whether to add b, of shape (out_features,), initially zero.
+    device, dtype : optional
+        Of the parameters, as for `torch.nn.Linear`.
 
-    The modes are factorisations of `out_features` and `in_features`; the rank is every internal rank, or all of them in
-    order. The flow, "bidirectional", "right_to_left", "reconstruct" or "auto", is the order of contraction, forward and
-    backward; the results are equal except for rounding. "auto" uses in each call the order of the least time for its
-    tokens (`auto_flow`); under torch.compile it is "bidirectional". It may be changed at any time.
+    Attributes
+    ----------
+    cores : nn.ParameterList
+        Of shapes (r_prev, n, r_next), output modes first. They are initially normal, so that the entries of W have
+        Xavier's standard deviation sqrt(2 / (in + out)).
+    core_map : callable or None
+        If set, it maps the list of cores to the cores that the layer uses, with the same modes.
 
-    `cores` have the shapes (r_prev, n, r_next), output modes first, and are initially normal, so that the entries of W
-    have Xavier's standard deviation sqrt(2 / (in + out)); the bias is initially zero. `core_map`, if set, maps the list
-    of cores to the cores that the layer uses, with the same modes.
+    Raises
+    ------
+    ShapeError
+        If modes or ranks do not fit, the flow is unknown, or (on a call) x does not end in `in_features`.
     """
 
     def __init__(
@@ -244,12 +263,30 @@ class TTLinear(_Train):
 class TTMEmbedding(_Train):
     """Embedding whose table is a TTM (arXiv 2501.06663).
 
-    Raises ShapeError if modes or ranks do not fit, or (on a call) an id is outside the table.
+    Parameters
+    ----------
+    num_embeddings, embedding_dim : int
+        Numbers of rows and columns of the table.
+    row_modes, column_modes : sequence of int
+        Factorisations of the two, with the same number of factors. The product of the row modes may be larger
+        (`check_row_modes`): the rows beyond are never read.
+    rank : int or sequence of int
+        As for `TTLinear`.
+    device, dtype : optional
+        Of the cores, as for `torch.nn.Embedding`.
 
-    The modes are factorisations of `num_embeddings`, the rows, and `embedding_dim`, the columns, with the same number
-    of factors. The product of the row modes may be larger (`check_row_modes`): the rows beyond are never read. `cores`
-    have the shapes (r_prev, row mode, column mode, r_next), and are initially normal, so that the entries of the table
-    have the standard deviation 0.02. `rank` and `core_map` are as for `TTLinear`.
+    Attributes
+    ----------
+    cores : nn.ParameterList
+        Of shapes (r_prev, row mode, column mode, r_next). They are initially normal, so that the entries of the table
+        have the standard deviation 0.02.
+    core_map : callable or None
+        As for `TTLinear`.
+
+    Raises
+    ------
+    ShapeError
+        If modes or ranks do not fit, or (on a call) an id is outside the table.
     """
 
     def __init__(

@@ -62,9 +62,24 @@ def merge_right_backward(grad: Tensor, cores: Sequence[Tensor], merged: Sequence
 
 
 def tt_to_matrix(cores: Sequence[Tensor], out_modes: Sequence[int]) -> Tensor:
-    """Reassemble the matrix, (out, in), of a TT: cores of shapes (r_prev, n, r_next), output modes first.
+    """Reassemble the matrix of a TT.
 
-    Raises ShapeError if the cores are not a tensor train, do not begin with `out_modes` or leave no core for the input.
+    Parameters
+    ----------
+    cores : sequence of Tensor
+        Of shapes (r_prev, n, r_next), output modes first.
+    out_modes : sequence of int
+        The output modes, which say how many cores are those of the output.
+
+    Returns
+    -------
+    Tensor
+        The matrix, of shape (out, in).
+
+    Raises
+    ------
+    ShapeError
+        If the cores are not a tensor train, do not begin with `out_modes` or leave no core for the input.
     """
     check_cores([core.shape for core in cores], order=3)
     out_modes = check_modes("out_modes", out_modes)
@@ -83,14 +98,31 @@ def matrix_to_tt(
     rank: int | Sequence[int] | None = None,
     error: float | None = None,
 ) -> list[Tensor]:
-    """Decompose a matrix, (out, in), into a TT by TT-SVD (Oseledets 2011).
+    """Decompose a matrix into a TT by TT-SVD (Oseledets 2011).
 
-    Give either `rank`, the largest internal ranks, or `error`, the largest relative error in the Frobenius norm, for
-    which ranks are chosen that satisfy it with few numbers. A rank larger than the unfolding at its bond allows is
-    reduced. The cores have the shapes (r_prev, n, r_next). The squared Frobenius error is at most the sum over all
-    bonds of the squared singular values left out.
+    Give either `rank` or `error`. The squared Frobenius error is at most the sum over all bonds of the squared singular
+    values left out.
 
-    Raises ShapeError if modes, ranks or the error do not fit the matrix.
+    Parameters
+    ----------
+    matrix : Tensor
+        Of shape (out, in).
+    out_modes, in_modes : sequence of int
+        Factorisations of its two sizes.
+    rank : int or sequence of int, optional
+        The largest internal ranks. One larger than the unfolding at its bond allows is reduced.
+    error : float, optional
+        The largest relative error in the Frobenius norm. Ranks are chosen that satisfy it with few numbers.
+
+    Returns
+    -------
+    list of Tensor
+        The cores, of shapes (r_prev, n, r_next), output modes first.
+
+    Raises
+    ------
+    ShapeError
+        If modes, ranks or the error do not fit the matrix.
     """
     if matrix.ndim != 2:
         raise ShapeError(f"the matrix has shape {tuple(matrix.shape)}: it must have two dimensions")
@@ -100,7 +132,25 @@ def matrix_to_tt(
 
 
 def tt_svd(tensor: Tensor, rank: int | Sequence[int] | None = None, error: float | None = None) -> list[Tensor]:
-    """Decompose a tensor of any number of dimensions; parameters, result and errors as for `matrix_to_tt`."""
+    """Decompose a tensor of any number of dimensions into a TT by TT-SVD (Oseledets 2011).
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Of shape (n_1, ..., n_d).
+    rank, error : int, sequence of int, or float, optional
+        As for `matrix_to_tt`.
+
+    Returns
+    -------
+    list of Tensor
+        The d cores, of shapes (r_prev, n, r_next).
+
+    Raises
+    ------
+    ShapeError
+        If ranks or the error do not fit the tensor.
+    """
     if (rank is None) == (error is None):
         raise ShapeError(f"rank is {rank} and error is {error}: give one of them")
     if error is not None and not 0 <= error < 1:

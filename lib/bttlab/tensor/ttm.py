@@ -16,9 +16,22 @@ from bttlab.tensor.tt import tt_svd
 
 
 def ttm_to_matrix(cores: Sequence[Tensor]) -> Tensor:
-    """Reassemble the matrix, (rows, columns), of a TTM: cores of shapes (r_prev, row mode, column mode, r_next).
+    """Reassemble the matrix of a TTM.
 
-    Raises ShapeError if the cores are not a tensor train.
+    Parameters
+    ----------
+    cores : sequence of Tensor
+        Of shapes (r_prev, row mode, column mode, r_next).
+
+    Returns
+    -------
+    Tensor
+        The matrix, of shape (rows, columns).
+
+    Raises
+    ------
+    ShapeError
+        If the cores are not a tensor train.
     """
     check_cores([core.shape for core in cores], order=4)
     matrix = cores[0][0]  # (rows, columns, r)
@@ -36,12 +49,27 @@ def matrix_to_ttm(
     rank: int | Sequence[int] | None = None,
     error: float | None = None,
 ) -> list[Tensor]:
-    """Decompose a matrix, (rows, columns), into a TTM by the TT-SVD of its tensor of paired modes (Oseledets 2011).
+    """Decompose a matrix into a TTM by the TT-SVD of its tensor of paired modes (Oseledets 2011).
 
-    Where the product of the row modes is larger than the number of rows, rows of zeros fill it up.
-    Row and column modes have the same number of factors; `rank` and `error` are as for `bttlab.tensor.matrix_to_tt`.
-    The cores have the shapes (r_prev, row mode, column mode, r_next). Raises ShapeError if modes, ranks or the error do
-    not fit the matrix.
+    Parameters
+    ----------
+    matrix : Tensor
+        Of shape (rows, columns).
+    row_modes, column_modes : sequence of int
+        Factorisations of its two sizes, with the same number of factors. Where the product of the row modes is larger
+        than the number of rows, rows of zeros fill it up.
+    rank, error : int, sequence of int, or float, optional
+        As for `bttlab.tensor.matrix_to_tt`.
+
+    Returns
+    -------
+    list of Tensor
+        The cores, of shapes (r_prev, row mode, column mode, r_next).
+
+    Raises
+    ------
+    ShapeError
+        If modes, ranks or the error do not fit the matrix.
     """
     if matrix.ndim != 2:
         raise ShapeError(f"the matrix has shape {tuple(matrix.shape)}: it must have two dimensions")

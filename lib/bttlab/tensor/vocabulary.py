@@ -96,6 +96,11 @@ def cut_vocabulary(
         The id whose row stands for ids that are not kept, such as a tokenizer's `unk_token_id`; it is kept, too. By
         default such ids are an error.
 
+    Returns
+    -------
+    VocabularyCut
+        The model with its cut table, and the maps between old ids and new ones.
+
     Raises
     ------
     ShapeError

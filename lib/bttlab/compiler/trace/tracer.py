@@ -64,6 +64,11 @@ def trace(
         Whether the table of tokens, which must be frozen, stays in the host's memory: the rows of a sample's tokens
         come in its record. By default it does if the banks have no space for it.
 
+    Returns
+    -------
+    ModuleModel
+        What `compile`, `estimate` and `open_trainer` take.
+
     Raises
     ------
     ProgramError
