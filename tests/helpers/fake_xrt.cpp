@@ -75,6 +75,8 @@ struct Card {  // each that is opened is another one
     int finished = eventfd(0, EFD_NONBLOCK), started = 0;
     bool running = false;
     Kernel *kernel = nullptr;
+    void *library = nullptr;  // of the loaded overlay, and its file
+    int image = -1;
     Reach *reach = nullptr;
     std::string loaded;  // UUID
 };
@@ -204,6 +206,12 @@ int xclLoadXclBin(Card *card, const char *file) {
     snprintf(name, sizeof name, "/proc/self/fd/%d", copy);
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!library) return -EINVAL;
+    if (card->library) {  // the overlay that goes: its memory is tens of megabytes
+        dlclose(card->library);
+        close(card->image);
+    }
+    card->library = library;
+    card->image = copy;
     card->kernel = (Kernel *)dlsym(library, "trainer");
     card->reach = (Reach *)dlsym(library, "trainer_reach");
     card->loaded = uuid;

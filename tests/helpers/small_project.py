@@ -57,7 +57,8 @@ class Project:
         self.folder, self.house = folder / "project", folder / "house"
         self.house.mkdir()
         shutil.copytree(ROOT / "tools", self.folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "Makefile", self.folder)
+        for name in ("Makefile", "VERSION"):
+            shutil.copy(ROOT / name, self.folder)
         (self.folder / "backend.py").write_text(BACKEND)
         (self.folder / "pyproject.toml").write_text(PROJECT)
         (self.folder / "requirements.lock").write_text(wheel(self.house, "locked"))
