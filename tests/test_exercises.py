@@ -399,6 +399,7 @@ def test_points_are_of_the_answers_that_are_right(capsys):
     assert "1 of 3 points; not right yet: 00.1" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("default:<noise>")
 @pytest.mark.parametrize("noise", ["warning", "print", "handler", "file descriptor", "child process", "progress bar"])
 def test_what_an_answer_writes_to_stderr_is_text_of_the_check(noise, capfd, monkeypatch):
     """nbgrader gives 0 points to a cell with anything on stderr."""

@@ -151,9 +151,9 @@ def test_the_frontier_has_what_none_beats_with_the_spread_of_its_seeds(records):
     stacking = next(line for line in lines if "tensor+stacking" in line)
     scores = np.array([one.scores["test"]["slot_f1"] for one in together if one.methods == "tensor+stacking"])
     assert f"{scores.mean():.1%} ± {scores.std(ddof=1):5.1%}" in stacking and stacking.endswith("2 epochs, n = 3")
-    tuned = [one for one in alone if one.methods == "prompt-tuning"]
+    tuned = [one for one in alone if one.methods == "loretta"]
     seconds = np.mean([0.5 * one.seconds_per_epoch["value"] + one.facts["pretraining_seconds"] for one in tuned])
-    assert f"{seconds:5.0f} ±" in next(line for line in lines if "prompt-tuning" in line)
+    assert f"{seconds:5.0f} ±" in next(line for line in lines if "loretta" in line)
     assert any("dense, 0.5" in line for line in lines) and not any(" lion," in line for line in lines)
     [single] = frontier({0.5: alone[:1]})
     assert "± 0.0%" in single.replace("  ", " ") and single.endswith("n = 1")
