@@ -25,6 +25,8 @@ from transformers import (
     GPT2Config,
     GPT2ForSequenceClassification,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForSequenceClassification,
     pipeline,
 )
 
@@ -32,6 +34,7 @@ from bttlab.baseline.receipt import Receipt
 from bttlab.card import finetune, open_trainer
 from bttlab.card.fine_tuning import SentencePairs
 from bttlab.card.texts import tokenized
+from bttlab.compiler.program import Options, compile
 from bttlab.compiler.trace import trace
 from bttlab.model import Optimizer, ReferenceTrainer
 from bttlab.model.choices import IGNORED
@@ -443,3 +446,90 @@ def test_two_sentences_in_one_sample(tokenizer):
     pairs = torch.from_numpy(samples.tokens[:, :length]).long()
     encoded = tokenizer("show me songs", "good old bread and soup", return_tensors="pt")
     torch.testing.assert_close(SentencePairs(model, 150)(pairs).logits, model(**encoded).logits)
+
+
+def numbered_tokenizer():
+    """A tokenizer of BERT's size: the words of `sentences` are its last ids."""
+    words = sorted({word for row in sentences(300) for word in row["text"].split()})
+    unused = [f"unused{n}" for n in range(VOCABULARY - len(SPECIAL) - len(words))]
+    ids = {piece: n for n, piece in enumerate([*SPECIAL, *unused, *words])}
+    made = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **{f"{name.strip('[]').lower()}_token": name for name in SPECIAL},
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pair", [None, "other"], ids=["texts", "pairs"])
+def test_bert_tiny_with_its_whole_vocabulary_in_the_hosts_memory(tmp_path, pair):
+    model, tokenizer = bert(128, 2, VOCABULARY), numbered_tokenizer()
+    rows, dev = ([row | {"other": "show me"} for row in sentences(*of)] for of in ((240,), (60, 1)))
+    result = finetune(
+        model, tokenizer, rows, dev, pair=pair, vocabulary="frozen", sequence_length=16, epochs=2, progress=False
+    )
+    assert compile(result.traced, Options()).layout.in_records.endswith("word_embeddings.weight")
+    assert result.difference < 1e-4 and "all 30,522 rows, frozen" in str(result)
+    assert result.best and result.epochs[result.best - 1].score > max(0.6, result.before)
+    for name, before in model.state_dict().items():
+        assert torch.equal(before, result.model.state_dict()[name]) == ("word_embeddings" in name), name
+    assert model.get_input_embeddings().weight.requires_grad
+    result.model.save_pretrained(tmp_path)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    classify = pipeline("text-classification", model=again, tokenizer=tokenizer)
+    texts = [{"text": row["text"], "text_pair": row["other"]} if pair else row["text"] for row in dev]
+    assert [again.config.label2id[found["label"]] for found in classify(texts)] == result.predictions.tolist()
+
+
+def test_a_table_that_the_user_has_frozen_stays_whole_if_its_rows_fit_a_record(tokenizer):
+    table = "bert.embeddings.word_embeddings"
+    given = {"epochs": 1, "sequence_length": 16, "progress": False}
+    by_name = finetune(bert(), tokenizer, sentences(40), freeze=[table], **given)
+    model = bert()
+    model.get_input_embeddings().requires_grad_(False)
+    by_model = finetune(model, tokenizer, sentences(40), **given)
+    for result in (by_name, by_model):
+        assert "all 150 rows, frozen" in str(result) and result.difference < 1e-4
+        assert compile(result.traced, Options()).layout.in_records == f"{table}.weight"
+        assert torch.equal(result.model.get_input_embeddings().weight, model.get_input_embeddings().weight)
+    longer = finetune(bert(256), tokenizer, sentences(40), freeze=[table], rank=4, **given | {"sequence_length": 48})
+    assert "of 150 rows" in str(longer) and longer.difference < 1e-4
+
+
+@pytest.mark.parametrize("vocabulary", ["cut", "frozen"])
+@pytest.mark.parametrize("special", ["<s> <pad> </s> <unk>", "<unk> <pad> <s> </s>"])
+def test_padding_of_id_1_as_roberta_has_it(tmp_path, special, vocabulary):
+    """RoBERTa counts its positions from the id of padding; where id 0 is in no text, the cut moves that id."""
+    made = Tokenizer(models.BPE(unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel()
+    alphabet, names = pre_tokenizers.ByteLevel.alphabet(), special.split()
+    training = trainers.BpeTrainer(vocab_size=300, special_tokens=names, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator([row["text"] for row in sentences(90)], training)
+    made.post_processor = processors.RobertaProcessing(("</s>", names.index("</s>")), ("<s>", names.index("<s>")))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        cls_token="<s>",
+        sep_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+    )
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        vocab_size=300,
+        hidden_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=128,
+        num_labels=3,
+        max_position_embeddings=40,
+        initializer_range=0.1,
+    )
+    assert config.pad_token_id == tokenizer.pad_token_id == 1
+    model, dev = RobertaForSequenceClassification(config), sentences(30, 1)
+    given = {"vocabulary": vocabulary, "learning_rate": 2e-3, "epochs": 2, "progress": False}
+    result = finetune(model, tokenizer, sentences(90), dev, **given)
+    assert result.difference < 1e-4 and result.best
+    assert predicted(result, tokenizer, tmp_path, [row["text"] for row in dev]) == result.predictions.tolist()

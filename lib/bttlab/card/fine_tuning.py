@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bttlab.card.opening import open_trainer
 from bttlab.card.texts import Measure, Texts, column, held_out, label_ids, labels_of, tokenized
+from bttlab.compiler.builder import vectors_for
 from bttlab.compiler.machine import M
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.timing import time_program
@@ -31,7 +32,7 @@ from bttlab.util.errors import BttlabError
 
 COMPARED = 16  # samples with which card and PyTorch are compared
 AGREES = 1e-3  # largest difference of a loss, over these samples, that is rounding
-Vocabulary = Literal["cut", "compressed", "whole"]
+Vocabulary = Literal["cut", "frozen", "compressed", "whole"]
 
 
 class SentencePairs(nn.Module):
@@ -124,7 +125,7 @@ def finetune(
     label: str = "label",
     rank: int | None = None,
     error: float | None = None,
-    vocabulary: Vocabulary = "cut",
+    vocabulary: Vocabulary | None = None,
     freeze: Collection[str] = (),
     skip: Collection[str] = (),
     sequence_length: int = 32,
@@ -138,7 +139,7 @@ def finetune(
 ) -> FineTuned:
     """Fine-tune a classifier of texts, of their pairs, or of words on the card, and return it dense, for transformers.
 
-    The model that is given does not change. Steps: freeze, compress, cut the vocabulary to the ids of the samples,
+    The model that is given does not change. Steps: freeze, compress, cut or freeze the vocabulary,
     trace, load the program, compare the first losses with PyTorch, train with early stopping, make all dense again.
     Dropout is off: the machine has no random numbers.
 
@@ -157,8 +158,10 @@ def finetune(
         and `label` lists of labels. A word's first token has its label; its others are left out of the loss.
     rank, error : int, float, optional
         As for `compress`, with ranks up to 64; without both, no layer is compressed. The last layer stays dense.
-    vocabulary : {"cut", "compressed", "whole"}
-        The table of tokens: cut to the ids of the samples (`cut_vocabulary`), a TTM of `rank`, at most 32, or dense.
+    vocabulary : {"cut", "frozen", "compressed", "whole"}, optional
+        The table of tokens: cut to the ids of the samples (`cut_vocabulary`); not trained and of any size, in the
+        host's memory, from where each sample brings its rows (`trace(..., rows_in_records=True)`); a TTM of `rank`, at
+        most 32; or dense, all rows. By default "cut", or "frozen" if `freeze` or the model has frozen the table.
     freeze, skip : list of str
         Layers whose parameters are not trained, and layers that stay dense.
     sequence_length : int
@@ -216,20 +219,24 @@ def finetune(
     measure = Measure.of(model, by_words)
     notes += [f"{name}: {each}" for name, each in zip(("train", "dev"), texts, strict=True)]
     _freeze(model, freeze)
-    cut = None
+    cut, vocabulary = None, vocabulary or _choice(model.get_submodule(table), sequence_length)
     if vocabulary == "cut":
         used = np.unique(np.concatenate([_padding_ids(model), *(each.used for each in texts)]))
         cut = cut_vocabulary(model, used, table, tokenizer.unk_token_id)
         notes.append(f"vocabulary: {len(cut.kept):,} of {cut.whole.num_embeddings:,} rows")
+    elif vocabulary == "frozen":
+        model.get_submodule(table).requires_grad_(False)
+        rows_of = f"all {_rows(model.get_submodule(table)):,} rows, frozen"
+        notes.append(f"vocabulary: {rows_of}: a sample brings those of its tokens")
     elif vocabulary not in ("compressed", "whole"):
-        raise BttlabError(f'vocabulary is {vocabulary!r}: give "cut", "compressed" or "whole"')
+        raise BttlabError(f'vocabulary is {vocabulary!r}: give "cut", "frozen", "compressed" or "whole"')
     report = _compressed(model, table, rank, error, skip, vocabulary == "compressed")
     words, network = 0, model
     if any(each.types.any() for each in texts) and "token_type_ids" in signature(model.forward).parameters:
         words = len(cut.kept) if cut is not None else _rows(model.get_submodule(table))
         network = SentencePairs(model, words)
     task, ignored = ("tagging", IGNORED) if by_words else (None, None)
-    traced = trace(network, sequence_length, task, ignored)
+    traced = trace(network, sequence_length, task, ignored, rows_in_records=vocabulary == "frozen" or None)
     if len(traced.tasks) > 1:
         raise BttlabError(f"{traced.title} is for {traced.task}: finetune takes classifiers; trace takes all")
     trainer: Any = open_trainer(traced, device, optimizer=optimizer)
@@ -272,6 +279,12 @@ def finetune(
 
 def _rows(table: Any) -> int:
     return table.num_embeddings
+
+
+def _choice(table: Any, length: int) -> Vocabulary:
+    """Return "frozen" if no row of the table is trained and a record holds those of the longest sample, else "cut"."""
+    vectors = length * vectors_for(table.embedding_dim)
+    return "cut" if table.weight.requires_grad or vectors > M.banks[M.IN_BANK].depth else "frozen"
 
 
 def _table_name(model: Any) -> str:
