@@ -19,15 +19,18 @@ from bttlab.card import keeper as keepers
 from bttlab.card import trainer as trainer_module
 from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.card.sharing import shared
+from bttlab.compiler.module_file import module_of_source
 from bttlab.data import Samples
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
 from fake_trainer import until
 from keepers import keeping
 
+from conftest import ROOT
 from training_processor import state_digest
 
 xrt_calls = pytest.importorskip("pynq._3rdparty.xrt", reason="this PYNQ has no device for Alveo cards")
 MODELS = ModelConfig(encoders=1), ModelConfig(encoders=1, linear_rank=8)
+MODULES = ROOT / "tests" / "helpers" / "sample_modules.py"
 ADAMW, RATE = Optimizer("adamw"), 1e-3
 UUID = slice(416, 432)  # of an .xclbin
 
@@ -81,6 +84,26 @@ def test_two_models_in_turns_have_the_bits_of_each_alone(shared_card, samples, h
             trainer.predict(samples[:2])
     for seed, trainer in enumerate(trainers):
         assert (state_digest(trainer), losses[seed]) == alone(seed, samples)
+
+
+def test_rows_of_a_table_in_the_hosts_memory_come_in_each_slice(shared_card, samples):
+    """Two programs with tables of their own, both larger than all banks, in turns on one card."""
+    models = [module_of_source(MODULES.read_bytes(), MODULES, "Frozen", seed=seed) for seed in (0, 1)]
+    tokens = np.where(np.arange(8) < samples.lengths[:, None], 30521 - samples.tokens[:, :8], 0)
+    slots, none = samples.slots[:, :8] % 40, 0 * samples.intents
+    short = Samples(tokens, np.minimum(samples.lengths, 8), none, slots)
+    found = []
+    for cards in ([shared_card, shared_card], [EmulatedU50(), EmulatedU50()]):
+        trainers, losses = [open_trainer(model, card) for model, card in zip(models, cards, strict=True)], []
+        for trainer, model in zip(trainers, models, strict=True):
+            trainer.load_parameters(model.parameters())
+            assert trainer.program.layout.in_records == "table.weight"
+        for first in range(0, len(short), 8):
+            for trainer in trainers:
+                losses += trainer.train(short[first : first + 8], ADAMW, RATE).tolist()
+                losses += trainer.predict(short[:2]).losses.tolist()
+        found.append((losses, *map(state_digest, trainers)))
+    assert found[0] == found[1]
 
 
 TRACED = {module.__file__ for module in (trainer_module, kernel_driver, sharing, training_run)}

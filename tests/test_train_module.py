@@ -6,15 +6,17 @@ import math
 import shutil
 
 import numpy as np
+import pynq
 import pytest
 import torch
 
+from bttlab.card import EmulatedU50
 from bttlab.cli import main
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.module_file import load_module, module_of_source
 from bttlab.data import Corpus, Split
 from bttlab.model import ModuleConfig, Predictions
-from bttlab.runs import tensors_digest
+from bttlab.runs import read_checkpoint, tensors_digest
 from bttlab.runs.evaluation import scores_of
 from bttlab.runs.record import read_run
 from sample_modules import Net
@@ -109,6 +111,27 @@ def test_labels_decide_losses_and_scores_on_the_card_as_in_pytorch(call, train, 
     assert scores <= call("eval", "--run", "run", "--decode-tags", "--report").keys()
     if name == "Tagger":
         assert "run is of a module of your own" in call("runs", "export", "run", "--weights", "dense.safetensors")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cards", [1, 2])
+def test_a_frozen_table_in_the_hosts_memory(place, call, train, cards, monkeypatch):
+    """The table fits no bank: its rows come in the samples' records, on one card and on two, and after a resume."""
+    monkeypatch.setattr(pynq.Device, "_devices", [EmulatedU50() for _ in range(cards)], raising=False)
+    options = ("--samples", 12, "--optimizer", "momentum", "--batch-size", 2, "--cards", cards)
+    whole = train("Frozen", *options, "--epochs", 2, out="whole")
+    train("Frozen", *options)
+    resumed = call("train", "--resume", "run", "--epochs", 2)
+    assert resumed["parameters_sha256"] == whole["parameters_sha256"]
+    assert metrics(place / "run") == metrics(place / "whole")
+    reference = train("Frozen", *options[:-2], "--epochs", 2, "--device", "reference", out="reference")
+    assert whole["last_epoch"]["losses"] == pytest.approx(reference["last_epoch"]["losses"], abs=1e-5)
+    trained, drawn = read_checkpoint(place / "run" / "checkpoint.safetensors"), load_module("net.py:Frozen")
+    assert np.array_equal(trained.parameters["table.weight"], drawn.parameters()["table.weight"])
+    assert not np.array_equal(trained.parameters["head.weight"], drawn.parameters()["head.weight"])
+    for device in ("emulated", "reference"):
+        (found,) = call("predict", "fli please to a x", "--run", "run", "--device", device)["predictions"]
+        assert found.keys() == {"words", "unknown"} | TAGS
 
 
 def test_initial_parameters_depend_on_the_seed_alone(place):
