@@ -8,14 +8,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bttlab.model import ModelConfig, ModuleConfig, config_of
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.quantities import drop_missing_bands, to_json
 from bttlab.util.reading import MB, parse_json, read_text
+from bttlab.util.renamed import renamed
 from bttlab.util.settings import RecordError, from_values, settings
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Figure": "ReceiptQuantity", "figures_of": "quantities_of"})
 
 FORMAT = 1
 MOST_BYTES = 20 * MB

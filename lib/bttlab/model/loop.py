@@ -6,11 +6,15 @@ steps between two readings of a GPU's clock.
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from bttlab.model.trainer import NumericalFault
+from bttlab.util.renamed import renamed
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"train_pieces": "train_segments"})
 
 LARGEST_CHUNK = 32  # samples
 LARGEST_PREDICTED = 512  # samples of a chunk that is not trained on

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -18,7 +18,13 @@ from bttlab.runs.settings import RunError
 from bttlab.util.files import append_line, sync_folder, write_file
 from bttlab.util.quantities import measured, to_json
 from bttlab.util.reading import open_regular
+from bttlab.util.renamed import renamed
 from bttlab.util.settings import CONFIG, RecordError, from_json
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        __name__, {"METRICS": "METRICS_FILE", "figures_of": "quantities_of", "stretches": "segment_means"}
+    )
 
 METRICS_FILE = "metrics.jsonl"
 MOST_OF_LINE = 1_000_000  # bytes

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import ConfigDict, Field
 from typing_extensions import NotRequired, TypedDict
@@ -20,7 +20,11 @@ from bttlab.util.locks import is_held
 from bttlab.util.places import INSTALLED, ROOT
 from bttlab.util.quantities import to_json
 from bttlab.util.reading import MOST_OF_SETTINGS, parse_json, read_bytes
+from bttlab.util.renamed import renamed
 from bttlab.util.settings import RecordError, from_values, settings
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Figure": "QuantityDict"})
 
 RUN_FILE, LATEST = "run.json", "checkpoint.safetensors"
 FORMAT = 1

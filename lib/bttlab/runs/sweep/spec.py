@@ -4,14 +4,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from bttlab.runs.scores import SCORES
 from bttlab.util.errors import BttlabError
+from bttlab.util.renamed import renamed
 from bttlab.util.settings import from_values, nearest, settings
 from bttlab.util.yaml_files import read_yaml
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"FIGURES": "METRICS"})
 
 MOST_TRIALS = 10_000
 OBJECTIVES = {"training": ("dev.frame_accuracy", True), "estimate": ("u50.joules_per_epoch", False)}
