@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pages import BENCHMARKS, filled
+from pages import BENCHMARKS, begin_of, filled
 
 from benchmarks.figures import DRAWINGS
 from benchmarks.result import Table
@@ -20,7 +20,8 @@ PAGE, RECORD = "benchmarks.md", BENCHMARKS
 def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> str:
     """Return a page with the record's machine and tables between its markers."""
     parts = {"machine": _machine(record)}
-    for name, result in _shown(record).items():
+    shown = (item for item in record["benchmarks"].items() if begin_of(f"{item[0]} of {RECORD}") in text)
+    for name, result in shown:
         notes = "".join(f"- {note}\n" for note in dict.fromkeys(result["notes"]))
         parts[name] = "\n".join(map(_markdown, modules[name].tables(result))) + (f"\n{notes}" if notes else "")
     return filled(text, {f"{name} of {RECORD}": part for name, part in parts.items()}, PAGE)
@@ -30,12 +31,9 @@ def write(folder: Path, record: Mapping[str, Any], modules: Mapping[str, Any]) -
     """Write page and figures into a folder that has the page."""
     page = folder / PAGE
     write_file(page, fill(page.read_text(encoding="utf-8"), record, modules))
-    for name, result in _shown(record).items():
-        (folder / "images" / f"bench_{name}.png").write_bytes(to_png(DRAWINGS[name](result)))
-
-
-def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: result for name, result in record["benchmarks"].items() if name in DRAWINGS}
+    for name, draw in DRAWINGS.items():
+        if name in record["benchmarks"]:
+            (folder / "images" / f"bench_{name}.png").write_bytes(to_png(draw(record["benchmarks"][name])))
 
 
 def _machine(record: Mapping[str, Any]) -> str:
