@@ -7,7 +7,7 @@ import pytest
 
 from bttlab.card.opening import open_trainer
 from bttlab.compiler import program as program_module
-from bttlab.compiler.program import Options, compile
+from bttlab.compiler.program import Options, ProgramError, compile
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig
 
@@ -38,3 +38,24 @@ def test_it_depends_on_the_lengths_of_the_corpus(monkeypatch):
         assert compile(model, Options("auto", lengths=lengths)).flow == flow
     trainer = open_trainer(model, "emulated", flow="auto", lengths={32: 1})
     assert trainer.program.sha256 == compile(model, Options("auto", lengths={32: 1})).sha256
+
+
+@pytest.mark.usefixtures("no_stored_programs")
+def test_a_flow_whose_program_takes_too_many_registers_gives_way_to_another(monkeypatch):
+    model = replace(ONE, linear_rank=11)
+    wanted = compile(model, Options("auto")).flow
+    compiled = program_module._compiled
+
+    def refused(model, flow, *rest):
+        return ProgramError("too many registers") if flow == wanted else compiled(model, flow, *rest)
+
+    program_module._fastest.cache_clear()
+    monkeypatch.setattr(program_module, "_compiled", refused)
+    assert compile(model, Options("auto")).flow != wanted
+    program_module._fastest.cache_clear()
+
+
+@pytest.mark.parametrize("flow", ["auto", "bidirectional"])
+def test_a_compilation_keeps_no_draft(flow):
+    compile(replace(ONE, linear_rank=10), Options(flow))
+    assert program_module._draft.cache_info().currsize == 0

@@ -255,6 +255,7 @@ def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, w
 
     def kept(flow: Flow, window: int) -> ModelProgram:
         _keep(model, flow, window, sums)
+        _draft.cache_clear()  # nobody else asks for these
         return compiled(flow, window)
 
     if options.flow != "auto":
@@ -266,7 +267,6 @@ def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, w
         return kept(CANDIDATES[entry[0]["candidate"]], entry[0]["window"])
     with _without_collection():
         flow, window = _fastest(model, options.window, sums, batch_size, lengths)
-    _draft.cache_clear()
     write_entry(key, {"candidate": CANDIDATES.index(flow), "window": window})
     return kept(flow, window)
 
@@ -308,9 +308,13 @@ def _fastest(
     if not _draft(model, flow, window, sums).has_order:
         return flow, window
     windows = nearest(((flow, each) for each in (window, *WINDOWS)), DRAFT_EFFORT, NEAR_WINDOW)
-    programs = (_compiled(model, *choice, sums, "") for choice in windows)
-    fastest = min((p for p in programs if isinstance(p, ModelProgram)), key=cycles_of, default=None)
-    return (flow, window) if fastest is None else (flow, fastest.window)
+    # A draft that becomes no program takes too many registers. Those of other flows may take fewer.
+    for choices in (windows, [(each, window) for each in CANDIDATES]):
+        programs = (_compiled(model, *choice, sums, "") for choice in choices)
+        fastest = min((one for one in programs if isinstance(one, ModelProgram)), key=cycles_of, default=None)
+        if fastest is not None:
+            return fastest.flow, fastest.window
+    return CANDIDATES[0], window
 
 
 @functools.lru_cache(len(CANDIDATES) + len(WINDOWS))
