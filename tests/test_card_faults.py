@@ -7,24 +7,16 @@ import time
 
 import pytest
 
-from bttlab.card import EmulatedU50, PyxrtCard, TrainerDriver, load_overlay, open_trainer, waiting
+from bttlab.card import PyxrtCard, load_overlay, open_trainer, waiting
 from bttlab.card.kernel_call import ErtCall
 from bttlab.card.pyxrt_card import PyxrtCall
 from bttlab.card.telemetry import board_power
 from bttlab.card.waiting import CardFailedError
-from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
+from bttlab.model import Optimizer, StateError, initial_parameters
 from bttlab.util.errors import BttlabError
+from card_training import MODEL, SAMPLES, opened, state_on_emulated_card, train
 
-from training_processor import some_samples, state_digest
-
-MODEL = ModelConfig(encoders=1)
-SAMPLES = some_samples(MODEL, [5, 9, 3])
-
-
-def opened(card="auto") -> TrainerDriver:
-    trainer = open_trainer(MODEL, card)
-    trainer.load_parameters(initial_parameters(MODEL, 0))
-    return trainer
+from training_processor import state_digest
 
 
 @pytest.fixture
@@ -32,23 +24,11 @@ def trainer(real_card):
     return opened()
 
 
-def train(trainer) -> str:
-    """Train; return the digest of the state."""
-    trainer.train(SAMPLES, Optimizer("adamw"), 1e-3)
-    return state_digest(trainer)
-
-
-@pytest.fixture(scope="module")
-def expected() -> str:
-    """The state after training on the emulated card."""
-    return train(opened(EmulatedU50()))
-
-
-def test_training_gives_the_bits_of_the_emulated_card(real_card, trainer, expected):
+def test_training_gives_the_bits_of_the_emulated_card(real_card, trainer):
     assert trainer.device is real_card and type(real_card).__name__ in ("XrtDevice", "PyxrtCard")
     run = trainer.start(SAMPLES, Optimizer("adamw"), 1e-3)
     assert len(run.wait()) == len(SAMPLES)
-    assert state_digest(trainer) == expected
+    assert state_digest(trainer) == state_on_emulated_card()
     assert real_card.clocks == {"clock0": {"frequency": 200}}
     assert board_power(real_card) >= 12.1 * 1.5
 
@@ -68,7 +48,7 @@ def test_a_kernel_that_hangs_ends_at_its_time_limit(trainer, monkeypatch):
         train(trainer)
 
 
-def test_a_suspension_does_not_count_against_the_time_limit(real_card, trainer, monkeypatch, expected):
+def test_a_suspension_does_not_count_against_the_time_limit(real_card, trainer, monkeypatch):
     """As SIGSTOP and SIGCONT while a kernel runs: the clock goes on by an hour between two polls."""
     monotonic, polls = time.monotonic, []
     monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
@@ -76,7 +56,7 @@ def test_a_suspension_does_not_count_against_the_time_limit(real_card, trainer, 
     ended = handle.ended
     monkeypatch.setattr(handle, "ended", lambda *arguments: polls.append(1) or ended(*arguments))
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3600.0 * (len(polls) > 2))
-    assert train(trainer) == expected and len(polls) > 3
+    assert train(trainer) == state_on_emulated_card() and len(polls) > 3
 
 
 @pytest.mark.parametrize("handler", [signal.default_int_handler, lambda number, frame: None])
@@ -93,7 +73,7 @@ def test_ctrl_c_ends_the_wait_for_a_kernel_that_hangs(trainer, monkeypatch, hand
         timer.join()
 
 
-def test_a_kernel_that_ends_after_ctrl_c_leaves_a_card_that_works(real_card, trainer, monkeypatch, expected):
+def test_a_kernel_that_ends_after_ctrl_c_leaves_a_card_that_works(real_card, trainer, monkeypatch):
     monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
     timer = threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,))
     timer.start()
@@ -108,7 +88,7 @@ def test_a_kernel_that_ends_after_ctrl_c_leaves_a_card_that_works(real_card, tra
             break
         time.sleep(0.05)
     trainer.load_parameters(initial_parameters(MODEL, 0))
-    assert train(trainer) == expected
+    assert train(trainer) == state_on_emulated_card()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +131,7 @@ PYXRT_CALLS = ("load_xclbin", "kernel", "get_info", "bo", "sync", "start", "wait
     indirect=["real_card"],
 )
 @pytest.mark.parametrize("call", [1, 2, 5])
-def test_an_interrupt_in_a_call_leaves_a_card_that_works(real_card, monkeypatch, expected, function, call):
+def test_an_interrupt_in_a_call_leaves_a_card_that_works(real_card, monkeypatch, function, call):
     monkeypatch.setenv("FAKE_XRT_INTERRUPT", f"{function}:{call}")
     trained, interrupts = "", 0
     for _ in range(2):  # the second is not interrupted
@@ -160,4 +140,4 @@ def test_an_interrupt_in_a_call_leaves_a_card_that_works(real_card, monkeypatch,
         except KeyboardInterrupt:
             interrupts += 1
     assert interrupts == 1 or (call > 1 and not interrupts)  # not each is called so often
-    assert trained == expected
+    assert trained == state_on_emulated_card()

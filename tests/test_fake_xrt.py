@@ -10,11 +10,8 @@ import pytest
 
 from bttlab.card import (
     CardBusyError,
-    EmulatedU50,
     OverlayError,
-    TrainerDriver,
     load_overlay,
-    open_trainer,
     probe,
     sharing,
     shells,
@@ -25,41 +22,20 @@ from bttlab.card.manifest import read_manifest, write_manifest
 from bttlab.card.shells import card_interfaces, pcie_address
 from bttlab.card.waiting import CardFailedError
 from bttlab.commands import doctor
-from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs.devices import open_trainer as open_device
 from bttlab.util.errors import BttlabError
+from card_training import MODEL, opened, state_on_emulated_card, train
 from keepers import keeping
 
 from conftest import ROOT
 from fake_xrt import SHELL
-from training_processor import some_samples, state_digest
 
-MODEL = ModelConfig(encoders=1)
-SAMPLES = some_samples(MODEL, [5, 9, 3])
 UUID, OTHER = "862c7020a250293e32036f19956669e5", "f465b0a3ae8c64f619bc150384ace69b"
-
-
-def opened(card="auto") -> TrainerDriver:
-    trainer = open_trainer(MODEL, card)
-    trainer.load_parameters(initial_parameters(MODEL, 0))
-    return trainer
 
 
 @pytest.fixture
 def trainer(card):
     return opened()
-
-
-def train(trainer) -> str:
-    """Train; return the digest of the state."""
-    trainer.train(SAMPLES, Optimizer("adamw"), 1e-3)
-    return state_digest(trainer)
-
-
-@pytest.fixture(scope="module")
-def expected() -> str:
-    """The state after training on the emulated card."""
-    return train(opened(EmulatedU50()))
 
 
 # --- which overlay is for which card
@@ -125,7 +101,7 @@ def test_a_run_says_which_card_it_did_not_use(card):
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_kernel_that_hangs_on_a_shared_card(card, xrt, monkeypatch, tmp_path, expected, answers):
+def test_a_kernel_that_hangs_on_a_shared_card(card, xrt, monkeypatch, tmp_path, answers):
     """Sharing ends until a reset if the card does not answer the keeper's probe; else the others go on."""
     monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.2)
     monkeypatch.setattr(sharing, "FOLDER", tmp_path)
@@ -139,7 +115,7 @@ def test_a_kernel_that_hangs_on_a_shared_card(card, xrt, monkeypatch, tmp_path, 
         monkeypatch.delenv("FAKE_XRT_FAULT")
         xrt.card(monkeypatch, tmp_path)  # after a reset
         if answers:
-            assert train(opened()) == expected
+            assert train(opened()) == state_on_emulated_card()
         else:
             with pytest.raises(CardBusyError, match=f"kernel of process {os.getpid()} of .* did not end: .*xbutil"):
                 opened()
@@ -147,7 +123,7 @@ def test_a_kernel_that_hangs_on_a_shared_card(card, xrt, monkeypatch, tmp_path, 
             assert check.status == "problem" and "did not end" in check.detail
     if not answers:
         with keeping(path):  # started again
-            assert train(opened()) == expected
+            assert train(opened()) == state_on_emulated_card()
 
 
 def test_the_keeper_s_probe_asks_the_card(card, monkeypatch):

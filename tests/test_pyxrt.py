@@ -17,9 +17,7 @@ from bttlab.card import (
     EmulatedU50,
     OverlayError,
     PyxrtCard,
-    TrainerDriver,
     load_overlay,
-    open_trainer,
     sharing,
     shells,
 )
@@ -30,39 +28,19 @@ from bttlab.card.hbm import HbmBank
 from bttlab.card.shells import card_interfaces, pcie_address
 from bttlab.card.telemetry import board_power
 from bttlab.commands import doctor
-from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.model import Optimizer
 from bttlab.util.errors import BttlabError
+from card_training import SAMPLES, opened, train
 from keepers import keeping
 
 from conftest import ROOT
 from fake_xrt import PYTHON_FOLDER, SHELL
-from training_processor import some_samples, state_digest
-
-MODEL = ModelConfig(encoders=1)
-SAMPLES = some_samples(MODEL, [5, 9, 3])
-
-
-def opened(card="auto") -> TrainerDriver:
-    trainer = open_trainer(MODEL, card)
-    trainer.load_parameters(initial_parameters(MODEL, 0))
-    return trainer
+from training_processor import state_digest
 
 
 @pytest.fixture
 def trainer(pyxrt_card):
     return opened()
-
-
-def train(trainer) -> str:
-    """Train; return the digest of the state."""
-    trainer.train(SAMPLES, Optimizer("adamw"), 1e-3)
-    return state_digest(trainer)
-
-
-@pytest.fixture(scope="module")
-def expected() -> str:
-    """The state after training on the emulated card."""
-    return train(opened(EmulatedU50()))
 
 
 def test_the_card_names_itself_its_shell_and_its_power(pyxrt_card):
@@ -296,7 +274,7 @@ def test_the_card_belongs_to_one_process(xrt, pyxrt_card, trainer, tmp_path):
     assert str(os.getpid()) in done.stdout
 
 
-def test_two_models_share_the_card_in_time_slices(pyxrt_card, monkeypatch, tmp_path, expected):
+def test_two_models_share_the_card_in_time_slices(pyxrt_card, monkeypatch, tmp_path):
     monkeypatch.setattr(sharing, "FOLDER", tmp_path)
     with keeping(tmp_path / "bttlab-0000:3b:00.1.shared"):
         trainers = [opened(pyxrt_card) for _ in range(2)]
