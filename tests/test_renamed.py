@@ -13,6 +13,18 @@ RENAMED = (
     ("bttlab.runs.metrics", "stretches", "segment_means"),
     ("bttlab.runs.record", "Figure", "QuantityDict"),
     ("bttlab.runs.sweep.spec", "FIGURES", "METRICS"),
+    ("bttlab.compiler.ops.transfers", "Transfer", "Boundary"),
+    ("bttlab.compiler.ops.tt_linear", "Linear", "TTLinear"),
+    ("bttlab.compiler.ops.columns", "Columns", "GatherColumns"),
+    ("bttlab.compiler.ops.columns", "Prepend", "PrependRows"),
+    ("bttlab.compiler.ops.elementwise", "Row", "RowOperand"),
+    ("bttlab.compiler.ops.elementwise", "Rows", "TokenRowsOperand"),
+    ("bttlab.compiler.ops.elementwise", "Factors", "FactorsOperand"),
+    ("bttlab.compiler.ops.elementwise", "Number", "NumberOperand"),
+    ("bttlab.compiler.ops.elementwise", "Function", "Activate"),
+    ("bttlab.compiler.ops.embedding", "Table", "DenseEmbedding"),
+    ("bttlab.compiler.ops.embedding", "TTMTable", "TTMEmbedding"),
+    ("bttlab.compiler.ops.embedding", "TypeTable", "TypeEmbedding"),
 )
 
 

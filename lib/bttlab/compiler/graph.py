@@ -17,13 +17,13 @@ from bttlab.compiler.instruction import Bound, Register, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import INTENT, SLOTS, Matrix, Operation, Shapes, SourceLine, core_names
 from bttlab.compiler.ops.attention import Attention
-from bttlab.compiler.ops.columns import Columns, Prepend
+from bttlab.compiler.ops.columns import GatherColumns, PrependRows
 from bttlab.compiler.ops.dense import Classifier, Dense
-from bttlab.compiler.ops.elementwise import Add, Factors, Function, Multiply, Number, Rows
-from bttlab.compiler.ops.embedding import Table, TTMTable, TypeTable
+from bttlab.compiler.ops.elementwise import Activate, Add, FactorsOperand, Multiply, NumberOperand, TokenRowsOperand
+from bttlab.compiler.ops.embedding import DenseEmbedding, TTMEmbedding, TypeEmbedding
 from bttlab.compiler.ops.norm import HeadNorm, Norm
 from bttlab.compiler.ops.transfers import Input, Output
-from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.model.config import ModelConfig
 
 HIDES = -1e9  # added to a score, it makes the exponential negligible
@@ -63,15 +63,15 @@ class Graph:
         cores = core_names(self.shapes, name)
         if cores:
             features = math.prod(self.shapes[core][2] for core in cores)
-            return self.append(TTMTable(name, (), Matrix(name, self.tokens, features)))
+            return self.append(TTMEmbedding(name, (), Matrix(name, self.tokens, features)))
         output = Matrix(name, self.tokens, self.shapes[f"{name}.weight"][1])
-        return self.append((TypeTable if is_type else Table)(name, (), output, words))
+        return self.append((TypeEmbedding if is_type else DenseEmbedding)(name, (), output, words))
 
     @property
-    def frozen_table(self) -> Table | None:
+    def frozen_table(self) -> DenseEmbedding | None:
         """The table of tokens if it is dense, frozen and of no other layer: its rows can come in samples' records."""
         for op in self.operations:
-            if type(op) is Table and (name := f"{op.name}.weight") in self.frozen:
+            if type(op) is DenseEmbedding and (name := f"{op.name}.weight") in self.frozen:
                 users = [user for user in self.operations if name in user.parameters(self.shapes)]
                 return op if users == [op] else None
         return None
@@ -90,9 +90,9 @@ class Graph:
         moved = copy(self)
         moved.constants, moved.operations = dict(self.constants), []
         for op in self.operations:
-            if isinstance(op, Multiply) and isinstance(op.operand, Number):
+            if isinstance(op, Multiply) and isinstance(op.operand, NumberOperand):
                 row = np.full((1, M.LANES), op.operand.number, np.float32)
-                op = replace(op, operand=Factors(moved.constant(row, f"factor {op.operand.number:g}")))
+                op = replace(op, operand=FactorsOperand(moved.constant(row, f"factor {op.operand.number:g}")))
             moved.operations.append(op)
         return moved
 
@@ -135,7 +135,7 @@ class Graph:
         if not cores:
             return self.dense(x, name, f"{name}.weight", f"{name}.bias" if f"{name}.bias" in self.shapes else "")
         features = math.prod(self.shapes[core][1] for core in cores[: len(cores) // 2])
-        return self.append(Linear(name, (x,), Matrix(name, x.tokens, features)))
+        return self.append(TTLinear(name, (x,), Matrix(name, x.tokens, features)))
 
     def dense(
         self,
@@ -179,12 +179,12 @@ class Graph:
 
     def prepend(self, x: Matrix, table: str, first: int, rows: int, name: str) -> Matrix:
         """Append rows of a parameter or constant, from row `first` on, and then x."""
-        return self.append(Prepend(name, (x,), Matrix(name, x.tokens + rows, x.features), table, first))
+        return self.append(PrependRows(name, (x,), Matrix(name, x.tokens + rows, x.features), table, first))
 
     def columns(self, inputs: Sequence[Matrix], columns: Sequence[int], name: str) -> Matrix:
         """Append columns of the inputs beside each other."""
         output = Matrix(name, inputs[0].tokens, len(columns))
-        return self.append(Columns(name, tuple(inputs), output, tuple(columns)))
+        return self.append(GatherColumns(name, tuple(inputs), output, tuple(columns)))
 
     def constant(self, value: np.ndarray, name: str) -> str:
         """Add a constant, unless it is there, and return its name: `name`, with a number if another one has it."""
@@ -228,7 +228,10 @@ def graph_of_config(config: ModelConfig) -> Graph:
         raise ProgramError("the model is dense: the card trains tensor-compressed ones; choose format tensor")
     graph = Graph(config.parameter_shapes(), config.sequence_length)
     x = graph.same(
-        Add, graph.embedding("embedding.word"), "embedding.position.weight", Rows("embedding.position.weight")
+        Add,
+        graph.embedding("embedding.word"),
+        "embedding.position.weight",
+        TokenRowsOperand("embedding.position.weight"),
     )
 
     def norm(x: Matrix, name: str) -> Matrix:
@@ -241,10 +244,10 @@ def graph_of_config(config: ModelConfig) -> Graph:
         context = graph.attention(q, k, v, config.heads, f"{name}.attention")
         h = norm(graph.add(x, graph.linear(context, f"{name}.output")), f"{name}.attention_norm")
         activation = config.activation
-        activated = graph.same(Function, graph.linear(h, f"{name}.first"), f"{name}.{activation}", activation)
+        activated = graph.same(Activate, graph.linear(h, f"{name}.first"), f"{name}.{activation}", activation)
         x = norm(graph.add(h, graph.linear(activated, f"{name}.second")), f"{name}.feed_forward_norm")
     for loss, rows in ((INTENT, graph.rows(x, 0, 1)), (SLOTS, graph.rows(x, 1, graph.tokens - 1))):
-        pooled = graph.same(Function, graph.linear(rows, f"{loss}_pooler"), f"{loss}_head", "tanh")
+        pooled = graph.same(Activate, graph.linear(rows, f"{loss}_pooler"), f"{loss}_head", "tanh")
         graph.dense(pooled, f"{loss}_head", f"{loss}_head.weight", f"{loss}_head.bias")
         graph.classify(graph.operations[-1], pooled, loss, config.ignore_index if loss == SLOTS else None)
     return graph

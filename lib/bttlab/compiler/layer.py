@@ -132,8 +132,8 @@ def compile_graph(graph: Graph, flow: Flow = "bidirectional") -> LayerProgram:
         buffer = model.builder.buffer_at(place)
         return matrix_block(name, buffer, max_of(op.output.tokens), op.output.features)
 
-    loaded = [matrix(op, op.names[0], op.loaded) for op in model.transfers]
-    stored = [matrix(op, op.names[1], op.stored) for op in reversed(model.transfers)]
+    loaded = [matrix(op, op.names[0], op.loaded) for op in model.boundary]
+    stored = [matrix(op, op.names[1], op.stored) for op in reversed(model.boundary)]
     trained = (block for block in parameters if block.name not in graph.constants)
     stored += (replace(block, name=f"d{block.name}", buffer=block.buffer.gradient) for block in trained)
     return assemble(model.builder, max_of(graph.tokens), loaded + parameters, stored, model.order, graph.constants)

@@ -21,9 +21,9 @@ from bttlab.compiler.memory.layout import Block, Region
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, Matrix
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Classifier, no_loss
-from bttlab.compiler.ops.embedding import Embedding, TypeTable
-from bttlab.compiler.ops.transfers import Transfer
-from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.compiler.ops.embedding import Embedding, TypeEmbedding
+from bttlab.compiler.ops.transfers import Boundary
+from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.compiler.plan.tt_layer import TTLayer
 from bttlab.compiler.space import (
     LARGEST_BANK,
@@ -66,10 +66,10 @@ class Lowering(Context):
         super().__init__(graph, flow, sums)
         operations = self.operations
         self.freeze(graph.frozen | {copy for copy, name in graph.copies.items() if name in graph.frozen})
-        self.transfers = [op for op in operations if isinstance(op, Transfer)]
+        self.boundary = [op for op in operations if isinstance(op, Boundary)]
         self.losses = {op.loss for op in operations if isinstance(op, Classifier)}
         _check_sizes(graph)
-        tables = (op for op in operations if isinstance(op, Embedding) and not isinstance(op, TypeTable))
+        tables = (op for op in operations if isinstance(op, Embedding) and not isinstance(op, TypeEmbedding))
         self.embedding = next(tables, None)
         prepare(self)
         vectors = parameter_vectors(self)
@@ -82,7 +82,7 @@ class Lowering(Context):
                 what = f"{what}, the largest bank of parameters has {LARGEST_BANK}"
                 raise DoesNotFit(what, with_space(SMALLER_MODEL, what_fits(graph, flow, sums, PARAMETER_VECTORS)))
         recomputable, always_kept = self._read_by_backward()
-        linears = [op for op in operations if isinstance(op, Linear)]
+        linears = [op for op in operations if isinstance(op, TTLinear)]
         self.order = linears[0].layer.order if linears else None  # of the first tensor-train layer
         self.merging = [op for op in linears if op.layer.merges]
         self.keepable = [
@@ -124,9 +124,9 @@ class Lowering(Context):
         both, made = self._used_by_both, self.builder.made
         return {b.memory: b.vectors for b in made if b.memory in both and b.is_in_bank and not b.is_parameter}
 
-    def _kept_places(self, kept: Linear | Matrix | TTLayer) -> list[At]:
+    def _kept_places(self, kept: TTLinear | Matrix | TTLayer) -> list[At]:
         """Return the places of what is kept: of the intermediate, the matrix, or the products of cores."""
-        if isinstance(kept, Linear):
+        if isinstance(kept, TTLinear):
             return [kept.between.place]
         if isinstance(kept, Matrix):
             return [self._values[kept]]
@@ -153,7 +153,7 @@ class Lowering(Context):
         `window`: as for `banks.Assignment`.
         Raise `DoesNotFit` if the search finds none.
         """
-        transferred = {name for op in self.transfers for name in (*op.names, *self.shapes)}
+        transferred = {name for op in self.boundary for name in (*op.names, *self.shapes)}
         transferred |= self.layout.constants.keys()
         sections = self.forward, self.backward, self.collect
         sections, self._assignment = fitted(self.builder.made, sections, tokens, transferred, window)
@@ -229,14 +229,14 @@ class Lowering(Context):
 
     def _collect(self) -> None:
         for op in self.operations:
-            if isinstance(op, Linear) and op.has_sums:
+            if isinstance(op, TTLinear) and op.has_sums:
                 self.label_with(op)
                 op.collect()
         self._add_gradients_of_uses(are_collected=True)
 
     def _add_gradients_of_uses(self, are_collected: bool) -> None:
         """Add up the gradients of parameters with several uses: of cores that `collect` computes, or of all others."""
-        summed = [op for op in self.operations if isinstance(op, Linear) and op.has_sums]
+        summed = [op for op in self.operations if isinstance(op, TTLinear) and op.has_sums]
         cores = {block.buffer for op in summed for block in op.blocks}
         for blocks in self.layout.uses():
             if blocks[0].name not in self.frozen and (blocks[0].buffer in cores) == are_collected:

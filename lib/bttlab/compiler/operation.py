@@ -222,7 +222,7 @@ class Context:
 
     `graph`: a `graph.Graph`.
     `flow`: order of contraction of the tensor-train layers (`tt_layer.MERGED`).
-    `sums`: whether the tensor-train layers sum gradients over the samples of an update (`Linear.has_sums`).
+    `sums`: whether the tensor-train layers sum gradients over the samples of an update (`TTLinear.has_sums`).
     """
 
     def __init__(self, graph: Any, flow: Any, sums: bool):

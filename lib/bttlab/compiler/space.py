@@ -14,14 +14,14 @@ from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Context, Operation, core_names
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.elementwise import Rows
-from bttlab.compiler.ops.embedding import Embedding, Table
+from bttlab.compiler.ops.elementwise import TokenRowsOperand
+from bttlab.compiler.ops.embedding import DenseEmbedding, Embedding
 from bttlab.compiler.ops.norm import Norm
-from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.tensor.shapes import choose_modes
 
 # Families in the order in which they place parameters and allocate; others follow. It decides ties of the bank search.
-FAMILIES = (Embedding, Rows, Linear, Dense, Norm, Attention)
+FAMILIES = (Embedding, TokenRowsOperand, TTLinear, Dense, Norm, Attention)
 ENDS, MOST_RANK = 3, 64  # modes at each end of a compressed layer, and the largest rank of the card
 LARGEST_BANK = max(M.banks[bank].depth for bank in GRADIENT_OF)
 NUMBERED = re.compile(r"(.*?)\.(\d+)(?=\.|$)")  # a layer's name: that of its list, and its number there
@@ -55,7 +55,7 @@ def what_fits(graph: Any, flow: Any, sums: bool, limit: int) -> str:
     total = size.total()
     parts = [_ranks(graph, flow, sums, limit), layers_that_fit(size, limit, "vectors")] if total > limit else []
     for op in graph.operations:
-        if type(op) is Table and not op.in_records:
+        if type(op) is DenseEmbedding and not op.in_records:
             rows = graph.shapes[f"{op.name}.weight"][0]
             each = max(size[f"{op.name}.weight"] // rows, 1)
             left = min((limit - total) // each + rows, LARGEST_BANK // each)  # a table is in one bank
@@ -64,7 +64,7 @@ def what_fits(graph: Any, flow: Any, sums: bool, limit: int) -> str:
     return " or ".join(filter(None, parts)) or (_together(graph, flow, sums, limit) if total > limit else "")
 
 
-def _frozen_rows(graph: Any, table: Table, left: int) -> str:
+def _frozen_rows(graph: Any, table: DenseEmbedding, left: int) -> str:
     """Return the tokens of a sample whose rows fit a record, if the table is trained and all else has space."""
     name = f"{table.name}.weight"
     is_alone = _users(graph, name) == [table]
@@ -112,7 +112,7 @@ def _together(graph: Any, flow: Any, sums: bool, limit: int) -> str:
 
     For a model that no change alone makes small enough.
     """
-    table = next((op for op in graph.operations if type(op) is Table), None)
+    table = next((op for op in graph.operations if type(op) is DenseEmbedding), None)
     tokens = 0 if table is None else M.banks[M.IN_BANK].depth // vectors_for(table.output.features)
     is_alone = table is not None and _users(graph, f"{table.name}.weight") == [table]
 
@@ -153,7 +153,7 @@ def _compressed(graph: Any, rank: int) -> Any:
         del changed.shapes[weight]
         for k, mode in enumerate(modes):
             changed.shapes[f"{op.name}.cores.{k}"] = (bonds[k], mode, bonds[k + 1])
-        changed.operations[place] = Linear(op.name, op.inputs, op.output)
+        changed.operations[place] = TTLinear(op.name, op.inputs, op.output)
     return changed
 
 

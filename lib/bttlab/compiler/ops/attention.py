@@ -19,7 +19,7 @@ from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.instruction import At, Level, Memory, Register, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import IF_SPACE, Context, Matrix, Operation, Values
-from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.compiler.ops.tt_linear import TTLinear
 
 
 @dataclass(eq=False)
@@ -83,7 +83,7 @@ class Attention(Operation):
             for matrix, buffer in zip(op.inputs[1:], (buffers.keys, buffers.values), strict=True):
                 maker = context.maker.get(matrix)
                 is_alone = len(context.readers(matrix)) == op.inputs.count(matrix) == 1
-                if isinstance(maker, Linear) and is_alone:
+                if isinstance(maker, TTLinear) and is_alone:
                     maker.operand_buffer = buffer
         for op in operations:
             op.probabilities = b.allocate(f"attention of {op.name}", op.score_vectors)

@@ -7,7 +7,7 @@ gradient the other way and adds up what was read several times.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Level, Memory, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import NEVER, Context, Matrix, Operation, Shapes, Values, rows_of
+from bttlab.util.renamed import renamed
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Columns": "GatherColumns", "Prepend": "PrependRows"})
 
 LANES = M.LANES
 Run = tuple[int, int, int]  # first vector of the result and of the source, and how many
@@ -29,7 +33,7 @@ class Term:
     lanes: np.ndarray
 
     def back(self, vectors: int) -> "Term":
-        """Return the term of the gradient of the source, which has so many vectors, from that of the result."""
+        """Return the term of the source's gradient, of `vectors` vectors, from the gradient of the result."""
         lanes = np.full(vectors * LANES, -1)
         lanes[self.lanes[self.lanes >= 0]] = np.flatnonzero(self.lanes.reshape(-1) >= 0)
         return Term(0, lanes.reshape(vectors, LANES))
@@ -42,7 +46,7 @@ class Term:
 
 
 @dataclass(eq=False)
-class Columns(Operation):
+class GatherColumns(Operation):
     """Columns of the inputs beside each other.
 
     `columns`: for each column of the output its column of the inputs, counted from the first one of the first input on.
@@ -100,7 +104,7 @@ class Columns(Operation):
 
 
 @dataclass(eq=False)
-class Prepend(Operation):
+class PrependRows(Operation):
     """Rows of a parameter or of a constant, from row `first` on, and then x."""
 
     kind, keep, has_prefix, keeps_zeros, reads_inputs = "prepend", NEVER, False, True, False

@@ -2,17 +2,30 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bttlab.compiler.builder import padded
 from bttlab.compiler.functions import ACTIVATIONS, constant
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import ALWAYS, NEVER, Context, Matrix, Operation, Shapes, Values, row_loops, rows_of
+from bttlab.util.renamed import renamed
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        __name__,
+        {
+            "Row": "RowOperand",
+            "Rows": "TokenRowsOperand",
+            "Factors": "FactorsOperand",
+            "Number": "NumberOperand",
+            "Function": "Activate",
+        },
+    )
 
 
 @dataclass(frozen=True)
-class Row:
+class RowOperand:
     """Row `first` of a parameter or constant, the same for all tokens, and for all heads if it is that of a head."""
 
     is_added: ClassVar[bool] = True  # as for `LayoutBuilder.place`
@@ -33,8 +46,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Rows(Row):
-    """Rows of a parameter or constant from row `first` on, one for each token."""
+class TokenRowsOperand(RowOperand):
+    """Rows of a parameter or constant from row `first` on, one for each token, such as positions."""
 
     def count(self, matrix: Matrix) -> int:
         return max_of(matrix.tokens)
@@ -47,7 +60,7 @@ class Rows(Row):
 
 
 @dataclass(frozen=True)
-class Factors(Row):
+class FactorsOperand(RowOperand):
     """A constant such as the cosines of rotary positions, of shape (tokens, features), or (1, features) for all tokens.
 
     Features that repeat are in it once.
@@ -61,7 +74,7 @@ class Factors(Row):
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberOperand:
     """A number for all elements."""
 
     number: float
@@ -75,11 +88,11 @@ class Number:
 class Elementwise(Operation):
     """A function of x and y: of two matrices, or of a matrix and an operand that does not depend on the sample."""
 
-    operand: Row | Number | None = None
+    operand: RowOperand | NumberOperand | None = None
 
     @property
     def family(self) -> type:
-        return type(self.operand) if isinstance(self.operand, Row) else Operation
+        return type(self.operand) if isinstance(self.operand, RowOperand) else Operation
 
     @property
     def has_prefix(self) -> bool:
@@ -98,13 +111,13 @@ class Elementwise(Operation):
         return names
 
     def allocate(self, context: Context) -> None:
-        if isinstance(self.operand, Row):
+        if isinstance(self.operand, RowOperand):
             self.block = context.layout.place(self.operand.name, added=self.operand.is_added)
             first = (self.operand.first - self.block.first) * (self.output.vectors // self.operand.heads)
             self.values, self.gradient = self.block.where().part(first), self.block.gradient().part(first)
 
     def rows_read(self) -> tuple[int, int] | None:
-        if not isinstance(self.operand, Row) or self.operand.heads > 1:
+        if not isinstance(self.operand, RowOperand) or self.operand.heads > 1:
             return None
         return self.operand.first, self.operand.first + self.operand.count(self.output)
 
@@ -115,7 +128,7 @@ class Elementwise(Operation):
     @property
     def heads(self) -> int:
         """Number of the parts of a row that have the same operand."""
-        return self.operand.heads if isinstance(self.operand, Row) else 1
+        return self.operand.heads if isinstance(self.operand, RowOperand) else 1
 
     def emit_terms(self, operation: int, what: str, context: Context, result: At, x: At, y: At | None) -> None:
         """Emit a function of x and y, or of x and the operand."""
@@ -138,7 +151,7 @@ class Add(Elementwise):
 
     @property
     def is_fusible(self) -> bool:
-        return type(self.operand) is not Row
+        return type(self.operand) is not RowOperand
 
     @property
     def keep(self) -> str:
@@ -192,14 +205,14 @@ class Multiply(Elementwise):
 
     @property
     def reads_inputs(self) -> bool:
-        return not isinstance(self.operand, Factors | Number)
+        return not isinstance(self.operand, FactorsOperand | NumberOperand)
 
     def emit(self, context: Context, result: At, x: At, y: At | None = None) -> None:
         b, r0 = context.builder, rows_of(self.output, result)
-        if isinstance(self.operand, Number):
+        if isinstance(self.operand, NumberOperand):
             number = b.functions.number(constant(self.operand.number))
             b.vector(M.TIMES_FUNCTION, "c x", row_loops(self.output), rows_of(self.output, x), r0=r0, function=number)
-        elif isinstance(self.operand, Factors):
+        elif isinstance(self.operand, FactorsOperand):
             matrix, size = self.output, self.block.row_vectors
             loops = [Level("n", matrix.vectors // size), Level("w", size), padded("t", matrix.tokens)]
             x, result = (place.part(n=size, w=1, t=matrix.vectors) for place in (x, result))
@@ -222,8 +235,8 @@ class Multiply(Elementwise):
 
 
 @dataclass(eq=False)
-class Function(Operation):
-    """An activation, a key of `functions.ACTIVATIONS`."""
+class Activate(Operation):
+    """An activation function of x. `function`: a key of `functions.ACTIVATIONS`."""
 
     kind, keep = "function", NEVER
 

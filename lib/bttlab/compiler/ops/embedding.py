@@ -11,7 +11,7 @@ are added.
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,12 @@ from bttlab.compiler.machine import M
 from bttlab.compiler.memory.layout import Block, LayoutBuilder, TokenTable
 from bttlab.compiler.operation import Context, Operation, Shapes, Values, core_names
 from bttlab.compiler.shuffles import identity
+from bttlab.util.renamed import renamed
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        __name__, {"Table": "DenseEmbedding", "TTMTable": "TTMEmbedding", "TypeTable": "TypeEmbedding"}
+    )
 
 F1, F2, F3, F3_BUFFERED = range(4)  # tables of token offsets: of the cores in banks, and of F3 in the operand buffers
 GROUP = 8  # tokens of an instruction
@@ -54,7 +60,7 @@ class Embedding(Operation):
 
 
 @dataclass(eq=False)
-class TTMTable(Embedding):
+class TTMEmbedding(Embedding):
     """A table in tensor-train-matrix format, with three cores."""
 
     def torch(self, values: Values) -> Any:
@@ -312,7 +318,7 @@ class TTMTable(Embedding):
         self.add_slices(b, "d_F1", F1, d_f1, self.a, self.f1)
 
     def _groups(self, most: int) -> Iterator[tuple[int, Bound]]:
-        """Yield the first token of each group of at most so many, and the number of its tokens."""
+        """Yield the first token and the number of tokens of each group of at most `most` tokens, a multiple of GROUP."""
         size = max(most // GROUP, 1) * GROUP
         for first in range(0, self.most, size):
             yield first, bound_of_part(self.tokens, first, size)
@@ -364,7 +370,7 @@ class TTMTable(Embedding):
 
 
 @dataclass(eq=False)
-class Table(Embedding):
+class DenseEmbedding(Embedding):
     """A dense table: rows of tokens are copied, and their gradients added to those of the table.
 
     `words`: if token ids are type * words + word, the number of words; 0 if they are words.
@@ -393,7 +399,7 @@ class Table(Embedding):
             self.table = context.layout.place(f"{self.name}.weight", added=True)
         row_vectors = 0 if self.in_records else self.row_vectors
         if self.words:
-            types = next((op for op in context.operations if isinstance(op, TypeTable)), None)
+            types = next((op for op in context.operations if isinstance(op, TypeEmbedding)), None)
             number, width = (1, 0) if types is None else context.shapes[f"{types.name}.weight"]
             self.digits, self.slice_vectors = (number, self.words, 1), (width // LANES, row_vectors, 0, 0)
         else:
@@ -423,7 +429,7 @@ class Table(Embedding):
 
 
 @dataclass(eq=False)
-class TypeTable(Table):
+class TypeEmbedding(DenseEmbedding):
     """A dense table of types, such as of the first and the second sentence: of token id // words."""
 
     kind = "token types"

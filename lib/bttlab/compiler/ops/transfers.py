@@ -1,15 +1,20 @@
-"""Inputs and outputs of a graph without a loss: matrices that LOAD brings and STORE takes away."""
+"""Inputs and outputs of a graph without a loss: LOAD reads them from HBM, STORE writes them to HBM."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bttlab.compiler.instruction import At, max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Context, Operation
+from bttlab.util.renamed import renamed
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Transfer": "Boundary"})
 
 
 @dataclass(eq=False)
-class Transfer(Operation):
-    """A matrix that is loaded, in the forward or the backward pass, and one of its size that is stored."""
+class Boundary(Operation):
+    """A matrix at the boundary of the graph, and its gradient: one is loaded and one is stored, by the pass."""
 
     reads_inputs = False
 
@@ -28,7 +33,7 @@ class Transfer(Operation):
 
 
 @dataclass(eq=False)
-class Input(Transfer):
+class Input(Boundary):
     """An input; its gradient is stored."""
 
     kind = "input"
@@ -42,7 +47,7 @@ class Input(Transfer):
 
 
 @dataclass(eq=False)
-class Output(Transfer):
+class Output(Boundary):
     """The matrix `inputs[0]` is stored; its gradient is loaded."""
 
     kind = "output"

@@ -6,7 +6,7 @@ The backward pass recomputes y, and the intermediates between z and y, from z.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
@@ -19,10 +19,14 @@ from bttlab.compiler.plan.arrangement import Stored, elements
 from bttlab.compiler.plan.contraction import ADDEND, BIAS, Multiply, plan_collection, plan_gradients, plan_y, plan_z
 from bttlab.compiler.plan.emitter import Emitter, Final, OperandBuffer
 from bttlab.compiler.plan.tt_layer import IN, OUT, TTLayer, axes_of
+from bttlab.util.renamed import renamed
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Linear": "TTLinear"})
 
 
 @dataclass(eq=False)
-class Linear(Operation):
+class TTLinear(Operation):
     """A linear layer in tensor-train format.
 
     `layer`: its order of contraction, and the engines of its products.
@@ -96,7 +100,7 @@ class Linear(Operation):
         Only a norm makes a copy: the vector unit computes it again from another bank.
         """
         x = self.inputs[0]
-        first = next(op for op in context.readers(x) if isinstance(op, Linear))
+        first = next(op for op in context.readers(x) if isinstance(op, TTLinear))
         if self.layer.engines == first.layer.engines or type(context.maker.get(x)) is not Norm:
             return context.value(x)
         return context.copy(x)

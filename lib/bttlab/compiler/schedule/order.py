@@ -17,7 +17,7 @@ from bttlab.compiler.machine import M
 from bttlab.compiler.schedule.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
 
 WEIGHTS = (1.0, 1.5)  # to try: of an engine's steps in the urgency, since engines are scarce
-EFFORT = 10500  # instructions that the search shifts: a section of so many is searched in one round
+EFFORT = 10500  # instructions that the search shifts; a section of this length is searched in one round
 SHIFTS, SHARES = (
     (300, 1000, 3000, 10000),
     (1.0, 1.0, 0.3, 0.1, 0.03),

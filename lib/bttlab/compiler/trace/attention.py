@@ -10,7 +10,7 @@ from torch import Tensor
 from bttlab.compiler.graph import HIDES
 from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.operation import Matrix
-from bttlab.compiler.ops.elementwise import Multiply, Number
+from bttlab.compiler.ops.elementwise import Multiply, NumberOperand
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.norms import axes_of, of_rows
 from bttlab.compiler.trace.record import Recorder, Value
@@ -139,7 +139,7 @@ def _context(recorder: Recorder, result: Tensor, scores: AttentionScores, v: Ten
     constant, graph = "", recorder.graph
     q, scale = scores.q, scores.scale
     if scale < 0:  # the largest score of a row is that of the largest exponent
-        q, scale = graph.same(Multiply, q, recorder.unique(recorder.name("minus")), Number(-1.0)), -scale
+        q, scale = graph.same(Multiply, q, recorder.unique(recorder.name("minus")), NumberOperand(-1.0)), -scale
     if hidden.all(-1).any():
         raise Refusal("attention with a mask that hides all keys of a token", "a mask that shows a key to each token")
     if not is_causal and mask.any():

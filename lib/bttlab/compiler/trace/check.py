@@ -26,12 +26,12 @@ from bttlab.compiler.instruction import value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix, Operation, Values
 from bttlab.compiler.ops.attention import Attention
-from bttlab.compiler.ops.columns import Columns
+from bttlab.compiler.ops.columns import GatherColumns
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.elementwise import Elementwise, Function
+from bttlab.compiler.ops.elementwise import Activate, Elementwise
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
-from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.compiler.ops.tt_linear import TTLinear
 
 TOLERANCE = 3e-6  # of the largest value; constants that a module makes in float32 are off by 1e-7
 NOTHING = 1e-10  # of the largest gradient: rounding
@@ -175,7 +175,7 @@ class _Check:
         for group in groups.values():
             size = max(float(values[op.output].abs().max()) for op in group)
             readers = [reader for op in group for reader in self._readers(op)]
-            tables = [ACTIVATIONS[f.function].function for f in readers if isinstance(f, Function)]
+            tables = [ACTIVATIONS[f.function].function for f in readers if isinstance(f, Activate)]
             interval = max((table.high for table in tables if table.has_interval), default=1.0)
             is_score = any(isinstance(reader, Attention) for reader in readers)
             for part in FAR[:-1] if is_score else FAR:
@@ -186,7 +186,7 @@ class _Check:
         """Yield operations that read an output, also through sums, products and moves."""
         for reader in self.graph.users(op.output):
             yield reader
-            if isinstance(reader, Elementwise | Columns):
+            if isinstance(reader, Elementwise | GatherColumns):
                 yield from self._readers(reader)
 
     def _scales(self, op: Operation) -> list[str]:
@@ -194,7 +194,7 @@ class _Check:
         names = [self.graph.copies.get(name, name) for name in op.parameters(self.graph.shapes)]
         cores = [name for name in names if ".cores." in name]
         names = [name for name in names if name not in cores[:-1] and name not in self.graph.folded]
-        return names if isinstance(op, Linear | Dense | Norm | Embedding) else []
+        return names if isinstance(op, TTLinear | Dense | Norm | Embedding) else []
 
     def _used(self) -> dict[str, Tensor]:
         """Return the parameters by the names that they have in the graph."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.ops.elementwise import Add, Multiply, Number, Row
+from bttlab.compiler.ops.elementwise import Add, Multiply, NumberOperand, RowOperand
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import Recorder
@@ -112,7 +112,7 @@ def _written(recorder: Recorder, formula: LazyRowFunction, name: str) -> Element
             graph = recorder.graph
             norm = graph.norm(matrix, recorder.unique(name), "", "", epsilon, is_centred, heads)
             if not math.isclose(scale, 1.0, rel_tol=1e-7):
-                norm = graph.same(Multiply, norm, recorder.unique(name), Number(scale))
+                norm = graph.same(Multiply, norm, recorder.unique(name), NumberOperand(scale))
             return Elements(norm, index)
     raise Refusal("this function of all features", WRITTEN)
 
@@ -128,7 +128,7 @@ def join_norms(graph: Graph) -> None:
         norm = next((n for n in graph.operations if n.output in op.inputs), None)
         if not isinstance(norm, Norm) or norm.bias or len(graph.users(norm.output)) > 1:
             continue
-        if not isinstance(op, Add | Multiply) or type(op.operand) is not Row:
+        if not isinstance(op, Add | Multiply) or type(op.operand) is not RowOperand:
             continue
         parameter, is_scale = op.operand.name, isinstance(op, Multiply)
         if (is_scale and norm.weight in graph.shapes) or parameter == norm.weight or op.heads != norm.heads:

@@ -24,7 +24,7 @@ from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix, Operation
-from bttlab.compiler.ops.elementwise import Factors, Function, Multiply, Number
+from bttlab.compiler.ops.elementwise import Activate, FactorsOperand, Multiply, NumberOperand
 from bttlab.compiler.trace.forms import FORMS, Form, apply, form_of, known_form
 from bttlab.compiler.trace.matrices import Matrices
 from bttlab.compiler.trace.names import (
@@ -483,14 +483,14 @@ class Recorder(Matrices, TorchFunctionMode):
         factors.view(-1)[index.reshape(-1)] = x.factor.reshape(-1)
         name, first = self.unique(self.name("mul")), factors[0, 0]
         if bool((factors == first).all()):
-            scaled = matrix if first == 1 else self.graph.same(Multiply, matrix, name, Number(float(first)))
+            scaled = matrix if first == 1 else self.graph.same(Multiply, matrix, name, NumberOperand(float(first)))
             return Elements(scaled, index)
         factors = factors[:1] if bool((factors == factors[:1]).all()) else factors
         sizes = [size for size in range(M.LANES, matrix.features, M.LANES) if matrix.features % size == 0]
         repeats = (size for size in sizes if torch.equal(factors, factors[:, :size].repeat(1, matrix.features // size)))
         factors = factors[:, : next(repeats, matrix.features)]
         constant = self.graph.constant(factors.float().numpy(), f"factors of {name}")
-        return Elements(self.graph.same(Multiply, matrix, name, Factors(constant)), index)
+        return Elements(self.graph.same(Multiply, matrix, name, FactorsOperand(constant)), index)
 
     def _known(self, matrix: Matrix, index: Tensor, function: Callable, name: str) -> Elements | None:
         """Record a function that is x, a multiple of x or an activation, by the calls that it is composed of."""
@@ -509,7 +509,7 @@ class Recorder(Matrices, TorchFunctionMode):
         if factor == 1:
             return Elements(matrix, index)
         matrix, index = self.operand(Elements(matrix, index))
-        kind, option = (Multiply, Number(factor)) if found is None else (Function, found)
+        kind, option = (Multiply, NumberOperand(factor)) if found is None else (Activate, found)
         return Elements(self.graph.same(kind, matrix, self.unique(name), option), index)
 
     def linear(self, value: Value) -> ScaledElements | None:

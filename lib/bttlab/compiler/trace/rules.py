@@ -12,8 +12,8 @@ from torch import Tensor
 
 from bttlab.compiler.instruction import max_of
 from bttlab.compiler.operation import Matrix, core_names
-from bttlab.compiler.ops.elementwise import Add, Multiply, Number, Row, Rows
-from bttlab.compiler.ops.embedding import Embedding, TypeTable
+from bttlab.compiler.ops.elementwise import Add, Multiply, NumberOperand, RowOperand, TokenRowsOperand
+from bttlab.compiler.ops.embedding import Embedding, TypeEmbedding
 from bttlab.compiler.trace.forms import FORMS
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import EXPANDED, RULES, Recorder, Value
@@ -232,7 +232,7 @@ def _embedding(
 def _table(recorder: Recorder, call: Call, ids: Value, name: str, rows: int) -> Elements:
     if not isinstance(ids, Ids) or not torch.equal(ids.index.reshape(-1), torch.arange(recorder.sequence_length)):
         raise Refusal("embedding of other ids than the sample's", "the token ids as they are")
-    tables = {isinstance(op, TypeTable): op for op in recorder.graph.operations if isinstance(op, Embedding)}
+    tables = {isinstance(op, TypeEmbedding): op for op in recorder.graph.operations if isinstance(op, Embedding)}
     made = tables.get(ids.is_type)
     if made is not None and made.name == name:  # the same rows again
         return recorder.like(call.result, made.output)
@@ -368,7 +368,7 @@ def _sum(recorder: Recorder, x: Any, y: Any, sign: float = 1.0) -> Elements:
     """Record x + y, or x - y."""
     (a, b), index = recorder.operands("add", x, y)
     if sign < 0:
-        b = recorder.graph.same(Multiply, b, recorder.unique(recorder.name("minus")), Number(sign))
+        b = recorder.graph.same(Multiply, b, recorder.unique(recorder.name("minus")), NumberOperand(sign))
     name = recorder.unique(recorder.name("add"))
     return Elements(recorder.graph.add(a, b, name), index)
 
@@ -380,7 +380,7 @@ def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
         raise Refusal("add of a constant tensor to tokens in another order", "the order of the sample")
     value = constant.expand(index.shape).reshape(-1, matrix.features).float().numpy()
     name = recorder.graph.constant(value, f"constant of {recorder.name('add')}")
-    return Elements(recorder.graph.same(Add, matrix, name, Rows(name)), index)
+    return Elements(recorder.graph.same(Add, matrix, name, TokenRowsOperand(name)), index)
 
 
 def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
@@ -399,13 +399,13 @@ def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
         x = _with_constant(recorder, x, torch.full((matrix.features,), w.offset, dtype=torch.float64))
         matrix = recorder.rows(x)
     if row is not None:
-        shifted = recorder.graph.same(Add, matrix, recorder.unique(recorder.name("add")), Row(w.name, row))
+        shifted = recorder.graph.same(Add, matrix, recorder.unique(recorder.name("add")), RowOperand(w.name, row))
         return recorder.like(x.index, shifted)
     rows = rows_in(w.index, recorder.graph.shapes[w.name][-1])
     tokens = max_of(matrix.tokens)
     if rows is None or (rows.count, rows.column, rows.columns) != (tokens, 0, matrix.features):
         raise Refusal(f"add of these elements of {w.name}", "as many rows of a table of positions as there are tokens")
-    return recorder.like(x.index, recorder.graph.same(Add, matrix, w.name, Rows(w.name, rows.first)))
+    return recorder.like(x.index, recorder.graph.same(Add, matrix, w.name, TokenRowsOperand(w.name, rows.first)))
 
 
 def _row_in(w: Weights, features: int) -> int | None:
@@ -416,14 +416,14 @@ def _row_in(w: Weights, features: int) -> int | None:
     return first // features if is_row else None
 
 
-def _head_row(recorder: Recorder, x: Elements, w: Weights) -> tuple[Matrix, Tensor, Row] | None:
+def _head_row(recorder: Recorder, x: Elements, w: Weights) -> tuple[Matrix, Tensor, RowOperand] | None:
     """Return a matrix of heads, the index of x in it, and the row of a parameter for each head; None for other x."""
     size = x.index.shape[-1]
     if x.matrix.features == size or w.index.shape[-1:] != (size,) or w.index.numel() != size:
         return None
     matrix, index, heads = recorder.heads(x, "a row of a parameter")
     row = _row_in(w, size)
-    return None if heads == 1 or row is None else (matrix, index, Row(w.name, row, heads))
+    return None if heads == 1 or row is None else (matrix, index, RowOperand(w.name, row, heads))
 
 
 def _composed(recorder: Recorder, call: Call) -> Value:
@@ -508,13 +508,13 @@ def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
         row = _row_in(w, matrix.features)
         if row is None:
             raise Refusal(f"mul by these elements of {w.name}", "a factor for each feature, the same for all tokens")
-        operand = Row(w.name, row)
+        operand = RowOperand(w.name, row)
     unique = lambda what: recorder.unique(recorder.name(what))  # noqa: E731
     scaled = recorder.graph.same(Multiply, matrix, unique("mul"), operand)
     if w.factor != 1:
-        scaled = recorder.graph.same(Multiply, scaled, unique("mul"), Number(w.factor))
+        scaled = recorder.graph.same(Multiply, scaled, unique("mul"), NumberOperand(w.factor))
     if w.offset:  # x (1 + w) = x w + x
-        x = matrix if w.offset == 1 else recorder.graph.same(Multiply, matrix, unique("mul"), Number(w.offset))
+        x = matrix if w.offset == 1 else recorder.graph.same(Multiply, matrix, unique("mul"), NumberOperand(w.offset))
         scaled = recorder.graph.add(scaled, x, unique("add"))
     return Elements(scaled, index)
 

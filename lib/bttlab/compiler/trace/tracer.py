@@ -21,8 +21,8 @@ from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.operation import INTENT, SLOTS, Matrix
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.embedding import Embedding, Table, TTMTable
-from bttlab.compiler.ops.tt_linear import Linear
+from bttlab.compiler.ops.embedding import DenseEmbedding, Embedding, TTMEmbedding
+from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.compiler.trace import attention, rules  # noqa: F401  (register the rules)
 from bttlab.compiler.trace.check import call_of, check, one_thread, outputs_of
 from bttlab.compiler.trace.norms import join_norms
@@ -209,7 +209,7 @@ def _logits(recorder: Recorder, output: Any) -> Matrix:
     except Refusal as refusal:
         raise ProgramError(recorder.refused(refusal).message) from None
     maker = recorder.maker(matrix.base or matrix)
-    if isinstance(maker, Linear):
+    if isinstance(maker, TTLinear):
         raise ProgramError(
             f"{name}.forward returns the output of {maker.name}, which is in tensor format: the card's last layer is "
             f'dense; compress(model, ..., skip=["{maker.name}"]), or {maker.name}.to_linear()'
@@ -226,11 +226,11 @@ def _check_parameters(graph: Graph, module: nn.Module) -> None:
         # A dense layer may have some rows of a parameter; the weight of a table may be that of a dense layer.
         rows = range(op.first, op.first + op.output.features) if isinstance(op, Dense) else (0,)
         for parameter in op.parameters(graph.shapes):
-            uses[parameter].update(() if isinstance(op, Table) else rows)
+            uses[parameter].update(() if isinstance(op, DenseEmbedding) else rows)
     graph.frozen = {p for p, tensor in module.named_parameters() if not tensor.requires_grad}
     for op in graph.operations:
         frozen = graph.frozen.intersection(op.parameters(graph.shapes))
-        if isinstance(op, TTMTable) and frozen and len(frozen) < len(op.parameters(graph.shapes)):
+        if isinstance(op, TTMEmbedding) and frozen and len(frozen) < len(op.parameters(graph.shapes)):
             raise ProgramError(f"{name}: {min(frozen)} is frozen alone: freeze all cores of {op.name}, or none")
     for parameter, tensor in module.named_parameters():
         dense = next((op for op in graph.operations if isinstance(op, Dense) and op.weight == parameter), None)
