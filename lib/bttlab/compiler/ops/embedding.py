@@ -318,7 +318,7 @@ class TTMEmbedding(Embedding):
         self.add_slices(b, "d_F1", F1, d_f1, self.a, self.f1)
 
     def _groups(self, most: int) -> Iterator[tuple[int, Bound]]:
-        """Yield the first token and the number of tokens of each group of at most `most` tokens, a multiple of GROUP."""
+        """Yield the first token and the number of tokens of each group, of at most `most` tokens."""
         size = max(most // GROUP, 1) * GROUP
         for first in range(0, self.most, size):
             yield first, bound_of_part(self.tokens, first, size)
