@@ -117,7 +117,7 @@ def test_what_is_open_in_a_notebook(two_users, tmp_path):
     def listening():
         return {one.laddr.port for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
 
-    (tmp_path / "seqeval.py").write_text("open('ran', 'w')")
+    (tmp_path / "seqeval.py").write_text("open('ran', 'w').close()")
     with tempfile.TemporaryDirectory() as runtime:
         manager = KernelManager(transport="ipc", connection_file=f"{runtime}/kernel.json")
         manager.start_kernel(cwd=str(tmp_path))

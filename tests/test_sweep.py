@@ -346,7 +346,7 @@ def test_a_sweep_runs_no_code_that_lies_in_a_trials_folder(corpus, tmp_path, mon
     record.with_name("metrics.jsonl").unlink()
     planted = record.with_name("model_files") / "this.py"
     planted.parent.mkdir(exist_ok=True)
-    planted.write_text("open('ran', 'w')\n")
+    planted.write_text("open('ran', 'w').close()\n")
     sweep = Sweep(spec, tmp_path / "sweep")
     del sys.modules["this"]  # as in the process of a worker
     progress = sweep.run(_Pool({}.get))
@@ -428,7 +428,7 @@ def test_a_folder_that_another_process_sweeps_in(corpus, tmp_path):
 def test_a_sweep_started_in_a_hostile_folder(tmp_path):
     """As the command does: its own folder, not this one, is where it imports from; so do the processes it starts."""
     for planted in ("multiprocessing", "distributed", "optuna"):
-        (tmp_path / f"{planted}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
+        (tmp_path / f"{planted}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w').close()")
     spec = {"kind": "estimate", "fixed": {"encoders": 1}, "vary": {"clock_mhz": [100]}}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(spec))
     command = tmp_path / "bin" / "bttlab"

@@ -165,7 +165,7 @@ COMMANDS = (("eval", "--run", "run"), ("predict", "to", "--run", "run"), ("train
 def test_code_of_others_does_not_run(place, call, train):
     train("Tagger", "--samples", 2, "--device", "reference")
     copy = place / "run" / "model.py"
-    trap = "open('ran', 'w')\n"
+    trap = "open('ran', 'w').close()\n"
     copy.write_text(copy.read_text() + trap)
     for command in COMMANDS:
         assert "model.py is not the file that the run was started with" in call(*command)
@@ -180,7 +180,7 @@ def test_code_of_others_does_not_run(place, call, train):
 
 def test_a_run_of_another_user_runs_no_code(place, call, train, monkeypatch):
     """The digests of a run from elsewhere agree: who made the module made the checkpoint, too."""
-    (place / "net.py").write_text(SOURCE.read_text() + "open('ran', 'a')\n")
+    (place / "net.py").write_text(SOURCE.read_text() + "open('ran', 'a').close()\n")
     (place / "theirs").mkdir()
     with monkeypatch.context() as another:
         another.setenv("XDG_DATA_HOME", str(place / "theirs"))
@@ -224,7 +224,7 @@ def test_a_run_keeps_the_files_that_its_module_imports(place, call, train, monke
     (place / "elsewhere").mkdir()
     monkeypatch.chdir(place / "elsewhere")
     monkeypatch.syspath_prepend(str(place / "elsewhere"))
-    (place / "elsewhere" / "blocks.py").write_text("WIDTH = 41\nopen('ran', 'w')\n")
+    (place / "elsewhere" / "blocks.py").write_text("WIDTH = 41\nopen('ran', 'w').close()\n")
     shutil.rmtree(place / "blocks")
     scores = call("eval", "--run", place / "run")
     assert scores["slot_f1"] == trained["test"]["slot_f1"] and not (place / "elsewhere" / "ran").exists()
