@@ -4,6 +4,7 @@ import re
 
 from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
+from sphinx.ext.napoleon import Config, NumpyDocstring
 
 project = "BTT Lab"
 html_title = "BTT Lab"
@@ -14,13 +15,13 @@ html_show_search_summary = False  # it is fetched, which a browser does not do f
 html_math_renderer = "mathml"
 html_copy_source = html_show_sourcelink = html_show_copyright = html_show_sphinx = False
 templates_path = []
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
+default_role = "py:obj"  # names in docstrings are code, and links where a page has them
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-napoleon_google_docstring = False
-napoleon_use_rtype = False
-napoleon_use_ivar = True
+autodoc_inherit_docstrings = False  # of nn.Module.forward and the like: they describe another class
+DOCSTRINGS = Config(napoleon_google_docstring=False, napoleon_use_rtype=False, napoleon_use_ivar=True)
 add_module_names = False
 myst_enable_extensions = ["amsmath", "dollarmath", "html_image"]
 myst_heading_anchors = 4
@@ -40,8 +41,21 @@ def _mathml(self, node, display: str) -> None:
     raise SkipNode
 
 
+def _sections(app, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
+    """Lay out numpydoc's sections. Napoleon as an extension takes a property's words before a colon for its type."""
+    if what not in ("attribute", "data", "property"):
+        lines[:] = NumpyDocstring(lines, DOCSTRINGS, app, what, name, value, options).lines()
+
+
+def _is_alias(app, what: str, name: str, value: object, skip: bool, options: object) -> bool | None:
+    """Leave out fields of named tuples without a docstring: Python gives them "Alias for field number 0"."""
+    return True if (getattr(value, "__doc__", None) or "").startswith("Alias for field number") else None
+
+
 def setup(app) -> None:
-    """Have formulas drawn without scripts from a network."""
+    """Have docstrings laid out, and formulas drawn without scripts from a network."""
+    app.connect("autodoc-process-docstring", _sections)
+    app.connect("autodoc-skip-member", _is_alias)
     app.add_html_math_renderer(
         "mathml",
         (lambda self, node: _mathml(self, node, "inline"), None),
