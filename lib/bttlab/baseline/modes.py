@@ -18,7 +18,18 @@ EXECUTION_MODES = ("eager", "graphs")  # graphs: a CUDA graph of the whole step 
 
 
 def modes_of(device: str) -> tuple[str, ...]:
-    """Return the names of the modes that a kind of device ("cpu", "cuda") has; eager comes first."""
+    """Return the names of the modes that a kind of device has; eager comes first.
+
+    Parameters
+    ----------
+    device : {"cpu", "cuda"}
+        The kind.
+
+    Returns
+    -------
+    tuple of str
+        The names.
+    """
     return EXECUTION_MODES if device == "cuda" else EXECUTION_MODES[:1]
 
 

@@ -33,24 +33,43 @@ OLDER = ConfigDict(strict=True, extra="ignore")  # of what older records have mo
 
 @dataclass(frozen=True)
 class Machine:
-    """Machine of a baseline; None where something is missing or unknown."""
+    """Machine of a baseline; None where something is missing or unknown.
 
-    kind: str  # "cpu", "cuda"
-    name: str  # of the processor, or of the GPU
-    memory_bytes: int | None  # of the GPU
-    # driver, cuda, cudnn: versions of the NVIDIA driver, of the CUDA and cuDNN that PyTorch was built with
+    Attributes
+    ----------
+    kind : {"cpu", "cuda"}
+        Where PyTorch trained.
+    name : str
+        Of the processor, or of the GPU.
+    memory_bytes : int or None
+        Of the GPU.
+    driver, cuda, cudnn : str or None
+        Versions of the NVIDIA driver, and of the CUDA and cuDNN that PyTorch was built with.
+    torch, python, system : str
+        Versions.
+    precision : str
+        PyTorch's precision of float32 matrix products: "highest" is FP32 throughout.
+    cpu : str
+        Model of the host's processor.
+    cores, threads : int
+        Processors that the process may use, and threads that PyTorch used.
+    load_before, load_after : list of float
+        The system's load averages over 1, 5 and 15 minutes, which show other work on the host.
+    """
+
+    kind: str
+    name: str
+    memory_bytes: int | None
     driver: str | None
     cuda: str | None
     cudnn: str | None
     torch: str
     python: str
     system: str
-    precision: str  # PyTorch's precision of float32 matrix products: "highest" is FP32 throughout
-    cpu: str  # model of the host's processor
-    # cores, threads: processors that the process may use, and threads that PyTorch used
+    precision: str
+    cpu: str
     cores: int
     threads: int
-    # load_before, load_after: the system's load averages over 1, 5 and 15 minutes: who else was there
     load_before: list[float]
     load_after: list[float]
 
@@ -74,40 +93,69 @@ class Share:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of an eager step by category."""
+    """Memory of an eager step by category.
+
+    Attributes
+    ----------
+    tokens : int
+        Length of the utterance, the longest of the corpus that the model takes.
+    categories : dict of str to Share
+        "parameters", "gradients", "optimizer_state", "activations" (kept for the backward pass), "inputs" and
+        "temporaries" (every other tensor); at the peak they add up to it.
+    peak : Quantity
+        Bytes.
+    """
 
     __pydantic_config__ = OLDER
-    tokens: int  # length of the utterance, the longest of the corpus that the model takes
-    # "parameters", "gradients", "optimizer_state", "activations" (kept for the backward pass), "inputs" and
-    # "temporaries" (every other tensor); at the peak they add up to it
+    tokens: int
     categories: dict[str, Share]
     peak: Quantity
 
 
 @dataclass(frozen=True)
 class Energy:
-    """A mode's energy a step."""
+    """A mode's energy a step.
+
+    Attributes
+    ----------
+    steps : int
+        Steps in the window; they go on after the timed ones until the meter has something to measure.
+    per_step, per_step_over_idle : Quantity
+        In joules: in all, and above the idle device's.
+    """
 
     __pydantic_config__ = OLDER
-    steps: int  # steps in the window; they go on after the timed ones until the meter has something to measure
-    # per_step, per_step_over_idle: in joules
+    steps: int
     per_step: Quantity
     per_step_over_idle: Quantity
 
 
 @dataclass(frozen=True)
 class Measurement:
+    """What was measured in one mode.
+
+    Attributes
+    ----------
+    losses, step_seconds : list of float
+        Of each step, without warm-up.
+    median, lower_quartile, upper_quartile, mean : Quantity
+        Of the time of a step, in s.
+    difference : Quantity
+        Largest relative difference of the first losses from eager's.
+    allocated, reserved : Quantity
+        Bytes: the most that tensors took, and the most that PyTorch reserved for them.
+    energy : Energy
+        Of a step.
+    """
+
     __pydantic_config__ = OLDER
-    # losses, step_seconds: of each step, without warm-up
     losses: list[float]
     step_seconds: list[float]
-    # median, lower_quartile, upper_quartile, mean: of `step_seconds`
     median: Quantity
     lower_quartile: Quantity
     upper_quartile: Quantity
     mean: Quantity
-    difference: Quantity  # largest relative difference of the first losses from eager's
-    # allocated, reserved: bytes: the most that tensors held, and the most that PyTorch held for them
+    difference: Quantity
     allocated: Quantity
     reserved: Quantity
     energy: Energy
@@ -115,27 +163,68 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Record:
-    version: Annotated[int, Field(ge=VERSION, le=VERSION)]  # of this layout
-    date: str  # when it ended, UTC
-    bttlab: str  # its version
+    """Record of a baseline, a JSON file.
+
+    Attributes
+    ----------
+    version : int
+        Of this layout.
+    date : str
+        When it ended, UTC.
+    bttlab : str
+        Its version.
+    machine : Machine
+        Where it ran.
+    format : {"dense", "tt", "btt", "module"}
+        As for `BaselineSetting`.
+    flow : str or None
+        Order of contraction; None for dense.
+    config : dict
+        `ModelConfig.to_dict`, or `ModuleConfig.to_dict`.
+    corpus : CorpusUsed
+        What it trained on.
+    optimizer : str
+        Update rule.
+    learning_rate : float
+        Of every step.
+    seed, steps, warmup : int
+        As asked for; a stopped baseline has shorter traces.
+    idle_power : Quantity
+        Watts before training, the device open and with nothing to do.
+    memory : Memory
+        Of an eager step.
+    modes : dict of str to Measurement
+        By name.
+    skipped : dict of str to str
+        Modes that gave no measurement, and why.
+    best : str
+        The mode with the lowest median.
+    batch : int
+        Samples per step, all of one length.
+    command : str
+        Of older records: the command line that repeats it.
+    """
+
+    version: Annotated[int, Field(ge=VERSION, le=VERSION)]
+    date: str
+    bttlab: str
     machine: Machine
-    format: str  # "dense", "tt", "btt", "module"
-    flow: str | None  # order of contraction; None for dense
-    config: dict[str, Any]  # `ModelConfig.to_dict`, or `ModuleConfig.to_dict`
+    format: str
+    flow: str | None
+    config: dict[str, Any]
     corpus: CorpusUsed
     optimizer: str
     learning_rate: float
-    # seed, steps, warmup: as asked for; a stopped baseline has shorter traces
     seed: int
     steps: int
     warmup: int
-    idle_power: Quantity  # watts before training, the device open and with nothing to do
+    idle_power: Quantity
     memory: Memory
     modes: dict[str, Measurement]
-    skipped: dict[str, str]  # modes that gave no measurement, and why
-    best: str  # the mode with the lowest median
-    batch: Annotated[int, Field(ge=1)] = 1  # samples per step, all of one length
-    command: str = ""  # of older records: the command line that repeats it
+    skipped: dict[str, str]
+    best: str
+    batch: Annotated[int, Field(ge=1)] = 1
+    command: str = ""
 
     def __post_init__(self) -> None:
         if self.best not in self.modes:
@@ -238,8 +327,21 @@ def _quantities(values: dict[str, Quantity]) -> dict[str, ReceiptQuantity]:
 
 
 def load_records(folder: str | os.PathLike) -> list[Record]:
-    """Read every record (``*.json``) of a folder, in the order of their names; none if the folder is not there.
+    """Read every record (``*.json``) of a folder, in the order of their names.
 
-    Raises RecordError if a file there is no record.
+    Parameters
+    ----------
+    folder : path
+        None are read if it does not exist.
+
+    Returns
+    -------
+    list of Record
+        The records.
+
+    Raises
+    ------
+    RecordError
+        If a file there is not a record.
     """
     return [Record.read(path) for path in sorted(Path(folder).glob("*.json"))]

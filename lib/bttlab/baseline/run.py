@@ -39,25 +39,45 @@ TOLERANCE = 1e-2  # of a loss, relative
 
 @settings(BttlabError)
 class BaselineSetting:
-    """Settings of a baseline: model, device and number of steps.
+    """Settings of a baseline.
 
-    Raises BttlabError if a value breaks a rule.
+    Parameters
+    ----------
+    format : {"dense", "tt", "btt", "module"}
+        "tt" is tensor-compressed and contracted right to left, "btt" bi-directionally; "module" is a `ModuleModel` as
+        it is.
+    device : {"cpu", "cuda"}
+        Where PyTorch trains.
+    config : ModelConfig or ModuleModel
+        By default the paper's with 2 encoders; a `ModelConfig`'s own format plays no part.
+    data : str or path
+        Name or folder of the corpus.
+    steps, warmup : int
+        Steps to measure, and steps before them that train on the same samples and are then undone.
+    seed : int
+        Of the initial parameters and of the order of samples, as on the U50.
+    learning_rate : float
+        Of SGD.
+    modes : list of str, optional
+        Some of `modes_of(device)`; by default all.
+    batch : int
+        Samples per step, all of one length; the loss is their mean. A module takes 1.
+
+    Raises
+    ------
+    BttlabError
+        If a value breaks a rule.
     """
 
-    # "dense", "tt", "btt", "module"; tt: tensor-compressed, contracted right to left; btt: bi-directionally; module: a
-    # `ModuleModel` as it is
     format: str
-    device: str  # "cpu", "cuda"
-    # by default the paper's with 2 encoders; its own format plays no part
+    device: str
     config: InstanceOf[ModelConfig] | InstanceOf[ModuleConfig] = field(default_factory=ModelConfig)
-    data: str | Path = "airline"  # name or folder of the corpus
-    # steps, warmup: steps to measure, and steps before them that train on the same samples and are then undone
+    data: str | Path = "airline"
     steps: int = Field(default=500, ge=1, le=MOST_STEPS)
     warmup: int = Field(default=20, ge=0, le=MOST_STEPS)
-    seed: int = Field(default=0, ge=0)  # of the initial parameters and of the order of samples, as on the U50
+    seed: int = Field(default=0, ge=0)
     learning_rate: float = Field(default=LEARNING_RATES["sgd"], ge=0)
-    modes: list[str] | None = None  # some of `modes_of(device)`; by default all
-    # samples per step, all of one length; the loss is their mean. A module takes 1
+    modes: list[str] | None = None
     batch: int = Field(default=1, ge=1, le=MOST_SAMPLES)
 
     def __post_init__(self) -> None:
@@ -83,15 +103,26 @@ def variant(config: ModelConfig | ModuleConfig, format: str) -> tuple[ModelConfi
 
 @dataclass(frozen=True)
 class Listener:
-    """Callbacks of a baseline, called in its thread; another thread may stop it. The defaults do nothing."""
+    """Callbacks of a baseline, called in its thread; another thread may stop it. The defaults do nothing.
 
-    on_step: OnStep | None = None  # gets step, loss and seconds, in every mode; on a GPU some 25 steps at a time
-    # gets the name of each mode before its preparation, which may take a minute
+    Parameters
+    ----------
+    on_step : callable, optional
+        Gets step, loss and seconds, in every mode; on a GPU some 25 steps at a time.
+    on_mode : callable, optional
+        Gets the name of each mode before its preparation, which may take a minute.
+    stop : threading.Event
+        If another thread sets it, the baseline ends after the current step; the record has what was measured.
+    evaluate : callable, optional
+        Gets the number of steps taken and the model, as soon as one of the counts in `evaluate_at` is reached, in
+        every mode; on a GPU after some 25 steps at most. Its time and energy count for no step.
+    evaluate_at : sequence of int
+        Numbers of steps, ascending.
+    """
+
+    on_step: OnStep | None = None
     on_mode: Callable[[str], None] | None = None
-    # set from elsewhere, it ends the baseline after the current step; the record has what was measured
     stop: Event = field(default_factory=Event)
-    # gets the number of steps taken and the model, as soon as one of the ascending counts in `evaluate_at` is reached,
-    # in every mode; on a GPU after some 25 steps at most. It is in no step's time and energy.
     evaluate: Callable[[int, Transformer], None] | None = None
     evaluate_at: Sequence[int] = ()
 

@@ -56,7 +56,13 @@ def lock_card(card: Any, wait: float = 0.0) -> None:
 
 
 def release_card(card: Any) -> None:
-    """Release a real card to other processes; do not use its overlay afterwards."""
+    """Release a real card to other processes; do not use its overlay afterwards.
+
+    Parameters
+    ----------
+    card : pynq.Device
+        Such as `overlay.device`; nothing happens if it is emulated.
+    """
     node = device_node(card)
     descriptor = None if node is None else _locked.pop(node, None)
     if descriptor is not None:

@@ -18,9 +18,20 @@ PROGRAMS = 64  # size of the cache
 
 @dataclass(frozen=True)
 class LayerRun:
-    """Results and cycles of a layer's program: y and dx (tokens, features), the six cores' gradients, the bias's.
+    """Results and cycles of a layer's program.
 
-    The timing has the modelled, exact cycles of the machine's loop for both passes.
+    Attributes
+    ----------
+    program : LayerProgram
+        That ran.
+    y, dx : np.ndarray
+        Float32, (tokens, features): the output, and the gradient of the input.
+    gradients : list of np.ndarray
+        Of the cores, in their shapes.
+    bias_gradient : np.ndarray
+        Of the bias.
+    timing : Timing
+        Modelled, exact cycles of the machine's loop for both passes.
     """
 
     program: LayerProgram
@@ -32,7 +43,18 @@ class LayerRun:
 
 
 def shape_of(layer: Any) -> LayerShape:
-    """Return the modes and the internal ranks of a `TTLinear`."""
+    """Return the modes and the internal ranks of a layer.
+
+    Parameters
+    ----------
+    layer : TTLinear
+        Of `bttlab.tensor`.
+
+    Returns
+    -------
+    LayerShape
+        Its modes and ranks.
+    """
     ranks = tuple(int(core.shape[2]) for core in layer.used_cores())[:-1]
     return LayerShape(tuple(layer.out_modes), tuple(layer.in_modes), ranks)
 
@@ -52,13 +74,29 @@ def _compiled(shape: LayerShape, tokens: int, flow: Any) -> LayerProgram:
 
 
 def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> LayerProgram:
-    """Return the program of a `bttlab.tensor.TTLinear` or its shape.
+    """Return the program of a layer's forward and backward pass.
 
-    The flow is "bidirectional", "right_to_left", "auto", or the number of cores merged at each end, as in a model's
-    program; or a custom contraction path: a `bttlab.tensor.Order`, or its steps, such as "z = x R4", one per line.
+    Parameters
+    ----------
+    layer : TTLinear or LayerShape
+        The layer, or its shape.
+    tokens : int
+        Number of rows of x.
+    flow : str, tuple of int, Order or sequence of str
+        "bidirectional", "right_to_left", "auto", or the number of cores merged at each end, as in a model's program;
+        or a custom contraction path: a `bttlab.tensor.Order`, or its steps, such as "z = x R4", one per line.
 
-    Raises ShapeError if the steps are not a valid path; ProgramError if the machine cannot run it; the message names
-    the reason.
+    Returns
+    -------
+    LayerProgram
+        The program.
+
+    Raises
+    ------
+    ShapeError
+        If the steps are not a valid path.
+    ProgramError
+        If the machine cannot run it; the message names the reason.
     """
     shape = layer if isinstance(layer, LayerShape) else shape_of(layer)
     return _compiled(shape, tokens, _flow(flow))
@@ -67,10 +105,30 @@ def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> Layer
 def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
     """Run a layer's forward and backward pass on the card.
 
-    The trainer is the driver, or its overlay; this replaces its program and parameters. Cores and bias of the
-    `bttlab.tensor.TTLinear` are converted to float32, as are x and dy (tokens, features), arrays or PyTorch tensors:
-    the input, and the gradient of a loss with respect to y. Errors are those of `layer_program`; a ProgramError if
-    shapes do not fit the layer.
+    This replaces the card's program and parameters. Parameters and arguments are converted to float32.
+
+    Parameters
+    ----------
+    trainer : TrainerDriver or pynq.Overlay
+        The driver, or its overlay.
+    layer : TTLinear
+        Its cores and bias.
+    flow : str, tuple of int, Order or sequence of str
+        As for `layer_program`.
+    x, dy : array or Tensor
+        Shape (tokens, features): the input, and the gradient of a loss with respect to y.
+
+    Returns
+    -------
+    LayerRun
+        Results and cycles.
+
+    Raises
+    ------
+    ShapeError
+        If the steps of a path are not valid.
+    ProgramError
+        If shapes do not fit the layer, or the machine cannot run it.
     """
     trainer = trainer if isinstance(trainer, TrainerDriver) else trainer.trainer_1
     shape = shape_of(layer)
@@ -109,9 +167,21 @@ def _check(layer: Any, x: np.ndarray) -> None:
 
 
 def autograd_errors(run: LayerRun, layer: Any, x: Any, dy: Any) -> dict[str, float]:
-    """Return the largest errors of y, dx, dG1 to dG6 and db, relative to the largest element of each.
+    """Compare a run with PyTorch's autograd in double precision, on the weight W reassembled from the cores.
 
-    A run is compared with PyTorch's autograd in double precision, on the weight W reassembled from the cores.
+    Parameters
+    ----------
+    run : LayerRun
+        Of `run_layer`.
+    layer : TTLinear
+        The layer.
+    x, dy : array or Tensor
+        What it ran on.
+
+    Returns
+    -------
+    dict of str to float
+        Largest errors of y, dx, dG1 to dG6 and db, relative to the largest element of each.
     """
     cores = [torch.tensor(_array(core), dtype=torch.double, requires_grad=True) for core in layer.used_cores()]
     double_x = torch.tensor(_array(x), dtype=torch.double, requires_grad=True)

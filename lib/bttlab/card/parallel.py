@@ -48,20 +48,30 @@ class PartResult(NamedTuple):
 class ParallelTrainer:
     """Trains one model on several cards, by updates of several samples; a `bttlab.model.Trainer`.
 
-    The samples that a call has of one update are cut into `parts` of consecutive samples, by default one for each card.
-    A card trains on its part with learning rate 0, so that its first moment becomes the sum of the part's gradients.
-    The host adds the sums in the order of the parts, and changes the parameters as the card would. So the order of sums
-    follows from `parts` and from where calls end, not from the number of cards: two cards and one card that trains two
-    parts give the same bits. An update of two samples has the order of sums of one card without parts, if the program
-    does not sum gradients itself (`ModelProgram.sums`).
-
-    With `torch.distributed`, each process has as many cards, and `parts` counts those of all: `group` is a process
-    group, such as `torch.distributed.group.WORLD`. All processes call the methods with the same arguments.
+    The samples that a call has of one update are cut into parts of consecutive samples. A card trains on its part with
+    learning rate 0, so that its first moment becomes the sum of the part's gradients. The host adds the sums in the
+    order of the parts, and changes the parameters as the card would. So the order of sums follows from `parts` and
+    from where calls end, not from the number of cards: two cards and one card that trains two parts give the same
+    bits. An update of two samples has the order of sums of one card without parts, if the program does not sum
+    gradients itself (`ModelProgram.sums`).
 
     A sample whose loss or gradient is not finite ends the training before its update: the `losses` of the
     `NumericalFault` are those of the updates before.
 
-    Raises ConfigError if the parts cannot be divided among the cards, or the cards have different programs.
+    Parameters
+    ----------
+    drivers : sequence of TrainerDriver
+        Of cards with the same program.
+    parts : int, optional
+        Parts of an update, of all processes together; by default one for each card.
+    group : process group, optional
+        With `torch.distributed`, such as `torch.distributed.group.WORLD`: each process has the same number of cards,
+        and all call the methods with the same arguments.
+
+    Raises
+    ------
+    ConfigError
+        If the parts cannot be divided among the cards, or the cards have different programs.
     """
 
     whole_updates = True  # a call needs the samples of a whole update, to divide them

@@ -49,8 +49,18 @@ class TrainerDriver(KernelDriver):
 
     Call `load_program` with a model, then `load_parameters`, then `train` and the other methods of
     `bttlab.model.Trainer`, or `start` to train in the background. Parameters stay on the card from call to call until
-    other parameters or another program are loaded. `counted_cycles` are the cycles of the machine's loop that the
-    card has counted in all training. The emulated card runs programs without that loop, so its count is 0.
+    other parameters or another program are loaded.
+
+    Parameters
+    ----------
+    description : dict
+        As PYNQ gives it to the driver of an IP; `load_overlay` and `open_trainer` make drivers.
+
+    Attributes
+    ----------
+    counted_cycles : int
+        Cycles of the machine's loop that the card has counted in all training. The emulated card runs programs without
+        that loop, so its count is 0.
     """
 
     bindto = (TRAINER_KERNEL.vlnv,)

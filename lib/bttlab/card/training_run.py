@@ -16,10 +16,18 @@ STOP_SECONDS = 1.0
 class TrainingRun:
     """Training in a background thread, chunk by chunk.
 
-    `train` trains on a range of the `total` samples and returns their losses, float32 of shape (n,). The lock is locked
-    while it trains. `update` has the samples of an update, and those that the training has had.
-
     `begin` may be interrupted at any moment: `stop` then ends the run, with its thread or without one.
+
+    Parameters
+    ----------
+    total : int
+        Number of samples.
+    train : callable
+        Trains on a slice of the samples and returns their losses, float32, (n,).
+    lock : threading.Lock
+        Locked while it trains.
+    update : tuple of int
+        Samples of an update, and samples that the training has had before.
     """
 
     def __init__(

@@ -30,7 +30,23 @@ PREFIX = "bttlab_module_"  # of the name that a file is imported as
 
 
 def read_source(path: Path) -> bytes:
-    """Return a Python file's content; raise `BttlabError` if it cannot be read."""
+    """Return a Python file's content.
+
+    Parameters
+    ----------
+    path : path
+        Of the file.
+
+    Returns
+    -------
+    bytes
+        The content.
+
+    Raises
+    ------
+    BttlabError
+        If it cannot be read.
+    """
     try:
         return read_bytes(path, MOST_OF_SETTINGS)
     except FileNotFoundError:
@@ -40,13 +56,44 @@ def read_source(path: Path) -> bytes:
 
 
 def load_module(name: str, sequence_length: int | None = None, seed: int = 0, task: str | None = None) -> ModuleModel:
-    """Load the module FILE.py:CLASS given by `name`; parameters and errors are those of `module_of_source`."""
+    """Load the module that FILE.py:CLASS names, as `module_of_source` does.
+
+    Parameters
+    ----------
+    name : str
+        Path of the file, a colon, and the name of a class or of a function that returns a module.
+    sequence_length, seed, task : optional
+        As for `module_of_source`.
+
+    Returns
+    -------
+    ModuleModel
+        The traced module.
+
+    Raises
+    ------
+    BttlabError
+        If the file cannot be read, and where `module_of_source` raises it.
+    """
     path, _, name = name.rpartition(":")
     return module_of_source(read_source(Path(path)), Path(path), name, sequence_length, seed, task=task)
 
 
 def module_digest(source: bytes, files: Mapping[str, bytes]) -> str:
-    """Return the SHA-256 of a module's file and of those that it imports from its folder."""
+    """Return the SHA-256 of a module's file and of those that it imports from its folder.
+
+    Parameters
+    ----------
+    source : bytes
+        Content of the module's file.
+    files : mapping of str to bytes
+        Contents of the others, by their paths in the folder.
+
+    Returns
+    -------
+    str
+        Hexadecimal.
+    """
     digest = hashlib.sha256(source).hexdigest()
     if not files:
         return digest
@@ -65,16 +112,34 @@ def module_of_source(
 ) -> ModuleModel:
     """Run a file's code, construct a class of it and trace the module.
 
-    `source`, `path`: the file's content, which is run, and its path, for messages and `__file__`.
-    `name`: of the class, or of a function that returns a module; it is called without arguments.
-    `sequence_length`, `task`: as for `trace`; by default the module's attributes of these names, else 32 tokens. The
-    module's attribute `ignore_index` is as for `trace`, too.
-    `seed`: of PyTorch's generator, set before the file is run and again before the module is constructed. The
-    generator's state is restored afterwards.
-    `files`: the files that it imports, by their paths in its folder; by default those that are there.
+    Parameters
+    ----------
+    source : bytes
+        The file's content, which is run.
+    path : path
+        Of the file, for messages and `__file__`.
+    name : str
+        Of the class, or of a function that returns a module; it is called without arguments.
+    sequence_length : int, optional
+        As for `bttlab.trace`; by default the module's attribute of this name, else 32.
+    seed : int
+        Of PyTorch's generator, set before the file is run and again before the module is constructed. The generator's
+        state is restored afterwards.
+    files : mapping of str to bytes, optional
+        The files that it imports, by their paths in its folder; by default those that are there.
+    task : str, optional
+        As for `bttlab.trace`; by default the module's attribute of this name. The module's attribute `ignore_index` is
+        as for `bttlab.trace`, too.
 
-    Raise `BttlabError` if the code raises an error, has no such class, or the card has no operation for a part of the
-    module.
+    Returns
+    -------
+    ModuleModel
+        The traced module.
+
+    Raises
+    ------
+    BttlabError
+        If the code raises an error, has no such class, or the card has no operation for a part of the module.
     """
     where, beside = f"{path}:{name}", _FilesBeside(path.parent, files)
     with _in_one_line(where, path), one_thread(), torch.random.fork_rng(devices=[]), beside.importable():

@@ -49,23 +49,55 @@ STORED = ("limits", "transfer_vectors", "regions", "has_order", "sums")  # in th
 
 
 class Limits(NamedTuple):
+    """Largest sizes of a sample.
+
+    Attributes
+    ----------
+    sequence_length : int
+        Tokens.
+    intents, slots : int
+        Numbers of labels.
+    """
+
     sequence_length: int
     intents: int = 1
     slots: int = 1
 
 
 class Range(NamedTuple):
-    """Vectors of a bank that LOAD or STORE moves."""
+    """Vectors of a bank that LOAD or STORE moves.
+
+    Attributes
+    ----------
+    bank : int
+        Number of the bank.
+    base, vectors : int
+        The first vector, and the number of vectors.
+    name : str
+        What they are, for labels.
+    """
 
     bank: int
     base: int
     vectors: int
-    name: str = ""  # what they are, for labels
+    name: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A program for the processor; it does not change."""
+    """A program for the processor; it does not change.
+
+    Attributes
+    ----------
+    tables : Tables
+        Functions and permutations that its instructions use.
+    limits : Limits
+        Largest sizes of a sample.
+    forward, backward, flush, load, store, clear : list of Instruction
+        Its sections (docs/processor.md).
+    transfer_vectors : int
+        Vectors of LOAD and of STORE.
+    """
 
     tables: Tables
     limits: Limits
@@ -75,7 +107,7 @@ class Program:
     load: list[Instruction]
     store: list[Instruction]
     clear: list[Instruction]
-    transfer_vectors: int  # vectors of LOAD and of STORE
+    transfer_vectors: int
 
     @property
     def sections(self) -> tuple[list[Instruction], ...]:
@@ -122,14 +154,26 @@ class Program:
 class ModelProgram(Program):
     """The program that trains a model.
 
-    `config`: the model that was compiled.
-    `layout`: its parameters in the banks.
-    `token_table`: the embedding's table; samples come with its token offsets.
-    `regions`: vectors of the banks with one purpose, not those of temporaries.
-    `flow`, `window`: order of contraction, and window of the bank search; those that were chosen if the flow is "auto".
-    `has_order`: whether a layer has an order of contraction.
-    `sums`: whether gradients are summed over samples: a call then has samples of one update at most.
-    `why_no_sums`: why it does not sum the gradients of an update of several samples; empty if it does, or need not.
+    Attributes
+    ----------
+    config : ModelConfig or ModuleConfig
+        The model that was compiled.
+    layout : Layout
+        Its parameters in the banks.
+    token_table : TokenTable
+        The embedding's table; samples come with its token offsets.
+    regions : tuple of Region
+        Vectors of the banks with one purpose, not those of temporaries.
+    flow : str, tuple of int or Order
+        Order of contraction; the one that was chosen if it was to be "auto".
+    window : int
+        Of the bank search; the one that was chosen if the flow was to be "auto".
+    has_order : bool
+        Whether a layer has an order of contraction.
+    sums : bool
+        Whether gradients are summed over samples: a call then has samples of one update at most.
+    why_no_sums : str
+        Why it does not sum the gradients of an update of several samples; empty if it does, or need not.
     """
 
     config: "ModelConfig | ModuleConfig"
@@ -446,7 +490,18 @@ def _scheduled(program: ModelProgram, effort: int | None = None) -> ModelProgram
 
 
 def tables_of(builder: Builder) -> Tables:
-    """Return the tables of functions and of permutations that a builder's instructions use."""
+    """Return the tables that a builder's instructions use.
+
+    Parameters
+    ----------
+    builder : Builder
+        Of a program.
+
+    Returns
+    -------
+    Tables
+        Of functions and of permutations.
+    """
     return Tables(builder.functions, builder.entry_in, builder.entry_out)
 
 
@@ -466,7 +521,20 @@ def _ranges(model: Lowering) -> list[Range]:
 
 
 def transfers(ranges: Iterable[Range | Block], into: bool) -> list[Instruction]:
-    """Return the instructions of LOAD, which copy from IN_BANK, or of STORE, which copy to OUT_BANK."""
+    """Return the instructions that move vectors between the banks and HBM.
+
+    Parameters
+    ----------
+    ranges : iterable of Range or Block
+        What is moved, in order.
+    into : bool
+        True for LOAD, which copies from IN_BANK; False for STORE, which copies to OUT_BANK.
+
+    Returns
+    -------
+    list of Instruction
+        Of the section.
+    """
     b = Builder()
     b.stage, b.layer = "IO", "transfer"
     for each in ranges:
@@ -492,6 +560,19 @@ def _clears(model: Lowering) -> list[Instruction]:
 def compile_program(
     model: "ModelConfig | ModuleModel", flow: Flow = "bidirectional", sums: bool = False, window: int = WINDOW
 ) -> ModelProgram:
-    """Return the program that trains a model: as `compile`, by its name in version 0.2."""
+    """Return the program that trains a model: as `compile`, by its name in version 0.2.
+
+    Parameters
+    ----------
+    model : ModelConfig or ModuleModel
+        As for `compile`.
+    flow, sums, window : optional
+        As for `Options`.
+
+    Returns
+    -------
+    ModelProgram
+        As of `compile`.
+    """
     warnings.warn("compile_program(model, flow) is now compile(model, Options(flow))", FutureWarning, stacklevel=2)
     return compile(model, Options(flow, sums=sums, window=window))

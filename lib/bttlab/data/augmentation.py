@@ -21,19 +21,39 @@ from .vocabulary import Vocabulary
 class Augmentation:
     """Augmentation of the training split; dev and test do not change.
 
-    Raises CorpusError if a value is outside its range.
+    Parameters
+    ----------
+    word_dropout : float
+        The a in a / (a + n), the probability that a word which occurs n times in the training split is replaced by an
+        unknown word; 0 drops no words. Rare words, whose embeddings are trained least, are dropped most often.
+    slot_substitution : float
+        Probability, in [0, 1], that a slot's value is replaced by another value of the same type. The type is the part
+        of a label after its last dot: toloc.city_name and fromloc.city_name have the same values.
+
+    Raises
+    ------
+    CorpusError
+        If a value is outside its range.
     """
 
-    # the a in a / (a + n), the probability that a word which occurs n times in the training split is replaced by an
-    # unknown word; 0 drops no words. Rare words, whose embeddings are trained least, are dropped most often
     word_dropout: float = Field(default=0.0, ge=0)
-    # probability, in [0, 1], that a slot's value is replaced by another value of the same type. The type is the part of
-    # a label after its last dot: toloc.city_name and fromloc.city_name have the same values
     slot_substitution: float = Field(default=0.0, ge=0, le=1)
 
 
 class Augmenter:
-    """Makes the augmented samples of an epoch, with the slot values and the word frequencies of the training split."""
+    """Makes the augmented samples of an epoch, with the slot values and the word frequencies of the training split.
+
+    Parameters
+    ----------
+    augmentation : Augmentation
+        Its probabilities.
+    corpus : Corpus
+        Whose training split is augmented.
+    vocabulary : Vocabulary
+        Encodes the words.
+    config : ModelConfig or ModuleConfig
+        The model that gets the samples.
+    """
 
     def __init__(self, augmentation: Augmentation, corpus: Corpus, vocabulary: Vocabulary, config):
         self._augmentation, self._corpus, self._vocabulary, self._config = augmentation, corpus, vocabulary, config

@@ -29,9 +29,16 @@ class CorpusError(BttlabError):
 
 @dataclass(frozen=True)
 class Split:
-    """n utterances: the words, their slot tags as written in the corpus, and the intent of each.
+    """n utterances. A slice, or a list of indices, gives another Split.
 
-    A slice, or a list of places, gives another Split.
+    Attributes
+    ----------
+    words : list of list of str
+        Of each utterance.
+    slots : list of list of str
+        A tag of each word, as written in the corpus.
+    intents : list of str
+        Of each utterance.
     """
 
     words: list[list[str]] = field(default_factory=list)
@@ -52,7 +59,21 @@ class Split:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The label lists and the three splits of a corpus; a label's id is its index in its list."""
+    """The label lists and the three splits of a corpus; a label's id is its index in its list.
+
+    Attributes
+    ----------
+    name : str
+        Of the corpus.
+    folder : path
+        That it was read from.
+    intent_labels, slot_labels : list of str
+        The labels by id.
+    train, dev, test : Split
+        Its utterances.
+    tokenizer : Tokenizer
+        What cuts a text into the words.
+    """
 
     name: str
     folder: Path
@@ -61,7 +82,7 @@ class Corpus:
     train: Split
     dev: Split
     test: Split
-    tokenizer: Tokenizer = SPACES  # what cuts a text into the words
+    tokenizer: Tokenizer = SPACES
 
     @property
     def has_slots(self) -> bool:
@@ -77,12 +98,26 @@ class Corpus:
 def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Corpus:
     """Read a corpus from a folder in the common layout.
 
-    Lines may end with CRLF and with spaces; a line that is blank in all three files of a split is ignored. If an
-    utterance of ``train`` has a label that is not in the label lists, `unknown_labels` decides: "error" raises an
-    error, "unk" trains on UNK instead. In ``dev`` and ``test`` (real ATIS has such labels there) the loss always uses
-    UNK, and the scores compare with the label as written, so the prediction never counts as correct.
+    Lines may end with CRLF and with spaces; a line that is blank in all three files of a split is ignored.
 
-    Raises CorpusError, whose message names the file, the line, the rule and a remedy.
+    Parameters
+    ----------
+    folder : path
+        Of the corpus.
+    unknown_labels : {"error", "unk"}
+        If an utterance of ``train`` has a label that is not in the label lists, "error" raises an error, "unk" trains
+        on UNK instead. In ``dev`` and ``test`` (real ATIS has such labels there) the loss always uses UNK, and the
+        scores compare with the label as written, so the prediction never counts as correct.
+
+    Returns
+    -------
+    Corpus
+        Its labels and splits.
+
+    Raises
+    ------
+    CorpusError
+        If a file breaks a rule; the message names the file, the line, the rule and a remedy.
     """
     if unknown_labels not in ("error", "unk"):
         raise CorpusError(f"--unknown-labels={unknown_labels} is neither error nor unk")

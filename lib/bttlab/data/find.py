@@ -85,11 +85,22 @@ def corpus_places(name: str) -> list[Path]:
 def find_corpus(name_or_path: str | os.PathLike) -> Path:
     """Return the folder of a corpus.
 
-    An existing folder, or any string with a path separator, is a path. A name is searched as a folder in
-    ``$BTTLAB_DATA``, the project's ``data/`` and the user cache. If atis or snips is not found, it is downloaded to
-    the user cache.
+    Parameters
+    ----------
+    name_or_path : str or path
+        An existing folder, or any string with a path separator, is a path. A name is searched as a folder in
+        ``$BTTLAB_DATA``, the project's ``data/`` and the user cache. If atis or snips is not found, it is downloaded
+        to the user cache.
 
-    Raises CorpusError if the corpus is not found; the message names the places searched.
+    Returns
+    -------
+    path
+        The folder.
+
+    Raises
+    ------
+    CorpusError
+        If the corpus is not found; the message names the places searched.
     """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()

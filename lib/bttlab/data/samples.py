@@ -17,13 +17,27 @@ from .vocabulary import CLS_ID, PAD_ID, Vocabulary
 class Samples:
     """n encoded utterances; indexing with an integer, a slice or an index array gives Samples.
 
-    Raises BttlabError if an array is not int32 or the shapes do not agree.
+    Parameters
+    ----------
+    tokens : np.ndarray
+        Int32, (n, sequence_length): ids of [CLS], the words, then [PAD].
+    lengths : np.ndarray
+        Int32, (n,): number of real tokens, [CLS] included.
+    intents : np.ndarray
+        Int32, (n,): intent label ids.
+    slots : np.ndarray
+        Int32, (n, sequence_length): slot label ids; 0 (PAD) at [CLS] and at padding, which are never scored.
+
+    Raises
+    ------
+    BttlabError
+        If an array is not int32 or the shapes do not agree.
     """
 
-    tokens: np.ndarray  # (n, sequence_length): ids of [CLS], the words, then [PAD]
-    lengths: np.ndarray  # (n,): number of real tokens, [CLS] included
-    intents: np.ndarray  # (n,): intent label ids
-    slots: np.ndarray  # (n, sequence_length): slot label ids; 0 (PAD) at [CLS] and at padding, which are never scored
+    tokens: np.ndarray
+    lengths: np.ndarray
+    intents: np.ndarray
+    slots: np.ndarray
 
     def __post_init__(self):
         for field in fields(self):
@@ -86,7 +100,24 @@ class Samples:
 
 
 def encoding_report(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> str:
-    """Count in a line what :func:`encode` cuts and what it replaces by [UNK] or UNK. Scores compare with the split."""
+    """Count in a line what `encode` cuts and what it replaces by [UNK] or UNK. Scores compare with the split.
+
+    Parameters
+    ----------
+    split : Split
+        The utterances.
+    vocabulary : Vocabulary
+        Encodes the words.
+    corpus : Corpus
+        Whose labels are encoded.
+    config : ModelConfig or ModuleConfig
+        The model.
+
+    Returns
+    -------
+    str
+        One line.
+    """
     most = config.sequence_length - 1
     words = [word for sentence in split.words for word in sentence[:most]]
     number = sum(map(len, split.words))
@@ -108,11 +139,30 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
     """Encode the utterances of a split, with the ids of the corpus's label lists.
 
     Utterances with more words than the model's sequence length allows are cut, words that are not in the vocabulary
-    become unknown tokens, and labels that are not in the corpus's lists become UNK; :func:`encoding_report` counts all
-    three. Labels that the model does not predict are 0; the slot labels of a language model are the tokens. A model may
-    have more labels than the corpus.
+    become unknown tokens, and labels that are not in the corpus's lists become UNK; `encoding_report` counts all
+    three. Labels that the model does not predict are 0; the slot labels of a language model are the tokens. A model
+    may have more labels than the corpus.
 
-    Raises CorpusError if the corpus has more labels, or the vocabulary more tokens, than the model.
+    Parameters
+    ----------
+    split : Split
+        n utterances.
+    vocabulary : Vocabulary
+        Has at most the model's number of tokens.
+    corpus : Corpus
+        Whose labels are encoded.
+    config : ModelConfig or ModuleConfig
+        The model.
+
+    Returns
+    -------
+    Samples
+        Of the n utterances.
+
+    Raises
+    ------
+    CorpusError
+        If the corpus has more labels, or the vocabulary more tokens, than the model.
     """
     has_intents, has_slots = "classification" in config.task, "tagging" in config.task
     for kind, labels, limit in (
@@ -166,21 +216,75 @@ def joined(parts: Sequence[Arrays]) -> Arrays:
 
 
 def encoded_split(corpus: Corpus, name: str, vocabulary: Vocabulary, config) -> tuple[Samples, str]:
-    """Return the samples of a corpus's split, and a line that counts what was cut and replaced."""
+    """Return the samples of a corpus's split, and a line that counts what was cut and replaced.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        The corpus.
+    name : {"train", "dev", "test"}
+        Of the split.
+    vocabulary : Vocabulary
+        Encodes the words.
+    config : ModelConfig or ModuleConfig
+        The model.
+
+    Returns
+    -------
+    samples : Samples
+        As `encode` returns them.
+    report : str
+        As `encoding_report` returns it.
+
+    Raises
+    ------
+    CorpusError
+        If there is no such split, and where `encode` raises it.
+    """
     arguments = corpus.split(name), vocabulary, corpus, config
     return encode(*arguments), f"{corpus.name} {name}: {encoding_report(*arguments)}"
 
 
 def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the order of n samples in an epoch: a permutation of 0..n-1, int64, the same on every machine."""
+    """Return the order of n samples in an epoch, the same on every machine.
+
+    Parameters
+    ----------
+    n : int
+        Number of samples.
+    seed : int
+        Of the run, at least 0.
+    epoch : int
+        From 0 on.
+
+    Returns
+    -------
+    np.ndarray
+        Int64, (n,): a permutation of 0..n-1.
+
+    Raises
+    ------
+    BttlabError
+        If the seed is negative.
+    """
     if seed < 0:
         raise BttlabError(f"seed {seed} is negative; take 0 or more")
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(n)
 
 
 def epoch_lengths(corpus: Corpus, sequence_length: int) -> dict[int, int]:
-    """Return how many samples of each length (real tokens) a corpus's training split has.
+    """Return the number of samples of each length that a corpus's training split has.
 
-    A sample is [CLS], then the words, as far as `sequence_length` tokens have room for them.
+    Parameters
+    ----------
+    corpus : Corpus
+        The corpus.
+    sequence_length : int
+        Most tokens of a sample: [CLS], then the words that fit.
+
+    Returns
+    -------
+    dict of int to int
+        Number of samples by their number of real tokens.
     """
     return dict(Counter(min(1 + len(words), sequence_length) for words in corpus.train.words))

@@ -26,8 +26,18 @@ def word_class(word: str) -> str:
 class Vocabulary:
     """Token ids of words: 0 is [PAD], 1 [UNK], 2 [CLS], then the word classes if they are used, then the words.
 
-    With `word_classes` an unknown word is encoded as its class (`word_class`) instead of [UNK]: an unknown flight
-    number is then still a number of three digits. Raises CorpusError if a word occurs twice or is a special token.
+    Parameters
+    ----------
+    words : iterable of str
+        In the order of their ids.
+    word_classes : bool
+        Whether an unknown word is encoded as its class (`word_class`) instead of [UNK]: an unknown flight number is
+        then still a number of three digits.
+
+    Raises
+    ------
+    CorpusError
+        If a word occurs twice or is a special token.
     """
 
     def __init__(self, words: Iterable[str], word_classes: bool = False):

@@ -32,19 +32,45 @@ MULTIPLIERS = M.ENGINES * M.ROWS * M.LANES  # of the engines
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimate of training a model on a card."""
+    """Estimate of training a model on a card: modelled.
+
+    Attributes
+    ----------
+    model : ModelConfig or ModuleModel
+        The model.
+    flow : str, tuple of int or Order
+        Order of contraction.
+    optimizer : {"sgd", "momentum", "adamw"}
+        Update rule.
+    batch_size : int
+        Samples of an update.
+    lengths : mapping of int to int
+        Number of samples of an epoch by their number of real tokens.
+    clock_mhz : float
+        Of the kernel.
+    work : Work
+        Cycles and operations of an epoch.
+    memory : MemoryMap
+        Bytes of the banks by purpose.
+    traffic : Traffic
+        Bytes of a sample on average.
+    resources : Resources
+        Of the machine, the same for all models.
+    why_no_sums : str
+        Why an update of several samples runs sample by sample; empty if it does not.
+    """
 
     model: ModelConfig
-    flow: Flow  # order of contraction
-    optimizer: str  # "sgd", "momentum", "adamw"
-    batch_size: int  # samples of an update
-    lengths: Mapping[int, int]  # number of samples of an epoch by their number of real tokens
+    flow: Flow
+    optimizer: str
+    batch_size: int
+    lengths: Mapping[int, int]
     clock_mhz: float
-    work: Work  # of an epoch
+    work: Work
     memory: MemoryMap
-    traffic: Traffic  # bytes of a sample on average
-    resources: Resources  # of the machine, the same for all models
-    why_no_sums: str = ""  # why an update of several samples runs sample by sample; empty if it does not
+    traffic: Traffic
+    resources: Resources
+    why_no_sums: str = ""
 
     @property
     def card(self) -> CardFacts:

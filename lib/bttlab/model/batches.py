@@ -11,9 +11,23 @@ from bttlab.model.transformer import ignore_index_of, sample_losses
 
 
 def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, random: np.random.Generator):
-    """Return the indices in `order` by batch: at most `size` utterances of equal length, the batches in random order.
+    """Return the indices of samples by batch, each of utterances of equal length, the batches in random order.
 
-    Samples of the same length keep their order. `lengths` has the real tokens of every sample.
+    Parameters
+    ----------
+    order : np.ndarray
+        Indices of samples. Those of the same length keep their order.
+    lengths : np.ndarray
+        Number of real tokens of every sample.
+    size : int
+        Most samples of a batch.
+    random : np.random.Generator
+        Draws the order of the batches.
+
+    Returns
+    -------
+    list of np.ndarray
+        Indices of each batch.
     """
     groups = [order[lengths[order] == length] for length in np.unique(lengths[order])]
     batches = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
@@ -21,10 +35,25 @@ def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, rand
 
 
 def batch_logits(model: nn.Module, samples) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
-    """Return the logits and labels of n `Samples` of equal length, on the model's device.
+    """Return the logits and labels of n samples of equal length, on the model's device.
 
-    Intent logits have the shape (n, intents), slot logits (n, words, slots); either may be None. Intents are int64 of
-    shape (n,), slots int64 of shape (n, words).
+    Parameters
+    ----------
+    model : nn.Module
+        Of `network_of`.
+    samples : Samples
+        n samples of equal length.
+
+    Returns
+    -------
+    intent_logits : Tensor or None
+        Shape (n, intents).
+    slot_logits : Tensor or None
+        Shape (n, words, slots).
+    intents : Tensor
+        Int64, (n,).
+    slots : Tensor
+        Int64, (n, words).
     """
     length = int(samples.lengths[0])
     tokens, intents, slots = _on_device(model, samples.tokens[:, :length], samples.intents, samples.slots[:, 1:length])
@@ -32,7 +61,22 @@ def batch_logits(model: nn.Module, samples) -> tuple[Tensor | None, Tensor | Non
 
 
 def batch_losses(model: nn.Module, samples, label_smoothing: float = 0.0) -> Tensor:
-    """Return the losses, shape (n,), of n `Samples` of equal length, on the model's device."""
+    """Return the losses of n samples of equal length, on the model's device.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Of `network_of`.
+    samples : Samples
+        n samples of equal length.
+    label_smoothing : float
+        As for `loss`.
+
+    Returns
+    -------
+    Tensor
+        Shape (n,).
+    """
     return sample_losses(*batch_logits(model, samples), label_smoothing, ignore_index_of(model))
 
 
@@ -48,9 +92,25 @@ def predict_in_batches(
 ) -> Predictions:
     """Predict in batches, in evaluation mode; equal to `bttlab.model.predict` except for rounding.
 
-    `choose_tags` gets the slot logits, shape (n, words, slots), the n predicted intents, which are past all labels
-    of a model without intents, and the samples' slot labels, shape (n, words); it returns slot labels of that shape.
-    `predicted` gets the losses of each batch.
+    Parameters
+    ----------
+    model : nn.Module
+        Of `network_of`.
+    samples : Samples
+        n samples.
+    size : int
+        Most samples of a batch.
+    choose_tags : callable
+        From the slot logits of m samples, shape (m, words, slots), their predicted intents, which are past all labels
+        of a model without intents, and their slot labels, shape (m, words), to slot labels of that shape; by default
+        the largest logits.
+    predicted : callable
+        Gets the losses of each batch.
+
+    Returns
+    -------
+    Predictions
+        Of the n samples.
     """
     was_training = model.training
     model.train(False)

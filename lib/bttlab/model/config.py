@@ -48,32 +48,62 @@ class Parametric:
 class ModelConfig(Parametric):
     """A transformer for joint intent and slot labelling (arXiv 2501.06663).
 
-    Raises ConfigError or ShapeError if a value is invalid. Modes and ranks are checked for format "tensor" only.
+    Parameters
+    ----------
+    encoders : int
+        Number of blocks.
+    format : {"tensor", "dense"}
+        "tensor" has linear layers in TT and the word embedding in TTM; "dense" has both as plain matrices. Modes and
+        ranks are checked for "tensor" only.
+    sequence_length : int
+        Most tokens of a sample: [CLS] and at least a word.
+    hidden_size : int
+        Input and output size of every linear layer.
+    heads : int
+        Of attention; divides `hidden_size`.
+    vocabulary_size, intents, slots : int
+        Numbers of token ids, intent labels and slot labels.
+    linear_out_modes, linear_in_modes : sequence of int
+        Factorisations of `hidden_size`.
+    linear_rank : int
+        Every internal rank of a linear layer.
+    embedding_row_modes, embedding_column_modes : sequence of int
+        Factorisations of `vocabulary_size` and of `hidden_size`.
+    embedding_rank : int
+        Every internal rank of the word embedding.
+    activation : {"gelu", "relu", "silu", "tanh"}
+        Of a feed-forward block.
+    ignore_pad : bool
+        Whether the loss leaves out words whose slot label is 0 (PAD), the subwords that continue a word: as PyTorch's
+        `ignore_index`. The loss of the slots is then the mean over the other words.
+    ranks : mapping of str to int or sequence of int
+        Layers with other ranks, such as {"encoders.0.query": 6, "embedding.word": (20, 30)}: every internal rank, or
+        all of them in order. Stored as sorted pairs.
+
+    Raises
+    ------
+    ConfigError
+        If a value is invalid.
+    ShapeError
+        If modes or ranks do not fit.
     """
 
-    encoders: Count = Field(default=2, ge=1, le=128)  # blocks
-    # "tensor": linear layers in TT, word embedding in TTM; "dense": both as plain matrices
+    encoders: Count = Field(default=2, ge=1, le=128)
     format: Literal["tensor", "dense"] = "tensor"
-    sequence_length: Count = Field(default=32, ge=2, le=1 << 12)  # most tokens: [CLS] and at least a word
-    hidden_size: Count = Field(default=768, ge=1, le=MOST_FEATURES)  # input and output size of every linear layer
-    heads: Count = Field(default=12, ge=1, le=MOST_FEATURES)  # divides `hidden_size`
-    # vocabulary_size, intents, slots: numbers of token ids, intent labels and slot labels
+    sequence_length: Count = Field(default=32, ge=2, le=1 << 12)
+    hidden_size: Count = Field(default=768, ge=1, le=MOST_FEATURES)
+    heads: Count = Field(default=12, ge=1, le=MOST_FEATURES)
     vocabulary_size: Count = Field(default=1000, ge=1, le=MOST_VOCABULARY)
     intents: Count = Field(default=22, ge=1, le=10**5)
     slots: Count = Field(default=122, ge=1, le=10**5)
-    # Modes factorise `hidden_size`, in the rows of the embedding `vocabulary_size`; a rank is every internal rank.
     linear_out_modes: Any = (12, 8, 8)
     linear_in_modes: Any = (8, 8, 12)
     linear_rank: Count = Field(default=12, ge=1, le=10**5)
     embedding_row_modes: Any = (10, 10, 10)
     embedding_column_modes: Any = (12, 8, 8)
     embedding_rank: Count = Field(default=30, ge=1, le=10**5)
-    activation: Activation = "gelu"  # of a feed-forward block
-    # whether the loss leaves out words whose slot label is 0 (PAD), the subwords that continue a word: as PyTorch's
-    # ignore_index; the loss of the slots is then the mean over the other words
+    activation: Activation = "gelu"
     ignore_pad: bool = False
-    # layers with other ranks, such as {"encoders.0.query": 6, "embedding.word": (20, 30)}: one rank for all bonds
-    # between cores, or each internal rank in order; stored as sorted pairs
     ranks: Any = ()
 
     def __post_init__(self) -> None:
@@ -256,20 +286,36 @@ class Optimizer:
     consecutive samples share an update, also across epochs, with the learning rate of the last one. Each sample's
     gradient is added to the moments; a card may first sum the gradients of tensor-train layers over the samples.
 
-    Raises ConfigError if a value is invalid.
+    Parameters
+    ----------
+    name : {"sgd", "momentum", "adamw"}
+        "sgd": p -= lr g. "momentum": m = momentum m + g (m = g at the first step), p -= lr m. "adamw": p -= lr
+        weight_decay p for every parameter, then Adam with bias correction.
+    momentum : float
+        Decay of the moment of "momentum".
+    beta1, beta2 : float
+        Decays of AdamW's moments.
+    epsilon : float
+        Added to the root of AdamW's second moment.
+    weight_decay : float
+        Of AdamW.
+    batch_size : int
+        Samples of an update, which uses the mean of their gradients: SGD and momentum are then those of torch.optim.
+        AdamW uses the sum of the samples' squared gradients, not the square of their sum, as AdamA does (Zhang et al.,
+        arXiv 2305.19982). The moments are those of the sum of gradients, not of their mean.
+
+    Raises
+    ------
+    ConfigError
+        If a value is invalid.
     """
 
-    # sgd: p -= lr g. momentum: m = momentum m + g (m = g at the first step), p -= lr m.
-    # adamw: p -= lr weight_decay p for every parameter, then Adam with bias correction.
     name: OptimizerName = Field(default="sgd", title="optimizer")
     momentum: Decay = 0.9
     beta1: Decay = 0.9
     beta2: Decay = 0.999
     epsilon: Positive = 1e-8
     weight_decay: Positive = 0.01
-    # samples of an update, which uses the mean of their gradients: SGD and momentum are then those of torch.optim.
-    # AdamW uses the sum of the samples' squared gradients, not the square of their sum, as AdamA does (Zhang et al.,
-    # arXiv 2305.19982). The moments are those of the sum of gradients, not of their mean
     batch_size: Count = Field(default=1, ge=1, le=LARGEST_BATCH)
 
     @property

@@ -9,11 +9,23 @@ from bttlab.tensor import EMBEDDING_STD, core_std, xavier_std
 
 
 def initial_parameters(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
-    """Draw a model's initial parameters, float32, with the names and order of `ModelConfig.parameter_shapes`.
+    """Draw a model's initial parameters.
 
     Weight matrices are normal with Xavier's standard deviation sqrt(2 / (in + out)), both embeddings with 0.02. Cores
     are drawn so that the reassembled matrix has that standard deviation (`bttlab.tensor.core_std`). Biases are 0, norm
     weights 1. NumPy's generator draws in double precision, so that every host gets the same float32 values.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The model.
+    seed : int
+        Of NumPy's generator.
+
+    Returns
+    -------
+    dict of str to np.ndarray
+        Float32, with the names and order of `ModelConfig.parameter_shapes`.
     """
     generator = np.random.Generator(np.random.PCG64(seed))
     shapes = config.parameter_shapes()

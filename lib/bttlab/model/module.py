@@ -17,27 +17,48 @@ Size = Annotated[Count, Field(ge=1, le=MOST)]
 class ModuleConfig(Parametric):
     """A module's sample format, parameter shapes and source file, without its code.
 
-    Raises ConfigError if a value is invalid.
+    Parameters
+    ----------
+    module : str
+        File and class, such as "my_net.py:Net".
+    module_sha256 : str
+        SHA-256 of the file; empty if there is no file.
+    tasks : list of {"classification", "tagging", "language model"}
+        Of each output of `forward`, in order: a label for each sample, a label for each token, or the next token.
+    sequence_length, vocabulary_size, intents, slots : int
+        As in `ModelConfig`; 1 if the model has no such output.
+    shapes : dict of str to list of int
+        Shapes of the parameters, by their names.
+    frozen : list of str
+        Parameters that are not trained.
+    least_token : {0, 1}
+        Smallest word inside a sample: 1 if `forward` takes word 0 as padding.
+    padding_token : int, optional
+        Word that no sample has, since `forward` takes it as padding or does not train its row.
+    token_types : int
+        Number of types, such as first and second sentence: a token id is type * `vocabulary_size` + word.
+    ignore_index : {0, -100}, optional
+        Slot label that the loss leaves out: 0 (PAD of a corpus) or -100, which is none of the classes.
+
+    Raises
+    ------
+    ConfigError
+        If a value is invalid.
     """
 
-    module: str  # file and class, such as "my_net.py:Net"
-    module_sha256: str  # SHA-256 of the file; empty if there is no file
-    # task of each output of `forward`, in order: "classification" (a label for each sample), "tagging" (a label for
-    # each token) or "language model" (the next token)
+    module: str
+    module_sha256: str
     tasks: Annotated[list[Literal["classification", "tagging", "language model"]], Field(min_length=1)]
-    # sequence_length, vocabulary_size, intents, slots: as in `ModelConfig`; 1 if the model has no such output
     sequence_length: Annotated[Count, Field(ge=2, le=MOST)]
     vocabulary_size: Size
     intents: Size
     slots: Size
-    shapes: dict[str, list[int]]  # shapes of the parameters
-    frozen: list[str] = Field(default_factory=list)  # parameters that are not trained
-    least_token: Annotated[Count, Field(ge=0, le=1)] = 0  # inside a sample: 1 if `forward` takes word 0 as padding
-    # word that no sample has, since `forward` takes it as padding or does not train its row
+    shapes: dict[str, list[int]]
+    frozen: list[str] = Field(default_factory=list)
+    least_token: Annotated[Count, Field(ge=0, le=1)] = 0
     padding_token: Annotated[Count, Field(ge=1)] | None = None
-    token_types: Size = 1  # of sentences: token ids are type * vocabulary_size + word
+    token_types: Size = 1
 
-    # slot label that the loss leaves out: 0 (PAD of a corpus) or -100, which is none of the classes
     ignore_index: Literal[0, -100] | None = None
 
     @property
@@ -72,5 +93,21 @@ class ModuleConfig(Parametric):
 
 
 def config_of(values: Mapping[str, Any]) -> ModelConfig | ModuleConfig:
-    """Build a configuration from the result of its `to_dict`."""
+    """Build a configuration from the result of its `to_dict`.
+
+    Parameters
+    ----------
+    values : mapping
+        Of `ModelConfig.to_dict` or `ModuleConfig.to_dict`.
+
+    Returns
+    -------
+    ModelConfig or ModuleConfig
+        The configuration.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown, or a value invalid.
+    """
     return ModuleConfig(**values) if "module" in values else ModelConfig(**values)

@@ -16,8 +16,19 @@ from bttlab.tensor import TTLinear
 def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Module:
     """Return a network whose `forward` has the arguments and results of `Transformer.forward`.
 
-    A `ModuleModel`'s module is copied, with its parameters; its `forward` returns None for logits that it does not
-    compute. `seed` is that of the initial parameters of a `ModelConfig`.
+    Parameters
+    ----------
+    model : ModelConfig or ModuleModel
+        A module is copied, with its parameters; its `forward` returns None for logits that it does not compute.
+    flow : str
+        Order of contraction of a `ModelConfig`'s TT layers, as for `bttlab.tensor.TTLinear`.
+    seed : int
+        Of the initial parameters of a `ModelConfig`.
+
+    Returns
+    -------
+    nn.Module
+        The network.
     """
     if not isinstance(model, ModuleConfig):
         return Transformer(model, flow, seed)

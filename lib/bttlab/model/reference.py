@@ -30,7 +30,24 @@ from bttlab.model.transformer import ignore_index_of, loss
 def predict(model: nn.Module, samples, config: ModelConfig | ModuleConfig | None = None) -> Predictions:
     """Return the losses and predicted labels of a model of `network_of`, computed on the model's device.
 
-    The configuration is by default `model.config`. Raises BttlabError if the samples do not fit the model.
+    Parameters
+    ----------
+    model : nn.Module
+        Of `network_of`.
+    samples : Samples
+        n samples.
+    config : ModelConfig or ModuleConfig, optional
+        By default `model.config`.
+
+    Returns
+    -------
+    Predictions
+        Of the n samples.
+
+    Raises
+    ------
+    BttlabError
+        If the samples do not fit the model.
     """
     samples.validate(config or model.config)
     losses = np.zeros(len(samples), np.float32)
@@ -59,10 +76,21 @@ def _utterances(samples, device: torch.device) -> Iterator[tuple[Tensor, Tensor,
 class ReferenceTrainer:
     """The `Trainer` in PyTorch: autograd in float32, one sample at a time, with torch.optim's fused kernels.
 
-    A module and its parameters are copied. All parameters are views into one array, and all gradients into another. The
-    optimizer updates the whole model at once, which at batch 1 takes a third of the time of updating each tensor. Its
-    kernels are called as torch.optim does with `fused=True`; torch.optim itself would import torch's compiler first,
-    which takes seconds.
+    A module and its parameters are copied. All parameters are views into one array, and all gradients into another.
+    The optimizer updates the whole model at once, which at batch 1 takes a third of the time of updating each tensor.
+    Its kernels are called as torch.optim does with `fused=True`; torch.optim itself would import torch's compiler
+    first, which takes seconds.
+
+    Parameters
+    ----------
+    config : ModelConfig or ModuleModel
+        The model.
+    flow : str
+        Order of contraction of a `ModelConfig`'s TT layers, as for `bttlab.tensor.TTLinear`.
+    device : str or torch.device
+        Where it trains.
+    seed : int
+        Of the initial parameters of a `ModelConfig`.
     """
 
     def __init__(

@@ -8,9 +8,17 @@ from bttlab.model.config import BYTES_PER_PARAMETER, ModelConfig
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Number of parameters of a model in both formats; MB are 10^6 bytes of FP32 (as in arXiv 2501.06663)."""
+    """Number of parameters of a model in both formats; MB are 10^6 bytes of FP32 (as in arXiv 2501.06663).
 
-    encoders: int | None  # None for a module
+    Attributes
+    ----------
+    encoders : int or None
+        None for a module.
+    dense_parameters, tensor_parameters : int
+        Number of parameters in each format.
+    """
+
+    encoders: int | None
     dense_parameters: int
     tensor_parameters: int
 
@@ -29,7 +37,20 @@ class ModelSize:
 
 
 def model_sizes(encoders: Iterable[int], config: ModelConfig | None = None) -> list[ModelSize]:
-    """Return the sizes of models like `config` (default: the paper's) with other numbers of encoders."""
+    """Return the sizes of models like a configuration, with other numbers of encoders.
+
+    Parameters
+    ----------
+    encoders : iterable of int
+        Numbers of encoders.
+    config : ModelConfig, optional
+        By default the paper's.
+
+    Returns
+    -------
+    list of ModelSize
+        One for each number, in order.
+    """
     sizes = []
     for count in encoders:
         dense = replace(config or ModelConfig(), encoders=count, format="dense")

@@ -29,8 +29,16 @@ FAULTS = {
 class NumericalFault(BttlabError):
     """A number is not finite, or would not be after a sample's update, which is then left out.
 
-    `fault` is the key of `FAULTS` for the number. `losses`, float32 of shape (sample,), are those of the samples before
-    it, which have all been trained on; `learning_rate` is that of the sample.
+    Parameters
+    ----------
+    fault : str
+        Key of `FAULTS` for the number.
+    sample : int
+        Index of the sample in the call.
+    losses : np.ndarray
+        Float32, (sample,): losses of the samples before it, which have all been trained on.
+    learning_rate : float
+        Of the sample.
     """
 
     def __init__(self, fault: str, sample: int, losses: np.ndarray, learning_rate: float):
@@ -55,9 +63,21 @@ class StateError(BttlabError, ValueError):
 
 @dataclass(frozen=True)
 class Predictions:
-    losses: np.ndarray  # float32, (n,)
-    intents: np.ndarray  # int32, (n,): intent label ids
-    slots: np.ndarray  # int32, (n, sequence_length): slot label ids; 0 at position 0 and at padding
+    """Losses and labels of n samples.
+
+    Attributes
+    ----------
+    losses : np.ndarray
+        Float32, (n,).
+    intents : np.ndarray
+        Int32, (n,): intent label ids.
+    slots : np.ndarray
+        Int32, (n, sequence_length): slot label ids; 0 at position 0 and at padding.
+    """
+
+    losses: np.ndarray
+    intents: np.ndarray
+    slots: np.ndarray
 
 
 class Trainer(Protocol):
@@ -107,16 +127,42 @@ class Trainer(Protocol):
 
 
 def check_label_smoothing(label_smoothing: float) -> None:
-    """Raise ConfigError unless the label smoothing is a number of at least 0 and below 1."""
+    """Refuse a label smoothing that is not a number of at least 0 and below 1.
+
+    Parameters
+    ----------
+    label_smoothing : float
+        The part of each target that is spread evenly over all classes.
+
+    Raises
+    ------
+    ConfigError
+        If it is outside the range.
+    """
     number = isinstance(label_smoothing, int | float) and not isinstance(label_smoothing, bool)
     if not (number and 0 <= label_smoothing < 1):
         raise ConfigError(f"label_smoothing is {label_smoothing!r}: it must be a number of at least 0 and below 1")
 
 
 def check_learning_rates(learning_rate: float | np.ndarray, count: int) -> list[float]:
-    """Return one learning rate for each of `count` samples.
+    """Return one learning rate for each sample.
 
-    Raises ConfigError if one is negative or not finite, or their number is not `count`.
+    Parameters
+    ----------
+    learning_rate : float or np.ndarray
+        One for all, or one for each, shape (count,).
+    count : int
+        Number of samples.
+
+    Returns
+    -------
+    list of float
+        `count` learning rates.
+
+    Raises
+    ------
+    ConfigError
+        If one is negative or not finite, or their number is not `count`.
     """
     rates = np.asarray(learning_rate, np.float64)
     if rates.ndim and rates.shape != (count,):
@@ -130,7 +176,20 @@ def check_learning_rates(learning_rate: float | np.ndarray, count: int) -> list[
 
 
 def check_finite(what: str, tensors: Mapping[str, np.ndarray]) -> None:
-    """Raise StateError if a tensor has an infinite or NaN element; `what` names the tensors in the message."""
+    """Refuse tensors with an infinite or NaN element.
+
+    Parameters
+    ----------
+    what : str
+        Names the tensors in the message.
+    tensors : mapping of str to np.ndarray
+        By name.
+
+    Raises
+    ------
+    StateError
+        If an element is not finite; the message names its tensor.
+    """
     for name, array in tensors.items():
         if not np.isfinite(array).all():
             index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])

@@ -20,9 +20,16 @@ LAYER_NORM_EPSILON = 1e-5
 class Transformer(nn.Module):
     """Joint intent and slot labelling of utterances.
 
-    Its parameters have the names and shapes of `ModelConfig.parameter_shapes`; `initial_parameters` draws them with
-    `seed`, PyTorch's global generator is not used. `flow`, the order of contraction in the TT layers, has no effect on
-    a dense model.
+    Its parameters have the names and shapes of `ModelConfig.parameter_shapes`.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The model.
+    flow : str
+        Order of contraction in the TT layers, as for `bttlab.tensor.TTLinear`; no effect on a dense model.
+    seed : int
+        With which `initial_parameters` draws them; PyTorch's global generator is not used.
     """
 
     def __init__(self, config: ModelConfig, flow: str = "bidirectional", seed: int = 0):
@@ -144,9 +151,25 @@ def loss(
 ) -> Tensor:
     """Return a sample's loss: cross-entropy of the intent plus mean cross-entropy of the slots of its words.
 
-    The logits have the shapes (intents,) and (words, slots), or are None; the labels, int64, () and (words,).
-    `label_smoothing` is the part of each target that is spread evenly over all classes (Szegedy et al., arXiv
-    1512.00567, section 7). Words with the slot label `ignore_index` are left out of the mean.
+    Parameters
+    ----------
+    intent_logits : Tensor or None
+        Shape (intents,).
+    slot_logits : Tensor or None
+        Shape (words, slots).
+    intent : Tensor
+        Int64, ().
+    slots : Tensor
+        Int64, (words,).
+    label_smoothing : float
+        The part of each target that is spread evenly over all classes (Szegedy et al., arXiv 1512.00567, section 7).
+    ignore_index : int, optional
+        Slot label of words that are left out of the mean.
+
+    Returns
+    -------
+    Tensor
+        Shape ().
     """
     parts = [
         F.cross_entropy(logits, labels, label_smoothing=label_smoothing, ignore_index=ignored)
@@ -167,7 +190,26 @@ def sample_losses(
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """Return the losses, shape (n,), of n samples of equal length; parameters as for `loss`, with n samples first."""
+    """Return the losses of n samples of equal length.
+
+    Parameters
+    ----------
+    intent_logits : Tensor or None
+        Shape (n, intents).
+    slot_logits : Tensor or None
+        Shape (n, words, slots).
+    intents : Tensor
+        Int64, (n,).
+    slots : Tensor
+        Int64, (n, words).
+    label_smoothing, ignore_index : optional
+        As for `loss`.
+
+    Returns
+    -------
+    Tensor
+        Shape (n,).
+    """
     keywords: Any = {"reduction": "none", "label_smoothing": label_smoothing}
     parts = [] if intent_logits is None else [F.cross_entropy(intent_logits, intents, **keywords)]
     if slot_logits is not None:

@@ -48,17 +48,35 @@ class DamagedCheckpoint(CheckpointError):
 class Checkpoint:
     """State of a run after some samples.
 
-    Raises StateError if one of them is not finite.
+    Parameters
+    ----------
+    settings : RunSettings
+        Of the run.
+    corpus : CorpusRecord
+        What it trains on.
+    device : str
+        What it was last trained on, in words.
+    epochs_done : int
+        Epochs that are finished, evaluation on dev included.
+    losses : np.ndarray
+        Float32, (position,): losses of the current epoch's samples so far, in the epoch's order.
+    seconds : float
+        Measured training time of the current epoch.
+    parameters, optimizer_state : mapping of str to np.ndarray
+        As `Trainer.store_parameters` and `Trainer.store_optimizer_state` return them.
+
+    Raises
+    ------
+    StateError
+        If a parameter or the state is not finite.
     """
 
     settings: RunSettings
     corpus: CorpusRecord
-    device: str  # what it was last trained on, in words
-    epochs_done: int  # epochs that are finished, evaluation on dev included
-    # float32, (position,): losses of the current epoch's samples so far, in the epoch's order
+    device: str
+    epochs_done: int
     losses: np.ndarray
-    seconds: float  # measured training time of the current epoch
-    # parameters, optimizer_state: as `Trainer.store_parameters` and `store_optimizer_state` return them
+    seconds: float
     parameters: Mapping[str, np.ndarray]
     optimizer_state: Mapping[str, np.ndarray]
 
@@ -68,7 +86,13 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints in a run's folder: the latest, the one before, and, if it is kept, that of the best epoch."""
+    """The checkpoints in a run's folder: the latest, the one before, and, if it is kept, that of the best epoch.
+
+    Parameters
+    ----------
+    folder : path
+        Of the run.
+    """
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
@@ -177,8 +201,22 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint file.
 
-    Raises DamagedCheckpoint if it is missing, torn, or not what was written; CheckpointError if a newer version of
-    bttlab wrote it.
+    Parameters
+    ----------
+    path : path
+        Of a checkpoint.safetensors.
+
+    Returns
+    -------
+    Checkpoint
+        What it has.
+
+    Raises
+    ------
+    DamagedCheckpoint
+        If it is missing, torn, or not what was written.
+    CheckpointError
+        If a newer version of bttlab wrote it.
     """
     try:
         data = _read(path)  # a mapped file that another process cuts short would end the interpreter

@@ -12,13 +12,18 @@ from bttlab.runs.record import RunRecord
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """Score the dev split after each epoch, and the test split at the end; or dev after `counts` samples, ascending.
+    """When a run scores the dev split; the test split is scored at the end.
 
-    The last of the counts ends the run.
+    Parameters
+    ----------
+    counts : sequence of int
+        Numbers of samples, ascending; the last one ends the run. By default after each epoch.
+    utterances : int, optional
+        Of the dev split to score; by default all.
     """
 
     counts: Sequence[int] = ()
-    utterances: int | None = None  # of the dev split to score; None for all
+    utterances: int | None = None
 
     @property
     def event(self) -> str:

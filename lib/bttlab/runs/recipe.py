@@ -19,9 +19,22 @@ OPTIMIZER_KEYS = [setting.name for setting in fields(Optimizer) if setting.name 
 
 
 def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
-    """Read a recipe: the name of one in `RECIPES`, or a .toml file.
+    """Read a recipe.
 
-    Raises RunError if there is none, it is no TOML, a key is unknown or missing, or a value breaks its rule.
+    Parameters
+    ----------
+    name_or_path : str or path
+        Name of one in `RECIPES`, or a .toml file.
+
+    Returns
+    -------
+    Recipe
+        Its settings.
+
+    Raises
+    ------
+    RunError
+        If it does not exist or is not TOML, a key is unknown or missing, or a value breaks its rule.
     """
     path = Path(name_or_path).expanduser()
     if path.suffix != ".toml" and len(path.parts) == 1:
@@ -49,7 +62,13 @@ def _check_used(name: str, constants: Mapping[str, Any]) -> None:
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the recipes that the package has, in alphabetical order."""
+    """Return the names of the recipes that the package has, in alphabetical order.
+
+    Returns
+    -------
+    list of str
+        For `read_recipe`.
+    """
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 

@@ -59,26 +59,55 @@ class GitState:
 
 @settings(RecordError, frozen=False)
 class RunRecord:
-    """The record of a run, run.json in its folder: settings, device, times and figures."""
+    """The record of a run, run.json in its folder: settings, device, times and figures.
 
-    kind: str  # "training" or "estimate"; of older versions "baseline" and "methods", too
+    Attributes
+    ----------
+    kind : str
+        "training" or "estimate"; of older versions "baseline" and "methods", too.
+    name : str
+        Of the run.
+    configuration : dict
+        Settings in one level, JSON-ready.
+    device : str
+        Description.
+    id : str
+        Hexadecimal: of trials a digest of the configuration, else random.
+    status : {"running", "complete", "stopped", "failed", "pruned"}
+        What became of it; `read_run` returns "interrupted" for one without a process.
+    error : str
+        Why it failed or was pruned, in a sentence.
+    begun, ended : str
+        ISO 8601, UTC; `ended` is empty while it runs.
+    corpus : dict of str to str
+        "name" and "sha256".
+    versions : dict of str to str
+        Package to version.
+    git : GitState or None
+        Of the checkout that ran; None outside of one.
+    figures : dict of str to dict
+        Name to value, unit, provenance and how.
+    checkpoint : str
+        File in the run's folder, or empty.
+    sweep : str
+        Name of the sweep that the run is a trial of, or empty.
+    """
+
+    kind: str
     name: str
-    configuration: Annotated[dict[str, Any], Field(max_length=MOST_KEYS)]  # settings in one level, JSON-ready
-    device: str  # description
-    # Hexadecimal: of trials a digest of the configuration, else random
+    configuration: Annotated[dict[str, Any], Field(max_length=MOST_KEYS)]
+    device: str
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    status: str = RUNNING  # "running", "complete", "stopped", "failed", "pruned"
-    error: str = ""  # why it failed or was pruned, in a sentence
-    # begun, ended: ISO 8601, UTC; `ended` is empty while it runs
+    status: str = RUNNING
+    error: str = ""
     begun: str = field(default_factory=lambda: now())
     ended: str = ""
-    corpus: dict[str, str] = field(default_factory=dict)  # "name" and "sha256"
-    versions: dict[str, str] = field(default_factory=dict)  # package to version
-    git: GitState | None = None  # of the checkout that ran; None outside of one
-    # name to value, unit, provenance and how
+    corpus: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    git: GitState | None = None
     figures: Annotated[dict[str, QuantityDict], Field(max_length=MOST_KEYS)] = field(default_factory=dict)
-    checkpoint: str = ""  # file in the run's folder; empty if there is none
-    sweep: str = ""  # name of the sweep that the run is a trial of, or empty
+    checkpoint: str = ""
+    sweep: str = ""
 
     def end(self, status: str, error: str = "") -> None:
         self.status, self.error, self.ended = status, error, now()
@@ -96,9 +125,22 @@ class RunRecord:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read a run's record; one that says "running" without a process is "interrupted".
+    """Read a run's record; one that has status "running" without a process is "interrupted".
 
-    Raises RecordError if the folder has none, or it is damaged.
+    Parameters
+    ----------
+    folder : path
+        Of the run.
+
+    Returns
+    -------
+    RunRecord
+        What its run.json has.
+
+    Raises
+    ------
+    RecordError
+        If the folder has none, or it is damaged.
     """
     path = Path(folder) / RUN_FILE
     try:

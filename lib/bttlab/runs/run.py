@@ -34,27 +34,71 @@ EPOCHS, NO_CALLBACK = EvaluationPlan(), Callback()
 
 
 class DivergedRun(RunError):
-    """Raised if a loss, gradient or update is not finite."""
+    """Raised if a loss, gradient or update is not finite.
 
-    fault: NumericalFault  # its sample counts from the beginning of the epoch
+    Attributes
+    ----------
+    fault : NumericalFault
+        Its sample counts from the beginning of the epoch.
+    """
+
+    fault: NumericalFault
 
 
 @dataclass(frozen=True)
 class RunResult:
-    signal: int | None  # the signal that stopped it, if one did
+    """What a run has done when it ends or is stopped.
+
+    Attributes
+    ----------
+    signal : int or None
+        The signal that stopped it, if one did.
+    epochs_done : int
+        Epochs that are finished.
+    position : int
+        Samples of the current epoch so far.
+    epoch : dict or None
+        The line of metrics.jsonl for the last finished epoch.
+    test : dict or None
+        Scores on the test split, of a complete run.
+    parameters_sha256 : str
+        `tensors_digest` of the parameters.
+    """
+
+    signal: int | None
     epochs_done: int
-    position: int  # samples of the current epoch so far
-    epoch: dict[str, Any] | None  # the line of metrics.jsonl for the last finished epoch
-    test: dict[str, Any] | None  # scores on the test split, of a complete run
-    parameters_sha256: str  # `tensors_digest` of the parameters
+    position: int
+    epoch: dict[str, Any] | None
+    test: dict[str, Any] | None
+    parameters_sha256: str
 
 
 class Run:
     """A run and its folder: checkpoint.safetensors, the checkpoint before it, metrics.jsonl, and run.json.
 
-    Use `start_run` or `resume_run` to get one. It continues from the checkpoint that `store` loaded. `samples` are the
-    encoded splits, by default all three; of a module, `model` is the `ModuleModel`. Raises CorpusError if the
-    corpus does not fit the model.
+    Use `start_run` or `resume_run` to get one. It continues from the checkpoint that `store` loaded.
+
+    Parameters
+    ----------
+    folder : path
+        Of the run.
+    settings : RunSettings
+        Of the run.
+    corpus : Corpus
+        What it trains on.
+    store : CheckpointStore
+        Of the folder.
+    checkpoint : Checkpoint, optional
+        By default the run begins with the initial parameters.
+    samples : mapping of str to Samples, optional
+        The encoded splits, by default all three.
+    model : ModelConfig or ModuleModel, optional
+        Of a module, the `ModuleModel`; by default the settings' configuration.
+
+    Raises
+    ------
+    CorpusError
+        If the corpus does not fit the model.
     """
 
     def __init__(

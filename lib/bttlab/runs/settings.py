@@ -36,11 +36,21 @@ class RunError(BttlabError, ValueError):
 class LearningRateSchedule:
     """Learning rate over a run: linear warm-up from 0, then constant or linear decay to 0.
 
-    Raises RunError if a value breaks a rule.
+    Parameters
+    ----------
+    decay : {"none", "linear"}
+        "linear" decays to 0 at the end of the run.
+    warm_up : float
+        Fraction of the run for warm-up, in [0, 1).
+
+    Raises
+    ------
+    RunError
+        If a value breaks a rule.
     """
 
-    decay: Literal["none", "linear"] = "none"  # "linear" decays to 0 at the end of the run
-    warm_up: float = Field(default=0.0, ge=0, lt=1)  # fraction of the run for warm-up, in [0, 1)
+    decay: Literal["none", "linear"] = "none"
+    warm_up: float = Field(default=0.0, ge=0, lt=1)
 
     def rates(self, peak: float, steps: np.ndarray, total: int) -> np.ndarray:
         """Return the learning rates of steps, numbers from 0 below `total`; `peak` is the highest."""
@@ -54,43 +64,94 @@ class LearningRateSchedule:
 class Recipe:
     """Settings of a training that a file of its own may give.
 
-    Raises RunError or ConfigError if a value breaks a rule.
+    Parameters
+    ----------
+    epochs : int
+        Passes over the samples.
+    learning_rate : float
+        The peak, if a schedule varies it.
+    optimizer : Optimizer
+        Update rule, and samples of an update.
+    schedule : LearningRateSchedule
+        By default constant.
+    augmentation : Augmentation
+        By default none.
+    word_classes : bool
+        Whether unknown words get a class by their characters (`bttlab.data.Vocabulary`).
+    label_smoothing : float
+        As for `bttlab.model.loss`.
+    decode_tags : bool
+        Whether an utterance's tags are decoded together (`bttlab.data.tags.TagDecoder`) before they are scored.
+
+    Raises
+    ------
+    RunError
+        If a value breaks a rule.
+    ConfigError
+        If a value of the optimizer breaks a rule.
     """
 
     epochs: int = Field(ge=1, le=10**6)
-    learning_rate: float = Field(ge=0, le=LARGEST_RATE)  # the peak, if a schedule varies it
+    learning_rate: float = Field(ge=0, le=LARGEST_RATE)
     optimizer: Optimizer
     schedule: LearningRateSchedule = LearningRateSchedule()
     augmentation: Augmentation = Augmentation()
-    word_classes: bool = False  # whether unknown words get a class by their characters (`bttlab.data.Vocabulary`)
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1)  # as in `bttlab.model.Trainer`
-    # whether an utterance's tags are decoded together (`bttlab.data.tags.TagDecoder`) before they are scored
+    word_classes: bool = False
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     decode_tags: bool = False
 
 
 @settings(RunError, kw_only=True)
 class RunSettings(Recipe):
-    """Settings of a run: equal settings, corpus and device give equal bits."""
+    """Settings of a run, beside those of a `Recipe`: equal settings, corpus and device give equal bits.
+
+    Attributes
+    ----------
+    config : ModelConfig or ModuleConfig
+        The model.
+    data : str
+        Name or absolute path of the corpus.
+    device : str
+        As on the command line: "auto", "emulated", "reference" or an index.
+    recipe : str or None
+        Name or path of the recipe of these settings.
+    seed : int
+        Of the initial parameters, the order of samples and their augmentation.
+    epochs : int
+        Passes over the samples, by default 1.
+    samples : int or None
+        Samples of an epoch: the first ones of the epoch's order over the whole training split, so that epochs see
+        different ones. By default all.
+    unknown_labels : {"error", "unk"}
+        As for `bttlab.data.load_corpus`.
+    flow : {"bidirectional", "right_to_left", "auto"}
+        Order of contraction in the linear layers: the paper's, the one that contracts token by token, or the fastest
+        for the lengths of the corpus (modelled).
+    overlay : str or None
+        Of the card: the name of one in the manifest, or the absolute path of an .xclbin. By default trainer.
+    cards : int
+        Cards that share the samples of an update, 1 or more; the order of sums, and so the bits, follow from it.
+    keep : {"last", "best"}
+        "best" keeps the checkpoint of the epoch with the best dev scores, too.
+
+    Raises
+    ------
+    RunError
+        If a value breaks a rule.
+    """
 
     config: Model
-    data: str  # name or absolute path of the corpus
-    device: str  # as on the command line: "auto", "emulated", "reference" or an index
-    recipe: str | None = None  # name or path of the recipe of these settings
-    # of the initial parameters, the order of samples and their augmentation
+    data: str
+    device: str
+    recipe: str | None = None
     seed: int = Field(default=0, ge=0, lt=2**63)
     epochs: int = Field(default=1, ge=1, le=10**6)
-    # samples of an epoch: the first ones of the epoch's order over the whole training split, so that epochs see
-    # different ones. By default all
     samples: int | None = Field(default=None, ge=1)
-    unknown_labels: Literal["error", "unk"] = "error"  # as in `bttlab.data.load_corpus`
-    # order of contraction in the linear layers: the paper's, the one that contracts token by token, or the fastest for
-    # the lengths of the corpus (modelled)
+    unknown_labels: Literal["error", "unk"] = "error"
     flow: Literal["bidirectional", "right_to_left", "auto"] = PAPER_FLOW
-    # of the card: the name of one in the manifest, or the absolute path of an .xclbin. By default trainer
     overlay: str | None = None
-    # cards that share the samples of an update, 1 or more; the order of sums, and so the bits, follow from it
     cards: int = Field(default=1, ge=1, le=MOST_CARDS)
-    keep: Literal["last", "best"] = "last"  # "best" keeps the checkpoint of the epoch with the best dev scores, too
+    keep: Literal["last", "best"] = "last"
 
     def __post_init__(self) -> None:
         if self.cards > 1 and self.optimizer.batch_size == 1:
@@ -132,14 +193,28 @@ def fitted_to(corpus: Corpus, run: RunSettings, grows: bool = True) -> RunSettin
 
 @settings(RecordError)
 class CorpusRecord:
-    """Record of a corpus: identifies it, and lets a trained model be used without it."""
+    """Record of a corpus: identifies it, and lets a trained model be used without it.
+
+    Attributes
+    ----------
+    name : str
+        Of the corpus.
+    sha256 : str
+        Digest of its label lists and splits as read.
+    intent_labels, slot_labels : list of str
+        The labels by id.
+    vocabulary : list of str
+        Tokens by id.
+    tokenizer : str or None
+        As `Tokenizer.to_text` writes it; None for words between spaces.
+    """
 
     name: str
-    sha256: str  # digest of its label lists and splits as read
+    sha256: str
     intent_labels: list[str]
     slot_labels: list[str]
-    vocabulary: list[str]  # tokens by id
-    tokenizer: str | None = None  # as `Tokenizer.to_text` writes it; None of words between spaces
+    vocabulary: list[str]
+    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         for name, labels, first in (

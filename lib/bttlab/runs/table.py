@@ -24,7 +24,13 @@ COLUMNS = ("id", "kind", "name", "status", "begun", "ended", "sweep", "device", 
 
 
 def runs_folder() -> Path:
-    """Return the folder of runs that have no other: $BTTLAB_RUNS, or bttlab/runs in the user's data folder."""
+    """Return the folder of runs that have no other: $BTTLAB_RUNS, or bttlab/runs in the user's data folder.
+
+    Returns
+    -------
+    path
+        The folder, which need not exist.
+    """
     if given := os.environ.get("BTTLAB_RUNS"):
         return Path(given).expanduser()
     import platformdirs
@@ -33,7 +39,18 @@ def runs_folder() -> Path:
 
 
 def add_to_index(*folders: Path) -> None:
-    """Let `runs_table` look into further folders, from now on; OSError if that cannot be written."""
+    """Let `runs_table` look into further folders, from now on.
+
+    Parameters
+    ----------
+    *folders : path
+        Of runs, or with folders of runs in them.
+
+    Raises
+    ------
+    OSError
+        If the index cannot be written.
+    """
     known, new = _indexed(), [str(folder.absolute()) for folder in folders]
     if new := [line for line in dict.fromkeys(new) if Path(line) not in known]:
         path = runs_folder() / FOLDERS
@@ -42,7 +59,13 @@ def add_to_index(*folders: Path) -> None:
 
 
 def remember(*folders: Path) -> None:
-    """Do the same as `add_to_index`, by its name before version 0.2."""
+    """Let `runs_table` look into further folders: `add_to_index` by its earlier name.
+
+    Parameters
+    ----------
+    *folders : path
+        As for `add_to_index`.
+    """
     warnings.warn("remember(folder) is now add_to_index(folder)", FutureWarning, stacklevel=2)
     add_to_index(*folders)
 
@@ -72,11 +95,18 @@ def find_runs(folders: Iterable[Path] | None = None) -> Iterator[Path]:
 
 
 def runs_table(folders: Iterable[Path] | None = None) -> "pd.DataFrame":
-    """Return the table of all runs in some folders, by default where this user's runs are, the latest first.
+    """Return the table of all runs in some folders, the latest first.
 
-    A row has the columns of `COLUMNS`, "corpus" (the beginning of its SHA-256), every key of the configuration, the
-    value of every figure, and "folder".
-    `attrs["faults"]` has a line for each run.json that cannot be read.
+    Parameters
+    ----------
+    folders : iterable of path, optional
+        By default where this user's runs are.
+
+    Returns
+    -------
+    pd.DataFrame
+        A row has the columns of `COLUMNS`, "corpus" (the beginning of its SHA-256), every key of the configuration,
+        the value of every figure, and "folder". `attrs["faults"]` has a line for each run.json that cannot be read.
     """
     import pandas as pd  # slow to import
 
@@ -138,9 +168,24 @@ def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
 
 
 def find_run(name: str, table: "pd.DataFrame | None" = None) -> Path:
-    """Return the folder of one run, by its id or the beginning of it, its name, or its folder.
+    """Return the folder of one run.
 
-    Raises BttlabError if there is none, or several.
+    Parameters
+    ----------
+    name : str
+        Its id or the beginning of it, its name, or its folder.
+    table : pd.DataFrame, optional
+        Of `runs_table`, by default that of all runs.
+
+    Returns
+    -------
+    path
+        The folder.
+
+    Raises
+    ------
+    BttlabError
+        If no run or several runs fit.
     """
     if (Path(name) / RUN_FILE).is_file():
         return Path(name).absolute()

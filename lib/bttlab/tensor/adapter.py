@@ -22,7 +22,17 @@ class TTAdapter(nn.Module):
     Here both are one train, whose middle bond is LoRA's rank. The first core is initially zero: at first nothing
     changes.
 
-    `rank` is of all inner bonds, or one for each, output modes first, as for `TTLinear`.
+    Parameters
+    ----------
+    layer : nn.Linear
+        Frozen in place. The update has its device and type.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order, output modes first, as for `TTLinear`.
+
+    Raises
+    ------
+    ShapeError
+        If the rank is not allowed.
     """
 
     def __init__(self, layer: nn.Linear, rank: int | Sequence[int]):
@@ -69,10 +79,26 @@ def adapt(
 ) -> list[str]:
     """Freeze a model, and put a `TTAdapter` at its linear layers in place; return their names.
 
-    `layers` are names of linear layers or their last parts, such as "query"; None takes all but those in `trained`,
-    the names of modules that are trained whole, such as "classifier".
+    Parameters
+    ----------
+    model : nn.Module
+        Changed in place.
+    rank : int or sequence of int
+        Every internal rank of an update, or all of them in order.
+    layers : collection of str, optional
+        Names of linear layers or their last parts, such as "query"; by default all but those in `trained`.
+    trained : collection of str
+        Names of modules that are trained whole, such as "classifier".
 
-    Raises ShapeError if a name in `layers` or `trained` fits no layer, or the rank is not allowed.
+    Returns
+    -------
+    list of str
+        Names of the layers that have an adapter, in alphabetical order.
+
+    Raises
+    ------
+    ShapeError
+        If a name fits no layer, or the rank is not allowed.
     """
     names = dict(model.named_modules())
     linear = {name for name, module in names.items() if type(module) is nn.Linear and name}
@@ -101,7 +127,18 @@ def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
 
 
 def merge(model: nn.Module) -> nn.Module:
-    """Replace each `TTAdapter` in place by a dense layer that has its update; return the model."""
+    """Replace each `TTAdapter` in place by a dense layer that has its update; return the model.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Changed in place.
+
+    Returns
+    -------
+    nn.Module
+        The same model.
+    """
     for name, adapter in _adapters(model).items():
         _put(model, name, adapter.to_linear())
     return model
@@ -114,11 +151,24 @@ def _adapters(model: nn.Module) -> dict[str, TTAdapter]:
 def write_lora(model: nn.Module, folder: Path | str) -> None:
     """Write the adapters of a model as a new folder that `peft.PeftModel.from_pretrained(base, folder)` reads.
 
-    peft has no tensor trains: it holds each update as LoRA's two matrices, exactly, with more numbers than the cores.
+    peft has no tensor trains: it stores each update as LoRA's two matrices, exactly, with more numbers than the cores.
     Modules that are trained whole are in the folder, too; single parameters that are trained beside them are refused.
 
-    Raises ShapeError if the model has no adapter, or peft cannot hold what it trains; OSError if the folder cannot be
-    made or is there; ImportError without peft.
+    Parameters
+    ----------
+    model : nn.Module
+        With adapters, as `adapt` makes them. It does not change.
+    folder : path
+        Must not exist.
+
+    Raises
+    ------
+    ShapeError
+        If the model has no adapter, or peft cannot store what it trains.
+    OSError
+        If the folder cannot be written, or exists.
+    ImportError
+        Without peft.
     """
     from peft import LoraConfig, get_peft_model
 

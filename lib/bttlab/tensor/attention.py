@@ -10,10 +10,18 @@ from bttlab.tensor.layers import TTLinear
 
 
 class TTAttention(nn.Module):
-    """Multi-head attention with the interface of `nn.MultiheadAttention`, but always returns None as weights.
+    """Multi-head attention with the interface of `nn.MultiheadAttention`; it always returns None as weights.
 
-    Its linear layers are `TTLinear` or dense. x is (batch, tokens, features) with `batch_first`, else (tokens, batch,
-    features). `dropout` is that of the attention probabilities in training.
+    Parameters
+    ----------
+    query, key, value, output : nn.Module
+        Linear layers, `TTLinear` or dense.
+    num_heads : int
+        Divides the outputs of the first three.
+    batch_first : bool
+        Whether x is (batch, tokens, features), else (tokens, batch, features).
+    dropout : float
+        Probability of dropping an attention probability in training.
     """
 
     # nn.TransformerEncoder and its layers read these attributes; with these values they call `forward` instead of a

@@ -27,8 +27,26 @@ def cheapest_order(
 ) -> tuple[Grouping | None, Cost]:
     """Return the order with the fewest multiply-accumulates, forward and backward, and its cost.
 
-    The order is the number of neighbouring cores in each merge, for the output and the input cores; None to build W.
-    Raises ShapeError if tokens, modes or ranks are not allowed.
+    Parameters
+    ----------
+    tokens : int
+        Number of rows of x, at least 1.
+    out_modes, in_modes : sequence of int
+        Factorisations of the numbers of output and input features.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+
+    Returns
+    -------
+    groups : tuple of two tuples of int, or None
+        Number of neighbouring cores in each merge, for the output and the input cores; None to build W.
+    cost : Cost
+        Of this order.
+
+    Raises
+    ------
+    ShapeError
+        If tokens, modes or ranks are not allowed.
     """
     reconstructed = flow_cost("reconstruct", tokens, out_modes, in_modes, rank)  # also checks the arguments
     out_modes, in_modes = tuple(out_modes), tuple(in_modes)
@@ -73,9 +91,28 @@ def _groupings(cores: int) -> Iterator[tuple[int, ...]]:
 
 
 def order_of(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Order:
-    """Return a named flow as an `Order`; the other parameters are as for `flow_cost`.
+    """Return a named flow as an `Order`.
 
-    The flow is one of `bttlab.tensor.FLOWS`; "auto" for that of `cheapest_order`; or "optimum" for that of opt_einsum.
+    Parameters
+    ----------
+    flow : str
+        One of `bttlab.tensor.FLOWS`; "auto" for that of `cheapest_order`; or "optimum" for that of `optimal_cost`.
+    tokens : int
+        Number of rows of x, at least 1.
+    out_modes, in_modes : sequence of int
+        Factorisations of the numbers of output and input features.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+
+    Returns
+    -------
+    Order
+        The products of its forward pass.
+
+    Raises
+    ------
+    ShapeError
+        If the flow is unknown, or tokens, modes or ranks are not allowed.
     """
     if flow == "auto":
         forward = cheapest_order(tokens, out_modes, in_modes, rank)[1].forward

@@ -27,22 +27,44 @@ class Ranks(NamedTuple):
 
 @dataclass(frozen=True)
 class CompressedLayer:
-    """One line of a report."""
+    """What `compress` did with one layer.
 
-    name: str  # of the layer in its model
-    before: int  # number of parameters
+    Attributes
+    ----------
+    name : str
+        Of the layer in its model.
+    before, after : int
+        Number of parameters.
+    ranks : tuple of int
+        Internal ranks; none if the layer was not replaced.
+    error : float
+        Relative error of the weight, in the Frobenius norm.
+    note : str
+        Why a layer was not replaced, or empty.
+    """
+
+    name: str
+    before: int
     after: int
-    ranks: tuple[int, ...] = ()  # internal ranks; none if the layer was not replaced
-    error: float = 0.0  # relative error of the weight, in the Frobenius norm
-    note: str = ""  # why a layer was not replaced
+    ranks: tuple[int, ...] = ()
+    error: float = 0.0
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Compression:
-    """Report of `compress` with a line for each linear layer and embedding; `print` shows a table."""
+    """Report of `compress`; `print` shows a table.
+
+    Attributes
+    ----------
+    layers : list of CompressedLayer
+        One for each linear layer and embedding, in the model's order.
+    before, after : int
+        Number of parameters of the whole model.
+    """
 
     layers: list[CompressedLayer]
-    before: int  # number of parameters of the whole model
+    before: int
     after: int
 
     def __str__(self) -> str:

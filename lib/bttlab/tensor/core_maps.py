@@ -7,9 +7,17 @@ from torch import Tensor, nn
 
 
 class BondGates(nn.Module):
-    """A diagonal on each internal bond, initially 1.
+    """A diagonal on each internal bond of a train, initially 1: a `core_map` of `TTLinear`.
 
-    The diagonals are `speed` times the parameters `gates`, shapes (r_k,): Adam moves each by about the learning rate.
+    The parameters are `gates`, shapes (r_k,). The diagonals are `speed` times these: Adam moves each by about
+    `speed` times the learning rate.
+
+    Parameters
+    ----------
+    ranks : sequence of int
+        Internal ranks r_1, ..., r_(d-1).
+    speed : float
+        Factor of the gates; a larger one moves the diagonals faster.
     """
 
     def __init__(self, ranks: Sequence[int], speed: float = 1.0):
@@ -27,10 +35,15 @@ class BondGates(nn.Module):
 
 
 class QuantisedCores(nn.Module):
-    """Rounds each core to multiples -q to q of its own step: q = 2^(bits - 1) - 1 steps are its largest magnitude.
+    """Round each core to multiples of a step, as a `core_map` of `TTLinear`.
 
-    The gradient ignores the rounding: the straight-through estimator (Bengio et al., arXiv 1308.3432). `bits` is at
-    least 2.
+    With q = 2^(bits - 1) - 1, a core's step is its largest magnitude over q. The gradient ignores the rounding: the
+    straight-through estimator (Bengio et al., arXiv 1308.3432).
+
+    Parameters
+    ----------
+    bits : int
+        Bits of an element, at least 2.
     """
 
     def __init__(self, bits: int):
@@ -48,7 +61,20 @@ class QuantisedCores(nn.Module):
 
 
 def padded(cores: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return cores of larger ranks and the same matrix, padded with zeros at the bonds to `shapes`."""
+    """Return cores of larger ranks and the same matrix, padded with zeros at the bonds.
+
+    Parameters
+    ----------
+    cores : sequence of Tensor
+        Of a TT or TTM, shapes (r_prev, ..., r_next).
+    shapes : sequence of sequence of int
+        Shapes to return: the same modes, ranks at least as large.
+
+    Returns
+    -------
+    list of Tensor
+        New cores of these shapes.
+    """
     larger_cores = []
     for core, shape in zip(cores, shapes, strict=True):
         larger = core.new_zeros(tuple(shape))

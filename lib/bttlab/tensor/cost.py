@@ -18,7 +18,17 @@ Rank = int | Sequence[int]
 
 @dataclass(frozen=True)
 class Step:
-    """One matrix product: its name ("result = left right"), MACs and the elements of its result."""
+    """One matrix product.
+
+    Attributes
+    ----------
+    name : str
+        As an equation of names, "result = left right".
+    macs : int
+        Multiply-accumulates.
+    elements : int
+        Of the result.
+    """
 
     name: str
     macs: int
@@ -27,11 +37,21 @@ class Step:
 
 @dataclass(frozen=True)
 class PassCost:
-    """The steps of one pass in order, and its peak of intermediate elements."""
+    """Cost of one pass.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+        Matrix products in order.
+    peak_elements : int
+        Largest number of intermediate elements alive during a step.
+    alive : tuple of dict of str to int
+        For each step, the elements of the intermediates alive during it, by name.
+    """
 
     steps: tuple[Step, ...]
     peak_elements: int
-    alive: tuple[dict[str, int], ...] = ()  # elements of the intermediates during each step
+    alive: tuple[dict[str, int], ...] = ()
 
     @property
     def macs(self) -> int:
@@ -41,7 +61,15 @@ class PassCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of the forward and backward pass, and the elements of the intermediates kept between them."""
+    """Cost of the forward and backward pass.
+
+    Attributes
+    ----------
+    forward, backward : PassCost
+        Of each pass.
+    kept_elements : int
+        Elements of the intermediates kept between the passes.
+    """
 
     forward: PassCost
     backward: PassCost
@@ -54,9 +82,26 @@ class Cost:
 
 
 def lookup_cost(tokens: int, row_modes: Sequence[int], column_modes: Sequence[int], rank: Rank) -> Cost:
-    """Return the cost of looking up `tokens` rows of a TTM, each separately (`bttlab.tensor.ttm.lookup`).
+    """Return the cost of looking up rows of a TTM, each separately (`bttlab.tensor.ttm.lookup`).
 
-    Parameters and errors are as for `bttlab.tensor.flow_cost`.
+    Parameters
+    ----------
+    tokens : int
+        Number of rows.
+    row_modes, column_modes : sequence of int
+        Factorisations of the table's numbers of rows and columns, as many modes of each.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+
+    Returns
+    -------
+    Cost
+        Multiply-accumulates and intermediate elements, forward and backward.
+
+    Raises
+    ------
+    ShapeError
+        If tokens, modes or ranks are not allowed.
     """
     check_tokens(tokens)
     shapes = ttm_shapes(row_modes, column_modes, rank)

@@ -122,7 +122,15 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class Flow(NamedTuple):
-    """The forward and backward pass of a flow."""
+    """An order of contraction of a TT linear layer, as two functions on plain tensors.
+
+    Attributes
+    ----------
+    forward : callable
+        (x, out_cores, in_cores, bias=None) to (y, saved), with x of shape (tokens, in) and y of shape (tokens, out).
+    backward : callable
+        (dy, x, out_cores, in_cores, saved, frozen=False) to (dx, gradients of the cores). With `frozen` there are none.
+    """
 
     forward: Callable[..., tuple[Tensor, Saved]]
     backward: Callable[..., tuple[Tensor, list[Tensor]]]
@@ -134,8 +142,16 @@ Grouping = tuple[tuple[int, ...], tuple[int, ...]]
 def grouped(groups: Grouping) -> Flow:
     """Return the flow that merges neighbouring cores and contracts x with the merged cores from right to left.
 
-    `groups` has the number of neighbouring cores in each merge, for the output cores and the input cores. Groups of one
-    core give `right_to_left`; one group at each end gives the contractions of `bidirectional`.
+    Parameters
+    ----------
+    groups : tuple of two tuples of int
+        Number of neighbouring cores in each merge, for the output cores and the input cores. Groups of one core give
+        `right_to_left`; one group at each end gives the contractions of `bidirectional`.
+
+    Returns
+    -------
+    Flow
+        Its forward and backward pass.
     """
     return Flow(partial(_grouped, groups), partial(_grouped_backward, groups))
 

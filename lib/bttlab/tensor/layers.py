@@ -29,7 +29,18 @@ ENDS = 3  # number of cores at each end of a layer with default modes
 
 
 def xavier_std(in_features: int, out_features: int) -> float:
-    """Return the standard deviation of a linear layer's initial weights: sqrt(2 / (in + out))."""
+    """Return the standard deviation of a linear layer's initial weights: sqrt(2 / (in + out)).
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Of the layer.
+
+    Returns
+    -------
+    float
+        Of a normal distribution (Glorot and Bengio, AISTATS 2010, equation 12).
+    """
     return math.sqrt(2 / (in_features + out_features))
 
 

@@ -21,10 +21,18 @@ _STEP = re.compile(r"([A-Za-z]\w*)\s*=\s*([A-Za-z]\w*)\s+([A-Za-z]\w*)")
 
 @dataclass(frozen=True)
 class Order:
-    """An order of contraction."""
+    """An order of contraction of a TT linear layer's forward pass.
 
-    steps: tuple[Product, ...]  # the last result is y
-    outputs: int = 3  # number of output cores
+    Parameters
+    ----------
+    steps : tuple of tuple of str
+        Names (result, left, right) of each product; the last result is y.
+    outputs, inputs : int
+        Number of output cores, and of input cores.
+    """
+
+    steps: tuple[Product, ...]
+    outputs: int = 3
     inputs: int = 3
 
     def __post_init__(self) -> None:
@@ -165,9 +173,28 @@ def _train_indices(outputs: int, inputs: int) -> dict[str, tuple[str, ...]]:
 def order_cost(
     order: "Order | str | Sequence[str]", tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank
 ) -> Cost:
-    """Return the cost of a custom path, with the order of its backward pass that has the smaller peak.
+    """Return the cost of a custom contraction path, with the order of its backward pass that has the smaller peak.
 
-    Parameters and errors are as for `flow_cost`.
+    Parameters
+    ----------
+    order : Order, str or sequence of str
+        The path, or its steps, such as "z = x R4", one per line.
+    tokens : int
+        Number of rows of x, at least 1.
+    out_modes, in_modes : sequence of int
+        Factorisations of the numbers of output and input features.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+
+    Returns
+    -------
+    Cost
+        Multiply-accumulates and intermediate elements, forward and backward.
+
+    Raises
+    ------
+    ShapeError
+        If the steps are not a valid path, or tokens, modes or ranks are not allowed.
     """
     order = Order.of(order, len(out_modes), len(in_modes))
     return order.passes(order.sizes(tokens, out_modes, in_modes, rank))[0]
@@ -176,8 +203,26 @@ def order_cost(
 def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Cost:
     """Return the cost of a TT linear layer in one of `bttlab.tensor.FLOWS` (arXiv 2501.06663).
 
-    `rank` is every internal rank, or all of them in order. Raises ShapeError if the flow is unknown, or tokens, modes
-    or ranks are not allowed.
+    Parameters
+    ----------
+    flow : {"right_to_left", "bidirectional", "reconstruct"}
+        Order of contraction.
+    tokens : int
+        Number of rows of x, at least 1.
+    out_modes, in_modes : sequence of int
+        Factorisations of the numbers of output and input features.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+
+    Returns
+    -------
+    Cost
+        Multiply-accumulates and intermediate elements, forward and backward.
+
+    Raises
+    ------
+    ShapeError
+        If the flow is unknown, or tokens, modes or ranks are not allowed.
     """
     if flow not in FLOWS:
         raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}")
@@ -195,9 +240,28 @@ def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequen
 
 
 def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Cost:
-    """Return the cost of a TT linear layer in `bttlab.tensor.flows.grouped`; the rest is as for `flow_cost`.
+    """Return the cost of a TT linear layer in the flow of `bttlab.tensor.grouped`.
 
-    Raises ShapeError if the sizes of the groups do not add up to the cores, or tokens, modes or ranks are not allowed.
+    Parameters
+    ----------
+    groups : tuple of two tuples of int
+        Number of neighbouring cores in each merge, for the output cores and the input cores.
+    tokens : int
+        Number of rows of x, at least 1.
+    out_modes, in_modes : sequence of int
+        Factorisations of the numbers of output and input features.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+
+    Returns
+    -------
+    Cost
+        Multiply-accumulates and intermediate elements, forward and backward.
+
+    Raises
+    ------
+    ShapeError
+        If the groups do not add up to the cores, or tokens, modes or ranks are not allowed.
     """
     if (sum(groups[0]), sum(groups[1])) != (len(out_modes), len(in_modes)) or min(*groups[0], *groups[1]) < 1:
         raise ShapeError(f"groups are {groups}: they must add up to {len(out_modes)} and {len(in_modes)} cores")
@@ -239,9 +303,27 @@ def optimal_cost(
 ) -> PassCost:
     """Return the cost of the best order of pairwise contractions that opt_einsum finds, for the forward pass only.
 
-    Shapes and errors are as for `flow_cost`. `search` is "dp", dynamic programming over all orders without outer
-    products, or "optimal", exhaustive search of all orders, for up to about ten cores (D. G. A. Smith and J. Gray,
-    "opt_einsum", J. Open Source Software 3(26), 2018).
+    Parameters
+    ----------
+    tokens : int
+        Number of rows of x, at least 1.
+    out_modes, in_modes : sequence of int
+        Factorisations of the numbers of output and input features.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+    search : {"dp", "optimal"}
+        Dynamic programming over all orders without outer products, or exhaustive search, for up to about ten cores (D.
+        G. A. Smith and J. Gray, "opt_einsum", J. Open Source Software 3(26), 2018).
+
+    Returns
+    -------
+    PassCost
+        Multiply-accumulates and intermediate elements of the forward pass.
+
+    Raises
+    ------
+    ShapeError
+        If tokens, modes or ranks are not allowed.
     """
     import opt_einsum  # here, because training does not need it
 

@@ -14,9 +14,26 @@ class ShapeError(BttlabError, ValueError):
 
 
 def check_modes(name: str, modes: Iterable[int], size: int | None = None) -> tuple[int, ...]:
-    """Check modes and return them as a tuple of integers; `name` is theirs in errors, such as "out_modes".
+    """Check modes and return them as a tuple of integers.
 
-    Raises ShapeError if a mode is not an integer of at least 1, there are none, or their product is not `size`.
+    Parameters
+    ----------
+    name : str
+        Of the modes in errors, such as "out_modes".
+    modes : iterable of int
+        The factors.
+    size : int, optional
+        Their product; by default any.
+
+    Returns
+    -------
+    tuple of int
+        The modes.
+
+    Raises
+    ------
+    ShapeError
+        If a mode is not an integer of at least 1, there are none, or their product is not `size`.
     """
     modes = tuple(modes) if isinstance(modes, Iterable) else (modes,)
     if not modes or not all(_is_positive(mode) for mode in modes):
@@ -87,9 +104,24 @@ def factors(size: int) -> tuple[int, int, int]:
 
 
 def full_ranks(rank: int | Sequence[int], modes: int) -> tuple[int, ...]:
-    """Return all ranks (1, r_1, ..., r_(modes-1), 1) of a train of `modes` cores; one rank is that of every bond.
+    """Return all ranks (1, r_1, ..., r_(modes-1), 1) of a train.
 
-    Raises ShapeError if a rank is not an integer of at least 1, or their number does not fit.
+    Parameters
+    ----------
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+    modes : int
+        Number of cores.
+
+    Returns
+    -------
+    tuple of int
+        `modes` + 1 ranks.
+
+    Raises
+    ------
+    ShapeError
+        If a rank is not an integer of at least 1, or their number does not fit.
     """
     ranks = tuple(rank) if isinstance(rank, Iterable) else (rank,) * (modes - 1)
     if not all(_is_positive(value) for value in ranks) or not (isinstance(rank, Iterable) or _is_positive(rank)):
@@ -103,7 +135,25 @@ def full_ranks(rank: int | Sequence[int], modes: int) -> tuple[int, ...]:
 
 
 def tt_shapes(out_modes: Sequence[int], in_modes: Sequence[int], rank: int | Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the shapes (r_prev, n, r_next) of the cores of a TT matrix, output modes first."""
+    """Return the shapes of the cores of a TT matrix, output modes first.
+
+    Parameters
+    ----------
+    out_modes, in_modes : sequence of int
+        Factorisations of the numbers of rows and columns.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+
+    Returns
+    -------
+    list of tuple of int
+        Shapes (r_prev, n, r_next).
+
+    Raises
+    ------
+    ShapeError
+        If modes or ranks are not allowed.
+    """
     modes = (*check_modes("out_modes", out_modes), *check_modes("in_modes", in_modes))
     ranks = full_ranks(rank, len(modes))
     return [(ranks[k], mode, ranks[k + 1]) for k, mode in enumerate(modes)]
@@ -112,7 +162,25 @@ def tt_shapes(out_modes: Sequence[int], in_modes: Sequence[int], rank: int | Seq
 def ttm_shapes(
     row_modes: Sequence[int], column_modes: Sequence[int], rank: int | Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """Return the shapes (r_prev, row mode, column mode, r_next) of the cores of a TTM matrix."""
+    """Return the shapes of the cores of a TTM matrix.
+
+    Parameters
+    ----------
+    row_modes, column_modes : sequence of int
+        Factorisations of the numbers of rows and columns, as many modes of each.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+
+    Returns
+    -------
+    list of tuple of int
+        Shapes (r_prev, row mode, column mode, r_next).
+
+    Raises
+    ------
+    ShapeError
+        If modes or ranks are not allowed.
+    """
     row_modes, column_modes = check_modes("row_modes", row_modes), check_modes("column_modes", column_modes)
     if len(row_modes) != len(column_modes):
         raise ShapeError(
@@ -148,9 +216,19 @@ def _is_positive(value: object) -> bool:
 
 
 def choose_modes(size: int, count: int) -> tuple[int, ...]:
-    """Return at most `count` factors of `size`, as equal as its prime factors allow, in descending order.
+    """Return factors of a size, as equal as its prime factors allow, in descending order.
 
-    A size with fewer than `count` prime factors has fewer factors.
+    Parameters
+    ----------
+    size : int
+        The product.
+    count : int
+        Most factors. A size with fewer prime factors has fewer.
+
+    Returns
+    -------
+    tuple of int
+        The factors.
     """
     primes, rest, divisor = [], size, 2
     while rest > 1:

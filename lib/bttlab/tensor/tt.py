@@ -207,10 +207,22 @@ def _planned(tensor: Tensor, error: float) -> tuple[list[int], list[float], floa
 
 
 def core_std(shapes: Sequence[Sequence[int]], entry_std: float) -> float:
-    """Return the standard deviation of core entries for which the reassembled matrix has entries with `entry_std`.
+    """Return the standard deviation of core entries for a matrix whose entries have a given one.
 
     An entry of the matrix is a sum of prod(internal ranks) products of d independent zero-mean core entries, one from
     each of the d cores, so its variance is prod(internal ranks) sigma^(2d). This holds for both TT and TTM.
+
+    Parameters
+    ----------
+    shapes : sequence of sequence of int
+        Of the cores, each (r_prev, ..., r_next).
+    entry_std : float
+        Standard deviation of the matrix's entries.
+
+    Returns
+    -------
+    float
+        Sigma, of the entries of every core.
     """
     terms = math.prod(shape[-1] for shape in shapes)
     return (entry_std**2 / terms) ** (0.5 / len(shapes))

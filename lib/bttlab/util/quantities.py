@@ -15,13 +15,31 @@ class QuantityError(BttlabError, ValueError):
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number, or None with a reason."""
+    """A number with unit and provenance, or None with a reason.
+
+    Parameters
+    ----------
+    value : float or None
+        The number.
+    unit : str
+        Such as "s" or "J".
+    provenance : {"measured", "modelled", "published"} or None
+        None where there is no value.
+    how : str
+        The meter, model or source; where there is no value, the reason.
+    low, high : float, optional
+        The band that the uncertainty of the inputs gives the value.
+
+    Raises
+    ------
+    QuantityError
+        If the value is not finite, or has no provenance.
+    """
 
     value: float | None
     unit: str
-    provenance: str | None  # "measured", "modelled" or "published"; None where there is no value
-    how: str  # the meter, model or source; where there is no value, the reason
-    # low, high: the band that the uncertainty of the inputs gives the value
+    provenance: str | None
+    how: str
     low: float | None = None
     high: float | None = None
 

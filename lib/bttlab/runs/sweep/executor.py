@@ -127,9 +127,22 @@ class Cluster:
 def open_executor(scheduler: str | None = None, workers: int | None = None) -> Iterator[LocalPool | Cluster]:
     """Start processes on this machine, or connect to a Dask scheduler; all ends with the context.
 
-    The scheduler is an address such as tls://host:8786, with the certificates of Dask's own configuration. By default
-    there are as many processes as cores and memory allow. Raises ClusterError if the scheduler does not answer, or a
-    worker has several threads.
+    Parameters
+    ----------
+    scheduler : str, optional
+        Address such as tls://host:8786, with the certificates of Dask's own configuration; by default none.
+    workers : int, optional
+        Number of processes on this machine; by default what cores and memory allow.
+
+    Yields
+    ------
+    LocalPool or Cluster
+        Runs the trials.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler does not answer, or a worker has several threads.
     """
     if workers is not None and (workers < 1 or scheduler is not None):
         raise ClusterError(f"--workers {workers}: at least 1 process here; with --scheduler leave it out")

@@ -93,24 +93,44 @@ Values = Annotated[list[Any] | Range, BeforeValidator(_values)]
 class SweepSpec:
     """Specification of a sweep.
 
-    Raises SpecError if a value breaks a rule.
+    Parameters
+    ----------
+    name : str
+        Of the sweep, and of its folder.
+    vary : dict of str to list or Range
+        Keys of the configuration, and the values to try.
+    fixed : dict
+        Keys that are the same for all trials.
+    kind : {"training", "estimate"}
+        Whether a trial trains, or estimates time and energy on the U50.
+    search : {"grid", "random", "optuna"}
+        Every combination; `trials` drawn independently; or `trials` proposed by Optuna's TPE from those before.
+    trials : int, optional
+        Number of trials of a random or Optuna search.
+    seed : int
+        Of these searches.
+    objective : str, optional
+        The figure by which trials are compared; by default the dev split's frame accuracy, or energy per epoch.
+    maximize : bool, optional
+        Whether more of it is better; needed for another objective than the default.
+    pruner : {"none", "median"}
+        "median" ends a trial that is worse, after an epoch, than the median of those before: Optuna's MedianPruner.
+
+    Raises
+    ------
+    SpecError
+        If a value breaks a rule.
     """
 
-    name: str  # also of its folder
-    vary: dict[str, Values]  # keys of the configuration, and the values to try
-    fixed: Annotated[dict[str, Any], BeforeValidator(_fixed)] = field(
-        default_factory=dict
-    )  # keys that are the same for all trials
-    # whether a trial trains, or estimates time and energy on the U50
+    name: str
+    vary: dict[str, Values]
+    fixed: Annotated[dict[str, Any], BeforeValidator(_fixed)] = field(default_factory=dict)
     kind: Literal["training", "estimate"] = "training"
-    # every combination; `trials` drawn independently; or `trials` proposed by Optuna's TPE from those before
     search: Literal["grid", "random", "optuna"] = "grid"
-    trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)  # of a random or Optuna search
-    seed: int = Field(default=0, ge=0, lt=2**32)  # of these
-    # the figure by which trials are compared; by default the dev split's frame accuracy, or energy per epoch
+    trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
+    seed: int = Field(default=0, ge=0, lt=2**32)
     objective: str | None = None
-    maximize: bool | None = None  # whether more of it is better
-    # "median" ends a trial that is worse, after an epoch, than the median of those before: Optuna's MedianPruner
+    maximize: bool | None = None
     pruner: Literal["none", "median"] = "none"
 
     def __post_init__(self) -> None:
@@ -145,7 +165,22 @@ class SweepSpec:
 def read_spec(path: str | Path) -> SweepSpec:
     """Read a specification; its paths, of modules, corpora and recipes, are relative to the file's folder.
 
-    Raises BttlabError if it cannot be read, or is no YAML, SpecError if it breaks a rule; the message names the file.
+    Parameters
+    ----------
+    path : path
+        A YAML file.
+
+    Returns
+    -------
+    SweepSpec
+        What it specifies.
+
+    Raises
+    ------
+    BttlabError
+        If it cannot be read, or is not YAML; the message names the file.
+    SpecError
+        If it breaks a rule.
     """
     path = Path(path)
     try:

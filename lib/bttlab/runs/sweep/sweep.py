@@ -30,13 +30,33 @@ MOST_DEATHS = 3  # of workers, one after the other without a finished trial
 
 @dataclass
 class Progress:
+    """State of a sweep that runs.
+
+    Attributes
+    ----------
+    spec : SweepSpec
+        Of the sweep.
+    total : int
+        Number of trials.
+    records : dict of str to RunRecord
+        Trials that have ended or failed, by id.
+    running : set of str
+        Ids of trials that workers have.
+    workers : int
+        Number of processes.
+    seconds_left : float or None
+        Estimate; None until a trial has ended.
+    note : str
+        Other activity, such as waiting for workers.
+    """
+
     spec: SweepSpec
-    total: int  # trials
-    records: dict[str, RunRecord] = field(default_factory=dict)  # trials that have ended or failed, by id
-    running: set[str] = field(default_factory=set)  # trials that workers have, by id
+    total: int
+    records: dict[str, RunRecord] = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
     workers: int = 0
-    seconds_left: float | None = None  # estimate; None until a trial has ended
-    note: str = ""  # other activity, such as waiting for workers
+    seconds_left: float | None = None
+    note: str = ""
 
     @property
     def failed(self) -> int:
@@ -86,7 +106,19 @@ def result_of(record: RunRecord, objective: str) -> str:
 class Sweep:
     """A sweep and its folder, with a run's folder for each trial. Trials are checked before anything starts.
 
-    Finished trials in the folder stay; others are continued. Raises SpecError if the specification does not hold.
+    Finished trials in the folder stay; others are continued.
+
+    Parameters
+    ----------
+    spec : SweepSpec
+        What it varies.
+    folder : path
+        Of the sweep.
+
+    Raises
+    ------
+    SpecError
+        If the configuration of a trial breaks a rule.
     """
 
     def __init__(self, spec: SweepSpec, folder: Path):
