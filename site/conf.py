@@ -1,10 +1,14 @@
 """Sphinx's settings for the site; build.py lays out its sources."""
 
+import inspect
 import re
 
 from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
+from sphinx.addnodes import pending_xref
+from sphinx.domains.python import PyObject
 from sphinx.ext.napoleon import Config, NumpyDocstring
+from sphinx.util.inspect import stringify_signature
 
 project = "BTT Lab"
 html_title = "BTT Lab"
@@ -44,7 +48,39 @@ def _mathml(self, node, display: str) -> None:
 def _sections(app, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
     """Lay out numpydoc's sections. Napoleon as an extension takes a property's words before a colon for its type."""
     if what not in ("attribute", "data", "property"):
-        lines[:] = NumpyDocstring(lines, DOCSTRINGS, app, what, name, value, options).lines()
+        lines[:] = NumpyDocstring(_one_attribute_each(lines), DOCSTRINGS, app, what, name, value, options).lines()
+
+
+def _one_attribute_each(lines: list[str]) -> list[str]:
+    """Return a docstring with two entries for "rows, columns : int" under Attributes, as napoleon has of parameters."""
+    if "Attributes" not in lines:
+        return lines
+    start = lines.index("Attributes")
+    end = next((i for i in range(start + 2, len(lines)) if re.fullmatch("-+", lines[i])), len(lines) + 1) - 1
+    text = "\n".join(lines[start:end])
+    text = re.sub(
+        r"^(\w+(?:, \w+)+)( : .*\n(?: .*\n?)+)",
+        lambda entry: "".join(name + entry[2].rstrip("\n") + "\n" for name in entry[1].split(", ")),
+        text,
+        flags=re.MULTILINE,
+    )
+    return [*lines[:start], *text.split("\n"), *lines[end:]]
+
+
+def _signature(app, what: str, name: str, value: object, options: object, args: str, result: str) -> object:
+    """Leave out types of a class's signature, which its section of parameters has, and defaults that are not values."""
+    if not args:
+        return None
+    if what == "class":
+        args, result = stringify_signature(inspect.signature(value), show_annotation=False), ""
+    return re.sub(r"<factory>|<function [\w.]*(<lambda>)?>", "...", args), result
+
+
+def _find_classes(app, doctree: object) -> None:
+    """Let the name of a class in a docstring link to it, whatever page it is on."""
+    for reference in doctree.findall(pending_xref):
+        if reference["reftype"] == "obj" and reference["reftarget"][:1].isupper():
+            reference["refspecific"] = True
 
 
 def _is_alias(app, what: str, name: str, value: object, skip: bool, options: object) -> bool | None:
@@ -54,7 +90,10 @@ def _is_alias(app, what: str, name: str, value: object, skip: bool, options: obj
 
 def setup(app) -> None:
     """Have docstrings laid out, and formulas drawn without scripts from a network."""
+    next(field for field in PyObject.doc_field_types if field.name == "variable").label = "Attributes"
     app.connect("autodoc-process-docstring", _sections)
+    app.connect("autodoc-process-signature", _signature)
+    app.connect("doctree-read", _find_classes)
     app.connect("autodoc-skip-member", _is_alias)
     app.add_html_math_renderer(
         "mathml",

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from html import unescape
 
 import nbformat
 import pytest
@@ -54,9 +55,9 @@ def test_pages_with_search_formulas_and_nothing_from_a_network(checkout):
 
 @pytest.fixture(scope="module")
 def our_pages(tmp_path_factory):
-    """All docs and notebooks, as they are committed."""
+    """All docs and notebooks, as they are committed, and the API pages."""
     folder = tmp_path_factory.mktemp("site")
-    build.lay_out(ROOT, ROOT / "notebooks", folder / "source")
+    build.lay_out(ROOT, ROOT / "notebooks", folder / "source", build.API)
     build.make_pages(folder / "source", folder / "html")
     return folder / "html"
 
@@ -66,6 +67,38 @@ def test_links_of_our_pages(our_pages):
     assert broken_links(our_pages) == []
     for page in (our_pages / "notebooks").glob("*.html"):
         assert "build/site" not in page.read_text()  # the link to a notebook's page, which this is
+
+
+@pytest.mark.long
+def test_api_pages_have_sections_and_signatures_that_people_read(our_pages):
+    text = {page: re.sub("<[^>]+>", "", (our_pages / "api" / f"{page}.html").read_text()) for page in build.API}
+    for page, words in text.items():
+        said = unescape(words)
+        for wrong in (
+            "Alias for field number",
+            "pydantic",
+            "<factory>",
+            "<lambda>",
+            "~",
+            "Variables",
+            "Type:",
+            "Define the",
+        ):
+            assert wrong not in said, page
+    baseline = unescape(text["bttlab.baseline"])
+    assert re.search(r"class Energy\(steps, per_step, per_step_over_idle\)", baseline)
+    for field in (
+        "lower_quartile (Quantity)",
+        "mean (Quantity)",
+        "losses (list of float)",
+        "step_seconds (list of float)",
+    ):
+        assert field in baseline  # each of several with one description
+    assert "Attributes" in baseline and "config (ModelConfig or ModuleModel)" in baseline
+    assert (
+        'href="bttlab.model.html#bttlab.model.ModelConfig"' in (our_pages / "api" / "bttlab.baseline.html").read_text()
+    )
+    assert "Bytes counted so far: of buffers" in unescape(text["bttlab.card"])  # a property's line with a colon
 
 
 @pytest.mark.long

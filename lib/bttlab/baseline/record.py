@@ -51,8 +51,10 @@ class Machine:
         PyTorch's precision of float32 matrix products: "highest" is FP32 throughout.
     cpu : str
         Model of the host's processor.
-    cores, threads : int
-        Processors that the process may use, and threads that PyTorch used.
+    cores : int
+        Processors that the process may use.
+    threads : int
+        That PyTorch used.
     load_before, load_after : list of float
         The system's load averages over 1, 5 and 15 minutes, which show other work on the host.
     """
@@ -120,8 +122,10 @@ class Energy:
     ----------
     steps : int
         Steps in the window; they go on after the timed ones until the meter has something to measure.
-    per_step, per_step_over_idle : Quantity
-        In joules: in all, and above the idle device's.
+    per_step : Quantity
+        In joules.
+    per_step_over_idle : Quantity
+        In joules, without what the idle device takes.
     """
 
     __pydantic_config__ = OLDER
@@ -142,8 +146,10 @@ class Measurement:
         Of the time of a step, in s.
     difference : Quantity
         Largest relative difference of the first losses from eager's.
-    allocated, reserved : Quantity
-        Bytes: the most that tensors took, and the most that PyTorch reserved for them.
+    allocated : Quantity
+        The most bytes that tensors took.
+    reserved : Quantity
+        The most bytes that PyTorch reserved for them.
     energy : Energy
         Of a step.
     """

@@ -52,8 +52,10 @@ class BaselineSetting:
         By default the paper's with 2 encoders; a `ModelConfig`'s own format plays no part.
     data : str or path
         Name or folder of the corpus.
-    steps, warmup : int
-        Steps to measure, and steps before them that train on the same samples and are then undone.
+    steps : int
+        To measure.
+    warmup : int
+        Steps before these that train on the same samples and are then undone.
     seed : int
         Of the initial parameters and of the order of samples, as on the U50.
     learning_rate : float

@@ -71,8 +71,10 @@ class Range(NamedTuple):
     ----------
     bank : int
         Number of the bank.
-    base, vectors : int
-        The first vector, and the number of vectors.
+    base : int
+        The first vector.
+    vectors : int
+        Number of vectors.
     name : str
         What they are, for labels.
     """

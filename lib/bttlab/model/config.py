@@ -61,14 +61,18 @@ class ModelConfig(Parametric):
         Input and output size of every linear layer.
     heads : int
         Of attention; divides `hidden_size`.
-    vocabulary_size, intents, slots : int
-        Numbers of token ids, intent labels and slot labels.
+    vocabulary_size : int
+        Number of token ids.
+    intents, slots : int
+        Number of labels.
     linear_out_modes, linear_in_modes : sequence of int
         Factorisations of `hidden_size`.
     linear_rank : int
         Every internal rank of a linear layer.
-    embedding_row_modes, embedding_column_modes : sequence of int
-        Factorisations of `vocabulary_size` and of `hidden_size`.
+    embedding_row_modes : sequence of int
+        Factorisation of `vocabulary_size`.
+    embedding_column_modes : sequence of int
+        Factorisation of `hidden_size`.
     embedding_rank : int
         Every internal rank of the word embedding.
     activation : {"gelu", "relu", "silu", "tanh"}
