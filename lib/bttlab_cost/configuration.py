@@ -232,7 +232,7 @@ class FineTuning:
         return self.weight_bytes + ADAPTER_BYTES * self.adapters + self.optimizer_bytes
 
     def linear_elements(self, experts: int | None = None) -> int:
-        """Return the elements of the blocks' matrices, with so many experts of each layer (all by default)."""
+        """Return the elements of the blocks' matrices, with `experts` experts of each layer (by default all)."""
         mixers = sum(inputs * outputs * number for inputs, outputs, number, _ in self.mixers)
         router = self.hidden * self.experts if self.experts > 1 else 0
         one = sum(inputs * outputs for inputs, outputs in self.expert_matrices)

@@ -17,7 +17,7 @@ MAX_INTERVAL = 512
 
 @dataclass(frozen=True)
 class Edge:
-    """A loop-carried dependence: from a value to its phi, or from a store to a load, so many iterations later."""
+    """A loop-carried dependence: from a value to its phi, or from a store to a load, `distance` iterations later."""
 
     source: Node
     target: Node

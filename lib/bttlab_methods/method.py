@@ -79,7 +79,7 @@ class Method:
         return None
 
     def schedule(self, training: Training, progress: float) -> float:
-        """Return the part of the learning rate's schedule, 0 to 1, that is over when so much of the budget is used."""
+        """Return the position in the learning rate's schedule, 0 to 1, when a part `progress` of the budget is used."""
         return progress
 
     def change_batch(self, training: Training, batch: Batch) -> Batch:

@@ -1,4 +1,4 @@
-"""A linear layer of the model, forward and backward, in every way that there is to have one on a CPU."""
+"""A linear layer of the model, forward and backward, by every library that has one on a CPU."""
 
 import logging
 from collections.abc import Callable, Sequence

@@ -90,7 +90,7 @@ def _used(values: Mapping[str, Any]) -> ProgramUsed:
 
 
 def programs(encoders: Iterable[int]) -> list[dict[str, Any]]:
-    """Return the programs of models with so many encoders, for a benchmark's part of a record."""
+    """Return the programs of models with these numbers of encoders, for a benchmark's part of a record."""
     from bttlab.compiler.program import compile
 
     configs = [ModelConfig(encoders=count) for count in encoders]

@@ -14,7 +14,7 @@ from bttlab.model.choices import IGNORED
 from bttlab.tensor import VocabularyCut
 from bttlab.util.errors import BttlabError
 
-HELD_OUT = 10  # of so many samples of the training data one is for the dev split, if there is none
+HELD_OUT = 10  # without a dev split, one of this number of training samples is for it
 LEAST = 2  # tokens of a sample
 CHUNKS = re.compile(r"O|[BIES]-.+")  # names of labels that are chunks
 OUTSIDE = "O"

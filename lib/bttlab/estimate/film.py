@@ -61,7 +61,7 @@ class Frame:
 class Film:
     """All cycles of a sample's loop, under a program, for one number of tokens ([CLS] included).
 
-    Raises BttlabError if the program does not take so many tokens.
+    Raises BttlabError if the program takes fewer than `tokens` tokens.
     """
 
     program: ModelProgram

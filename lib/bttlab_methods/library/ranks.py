@@ -156,7 +156,7 @@ class RankPruning(_ChosenRanks):
 
 @torch.no_grad()
 def cut_to(optimizer: torch.optim.Optimizer, layers: list[Train], felt: list[list[Tensor]], most: int) -> None:
-    """Cut indices of bonds, those first that are felt least for what they take, until so many numbers are left.
+    """Cut indices of bonds until at most `most` numbers are left, first those that are felt least for what they take.
 
     `felt` has for each layer and bond how much the loss feels each index, shapes (r_k,); it is cut like the bonds.
     Indices that carry next to nothing are cut in any case, and every bond keeps one.

@@ -26,7 +26,7 @@ from bttlab.compiler.memory.copies import uses_of, with_copies
 BUSY_UNITS, WINDOW, WINDOW_SHARE = 2, 15000, 0.25
 PORT_COST = 40.0  # cycles, for each port that reaches a bank: well-connected banks are left for buffers that need them
 ATTEMPTS = 12
-FAR = 1 << 30  # distance in instructions to the next use, if there is none
+FAR = 1 << 30  # distance in instructions where there is no next use
 MOST_COPIES = 20  # times that copies are added for instructions whose operands would be in one bank
 PARAMETER_BANKS = {*GRADIENT_OF, *GRADIENT_OF.values()}
 PARAMETER_BANK_COST = 400.0  # cycles, for an activation in a bank of parameters or gradients

@@ -137,7 +137,7 @@ READERS = (
             unused={
                 **dict.fromkeys(_PRODIGY_KEYS, _OWN),
                 "tokens": "compared with the text",
-                "options": "the choices that there were",
+                "options": "the available choices",
                 "relations": NO_RELATIONS,
             },
             is_open=True,

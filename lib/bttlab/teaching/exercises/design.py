@@ -42,7 +42,7 @@ def joules_by_clock(answer: Any, lengths: Mapping) -> str:
 
 @cache
 def _full_bank(encoders: int) -> int | None:
-    """The bank that has no room for so many encoders of rank 12."""
+    """Return the number of the bank too small for `encoders` encoders of rank 12; None if they fit."""
     try:
         Design(encoders, 12).estimate({13: 1})
     except BttlabError as error:
