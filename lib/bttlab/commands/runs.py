@@ -163,7 +163,7 @@ def _export(options: argparse.Namespace) -> Outcome:
     chosen = _chosen(options, _limit(options, 0))
     folders = [Path(folder) for folder in chosen["folder"]]
     if not folders:
-        raise BttlabError("no run is chosen; bttlab runs list shows those there are")
+        raise BttlabError("no run is chosen; bttlab runs list shows all runs")
     if options.csv:
         to_csv(chosen, options.csv)
     elif options.share:

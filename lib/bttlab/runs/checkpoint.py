@@ -104,7 +104,7 @@ class CheckpointStore:
         """Write a checkpoint and keep the one before it. A crash at any moment leaves one of them intact.
 
         `lock` is checked before anything is written; with `is_best` it is kept as that of the best epoch, too. Raises
-        CheckpointError if it cannot be written; those there were stay; RunError if the folder is no longer the one that
+        CheckpointError if it cannot be written; earlier ones stay; RunError if the folder is no longer the one that
         was locked.
         """
         data = pack(checkpoint)

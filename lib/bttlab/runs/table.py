@@ -192,7 +192,7 @@ def find_run(name: str, table: "pd.DataFrame | None" = None) -> Path:
     table = runs_table() if table is None else table
     found = table[(table["name"] == name) | table["id"].astype(str).str.startswith(name)]
     if not name or found.empty:
-        raise BttlabError(f"no run {name!r}; bttlab runs list shows those there are, by id and name")
+        raise BttlabError(f"no run {name!r}; bttlab runs list shows all runs, by id and name")
     if len(found) > 1:
         folders = ", ".join(found["folder"][:3])
         raise BttlabError(f"several runs are called {name!r}: {folders}; give more of the id, or the folder")
