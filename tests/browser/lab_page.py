@@ -125,7 +125,7 @@ def served(folder: Path, corpora: dict[str, str], application: str) -> Iterator[
             yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
-            server.wait(30)
+            server.wait(PATIENCE)
 
 
 class LabPage:
@@ -141,6 +141,7 @@ class LabPage:
     """
 
     _runtime = None  # folder of the kernels' connection files, by default this user's
+    _path = "lab/tree"  # where the application has a notebook
 
     def __init__(self, context: BrowserContext, url: str, token: str, name: str):
         self._context, self._url, self._token, self._name = context, url, token, name
@@ -154,9 +155,10 @@ class LabPage:
     def _open(self) -> None:
         self.page = self._context.new_page()
         self.page.set_default_timeout(1000 * PATIENCE)
-        self.page.goto(f"{self._url}/lab/tree/notebooks/{self._name}.ipynb?token={self._token}&reset")
+        self.page.goto(f"{self._url}/{self._path}/notebooks/{self._name}.ipynb?token={self._token}&reset")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SECONDS * 1000)
         self._kernel_is_idle()
+        self._is_connected()
 
     # --- running cells
 
@@ -359,6 +361,13 @@ class LabPage:
             states = [session["kernel"]["execution_state"] for session in self._sessions()]
             quiet = quiet + 1 if states[:1] == ["idle"] else 0
 
+    def _is_connected(self) -> None:
+        """Wait until the page has the kernel: before, "Run" asks for one, and the indicator is idle without one."""
+        within = 1000 * SECONDS
+        expect(self.page.locator(".jp-KernelName").first).not_to_have_text(re.compile("No Kernel|^$"), timeout=within)
+        indicator = self.page.locator(".jp-Notebook-ExecutionIndicator").first
+        expect(indicator).to_have_attribute("data-status", "idle", timeout=within)
+
     def _menu(self, menu: str, item: str) -> None:
         self.page.get_by_role("menuitem", name=menu, exact=True).click()
         self.page.get_by_role("menuitem", name=item, exact=True).click()
@@ -369,3 +378,9 @@ class LabPage:
         with urllib.request.urlopen(request, timeout=30) as reply:
             text = reply.read()
         return json.loads(text) if text else None
+
+
+class NotebookPage(LabPage):
+    """A notebook, opened in Jupyter Notebook 7."""
+
+    _path = "notebooks"
