@@ -1,6 +1,8 @@
 """The reference trainer and batches: steps, optimizers, state, and what is refused."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 import pytest
@@ -140,6 +142,25 @@ def samples(corpus):
 
 def _cut(order, lengths, seed):
     return equal_length_batches(order, lengths, 4, np.random.default_rng(seed))
+
+
+def test_a_second_thread_is_refused_while_one_trains():
+    """As a cell that trains, and a widget's button that JupyterLab handles in another thread."""
+    samples, optimizer, is_inside, may_end = some_samples(CONFIG, [3, 5, 4]), Optimizer("sgd"), Event(), Event()
+    trainer, alone = ReferenceTrainer(CONFIG), ReferenceTrainer(CONFIG)
+    trainer.model.register_forward_pre_hook(lambda *_: (is_inside.set(), may_end.wait(60)) and None)
+    parameters = trainer.store_parameters()
+    with ThreadPoolExecutor(1) as other:
+        losses = other.submit(trainer.train, samples, optimizer, 1e-2)
+        assert is_inside.wait(60)
+        for refused in (lambda: trainer.train(samples, optimizer, 1e-2), lambda: trainer.load_parameters(parameters)):
+            with pytest.raises(BttlabError, match="is training already"):
+                refused()
+        may_end.set()
+        np.testing.assert_array_equal(losses.result(), alone.train(samples, optimizer, 1e-2))
+    for name, array in alone.store_parameters().items():
+        np.testing.assert_array_equal(trainer.store_parameters()[name], array, name)
+    trainer.train(samples, optimizer, 1e-2)  # after it ended
 
 
 def test_batches_hold_each_utterance_once_and_one_length_each():

@@ -1,7 +1,9 @@
 """The reference trainer: PyTorch, one sample at a time."""
 
 import math
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -24,6 +26,7 @@ from bttlab.model.trainer import (
     split_state,
 )
 from bttlab.model.transformer import ignore_index_of, loss
+from bttlab.util.errors import BttlabError
 
 
 @torch.no_grad()
@@ -81,6 +84,8 @@ class ReferenceTrainer:
     Its kernels are called as torch.optim does with `fused=True`; torch.optim itself would import torch's compiler
     first, which takes seconds.
 
+    One thread at a time trains: JupyterLab may handle a widget in another thread than the cell that runs.
+
     Parameters
     ----------
     config : ModelConfig or ModuleModel
@@ -116,6 +121,18 @@ class ReferenceTrainer:
             parameters[name].grad = grad
         self._step = 0
         self._moments: dict[str, Tensor] = {}
+        self._busy = threading.Lock()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise BttlabError(
+                "this trainer is training already: wait until that has ended, or take a trainer of your own"
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def load_parameters(
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
@@ -124,9 +141,10 @@ class ReferenceTrainer:
         step, moments = split_state(optimizer_state)
         flat = self._flatten("parameters", parameters)
         flats = {moment: self._flatten(moment, arrays) for moment, arrays in moments.items()}
-        self._all.copy_(flat)
-        self._step = step
-        self._moments = {moment: flat[: self._flat.numel()].clone() for moment, flat in flats.items()}
+        with self._alone():
+            self._all.copy_(flat)
+            self._step = step
+            self._moments = {moment: flat[: self._flat.numel()].clone() for moment, flat in flats.items()}
 
     def store_parameters(self) -> dict[str, np.ndarray]:
         return self._unflatten(self._all)
@@ -138,10 +156,14 @@ class ReferenceTrainer:
     def train(
         self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
     ) -> np.ndarray:
-        """See `Trainer.train`. If an argument does not fit, raise an error and change nothing."""
+        """See `Trainer.train`. If an argument does not fit, or another thread trains, raise and change nothing."""
         samples.validate(self.config)
         rates = check_learning_rates(learning_rate, len(samples))
         check_label_smoothing(label_smoothing)
+        with self._alone():
+            return self._train(samples, optimizer, rates, label_smoothing)
+
+    def _train(self, samples, optimizer: Optimizer, rates: list[float], label_smoothing: float) -> np.ndarray:
         if self._step == 0 and not self._moments:
             self._moments = {moment: torch.zeros_like(self._flat.data) for moment in optimizer.moments}
         check_moments(self._moments, optimizer)
