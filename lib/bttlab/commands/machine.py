@@ -12,7 +12,13 @@ _MARKS = {OK: ("#009E73", "ok"), NOTE: ("#6B6B6B", "not here"), PROBLEM: ("#D55E
 
 
 def check_machine() -> HTML:
-    """Examine this machine as `bttlab doctor` does."""
+    """Examine this machine as `bttlab doctor` does.
+
+    Returns
+    -------
+    HTML
+        A table of what was found.
+    """
     rows = []
     for check in examine():
         colour, word = _MARKS[check.status]

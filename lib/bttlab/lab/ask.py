@@ -21,7 +21,19 @@ TINTS = ("#8CC8EE", "#F2B94B", "#6CCDAE", "#E3A8C8", "#F5EC7A", "#C9B8F2", "#F0A
 
 
 class Ask:
-    """A line to type into, and the model's answer below it. Make one the last line of a cell."""
+    """A line to type into, and the model's answer below it. Make one the last line of a cell.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Has the parameters that answer.
+    corpus : Corpus
+        Whose labels the model has.
+    vocabulary : Vocabulary
+        Encodes the words.
+    sentence : str
+        In the line at first.
+    """
 
     def __init__(self, trainer: Trainer, corpus: Corpus, vocabulary: Vocabulary, sentence: str = ""):
         self.trainer, self.corpus, self._vocabulary = trainer, corpus, vocabulary

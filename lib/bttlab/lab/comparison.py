@@ -97,7 +97,22 @@ class GpuRatios:
 
 
 def gpu_over_card(gpu: Gpu, encoders: int, sample: Samples) -> GpuRatios:
-    """Compare a GPU with the U50 on utterances as long as `sample`, which is one."""
+    """Compare a GPU with the U50.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        Modelled.
+    encoders : int
+        Of the paper's model.
+    sample : Samples
+        One sample, whose length counts.
+
+    Returns
+    -------
+    GpuRatios
+        What the GPU takes over what the card takes.
+    """
     config = ModelConfig(encoders=encoders)
     card = estimate(config, lengths={int(sample.lengths[0]): EPOCH_SAMPLES})
     chip, blocks = card.memory.bytes, capacity_bits(card.memory.blocks) / 8
@@ -134,7 +149,18 @@ def clearly(ratio: Ratio) -> str:
 
 
 def ratio_in_words(ratio: Ratio) -> str:
-    """Return a ratio with its band, and what `clearly` calls it: "2.7 times (0.23 to 13), not clearly more"."""
+    """Return a ratio with its band, and what `clearly` calls it: "2.7 times (0.23 to 13), not clearly more".
+
+    Parameters
+    ----------
+    ratio : Ratio
+        With a band.
+
+    Returns
+    -------
+    str
+        The words.
+    """
     low, middle, high = (f"{value:.2g}" if value < 10 else f"{value:,.0f}" for value in ratio)
     return f"{middle} times ({low} to {high}), {clearly(ratio)}"
 
@@ -150,8 +176,17 @@ class Contender:
 class Savings:
     """Memory and energy of training on the U50 and on a modelled GPU, dense and tensor-compressed, on the same samples.
 
-    The samples are in the order of training. The GPU's steps are launched as CUDA graphs, the fastest mode; each counts
-    as a step on a sample of mean length, since launches dominate (3 and 32 tokens differ by 2 %).
+    The GPU's steps are launched as CUDA graphs, the fastest mode; each counts as a step on a sample of mean length,
+    since launches dominate (3 and 32 tokens differ by 2 %).
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The model.
+    samples : Samples
+        In the order of training.
+    gpu : str
+        Of data/gpus.
     """
 
     def __init__(self, config: ModelConfig, samples: Samples, gpu: str = "RTX-3090"):
@@ -288,8 +323,24 @@ class EnergyToQuality:
 def energy_to_quality(gpu: Gpu, samples: Samples, target: float = TARGETS[-1]) -> list[EnergyToQuality]:
     """Return what each way to train on record takes to a slot F1, on the card or on a GPU.
 
-    The energy of a sample is modelled with `samples` of equal length, as many as the largest batch. Raises ValueError
-    unless `target` is one of `TARGETS`.
+    Parameters
+    ----------
+    gpu : Gpu
+        Modelled.
+    samples : Samples
+        Of equal length, the number of the largest batch: the energy of a sample is modelled with them.
+    target : float
+        Slot F1, one of `TARGETS`.
+
+    Returns
+    -------
+    list of EnergyToQuality
+        A row for each way.
+
+    Raises
+    ------
+    ValueError
+        If the target is none of these.
     """
     if target not in TARGETS:
         raise ValueError(f"slot F1 {target} is not on record; take one of {', '.join(map(str, TARGETS))}")
@@ -309,7 +360,20 @@ def energy_to_quality(gpu: Gpu, samples: Samples, target: float = TARGETS[-1]) -
 
 
 def draw_energy_to_quality(rows: list[EnergyToQuality], title: str) -> Picture:
-    """Draw the energy in J that each row takes to its quality, with a line between its bounds."""
+    """Draw the energy that each row takes to its quality, with a line between its bounds.
+
+    Parameters
+    ----------
+    rows : list of EnergyToQuality
+        Of `energy_to_quality`.
+    title : str
+        Of the figure.
+
+    Returns
+    -------
+    Picture
+        In J.
+    """
     rows = [row for row in rows if row.samples]
     label = "J (samples measured, energy of a sample modelled; lines: all bounds)"
     axes = new_axes(8.3, 0.42 * len(rows) + 1.1, title, label, "")

@@ -38,7 +38,27 @@ class Truncation:
 
 
 def truncate(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int], rank: int) -> Truncation:
-    """Decompose a matrix by TT-SVD; parameters and errors as `bttlab.tensor.matrix_to_tt`."""
+    """Decompose a matrix by TT-SVD, as `bttlab.tensor.matrix_to_tt` does.
+
+    Parameters
+    ----------
+    matrix : Tensor
+        Shape (out, in).
+    out_modes, in_modes : sequence of int
+        Factorisations of out and in.
+    rank : int
+        Largest internal rank.
+
+    Returns
+    -------
+    Truncation
+        Cores, and what is lost.
+
+    Raises
+    ------
+    ShapeError
+        If modes or rank are not allowed.
+    """
     cores = matrix_to_tt(matrix, out_modes, in_modes, rank)
     error = (tt_to_matrix(cores, out_modes) - matrix).norm() / matrix.norm()
     shapes = tuple(tuple(core.shape) for core in cores)
@@ -46,10 +66,22 @@ def truncate(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int], 
 
 
 def spectra(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int]) -> list[Tensor]:
-    """Return the singular values at each bond: those of the matrix, (out, in), folded into modes and cut there.
+    """Return the singular values at each bond: those of the matrix folded into modes and cut there.
 
-    They are divided by the matrix's norm, so that the squares of each bond's add up to 1. A TT of rank r loses at least
-    what lies behind the r-th value at any one bond.
+    They are divided by the matrix's norm, so that the squares of each bond's add up to 1. A TT of rank r loses at
+    least what lies behind the r-th value at any one bond.
+
+    Parameters
+    ----------
+    matrix : Tensor
+        Shape (out, in).
+    out_modes, in_modes : sequence of int
+        Factorisations of out and in.
+
+    Returns
+    -------
+    list of Tensor
+        Descending singular values of each bond.
     """
     modes = (*out_modes, *in_modes)
     norm = matrix.norm()
@@ -60,7 +92,22 @@ def spectra(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int]) -
 def draw_truncation(
     matrices: Mapping[str, Tensor], out_modes: Sequence[int], in_modes: Sequence[int], ranks: Sequence[int]
 ) -> Picture:
-    """Draw the relative error of each matrix over the rank, and the parameters of cores and matrix."""
+    """Draw the relative error of each matrix over the rank, and the parameters of cores and matrix.
+
+    Parameters
+    ----------
+    matrices : mapping of str to Tensor
+        Of one shape, (out, in), by the names in the legend.
+    out_modes, in_modes : sequence of int
+        Factorisations of out and in.
+    ranks : sequence of int
+        To cut at.
+
+    Returns
+    -------
+    Picture
+        Two panels.
+    """
     figure = new_figure(8.3, 3.2)
     left, right = figure.subplots(1, 2)
     style(left, "What is lost (measured)", "rank", "error, part of the norm")
@@ -77,7 +124,13 @@ def draw_truncation(
 
 
 class CompressionExplorer(Explorer):
-    """Fold a matrix, cut its ranks, and see what is left."""
+    """Fold a matrix, cut its ranks, and see what is left.
+
+    Parameters
+    ----------
+    matrix : Tensor
+        Of two dimensions, (out, in).
+    """
 
     def __init__(self, matrix: Tensor):
         self._matrix = matrix

@@ -32,9 +32,17 @@ def kind_of(program: LayerProgram, instruction: Instruction) -> str:
 
 
 def draw_schedule(programs: Mapping[str, LayerProgram]) -> Picture:
-    """Draw unit timelines, a panel a program, over the same cycles (modelled).
+    """Draw unit timelines, a panel for each program, over the same cycles (modelled).
 
-    The programs are named by the panels' titles.
+    Parameters
+    ----------
+    programs : mapping of str to LayerProgram
+        By the panels' titles.
+
+    Returns
+    -------
+    Picture
+        The timelines.
     """
     units = [n for n in range(len(UNIT_NAMES)) if any(i.unit == n for p in programs.values() for i in p.forward)]
     figure = new_figure(8.3, 0.7 + 2.1 * len(programs))
@@ -81,7 +89,19 @@ def cycles_by_kind(program: LayerProgram) -> dict[str, int]:
 def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> Picture:
     """Draw the modelled cycles of both passes over tokens: all flows in one panel, then each by what they are spent on.
 
-    The flows are those of `bttlab.card.layer.layer_program`, by the panels' titles.
+    Parameters
+    ----------
+    tokens : sequence of int
+        On the axis.
+    layer : TTLinear
+        The layer.
+    flows : mapping of str to flow
+        As for `bttlab.card.layer.layer_program`, by the panels' titles.
+
+    Returns
+    -------
+    Picture
+        A panel more than flows.
     """
     figure = new_figure(8.3, 3.4)
     together, *panels = figure.subplots(1, 1 + len(flows), sharey=True)

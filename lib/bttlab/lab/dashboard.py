@@ -33,9 +33,27 @@ _open: dict[str, "Dashboard"] = {}
 class Dashboard:
     """Start, control and watch training runs. Make one the last line of a cell.
 
-    Targets are from `card_target`, `card_and_gpu_target`, `baseline_targets`. The memory panel begins with
-    `accounting`, one of `bttlab.lab.dashboard_runs.ACCOUNTINGS`. A new dashboard closes an older one of the same name,
-    as when its cell is run again. `runs` are in the order of their start.
+    A new dashboard closes an older one of the same name, as when its cell is run again.
+
+    Parameters
+    ----------
+    targets : sequence of Target
+        From `card_target`, `card_and_gpu_target` or `baseline_targets`.
+    samples : int
+        Of a run, as the control begins with.
+    learning_rate : float
+        As the control begins with.
+    most_samples : int
+        Most samples of a run.
+    name : str
+        Of the dashboard.
+    accounting : str
+        With which the memory panel begins, one of `bttlab.lab.dashboard_runs.ACCOUNTINGS`.
+
+    Attributes
+    ----------
+    runs : list of DashboardRun
+        In the order of their start.
     """
 
     def __init__(

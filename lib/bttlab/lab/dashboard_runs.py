@@ -425,7 +425,13 @@ class BesideRun(DashboardRun):
 
 
 class RecordedRun(DashboardRun):
-    """A recorded baseline, perhaps of another machine."""
+    """A recorded baseline, perhaps of another machine.
+
+    Parameters
+    ----------
+    record : Record
+        Of `bttlab.baseline`.
+    """
 
     is_scored = False
 

@@ -33,9 +33,22 @@ class Target:
 def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer | None = None) -> Target:
     """Return the target for the card that has an overlay.
 
-    The overlay is from `bttlab.card.load_overlay("trainer")`. A run loads the program of the workload's model in the
-    paper's flow if it is not on the card, and leaves the trained parameters there. Without an optimizer the user
-    chooses one of three.
+    A run loads the program of the workload's model in the paper's flow if it is not on the card, and leaves the
+    trained parameters there.
+
+    Parameters
+    ----------
+    overlay : pynq.Overlay
+        From `bttlab.card.load_overlay("trainer")`.
+    workload : Workload
+        What it trains on.
+    optimizer : Optimizer, optional
+        By default the user chooses one of three.
+
+    Returns
+    -------
+    Target
+        For a `Dashboard`.
     """
     device, trainer = overlay.device, overlay.trainer_1
     emulated = isinstance(device, EmulatedU50)
@@ -65,7 +78,22 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
 
 
 def card_and_gpu_target(overlay: pynq.Overlay, workload: Workload, gpu: str = "RTX-3090") -> Target:
-    """Return the target for the card with a modelled GPU that makes the same steps."""
+    """Return the target for the card with a modelled GPU that makes the same steps.
+
+    Parameters
+    ----------
+    overlay : pynq.Overlay
+        As for `card_target`.
+    workload : Workload
+        What they train on.
+    gpu : str
+        Of data/gpus.
+
+    Returns
+    -------
+    Target
+        For a `Dashboard`.
+    """
     card = card_target(overlay, workload)
     format = "btt" if "btt" in _formats(workload) else MODULE
     of_lengths: dict[int, Modelled] = {}
@@ -92,7 +120,18 @@ def card_and_gpu_target(overlay: pynq.Overlay, workload: Workload, gpu: str = "R
 
 
 def baseline_targets(workload: Workload) -> list[Target]:
-    """Return dense and tensor training in PyTorch, on the CPU and, if there is one, on a GPU."""
+    """Return dense and tensor training in PyTorch, on the CPU and, if there is one, on a GPU.
+
+    Parameters
+    ----------
+    workload : Workload
+        What they train on.
+
+    Returns
+    -------
+    list of Target
+        For a `Dashboard`.
+    """
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     return [_baseline(format, device, workload) for device in devices for format in _formats(workload)]
 

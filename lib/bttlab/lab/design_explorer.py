@@ -30,14 +30,34 @@ FEED_FORWARD = ("first", "second")  # of an encoder's layers
 
 @dataclass(frozen=True)
 class Design:
+    """A model, its optimizer and the machine's clock, of which an explorer shows what it takes.
+
+    Parameters
+    ----------
+    encoders : int
+        Number of encoders.
+    rank : int
+        Every internal rank of the linear layers.
+    flow : str
+        Order of contraction: one of `bttlab.model.FLOW_TITLES`.
+    optimizer : {"sgd", "momentum", "adamw"}
+        Update rule.
+    clock_mhz : int
+        Of the kernel.
+    feed_forward : int, optional
+        Rank of the two layers between which GELU is; by default `rank`.
+    card : str
+        One of `bttlab.estimate.facts.NAMES`.
+    """
+
     # encoders, rank: of the model; the rank is that of its linear layers, unless they have their own
     encoders: int = 2
     rank: int = 12
-    flow: str = PAPER_FLOW  # order of contraction: one of `bttlab.model.FLOW_TITLES`
-    optimizer: str = "sgd"  # "sgd", "momentum", "adamw"
+    flow: str = PAPER_FLOW
+    optimizer: str = "sgd"
     clock_mhz: int = CLOCK_MHZ
-    feed_forward: int | None = None  # rank of the two layers between which GELU stands; by default `rank`
-    card: str = NAMES[0]  # one of `bttlab.estimate.facts.NAMES`
+    feed_forward: int | None = None
+    card: str = NAMES[0]
 
     def __post_init__(self) -> None:
         if self.feed_forward is None:
@@ -125,7 +145,15 @@ def grid(encoders: int) -> list[Design]:
 
 
 class DesignExplorer(Explorer):
-    """Move the sliders or click on a point to choose a design."""
+    """Move the sliders or click on a point to choose a design.
+
+    Parameters
+    ----------
+    lengths : mapping of int to int
+        Number of samples of an epoch by their number of tokens.
+    design : Design
+        Chosen at first.
+    """
 
     def __init__(self, lengths: Mapping[int, int], design: Design):
         self.encoders = slider(design.encoders, 1, MOST_ENCODERS, "encoders")

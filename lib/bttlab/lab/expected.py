@@ -8,9 +8,22 @@ RECEIPTS = ROOT / "data" / "receipts"
 
 
 def expected_scores(name: str) -> str:
-    """Return the scores on the dev split of a receipt in data/receipts, after how many samples, and how they repeat.
+    """Return the scores on the dev split of a receipt, after how many samples, and how they repeat.
 
-    Raises RecordError if there is none, or it was changed.
+    Parameters
+    ----------
+    name : str
+        Of a receipt in data/receipts.
+
+    Returns
+    -------
+    str
+        A sentence.
+
+    Raises
+    ------
+    RecordError
+        If there is no such receipt, or it was changed.
     """
     figures = Receipt.read(RECEIPTS / f"{name}.json").figures
     scores = [

@@ -30,7 +30,14 @@ _PASSES = {"FP": "forward", "BP": "backward", "PU": "update"}
 class StepFilm(Explorer):
     """Move through the cycles of one sample's training and see what is in each bank. Make one the last line of a cell.
 
-    `samples` are those of a corpus: the film is of one with `tokens` tokens, [CLS] included, or nearly as many.
+    Parameters
+    ----------
+    samples : Samples
+        Of a corpus.
+    config : ModelConfig, optional
+        By default the paper's.
+    tokens : int
+        Of the sample that is shown, [CLS] included; another length is taken if no sample has this one.
     """
 
     def __init__(self, samples: Samples, config: ModelConfig | None = None, tokens: int = 13):

@@ -16,7 +16,17 @@ TOLERANCE = 1e-5  # of the largest element of a tensor: FP32 has seven digits
 
 
 def compare_flows(layer: Any, tokens: int, own: Mapping[str, Any]) -> None:
-    """Print the arithmetic, memory and cycles of custom paths and of the known flows, compiled the same way."""
+    """Print the arithmetic, memory and cycles of custom paths and of the known flows, compiled the same way.
+
+    Parameters
+    ----------
+    layer : TTLinear
+        The layer.
+    tokens : int
+        Number of rows of x.
+    own : mapping of str to Order or str
+        Custom paths, by their names.
+    """
     shape = layer.out_modes, layer.in_modes, [core.shape[2] for core in layer.used_cores()][:-1]
     orders = {name: Order.of(order) for name, order in own.items()}
     orders |= {title: order_of(name, tokens, *shape) for name, title in reversed(FLOW_TITLES.items())}
@@ -37,7 +47,14 @@ def _cycles(layer: Any, tokens: int, order: Order) -> str:
 def compare_lengths(layer: Any, lengths: Sequence[int], flows: Mapping[str, Any]) -> None:
     """Print arithmetic, memory and cycles of both passes at each number of tokens; a star marks the least.
 
-    The flows are those of `bttlab.card.layer.layer_program`, by their names.
+    Parameters
+    ----------
+    layer : TTLinear
+        The layer.
+    lengths : sequence of int
+        Numbers of tokens.
+    flows : mapping of str to flow
+        As for `bttlab.card.layer.layer_program`, by their names.
     """
     shape = layer.out_modes, layer.in_modes, [core.shape[2] for core in layer.used_cores()][:-1]
     print(f"{'tokens':>6}  {'':16}{'multiply-accumulates':>21}{'peak elements':>15}{'cycles (modelled)':>19}")
@@ -55,7 +72,15 @@ def compare_lengths(layer: Any, lengths: Sequence[int], flows: Mapping[str, Any]
 
 
 def show_program(program: LayerProgram, most: int = 8) -> None:
-    """Print the engines' first instructions and the number of all."""
+    """Print the engines' first instructions and the number of all.
+
+    Parameters
+    ----------
+    program : LayerProgram
+        Of `bttlab.card.layer.layer_program`.
+    most : int
+        Most instructions of an engine.
+    """
     shown = [(n, i) for n, i in enumerate(program.forward) if i.unit <= M.ENGINE_1][:most]
     for number, instruction in shown:
         print(instruction_line(number, instruction))
@@ -63,7 +88,24 @@ def show_program(program: LayerProgram, most: int = 8) -> None:
 
 
 def check_flow(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
-    """Run a flow on the card; print the error of each result against autograd in double precision."""
+    """Run a flow on the card; print the error of each result against autograd in double precision.
+
+    Parameters
+    ----------
+    overlay : pynq.Overlay
+        Of the trainer.
+    layer : TTLinear
+        The layer.
+    flow : str, tuple of int, Order or sequence of str
+        As for `bttlab.card.layer.layer_program`.
+    x, dy : array or Tensor
+        Shape (tokens, features): the input, and the gradient of a loss with respect to y.
+
+    Returns
+    -------
+    LayerRun
+        Results and cycles.
+    """
     run = run_layer(overlay, layer, flow, x, dy)
     errors = autograd_errors(run, layer, x, dy)
     wrong = wrong_results(errors)
@@ -78,5 +120,20 @@ def wrong_results(errors: Mapping[str, float]) -> list[str]:
 
 
 def flow_cycles(layer: Any, flow: Any, tokens: int) -> int:
-    """Return the cycles of both passes of a flow's program (modelled)."""
+    """Return the cycles of both passes of a flow's program (modelled).
+
+    Parameters
+    ----------
+    layer : TTLinear
+        The layer.
+    flow : str, tuple of int, Order or sequence of str
+        As for `bttlab.card.layer.layer_program`.
+    tokens : int
+        Number of rows of x.
+
+    Returns
+    -------
+    int
+        Cycles.
+    """
     return time_program(layer_program(layer, tokens, flow).forward, tokens, False).cycles

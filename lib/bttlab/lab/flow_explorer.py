@@ -26,7 +26,14 @@ _HOT = "#E69F00"
 class FlowExplorer(Explorer):
     """A flow, step by step, forward and backward.
 
-    `own` is a custom contraction path, or its steps; it is shown first, as "my own".
+    Parameters
+    ----------
+    out_modes, in_modes : tuple of int
+        Factorisations of the layer's numbers of outputs and inputs.
+    tokens, rank : int
+        As the sliders begin with.
+    own : Order or str, optional
+        A custom contraction path, or its steps; it is shown first, as "my own".
     """
 
     def __init__(

@@ -28,7 +28,19 @@ def draw_costs(
 ) -> Picture:
     """Draw multiply-accumulates of both passes, left over tokens, right over rank.
 
-    `fixed` has the tokens of the right panel and the rank of the left one.
+    Parameters
+    ----------
+    tokens, ranks : sequence of int
+        On the axes.
+    out_modes, in_modes : sequence of int
+        Factorisations of the layer's numbers of outputs and inputs.
+    fixed : tuple of int
+        The tokens of the right panel and the rank of the left one.
+
+    Returns
+    -------
+    Picture
+        Two panels.
     """
     at_tokens, at_rank = fixed
     elements = math.prod((*out_modes, *in_modes))
@@ -52,7 +64,22 @@ def draw_costs(
 
 
 def draw_optimum(tokens: Sequence[int], out_modes: Sequence[int], in_modes: Sequence[int], rank: int) -> Picture:
-    """Draw arithmetic and peak memory of the forward pass beside those of the best order (`optimal_cost`)."""
+    """Draw arithmetic and peak memory of the forward pass beside those of the best order (`optimal_cost`).
+
+    Parameters
+    ----------
+    tokens : sequence of int
+        On the axis.
+    out_modes, in_modes : sequence of int
+        Factorisations of the layer's numbers of outputs and inputs.
+    rank : int
+        Every internal rank.
+
+    Returns
+    -------
+    Picture
+        Two panels.
+    """
     best = [optimal_cost(t, out_modes, in_modes, rank) for t in tokens]
     figure = new_figure(8.3, 3.4)
     left, right = figure.subplots(1, 2)

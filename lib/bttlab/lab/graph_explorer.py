@@ -34,10 +34,18 @@ Table = dict[tuple[int | None, str], int]  # cycles by operation and pass
 class GraphExplorer(Explorer):
     """Choose an operation of a model's graph in the list, or click it in the figure where `%matplotlib widget` is on.
 
-    `model` is a configuration, or what `trace` returns of a PyTorch module: the lines of its file are those of the
-    innermost function outside of PyTorch that ran when the operation was recorded. Cycles are modelled, of a sample of
-    `tokens` tokens with an update pending: a cycle counts for the first instruction of the program that needs it, so
-    that the operations' cycles add up to the sample's.
+    Cycles are modelled, of a sample with an update pending: a cycle counts for the first instruction of the program
+    that needs it, so that the operations' cycles add up to the sample's.
+
+    Parameters
+    ----------
+    model : ModelConfig or ModuleModel
+        A configuration, or what `bttlab.trace` returns of a PyTorch module: the lines of its file are those of the
+        innermost function outside of PyTorch that ran when the operation was recorded.
+    flow : str
+        Order of contraction.
+    tokens : int
+        Of the sample.
     """
 
     def __init__(self, model: ModuleModel | ModelConfig, flow: str = PAPER_FLOW, tokens: int = TYPICAL_TOKENS):

@@ -82,6 +82,22 @@ class InsideExplorer(Explorer):
 
     The parameters are those that the trainer has when a sentence is entered, or *Look again* is pressed. PyTorch
     computes the figures from them.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Of a `ModelConfig`.
+    corpus : Corpus
+        Whose labels the model has.
+    vocabulary : Vocabulary
+        Encodes the words.
+    sentence : str
+        Shown at first.
+
+    Raises
+    ------
+    BttlabError
+        If the trainer's model is not a `ModelConfig`'s.
     """
 
     def __init__(self, trainer: Trainer, corpus: Corpus, vocabulary: Vocabulary, sentence: str):

@@ -24,11 +24,28 @@ REFRESH_SECONDS = 0.4
 
 
 def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.ndarray:
-    """Draw the loss of a run of `overlay.trainer_1.start(…)` until it ends, and return its losses, float32.
+    """Draw the loss of a training run until it ends, and return its losses.
 
-    The cell waits; interrupting the kernel stops the run, which then has fewer than `run.total` losses. With `savings`
-    of the same samples, memory and energy beside a GPU are drawn, too, as soon as they are modelled. Raises
-    NumericalFault if that ended the run.
+    The cell waits; interrupting the kernel stops the run, which then has fewer than `run.total` losses.
+
+    Parameters
+    ----------
+    run : TrainingRun
+        Of `overlay.trainer_1.start(...)`.
+    title : str
+        Of the figure.
+    savings : Savings, optional
+        Of the same samples: memory and energy beside a GPU are drawn, too, as soon as they are modelled.
+
+    Returns
+    -------
+    np.ndarray
+        Float32, a loss for each sample.
+
+    Raises
+    ------
+    NumericalFault
+        If that ended the run.
     """
     live = None
     try:
@@ -63,10 +80,32 @@ def watch(run: TrainingRun, title: str, savings: Savings | None = None) -> np.nd
 def watch_trainer(
     trainer: Trainer, samples: Samples, optimizer: Optimizer, learning_rate: float, title: str
 ) -> np.ndarray:
-    """Train in a thread and draw the loss as `watch` does; returns the losses, float32.
+    """Train in a thread and draw the loss as `watch` does.
 
     Interrupting the kernel stops the training after the samples that are being trained on; the parameters stay.
-    Raises NumericalFault as `Trainer.train`.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Trains.
+    samples : Samples
+        In order.
+    optimizer : Optimizer
+        Update rule.
+    learning_rate : float
+        Of all samples.
+    title : str
+        Of the figure.
+
+    Returns
+    -------
+    np.ndarray
+        Float32, a loss for each sample.
+
+    Raises
+    ------
+    NumericalFault
+        If that ends the training.
     """
 
     def train(part: slice) -> np.ndarray:

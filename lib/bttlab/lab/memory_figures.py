@@ -22,17 +22,52 @@ COLOURS = {
 
 
 def chip_bytes(estimate: Estimate) -> dict[str, int]:
-    """Return the modelled bytes on chip of each group of buffers that has any."""
+    """Return the modelled bytes on chip of each group of buffers that has any.
+
+    Parameters
+    ----------
+    estimate : Estimate
+        Of `bttlab.estimate.card.estimate`.
+
+    Returns
+    -------
+    dict of str to int
+        Bytes by group.
+    """
     return {group: size for group, size in estimate.memory.by_group().items() if size}
 
 
 def torch_bytes(memory: Memory) -> dict[str, int]:
-    """Return the bytes of a PyTorch step by category, at the step's peak."""
+    """Return the bytes of a PyTorch step by category, at the step's peak.
+
+    Parameters
+    ----------
+    memory : Memory
+        Of a baseline's record.
+
+    Returns
+    -------
+    dict of str to int
+        Bytes by category.
+    """
     return {name.replace("_", " "): int(share.at_peak.value) for name, share in memory.categories.items()}
 
 
 def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> Picture:
-    """Draw stacked bars, a row for each name, in megabytes."""
+    """Draw stacked bars, a row for each name, in megabytes.
+
+    Parameters
+    ----------
+    rows : mapping of str to mapping of str to float
+        Bytes by category, by the row's name.
+    title : str
+        Of the figure.
+
+    Returns
+    -------
+    Picture
+        Bars.
+    """
     axes = new_axes(8.3, 1.2 + 0.55 * len(rows), title, "MB ($10^6$ bytes)", "")
     for row, parts in enumerate(rows.values()):
         end = draw_parts(
@@ -47,7 +82,18 @@ def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> Picture:
 
 
 def draw_banks(estimate: Estimate) -> Picture:
-    """Draw the size of each bank and the bytes that a program uses of it, by purpose."""
+    """Draw the size of each bank and the bytes that a program uses of it, by purpose.
+
+    Parameters
+    ----------
+    estimate : Estimate
+        Of `bttlab.estimate.card.estimate`.
+
+    Returns
+    -------
+    Picture
+        Bars.
+    """
     banks = estimate.memory.banks
     title = f"Bytes of each bank in use, {estimate.model.encoders} encoders, {estimate.optimizer} (modelled)"
     axes = new_axes(8.3, 1.4 + 0.23 * len(banks), title, "MB ($10^6$ bytes)", "")
@@ -68,7 +114,18 @@ def draw_banks(estimate: Estimate) -> Picture:
 
 
 def draw_energy(estimates: Mapping[str, Estimate]) -> Picture:
-    """Draw the energy of an epoch by its parts, with the band that the constants' uncertainty gives the sum."""
+    """Draw the energy of an epoch by its parts, with the band that the constants' uncertainty gives the sum.
+
+    Parameters
+    ----------
+    estimates : mapping of str to Estimate
+        By the bars' names.
+
+    Returns
+    -------
+    Picture
+        Bars.
+    """
     title = "Energy of an epoch (modelled; the line is the band of the sum)"
     axes = new_axes(8.3, 1.3 + 0.5 * len(estimates), title, "energy (J)", "")
     names: Sequence[str] = tuple(next(iter(estimates.values())).power.components)

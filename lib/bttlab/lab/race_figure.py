@@ -13,7 +13,18 @@ SIZE = (9.6, 5.4)  # inches
 
 
 def watch_race(race: Race) -> Race:
-    """Run a race, draw it while it runs, and return it; an interrupt ends it where it is."""
+    """Run a race, and draw it while it runs; an interrupt ends it where it is.
+
+    Parameters
+    ----------
+    race : Race
+        That has not begun.
+
+    Returns
+    -------
+    Race
+        The same, with its results.
+    """
     shown, drawn = DisplayHandle(), 0.0
     shown.display(draw_race(race))
     try:
@@ -28,7 +39,18 @@ def watch_race(race: Race) -> Race:
 
 
 def draw_race(race: Race) -> Picture:
-    """Draw the racers that have started: a line each; a dot where the target was reached."""
+    """Draw the racers that have started: a line each; a dot where the target was reached.
+
+    Parameters
+    ----------
+    race : Race
+        That runs or has ended.
+
+    Returns
+    -------
+    Picture
+        The lines.
+    """
     figure = new_figure(*SIZE)
     panels = figure.subplots(2, 2, sharex=True).ravel()
     titles = "Loss, mean of a lap (measured)", "Slot F1 on dev (measured)", "Energy, J", "Memory, MB"

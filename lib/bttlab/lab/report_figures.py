@@ -10,7 +10,18 @@ SHOWN = 12  # labels of each kind, the most frequent ones
 
 
 def draw_report(report: Report) -> Picture:
-    """Draw the F1 of the most frequent slot types, and the confusion matrix of the most frequent intents."""
+    """Draw the F1 of the most frequent slot types, and the confusion matrix of the most frequent intents.
+
+    Parameters
+    ----------
+    report : Report
+        Of an evaluation.
+
+    Returns
+    -------
+    Picture
+        Two panels.
+    """
     slots, labels = report.slots[:SHOWN], report.labels[:SHOWN]
     figure = new_figure(9.0, 1.4 + 0.28 * max(len(slots), len(labels)))
     left, right = figure.subplots(1, 2)

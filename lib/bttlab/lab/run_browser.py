@@ -27,7 +27,10 @@ CURVES = {
 class RunBrowser(Explorer):
     """The user's runs and their curves. Make one the last line of a cell.
 
-    It begins with `condition`, one of pandas.DataFrame.query, such as "linear_rank == 8 and dev.slot_f1 > 0.9".
+    Parameters
+    ----------
+    condition : str
+        With which it begins, as of pandas.DataFrame.query, such as "linear_rank == 8 and dev.slot_f1 > 0.9".
     """
 
     def __init__(self, condition: str = "kind == 'training'"):

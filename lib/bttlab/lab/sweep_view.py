@@ -34,8 +34,14 @@ MOST_NAMED = 20  # trials that are all named; of more only those that none beats
 class SweepView:
     """Widget that runs a sweep in the background; display it, then press Start.
 
-    It runs on this machine, with as many processes as there are `workers`; by default as many as cores and memory
-    allow. By default the folder is one of the sweep's name among the user's runs.
+    Parameters
+    ----------
+    spec : SweepSpec
+        Of the sweep.
+    folder : path, optional
+        By default one of the sweep's name among the user's runs.
+    workers : int, optional
+        Processes on this machine; by default what cores and memory allow.
     """
 
     def __init__(self, spec: SweepSpec, folder: Path | None = None, workers: int | None = None):

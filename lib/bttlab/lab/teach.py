@@ -62,13 +62,31 @@ class Dev:
 class Teach(Ask):
     """Ask the model on the card, correct its answer, and train on it. Make one the last line of a cell.
 
-    Nothing leaves the card but the answer: sentence, labels and parameters stay on this machine. The corpus's train
-    split gives the old sentences, its dev split tells what is forgotten. `taught` has sentences taught before, such as
-    `read_corpus(folder).train` of a folder that was saved.
+    Nothing leaves the card but the answer: sentence, labels and parameters stay on this machine.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Trains and answers.
+    corpus : Corpus
+        Its train split gives the old sentences, its dev split tells what is forgotten.
+    vocabulary : Vocabulary
+        Encodes the words.
+    sentence : str
+        In the line at first.
+    learning_rate : float
+        Of a step.
+    taught : Split, optional
+        Sentences taught before, such as `read_corpus(folder).train` of a folder that was saved.
+
+    Attributes
+    ----------
+    before, after : Dev
+        The dev split before and after the last training.
     """
 
-    before: Dev  # the dev split before the last training
-    after: Dev  # and after it
+    before: Dev
+    after: Dev
 
     def __init__(
         self,

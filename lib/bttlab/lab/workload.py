@@ -15,12 +15,25 @@ Budget = TypeVar("Budget")
 
 @dataclass(frozen=True)
 class Workload:
+    """A corpus and a model that trains on it, as the notebooks use them.
+
+    Attributes
+    ----------
+    corpus : Corpus
+        What is trained on.
+    config : ModelConfig or ModuleConfig
+        The model.
+    train, dev : Samples
+        The whole splits.
+    seed : int
+        Of initial parameters and order.
+    """
+
     corpus: Corpus
-    # A module of your own comes from `bttlab.compiler.module_file.load_module`: the run keeps a copy of its file
     config: ModelConfig | ModuleConfig
-    train: Samples  # the whole training split
-    dev: Samples  # the whole dev split
-    seed: int = 0  # of initial parameters and order
+    train: Samples
+    dev: Samples
+    seed: int = 0
 
     @classmethod
     def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, seed: int = 0) -> "Workload":
@@ -37,14 +50,40 @@ class Workload:
 
 
 def budget(full: Budget, quick: Budget) -> Budget:
-    """Return `full`, or `quick` if BTTLAB_QUICK=1 (tests) or NBGRADER_EXECUTION (nbgrader) is set."""
+    """Return one of two values, as notebooks choose between full and few samples.
+
+    Parameters
+    ----------
+    full : object
+        For a reader.
+    quick : object
+        If BTTLAB_QUICK=1 (tests) or NBGRADER_EXECUTION (nbgrader) is set.
+
+    Returns
+    -------
+    object
+        One of them.
+    """
     return quick if os.environ.get("BTTLAB_QUICK") == "1" or os.environ.get("NBGRADER_EXECUTION") else full
 
 
 def corpus_here(*names: str) -> Corpus:
-    """Read the first of these corpora that is on this machine, without a download; "airline" is built in.
+    """Read the first of some corpora that is on this machine, without a download.
 
-    Raises CorpusError if none is here, or the first one found cannot be read.
+    Parameters
+    ----------
+    *names : str
+        Of the corpora; "airline" is built in.
+
+    Returns
+    -------
+    Corpus
+        The corpus.
+
+    Raises
+    ------
+    CorpusError
+        If none is here, or the first one found cannot be read.
     """
     for name in names:
         if name == "airline" or any(place.is_dir() for place in corpus_places(name)):

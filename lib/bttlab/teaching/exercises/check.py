@@ -78,10 +78,23 @@ class Verdict(str):
 def check(name: str, answer: Any, *objects: Any) -> None:
     """Show whether an answer is right; if it is not, show what was found and, on request, a hint.
 
-    The name is notebook and number, as "03.2". None, or a tuple with None in it, means "not done yet". Rules need
-    objects of the notebook: run, corpus, model. What the answer writes to stderr, warnings included, is printed as text
-    of the check. Raises NotRight if the answer is not right and nbgrader runs the notebook, BttlabError if there is no
-    such exercise.
+    What the answer writes to stderr, warnings included, is printed as text of the check.
+
+    Parameters
+    ----------
+    name : str
+        Notebook and number, as "03.2".
+    answer : object
+        None, or a tuple with None in it, means "not done yet".
+    *objects : object
+        Objects of the notebook that the rule needs: run, corpus, model.
+
+    Raises
+    ------
+    NotRight
+        If the answer is not right and nbgrader runs the notebook.
+    BttlabError
+        If there is no such exercise.
     """
     right, words, written = _judged(name, answer, objects, hidden=False)
     _right[name] = right
@@ -93,7 +106,13 @@ def check(name: str, answer: Any, *objects: Any) -> None:
 
 
 def show_points(notebook: str) -> None:
-    """Print the points that the answers checked so far have, of a notebook such as "03"."""
+    """Print the points that the answers checked so far have.
+
+    Parameters
+    ----------
+    notebook : str
+        Its number, such as "03".
+    """
     points = points_of(notebook)
     got = sum(value for name, value in points.items() if _right.get(name))
     left = [name for name in points if not _right.get(name)]
@@ -112,9 +131,23 @@ def points_of(notebook: str) -> dict[str, int]:
 
 
 def grade(name: str, answer: Any, *objects: Any) -> None:
-    """Raise `NotRight` unless the answer is right, also in the cases that students do not see.
+    """Refuse an answer that is not right, also in the cases that students do not see.
 
-    Parameters and errors are as for `check`.
+    Parameters
+    ----------
+    name : str
+        Notebook and number, as "03.2".
+    answer : object
+        As for `check`.
+    *objects : object
+        As for `check`.
+
+    Raises
+    ------
+    NotRight
+        If the answer is not right.
+    BttlabError
+        If there is no such exercise.
     """
     right, words, written = _judged(name, answer, objects, hidden=True)
     if not right:  # `check` prints what a right answer writes

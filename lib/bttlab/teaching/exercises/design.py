@@ -19,10 +19,19 @@ Products = Mapping[str, tuple[int, Sequence[str]]]  # result -> (cycles, what it
 
 
 def engine_products(flow: str, tokens: int) -> Products:
-    """Return a 768 x 768 layer's forward products, in an order in which they can be computed, by their results.
+    """Return a 768 x 768 layer's forward products, in an order in which they can be computed.
 
-    Each has its cycles on an engine that is never idle, and the tensors that it multiplies. `flow` is one of
-    `bttlab.tensor.FLOWS`.
+    Parameters
+    ----------
+    flow : str
+        One of `bttlab.tensor.FLOWS`.
+    tokens : int
+        Number of rows of x.
+
+    Returns
+    -------
+    dict of str to tuple
+        By a product's result: its cycles on an engine that is never idle, and the tensors that it multiplies.
     """
     steps = flow_cost(flow, tokens, *MODES, RANK).forward.steps
     names = (re.findall(r"\w+", step.name) for step in steps)
