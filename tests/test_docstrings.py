@@ -127,7 +127,5 @@ def test_a_wrong_docstring_is_found():
     found = " ".join(faults(misnamed))
     assert "PR01" in found and "PR02 Unknown parameters {'columns'}" in found and "RT01" in found
     assert "GL08" in " ".join(faults(undescribed)) and "PR01" not in " ".join(faults(undescribed))
-    assert faults(Sizes) == [
-        f"{__name__}.Sizes: no attribute columns",
-        f"{__name__}.Sizes: Raises ValueError if it is 0.",
-    ]
+    said = "Raises ValueError if it is 0.", "no attribute columns"
+    assert faults(Sizes) == [f"{__name__}.Sizes: {one}" for one in said]
