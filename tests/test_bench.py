@@ -1,5 +1,6 @@
 """The benchmarks measure what they say; no test asserts a time."""
 
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -77,6 +78,8 @@ def test_start_has_the_events_of_a_training(tiny_airline, tmp_path):
     assert rows[0]["contender"] == "import torch" and all(row["time"]["median"] > 0 for row in rows)
     with pytest.raises(BttlabError, match="is not a folder"):
         start.measure(str(tmp_path / "none"), encoders=1, rounds=1)
+    with pytest.raises(BttlabError, match="did not reach the event 'first step'"):  # its end is not the first step
+        start._seconds(("print('nothing')",), start.FIRST_STEP, os.devnull, str(tmp_path))
 
 
 @pytest.mark.long

@@ -15,17 +15,23 @@ from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import column_metadata
 
 TORCH = "import torch"
-FIRST_STEP, SCORES = "first step", "scores of dev"
+IMPORTED, FIRST_STEP, SCORES = "imported", "first step", "scores of dev"
 FLOWS = ("bidirectional", "auto")
 HOW = "time.monotonic, from the start of a process; contenders in turn, median and quartiles over the rounds"
-# Events of a training print their times.
+# Events of a training print their times, to a stdout that the command does not redirect.
 TRAIN = """
 import sys, time
+from functools import partial
 from bttlab.runs.plan import Callback
-Callback.trained = lambda *_: print("first step", time.monotonic(), flush=True)
-Callback.evaluated = lambda *_: print("scores of dev", time.monotonic(), flush=True)
+show = partial(print, file=sys.__stdout__, flush=True)
+Callback.trained = lambda *_: show("first step", time.monotonic())
+Callback.evaluated = lambda *_: show("scores of dev", time.monotonic())
 from bttlab.cli import main
 sys.exit(main(sys.argv[1:]))
+"""
+IMPORT = """
+import time, torch
+print("imported", time.monotonic())
 """
 COMPILE = """
 import sys, time
@@ -43,7 +49,7 @@ def measure(corpus: str = "airline", encoders: int = 2, rounds: int = 5) -> Resu
         model = ("--encoders", str(encoders))
         train = (TRAIN, "train", *model, "--data", corpus, "--samples", "1", "--device", "emulated", "--json")
         kept, none = f"{folder}/programs", os.devnull
-        contenders: dict[str, Callable[[], float]] = {TORCH: partial(_seconds, ("import torch",), "", none, folder)}
+        contenders: dict[str, Callable[[], float]] = {TORCH: partial(_seconds, (IMPORT,), IMPORTED, none, folder)}
         for event in (FIRST_STEP, SCORES):
             contenders[f"{event}, program from disk"] = partial(_seconds, train, event, kept, folder)
         contenders[f"{FIRST_STEP}, program compiled"] = partial(_seconds, train, FIRST_STEP, none, folder)
@@ -61,19 +67,20 @@ def measure(corpus: str = "airline", encoders: int = 2, rounds: int = 5) -> Resu
 
 
 def _seconds(command: tuple[str, ...], event: str, programs: str, folder: str) -> float:
-    """Run Python and return the seconds until it printed an event, or until its end."""
+    """Run Python and return the seconds from the start of its process until it printed an event."""
     with tempfile.TemporaryDirectory(dir=folder) as run:
         code, *arguments = command
         begin = time.monotonic()
-        arguments += [str(begin)] if event == "compiled" else ["--out", f"{run}/run"] if event else []
+        arguments += [str(begin)] if event == "compiled" else [] if event == IMPORTED else ["--out", f"{run}/run"]
         environment = os.environ | {"BTTLAB_PROGRAMS": programs, "BTTLAB_RUNS": f"{run}/runs"}
         command = (sys.executable, "-c", code, *arguments)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        ended = time.monotonic()
     if done.returncode:
         raise BttlabError(f"{' '.join(arguments)} failed: {done.stderr.strip()}")
-    times = [line.rpartition(" ") for line in done.stdout.splitlines() if event and line.startswith(event)]
-    return float(times[0][2]) - begin if times else ended - begin
+    times = [line.rpartition(" ") for line in done.stdout.splitlines() if line.startswith(event)]
+    if not times:
+        raise BttlabError(f"{' '.join(arguments)} did not reach the event {event!r}")
+    return float(times[0][2]) - begin
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
