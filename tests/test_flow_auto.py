@@ -1,6 +1,7 @@
 """Flow "auto" is the fastest of its candidates for the lengths of a corpus, and never slower than the paper's flow."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from bttlab.card.opening import open_trainer
 from bttlab.compiler import program as program_module
 from bttlab.compiler.program import Options, ProgramError, compile
+from bttlab.compiler.schedule.order import OrderSearch
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig
 
@@ -59,3 +61,19 @@ def test_a_flow_whose_program_takes_too_many_registers_gives_way_to_another(monk
 def test_a_compilation_keeps_no_draft(flow):
     compile(replace(ONE, linear_rank=10), Options(flow))
     assert program_module._draft.cache_info().currsize == 0
+
+
+def test_a_search_that_goes_on_finds_what_one_from_the_start_finds():
+    emitted = program_module._emitted(ONE, "mixed", 14000, False)
+
+    def found(search, effort):
+        of = attrgetter("label", "operands", "flags", "after_end", "after_begin", "after_drain")
+        return [of(instruction) for section in search.ordered(effort) for instruction in section]
+
+    def new():
+        return OrderSearch([emitted.forward, emitted.backward], emitted.offset_span, program_module.ORDER_TOKENS)
+
+    search, efforts = new(), (0, 2000, None, 0)
+    orders = [found(search, effort) for effort in efforts]
+    assert orders == [found(new(), effort) for effort in efforts]
+    assert orders[0] != orders[1] != orders[2] and orders[0] == orders[3]

@@ -22,7 +22,7 @@ from bttlab.compiler.machine import M
 from bttlab.compiler.memory.layout import Block, matrix_block, pack, unpack
 from bttlab.compiler.operation import Operation
 from bttlab.compiler.program import CANDIDATES, NO_OFFSETS, Flow, Limits, Program, tables_of, transfers
-from bttlab.compiler.schedule.order import ordered
+from bttlab.compiler.schedule.order import OrderSearch
 from bttlab.compiler.timing import time_program
 from bttlab.tensor.order import Order
 from bttlab.tensor.shapes import tt_shapes
@@ -147,7 +147,7 @@ def assemble(
     order: Order | None = None,
     constants: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> LayerProgram:
-    (instructions,) = ordered([builder.instructions], NO_OFFSETS, tokens)
+    (instructions,) = OrderSearch([builder.instructions], NO_OFFSETS, tokens).ordered()
     vectors = max(sum(block.vectors for block in blocks) for blocks in (inputs, outputs))
     filling = outputs[-1]  # padding goes to and from the last gradient
     for blocks in (inputs, outputs):  # the machine stores as many vectors as it loads

@@ -24,7 +24,7 @@ from bttlab.compiler.memory.banks import WINDOW
 from bttlab.compiler.memory.layout import Block, Layout, Region, TokenTable
 from bttlab.compiler.plan.tt_layer import Flow as Flow
 from bttlab.compiler.schedule.dependencies import data_waits, set_waits
-from bttlab.compiler.schedule.order import ordered
+from bttlab.compiler.schedule.order import OrderSearch
 from bttlab.compiler.space import what_fits
 from bttlab.compiler.stored import decoded, decoded_layout, encoded, encoded_layout, key_of, read_entry, write_entry
 from bttlab.compiler.timing import time_program
@@ -300,8 +300,9 @@ def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, w
         return found
 
     def kept(flow: Flow, window: int) -> ModelProgram:
-        _keep(model, flow, window, sums)
-        _draft.cache_clear()  # nobody else asks for these
+        with _without_collection():
+            _keep(model, flow, window, sums)
+            _draft.cache_clear()  # nobody else asks for these; a collection would visit all of their objects
         return compiled(flow, window)
 
     if options.flow != "auto":
@@ -313,8 +314,8 @@ def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, w
         return kept(CANDIDATES[entry[0]["candidate"]], entry[0]["window"])
     with _without_collection():
         flow, window = _fastest(model, options.window, sums, batch_size, lengths)
-    write_entry(key, {"candidate": CANDIDATES.index(flow), "window": window})
-    return kept(flow, window)
+        write_entry(key, {"candidate": CANDIDATES.index(flow), "window": window})
+        return kept(flow, window)
 
 
 @functools.lru_cache(PROGRAMS)
@@ -328,19 +329,22 @@ def _fastest(
 
     `lengths`: pairs of a length and the number of samples that have it; none is one sample of `TYPICAL_TOKENS`.
     """
+    counts = dict(lengths) or {min(TYPICAL_TOKENS, model.sequence_length): 1}
+    tokens, samples = np.array(list(counts)), np.array(list(counts.values()))
 
-    def cycles_of(program: ModelProgram) -> float:
-        counts = dict(lengths) or {min(TYPICAL_TOKENS, program.limits.sequence_length): 1}
-        cycles = time_program(program.sample, np.array(list(counts))).cycles @ np.array(list(counts.values()))
-        flush = int(time_program(program.flush, 1).cycles) if program.sums else 0
-        return int(cycles) + flush * sum(counts.values()) / batch_size
+    def cycles_of(sample: list[Instruction], flush: list[Instruction]) -> float:
+        if len(counts) == 1:  # a number takes less time than an array of one
+            cycles = int(time_program(sample, int(tokens[0])).cycles) * int(samples[0])
+        else:
+            cycles = int(time_program(sample, tokens).cycles @ samples)
+        return cycles + (int(time_program(flush, 1).cycles) if flush else 0) * int(samples.sum()) / batch_size
 
     def nearest(choices: Iterable[Choice], effort: int, near: float) -> list[Choice]:
         """Return the choices whose drafts, with a search of `effort`, take at most `near` times the least."""
         cycles = {}
         for choice in choices:
             try:
-                cycles[choice] = cycles_of(_scheduled(_draft(model, *choice, sums), effort))
+                cycles[choice] = cycles_of(*_draft(model, *choice, sums).ordered(effort))
             except ProgramError:  # this flow does not fit, or this search finds no banks
                 continue
         return [choice for choice in cycles if cycles[choice] <= near * min(cycles.values())]
@@ -351,21 +355,22 @@ def _fastest(
     if not flows:
         return CANDIDATES[0], window  # its error says why
     flow, _ = flows[0]
-    if not _draft(model, flow, window, sums).has_order:
+    if not _draft(model, flow, window, sums).emitted.has_order:
         return flow, window
     windows = nearest(((flow, each) for each in (window, *WINDOWS)), DRAFT_EFFORT, NEAR_WINDOW)
     # A draft that becomes no program takes too many registers. Those of other flows may take fewer.
     for choices in (windows, [(each, window) for each in CANDIDATES]):
         programs = (_compiled(model, *choice, sums, "") for choice in choices)
-        fastest = min((one for one in programs if isinstance(one, ModelProgram)), key=cycles_of, default=None)
+        found = (one for one in programs if isinstance(one, ModelProgram))
+        fastest = min(found, key=lambda one: cycles_of(one.sample, one.flush if one.sums else []), default=None)
         if fastest is not None:
             return fastest.flow, fastest.window
     return CANDIDATES[0], window
 
 
 @functools.lru_cache(len(CANDIDATES) + len(WINDOWS))
-def _draft(model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: bool) -> ModelProgram:
-    return _emitted(model, flow, window, sums)
+def _draft(model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: bool) -> "_Draft":
+    return _Draft(_emitted(model, flow, window, sums))
 
 
 @functools.lru_cache(PROGRAMS)
@@ -380,7 +385,7 @@ def _compiled(
         return stored
     try:
         with _without_collection():
-            program = _scheduled(_draft(model, flow, window, sums))
+            program = _draft(model, flow, window, sums).scheduled()
             _ = program.image  # it may need too many registers
     except ProgramError as error:
         return ProgramError(str(error))  # without its traceback, which has the compiler's objects
@@ -473,22 +478,33 @@ def _emitted(model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: 
     return program
 
 
-def _scheduled(program: ModelProgram, effort: int | None = None) -> ModelProgram:
-    """Return a program with its instructions in an order that keeps units busy, and with their waits.
+class _Draft:
+    """A program before scheduling, and the search for the order of its instructions, which goes on where it stopped."""
 
-    `effort`: of the search for the order (`order.ordered`).
-    """
-    spans = program.offset_span
-    # A draft is scheduled several times: each schedule has its own instructions.
-    forward, backward, flush, clear = (
-        list(map(copy, section)) for section in (program.forward, program.backward, program.flush, program.clear)
-    )
-    forward, backward = ordered([forward, backward], spans, ORDER_TOKENS, effort)
-    if program.sums:
-        (flush,) = ordered([flush], spans, ORDER_TOKENS, effort)
-    for section in (clear,) if program.sums else (flush, clear):
-        set_waits(section, data_waits(section, spans))
-    return replace(program, forward=forward, backward=backward, flush=flush, clear=clear)
+    def __init__(self, emitted: ModelProgram):
+        self.emitted, spans = emitted, emitted.offset_span
+        self._sample = OrderSearch([emitted.forward, emitted.backward], spans, ORDER_TOKENS)
+        self._flush = OrderSearch([emitted.flush], spans, ORDER_TOKENS) if emitted.sums else None
+
+    def ordered(self, effort: int | None = None) -> tuple[list[Instruction], list[Instruction]]:
+        """Return the instructions of a sample, and those of FLUSH if it has more than updates, in order.
+
+        `effort`: of the search for the order (`OrderSearch.ordered`).
+        """
+        forward, backward = self._sample.ordered(effort)
+        return forward + backward, self._flush.ordered(effort)[0] if self._flush else []
+
+    def scheduled(self) -> ModelProgram:
+        """Return the program with its instructions in an order that keeps units busy, and with their waits."""
+        forward, backward = self._sample.ordered()
+        flush = self._flush.ordered()[0] if self._flush else self._in_list_order(self.emitted.flush)
+        clear = self._in_list_order(self.emitted.clear)
+        return replace(self.emitted, forward=forward, backward=backward, flush=flush, clear=clear)
+
+    def _in_list_order(self, instructions: list[Instruction]) -> list[Instruction]:
+        instructions = [copy(instruction) for instruction in instructions]
+        set_waits(instructions, data_waits(instructions, self.emitted.offset_span))
+        return instructions
 
 
 def tables_of(builder: Builder) -> Tables:

@@ -8,6 +8,8 @@ improved by a search: urgencies are shifted at random, and taken again from the 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from random import Random
 
@@ -106,7 +108,7 @@ class _Section:
             for j, lag in followers:
                 self.waited[j].append((i, lag))
 
-    @property
+    @cached_property
     def least(self) -> float:
         """A length that no schedule is below: that of the critical path, and of the steps of a unit or a port."""
         busy = [0] * self.resources
@@ -227,54 +229,69 @@ def _used_before(taken: Intervals, start: int) -> int:
     return taken[1][bisect_right(taken[0], start) - 1]
 
 
-def ordered(
-    sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...], tokens: int, effort: int | None = None
-) -> list[list[Instruction]]:
-    """Return sections that run one after the other, in orders that keep units busy, and set the instructions' waits.
+class OrderSearch:
+    """Search for orders of sections that run one after the other.
+
+    It goes on where it stopped: a search with more effort begins with what one with less has found.
 
     `sections`: in the order of the mathematics.
     `offset_span`: largest token offset of each table.
     `tokens`: length of the sample for which the order is optimized; it is valid for every length.
-    `effort`: instructions that the search shifts, by default `EFFORT`; with 0 there is none.
     """
-    instructions = [instruction for section in sections for instruction in section]
-    waits, order, result = data_waits(instructions, offset_span), [], []
-    for section in sections:
-        first = len(order)
-        own = waits[first : first + len(section)]
-        within = [{j - first: kinds for j, kinds in of.items() if j >= first} for of in own]
-        numbers = _ordered(section, within, tokens, EFFORT if effort is None else effort)
-        order += [first + i for i in numbers]
-        result.append([section[i] for i in numbers])
-    set_waits(instructions, waits, order)
-    return result
+
+    def __init__(self, sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...], tokens: int):
+        self._instructions = [instruction for section in sections for instruction in section]
+        self._waits, self._searches = data_waits(self._instructions, offset_span), []
+        first = 0
+        for section in sections:
+            own = self._waits[first : first + len(section)]
+            within = [{j - first: kinds for j, kinds in of.items() if j >= first} for of in own]
+            self._searches.append(_SectionSearch(_Section(section, within, tokens)))
+            first += len(section)
+
+    def ordered(self, effort: int | None = None) -> list[list[Instruction]]:
+        """Return copies of the instructions, by section, in orders that keep units busy, and with their waits.
+
+        `effort`: instructions that the search shifts, by default `EFFORT`; with 0 there is none.
+        """
+        effort = EFFORT if effort is None else effort
+        instructions, order, result = [copy(instruction) for instruction in self._instructions], [], []
+        for search in self._searches:
+            schedule, first = search.shortest(effort), len(order)
+            for i, pong in schedule.pongs.items():
+                instruction = instructions[first + i]
+                instruction.flags = instruction.flags & ~M.PONG | (M.PONG if pong else 0)
+            begin = schedule.begin
+            order += (first + i for i in sorted(range(len(begin)), key=begin.__getitem__))
+            result.append([instructions[i] for i in order[first:]])
+        set_waits(instructions, self._waits, order)
+        return result
 
 
-def _ordered(instructions: Sequence[Instruction], waits: Waits, tokens: int, effort: int) -> list[int]:
-    """Set each instruction's ping-pong buffer of sums; return the instructions' numbers in the shortest order found."""
-    schedule = _shortest(_Section(instructions, waits, tokens), effort)
-    for i, pong in schedule.pongs.items():
-        instructions[i].flags = instructions[i].flags & ~M.PONG | (M.PONG if pong else 0)
-    return sorted(range(len(instructions)), key=lambda i: (schedule.begin[i], i))
+class _SectionSearch:
+    """Search for a short schedule of a section: rounds that shift urgencies at random."""
 
+    def __init__(self, section: _Section):
+        self._section, self._random = section, Random(SEED)  # always the same program for a model
+        schedules = (_Schedule(section, section.urgency(weight)) for weight in WEIGHTS)
+        self._found = [min(schedules, key=lambda schedule: schedule.length)]  # the shortest after each round
+        self._urgency: list[float] | None = None
 
-def _shortest(section: _Section, effort: int) -> _Schedule:
-    """Return the shortest schedule that the search finds."""
-    random = Random(SEED)  # always the same program for a model
-    shortest = min((_Schedule(section, section.urgency(weight)) for weight in WEIGHTS), key=lambda s: s.length)
-    if not (rounds := effort // max(len(section.steps), 1)):
-        return shortest
-    urgency, least = shortest.latest(), section.least
-    for _ in range(rounds):
-        if shortest.length <= least:
-            break
+    def shortest(self, effort: int) -> _Schedule:
+        """Return the shortest schedule of a search that shifts so many instructions in all."""
+        rounds = effort // max(len(self._section.steps), 1)
+        while len(self._found) <= rounds and self._found[-1].length > self._section.least:
+            self._found.append(self._improved(self._found[-1]))
+        return self._found[min(rounds, len(self._found) - 1)]
+
+    def _improved(self, shortest: _Schedule) -> _Schedule:
+        """Return the shortest schedule after another round."""
+        section, random = self._section, self._random
+        urgency = shortest.latest() if self._urgency is None else self._urgency
         cycles, share = random.choice(SHIFTS), random.choice(SHARES)
         shifted = [of + cycles * (random.random() - 0.5) if random.random() < share else of for of in urgency]
         first = _Schedule(section, shifted)
         improved = _Schedule(section, first.latest())
         found = min(first, improved, key=lambda schedule: schedule.length)
-        if found.length < shortest.length * TOLERANCE:
-            urgency = found.latest()
-        if found.length < shortest.length:
-            shortest = found
-    return shortest
+        self._urgency = found.latest() if found.length < shortest.length * TOLERANCE else urgency
+        return found if found.length < shortest.length else shortest
