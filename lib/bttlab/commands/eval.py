@@ -1,10 +1,12 @@
 """Score the model of a run's checkpoint on a split of its corpus."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import asdict
 
 from bttlab.commands import Outcome, devices
 from bttlab.runs.scores import counted, scores_in_words
+from bttlab.util.collection import paused_at_start
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import one_line
 
@@ -26,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
+    with paused_at_start() as started:
+        return _evaluate(options, started)
+
+
+def _evaluate(options: argparse.Namespace, started: Callable[[], None]) -> Outcome:
     from bttlab.data import Vocabulary, encoded_split, load_corpus
     from bttlab.runs import ProgressBar, tensors_digest
     from bttlab.runs.evaluation import predict, scores_of
@@ -47,6 +54,7 @@ def run(options: argparse.Namespace) -> Outcome:
     progress.note(f"note: {note}")
     opened = devices.open_checkpoint(options, checkpoint, options.device or settings.device)
     progress.note(f"evaluating on {opened.announcement}")
+    started()
     decode = settings.decode_tags if options.decode_tags is None else options.decode_tags
     predictions = predict(opened.trainer, samples, corpus, decode, f"{options.split} split", progress)
     scores = scores_of(predictions, corpus, options.split, settings.config)

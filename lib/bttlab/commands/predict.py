@@ -2,11 +2,13 @@
 
 import argparse
 import os
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome, devices
+from bttlab.util.collection import paused_at_start
 from bttlab.util.errors import BttlabError
 from bttlab.util.reading import read_text
 
@@ -22,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
+    with paused_at_start() as started:
+        return _predict(options, started)
+
+
+def _predict(options: argparse.Namespace, started: Callable[[], None]) -> Outcome:
     from bttlab.data import CorpusError, Split, Vocabulary, encode, load_corpus
     from bttlab.data.exporting import conll_text, label_studio_tasks
     from bttlab.runs.evaluation import predict
@@ -52,6 +59,7 @@ def run(options: argparse.Namespace) -> Outcome:
             corpus = replace(corpus, train=load_corpus(settings.data, settings.unknown_labels).train)
         except CorpusError as error:
             say(f"note: {error}; tags are decoded without the counts of its training split")
+    started()
     predictions = predict(opened.trainer, samples, corpus, settings.decode_tags)
     rows, answers = [], label(opened.trainer, corpus, vocabulary, typed, predictions)
     told = []

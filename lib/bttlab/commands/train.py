@@ -4,12 +4,14 @@ import argparse
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices, models
 from bttlab.commands.receipts import add_receipt, check_receipt, repeatable
 from bttlab.model.choices import LEARNING_RATES, OPTIMIZERS
 from bttlab.runs.scores import counted, scores_in_words
+from bttlab.util.collection import paused_at_start
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import one_line, say
 
@@ -72,6 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
+    with paused_at_start() as started:
+        return _train(options, started)
+
+
+def _train(options: argparse.Namespace, started: Callable[[], None]) -> Outcome:
     from bttlab.runs import ProgressBar
     from bttlab.runs.table import add_to_index
     from bttlab.runs.u50 import U50Figures
@@ -96,6 +103,7 @@ def run(options: argparse.Namespace) -> Outcome:
         add_to_index(training.folder)
     except OSError as error:
         say(f"bttlab: note: bttlab runs list will not show the run: {error.filename}: {error.strerror}")
+    started()
     result = training.train(opened.trainer, opened.device, progress, opened.provenance, callback=figures)
     if options.receipt is not None:
         from bttlab.runs.receipt import receipt_of_run

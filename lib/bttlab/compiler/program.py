@@ -1,11 +1,9 @@
 """Compile models to programs: `compile(model, Options(...))`."""
 
-import contextlib
 import functools
-import gc
 import hashlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +29,7 @@ from bttlab.compiler.timing import time_program
 from bttlab.model.choices import IGNORED, PAPER_FLOW, TYPICAL_TOKENS
 from bttlab.model.config import ModelConfig, Optimizer
 from bttlab.model.module import ModuleConfig
+from bttlab.util.collection import without_collection
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
@@ -300,7 +299,7 @@ def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, w
         return found
 
     def kept(flow: Flow, window: int) -> ModelProgram:
-        with _without_collection():
+        with without_collection():
             _keep(model, flow, window, sums)
             _draft.cache_clear()  # nobody else asks for these; a collection would visit all of their objects
         return compiled(flow, window)
@@ -312,7 +311,7 @@ def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, w
     key = _key(model, "auto", options.window, sums, [CANDIDATES, WINDOWS, batch_size, lengths])
     if (entry := read_entry(key)) is not None:
         return kept(CANDIDATES[entry[0]["candidate"]], entry[0]["window"])
-    with _without_collection():
+    with without_collection():
         flow, window = _fastest(model, options.window, sums, batch_size, lengths)
         write_entry(key, {"candidate": CANDIDATES.index(flow), "window": window})
         return kept(flow, window)
@@ -384,24 +383,12 @@ def _compiled(
     if (stored := _stored(model, flow, window, sums)) is not None:
         return stored
     try:
-        with _without_collection():
+        with without_collection():
             program = _draft(model, flow, window, sums).scheduled()
             _ = program.image  # it may need too many registers
     except ProgramError as error:
         return ProgramError(str(error))  # without its traceback, which has the compiler's objects
     return program
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Turn the collection of cyclic garbage off: it takes a fifth of a compilation's time and finds little."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _key(model, flow: Flow, window: int, sums: bool, *choices: Any) -> str | None:
