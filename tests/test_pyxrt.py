@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import itertools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 from bttlab.card import (
     EmulatedU50,
@@ -149,12 +151,54 @@ def test_the_doctor_says_which_class_drives_the_card_and_why(pyxrt_card, monkeyp
     (check,) = doctor._examine([doctor._card_class])
     assert check.status == "note" and check.detail.startswith("PyxrtCard, on XRT's Python binding, because ")
     assert "no real card has been tried with it" in check.detail
-    monkeypatch.delenv("BTTLAB_PYXRT")
     monkeypatch.setattr(xrt_installation, "pynq_version", lambda: "3.0.1")
+    (check,) = doctor._examine([doctor._card_class])
+    assert "because BTTLAB_PYXRT is 1, beside PYNQ's XrtDevice; " in check.detail
+    monkeypatch.delenv("BTTLAB_PYXRT")
     (check,) = doctor._examine([doctor._card_class])
     assert (check.status, check.detail) == ("ok", "PYNQ's XrtDevice (PYNQ 3.0.1, XRT 2.13.466)")
     monkeypatch.delenv("XILINX_XRT")
     assert not list(doctor._card_class())
+
+
+def table_of_hosts() -> list[list[str]]:
+    """Return the rows of docs/hosts.md's table: Python, PYNQ, NumPy, XRT and what is used."""
+    lines = (ROOT / "docs" / "hosts.md").read_text().splitlines()
+    start = lines.index("| Python | PYNQ | NumPy | XRT | what is used |") + 2
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines[start:])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+@pytest.mark.parametrize("row", table_of_hosts(), ids=" ".join)
+def test_the_table_of_hosts_is_what_is_used(row, installation, monkeypatch):
+    pythons, pynq_cell, numpy_cell, xrt_cell, used = row
+    lock = "requirements.lock" if pynq_cell.startswith("3") else "requirements-pynq4.lock"
+    pins = [
+        Requirement(line.rstrip(" \\"))
+        for line in (ROOT / lock).read_text().splitlines()
+        if re.match(r"(pynq|numpy)==", line)
+    ]
+    for python in re.findall(r"3\.\d+", pythons):
+        of_python = {"python_version": python, "python_full_version": f"{python}.0"}
+        pinned = {pin.name: str(pin.specifier)[2:] for pin in pins if not pin.marker or pin.marker.evaluate(of_python)}
+        assert pinned["pynq"] == pynq_cell.split(",")[0] and pinned["numpy"].startswith(f"{numpy_cell}.")
+    monkeypatch.setattr(xrt_installation, "pynq_version", lambda: pinned["pynq"])
+    if xrt_cell == "none":
+        monkeypatch.delenv("XILINX_XRT")
+    elif not xrt_cell[0].isdigit():
+        monkeypatch.setattr(xrt_installation, "CALLS", ("xclOfAnotherRelease",))
+    else:
+        oldest, newest = xrt_cell.split(" to ")
+        for version in (oldest, newest):
+            monkeypatch.setattr(xrt_installation, "xrt_version", lambda version=version: f"{version}.0")
+            assert xrt_installation.xrt_warning() is None
+        for beyond in ("2.13.0", f"2.{int(newest.split('.')[1]) + 1}.0"):
+            monkeypatch.setattr(xrt_installation, "xrt_version", lambda beyond=beyond: beyond)
+            assert f"version {beyond}: " in xrt_installation.xrt_warning()
+    drives = (
+        "PyxrtCard" if xrt_installation.pyxrt_reason() else "XrtDevice" if "XILINX_XRT" in os.environ else "emulated"
+    )
+    assert drives in used
 
 
 # --- arguments and buffers

@@ -161,7 +161,8 @@ def _card_class() -> Iterator[Check]:
         way_out = "bttlab bringup looks for the cause; or take PYNQ 3.0.1: docs/hosts.md has a table"
         yield Check("card class", PROBLEM, f"none: {reason}; {PyxrtCard.why_none}", way_out)
     else:
-        detail = f"PyxrtCard, on XRT's Python binding, because {reason}; no real card has been tried with it"
+        beside = "" if pynq_reason else ", beside PYNQ's XrtDevice"
+        detail = f"PyxrtCard, on XRT's Python binding, because {reason}{beside}; no real card has been tried with it"
         yield Check("card class", NOTE, detail, "compare it with the emulated card: bttlab bringup")
 
 
