@@ -71,13 +71,15 @@ def slots_of(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     what its word is in.
     """
     found: list[tuple[int, int, str]] = []
+    before = OUTSIDE  # the tag of the last word
     for place, tag in enumerate(tags):
-        slot = tag[2:] if tag[:2] in ("B-", "I-") else OUTSIDE
-        if found and (tag == PAD or (tag[:2] == "I-" and found[-1][2] == slot)):
-            slot = found[-1][2]
-            found[-1] = (found[-1][0], place + 1, slot)
+        is_in_slot = tag[:2] in ("B-", "I-")
+        goes_on = tag[:2] == "I-" and before[:2] in ("B-", "I-") and before[2:] == tag[2:]
+        if found and (tag == PAD or goes_on):
+            found[-1] = (found[-1][0], place + 1, found[-1][2])
         else:
-            found.append((place, place + 1, slot))
+            found.append((place, place + 1, tag[2:] if is_in_slot else OUTSIDE))
+        before = before if tag == PAD else tag
     return found
 
 
