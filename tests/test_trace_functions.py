@@ -117,9 +117,8 @@ WRITTEN = {
         lambda x: (torch.exp(x) - torch.exp(-x)) / (torch.exp(x) + torch.exp(-x)),
     ),
     "relu": (
-        lambda x: torch.maximum(x, torch.zeros(())),
-        lambda x: (x + x.abs()) / 2,
         lambda x: F.threshold(x, 0.0, 0.0),
+        lambda x: 0.5 * F.relu(2 * x),
     ),
     "quick_gelu": (lambda x: torch.sigmoid(1.702 * x) * x,),
 }
@@ -148,6 +147,13 @@ AT_0 = {
     "log-sigmoid": F.logsigmoid,
     "ELU": F.elu,
     "hard swish": F.hardswish,
+    "SELU": F.selu,
+    "ELU of another alpha": lambda x: F.elu(x, 0.5),
+    "CELU": lambda x: F.celu(x, 2.0),
+    "the larger of x and 0": lambda x: torch.maximum(x, torch.zeros(())),
+    "the smaller of x and 0": lambda x: torch.min(torch.zeros_like(x), x),
+    "the larger of x and 2 x": lambda x: torch.max(x, 2 * x),
+    "x and its absolute value": lambda x: (x + x.abs()) / 2,
 }
 
 
@@ -185,7 +191,11 @@ COMPOSED = {
     "Mish": (F.mish, ["mish"]),
     "Mish, written out": (lambda x: x * torch.tanh(F.softplus(x)), ["mish"]),
     "ELU": (F.elu, ["at_least_0", "elu_tail"]),
-    "SELU": (F.selu, ["at_least_0", "elu_tail"]),
+    "SELU": (F.selu, ["at_least_0", "relu", "elu_tail"]),
+    "CELU": (lambda x: F.celu(x, 2.0), ["at_least_0", "elu_tail"]),
+    "the larger of x and a limit": (lambda x: torch.maximum(x, torch.tensor(0.5)), ["relu", "at_least_0"]),
+    "the larger of two": (lambda x: torch.maximum(x, x.flip(-1)), ["relu", "at_least_0"]),
+    "the smaller of two": (lambda x: torch.minimum(x, x.flip(-1)), ["relu", "at_least_0"]),
     "hard swish": (F.hardswish, ["at_least_0", "relu"]),
     "a clipped ReLU": (lambda x: F.hardtanh(x, 0.0, 1.0), ["relu", "at_least_0"]),
     "clip_qkv": (lambda x: x.clamp(-0.5, 0.5), ["relu", "relu"]),

@@ -30,6 +30,9 @@ class FunctionTable:
     parts: int  # number of quadratics
     exponential: bool = False  # whether F(x) = 2^(x steps / parts): the table then holds 2^f for 0 <= f < 1
     outside: Literal["exact", "asymptote", "not used"] = "asymptote"  # what the constants outside the interval are
+    is_0_below: bool = (
+        False  # whether it is 0 below the interval, from its asymptote of 0 on; its first part leads there
+    )
 
     @property
     def steps(self) -> float:
@@ -62,7 +65,11 @@ class FunctionTable:
             values = _exp((begin + points) / self.parts * math.log(2))
         else:
             values = self.exact(self.low + (begin + points) / self.steps)
-        return np.linalg.solve(np.vander(points, 3, increasing=True), values.T).T.astype(np.float32)
+        table = np.linalg.solve(np.vander(points, 3, increasing=True), values.T).T
+        if self.is_0_below:
+            middle, end = self.exact(self.low + np.array([0.5, 1.0]) / self.steps)
+            table[0] = 0.0, 4 * middle - end, 2 * end - 4 * middle
+        return table.astype(np.float32)
 
 
 def _gelu_share(x):
@@ -162,8 +169,8 @@ ACTIVATIONS = {
     "relu": Activation(_torch("relu"), *[FunctionTable("ReLU(x) / x", _step, 0.0, 2 * TINY, 2, outside="exact")] * 2),
     "silu": Activation(
         _torch("nn.functional.silu"),
-        FunctionTable("SiLU(x) / x", _sigmoid, -18.0, 18.0, 576),
-        FunctionTable("SiLU'(x)", _silu_slope, -18.0, 18.0, 768),
+        FunctionTable("SiLU(x) / x", _sigmoid, -18.0, 18.0, 576, is_0_below=True),
+        FunctionTable("SiLU'(x)", _silu_slope, -18.0, 18.0, 768, is_0_below=True),
     ),
     "gelu_tanh": Activation(
         partial(_torch("nn.functional.gelu"), approximate="tanh"),
@@ -187,8 +194,8 @@ ACTIVATIONS = {
     "abs": Activation(_torch("abs"), *[FunctionTable("|x| / x", _sign, -TINY, 2 * TINY, 3, outside="exact")] * 2),
     "mish": Activation(
         _torch("nn.functional.mish"),
-        FunctionTable("Mish(x) / x", _mish_share, -18.0, 18.0, 576),
-        FunctionTable("Mish'(x)", _mish_slope, -18.0, 18.0, 768),
+        FunctionTable("Mish(x) / x", _mish_share, -18.0, 18.0, 576, is_0_below=True),
+        FunctionTable("Mish'(x)", _mish_slope, -18.0, 18.0, 768, is_0_below=True),
     ),
     # ReLU with the derivative 1 at 0, as PyTorch's clamp has it.
     "at_least_0": Activation(

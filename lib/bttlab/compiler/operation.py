@@ -357,6 +357,10 @@ class Context:
     def is_frozen(self, op: Operation) -> bool:
         return all(name in self.frozen for name in op.parameters(self.shapes))
 
+    def is_trained(self, name: str) -> bool:
+        """Return True if a name is that of a parameter that is trained, and not of a constant or a frozen one."""
+        return name in self.shapes and name not in self.frozen
+
     def is_needed(self, matrix: Matrix) -> bool:
         """Return True if a matrix depends on a parameter that is trained, so that its gradient is needed."""
         return (matrix.base or matrix) not in self._not_needed

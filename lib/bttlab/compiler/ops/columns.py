@@ -143,7 +143,7 @@ class PrependRows(Operation):
 
     def backward(self, context: Context, d: At) -> None:
         matrix, vectors = self.inputs[0], self.output.vectors
-        if self.table in context.shapes and self.table not in context.frozen:
+        if context.is_trained(self.table):
             gradient = rows_of(matrix, self.block.gradient().part(self.in_block))
             context.builder.vector(M.COPY, "gradient", self._loops, rows_of(matrix, d), r0=gradient, flags=M.CHECK)
         context.pass_gradient(matrix, d.part(self.rows * vectors))

@@ -48,7 +48,7 @@ class Share:
 class Dense(Operation):
     kind, has_prefix = "dense", False
 
-    # Parameters; `bias` is empty if there is none.
+    # Parameters or constants; `bias` is empty if there is none.
     weight: str
     bias: str = ""
     first: int = 0  # row of both for the first output
@@ -64,7 +64,7 @@ class Dense(Operation):
         return self.first % LANES == 0
 
     def parameters(self, shapes: Shapes) -> list[str]:
-        return [name for name in (self.weight, self.bias) if name]
+        return [name for name in (self.weight, self.bias) if name in shapes]  # else they are constants
 
     def allocate(self, context: Context) -> None:
         """Allocate the parameters and their places in the operand buffers."""
@@ -161,10 +161,10 @@ class Dense(Operation):
             b.vector(M.COPY, "d_y", nest, d_y.part(share.first, t=row, w=1), r0=copy.part(t=share.stride, w=1))
         if d_x is not None:
             self._emit_d_x(b, scalars, d_x, addend)
-        if self.bias_block is not None and self.bias not in context.frozen:
+        if self.bias_block is not None and context.is_trained(self.bias):
             nest, gradient = [Level("t", x.tokens), padded("w", row)], self.bias_block.gradient()
             b.columns("d_b", nest, a=rows_of(y, d_y), r1=gradient.part(self.first // LANES, w=1), check=True)
-        if self.weight in context.frozen:
+        if not context.is_trained(self.weight):
             return
         for share, stream, d_share in zip(self.shares, streams, scalars, strict=True):
             for c, count in share.passes():

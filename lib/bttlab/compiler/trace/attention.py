@@ -14,7 +14,7 @@ from bttlab.compiler.ops.elementwise import Multiply, NumberOperand
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.norms import axes_of, of_rows
 from bttlab.compiler.trace.record import Recorder, Value
-from bttlab.compiler.trace.rules import dense, rule
+from bttlab.compiler.trace.rules import HIDDEN, dense, rule
 from bttlab.compiler.trace.values import (
     AttentionScores,
     ComputedWeight,
@@ -25,8 +25,6 @@ from bttlab.compiler.trace.values import (
     heads_in,
     in_order,
 )
-
-HIDDEN = -1e9  # a mask of this or less hides a key; others are added as they are
 
 
 def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:
@@ -123,7 +121,10 @@ def _baddbmm(recorder: Recorder, call: Call, mask, batch1, batch2, *, beta=1, al
     if not isinstance(scores, AttentionScores):
         raise Refusal("baddbmm", "a product of q and k")
     scores = scores if alpha == 1 else scores.scaled(float(alpha))
-    return scores.masked(recorder.constant(mask) * beta) if beta else scores
+    if not beta:
+        return scores
+    constant = recorder.folded(mask)
+    return scores.masked(None if constant is None else constant * beta)
 
 
 def _context(recorder: Recorder, result: Tensor, scores: AttentionScores, v: Tensor) -> Elements:
@@ -172,7 +173,7 @@ def _sdpa(
     if is_causal:
         scores = scores.masked(torch.zeros(tokens, tokens).masked_fill(_above(tokens), float("-inf")).double())
     if attn_mask is not None:
-        constant = recorder.constant(attn_mask)
+        constant = recorder.folded(attn_mask)
         if constant is not None and attn_mask.dtype == torch.bool:
             constant = torch.zeros_like(constant).masked_fill(constant == 0, float("-inf"))
         scores = scores.masked(constant)

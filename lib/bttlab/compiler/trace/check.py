@@ -191,7 +191,7 @@ class _Check:
 
     def _scales(self, op: Operation) -> list[str]:
         """Return parameters that multiply the output of an operation, if all are multiplied alike."""
-        names = [self.graph.copies.get(name, name) for name in op.parameters(self.graph.shapes)]
+        names = [self.graph.copies.get(name, name) for name in op.parameters(self._used())]
         cores = [name for name in names if ".cores." in name]
         names = [name for name in names if name not in cores[:-1] and name not in self.graph.folded]
         return names if isinstance(op, TTLinear | Dense | Norm | Embedding) else []

@@ -186,8 +186,7 @@ class Recorder(Matrices, TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             result = call.function(x, layer)
         names = [name for name, parameter in self.parameters.items() if any(parameter is p for p in layer.parameters())]
-        if not any(self.parameters[name].requires_grad for name in names):
-            self.graph.folded |= {name: self.parameters[name].detach().cpu().float().numpy().copy() for name in names}
+        if self._fold(names):
             return result
         path = names[0].rpartition(".cores.")[0]
         what = (
@@ -248,8 +247,7 @@ class Recorder(Matrices, TorchFunctionMode):
         """
         found = [value for value in self._found(call) if isinstance(value, Weights | ComputedWeight)]
         names = sorted({name for value in found for name in getattr(value, "names", None) or (value.name,)})
-        if not any(self.parameters[name].requires_grad for name in names):
-            self.graph.folded |= {name: self.parameters[name].detach().cpu().float().numpy().copy() for name in names}
+        if self._fold(names):
             return None
         computed = self._computed_weight(call, tuple(names))
         if computed is not None:
@@ -267,11 +265,34 @@ class Recorder(Matrices, TorchFunctionMode):
             called = form_of(lambda x: apply(call, [own(x) if isinstance(y, Form) else y for y in given]))
             line = None if called is None else called.line
         if line is None or not line[0]:
-            near = "the parameter as it is"
+            near = "the parameter as it is, or frozen ones, requires_grad_(False)"
+            if any(".parametrizations." in name for name in names):
+                near = "torch.nn.utils.parametrize.remove_parametrizations(layer, name) before, or frozen parameters"
             if call.name == "linear":
                 near = "a row in front of the tokens for a parameter that is a layer's input, torch.cat([row, x], 1)"
             raise Refusal(f"{call.name}: a computed parameter, from {', '.join(names[:2])},", near)
         return replace(w, factor=line[0], offset=line[1])
+
+    def _fold(self, names: Sequence[str]) -> bool:
+        """Make constants of parameters if all of them are frozen; return whether they are."""
+        if any(self.parameters[name].requires_grad for name in names):
+            return False
+        self.graph.folded |= {name: self.parameters[name].detach().cpu().float().numpy().copy() for name in names}
+        return True
+
+    def folded(self, x: Any) -> Tensor | None:
+        """Return a constant, also one that is of frozen parameters; None for what depends on the sample.
+
+        Raise Refusal for what depends on a parameter that is trained.
+        """
+        value = self.value(x)
+        if not isinstance(value, Weights | ComputedWeight):
+            return self.constant(x)
+        names = getattr(value, "names", None) or (value.name,)
+        if not self._fold(names):
+            frozen = f"a constant, or {names[0]} frozen, by requires_grad_(False) before it is traced"
+            raise Refusal(f"a learned bias of attention scores, from {', '.join(names[:2])},", frozen)
+        return x.detach().cpu().double()
 
     def _computed_weight(self, call: Call, names: tuple[str, ...]) -> ComputedWeight | None:
         """Return the value of a sum or product of matrices that are parameters; None for other calls."""
@@ -500,8 +521,9 @@ class Recorder(Matrices, TorchFunctionMode):
         factor, found = called.factor, None
         if factor is None:
             keys = [key for key, known in ACTIVATIONS.items() if called.is_same(known_form(known.torch))]
-            same = (key for key in keys if len(keys) > 1 and _slope(ACTIVATIONS[key].torch) == _slope(function))
-            found = next(same, keys[0] if keys else None)
+            if len(keys) > 1:  # they differ in the derivative at 0; a function of another one is none of them
+                keys = [key for key in keys if _slope(ACTIVATIONS[key].torch) == _slope(function)]
+            found = keys[0] if keys else None
         if (factor, found) == (None, None):
             return None
         if not _agree(function, ACTIVATIONS[found].torch if found else lambda x: factor * x):

@@ -15,7 +15,7 @@ from bttlab.compiler.operation import Matrix, core_names
 from bttlab.compiler.ops.elementwise import Add, Multiply, NumberOperand, RowOperand, TokenRowsOperand
 from bttlab.compiler.ops.embedding import Embedding, TypeEmbedding
 from bttlab.compiler.trace.forms import FORMS
-from bttlab.compiler.trace.names import Call
+from bttlab.compiler.trace.names import Call, near
 from bttlab.compiler.trace.record import EXPANDED, RULES, Recorder, Value
 from bttlab.compiler.trace.values import (
     AttentionScores,
@@ -26,6 +26,7 @@ from bttlab.compiler.trace.values import (
     Refusal,
     ScaledElements,
     Weights,
+    as_scalar,
     columns_in,
     in_order,
     kind_of,
@@ -33,6 +34,7 @@ from bttlab.compiler.trace.values import (
 )
 from bttlab.tensor import TTLinear, TTMEmbedding
 
+HIDDEN = -1e9  # a mask of this or less hides a key; others are added as they are
 LETTERS = "UVWXYZ"  # axes that the three dots of an equation of einsum stand for
 COMPOSED = {  # functions that are others together
     "stack": lambda tensors, dim=0: torch.cat([x.unsqueeze(dim) for x in tensors], dim),
@@ -87,7 +89,10 @@ def _threshold(x: Tensor, threshold: float, value: float, inplace: bool = False)
 
 
 def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, rate: float = 1.0, inplace: bool = False) -> Tensor:
-    return scale * _at_least_0(x) + scale * alpha * torch.expm1(-F.relu(-rate * x))
+    slope = alpha * rate  # at 0, where PyTorch takes the derivative from below
+    tail = torch.expm1(-F.relu(-(x if rate == 1 else _recorded(rate * x))))
+    line = scale * slope * _at_least_0(x)
+    return (line if slope == 1 else line + scale * (1 - slope) * F.relu(x)) + scale * alpha * tail
 
 
 def _power(x: Tensor, exponent: float) -> Tensor:
@@ -182,6 +187,8 @@ def dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bo
             y = value.layer(x, is_out_in)
             return recorder.value(y if bias is None else y + bias)
     matrix = recorder.rows(recorder.elements(x, "linear"))
+    if value is None:
+        return _dense_of_constant(recorder, result, matrix, weight.detach() if is_out_in else weight.detach().T, bias)
     w = recorder.of_parameter(weight, "linear with a weight")
     index = w.index if is_out_in else w.index.T
     shape = recorder.graph.shapes[w.name]
@@ -199,6 +206,20 @@ def dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bo
             raise Refusal(f"linear with these elements of {b.name}", "the bias of the weight's rows")
     dense = recorder.graph.dense(matrix, recorder.unique(name), w.name, shift, first, outputs, is_transposed)
     return recorder.like(result, dense)
+
+
+def _dense_of_constant(recorder: Recorder, result: Tensor, x: Matrix, weight: Tensor, bias: Any) -> Elements:
+    """Record y = x W^T + b of a constant W, such as one that is computed from frozen parameters."""
+    graph, name, shift = recorder.graph, recorder.unique(recorder.name("linear")), ""
+    w = graph.constant(weight.cpu().float().contiguous().numpy(), f"weight of {name}")
+    if bias is not None and (constant := recorder.constant(bias)) is not None:
+        shift = graph.constant(constant.float().numpy(), f"bias of {name}")
+    elif bias is not None:
+        b = recorder.of_parameter(bias, "linear with a bias")
+        shift = b.name
+        if not in_order(b.index) or graph.shapes[shift] != (len(weight),):
+            raise Refusal(f"linear with these elements of {shift}", "the whole bias")
+    return recorder.like(result, graph.dense(x, name, w, shift, 0, len(weight)))
 
 
 @rule("embedding")
@@ -332,7 +353,7 @@ def _add(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
     if is_constant or isinstance(values[0], Weights) or isinstance(values[1], AttentionScores):
         (x, y), values = (y, x), values[::-1]
     if isinstance(values[0], AttentionScores):
-        return values[0].masked(recorder.constant(y))
+        return values[0].masked(recorder.folded(y))
     if isinstance(values[1], Weights):
         return _with_rows(recorder, recorder.elements(x, "add"), values[1])
     constant = recorder.constant(y)
@@ -491,6 +512,39 @@ def _times_constants(recorder: Recorder, call: Call, value: Value, factor: Tenso
     if x is None or call.result.shape != x.index.shape:
         raise Refusal(f"{call.name} by a tensor of another shape", "a constant that has the shape of the activations")
     return replace(x, factor=x.factor * factor.expand(x.index.shape))
+
+
+@rule("maximum", "minimum", "max", "min")
+def _extreme(recorder: Recorder, call: Call, x, y=None, **options) -> Value:
+    """Record the larger or the smaller of two; the gradient is divided between them if they are equal."""
+    if not isinstance(y, Tensor) or options:
+        raise Refusal(call.name, near(call.name))
+    name = {"max": "maximum", "min": "minimum"}.get(call.name, call.name)
+    for scores, other in ((x, y), (y, x)):
+        if isinstance(recorder.value(scores), AttentionScores):
+            limit = recorder.constant(other)
+            if name == "minimum" or limit is None or bool((limit > HIDDEN).any()):
+                raise Refusal(f"{name} of scores", "a constant mask; scores as they are")
+            return recorder.value(scores)  # a key that the limit would hide is hidden
+    call = Call(getattr(torch, name), name, (x, y), {}, call.result)
+    return recorder.elementwise(call, lambda step: _limited_by(recorder, *step.args, 1 if name == "maximum" else -1))
+
+
+def _limited_by(recorder: Recorder, x: Tensor, y: Tensor, sign: int) -> Elements:
+    """Record x limited by y from below if the sign is 1, from above if it is -1."""
+    x, y = (y, x) if recorder.value(x) is None else (x, y)
+    limit = as_scalar(y)
+    with recorder:
+        if recorder.value(y) is None and limit.ndim == 0 and limit == 0:
+            limited = _above_0(x) if sign > 0 else x - _above_0(x)
+        else:
+            limited = x + sign * _above_0(sign * (y - x))
+    return recorder.elements(limited, "maximum")
+
+
+def _above_0(x: Tensor) -> Tensor:
+    """Return max(x, 0), with the derivative 1/2 at 0."""
+    return (F.relu(x) + _at_least_0(x)) / 2
 
 
 @rule("neg")

@@ -21,6 +21,7 @@ from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.operation import INTENT, SLOTS, Matrix
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
+from bttlab.compiler.ops.elementwise import Multiply, NumberOperand
 from bttlab.compiler.ops.embedding import DenseEmbedding, Embedding, TTMEmbedding
 from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.compiler.trace import attention, rules  # noqa: F401  (register the rules)
@@ -208,6 +209,7 @@ def _logits(recorder: Recorder, output: Any) -> Matrix:
         matrix = recorder.rows(value)
     except Refusal as refusal:
         raise ProgramError(recorder.refused(refusal).message) from None
+    _move_factor(recorder.graph, matrix.base or matrix)
     maker = recorder.maker(matrix.base or matrix)
     if isinstance(maker, TTLinear):
         raise ProgramError(
@@ -217,6 +219,21 @@ def _logits(recorder: Recorder, output: Any) -> Matrix:
     if type(maker) is not Dense or recorder.graph.users(maker.output):
         raise ProgramError(f"{name}.forward returns the output of {maker.name}: return logits of an nn.Linear layer")
     return matrix
+
+
+def _move_factor(graph: Graph, matrix: Matrix) -> None:
+    """Make a number times logits without a bias, as of a temperature, logits of that number times x."""
+    product = next((op for op in graph.operations if op.output is matrix), None)
+    if type(product) is not Multiply or not isinstance(product.operand, NumberOperand):
+        return
+    layer = next((op for op in graph.operations if op.output is product.inputs[0]), None)
+    if type(layer) is not Dense or layer.bias or graph.users(layer.output) != [product] or graph.users(matrix):
+        return
+    graph.operations.remove(layer)
+    graph.operations.insert(graph.operations.index(product) + 1, layer)
+    (x,) = layer.inputs
+    product.inputs, product.output = (x,), Matrix(product.name, x.tokens, x.features, line=matrix.line)
+    layer.inputs, layer.output = (product.output,), matrix
 
 
 def _check_parameters(graph: Graph, module: nn.Module) -> None:

@@ -1,0 +1,188 @@
+"""Constants that are computed from frozen parameters: biases of attention scores, weights, and what is not trained."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.trace import trace
+
+from training_processor import check_gradients
+
+WORDS, WIDTH, HEADS, LENGTH, BUCKETS = 12, 32, 2, 6, 8
+
+
+class Net(nn.Module):
+    """A table, a block and a head."""
+
+    def __init__(self, block, has_bias=True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.block, self.head = nn.Embedding(WORDS, WIDTH), block, nn.Linear(WIDTH, 5, bias=has_bias)
+
+    def forward(self, tokens):
+        return self.head(self.block(self.table(tokens)))
+
+
+class Relative(nn.Module):
+    """Attention with a bias for each head and distance, as T5 (a table) or Swin (rows of a parameter) has it."""
+
+    def __init__(self, how, is_frozen):
+        super().__init__()
+        torch.manual_seed(1)
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.bias, self.how = nn.Embedding(BUCKETS, HEADS), how
+        self.bias.requires_grad_(not is_frozen)
+
+    def forward(self, x):
+        n = x.shape[1]
+        q, k, v = (f(x).view(1, n, HEADS, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        distance = torch.arange(n)[None, :] - torch.arange(n)[:, None] + BUCKETS // 2 - 1
+        places = distance.clamp(0, BUCKETS - 1)
+        if self.how == "rows":
+            bias = self.bias.weight[places.view(-1)].view(n, n, HEADS).permute(2, 0, 1)
+        else:
+            bias = self.bias(places).permute(2, 0, 1).unsqueeze(0)
+        if self.how == "sdpa":
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        elif self.how == "baddbmm":
+            y = torch.baddbmm(bias[0], q[0], k[0].mT, alpha=0.25).softmax(-1)[None] @ v
+        else:
+            y = (q @ k.mT * 0.25 + bias).softmax(-1) @ v
+        return y.transpose(1, 2).reshape(1, n, WIDTH)
+
+
+HOW = ("table", "rows", "sdpa", "baddbmm")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_frozen_bias_of_scores_is_a_constant(fast, how):
+    model = trace(Net(Relative(how, is_frozen=True)), LENGTH, task="tagging")
+    assert "block.bias.weight" in model.graph.folded
+    check_gradients(fast, model, (3, LENGTH), tolerance=2e-4, least=1 / 10)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_learned_bias_of_scores_is_refused_by_name_and_line(how):
+    what = r"a learned bias of attention scores, from block\.bias\.weight, .* by requires_grad_\(False\) .*line \d+\)$"
+    with pytest.raises(ProgramError, match=what):
+        trace(Net(Relative(how, is_frozen=False)), LENGTH, task="tagging")
+
+
+class Dora(nn.Module):
+    """A weight of which the directions are a matrix with a product of low rank, and the sizes a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.w, self.size = nn.Parameter(torch.randn(WIDTH, WIDTH) / 6), nn.Parameter(torch.rand(WIDTH, 1) + 0.5)
+        self.a, self.b = nn.Parameter(torch.randn(4, WIDTH) / 6), nn.Parameter(torch.randn(WIDTH, 4) / 6)
+
+    def forward(self, x):
+        w = self.w + self.b @ self.a
+        return F.linear(x, self.size * w / w.norm(dim=1, keepdim=True))
+
+
+COMPUTED = {
+    "weight norm": lambda: parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)),
+    "spectral norm": lambda: parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)),
+    "orthogonal": lambda: parametrizations.orthogonal(nn.Linear(WIDTH, WIDTH, bias=False)),
+    "DoRA": Dora,
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_a_weight_that_is_computed_from_frozen_parameters_is_a_constant(fast, name):
+    block = COMPUTED[name]().requires_grad_(False).eval()
+    model = trace(Net(block).eval(), LENGTH, task="tagging")
+    assert any(key.startswith("block.") for key in model.graph.folded)
+    check_gradients(fast, model, (3, LENGTH), tolerance=2e-4, least=1 / 10)
+
+
+def test_a_bias_is_trained_beside_a_constant_weight(fast):
+    block = parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)).requires_grad_(False)
+    block.bias.requires_grad_(True)
+    check_gradients(fast, trace(Net(block), LENGTH, task="tagging"), (LENGTH,), tolerance=2e-4, least=1 / 10)
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_a_weight_that_is_computed_from_trained_parameters_is_refused_by_name(name):
+    near = "frozen ones" if name == "DoRA" else "remove_parametrizations"
+    with pytest.raises(ProgramError, match=rf"a computed parameter, from block\..*{near}.*line \d+\)$"):
+        trace(Net(COMPUTED[name]().eval()).eval(), LENGTH, task="tagging")
+
+
+class Scaled(nn.Module):
+    """Cosine attention, whose scale is the exponential of a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x):
+        q = F.normalize(x, dim=-1)
+        return (q @ q.mT * self.scale.clamp(max=4.6).exp()).softmax(-1) @ x
+
+
+def test_the_exponential_of_a_frozen_parameter_is_a_constant(fast):
+    model = trace(Net(Scaled().requires_grad_(False)), LENGTH, task="tagging")
+    check_gradients(fast, model, (LENGTH,), tolerance=2e-4, least=1 / 10)
+    with pytest.raises(ProgramError, match=r"a computed parameter, from block\.scale, .*line \d+\)$"):
+        trace(Net(Scaled()), LENGTH, task="tagging")
+
+
+class Temperature(Net):
+    def forward(self, tokens):
+        logits = super().forward(tokens) / 0.25
+        return logits[:, 1:] if self.is_cut else logits
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_logits_of_a_temperature(fast, is_cut):
+    net = Temperature(nn.Linear(WIDTH, WIDTH), has_bias=False)
+    net.is_cut = is_cut
+    check_gradients(fast, trace(net, LENGTH, task="tagging"), (3, LENGTH), tolerance=2e-4, least=1 / 10)
+
+
+def test_logits_with_a_bias_have_no_temperature():
+    net = Temperature(nn.Linear(WIDTH, WIDTH))
+    net.is_cut = False
+    with pytest.raises(ProgramError, match=r"returns the output of div: return logits of an nn\.Linear layer"):
+        trace(net, LENGTH, task="tagging")
+
+
+class Limited(nn.Module):
+    """Scores that are at least what hides a key."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit, self.q = limit, nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        scores = self.q(x) @ x.mT + torch.full((x.shape[1],) * 2, -torch.inf).triu(1)
+        return torch.max(scores, torch.tensor(self.limit)).softmax(-1) @ x
+
+
+def test_a_limit_of_scores_that_hides_keys(fast):
+    model = trace(Net(Limited(torch.finfo(torch.float32).min)), LENGTH, task="tagging")
+    check_gradients(fast, model, (3, LENGTH), tolerance=2e-4, least=1 / 10)
+    with pytest.raises(ProgramError, match=r"maximum of scores .*line \d+\)$"):
+        trace(Net(Limited(-3.0)), LENGTH, task="tagging")
+
+
+@pytest.mark.parametrize("function", [F.silu, F.mish])
+def test_silu_and_mish_are_0_far_below(fast, function):
+    """What their tables leave there would be -1.5e-4, and the head makes 150 of it."""
+
+    class Far(Net):
+        def forward(self, tokens):
+            return self.head(function(self.block(self.table(tokens))))
+
+    net = Far(nn.Linear(WIDTH, WIDTH))
+    with torch.no_grad():
+        net.block.weight.zero_()
+        net.block.bias.fill_(-1e4)
+        net.head.weight.mul_(1e6)
+    check_gradients(fast, trace(net, LENGTH, task="tagging"), (LENGTH,), tolerance=2e-4, least=1 / 10)
