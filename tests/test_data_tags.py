@@ -1,19 +1,16 @@
 """Tags of an utterance decoded together, labels of sentences with their probabilities, and slots as spans."""
 
 import itertools
-from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from seqeval.metrics import f1_score
 from seqeval.metrics.sequence_labeling import get_entities
 
 from bttlab.card import open_trainer
 from bttlab.data import Split, Vocabulary, encode, load_corpus
-from bttlab.data.metrics import chunk_f1
 from bttlab.data.spans import slots_of
 from bttlab.data.tags import ABSENT, PRIOR, WEIGHT, TagDecoder
 from bttlab.model import ModelConfig, initial_parameters
@@ -104,18 +101,6 @@ TAGS = ["O", "B-from.city", "I-from.city", "O", "B-to.city"]
 def test_spans_are_chunks_by_conllevals_rules(tags, spans):
     assert slots_of(tags) == spans
     assert [(slot, first, end - 1) for first, end, slot in spans if tags[first] != "O"] == get_entities(tags)
-
-
-def test_f1_over_chunks_is_seqevals_to_the_bit():
-    random, names = Random(0), ["O", "O", "B-a", "I-a", "B-b.c-d", "I-b.c-d", "B-O", "I-O"]
-    for _ in range(300):
-        gold = [random.choices(names, k=random.randrange(1, 9)) for _ in range(random.randrange(1, 4))]
-        guesses = [[tag if random.random() < 0.6 else random.choice(names) for tag in tags] for tags in gold]
-        assert chunk_f1(gold, guesses) == f1_score(gold, guesses, zero_division=0)
-    for gold, guesses in ((["O"], ["O"]), (["O"], ["B-a"]), (["B-a"], ["O"]), (["B-a"], ["I-a"])):
-        assert chunk_f1([gold], [guesses]) == f1_score([gold], [guesses], zero_division=0)
-    with pytest.raises(ValueError):
-        chunk_f1([["O"]], [])
 
 
 @pytest.fixture(scope="module")

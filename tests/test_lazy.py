@@ -68,15 +68,6 @@ def test_the_tensor_library_needs_neither_pydantic_nor_pandas():
     assert _python(f"{use}; print({{'pydantic', 'pandas'}} & sys.modules.keys())").stdout == "set()\n"
 
 
-@pytest.mark.long
-def test_a_training_on_the_emulated_card_needs_no_scikit_learn(tiny_airline, tmp_path):
-    """seqeval's scores take it, and it takes as long to import as PyTorch."""
-    given = ["train", "--data", str(tiny_airline), "--encoders", "1", "--samples", "1", "--device", "emulated"]
-    use = f"import sys; from bttlab.cli import main; code = main({[*given, '--out', str(tmp_path / 'run')]!r})"
-    done = _python(f"{use}; print(code, {{'seqeval', 'sklearn', 'pandas', 'matplotlib'}} & sys.modules.keys())")
-    assert done.stdout.splitlines()[-1] == "0 set()" and (tmp_path / "run" / "run.json").exists()
-
-
 PLACES = f"import os, bttlab; print(*(os.environ.get(name, '') for name in {sorted(SHARED)}), os.environ[{HEADERS!r}])"
 
 

@@ -175,7 +175,9 @@ def _estimate(task: Task) -> None:
 
 @cache
 def identity() -> dict[str, str]:
-    """Return the versions and a digest of the sources of this process."""
+    """Return the versions and a digest of the sources of this process; imports what a trial needs first."""
+    import seqeval.metrics  # noqa: F401
+
     package, digest = Path(bttlab.__file__).parent, hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(f"{path.relative_to(package)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
