@@ -1,4 +1,4 @@
-# make lab       environment, check of the machine, JupyterLab on loopback
+# make lab       environment, notebooks as copies, JupyterLab on loopback
 # make test      the short suite; installs a compiler where there is none
 # make test-all  the long suite: browsers, hub, other users, wheels, environments, reliability; installs what these need
 # make test-kernels  the tests that compare with PyTorch, with its kernels for another processor: KERNELS=default, avx2 or avx512
