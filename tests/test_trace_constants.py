@@ -172,6 +172,22 @@ def test_a_limit_of_scores_that_hides_keys(fast):
         trace(Net(Limited(-3.0)), LENGTH, task="tagging")
 
 
+class Transposed(nn.Module):
+    """Weights of attention, transposed, behind a function that is 0 for all values which the check of a trace meets."""
+
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return F.relu((self.q(x) @ x.mT).softmax(-1).mT @ x - 1e6)
+
+
+def test_transposed_weights_of_attention_are_refused_by_name_and_line():
+    with pytest.raises(ProgramError, match=r"attention weights that are transposed or .*line \d+\)$"):
+        trace(Net(Transposed()), LENGTH, task="tagging")
+
+
 @pytest.mark.parametrize("function", [F.silu, F.mish])
 def test_silu_and_mish_are_0_far_below(fast, function):
     """What their tables leave there would be -1.5e-4, and the head makes 150 of it."""

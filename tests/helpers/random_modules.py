@@ -11,10 +11,12 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest import mock
 
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (0, 1, 2)]
@@ -24,12 +26,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.functions import ACTIVATIONS, ASYMPTOTE, TANH, Activation, FunctionTable
+from bttlab.compiler.graph import Graph
 from bttlab.compiler.module import ModuleModel
+from bttlab.compiler.operation import INTENT
+from bttlab.compiler.ops.dense import Classifier
 from bttlab.compiler.program import compile
 from bttlab.compiler.trace import trace
+from bttlab.compiler.trace.check import execute
+from bttlab.data import Samples
 from bttlab.tensor import TTLinear, TTMEmbedding
 
 from training_processor import autograd, first_moments, some_samples
@@ -960,6 +969,95 @@ def odd(r, net, width):
 # ---- the judge ------------------------------------------------------------------------------------------------------
 
 
+# Relative error of a probability: the exponential, the sum, the reciprocal and the product are rounded, 2^-24 each.
+OF_SOFTMAX = 2.0**-22
+
+
+def error_of(table: FunctionTable, x: Tensor) -> Tensor:
+    """Return by how much a table of the card is off, at most ASYMPTOTE: a table that is wrong is not excused."""
+    if not table.has_interval:
+        return torch.zeros_like(x)
+    inside = x.detach().clamp(table.low, math.nextafter(table.high, table.low))
+    place = (inside - table.low) * table.steps
+    part = place.floor().clamp(0, table.parts - 1)
+    powers = (place - part)[..., None] ** torch.arange(3)
+    values = (torch.from_numpy(table.table()).double()[part.long()] * powers).sum(-1)
+    return (values - torch.from_numpy(table.exact(x.detach().numpy()))).clamp(-ASYMPTOTE, ASYMPTOTE)
+
+
+class OfTables(torch.autograd.Function):
+    """What the tables of an activation add to it and, in the backward pass, to its derivative."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, activation: Activation) -> Tensor:
+        error = error_of(activation.function, x)
+        # The card has the derivative of tanh from its output y, 1 - y y.
+        of_slope = -2 * torch.tanh(x) * error if activation.function is TANH else error_of(activation.slope, x)
+        context.save_for_backward(of_slope)
+        return error * x if activation.times_x else error
+
+    @staticmethod
+    def backward(context: Any, d: Tensor) -> tuple[Tensor, None]:
+        return d * context.saved_tensors[0], None
+
+
+class OffSoftmax(torch.autograd.Function):
+    """A softmax whose probabilities are off by rounding, so that they are no sum of 1 in the backward pass either."""
+
+    @staticmethod
+    def forward(context: Any, scores: Tensor) -> Tensor:
+        p = scores.softmax(-1)
+        p = p * (1 + OF_SOFTMAX * torch.linspace(1, 2, p.numel()).mul(1e5).sin().sign().view(p.shape))
+        context.save_for_backward(p)
+        return p
+
+    @staticmethod
+    def backward(context: Any, d: Tensor) -> Tensor:
+        (p,) = context.saved_tensors
+        return p * (d - (p * d).sum(-1, keepdim=True))
+
+
+class OffSoftmaxes(TorchFunctionMode):
+    def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return OffSoftmax.apply(args[0]) if func is Tensor.softmax else func(*args, **(kwargs or {}))
+
+
+class OfGraph(nn.Module):
+    """The graph of a model as a module in double precision; `is_off`: with what the card's tables are off by."""
+
+    def __init__(self, model: ModuleModel, parameters: Mapping[str, np.ndarray], is_off: bool):
+        super().__init__()
+        self.keys, graph = list(parameters), model.graph
+        self.list = nn.ParameterList(torch.from_numpy(value).double() for value in parameters.values())
+        self.call = lambda named, tokens: self._outputs(graph, named, tokens, is_off)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        return self.call(dict(zip(self.keys, self.list, strict=True)), tokens[0])
+
+    @staticmethod
+    def _outputs(graph: Graph, named: dict[str, Tensor], tokens: Tensor, is_off: bool) -> tuple[Tensor, ...]:
+        named |= {copy: named[name] for copy, name in graph.copies.items()}
+        off = {
+            name: replace(one, torch=lambda x, one=one: one.torch(x) + OfTables.apply(x, one))
+            for name, one in ACTIVATIONS.items()
+        }
+        with mock.patch.dict(ACTIVATIONS, off if is_off else {}), OffSoftmaxes() if is_off else nullcontext():
+            values = execute(graph, named, tokens)
+        heads = [op for op in graph.operations if isinstance(op, Classifier)]
+        return tuple(values[op.output] if op.loss == INTENT else values[op.output][None] for op in heads)
+
+
+def of_card(model: ModuleModel, parameters: Mapping[str, np.ndarray], sample: Samples) -> tuple[float, dict]:
+    """Return what the card's tables and its softmax add to a loss and to the gradients, by the graph in double."""
+    found = []
+    for is_off in (True, False):
+        network = SimpleNamespace(network=OfGraph(model, parameters, is_off), task=model.task)
+        loss, gradients = autograd(network, {}, sample)
+        found.append((loss, dict(zip(parameters, gradients.values(), strict=True))))
+    (off, of_off), (exact, of_exact) = found
+    return off - exact, {name: of_off[name] - of_exact[name] for name in of_exact}
+
+
 @dataclass
 class Verdict:
     """What became of a module: "right", "refused", "reported" (the machine says that values overflow) or a fault."""
@@ -1052,6 +1150,8 @@ def _fault(
         (5, of_pytorch(torch.float64, 1e-6)),
         (5, of_pytorch(torch.float64, 1e-6)),
     ]
+    of_loss, of_gradients = of_card(model, parameters, sample)
+    others.append((5, (wanted_loss + of_loss, {name: wanted[name] + of_gradients[name] for name in wanted})))
     try:
         loss, found = first_moments(processor, program, parameters, sample)
     except AssertionError:

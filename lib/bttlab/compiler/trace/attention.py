@@ -129,6 +129,8 @@ def _baddbmm(recorder: Recorder, call: Call, mask, batch1, batch2, *, beta=1, al
 
 def _context(recorder: Recorder, result: Tensor, scores: AttentionScores, v: Tensor) -> Elements:
     """Record softmax(scale q k^T + mask) v."""
+    if not in_order(scores.index):
+        raise Refusal("attention weights that are transposed or in another order", "softmax(q k^T) v")
     values, heads, factor = _heads(recorder, _repeated(recorder, v, result.shape[:-2]))
     sizes = heads, values.features, values.tokens
     if not scores.is_softmax or sizes != (scores.heads, scores.q.features, scores.q.tokens) or factor != 1:
