@@ -186,7 +186,7 @@ class Savings:
     samples : Samples
         In the order of training.
     gpu : str
-        Of data/gpus.
+        Name or alias in data/gpus.json.
     """
 
     def __init__(self, config: ModelConfig, samples: Samples, gpu: str = "RTX-3090"):

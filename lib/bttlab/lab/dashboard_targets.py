@@ -87,7 +87,7 @@ def card_and_gpu_target(overlay: pynq.Overlay, workload: Workload, gpu: str = "R
     workload : Workload
         What they train on.
     gpu : str
-        Of data/gpus.
+        Name or alias in data/gpus.json.
 
     Returns
     -------

@@ -31,9 +31,11 @@ def draw_report(report: Report) -> Picture:
     left.set_xlim(0, 100)
     left.invert_yaxis()
     style(right, "Intents (measured)", "predicted", "in the corpus")
-    counts = np.array(report.confusion).reshape(len(report.labels), -1)[: len(labels), : len(labels)]
+    counts = np.array(report.confusion, int).reshape(len(report.labels), len(report.labels))
+    counts = counts[: len(labels), : len(labels)]
     right.grid(False)
-    right.imshow(counts / np.maximum(counts.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
+    if labels:  # none of a model or corpus without intents
+        right.imshow(counts / np.maximum(counts.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
     for row, column in np.argwhere(counts).tolist():
         colour = "white" if counts[row, column] > counts[row].sum() / 2 else "black"
         right.text(column, row, counts[row, column], ha="center", va="center", fontsize=7, color=colour)
