@@ -1,4 +1,7 @@
-"""The blocks of docs/extending.md run as printed: operations train as in PyTorch, and the figure passes its test."""
+"""The blocks of docs/extending.md run as printed: operations train as in PyTorch, and the figure passes its test.
+
+docs/processor.md has the way of an operation from a call to its instruction's bits, through each file of the compiler.
+"""
 
 import math
 import re
@@ -132,6 +135,14 @@ def test_an_operation_without_a_method_is_named(added):
     added(code)
     with pytest.raises(ProgramError, match="the operation 'product' has no method 'backward'; Product must define it"):
         compile(trace(Net(torch.mul), LENGTH))
+
+
+def test_the_way_of_an_operation_goes_through_each_file_once():
+    page = (ROOT / "docs" / "processor.md").read_text(encoding="utf-8")
+    way = page[page.index("## The compiler") : page.index("### A module of your own")]
+    named, folder = re.findall(r"`([\w/]+\.py)`", way), ROOT / "lib" / "bttlab" / "compiler"
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if path.name != "__init__.py"}
+    assert sorted(named) == sorted(files - {"errors.py", "compiled.py"})  # no step: exceptions, and names of before
 
 
 def test_the_figure(monkeypatch):

@@ -2,6 +2,7 @@
 
 python tools/architectures.py --train builds each architecture with small sizes and random parameters, traces it with
 each of its heads, and trains it for a few steps on the emulated card and in PyTorch. It writes data/architectures.json.
+With names behind --train, these rows of the record are made again.
 The table of docs/tensor.md is written from this record; without --train the table alone.
 """
 
@@ -193,17 +194,23 @@ def _line(error: Exception) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--train", action="store_true", help="train all again")
-    if parser.parse_args().train:
+    parser.add_argument("--train", nargs="*", metavar="NAME", help="train these again, by default all")
+    names = parser.parse_args().train
+    if names is not None:
         import transformers
 
+        if unknown := sorted(set(names) - set(ARCHITECTURES)):
+            parser.error(f"no architecture is named {', '.join(unknown)}: choose {', '.join(ARCHITECTURES)}")
+        old = json.loads(RECORD.read_text(encoding="utf-8"))
+        if names and old["versions"]["transformers"] != transformers.__version__:
+            parser.error(f"the record is of transformers {old['versions']['transformers']}: train all again")
         record = {
             "about": "Made by: python tools/architectures.py --train",
             "versions": {"transformers": transformers.__version__},
             "sizes": SIZES | OWN | ALWAYS,
             "provenance": "measured",
             "how": f"{STEPS} steps of AdamW on the emulated card; each loss is within {NEAR:.1%} of PyTorch's",
-            "rows": measured(ARCHITECTURES),
+            "rows": {name: old["rows"].get(name) for name in ARCHITECTURES} | measured(names or ARCHITECTURES),
         }
         write_file(RECORD, json.dumps(record, indent=1) + "\n")
     write()

@@ -42,7 +42,9 @@ WINDOWS = (10500, 12500, 14000)  # of bank searches that "auto" tries, too: prog
 # "auto" compares drafts, and then programs. Flows are drafted before the search for an order, windows with a short one
 # of DRAFT_EFFORT instructions (`order.EFFORT`). Those that are at most NEAR times as long as the shortest go on.
 NEAR_FLOW, NEAR_WINDOW, DRAFT_EFFORT = 1.04, 1.012, 2000
-ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
+# Length of the sample for which the order is optimized: ATIS's median, [CLS] included, as half of the samples are no
+# longer. Costs are of the mean, TYPICAL_TOKENS, since they add up.
+ORDER_TOKENS = 11
 PROGRAMS = 32  # size of the cache in memory: a sweep uses its models several times
 STORED = ("limits", "transfer_vectors", "regions", "has_order", "sums")  # in the cache on disk as they are
 
