@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from bttlab.compiler.trace.names import Call, name_of
+from bttlab.compiler.trace.values import Refusal
 
 Atom = tuple  # name of a function and the key of what it is applied to; ("x",)
 Monomial = tuple[tuple[Atom, float], ...]  # atoms and their powers, sorted
@@ -229,15 +230,7 @@ def _softplus(x: Form, beta: float = 1.0, threshold: float = 20.0) -> Form:
     return _log(1 + _exp(x * beta)) / beta
 
 
-def _threshold(x: Form, threshold: float, value: float) -> Form:
-    return _most(x, value) if threshold == value else called("threshold", x, threshold, value)
-
-
-def _elu(x: Form, alpha: float = 1.0, scale: float = 1.0, rate: float = 1.0) -> Form:
-    return (_most(x, 0) + alpha * (_exp(_least(x, 0) * rate) - 1)) * scale
-
-
-# What elementwise functions of torch are, by name.
+# What elementwise functions of torch are, by name. Those that are others together (`record.EXPANDED`) are added there.
 FORMS: dict[str, Callable[..., Form]] = {
     "add": lambda x, y, *, alpha=1: form(x) + form(y) * alpha,
     "sub": lambda x, y, *, alpha=1: form(x) - form(y) * alpha,
@@ -247,7 +240,6 @@ FORMS: dict[str, Callable[..., Form]] = {
     "rdiv": lambda x, y: form(y) / x,
     "neg": lambda x: -x,
     "reciprocal": lambda x: 1 / x,
-    "square": lambda x: x * x,
     "pow": _power,
     "rpow": lambda x, y: _power(y, x),
     "sqrt": lambda x: x**0.5,
@@ -266,25 +258,15 @@ FORMS: dict[str, Callable[..., Form]] = {
     "clamp": _clamp,
     "clamp_min": lambda x, min: _clamp(x, min),
     "clamp_max": lambda x, max: _clamp(x, None, max),
-    "hardtanh": lambda x, min_val=-1.0, max_val=1.0: _clamp(x, min_val, max_val),
     "relu": lambda x, inplace=False: _most(x, 0),
-    "relu6": lambda x: _clamp(x, 0, 6),
-    "threshold": _threshold,
-    "hardsigmoid": lambda x: _clamp(x + 3, 0, 6) / 6,
-    "hardswish": lambda x: x * _clamp(x + 3, 0, 6) / 6,
-    "elu": _elu,
-    "celu": lambda x, alpha=1.0: _elu(x, alpha, rate=1 / alpha),
-    "selu": lambda x: _elu(x, 1.6732632423543772, 1.0507009873554805),
     "sigmoid": _sigmoid,
     "silu": lambda x, inplace=False: x * _sigmoid(x),
     "tanh": _tanh,
     "gelu": _gelu,
     "softplus": _softplus,
     "mish": lambda x: x * _tanh(_softplus(x)),
-    "logsigmoid": lambda x: -_softplus(-x),
     "softsign": lambda x: x / (1 + _abs(x)),
 }
-FORMS["log_sigmoid"] = FORMS["logsigmoid"]
 
 
 def applied(name: str, args: tuple, kwargs: dict[str, Any]) -> Form:
@@ -306,7 +288,7 @@ def form_of(function: Callable[[Any], Any]) -> Form | None:
     """Return the form of a composition of functions of torch; None if it has none."""
     try:
         found = function(X)
-    except (ArithmeticError, AttributeError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, Refusal, TypeError, ValueError):
         return None
     return found if isinstance(found, Form) else None
 

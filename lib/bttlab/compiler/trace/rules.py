@@ -14,7 +14,7 @@ from bttlab.compiler.instruction import max_of
 from bttlab.compiler.operation import Matrix, core_names
 from bttlab.compiler.ops.elementwise import Add, Multiply, NumberOperand, RowOperand, TokenRowsOperand
 from bttlab.compiler.ops.embedding import Embedding, TypeEmbedding
-from bttlab.compiler.trace.forms import FORMS
+from bttlab.compiler.trace.forms import FORMS, Form
 from bttlab.compiler.trace.names import Call, near
 from bttlab.compiler.trace.record import EXPANDED, RULES, Recorder, Value
 from bttlab.compiler.trace.values import (
@@ -47,7 +47,7 @@ COMPOSED = {  # functions that are others together
 
 def _recorded(x: Tensor) -> Tensor:
     """Make a function an activation of its own, of which others are known."""
-    return x.view(x.shape)
+    return x if isinstance(x, Form) else x.view(x.shape)
 
 
 def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -123,6 +123,7 @@ EXPANDED.update(
         "hardswish": lambda x, inplace=False: x * _clamp(x / 6 + 0.5, 0.0, 1.0),
     }
 )
+FORMS.update({name: function for name, function in EXPANDED.items() if name not in FORMS})
 
 
 def rule(*names: str) -> Callable:
