@@ -175,6 +175,16 @@ def test_a_bad_installation_of_xrt_is_one_line(tmp_path, monkeypatch, files, mes
 
 
 @pytest.mark.long
+def test_the_doctor_tells_the_cause_of_a_missing_xrt_once(tmp_path):
+    command = [sys.executable, "-m", "bttlab", "doctor", "--json"]
+    found = subprocess.run(command, env=os.environ | {"XILINX_XRT": str(tmp_path)}, capture_output=True, text=True)
+    checks = json.loads(found.stdout)["checks"]
+    assert found.returncode == 1 and [check["name"] for check in checks if check["status"] == "problem"] == ["xrt"]
+    left_out = [check["name"] for check in checks if check["detail"] == "not examined because of the problem with xrt"]
+    assert left_out == ["card class", "cards", "shared cards", "overlays"]
+
+
+@pytest.mark.long
 def test_a_training_without_the_xrt_that_is_named_is_one_line(tmp_path):
     command = [sys.executable, "-m", "bttlab", "train", "--device", "emulated", "--out", str(tmp_path / "run")]
     found = subprocess.run(command, env=os.environ | {"XILINX_XRT": str(tmp_path)}, capture_output=True, text=True)

@@ -40,13 +40,23 @@ def examine() -> list[Check]:
 
 
 def _examine(examinations: list[Callable[[], Iterator[Check]]]) -> Iterator[Check]:
-    """Make checks; one that fails itself is a problem, and the others go on."""
+    """Make checks; one that fails itself is a problem, and the others go on. A cause is told once."""
+    told: dict[str, str] = {}  # detail of a problem: the check that told it
     for examination in examinations:
         try:
-            yield from examination()
+            for check in examination():
+                if check.status == PROBLEM:
+                    told.setdefault(check.detail, check.name)
+                yield check
         except Exception as error:
+            name = examination.__name__.replace("_", " ").strip()
             detail = str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}"
-            yield Check(examination.__name__.replace("_", "-").strip("-"), PROBLEM, " ".join(detail.split("\n")))
+            detail = " ".join(detail.split("\n"))
+            if detail in told:
+                yield Check(name, NOTE, f"not examined because of the problem with {told[detail]}")
+            else:
+                told[detail] = name
+                yield Check(name, PROBLEM, detail)
 
 
 def _xrt() -> Iterator[Check]:
@@ -110,11 +120,11 @@ def _packages() -> Iterator[Check]:
 
 
 def _cards() -> Iterator[Check]:
-    import pynq
-
-    from bttlab.card import EmulatedU50
+    from bttlab.card import EmulatedU50  # before pynq: it says in one line why pynq cannot be imported
     from bttlab.card.manifest import overlays_folder, read_manifest
     from bttlab.card.shells import shell_of, suits, why_unlisted
+
+    import pynq  # isort: skip
 
     names = [device.name for device in pynq.Device.devices]
     data = {"devices": names}
@@ -167,9 +177,9 @@ def _card_class() -> Iterator[Check]:
 
 
 def _shared_cards() -> Iterator[Check]:
-    import pynq
-
     from bttlab.card.sharing import shared
+
+    import pynq  # isort: skip
 
     for device in pynq.Device.devices:
         share = shared(device)
