@@ -12,17 +12,28 @@ import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
+from bttlab.card.image import IMAGES
 from bttlab.card.processor import result_dtype, sample_records
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.hazards import check_program
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import M, machine_of, targeting
 from bttlab.compiler.memory.layout import Layout
 from bttlab.compiler.program import Options, Program, compile
 from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, Optimizer
 
+from build_library import SOURCES, library
 from processor_native import NativeProcessor, aligned
-from training_processor import SMALL, check_gradients, equal_bits, fresh_processor, some_parameters, some_samples
+from training_processor import (
+    COMMON,
+    FLAGS,
+    SMALL,
+    check_gradients,
+    equal_bits,
+    fresh_processor,
+    some_parameters,
+    some_samples,
+)
 
 WHICH = [pytest.param("loop", marks=pytest.mark.long), "fast"]
 OUTCOME = ["status", "intent", "loss", "intent_loss", "slot_loss", "slots"]  # of a result, without its cycles
@@ -74,6 +85,32 @@ def check_same(loop, fast, program, lengths, optimizer, smoothing=0.0) -> None:
 @pytest.mark.parametrize(("name", "lengths"), [("sgd", [13, 2, 32]), ("momentum", [16, 5, 17]), ("adamw", [24, 3, 13])])
 def test_the_papers_model(loop, fast, paper, name, lengths):
     check_same(loop, fast, paper, lengths, Optimizer(name, batch_size=2 if name == "adamw" else 1), smoothing=0.1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("config", "lengths"), [(SMALL, [2, 17, 9]), (ModelConfig(encoders=2), [13, 3])])
+def test_the_loop_of_the_schedule_for_300_mhz(fast, config, lengths):
+    """It has a longer LATENCY, takes programs of its clock alone, and computes the functional model's bits."""
+    unit = SOURCES / "processor" / "trainer.cpp"
+    loop = NativeProcessor(library(unit, *COMMON, *FLAGS["loop"], *IMAGES[-1].flags, "-DBTTLAB_CLOCK_MHZ=300"))
+    programs = {fast: compile(config), loop: compile(config, Options(clock_mhz=300))}
+    program = programs[loop]
+    assert program.clock_mhz == 300 and program.sha256 != programs[fast].sha256
+    assert [len(section) for section in program.sections] == [len(section) for section in programs[fast].sections]
+    with pytest.raises(ProgramError, match="the machine refuses the program"):
+        fast.load_program(program)
+    for processor, one in programs.items():
+        start(processor, one)
+    records = records_of(program, lengths, Optimizer("sgd"))
+    found, wanted = (processor.train(records, Optimizer("sgd")) for processor in (loop, fast))
+    assert (found["status"] == M.DONE).all() and same_outcome(found, wanted)
+    with targeting(machine_of(300)):
+        modelled = [time_program(program.sample, length, n > 0).cycles for n, length in enumerate(lengths)]
+    assert found["cycles"].tolist() == modelled
+    assert modelled > [time_program(programs[fast].sample, length, n > 0).cycles for n, length in enumerate(lengths)]
+    for one, other in zip(loop.store(), fast.store(), strict=True):
+        assert equal_bits(one, other)
+    assert check_program(program, [2, max(lengths)]) == []
 
 
 @pytest.mark.parametrize("optimizer", [Optimizer("adamw"), Optimizer("sgd", batch_size=2)], ids=lambda o: o.name)

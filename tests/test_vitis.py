@@ -39,6 +39,8 @@ def make(*arguments, **environment):
     ("arguments", "message"),
     [
         (["TARGET=sw_emu"], "TARGET is 'sw_emu': choose hw or hw_emu"),
+        (["VPP=true", "CLOCK_MHZ=300"], "CLOCK_MHZ is '300': vitis/operators.tcl and config.h are for 200 MHz or less"),
+        (["VPP=true", "CLOCK_MHZ=fast"], "CLOCK_MHZ is 'fast': "),
         (["VPP=no-such-compiler"], "no Vitis compiler 'no-such-compiler': source settings64.sh"),
         (["VPP=true", "PLATFORM=xilinx_u51"], "no platform 'xilinx_u51' in"),
     ],

@@ -3,7 +3,11 @@
 #ifndef BTTLAB_PROCESSOR_CONFIG_H
 #define BTTLAB_PROCESSOR_CONFIG_H
 
-constexpr int CLOCK_MHZ = 200;
+// The clock of the schedule in MHz: 200, that of the overlay, or 300. Python compiles programs for either.
+#ifndef BTTLAB_CLOCK_MHZ
+#define BTTLAB_CLOCK_MHZ 200
+#endif
+constexpr int CLOCK_MHZ = BTTLAB_CLOCK_MHZ;
 
 // Lanes of a vector: the FP32 values that a bank or an HBM port moves in a cycle (16 x 32 = 512 bits).
 constexpr int LANES = 16;
@@ -23,8 +27,9 @@ constexpr int UNITS = 7;
 constexpr int LEVELS = 4;    // of an instruction's loop nest
 constexpr int OPERANDS = 6;  // of an instruction
 
-// Cycles from the step that computes a vector to the first step that may read it, for all units.
-constexpr int LATENCY = 144;
+// Cycles from the step that computes a vector to the first step that may read it, for all units. At 300 MHz an addition takes
+// a cycle more.
+constexpr int LATENCY = 144 + 8 * (CLOCK_MHZ / 300);
 // Fewest cycles between two additions to the same sum (an engine's accumulator, a row of the vector unit).
 constexpr int SUM_DISTANCE = 9;
 // Cycles from one instruction to the next, of the dispatcher and of a unit: reading and decoding.

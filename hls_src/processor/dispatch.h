@@ -14,9 +14,12 @@ constexpr int STUCK_CYCLES = 2 * LATENCY;
 // A unit sees the instructions sent up to two cycles ago.
 constexpr int QUEUE_DISTANCE = 2;
 
-// Instructions waiting at a unit, and counts of ended and begun instructions over the last DRAIN_CYCLES.
+// Whether an instruction may begin is known a cycle ahead, so counts are kept for a cycle less.
+constexpr int COUNTED_CYCLES = DRAIN_CYCLES - 1;
+
+// Instructions waiting at a unit, and counts of ended and begun instructions over the last COUNTED_CYCLES.
 static IntVector queue[UNITS][2][QUEUE];
-static Count ended_before[UNITS][DRAIN_CYCLES], begun_before[UNITS][DRAIN_CYCLES];
+static Count ended_before[UNITS][COUNTED_CYCLES], begun_before[UNITS][COUNTED_CYCLES];
 // The sample's registers, a memory for each field that may name one: bounds, active, count.
 constexpr int CODES = 2 * LEVELS + 1;
 static Count registers[CODES][REGISTERS];
@@ -24,6 +27,8 @@ static Count registers[CODES][REGISTERS];
 // Issue state of a unit. An instruction is read from the queue FETCH - 1 cycles before it begins.
 struct IssueState {
     Count sent, seen, taken, begun, ended;  // instructions of this run; `seen`: sent, `begun`: taken, a cycle ago
+    bool is_full;                           // of the queue: sent - taken == QUEUE
+    bool may_begin;                         // the oldest instruction fetched: whether its counts are reached
     bool ready[FETCH - 1];                  // cycles since the head of the queue was read
     Instruction fetched[FETCH - 1];
 };
@@ -60,12 +65,13 @@ struct Counts {
     Count ended[UNITS], drained[UNITS], chained[UNITS];
 };
 
-// Counts until the beginning of this cycle; `oldest` is the entry of DRAIN_CYCLES ago, which those of now replace.
-ALWAYS_INLINE void count_instructions(Counts &counts, const IssueState *issue, int oldest, bool has_oldest) {
+// Counts until the beginning of the next cycle; `ends`: of the units in this one. `oldest` is the entry of COUNTED_CYCLES ago,
+// which those of now replace.
+ALWAYS_INLINE void count_instructions(Counts &counts, const IssueState *issue, const bool *ends, int oldest, bool has_oldest) {
 #pragma HLS INLINE
     UNROLL
     for (int u = 0; u < UNITS; u++) {
-        counts.ended[u] = issue[u].ended;
+        counts.ended[u] = issue[u].ended + ends[u];
         const Count before = ended_before[u][oldest];
         counts.drained[u] = has_oldest ? before : 0;
         ended_before[u][oldest] = issue[u].ended;
@@ -102,7 +108,7 @@ ALWAYS_INLINE void dispatch(Outgoing &outgoing, Dispatcher &dispatcher, const Is
     bool is_full = false;
     UNROLL
     for (int u = 0; u < UNITS; u++) {
-        is_full |= (outgoing.unit == u) & (static_cast<Count>(issue[u].sent - issue[u].taken) == QUEUE);
+        is_full |= (outgoing.unit == u) & issue[u].is_full;
     }
     const bool sends = dispatcher.ready[FETCH - 2] & !is_full;
     const bool has_next = dispatcher.next != dispatcher.end;
@@ -119,10 +125,11 @@ ALWAYS_INLINE void dispatch(Outgoing &outgoing, Dispatcher &dispatcher, const Is
 }
 
 // Advances a unit's instructions by a stage: from its queue towards its nest, and from the dispatcher into its queue.
-ALWAYS_INLINE void fetch(IssueState &unit, int u, const Outgoing &outgoing, bool begins, bool ends) {
+ALWAYS_INLINE void fetch(IssueState &unit, int u, const Outgoing &outgoing, const Counts &counts, bool begins) {
 #pragma HLS INLINE
     const Instruction head = {queue[u][0][unit.taken & (QUEUE - 1)], queue[u][1][unit.taken & (QUEUE - 1)]};
     const bool waits = unit.seen != unit.taken;
+    unit.may_begin = may_begin(unit.fetched[FETCH - 3], counts);
     UNROLL
     for (int i = FETCH - 2; i > 0; i--) {
         unit.fetched[i] = unit.fetched[i - 1];
@@ -135,11 +142,13 @@ ALWAYS_INLINE void fetch(IssueState &unit, int u, const Outgoing &outgoing, bool
         queue[u][0][unit.sent & (QUEUE - 1)] = outgoing.instruction.low;
         queue[u][1][unit.sent & (QUEUE - 1)] = outgoing.instruction.high;
     }
+    const bool has_one_place = static_cast<Count>(unit.sent - unit.taken) == QUEUE - 1;
+    unit.is_full = receives == begins ? unit.is_full : receives & has_one_place;
     unit.seen = unit.sent;
     unit.sent += receives;
     unit.begun = unit.taken;
     unit.taken += begins;
-    unit.ended += ends;
+    unit.ended = counts.ended[u];
 }
 
 #endif

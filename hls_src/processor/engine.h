@@ -38,11 +38,11 @@ ALWAYS_INLINE Vector fold_right(const Vector &own, const Vector &above, float ad
 
 // Cycles from a row's addition to that of the row below: a switch and the adder. An address that takes as long from row to
 // row reads each row's vector when its product is wanted; else all vectors, or their products, would wait side by side.
-constexpr int ROW_CYCLES = 6;
+constexpr int ROW_CYCLES = 6 + CLOCK_MHZ / 300;
 
 // Cycles after an engine was asked for its vectors until it gives its result, at least. The select signal
 // of a bank that engines write is delayed by as much: vectors of other units then wait once, not in every bank's multiplexer.
-constexpr int ENGINE_CYCLES = 124;
+constexpr int ENGINE_CYCLES = 124 + 20 * (CLOCK_MHZ / 300);
 
 // The decoded operation of an instruction: one bit per switch.
 struct EngineOperationBits {

@@ -77,13 +77,10 @@ BTTLAB_BANKS(BANK_DISTANCE)
 // Columns have no such pragma: what went in may come out in the next cycle, so a load is scheduled no earlier than the store.
 // A unit looks for what was sent in the cycle before the last; counts of the oldest cycle are replaced after they were read.
 #pragma HLS DEPENDENCE variable=queue type=inter direction=RAW distance=QUEUE_DISTANCE dependent=true
-#pragma HLS DEPENDENCE variable=ended_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
-#pragma HLS DEPENDENCE variable=begun_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
+#pragma HLS DEPENDENCE variable=ended_before type=inter direction=RAW distance=COUNTED_CYCLES dependent=true
+#pragma HLS DEPENDENCE variable=begun_before type=inter direction=RAW distance=COUNTED_CYCLES dependent=true
         step_units(overflow, nest, engine_operation, vector_operation, settings);
 
-        Counts counts;
-        count_instructions(counts, issue, oldest, cycles >= DRAIN_CYCLES);
-        oldest = oldest == DRAIN_CYCLES - 1 ? 0 : oldest + 1;
         bool is_done = dispatcher.next == dispatcher.end, is_quiet = true;
         UNROLL
         for (int u = 0; u < UNITS; u++) {
@@ -101,20 +98,26 @@ BTTLAB_BANKS(BANK_DISTANCE)
         done = is_done | is_stuck;
         stuck |= is_stuck & !is_done;
 
+        bool ends[UNITS];
+        UNROLL
+        for (int u = 0; u < UNITS; u++) ends[u] = nest[u].busy & is_end(nest[u]);
+        Counts counts;
+        count_instructions(counts, issue, ends, oldest, cycles >= COUNTED_CYCLES);
+        oldest = oldest == COUNTED_CYCLES - 1 ? 0 : oldest + 1;
+
         UNROLL
         for (int u = 0; u < UNITS; u++) {
             const Instruction next = issue[u].fetched[FETCH - 2];
-            const bool ends = nest[u].busy & is_end(nest[u]);
-            const bool begins = (!nest[u].busy | ends) & issue[u].ready[FETCH - 2] & may_begin(next, counts);
+            const bool begins = (!nest[u].busy | ends[u]) & issue[u].ready[FETCH - 2] & issue[u].may_begin;
             if (begins) {
                 begin(nest[u], next, (u == UPDATE) & !settings.pending);
                 if (u < ENGINES) decode(engine_operation[u % ENGINES], next);
                 if (u == VECTOR) decode(vector_operation, next);
             } else {
-                nest[u].busy &= !ends;
+                nest[u].busy &= !ends[u];
                 advance(nest[u]);
             }
-            fetch(issue[u], u, outgoing, begins, ends);
+            fetch(issue[u], u, outgoing, counts, begins);
         }
     }
     set_flags(section, overflow);

@@ -21,13 +21,13 @@ UNIT = "trainer.cpp"
 __all__ = ["SOURCE", "UNIT", "Schedule", "analyse", "census", "schedule_of"]
 
 
-def schedule_of(unit: Path) -> tuple[Schedule, Census]:
-    """Return the schedule and the operators of the loop in a source."""
-    schedule = analyse(unit)
+def schedule_of(unit: Path, clock_mhz: int | None = None) -> tuple[Schedule, Census]:
+    """Return the schedule and the operators of the loop in a source, at a clock in MHz, by default the source's own."""
+    schedule = analyse(unit, clock_mhz=clock_mhz)
     counted = census(schedule.graph.nodes, schedule.places)
     over = [
         Violation("budget", f"{resource}: the loop takes {taken.value:,.0f} of {budget(resource):,}")
-        for use in (operator_use(counted.total), memory_use(memories_of(schedule)))
+        for use in (operator_use(counted.total, schedule.clock_mhz), memory_use(memories_of(schedule)))
         for resource, taken in use.items()
         if taken.value > budget(resource)
     ]

@@ -24,7 +24,7 @@ GUARANTEED_DISTANCES = {
     "LATENCY": ("bank_", "operand_buffer", "statistic"),
     "SUM_DISTANCE": ("sums", "accumulator", "largest", "largest_place"),
     # The loop's own code guarantees these: the size of the ring of counts, and the delay until a unit reads its queue.
-    "DRAIN_CYCLES": ("ended_before", "begun_before"),
+    "COUNTED_CYCLES": ("ended_before", "begun_before"),
     "QUEUE_DISTANCE": ("queue",),
 }
 
@@ -74,12 +74,14 @@ class Schedule:
     constants: dict[str, int]
 
 
-def analyse(unit: Path, guaranteed: dict[str, tuple[str, ...]] = GUARANTEED_DISTANCES) -> Schedule:
-    """Analyse the loop of a source: the largest of its function `run`.
+def analyse(
+    unit: Path, guaranteed: dict[str, tuple[str, ...]] = GUARANTEED_DISTANCES, clock_mhz: int | None = None
+) -> Schedule:
+    """Analyse the loop of a source: the largest of its function `run`, at a clock, by default the source's own.
 
     `guaranteed` has prefixes of the memories' names by the constants of config.h that are their guaranteed distances.
     """
-    source = compile_source(unit)
+    source = compile_source(unit, clock_mhz)
     module = read_module(source.module)
     places = SourceLocations(module.metadata)
     function = next(function for function in module.functions if function.name == source.root)
@@ -129,9 +131,9 @@ def _schedule(
     delays = _delays(module, places, pragmas, source.constants)
     marked = _mark_delays(function, delays)
     wrong += violations.of_loop(inside, [p for p in pragmas if p not in inside], marked, source.constants)
-    graph = Graph(function, body, dict(accesses))
-    wrong += violations.of_operators(graph, places)
     clock = latencies.Clock(source.constants.get("CLOCK_MHZ", CLOCK_MHZ))
+    graph = Graph(function, body, dict(accesses), clock.mhz)
+    wrong += violations.of_operators(graph, places)
     carried = solve.edges(graph, promised)
     recurrences = solve.recurrences(graph, carried, clock, promised)
     interval = max([1, *(port.interval for port in used_ports), *(recurrence.interval for recurrence in recurrences)])

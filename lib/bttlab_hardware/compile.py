@@ -8,10 +8,12 @@ as the source.
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from bttlab.compiler.machine import value_of
 from bttlab.util.errors import BttlabError
 
 CLANG = "clang++-16"
@@ -52,9 +54,11 @@ class CompiledSource:
     call_paths: int
 
 
-def compile_source(unit: Path) -> CompiledSource:
-    preprocessed = _clang("-E", "-o", "-", str(unit))
-    module = _llvm().parse_assembly(_clang("-S", "-emit-llvm", "-o", "-", str(unit)))
+def compile_source(unit: Path, clock_mhz: int | None = None) -> CompiledSource:
+    """Compile a source for a clock in MHz, by default that of its configuration."""
+    arguments = [] if clock_mhz is None else [f"-DBTTLAB_CLOCK_MHZ={clock_mhz}"]
+    preprocessed = _clang("-E", "-o", "-", *arguments, str(unit))
+    module = _llvm().parse_assembly(_clang("-S", "-emit-llvm", "-o", "-", *arguments, str(unit)))
     root = next((f.name for f in module.functions if re.fullmatch(r"run|_ZL?3run\w*", f.name)), None)
     if root is None:
         raise BttlabError(f"{unit} has no function run, which has the machine's loop")
@@ -74,12 +78,12 @@ def _clang(*arguments: str) -> str:
 
 
 def _constants(preprocessed: str) -> dict[str, int]:
-    """Return the constants of a source that are a number, or another constant less a number."""
+    """Return the constants of a source that are integers, or computed from other constants and integers."""
     constants: dict[str, int] = {}
     for line in re.findall(r"^constexpr int [^;]*;", preprocessed, re.MULTILINE):
-        for name, base, less in re.findall(r"(\w+) = (\w+)(?: - (\d+))?[,;]", line):
-            if base.isdigit() or base in constants:
-                constants[name] = int(constants.get(base, base)) - int(less or 0)
+        for name, expression in re.findall(r"(\w+) = ([^,;]+)[,;]", line):
+            with suppress(KeyError, SyntaxError):
+                constants[name] = value_of(expression, constants)
     return constants
 
 

@@ -42,6 +42,8 @@ class Node:
         Number of inputs that a selection chooses from.
     gates : int
         Number of gates with two inputs that were merged into this one.
+    clock_mhz : float
+        Clock of the schedule, on which the latency of an operator depends.
     """
 
     instruction: Instruction
@@ -52,6 +54,7 @@ class Node:
     choices: int = 2
     access: Access | None = None
     gates: int = 1
+    clock_mhz: float = latencies.SLOWER
 
     @property
     def cycles(self) -> int | None:
@@ -63,7 +66,7 @@ class Node:
             return self.bits
         if self.kind == "delay":
             return self.instruction.delay
-        return latencies.cycles(self.kind)
+        return latencies.cycles(self.kind, self.clock_mhz)
 
     @property
     def delay(self) -> float:
@@ -132,7 +135,10 @@ class Graph:
         Instructions that a node computes: equal operations share a node.
     """
 
-    def __init__(self, function: Function, body: Body, accesses: dict[Instruction, Access]) -> None:
+    def __init__(
+        self, function: Function, body: Body, accesses: dict[Instruction, Access], clock_mhz: float = latencies.SLOWER
+    ) -> None:
+        self._clock_mhz = clock_mhz
         self.nodes: list[Node] = []
         self.back: list[tuple[Node, Node]] = []
         self.function, self.body, self.accesses = function, body, accesses
@@ -201,7 +207,7 @@ class Graph:
         more.setdefault("lanes", used)
         if "bits" not in more and instruction.type not in ("void", "ptr"):
             more["bits"] = self._bits(instruction)
-        node = Node(instruction, kind, kept, **more)
+        node = Node(instruction, kind, kept, clock_mhz=self._clock_mhz, **more)
         self.nodes.append(node)
         self.values[node] = []
         return node

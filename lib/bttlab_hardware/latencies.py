@@ -9,6 +9,7 @@ from math import ceil
 
 from bttlab.util.places import ROOT
 
+SLOWER = 200  # MHz: up to this clock operators have the file's fewer registers
 FILE = ROOT / "data" / "u50" / "latencies.json"
 
 
@@ -47,10 +48,13 @@ def one_more(name: str) -> Iterator[None]:
         del _more[name]
 
 
-def cycles(kind: str) -> int | None:
-    """Return the latency of a floating point operator, None for other kinds."""
+def cycles(kind: str, clock_mhz: float = SLOWER) -> int | None:
+    """Return the latency of a floating point operator at a clock, None for other kinds."""
     latency = read_latencies()["cycles"].get(kind)
-    return latency["value"] + _more.get(kind, 0) if latency else None
+    if latency is None:
+        return None
+    at_clock = latency if clock_mhz <= SLOWER else latency["at_300_mhz"]
+    return at_clock["value"] + _more.get(kind, 0)
 
 
 def read_cycles(implementation: str, pinned: int | None = None) -> int:

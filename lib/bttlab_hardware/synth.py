@@ -1,8 +1,8 @@
 """Count the machine's Verilog with Yosys, unit by unit, into data/u50/synthesis.json: make synth.
 
 Yosys maps each unit to UltraScale+ (`synth_xilinx -family xcup`) with FP32 cores, delays and memories as black boxes,
-because it takes hours for wide modules. It maps each core, each size of memory and one bit of each delay once, and the
-tool multiplies them by their number. Nothing is placed or routed.
+because it takes hours for wide modules. It maps each core, and each size of memory and of delay, once, and the tool
+multiplies them by their number. Nothing is placed or routed.
 
 Yosys 0.23 packs no register of the multiplier into a DSP48E2, and some into a DSP48E1: the multiplier is also mapped to
 the 7 series (`-family xc7`), as the lower end of a range.
@@ -14,12 +14,13 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
-from bttlab.estimate.synthesis import FILE as RECORD
-from bttlab.estimate.synthesis import MULTIPLIER, SERIES_7
+from bttlab.estimate.synthesis import MULTIPLIER, SERIES_7, file_of
+from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.places import ROOT
 from bttlab.util.terminal import say
@@ -33,17 +34,19 @@ KINDS = {  # resource of each kind of Yosys cell, and how much of it a cell uses
     **{"INV": ("lookup_tables", 1), "SRL16E": ("shift_registers", 1), "SRLC32E": ("shift_registers", 1)},
     **{"RAM32M": ("memory_tables", 4), "RAM32M16": ("memory_tables", 8), "RAM64M": ("memory_tables", 4)},
     **{"RAM64M8": ("memory_tables", 8), "RAM32X1D": ("memory_tables", 2), "RAM64X1D": ("memory_tables", 2)},
-    **{"RAM128X1D": ("memory_tables", 4), "RAM256X1D": ("memory_tables", 8)},
+    **{"RAM128X1D": ("memory_tables", 4), "RAM256X1D": ("memory_tables", 8), "RAM64X8SW": ("memory_tables", 8)},
+    **{"RAM32X1S": ("memory_tables", 1), "RAM64X1S": ("memory_tables", 1), "RAM128X1S": ("memory_tables", 2)},
     **{"CARRY4": ("carry_chains", 0.5), "CARRY8": ("carry_chains", 1), "DSP48E2": ("dsps", 1)},
     "DSP48E1": ("dsps", 1),
     **{"RAMB18E2": ("bram36", 0.5), "RAMB36E2": ("bram36", 1), "URAM288": ("uram", 1)},
     **{f"MUXF{n}": ("wide_multiplexers", 1) for n in (7, 8, 9)},
     **{name: ("flip_flops", 1) for name in ("FDRE", "FDSE", "FDCE", "FDPE")},
 }
+UNCOUNTED = ("BUFG",)
 # Vivado builds delays of three cycles or more as shift registers (UG901), or from the length in trainer.cfg.
 LINK_SETTINGS = ROOT / "hls_src" / "vitis" / "processor" / "trainer.cfg"
 SHIFT_FROM = 3
-WIRES = {"delay": ".in(in[0])", "memory": ".load_address(in), .store(in[0]), .store_address(in), .stored(in)"}
+WIRES = {"delay": ".in(in)", "memory": ".load_address(in), .store(in[0]), .store_address(in), .stored(in)"}
 BOXES = tuple(WIRES)
 FAMILY = "xcup"  # UltraScale+, as Yosys calls it
 
@@ -59,8 +62,8 @@ def mapped(folder: Path, name: str, commands: list[str], family: str = FAMILY) -
 class Counts:
     """Resources of a folder's modules; memories and delays are mapped once for each size."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._boxes, self._lock = folder, {}, Lock()
+    def __init__(self, folder: Path, latency_of: Mapping[str, int]) -> None:
+        self._folder, self._latency_of, self._boxes, self._lock = folder, latency_of, {}, Lock()
 
     def map_module(self, top: str, family: str = FAMILY) -> dict:
         """Map a module with Yosys and return it. Cores, memories and delays are cells of it, except in a core."""
@@ -69,10 +72,12 @@ class Counts:
         read = [f"read_verilog {' '.join(cores)}"]
         if not top.startswith("fp32_"):
             read = [f"read_verilog -lib {' '.join(cores)}", f"read_verilog {' '.join(sorted({*files} - {*cores}))}"]
-        commands = [*read, f"hierarchy -check -top {top}"]
+        latency = f" -chparam LATENCY {self._latency_of[top]}" if top in self._latency_of else ""
+        commands = [*read, f"hierarchy -check -top {top}{latency}"]
         made = top_of(mapped(self._folder, top, commands, family))
         with self._lock:
-            boxes = {box_of(cell) for cell in made["cells"].values() if cell["type"] in BOXES}
+            cells = (cell for cell in made["cells"].values() if cell["type"] in BOXES)
+            boxes = {box_of(cell) for cell in cells if flip_flops_of(cell) is None}
             self._map_boxes(sorted(boxes - self._boxes.keys()))
         return made
 
@@ -90,17 +95,19 @@ class Counts:
             elif kind in KINDS:
                 resource, each = KINDS[kind]
                 made[resource] += each
-            elif kind != "BUFG":
+            elif kind not in UNCOUNTED:
+                if modules[kind]["attributes"].keys() & {"blackbox", "whitebox"}:  # a cell of Yosys' library
+                    raise BttlabError(f"Yosys uses a cell {kind}, of which KINDS in {Path(__file__).name} has no cost")
                 made += self._sum(modules, modules[kind]["cells"])
         return made
 
     def _of_box(self, cell: dict) -> dict[str, float]:
-        if cell["type"] == "memory":
-            return self._boxes[box_of(cell)]
-        width, cycles = (int(cell["parameters"][name], 2) for name in ("WIDTH", "CYCLES"))
-        if cycles < shortest_shift():  # the limit set for Vivado; Yosys uses shift registers from three cycles on
-            return {"flip_flops": width * cycles}
-        return {resource: width * n for resource, n in self._boxes[box_of(cell)].items()}
+        if (waiting := flip_flops_of(cell)) is not None:
+            return {"flip_flops": waiting}
+        made = self._boxes[box_of(cell)]
+        if cell["type"] == "delay" and made["memory_tables"]:  # a ring: memories are counted by their geometry, too
+            made = made - Counter(memory_tables=made["memory_tables"]) + Counter(ring_tables=made["memory_tables"])
+        return made
 
     def _map_boxes(self, boxes: list[str]) -> None:
         name = f"boxes_{len(self._boxes)}"
@@ -119,17 +126,31 @@ def top_of(modules: dict[str, dict]) -> dict:
 
 
 def box_of(cell: dict) -> str:
-    """Return a delay of one bit, or a memory, as a Verilog instance."""
-    values = {"WIDTH": "1"} if cell["type"] == "delay" else {}
-    for name, text in cell["parameters"].items():
-        values.setdefault(name, str(int(text, 2)) if re.fullmatch("[01]{32}", text) else f'"{text.strip()}"')
+    """Return a delay or a memory as a Verilog instance."""
+    values = {
+        name: str(int(text, 2)) if re.fullmatch("[01]{32}", text) else f'"{text.strip()}"'
+        for name, text in cell["parameters"].items()
+    }
     return f"{cell['type']} #({', '.join(f'.{name}({value})' for name, value in sorted(values.items()))})"
 
 
-def count_modules() -> None:
+def flip_flops_of(cell: dict) -> int | None:
+    """Return the flip-flops of a delay that is too short for a shift register in Vivado, None for other cells.
+
+    Yosys uses shift registers from three cycles on.
+    """
+    if cell["type"] != "delay":
+        return None
+    width, cycles = (int(cell["parameters"][name], 2) for name in ("WIDTH", "CYCLES"))
+    return width * cycles if cycles < shortest_shift() else None
+
+
+def count_modules(clock_mhz: int) -> None:
+    """Count the loop that is scheduled for a clock, and its cores with the latencies that they have in it."""
     folder = Path(tempfile.mkdtemp(prefix="synth-"))
-    files = write_loop(analyse(SOURCE / UNIT), folder)
-    digests, counts = module_digests(files), Counts(folder)
+    files = write_loop(analyse(SOURCE / UNIT, clock_mhz=clock_mhz), folder)
+    digests, latency_of = module_digests(files), latencies_in(files[f"{TOP}.v"])
+    counts = Counts(folder, latency_of)
     version = subprocess.run(["yosys", "-V"], capture_output=True, text=True, check=True).stdout.split(" (")[0]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         modules = dict(zip(digests, pool.map(counts.map_module, digests), strict=True))
@@ -141,6 +162,8 @@ def count_modules() -> None:
         made = dict(counts.of(module), levels=levels)
         if name in loop:
             made["stage_of_levels"] = stage_of(place, files[f"{TOP}.v"])
+        if name in latency_of:
+            made["latency"] = latency_of[name]
         numbers = {kind: int(n) if n == int(n) else n for kind, n in sorted(made.items())}
         record[name] = {"sha256": digests[name], "tool": version, **numbers}
         if name == MULTIPLIER:
@@ -148,7 +171,13 @@ def count_modules() -> None:
         say(f"{name}: {record[name]}")
     about = "What Yosys maps the Verilog of the machine to (UltraScale+), units without cores: make synth"
     text = json.dumps({"about": about, "provenance": "modelled", "modules": record}, indent=1)
-    write_file(RECORD, text + "\n")
+    write_file(file_of(clock_mhz), text + "\n")
+
+
+def latencies_in(text: str) -> dict[str, int]:
+    """Return the latency of each core in the loop's Verilog, which has one for all instances."""
+    pairs = re.findall(r"^  (fp32_\w+) #\(\.LATENCY\((\d+)\)", text, re.MULTILINE)
+    return {core: int(cycles) for core, cycles in sorted(set(pairs))}
 
 
 def shortest_shift() -> int:

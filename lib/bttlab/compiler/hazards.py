@@ -19,7 +19,7 @@ from bttlab.compiler.access import accesses, adds_up, asks_in_fold
 from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import BANK, OPERANDS, SUMS, Instruction, Memory, value_of
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import M, machine_of, target, targeting
 from bttlab.compiler.program import ModelProgram
 from bttlab.compiler.timing import time_program
 
@@ -165,6 +165,11 @@ def check_program(
 
     `report`: called after each length, with the length and the number of hazards up to then.
     """
+    with targeting(machine_of(program.clock_mhz)):
+        return _check_program(program, lengths, report)
+
+
+def _check_program(program: ModelProgram, lengths: Iterable[int], report: Callable[[int, int], None]) -> list[str]:
     texts = unchecked_gradients(program)
     table, random = program.token_table, np.random.default_rng(0)
     nothing = np.zeros((M.OFFSET_TABLES, 1), int)
@@ -236,7 +241,7 @@ def _vector_hazards(memory, instructions, loaded, key, cycle, step, instruction_
     # The write that each read must see; the last one that it sees in the deepest pipeline, and in the shortest.
     in_list = instruction_of * (step.max() + 1) + step
     expected = _writers(key, in_list, writes, writes)
-    complete = _writers(key, np.where(writes, cycle + M.LATENCY, cycle), reads, writes)
+    complete = _writers(key, np.where(writes, cycle + target().LATENCY, cycle), reads, writes)
     latest = _writers(key, cycle, writes, writes)
     found: dict[tuple, Hazard] = {}  # the first of each kind and pair of instructions
 
@@ -257,7 +262,7 @@ def _vector_hazards(memory, instructions, loaded, key, cycle, step, instruction_
             elif writer < 0:
                 why = "after it was overwritten"
             else:
-                when = f"writes it in cycle {cycle[expected[k]]}, which takes {M.LATENCY} cycles"
+                when = f"writes it in cycle {cycle[expected[k]]}, which takes {target().LATENCY} cycles"
                 why = f"too early: instruction {writer} {when}"
             add(kind, k, (writer, int(instruction_of[k])), f"cycle {cycle[k]}: {read(k)} {why}")
     for k, overwriting in _reordered_writes(key, in_list, cycle, writes):

@@ -9,7 +9,7 @@ import numpy as np
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import Functions
 from bttlab.compiler.instruction import Bound, Instruction, Register, encode
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import M, target
 
 LANES = M.LANES
 
@@ -71,7 +71,7 @@ def packed(
     header[0, : 4 + len(places)] = [
         M.MAGIC,
         M.ROWS_VERSION if token_vectors else M.VERSION,
-        M.digest,
+        target().digest,
         len(instructions),
         *places,
     ]

@@ -1,10 +1,17 @@
-"""Widths and depths of the machine: the constants of hls_src/processor, read from the C++ headers."""
+"""Widths and depths of the machine: the constants of hls_src/processor, read from the C++ headers.
+
+The source is scheduled for either of `CLOCKS`. `M` is the machine of the overlay's clock. Programs are compiled, timed
+and checked for `target()`: for `M`, or within `targeting` for another clock's machine, which differs in its latency.
+"""
 
 import ast
 import re
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +24,7 @@ SOURCE = ROOT / "hls_src" / "processor"
 _BANK = re.compile(r"BANK\((\d+), (\d+), ([UB])\)")
 _PORT = re.compile(r"PORT\((\w+), (\w+), (\d), ([\d, ]+)\)")
 _ENUM = re.compile(r"enum (\w+) \{(.*?)\};", re.DOTALL)
+_GIVEN = re.compile(r"^#define (BTTLAB_CLOCK_MHZ) (\d+)$", re.MULTILINE)  # a constant that a compiler's -D replaces
 _DEFINITION = re.compile(r"^constexpr int ([^;]*);", re.MULTILINE)
 _OPERATORS = {
     ast.Add: lambda a, b: a + b,
@@ -113,8 +121,8 @@ class Machine(Names):
         return value & 0x7FFFFFFF
 
 
-def read_machine(source: Path = SOURCE) -> Machine:
-    """Return the machine that a folder with config.h and isa.h describes."""
+def read_machine(source: Path = SOURCE, clock_mhz: int | None = None) -> Machine:
+    """Return the machine that a folder with config.h and isa.h describes, at the overlay's clock by default."""
     config, isa = ((source / name).read_text(encoding="utf-8") for name in ("config.h", "isa.h"))
     banks = {int(m[1]): Bank(int(m[2]), {"U": "uram", "B": "bram"}[m[3]]) for m in _BANK.finditer(config)}
     names: dict[str, int] = {}
@@ -135,27 +143,38 @@ def read_machine(source: Path = SOURCE) -> Machine:
         Port(m[1], names[m[2]], int(m[3]), m.start() > writers, tuple(int(bank) for bank in m[4].split(",")))
         for m in _PORT.finditer(config, readers)
     )
-    constants = read_constants(source / "config.h")
+    constants = read_constants(source / "config.h", clock_mhz)
     return Machine(constants, tuple(banks[i] for i in range(len(banks))), ports, names, enums)
 
 
-def read_constants(header: Path) -> dict[str, int]:
+def read_constants(header: Path, clock_mhz: int | None = None) -> dict[str, int]:
     """Return the integer constants that a header defines, in order; each may use those before it.
+
+    `clock_mhz` takes the place of the header's own BTTLAB_CLOCK_MHZ, as a compiler's -D does.
 
     Raise `ProgramError` if a definition has anything but names, integers, + - * / and brackets.
     """
     constants: dict[str, int] = {}
-    for match in _DEFINITION.finditer(header.read_text(encoding="utf-8")):
+    text = header.read_text(encoding="utf-8")
+    given = {match[1]: int(match[2]) for match in _GIVEN.finditer(text)}
+    if clock_mhz is not None:
+        given["BTTLAB_CLOCK_MHZ"] = clock_mhz
+    for match in _DEFINITION.finditer(text):
         for definition in match[1].split(","):
             name, _, expression = definition.partition("=")
             try:
-                constants[name.strip()] = _value(ast.parse(expression.strip(), mode="eval").body, constants)
+                constants[name.strip()] = value_of(expression, given | constants)
             except (KeyError, SyntaxError):
                 raise ProgramError(
                     f"{header}: {definition.strip()!r} is no constant that Python can read; use integers, constants "
                     "before it, + - * / and brackets"
                 ) from None
     return constants
+
+
+def value_of(expression: str, constants: Mapping[str, int]) -> int:
+    """Return the value of an expression of C++ in integers and constants; KeyError or SyntaxError if it has others."""
+    return _value(ast.parse(expression.strip(), mode="eval").body, constants)
 
 
 def _value(node: ast.expr, constants: Mapping[str, int]) -> int:
@@ -169,4 +188,30 @@ def _value(node: ast.expr, constants: Mapping[str, int]) -> int:
     raise KeyError(node)
 
 
-M = read_machine()  # the machine of this package
+M = read_machine()  # the machine of this package's overlay
+CLOCKS = (M.CLOCK_MHZ, 300)  # MHz: of the overlay, and a faster one, for which nothing but the model was run
+_target: ContextVar[Machine | None] = ContextVar("target", default=None)
+
+
+@cache
+def machine_of(clock_mhz: int) -> Machine:
+    """Return the machine whose schedule is made for one of `CLOCKS`; ProgramError for another clock."""
+    if clock_mhz not in CLOCKS:
+        named = " and ".join(map(str, CLOCKS))
+        raise ProgramError(f"no machine is scheduled for {clock_mhz} MHz: config.h has those of {named} MHz")
+    return M if clock_mhz == M.CLOCK_MHZ else read_machine(clock_mhz=clock_mhz)
+
+
+def target() -> Machine:
+    """Return the machine that programs are compiled, timed and checked for."""
+    return _target.get() or M
+
+
+@contextmanager
+def targeting(machine: Machine) -> Iterator[None]:
+    """Compile, time and check programs for a machine within the context."""
+    token = _target.set(machine)
+    try:
+        yield
+    finally:
+        _target.reset(token)

@@ -17,7 +17,7 @@ from bttlab.compiler.graph import Graph, graph_of_config
 from bttlab.compiler.image import Tables, packed, tables_of_image
 from bttlab.compiler.instruction import Instruction, Level, Memory, at
 from bttlab.compiler.lowering import Lowering, lower
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import M, machine_of, target, targeting
 from bttlab.compiler.memory.banks import WINDOW
 from bttlab.compiler.memory.layout import Block, Layout, Region, TokenTable
 from bttlab.compiler.plan.tt_layer import Flow as Flow
@@ -177,6 +177,8 @@ class ModelProgram(Program):
         Whether gradients are summed over samples: a call then has samples of one update at most.
     why_no_sums : str
         Why it does not sum the gradients of an update of several samples; empty if it does, or need not.
+    clock_mhz : int
+        Clock of the machine that it is for, in MHz.
     """
 
     config: "ModelConfig | ModuleConfig"
@@ -188,6 +190,7 @@ class ModelProgram(Program):
     has_order: bool
     sums: bool
     why_no_sums: str = ""
+    clock_mhz: int = M.CLOCK_MHZ
 
     @property
     def offset_span(self) -> tuple[int, ...]:
@@ -244,6 +247,8 @@ class Options:
         follow from the sums once per update, in FLUSH; by default as the optimizer asks.
     window : int
         Of the bank search (`banks.Assignment`); "auto" tries several.
+    clock_mhz : int
+        Clock of the machine in MHz, one of `bttlab.compiler.machine.CLOCKS`; the overlay takes programs for 200 MHz.
     """
 
     flow: Flow = PAPER_FLOW
@@ -251,6 +256,7 @@ class Options:
     lengths: Mapping[int, int] | None = None
     sums: bool | None = None
     window: int = WINDOW
+    clock_mhz: int = M.CLOCK_MHZ
 
 
 def compile(model: "ModelConfig | ModuleModel", options: Options | None = None) -> ModelProgram:
@@ -274,6 +280,11 @@ def compile(model: "ModelConfig | ModuleModel", options: Options | None = None) 
         If the model does not fit the machine; the message names the bank.
     """
     options = options or Options()
+    with targeting(machine_of(options.clock_mhz)):
+        return _of_options(model, options)
+
+
+def _of_options(model: "ModelConfig | ModuleModel", options: Options) -> ModelProgram:
     optimizer, why = options.optimizer, ""
     if options.sums is not None:
         return _of_flow(model, options, options.sums)
@@ -295,7 +306,7 @@ def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, w
     """Return the program of a flow; for "auto" of the one that `_fastest` chooses."""
 
     def compiled(flow: Flow, window: int) -> ModelProgram:
-        found = _compiled(model, flow, window, sums, why_no_sums)
+        found = _compiled(model, flow, window, sums, why_no_sums, options.clock_mhz)
         if isinstance(found, ProgramError):
             raise found.with_traceback(None)
         return found
@@ -314,14 +325,19 @@ def _of_flow(model: "ModelConfig | ModuleModel", options: Options, sums: bool, w
     if (entry := read_entry(key)) is not None:
         return kept(CANDIDATES[entry[0]["candidate"]], entry[0]["window"])
     with without_collection():
-        flow, window = _fastest(model, options.window, sums, batch_size, lengths)
+        flow, window = _fastest(model, options.window, sums, batch_size, lengths, options.clock_mhz)
         write_entry(key, {"candidate": CANDIDATES.index(flow), "window": window})
         return kept(flow, window)
 
 
 @functools.lru_cache(PROGRAMS)
 def _fastest(
-    model: "ModelConfig | ModuleModel", window: int, sums: bool, batch_size: int, lengths: tuple[tuple[int, int], ...]
+    model: "ModelConfig | ModuleModel",
+    window: int,
+    sums: bool,
+    batch_size: int,
+    lengths: tuple[tuple[int, int], ...],
+    clock_mhz: int,
 ) -> Choice:
     """Return the flow and the window of the bank search whose program has the least modelled time.
 
@@ -345,7 +361,7 @@ def _fastest(
         cycles = {}
         for choice in choices:
             try:
-                cycles[choice] = cycles_of(*_draft(model, *choice, sums).ordered(effort))
+                cycles[choice] = cycles_of(*_draft(model, *choice, sums, clock_mhz).ordered(effort))
             except ProgramError:  # this flow does not fit, or this search finds no banks
                 continue
         return [choice for choice in cycles if cycles[choice] <= near * min(cycles.values())]
@@ -356,12 +372,12 @@ def _fastest(
     if not flows:
         return CANDIDATES[0], window  # its error says why
     flow, _ = flows[0]
-    if not _draft(model, flow, window, sums).emitted.has_order:
+    if not _draft(model, flow, window, sums, clock_mhz).emitted.has_order:
         return flow, window
     windows = nearest(((flow, each) for each in (window, *WINDOWS)), DRAFT_EFFORT, NEAR_WINDOW)
     # A draft that becomes no program takes too many registers. Those of other flows may take fewer.
     for choices in (windows, [(each, window) for each in CANDIDATES]):
-        programs = (_compiled(model, *choice, sums, "") for choice in choices)
+        programs = (_compiled(model, *choice, sums, "", clock_mhz) for choice in choices)
         found = (one for one in programs if isinstance(one, ModelProgram))
         fastest = min(found, key=lambda one: cycles_of(one.sample, one.flush if one.sums else []), default=None)
         if fastest is not None:
@@ -370,23 +386,24 @@ def _fastest(
 
 
 @functools.lru_cache(len(CANDIDATES) + len(WINDOWS))
-def _draft(model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: bool) -> "_Draft":
+def _draft(model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: bool, clock_mhz: int) -> "_Draft":
+    """Return a draft for `target()`, whose clock is `clock_mhz`: the cache knows it by that."""
     return _Draft(_emitted(model, flow, window, sums))
 
 
 @functools.lru_cache(PROGRAMS)
 def _compiled(
-    model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: bool, why_no_sums: str
+    model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: bool, why_no_sums: str, clock_mhz: int
 ) -> ModelProgram | ProgramError:
     """Return the program of a flow and a window, with its image, or the error why there is none."""
     if why_no_sums:
-        found = _compiled(model, flow, window, sums, "")
+        found = _compiled(model, flow, window, sums, "", clock_mhz)
         return found if isinstance(found, ProgramError) else replace(found, why_no_sums=why_no_sums)
     if (stored := _stored(model, flow, window, sums)) is not None:
         return stored
     try:
         with without_collection():
-            program = _draft(model, flow, window, sums).scheduled()
+            program = _draft(model, flow, window, sums, clock_mhz).scheduled()
             _ = program.image  # it may need too many registers
     except ProgramError as error:
         return ProgramError(str(error))  # without its traceback, which has the compiler's objects
@@ -395,12 +412,16 @@ def _compiled(
 
 def _key(model, flow: Flow, window: int, sums: bool, *choices: Any) -> str | None:
     """Return the name of a program in the cache on disk; None for a traced module, which only its code describes."""
-    return key_of(model.to_dict(), flow, window, sums, *choices) if isinstance(model, ModelConfig) else None
+    return (
+        key_of(model.to_dict(), flow, window, sums, target().CLOCK_MHZ, *choices)
+        if isinstance(model, ModelConfig)
+        else None
+    )
 
 
 def _keep(model, flow: Flow, window: int, sums: bool) -> None:
     """Write a program, or the error why there is none, to the cache on disk."""
-    found = _compiled(model, flow, window, sums, "")
+    found = _compiled(model, flow, window, sums, "", target().CLOCK_MHZ)
     key = _key(model, flow, window, sums)
     if isinstance(found, ProgramError):
         write_entry(key, {"error": str(found)})
@@ -425,7 +446,7 @@ def _stored(model, flow: Flow, window: int, sums: bool) -> ModelProgram | Progra
     token_table, layout = TokenTable(*map(tuple, values["token_table"])), decoded_layout(values["layout"])
     rest = flow, window, values["has_order"], values["sums"]
     parts = tables_of_image(image), limits, *sections, values["transfer_vectors"]
-    program = ModelProgram(*parts, model, layout, token_table, regions, *rest)
+    program = ModelProgram(*parts, model, layout, token_table, regions, *rest, clock_mhz=target().CLOCK_MHZ)
     vars(program)["image"] = image
     return program
 
@@ -460,6 +481,7 @@ def _emitted(model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: 
         window,
         lowered.order is not None,
         bool(lowered.collect),
+        clock_mhz=target().CLOCK_MHZ,
     )
     count, most = sum(map(len, program.sections)), M.PROGRAM_DEPTH
     if count > most:

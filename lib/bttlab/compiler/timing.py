@@ -15,7 +15,7 @@ import numpy as np
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import UNIT_NAMES, Bound, Instruction
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import M, target
 
 FIRST_SENT = M.FETCH - 1  # the cycle in which the dispatcher sends the first instruction
 TO_UNIT = M.FETCH + 2  # cycles from sending an instruction to its first step: queue, fetch, decode
@@ -43,7 +43,7 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
     queue = M.QUEUE
     # Arrays if `tokens` is one: NumPy adds two arrays faster than an array and a number.
     first_sent, fetch, to_unit, seen, drain, latency = (
-        cycles + 0 * tokens for cycles in (FIRST_SENT, M.FETCH, TO_UNIT, SEEN, M.LATENCY - 1, M.LATENCY)
+        cycles + 0 * tokens for cycles in (FIRST_SENT, M.FETCH, TO_UNIT, SEEN, target().LATENCY - 1, target().LATENCY)
     )
     later = np.maximum if isinstance(tokens, np.ndarray) else max
     # By the bounds of the loops: steps, and cycles until other units see the end and until the unit begins the next.
@@ -113,7 +113,7 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
             raise ProgramError(
                 f"the program waits for itself: instruction {waiting} ({unit}) waits for one that begins after it"
             )
-    return Timing(begin, end, reduce(later, (e[-1] for e in ends if e), 0) + FINISHED + M.LATENCY)
+    return Timing(begin, end, reduce(later, (e[-1] for e in ends if e), 0) + FINISHED + target().LATENCY)
 
 
 def busy_shares(instructions: Sequence[Instruction], timing: Timing) -> list[float]:

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import CLOCKS as SCHEDULED
+from bttlab.compiler.machine import M, machine_of
 from bttlab.compiler.program import PROGRAMS, Flow, Options, Program, compile
 from bttlab.estimate.constants import modelled
 from bttlab.estimate.counts import CALL_SAMPLES, STAGES, Work, epoch_work, program_works
@@ -24,9 +25,11 @@ from bttlab.util.quantities import Quantity
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
 
-CLOCK_MHZ = M.CLOCK_MHZ  # that the schedule was made for
-CLOCKS = (CLOCK_MHZ, 150)  # MHz, to compare: the target, and a clock at which routing is easier
+CLOCK_MHZ = M.CLOCK_MHZ  # of the overlay
+MOST_CLOCK = SCHEDULED[-1]  # MHz: of the fastest schedule
+CLOCKS = (CLOCK_MHZ, MOST_CLOCK, 150)  # MHz, to compare: the overlay's, the fastest, and one at which routing is easier
 LEAST_CLOCK = 50  # MHz: the lowest clock that the shell gives to kernels
+NOT_CLOSED = f"modelled at {MOST_CLOCK} MHz, timing not closed by any tool"
 MULTIPLIERS = M.ENGINES * M.ROWS * M.LANES  # of the engines
 
 
@@ -108,7 +111,7 @@ class Estimate:
                 f"power and energy on the {self.card.name} are unknown: the constants of data/u50/power.json are the "
                 "U50's; estimate with card U50"
             )
-        return power(machine_record(), self.resources, self.work, self.samples, self.clock_mhz)
+        return power(machine_record(self.clock_mhz), self.resources, self.work, self.samples, self.clock_mhz)
 
     @property
     def energy_per_epoch(self) -> Quantity:
@@ -139,20 +142,21 @@ class Estimate:
 
         BttlabError if there are no facts of the card (`bttlab.estimate.facts.NAMES`).
         """
-        return replace(self, resources=resources(machine_record(), read_card(card)))
+        return replace(self, resources=resources(machine_record(self.clock_mhz), read_card(card)))
 
     def at_clock(self, clock_mhz: float) -> "Estimate":
-        """Return the estimate for another clock. The cycles stay, because the pipeline keeps its depth.
+        """Return the estimate for another clock.
 
-        Raises BttlabError if the clock is lower than the shell's lowest or higher than the schedule's.
+        The cycles stay within a schedule, whose pipeline keeps its depth. Above `CLOCK_MHZ` they are those of the
+        schedule for `MOST_CLOCK`, whose pipeline is deeper.
+
+        Raises BttlabError if the clock is lower than the shell's lowest or higher than the fastest schedule's.
         """
-        if not LEAST_CLOCK <= clock_mhz <= CLOCK_MHZ:
-            nearest = min(max(clock_mhz, LEAST_CLOCK), CLOCK_MHZ)
-            raise BttlabError(
-                f"a clock of {clock_mhz:g} MHz: the shell gives {LEAST_CLOCK} or more, and the schedule is made for "
-                f"{CLOCK_MHZ}; use {nearest:g}"
-            )
-        return replace(self, clock_mhz=clock_mhz)
+        scheduled = scheduled_clock(clock_mhz)
+        if scheduled == scheduled_clock(self.clock_mhz):
+            return replace(self, clock_mhz=clock_mhz)
+        how = self.optimizer, self.flow, clock_mhz, self.batch_size, self.card.short_name
+        return estimate(self.model, self.lengths, *how)
 
     @property
     def unknown(self) -> list[str]:
@@ -173,11 +177,11 @@ class Estimate:
         layers: dict[str, dict[str, int]] = {stage: {} for stage in STAGES}
         for (stage, layer), count in self.work.cycles.items():
             layers[stage][layer] = count
-        record, rule = machine_record(), Optimizer(self.optimizer, batch_size=self.batch_size)
+        record, rule = machine_record(self.clock_mhz), Optimizer(self.optimizer, batch_size=self.batch_size)
         return {
             "model": self.model.to_dict(),
             "flow": self.flow,
-            "machine": dict(M.constants),
+            "machine": dict(machine_of(scheduled_clock(self.clock_mhz)).constants),
             "clock_mhz": self.clock_mhz,
             "card": asdict(self.card) | {"unknown": self.unknown},
             "optimizer": self.optimizer,
@@ -188,6 +192,7 @@ class Estimate:
             "excess": self.resources.excess,
             "why_no_sums": self.why_no_sums,
             "schedule": {
+                "clock_mhz": record.clock_mhz,
                 "interval": record.interval,
                 "depth": record.depth,
                 "violations": record.violations,
@@ -212,6 +217,33 @@ class Estimate:
             "energy_per_sample": self.energy_per_sample.to_dict() if self.has_power else None,
             "energy_per_epoch": self.energy_per_epoch.to_dict() if self.has_power else None,
         }
+
+
+def scheduled_clock(clock_mhz: float) -> int:
+    """Return the clock of the schedule that the machine has at a clock: the slowest of at least that.
+
+    Parameters
+    ----------
+    clock_mhz : float
+        Clock of the kernel in MHz.
+
+    Returns
+    -------
+    int
+        One of `bttlab.compiler.machine.CLOCKS`, in MHz.
+
+    Raises
+    ------
+    BttlabError
+        If the clock is lower than the shell's lowest or higher than the fastest schedule's.
+    """
+    if not LEAST_CLOCK <= clock_mhz <= MOST_CLOCK:
+        nearest = min(max(clock_mhz, LEAST_CLOCK), MOST_CLOCK)
+        raise BttlabError(
+            f"a clock of {clock_mhz:g} MHz: the shell gives {LEAST_CLOCK} or more, and the fastest schedule is for "
+            f"{MOST_CLOCK}; use {nearest:g}"
+        )
+    return min(clock for clock in SCHEDULED if clock >= clock_mhz)
 
 
 def estimate(
@@ -263,23 +295,22 @@ def estimate(
             )
     if not histogram:
         raise BttlabError("no samples: give at least one length")
-    record, rule = machine_record(), Optimizer(optimizer, batch_size=batch_size)
-    program = compile(model, Options(flow, rule, histogram))
+    record, rule = machine_record(clock_mhz), Optimizer(optimizer, batch_size=batch_size)
+    program = compile(model, Options(flow, rule, histogram, clock_mhz=scheduled_clock(clock_mhz)))
     call_samples = min(batch_size, CALL_SAMPLES) if program.sums else CALL_SAMPLES
-    at_full_clock = Estimate(
+    return Estimate(
         model,
         flow,
         rule.name,
         batch_size,
         histogram,
-        CLOCK_MHZ,
+        clock_mhz,
         epoch_work(program, histogram, call_samples),
         memory_map(program, record, rule.rule),
         Traffic.mean(histogram, program.token_vectors, program.limits.sequence_length),
         resources(record, facts),
         program.why_no_sums,
     )
-    return at_full_clock.at_clock(clock_mhz)
 
 
 @lru_cache(PROGRAMS)

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from bttlab.compiler.instruction import UNIT_NAMES, Instruction, value_of
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import M, machine_of, target, targeting
 from bttlab.compiler.program import PROGRAMS, Program
 from bttlab.estimate.constants import read_data
 from bttlab.estimate.profile import Table, cycles_by_layer
@@ -103,7 +103,8 @@ def cycles_outside_loop(tokens: int, token_vectors: int = 0) -> int:
     """
     record = (M.OFFSET_TABLES + 1) * M.SEQUENCE  # an element a cycle
     prepared = M.OFFSET_TABLES * M.SEQUENCE  # copied to the loop's small memories
-    request = read_data("latencies")["read"]["argument"]["value"]
+    argument = read_data("latencies")["read"]["argument"]
+    request = argument["value"] if target() is M else argument["at_300_mhz"]["value"]
     rows = tokens * token_vectors + request if token_vectors else 0
     return record + tokens + rows + prepared + LOSS_INTERVAL * (tokens - 1) + M.SEQUENCE + 2 * request
 
@@ -122,14 +123,14 @@ def program_works(program: Program, lengths: Sequence[int], call_samples: int = 
 
     `lengths` are numbers of real tokens, [CLS] included.
     """
-    (flush,) = works_of(program.flush, [1])
+    with targeting(machine_of(getattr(program, "clock_mhz", M.CLOCK_MHZ))):
+        (flush,), samples = works_of(program.flush, [1]), works_of(program.sample, lengths)
+        outside = {tokens: cycles_outside_loop(tokens, program.token_vectors) for tokens in lengths}
     share = flush.times(1 / call_samples)
     works = {}
-    for tokens, sample in zip(lengths, works_of(program.sample, lengths), strict=True):
+    for tokens, sample in zip(lengths, samples, strict=True):
         work = sample + share
-        works[tokens] = replace(
-            work, cycles=work.cycles + Counter({OUTSIDE_LOOP: cycles_outside_loop(tokens, program.token_vectors)})
-        )
+        works[tokens] = replace(work, cycles=work.cycles + Counter({OUTSIDE_LOOP: outside[tokens]}))
     return works
 
 

@@ -101,9 +101,14 @@ def source_digest(folder: Path = SOURCE) -> str:
     return digest.hexdigest()
 
 
+def record_of(clock_mhz: float) -> Path:
+    """Return the file with the record of the schedule for a clock: of 200 MHz or less, or a faster one."""
+    return RECORD if clock_mhz <= M.CLOCK_MHZ else RECORD.with_stem(f"{RECORD.stem}_300")
+
+
 @cache
-def machine_record() -> MachineRecord:
-    """Return the record of the committed source."""
-    values = json.loads(RECORD.read_text(encoding="utf-8"))
+def machine_record(clock_mhz: float = M.CLOCK_MHZ) -> MachineRecord:
+    """Return the record of the committed source, scheduled for a clock."""
+    values = json.loads(record_of(clock_mhz).read_text(encoding="utf-8"))
     memories = tuple(OnChipMemory(**memory) for memory in values["memories"])
     return MachineRecord(**{field.name: values[field.name] for field in fields(MachineRecord)} | {"memories": memories})

@@ -14,7 +14,7 @@ from bttlab.estimate.constants import band, constant, read_data
 from bttlab.estimate.facts import U50, CardFacts
 from bttlab.estimate.geometry import Blocks
 from bttlab.estimate.recorded import COSTS, RESOURCES, MachineRecord, OnChipMemory
-from bttlab.estimate.synthesis import synthesised, without_cores
+from bttlab.estimate.synthesis import cost_at, synthesised, without_cores
 from bttlab.util.quantities import Quantity
 
 PORTS = 4  # to the card's memory, of the kernel (`bttlab.card.kernel.TRAINER_KERNEL`)
@@ -84,8 +84,8 @@ class Resources:
 
 def resources(record: MachineRecord, card: CardFacts = U50) -> Resources:
     """Return the kernel's resources on a card: the machine is the same on all, the memory controller is not."""
-    overheads, counted = read_data("operators")["overheads"], without_cores(synthesised())
-    operators = operator_use(sum((Counter(counts) for counts in record.units.values()), Counter()))
+    overheads, counted = read_data("operators")["overheads"], without_cores(synthesised(record.clock_mhz))
+    operators = operator_use(sum((Counter(counts) for counts in record.units.values()), Counter()), record.clock_mhz)
     memories = memory_use(record.memories)
     yosys = constant(read_data("operators")["yosys"])
     parts = {}
@@ -103,13 +103,13 @@ def resources(record: MachineRecord, card: CardFacts = U50) -> Resources:
     return Resources(parts, card)
 
 
-def operator_use(counts: Mapping[str, int]) -> dict[str, Quantity]:
-    """Return the DSPs, LUTs and flip-flops of operators, by their number of each kind."""
+def operator_use(counts: Mapping[str, int], clock_mhz: float) -> dict[str, Quantity]:
+    """Return the DSPs, LUTs and flip-flops of operators, by their number of each kind, in the schedule for a clock."""
     costs, used = read_data("operators")["operators"], {}
     for resource in ("dsps", "lookup_tables", "flip_flops"):
         total = band(counts.get("multiply", 0) if resource == "dsps" else 0, resource)  # an integer product: a DSP
         for kind in sorted(counts.keys() & COSTS.keys()):
-            each = constant(costs[COSTS[kind]][resource])
+            each = constant(cost_at(costs[COSTS[kind]], clock_mhz)[resource])
             if (kind, resource) == ("fmul", "dsps"):
                 each = band(each.low, resource, each.low, each.high)  # full usage (PG060): hls_src/vitis/operators.tcl
             total += each.scaled(counts[kind], resource)

@@ -2,14 +2,16 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
+from bttlab.compiler.machine import M
 from bttlab.estimate.constants import read_data
 from bttlab.util.places import ROOT
 
 FILE = ROOT / "data" / "u50" / "synthesis.json"
 UNITS = ("control", "dispatch", "engine_0", "engine_1", "nest", "ports", "shuffle", "update", "vector")
-DEPTH = ("levels", "stage_of_levels")
-IN_LUTS = ("packed_tables", "shift_registers", "memory_tables")
+DEPTH = ("levels", "stage_of_levels", "latency")
+IN_LUTS = ("packed_tables", "shift_registers", "ring_tables", "memory_tables")
 AMD = {  # the operator of data/u50/operators.json that corresponds to each core
     **{f"fp32_{name}": name for name in ("add", "multiply", "divide", "square_root", "compare")},
     **{f"fp32_{name}": "convert" for name in ("floor", "to_int")},
@@ -24,9 +26,14 @@ def levels_at(clock_mhz: float) -> int:
     return int(1e3 / clock_mhz / LEVEL_NS)
 
 
-def synthesised() -> dict[str, Counter]:
+def file_of(clock_mhz: float) -> Path:
+    """Return the record of the loop that is scheduled for a clock: of 200 MHz or less, or a faster one."""
+    return FILE if clock_mhz <= M.CLOCK_MHZ else FILE.with_stem(f"{FILE.stem}_300")
+
+
+def synthesised(clock_mhz: float = M.CLOCK_MHZ) -> dict[str, Counter]:
     """Return the resources of each module; units exclude their cores, whose numbers they list by name."""
-    modules = json.loads(FILE.read_text(encoding="utf-8"))["modules"]
+    modules = json.loads(file_of(clock_mhz).read_text(encoding="utf-8"))["modules"]
     return {
         name: Counter({kind: n for kind, n in one.items() if isinstance(n, int | float)})
         for name, one in modules.items()
@@ -45,7 +52,7 @@ def with_packed_multipliers(modules: dict[str, Counter]) -> dict[str, Counter]:
 def without_cores(modules: dict[str, Counter]) -> dict[str, dict[str, int]]:
     """Return the LUTs and flip-flops of the loop's logic and of its registers, without cores and memories."""
     total = _total(modules, {core: Counter() for core in AMD})
-    tables = {"logic": total["packed_tables"], "registers": total["shift_registers"]}
+    tables = {"logic": total["packed_tables"], "registers": total["shift_registers"] + total["ring_tables"]}
     return {"lookup_tables": tables, "flip_flops": {"registers": total["flip_flops"]}}
 
 
@@ -57,15 +64,21 @@ def with_own_cores(modules: dict[str, Counter]) -> Counter:
     return _total(modules, modules)
 
 
-def with_amd_cores(modules: dict[str, Counter]) -> Counter:
+def cost_at(operator: dict, clock_mhz: float) -> dict:
+    """Return an operator's entry of data/u50/operators.json with the figures of the schedule for a clock."""
+    return operator if clock_mhz <= M.CLOCK_MHZ else operator | operator.get("at_300_mhz", {})
+
+
+def with_amd_cores(modules: dict[str, Counter], clock_mhz: float = M.CLOCK_MHZ) -> Counter:
     """Return the resources of the loop with AMD's FP32 operators instead of the cores, as the schedule models it.
 
-    `modules` is the result of `synthesised`.
+    `modules` is the result of `synthesised` for the same clock.
     """
     costs = read_data("operators")["operators"]
     cores = {}
     for core, operator in AMD.items():
-        cost = {resource: costs[operator][resource]["value"] for resource in ("lookup_tables", "flip_flops")}
+        at_clock = cost_at(costs[operator], clock_mhz)
+        cost = {resource: at_clock[resource]["value"] for resource in ("lookup_tables", "flip_flops")}
         full_usage = costs[operator]["dsps"]["low"]  # hls_src/vitis/operators.tcl
         cores[core] = Counter(cost, packed_tables=cost["lookup_tables"], dsps=full_usage)
     return _total(modules, cores)

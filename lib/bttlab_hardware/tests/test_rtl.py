@@ -12,19 +12,21 @@ import pytest
 import torch
 
 from bttlab.card.processor import sample_records
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import CLOCKS, machine_of, targeting
 from bttlab.compiler.module import ModuleModel
-from bttlab.compiler.program import compile
+from bttlab.compiler.program import Options, compile
 from bttlab.compiler.timing import time_program
 from bttlab.compiler.trace import trace
 from bttlab.estimate.constants import read_data
-from bttlab.estimate.recorded import RECORD
-from bttlab.estimate.synthesis import FILE, MULTIPLIER, SERIES_7, UNITS, with_amd_cores, with_own_cores
+from bttlab.estimate.recorded import record_of
+from bttlab.estimate.synthesis import AMD, FILE, MULTIPLIER, SERIES_7, UNITS, file_of, with_amd_cores, with_own_cores
 from bttlab.model import ModelConfig, Optimizer
 from bttlab_hardware import SOURCE, UNIT, schedule_of
 from bttlab_hardware.files import module_digests, write_loop
 from bttlab_hardware.netlist import Depth, packed_tables, stage_of
 from bttlab_hardware.record import make_record
+from bttlab_hardware.synth import SHIFT_FROM, latencies_in, shortest_shift
+from bttlab_hardware.verilog import TOP
 from sample_modules import Net
 
 from build_library import kept
@@ -47,16 +49,36 @@ def test_fp32_cores_compute_what_the_host_does(tmp_path):
     assert (done.returncode, done.stdout) == (0, "55476 pairs\n")
 
 
+def test_delays_of_the_hardware_are_shift_registers(tmp_path):
+    """Rings of one and more parts, and what is too short or too narrow for them."""
+    build = ["verilator", "--binary", "-DHARDWARE_DELAYS", *LINT, "-Wno-fatal", "-y", RTL, TESTBENCH / "delays.v"]
+    subprocess.run([*build, "--top", "delays", "--Mdir", tmp_path], check=True, capture_output=True)
+    done = subprocess.run([tmp_path / "Vdelays"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("0 faults\n")
+
+
+def test_delays_that_are_flip_flops_are_the_same_in_the_source_and_in_the_settings_for_vivado():
+    ring_from = re.search(r"`else\n.*RING_FROM = (\d+);", (RTL / "delay.v").read_text(encoding="utf-8"), re.DOTALL)
+    assert int(ring_from[1]) == shortest_shift() > SHIFT_FROM
+
+
+@pytest.fixture(scope="module", params=CLOCKS, ids="{} MHz".format)
+def clock(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def analysed():
-    """The loop's schedule and its operators: the analysis takes 20 seconds."""
-    return schedule_of(SOURCE / UNIT)
+def analysed(clock):
+    """The loop's schedule for a clock, and its operators: the analysis takes 20 seconds."""
+    return schedule_of(SOURCE / UNIT, clock)
 
 
-def test_the_record_is_what_the_analysis_finds_again(analysed):
+def test_the_record_is_what_the_analysis_finds_again(analysed, clock):
     made = json.loads(json.dumps(make_record(*analysed)))
-    kept = json.loads(RECORD.read_text(encoding="utf-8"))
+    kept = json.loads(record_of(clock).read_text(encoding="utf-8"))
     assert kept == made, "make it again with: make schedule SCHEDULE=--record"
+    assert (made["clock_mhz"], made["interval"], made["violations"]) == (clock, 1, 0)
+    assert made["depth"] <= machine_of(clock).LATENCY
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +88,12 @@ def verilog(analysed, tmp_path_factory):
     return folder, write_loop(analysed[0], folder)
 
 
-def test_the_resources_on_record_are_of_this_verilog(verilog):
+def test_the_resources_on_record_are_of_this_verilog(verilog, clock):
     """All modules of it: make synth counts them, and the same source gives the same Verilog."""
-    modules, digests = json.loads(FILE.read_text())["modules"], module_digests(verilog[1])
+    modules, digests = json.loads(file_of(clock).read_text())["modules"], module_digests(verilog[1])
     assert {name: one["sha256"] for name, one in modules.items()} == digests
+    cycles = {name: one["latency"] for name, one in modules.items() if name in AMD}
+    assert cycles == latencies_in(verilog[1][f"{TOP}.v"]) and cycles["fp32_add"] == {200: 5, 300: 6}[clock]
     assert set(UNITS) == {name for name in digests if not name.startswith("fp32_")}
 
 
@@ -136,12 +160,12 @@ def test_levels_are_functions_one_behind_the_other():
 
 
 @pytest.fixture(scope="module")
-def machine(verilog):
+def machine(verilog, clock):
     """The kernel with its loop in Verilog, as a shared library."""
     folder, _ = verilog
 
     def make(part):
-        build = ["make", "-C", TESTBENCH, f"BUILD={folder}", "-j2"]
+        build = ["make", "-C", TESTBENCH, f"BUILD={folder}", f"CLOCK_MHZ={clock}", "-j2"]
         made = subprocess.run(build, capture_output=True, text=True, check=False)
         assert made.returncode == 0, made.stderr
         warnings = [line for line in made.stderr.splitlines() if line.startswith("%Warning")]
@@ -149,7 +173,9 @@ def machine(verilog):
         shutil.copyfile(folder / "trainer_rtl.so", part)
 
     version = subprocess.run(["verilator", "--version"], capture_output=True, text=True, check=True).stdout
-    processor = NativeProcessor(kept("trainer_rtl", version, make, *folder.iterdir(), *TESTBENCH.iterdir()))
+    processor = NativeProcessor(
+        kept("trainer_rtl", f"{version} {clock}", make, *folder.iterdir(), *TESTBENCH.iterdir())
+    )
     processor._library.trainer_longest_run.restype = ctypes.c_longlong
     processor.stages = int(verilog[1]["machine_loop.h"].split("LOOP_STAGES ")[1].split()[0])
     return processor
@@ -168,16 +194,17 @@ def own_module() -> ModuleModel:
         pytest.param(lambda: ModelConfig(encoders=2), "sgd", [3], id="paper-sgd"),
     ],
 )
-def test_verilog_trains_to_the_emulations_bits_and_cycles(machine, fast, made, name, lengths):
-    """Results, all parameters and moments to the bit, and cycles."""
+def test_verilog_trains_to_the_emulations_bits_and_cycles(machine, clock, fast, made, name, lengths):
+    """Results, all parameters and moments to the bit, and cycles: of the schedule for each clock."""
     optimizer, model = Optimizer(name), made()
-    program = compile(model)
+    programs = {machine: compile(model, Options(clock_mhz=clock)), fast: compile(model)}
+    program = programs[machine]
     parameters = model.parameters() if isinstance(model, ModuleModel) else some_parameters(model)
     rates = np.full(len(lengths), 0.01)
     records = sample_records(program, some_samples(model, lengths), rates, optimizer)
     results = []
     for processor in (machine, fast):
-        processor.load_program(program)
+        processor.load_program(programs[processor])
         processor.load(parameters)
         if processor is machine:
             machine._library.trainer_longest_run()
@@ -185,9 +212,10 @@ def test_verilog_trains_to_the_emulations_bits_and_cycles(machine, fast, made, n
     found, wanted = results
     for field in ("status", "intent", "loss", "intent_loss", "slot_loss", "slots"):
         assert found[field].tobytes() == wanted[field].tobytes(), field
-    modelled = [time_program(program.sample, length, n > 0).cycles for n, length in enumerate(lengths)]
+    with targeting(machine_of(clock)):
+        modelled = [time_program(program.sample, length, n > 0).cycles for n, length in enumerate(lengths)]
     assert found["cycles"].tolist() == modelled
     # From `start` to the end of the last iteration, a cycle apart on either side.
-    assert machine._library.trainer_longest_run() <= max(modelled) - M.LATENCY + machine.stages + 3
+    assert machine._library.trainer_longest_run() <= max(modelled) - machine_of(clock).LATENCY + machine.stages + 3
     for one, other in zip(machine.store(), fast.store(), strict=True):
         assert equal_bits(one, other)

@@ -261,7 +261,7 @@ def broken(folder: Path, edits: list[tuple[str, str, str]]) -> Path:
 LOOP = "    for (; !finished; cycles++) {\n#pragma HLS PIPELINE II=1\n"
 FAULTS = "        bank_2[cycles & 1023] = Vector{};\n"
 QUEUE_PROMISE = "variable=queue type=inter direction=RAW distance=QUEUE_DISTANCE"
-BEGUN_PROMISE = "variable=begun_before type=inter direction=RAW distance=DRAIN_CYCLES"
+BEGUN_PROMISE = "variable=begun_before type=inter direction=RAW distance=COUNTED_CYCLES"
 SUMS_PROMISE = "variable=sums type=inter direction=RAW distance=SUM_DISTANCE"
 
 
@@ -271,13 +271,13 @@ def test_faults_in_the_machine(tmp_path):
         ("machine.h", LOOP, LOOP + FAULTS),
         ("machine.h", SUMS_PROMISE, SUMS_PROMISE.replace("SUM_DISTANCE", "40")),
         ("machine.h", QUEUE_PROMISE, QUEUE_PROMISE.replace("QUEUE_DISTANCE", "64")),
-        ("machine.h", BEGUN_PROMISE, BEGUN_PROMISE.replace("DRAIN_CYCLES", "1000")),
+        ("machine.h", BEGUN_PROMISE, BEGUN_PROMISE.replace("COUNTED_CYCLES", "1000")),
         ("machine.h", "variable=accumulator type=inter", "variable=acumulator type=inter"),
         ("ports.h", "impl=implementation latency=3", "impl=implementation latency=0"),
         ("vector.h", "#define KEPT volatile", "#define KEPT const"),
         ("config.h", "OPERAND_BUFFER_DEPTH = 1024", "OPERAND_BUFFER_DEPTH = 65536"),
         ("config.h", "SUM_DISTANCE = 9", "SUM_DISTANCE = 7"),
-        ("config.h", "LATENCY = 144", "LATENCY = 100"),
+        ("config.h", "LATENCY = 144 +", "LATENCY = 100 +"),
     ]
     found, _ = schedule_of(broken(tmp_path, edits))
     wrong = [(v.kind, v.message.split(" ")[0]) for v in found.violations]
@@ -298,14 +298,6 @@ def test_faults_in_the_machine(tmp_path):
     soon = {v.message.split("[")[0] for v in found.violations if v.kind == "recurrence"}
     assert "statistic" in soon and any(name.startswith("bank_") for name in soon)
     assert found.interval >= 2
-
-
-def test_the_dispatcher_alone_is_too_slow_for_300_mhz(tmp_path):
-    """With the latencies of 200 MHz: docs/accelerator.md says so."""
-    found = analyse(broken(tmp_path, [("config.h", "CLOCK_MHZ = 200", "CLOCK_MHZ = 300")]))
-    assert (found.clock_mhz, found.interval) == (300, 2)
-    assert {v.kind for v in found.violations} == {"recurrence"}
-    assert all("dispatch.h" in v.message for v in found.violations)
 
 
 def test_command_says_what_is_missing(monkeypatch, tmp_path, capsys):

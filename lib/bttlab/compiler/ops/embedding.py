@@ -18,7 +18,7 @@ import numpy as np
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded, vectors_for
 from bttlab.compiler.errors import ProgramError, RowsDoNotFit
 from bttlab.compiler.instruction import At, Bound, Level, Memory, TokenOffset, at, bound_of_part, max_of
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import M, target
 from bttlab.compiler.memory.layout import Block, LayoutBuilder, TokenTable
 from bttlab.compiler.operation import Context, Operation, Shapes, Values, core_names
 from bttlab.compiler.shuffles import identity
@@ -55,7 +55,7 @@ class Embedding(Operation):
     def add_slices(self, b: Builder, what: str, table: int, slices: At, vectors: int, parameter: Block) -> None:
         """Add the tokens' slices of a gradient to the parameter's; each is written before the next can add to it."""
         where = parameter.gradient().part(token_offset=TokenOffset(table, "t"), x=1)
-        loops = [Level("t", self.tokens), Level("x", max(vectors, M.LATENCY), vectors)]
+        loops = [Level("t", self.tokens), Level("x", max(vectors, target().LATENCY), vectors)]
         b.vector(M.ADD, what, loops, slices.part(t=vectors, x=1), where, r0=where, flags=M.CHECK)
 
 
@@ -279,7 +279,7 @@ class TTMEmbedding(Embedding):
         d_row, d_row_of_last = (self.buffers_d[n].part(t=width, w=1) for n in (0, -1))
         b.expand(M.ENGINE_0, "d_V = F1^T d_row", loops, d_row, scalars, places[0], count=self.n1)
         row = self.per * self.b_vectors
-        steps = -(-M.LATENCY // row)  # enough that the next token reads the sums that this one has written
+        steps = -(-target().LATENCY // row)  # enough that the next token reads the sums that this one has written
         for first in range(0, self.most, self.copied_tokens):
             tokens, group = bound_of_part(self.tokens, first, self.copied_tokens), first // GROUP
             b.vector(M.COPY, "d_V", [Level("t", tokens), *loops[1:]], places[0].at_step("t", first), r0=places[1])

@@ -17,7 +17,9 @@ from bttlab.compiler.plan.tt_layer import TTLayer
 from bttlab.tensor.order import Product
 
 Copy = tuple[str, Arrangement]  # a tensor's name, and how its elements are arranged
-PERMUTE_CYCLES = M.LATENCY  # cost of a permutation on top of its steps: the next instruction waits for its results
+# Cost of a permutation on top of its steps: the next instruction waits for its results. It is that of the overlay's
+# clock, so that a program makes the same sums in the same order at each clock.
+PERMUTE_CYCLES = M.LATENCY
 MAX_PASSES = 16
 
 

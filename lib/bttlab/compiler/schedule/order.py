@@ -15,7 +15,7 @@ from random import Random
 
 from bttlab.compiler.access import drains_of, uses_sums
 from bttlab.compiler.instruction import Instruction
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import M, target
 from bttlab.compiler.schedule.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
 
 WEIGHTS = (1.0, 1.5)  # to try: of an engine's steps in the urgency, since engines are scarce
@@ -97,7 +97,7 @@ class _Section:
         self.followers: list[list[tuple[int, int]]] = [[] for _ in instructions]
         for i, mine in enumerate(waits):
             for wait, until in mine.items():
-                lags = {DRAIN: M.LATENCY, CHAIN: M.LATENCY - self.steps[wait], END: 0}
+                lags = {DRAIN: target().LATENCY, CHAIN: target().LATENCY - self.steps[wait], END: 0}
                 self.followers[wait].append((i, max(lag for kind, lag in lags.items() if until & kind)))
         for i, drains in self.drains.items():  # drains are scheduled with their accumulation, so it waits for theirs
             for wait in {wait for drain in drains for wait in waits[drain]}:
@@ -169,7 +169,7 @@ class _Schedule:
         while True:
             start = _free(taken, uses, start, steps)
             end, begins = start + steps, []
-            last, least = end, end + M.LATENCY
+            last, least = end, end + target().LATENCY
             for drain in drains:
                 steps_of_drain, least = section.steps[drain], max(least, self.earliest[drain])
                 begins.append(_free(taken, section.uses[drain], least, steps_of_drain))
