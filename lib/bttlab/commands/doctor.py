@@ -284,6 +284,6 @@ def _load() -> Iterator[Check]:
 
 
 EXAMINATIONS = [
-    *(_xrt, _python, _packages, _card_class, _cards, _shared_cards, _overlays, _corpora),
+    *(_xrt, _python, _packages, _card_class, _overlays, _cards, _shared_cards, _corpora),
     *(_gpu, _energy_meters, _disk, _load),
 ]
