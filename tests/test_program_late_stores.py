@@ -21,7 +21,7 @@ KINDS = {
     "SUM_DISTANCE": 1,
     "1": 2,
     "QUEUE_DISTANCE": 3,
-    "DRAIN_CYCLES": 4,
+    "COUNTED_CYCLES": 4,
 }  # distances, as in late_stores.h
 PRAGMA = re.compile(
     r"HLS DEPENDENCE variable=(\w+)(?:##number)? type=inter direction=RAW distance=(\w+) dependent=true"
@@ -71,5 +71,5 @@ def test_one_cycle_more_breaks(late, fast, tmp_path, distance):
     with fresh_processor(late, tmp_path) as processor:
         extra = (ctypes.c_int * len(KINDS)).in_dll(processor._library, "extra_cycles")
         extra[KINDS[distance]] = 1
-        with pytest.raises(AssertionError):  # in bits or, for DRAIN_CYCLES, in cycles
+        with pytest.raises(AssertionError):  # in bits or, for COUNTED_CYCLES, in cycles
             check_same(processor, fast, program, [18, 2, 9], optimizer)
