@@ -139,8 +139,7 @@ def test_small_models(fast, shape):
 @pytest.fixture
 def quickly(monkeypatch, no_stored_programs) -> None:
     """Programs without their order and waits, which take long and say nothing of room."""
-    for name, left_out in (("ordered", lambda sections, *_: sections), ("set_waits", lambda *_: None)):
-        monkeypatch.setattr(f"bttlab.compiler.program.{name}", left_out)
+    monkeypatch.setattr("bttlab.compiler.program._Draft.scheduled", lambda draft: draft.emitted)
     monkeypatch.setattr("bttlab.compiler.program._compiled", program._compiled.__wrapped__)  # none of these is cached
 
 
