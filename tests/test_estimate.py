@@ -12,7 +12,7 @@ from bttlab.card.processor import sample_records
 from bttlab.cli import main
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.hazards import check_program
-from bttlab.compiler.machine import CLOCKS, machine_of
+from bttlab.compiler.machine import CLOCKS, machine_of, targeting
 from bttlab.compiler.program import Options, compile
 from bttlab.compiler.timing import time_program
 from bttlab.estimate import counts
@@ -246,9 +246,15 @@ def test_options_name_a_clock_of_a_schedule():
 def test_a_program_for_a_clock_takes_nothing_from_that_for_another(flow):
     """No draft that was scheduled for a shorter latency, which the check of the program would find."""
     slow, fast = (compile(SMALL, Options(flow, clock_mhz=clock)) for clock in CLOCKS)
-    for program, clock in zip((slow, fast), CLOCKS, strict=True):
+    summed = Optimizer("adamw", batch_size=8)  # whose program says why it sums no gradients
+    more = [compile(SMALL, Options(flow, summed, clock_mhz=clock)) for clock in CLOCKS]
+    assert all(program.why_no_sums for program in more)
+    for program, clock in zip((slow, fast, *more), CLOCKS * 2, strict=True):
         assert program.image[0, 2] == machine_of(clock).digest
         assert check_program(program, [3, 9]) == []
+    with targeting(machine_of(300)):
+        expected = replace(fast).most_cycles
+    assert fast.most_cycles == expected
 
 
 def test_the_fast_schedule_has_its_own_cycles_and_registers(found):

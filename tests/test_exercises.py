@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections import Counter
@@ -31,6 +32,7 @@ from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.teaching.exercises import EXERCISES, NotRight, flows, show_points
 from bttlab.teaching.exercises.check import Verdict
 from bttlab.teaching.exercises.design import _scheduled
+from bttlab.teaching.exercises.training import _Clockwork
 from bttlab.tensor import TTLinear
 from bttlab_cost import exercises as exercises_07
 from bttlab_cost.estimate import Estimator
@@ -224,6 +226,22 @@ def test_03(objects):
     rising[20:], broken[-1] = 1000, np.nan
     wrong = [sgd, other_rate, made_up, rising, broken, adamw[:-1], rate, float(adamw.mean()), None]
     _try("03.3", (objects.trainer, few, objects.start, sgd), [adamw], wrong)
+
+
+def test_03_another_thread_reads_the_real_clock():
+    """A training in the background measures its time while a function is judged by a clock that is set."""
+    seen = []
+
+    def judged(trainer):
+        trainer.now += 1e6
+        thread = threading.Thread(target=lambda: seen.append(time.perf_counter()))
+        thread.start()
+        thread.join()
+        return time.perf_counter()
+
+    before = time.perf_counter()
+    found = _Clockwork().measured(judged)
+    assert found > before + 1e5 and before <= seen[0] <= time.perf_counter()
 
 
 @pytest.mark.long

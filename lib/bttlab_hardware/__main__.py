@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bttlab.commands import Parser
 from bttlab.compiler.machine import CLOCKS
 from bttlab.estimate.recorded import record_of
 from bttlab.util.errors import BttlabError
@@ -57,7 +58,7 @@ def _add_clock(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bttlab_hardware", description=__doc__)
+    parser = Parser(prog="python -m bttlab_hardware", description=__doc__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     one = commands.add_parser("schedule", help="ports, recurrences, interval, depth, operators, resources")
     one.add_argument("--source", type=Path, default=SOURCE, metavar="DIR", help="default: hls_src/processor")
@@ -71,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.set_defaults(run=rtl)
     one = commands.add_parser("synth", help="count it with Yosys, at both clocks, into data/u50: minutes")
     one.set_defaults(run=synth)
-    options = parser.parse_args(arguments)
     try:
+        options = parser.parse_args(arguments)
         return options.run(options)
     except BttlabError as error:
         say(f"error: {error}")

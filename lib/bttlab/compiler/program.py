@@ -192,6 +192,18 @@ class ModelProgram(Program):
     why_no_sums: str = ""
     clock_mhz: int = M.CLOCK_MHZ
 
+    @functools.cached_property
+    def image(self) -> np.ndarray:
+        """As of `Program`, with the digest of the machine that it is for."""
+        with targeting(machine_of(self.clock_mhz)):
+            return super().image
+
+    @functools.cached_property
+    def most_cycles(self) -> int:
+        """As of `Program`, on the machine that it is for."""
+        with targeting(machine_of(self.clock_mhz)):
+            return super().most_cycles
+
     @property
     def offset_span(self) -> tuple[int, ...]:
         """Largest token offset of each table, in vectors."""

@@ -308,3 +308,11 @@ def test_command_says_what_is_missing(monkeypatch, tmp_path, capsys):
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "apt install clang-16" in err
+
+
+@pytest.mark.parametrize("command", ["schedule", "rtl"])
+def test_command_names_the_clocks_in_one_line(tmp_path, capsys, command):
+    place = [str(tmp_path)] if command == "rtl" else []
+    assert main([command, *place, "--clock", "250"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "--clock: invalid choice: 250 (choose from 200, 300); see " in err

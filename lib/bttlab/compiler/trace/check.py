@@ -8,6 +8,7 @@ it is, and leaves parameters, buffers and PyTorch's generator as they were.
 import math
 import random
 import re
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ FAR = (1e-3, 1.0, 30.0, 1e4)
 
 # A difference counts if it is this many times that of parameters which are off by `ROUNDING`: deep modules are chaotic.
 CHAOS, ROUNDING = 10.0, 1e-8
+
+_one_at_a_time = threading.RLock()
 
 
 def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[int], call: Callable) -> None:
@@ -364,13 +367,18 @@ def _difference(ours: Tensor, theirs: Tensor, largest: float) -> float:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run PyTorch on one thread: small products are faster, and results do not depend on the number of threads."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)
+    """Run PyTorch on one thread: small products are faster, and results do not depend on the number of threads.
+
+    A second thread waits: within this context a trace changes what the whole process has, such as the default dtype,
+    the generators of random numbers and `forward` of classes, and must put back what was there before the first one.
+    """
+    with _one_at_a_time:
+        count = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(count)
 
 
 @contextmanager
