@@ -183,6 +183,21 @@ def test_a_limit_is_recorded_or_refused_by_name_and_line(name):
         assert "test_trace_functions.py, line" in str(error)
 
 
+def test_celu_is_close_to_pytorchs_or_refused(fast):
+    """Its tail is multiplied by alpha, and so is the tail's rounding: of 10,000, gradients were off by 1 %."""
+    check_gradients(fast, trace(Net(lambda x: F.celu(x, 10.0)), LENGTH), (LENGTH,), tolerance=1e-4, least=1 / 10)
+    for alpha in (11.0, 1e4, -2.0):
+        with pytest.raises(ProgramError, match=r"celu of alpha .* use an alpha above 0, of 10 or less"):
+            trace(Net(lambda x, alpha=alpha: F.celu(x, alpha)), LENGTH)
+
+
+def test_limits_in_the_wrong_order_are_named():
+    """PyTorch's output is the max; the message said that forward depends on token ids."""
+    with pytest.raises(ProgramError, match=r"clamp from 0\.5 to -0\.5 .* a min that is at most the max"):
+        trace(Net(lambda x: x.clamp(0.5, -0.5)), LENGTH)
+    assert largest_difference(lambda x: x.clamp(0.5, 0.5) + x) < 1e-6
+
+
 COMPOSED = {
     "abs": (torch.abs, ["abs"]),
     "squared ReLU": (lambda x: F.relu(x) ** 2, ["relu"]),

@@ -63,6 +63,8 @@ def _clamp(x: Tensor, min: float | None = None, max: float | None = None, above:
 
     `above`: max(x, 0); its derivative at 0 decides that of the limited x at the limits.
     """
+    if isinstance(min, int | float) and isinstance(max, int | float) and min > max:
+        raise Refusal(f"clamp from {min:g} to {max:g}", "a min that is at most the max")
     y = x
     if min == 0:
         y = F.relu(x) if above is _at_least_0 else _at_least_0(x)
@@ -95,6 +97,12 @@ def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, rate: float = 1.0, i
     return (line if slope == 1 else line + scale * (1 - slope) * F.relu(x)) + scale * alpha * tail
 
 
+def _celu(x: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    if not 0 < alpha <= STEEPEST:  # e^(x / alpha) - 1 is rounded, and multiplied by alpha
+        raise Refusal(f"celu of alpha {alpha:g}", f"an alpha above 0, of {STEEPEST} or less")
+    return _elu(x, alpha, rate=1 / alpha)
+
+
 def _power(x: Tensor, exponent: float) -> Tensor:
     if exponent not in (2, 3, 4):
         raise Refusal(f"power of {exponent:g}", "a power of 2, 3 or 4")
@@ -102,6 +110,7 @@ def _power(x: Tensor, exponent: float) -> Tensor:
     return square if exponent == 2 else square * (x if exponent == 3 else square)
 
 
+STEEPEST = 10  # alpha of CELU: its gradients are off by 1e-5 of the largest
 LINEAR = 15  # softplus is x beyond this, to FP32's precision
 EXPANDED.update(
     {
@@ -109,7 +118,7 @@ EXPANDED.update(
         "logsigmoid": lambda x: -_softplus(_recorded(-x)),
         "log_sigmoid": lambda x: -_softplus(_recorded(-x)),
         "elu": _elu,
-        "celu": lambda x, alpha=1.0, inplace=False: _elu(x, alpha, rate=1 / alpha),
+        "celu": _celu,
         "selu": lambda x, inplace=False: _elu(x, 1.6732632423543772, 1.0507009873554805),
         "square": lambda x: x * x,
         "pow": _power,
