@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.trace import trace
+from bttlab.compiler.trace import attention, record, rules, trace
 
 from training_processor import check_gradients
 
@@ -188,6 +188,57 @@ def test_transposed_weights_of_attention_are_refused_by_name_and_line():
         trace(Net(Transposed()), LENGTH, task="tagging")
 
 
+def test_the_check_compares_values_that_no_output_depends_on(monkeypatch):
+    """A dead ReLU is behind the wrong recording."""
+    monkeypatch.setattr(attention, "in_order", lambda index: True)
+    with pytest.raises(ProgramError, match=r"a value inside \(test_trace_constants.py, line \d+\), .* was traced by"):
+        trace(Net(Transposed()), LENGTH, task="tagging")
+
+
+class Dead(nn.Module):
+    """A function behind a ReLU that is 0 for all values which samples have."""
+
+    def __init__(self, function, most=0.0):
+        super().__init__()
+        torch.manual_seed(1)
+        self.before, self.w = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.function, self.most = function, most
+        nn.init.constant_(self.before.bias, -1e6)
+
+    def forward(self, x):
+        return x + self.function(F.relu(self.before(x) - self.most), self.w)
+
+
+def hooked(x, w):
+    """x w, of which a hook changes the gradient."""
+    y = x @ w
+    if y.requires_grad:
+        y.register_hook(lambda d: 2 * d)
+    return y
+
+
+PLANTED = {  # what is recorded wrongly, by a rule that is not PyTorch's
+    "a weight": ("matmul", lambda x, w: x @ w, lambda r, call: rules.dense(r, call.result, *call.args, True)),
+    "a sign": ("neg", lambda x, w: -x @ w, lambda r, call: r.value(call.args[0])),
+    "a function": ("tanh", lambda x, w: torch.tanh(x) @ w, lambda r, call: r.value(call.args[0])),
+}
+
+
+@pytest.mark.parametrize("most", [0.0, 100.0], ids=["dead by its bias", "dead by a constant"])
+@pytest.mark.parametrize("what", PLANTED)
+def test_the_check_finds_a_wrong_recording_behind_a_dead_relu(monkeypatch, what, most):
+    name, function, wrong = PLANTED[what]
+    trace(Net(Dead(function, most)), LENGTH, task="tagging")
+    monkeypatch.setitem(record.RULES, name, wrong)
+    with pytest.raises(ProgramError, match="differs from what was traced"):
+        trace(Net(Dead(function, most)), LENGTH, task="tagging")
+
+
+def test_the_check_finds_a_hook_behind_a_dead_relu():
+    with pytest.raises(ProgramError, match=r"the gradient of .* differs from what was traced"):
+        trace(Net(Dead(hooked)), LENGTH, task="tagging")
+
+
 @pytest.mark.parametrize("function", [F.silu, F.mish])
 def test_silu_and_mish_are_0_far_below(fast, function):
     """What their tables leave there would be -1.5e-4, and the head makes 150 of it."""
@@ -202,3 +253,41 @@ def test_silu_and_mish_are_0_far_below(fast, function):
         net.block.bias.fill_(-1e4)
         net.head.weight.mul_(1e6)
     check_gradients(fast, trace(net, LENGTH, task="tagging"), (LENGTH,), tolerance=2e-4, least=1 / 10)
+
+
+class OwnTable(nn.Module):
+    """A table of tokens that says neither its size nor that it is an embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WORDS, WIDTH))
+
+    def forward(self, tokens):
+        return F.embedding(tokens, weight=self.weight)
+
+
+class Padded(Net):
+    """Positions that count from padding on, as those of RoBERTa."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(WIDTH, WIDTH))
+        self.table, self.positions = OwnTable(), nn.Embedding(LENGTH + 1, WIDTH, padding_idx=0)
+        self.positions.num_embeddings = 0  # as of a class of its own
+
+    def forward(self, tokens):
+        is_word = (tokens != 0).long()
+        return self.head(self.block(self.table(tokens) + self.positions(is_word.cumsum(1) * is_word)))
+
+
+def test_tables_of_tokens_without_num_embeddings_are_seen(fast):
+    check_gradients(fast, trace(Padded(), LENGTH, task="tagging"), (3, LENGTH), tolerance=2e-4)
+
+
+def test_arguments_have_the_names_of_numpy_too(fast):
+    def norm(x):
+        d = x - x.mean(axis=2, keepdims=True)
+        return d / torch.sqrt((d * d).mean(axis=-1, keepdim=True) + 1e-5)
+
+    check_gradients(fast, trace(Net(norm), LENGTH, task="tagging"), (3, LENGTH), tolerance=2e-4)
+    with pytest.raises(ProgramError, match="softmax is not supported"):
+        trace(Net(lambda x: (x @ x.mT).softmax(axis=-2) @ x), LENGTH, task="tagging")

@@ -11,7 +11,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -23,7 +23,6 @@ from torch.overrides import TorchFunctionMode
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.graph import Graph
-from bttlab.compiler.instruction import value_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix, Operation, Values
 from bttlab.compiler.ops.attention import Attention
@@ -33,6 +32,7 @@ from bttlab.compiler.ops.elementwise import Activate, Elementwise
 from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import TTLinear
+from bttlab.compiler.trace.calls import Recorded, Watch, replaceable, view
 
 TOLERANCE = 3e-6  # of the largest value; constants that a module makes in float32 are off by 1e-7
 NOTHING = 1e-10  # of the largest gradient: rounding
@@ -43,13 +43,26 @@ LOOSE = 0.03  # the most of `TOLERANCE` for large values: a softmax multiplies t
 # whose scores would be as large as those that hide a key.
 FAR = (1e-3, 1.0, 30.0, 1e4)
 
+# Part of the largest value by which a value inside of a module may differ from the graph's, and size of values that are
+# put in the place of its operations' results. The larger ones are not for attention, as above.
+INSIDE = 1e-4
+PROBES = (1.0, 1e3)
+
 # A difference counts if it is this many times that of parameters which are off by `ROUNDING`: deep modules are chaotic.
 CHAOS, ROUNDING = 10.0, 1e-8
 
 _one_at_a_time = threading.RLock()
 
 
-def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[int], call: Callable) -> None:
+@dataclass
+class Run:
+    """The calls of the run that was recorded, and matrices of which other operations compute parts again."""
+
+    log: Sequence[Recorded]
+    divided: Collection[Matrix]
+
+
+def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[int], call: Callable, run: Run) -> None:
     """Compare a graph with its module; raise ProgramError at the first difference.
 
     `outputs`: logits, in the order in which `call` returns them for token ids (1, T).
@@ -79,6 +92,7 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[
                 check.losses([sample_of(length)])
         check.evaluation(samples[0])
         check.far(sample_of(min(most, 3)))
+        check.inside(run, samples[0])
 
 
 class _State:
@@ -126,15 +140,15 @@ class _Check:
     outputs: list[Matrix]
     module: nn.Module
     parameters: Mapping[str, Tensor]
-    call: Callable[[Tensor], list[Tensor]]
+    call: Callable[..., list[Tensor]]
     state: _State
 
-    def wanted(self, tokens: Tensor) -> list[Tensor]:
+    def wanted(self, tokens: Tensor, *mode: AbstractContextManager) -> list[Tensor]:
         """Return the module's outputs; raise ProgramError if it fails, or draws random numbers."""
         torch.manual_seed(0)
         before = _random_state()
         try:
-            outputs = self.call(tokens)
+            outputs = self.call(tokens, *mode)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -166,6 +180,52 @@ class _Check:
                 f"{name}.forward has other outputs in eval() than in train(), in which it is: the card trains and "
                 "predicts with one program; call eval() first, or compute the same in both"
             )
+
+    def inside(self, run: Run, tokens: Tensor) -> None:
+        """Compare each value inside of the module with the graph's, and then each operation for values of its own.
+
+        An output does not depend on what is behind a ReLU that is 0, or before it, and a gradient neither. So values at
+        random take the place of each operation's result, in the module and in the graph, with the gradient as it was.
+        """
+        computed = self._executed(tokens)
+        watch = Watch(self.module, run.log, computed, computed)
+        self.wanted(tokens, watch.watching(tokens))
+        self._check_inside(watch, INSIDE, tokens)
+        if not watch.is_whole:  # other calls than in the run that was recorded, such as of a module that keeps results
+            return
+        outputs = {matrix.base or matrix for matrix in self.outputs}
+        matrices = replaceable(run.log, computed, outputs.union(run.divided))
+        of_attention = {m.base or m for op in self.graph.operations if isinstance(op, Attention) for m in op.inputs}
+        for size in PROBES:
+            generator, given = torch.Generator().manual_seed(0), {}
+            for matrix in matrices:
+                values = torch.randn(computed[matrix].shape, generator=generator, dtype=torch.float64)
+                given[matrix] = values.to(computed[matrix]) * (1.0 if matrix in of_attention else size)
+            seen: dict[Matrix, Tensor] = {}
+            own = execute(self.graph, self._used(), tokens[0], given=given, seen=seen)
+            watch = Watch(self.module, run.log, own, seen, given)
+            wanted = self.wanted(tokens, watch.watching(tokens))
+            if not watch.is_whole:
+                return
+            tolerance = INSIDE if size == 1 else LOOSE
+            self._check_inside(watch, tolerance, tokens)
+            pairs = list(self._pairs(own, wanted, tokens))
+            if not all(bool(torch.isfinite(y).all()) for pair in pairs for y in pair):
+                return
+            found = next((f for f in self._differences(pairs) if not f[1] < tolerance), None)
+            if found is None:
+                of_gradient = self.gradients(self._losses(pairs, tokens), tolerance, is_far=True)
+                found = of_gradient and (f"the gradient of {of_gradient[0]}", of_gradient[1])
+            if found is not None:
+                self.refuse(f"{found[0]}, with random values in place of those inside,", found[1], tokens)
+
+    def _check_inside(self, watch: Watch, tolerance: float, tokens: Tensor) -> None:
+        """Raise ProgramError if a value inside of the module differs by more than the tolerance."""
+        if watch.worst is None or not watch.worst[0] > tolerance:
+            return
+        share, call, matrix = watch.worst
+        at = f" ({call.line})" if call.line else ""
+        self.refuse(f"{matrix.name}, a value inside{at},", share, tokens)
 
     def far(self, tokens: Tensor) -> None:
         """Compare outputs and gradients where single layers, of all blocks alike, have small or large outputs."""
@@ -239,7 +299,7 @@ class _Check:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each output of the graph and of the module."""
         for theirs, matrix in zip(wanted, self.outputs, strict=True):
-            yield _view(values, matrix, tokens.shape[1]), theirs
+            yield view(values, matrix, tokens.shape[1]), theirs
 
     def _differences(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[str, float]]:
         """Yield the name of each output, and the part of its largest value by which it differs."""
@@ -406,31 +466,35 @@ def _shaken(module: nn.Module, generator: torch.Generator, kept: Collection[str]
 
 
 def execute(
-    graph: Graph, parameters: Mapping[str, Tensor], tokens: Tensor, shared: dict[str, Any] | None = None
+    graph: Graph,
+    parameters: Mapping[str, Tensor],
+    tokens: Tensor,
+    shared: dict[str, Any] | None = None,
+    given: Mapping[Matrix, Tensor] | None = None,
+    seen: dict[Matrix, Tensor] | None = None,
 ) -> dict[Matrix, Tensor]:
     """Return the value of each matrix of a graph for token ids (T,), by PyTorch.
 
     `shared`: results of `Values.once`, for further samples of the same parameters.
+    `given`: values that the readers of matrices see in place of theirs, with the gradient of theirs.
+    `seen`: where to put what readers see.
     """
     like, outputs = next(iter(parameters.values())), {}
     constants = {name: torch.from_numpy(value).to(like) for name, value in graph.constants.items()}
     values = Values({**constants, **parameters}, tokens, {} if shared is None else shared)
+    given, seen = given or {}, {} if seen is None else seen
     for op in graph.operations:
-        outputs[op.output] = op.torch(values, *(_view(outputs, matrix, len(tokens)) for matrix in op.inputs))
+        y = op.torch(values, *(view(seen, matrix, len(tokens)) for matrix in op.inputs))
+        outputs[op.output] = y
+        seen[op.output] = y + (given[op.output] - y).detach() if op.output in given else y
     return outputs
-
-
-def _view(values: Mapping[Matrix, Tensor], matrix: Matrix, length: int) -> Tensor:
-    if matrix.base is None:
-        return values[matrix]
-    return values[matrix.base][matrix.first : matrix.first + int(value_of(matrix.tokens, length))]
 
 
 def call_of(module: nn.Module) -> Callable[[Tensor], list[Any]]:
     """Return a function that calls a module in double precision and returns its outputs as a list."""
 
-    def call(tokens: Tensor) -> list[Any]:
-        with _Double():
+    def call(tokens: Tensor, mode: AbstractContextManager | None = None) -> list[Any]:
+        with _Double(), mode or nullcontext():
             return outputs_of(module(tokens))
 
     return call

@@ -163,6 +163,11 @@ class Matrices(Places):
         with self.at_line(matrix.line):
             return self._once((matrix, -1, 1), lambda: self.graph.dense(x, name, *layer, maker.transposed))
 
+    @property
+    def divided(self) -> set[Matrix]:
+        """The matrices of which parts are computed by layers of their own."""
+        return {matrix for matrix, *part in self._parts if all(isinstance(number, int) for number in part)}
+
     def _once(self, key: tuple, record: Callable[[], Matrix]) -> Matrix:
         """Return a part of a matrix; record it when it is first read."""
         if key not in self._parts:

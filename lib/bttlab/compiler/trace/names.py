@@ -106,6 +106,7 @@ ALIASES |= {"__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub", "__rdiv__"
 ALIASES |= {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub"}
 ALIASES |= {"bmm": "matmul", "mm": "matmul", "__eq__": "eq", "__ne__": "ne", "__pow__": "pow", "__neg__": "neg"}
 ALIASES |= {"_threshold": "threshold", "_softmax": "softmax", "concat": "cat", "get_data": "data"}
+OF_NUMPY = {"axis": "dim", "keepdims": "keepdim"}  # names of arguments that functions of torch take, too
 
 
 @dataclass
@@ -119,6 +120,7 @@ class Call:
     result: Any = None
 
     def __post_init__(self) -> None:
+        self.kwargs = {OF_NUMPY.get(key, key): value for key, value in self.kwargs.items()}
         for number, key in enumerate(("input", "other")):  # operands are by position, as rules expect them
             if len(self.args) == number and key in self.kwargs and (number == 0 or "input" not in self.kwargs):
                 kwargs = dict(self.kwargs)

@@ -5,18 +5,14 @@ reparametrized layers are recorded as what they compute. A function without a ru
 is `Refused`, which is an error if an output depends on it. The rules are in `rules`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import Any, NoReturn
-from unittest import mock
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
@@ -25,6 +21,7 @@ from bttlab.compiler.instruction import max_of
 from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix, Operation
 from bttlab.compiler.ops.elementwise import Activate, FactorsOperand, Multiply, NumberOperand
+from bttlab.compiler.trace.calls import IN_PYTHON, Calls, Recorded
 from bttlab.compiler.trace.forms import FORMS, Form, apply, form_of, known_form
 from bttlab.compiler.trace.matrices import Matrices
 from bttlab.compiler.trace.names import (
@@ -39,7 +36,6 @@ from bttlab.compiler.trace.names import (
     QUOTIENTS,
     REMAINDERS,
     Call,
-    name_of,
     near,
 )
 from bttlab.compiler.trace.values import (
@@ -59,7 +55,6 @@ from bttlab.compiler.trace.values import (
     kind_of,
     tensors_in,
 )
-from bttlab.tensor import TTLinear, TTMEmbedding
 
 Value = Ids | Elements | Weights | ComputedWeight | LazyElementwise | ScaledElements | AttentionScores | Refused
 LAYERS = frozenset(("TTLinear", "TTMEmbedding"))  # recorded as one function each
@@ -74,21 +69,6 @@ def check_precision(call: Call) -> None:
         if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
             kind = str(tensor.dtype).removeprefix("torch.")
             raise Refusal(f"{call.name} in {kind}", "float32, without conversions and autocast")
-
-
-def _as_one_function(kind: type[nn.Module]) -> Callable:
-    """Return the `forward` of a class of layers as a function that modes see as a whole, as they see torch's."""
-    original = kind.forward
-
-    def called(x: Tensor, layer: nn.Module) -> Tensor:
-        return original(layer, x)
-
-    def forward(*args: Any, **kwargs: Any) -> Tensor:
-        layer, x = signature(original).bind(*args, **kwargs).args
-        return handle_torch_function(called, (x,), x, layer)
-
-    called.__name__ = kind.__name__
-    return forward
 
 
 def _copy(x: Tensor | Form) -> Tensor | Form:
@@ -116,7 +96,7 @@ def _layer(x: Tensor, w: Tensor, is_out_in: bool) -> Tensor:
     return F.linear(x, w) if is_out_in else x @ w
 
 
-class Recorder(Matrices, TorchFunctionMode):
+class Recorder(Matrices, Calls):
     """Runs a module's `forward`, which takes token ids of shape (1, T), and records the graph."""
 
     def __init__(self, module: nn.Module, sequence_length: int, divides_layers: bool = True):
@@ -135,6 +115,7 @@ class Recorder(Matrices, TorchFunctionMode):
         self.used_paddings: set[int] = set()
         self._values: dict[int, Value] = {}
         self._tensors: list[Tensor] = []  # whose ids are in use
+        self.log: list[Recorded] = []  # calls that depend on token ids or parameters
 
     @property
     def ids(self) -> list[int]:
@@ -145,35 +126,36 @@ class Recorder(Matrices, TorchFunctionMode):
     def run(self, tokens: Tensor) -> Any:
         """Call `forward` and return its result."""
         self._set(tokens, Ids(torch.arange(tokens.numel()).view(tokens.shape)))
-        with self._layers_recorded(), torch.enable_grad(), self:
+        with self.counted(self.module, tokens):
             return self.module(tokens)
-
-    @contextmanager
-    def _layers_recorded(self) -> Iterator[None]:
-        """Record tensor-train layers as such, not the products of their cores."""
-        with ExitStack() as stack:
-            for kind in (TTLinear, TTMEmbedding):
-                stack.enter_context(mock.patch.object(kind, "forward", _as_one_function(kind)))
-            yield
 
     # ---- calls ------------------------------------------------------------------------------------------------------
 
-    def __torch_function__(self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None) -> Any:
-        name = name_of(func)
-        call = Call(func, name, tuple(args), kwargs or {})
-        found = self._found(call)
+    def counted_call(self, call: Call) -> Any:
+        """Call a function, record it, and note what its results hold."""
+        self.log.append(entry := Recorded(call.name))
+        result = self.called(call)
+        results = list(tensors_in(result))
+        entry.values = [self._values.get(id(tensor)) for tensor in results]
+        entry.line = self.graph.line
+        entry.is_in_place = any(tensor is x for tensor in results for x in call.tensors)
+        return result
+
+    def called(self, call: Call) -> Any:
+        """Call a function and record it; return its result."""
+        name, found = call.name, self._found(call)
         if not found and name in LAYERS:
             return self._layer_of_constant(call)
         if not found or name in QUERIES:
-            return func(*call.args, **call.kwargs)
-        if name == "multi_head_attention_forward":  # a function in Python: what it calls is recorded
-            with mock.patch.object(F, "has_torch_function", lambda _: False), self:
-                return func(*call.args, **call.kwargs)
-        call.result = func(*call.args, **call.kwargs)
+            return super().called(call)
+        if name in IN_PYTHON:
+            return self.through(call)
+        call.result = super().called(call)
         if name in OF_SHAPE and (name != "expand_as" or self.value(call.args[0]) is None):
             return call.result
         if next(tensors_in(call.result), None) is not None:
-            self._record(call)
+            with self.not_counted():
+                self._record(call)
         elif isinstance(call.result, bool | int | float | list | np.ndarray) and not self._is_of_padding(call):
             self._stop(call)
         elif name == "__setitem__":

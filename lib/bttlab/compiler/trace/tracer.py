@@ -7,12 +7,14 @@ machine does not have is an error that names the operation, its place in the mod
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from numbers import Integral
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
@@ -25,12 +27,14 @@ from bttlab.compiler.ops.elementwise import Multiply, NumberOperand
 from bttlab.compiler.ops.embedding import DenseEmbedding, Embedding, TTMEmbedding
 from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.compiler.trace import attention, rules  # noqa: F401  (register the rules)
-from bttlab.compiler.trace.check import call_of, check, one_thread, outputs_of
+from bttlab.compiler.trace.check import Run, call_of, check, one_thread, outputs_of
+from bttlab.compiler.trace.names import Call, name_of
 from bttlab.compiler.trace.norms import join_norms
 from bttlab.compiler.trace.record import Recorder
 from bttlab.compiler.trace.values import Elements, LazyElementwise, Refusal, Refused, ScaledElements
 from bttlab.model.choices import IGNORED, LANGUAGE_MODEL, TASKS
 
+USUAL = 3  # a token id that is neither padding nor special in most vocabularies
 OTHER_LOSSES = {  # problem types of transformers, and which classes have their place
     "regression": "a class for each range of values",
     "multi_label_classification": "a class for each set of labels, such as flight#airfare",
@@ -96,7 +100,8 @@ def trace(
         tables = [op for op in graph.operations if isinstance(op, Embedding)]
         rule = "freeze a dense table that no other layer uses, as by requires_grad_(False)"
         raise ProgramError(f"{name}: rows of {tables[0].name} cannot come in records: {rule}")
-    check(graph, outputs, module, recorder.ids, call_of(module))
+    run = Run(recorder.log, recorder.divided)
+    check(graph, outputs, module, recorder.ids, call_of(module), run)
     return _model(module, recorder, outputs, task, ignore_index)
 
 
@@ -176,8 +181,8 @@ def _check_memory(module: nn.Module, name: str) -> None:
 def _run(recorder: Recorder, module: nn.Module, length: int) -> Any:
     """Record `forward` on ids that are neither padding nor special, where there are as many."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    last = _table_rows(module) - 1
-    word = next((word for word in (3, *range(last, 0, -1)) if word <= last and word not in recorder.paddings), 0)
+    last = _table_rows(module, torch.zeros((1, length), dtype=torch.long, device=device)) - 1
+    word = next((word for word in (USUAL, *range(last, 0, -1)) if word <= last and word not in recorder.paddings), 0)
     tokens = torch.full((1, length), word, dtype=torch.long, device=device)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -191,9 +196,30 @@ def _run(recorder: Recorder, module: nn.Module, length: int) -> Any:
         raise ProgramError(f"{where} ({what}): {rule}") from error
 
 
-def _table_rows(module: nn.Module) -> int:
-    rows = [layer.num_embeddings for layer in module.modules() if hasattr(layer, "num_embeddings")]
-    return max(rows, default=1)
+class _Tables(TorchFunctionMode):
+    """Counts the rows of the tables that a run reads by its token ids; layers of any class may have them."""
+
+    def __init__(self, tokens: torch.Tensor):
+        super().__init__()
+        self._tokens, self.rows = tokens, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence = (), kwargs: dict | None = None) -> Any:
+        if name_of(func) == "embedding":
+            tensors = list(Call(func, "embedding", tuple(args), kwargs or {}).tensors)
+            if any(x is self._tokens for x in tensors):
+                self.rows = max(x.shape[0] for x in tensors if x.ndim == 2 and x.is_floating_point())
+        return func(*args, **(kwargs or {}))
+
+
+def _table_rows(module: nn.Module, tokens: torch.Tensor) -> int:
+    """Return the rows of the largest table of tokens; those of layers without `num_embeddings` are seen in a run."""
+    rows = max((layer.num_embeddings for layer in module.modules() if hasattr(layer, "num_embeddings")), default=1)
+    if rows > USUAL:
+        return rows
+    tables = _Tables(tokens)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), suppress(Exception), tables:
+        module(tokens)
+    return max(rows, tables.rows)
 
 
 def _logits(recorder: Recorder, output: Any) -> Matrix:
