@@ -18,10 +18,12 @@ from bttlab.compiler.timing import time_program
 from bttlab.estimate import counts
 from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.estimate.constants import constant, read_data
-from bttlab.estimate.counts import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, sample_works, works_of
+from bttlab.estimate.counts import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, epoch_work, sample_works, works_of
 from bttlab.estimate.facts import NAMES, U50, card_of_platform, read_card
+from bttlab.estimate.film import Film
 from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
 from bttlab.estimate.memory import touched_words
+from bttlab.estimate.parallel import shared_update
 from bttlab.estimate.recorded import RESOURCES, SOURCE, TARGET, machine_record, source_digest
 from bttlab.estimate.resources import budget, resources
 from bttlab.estimate.synthesis import LEVEL_CLOCKS, cost_at, levels_at, synthesised, with_amd_cores, without_cores
@@ -255,6 +257,17 @@ def test_a_program_for_a_clock_takes_nothing_from_that_for_another(flow):
     with targeting(machine_of(300)):
         expected = replace(fast).most_cycles
     assert fast.most_cycles == expected
+
+
+def test_films_and_updates_that_cards_share_are_of_the_programs_clock():
+    fast, lengths = compile(SMALL, Options(clock_mhz=300)), {9: 1}
+    with targeting(machine_of(300)):
+        expected = time_program(fast.sample, 9).cycles
+    assert Film(fast, 9).cycles == expected > time_program(fast.sample, 9).cycles  # of the overlay's latency
+    alone = shared_update(fast, lengths, 8, 1, 0.0)
+    assert alone.training.value == pytest.approx(8 * epoch_work(fast, lengths).total / 300e6)
+    exchanges = [shared_update(program, lengths, 8, 2, 0.0).exchange.value for program in (fast, compile(SMALL))]
+    assert 200 / 300 < exchanges[0] / exchanges[1] < 0.8
 
 
 def test_the_fast_schedule_has_its_own_cycles_and_registers(found):

@@ -72,7 +72,8 @@ ASSUMPTIONS = [
     "cycles: those of the program's steps, as many as the loop of synthesis takes on a host; interval and "
     "depth are shown by LLVM's analysis (make schedule), nothing is synthesised",
     "resources: the source's operators and memories (data/u50/machine.json) at documented costs; logic and registers "
-    "as Yosys counts them in the loop's Verilog (data/u50/synthesis.json); low and high in the JSON",
+    "as Yosys counts them in the loop's Verilog (data/u50/synthesis.json); above 200 MHz from machine_300.json and "
+    "synthesis_300.json beside them; low and high in the JSON",
     "power: data/u50/power.json and the units' and memories' activity; most constants are engineering estimates, so "
     "energy is a band",
     "cards: machine, schedule, cycles and clock are the same on all four, which are UltraScale+ of speed grade -2; "

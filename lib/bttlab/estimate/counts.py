@@ -103,10 +103,15 @@ def cycles_outside_loop(tokens: int, token_vectors: int = 0) -> int:
     """
     record = (M.OFFSET_TABLES + 1) * M.SEQUENCE  # an element a cycle
     prepared = M.OFFSET_TABLES * M.SEQUENCE  # copied to the loop's small memories
-    argument = read_data("latencies")["read"]["argument"]
-    request = argument["value"] if target() is M else argument["at_300_mhz"]["value"]
+    request = request_cycles()
     rows = tokens * token_vectors + request if token_vectors else 0
     return record + tokens + rows + prepared + LOSS_INTERVAL * (tokens - 1) + M.SEQUENCE + 2 * request
+
+
+def request_cycles() -> int:
+    """Return the cycles from a request to HBM to its data, at the clock of `target()`."""
+    argument = read_data("latencies")["read"]["argument"]
+    return argument["value"] if target() is M else argument["at_300_mhz"]["value"]
 
 
 @lru_cache(PROGRAMS)

@@ -14,7 +14,7 @@ import numpy as np
 from bttlab.compiler.access import accesses
 from bttlab.compiler.buffers import GRADIENT_OF, MOMENTS
 from bttlab.compiler.instruction import OPERANDS, UNIT_NAMES, Memory
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import M, machine_of, targeting
 from bttlab.compiler.memory.layout import Region
 from bttlab.compiler.program import ModelProgram
 from bttlab.compiler.timing import Timing, time_program
@@ -73,7 +73,8 @@ class Film:
         most = self.program.limits.sequence_length
         if not 1 <= self.tokens <= most:
             raise BttlabError(f"{self.tokens} tokens: the program takes 1 to {most}")
-        object.__setattr__(self, "timing", time_program(self.program.sample, self.tokens))
+        with targeting(machine_of(self.program.clock_mhz)):
+            object.__setattr__(self, "timing", time_program(self.program.sample, self.tokens))
 
     @property
     def cycles(self) -> int:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bttlab.compiler.instruction import Instruction
-from bttlab.compiler.machine import M
+from bttlab.compiler.machine import M, machine_of, targeting
 from bttlab.compiler.program import ModelProgram
 from bttlab.compiler.timing import time_program
-from bttlab.estimate.card import CLOCK_MHZ
 from bttlab.estimate.constants import band, constant, read_data
-from bttlab.estimate.counts import CALL_SAMPLES, epoch_work
+from bttlab.estimate.counts import CALL_SAMPLES, epoch_work, request_cycles
 from bttlab.util.quantities import Quantity
 
 VECTOR_BYTES = 4 * M.LANES
@@ -37,7 +36,7 @@ class SharedUpdate:
 def shared_update(
     program: ModelProgram, lengths: Mapping[int, int], batch_size: int, cards: int, host_seconds: float
 ) -> SharedUpdate:
-    """Model an update that cards share, of samples with these lengths on average.
+    """Model an update that cards share, of samples with these lengths on average, at the program's clock.
 
     `lengths` has the number of samples of each length, in real tokens. `host_seconds` is the time that the host takes
     for an update, from a measurement. On one card nothing is exchanged.
@@ -45,11 +44,13 @@ def shared_update(
     share = -(-batch_size // cards)
     call_samples = min(share, CALL_SAMPLES) if program.sums else CALL_SAMPLES
     cycles = epoch_work(program, lengths, call_samples).total / sum(lengths.values())
-    training = band(share * cycles / (CLOCK_MHZ * 1e6), "s")
+    hertz = program.clock_mhz * 1e6
+    training = band(share * cycles / hertz, "s")
     if cards == 1:
         return SharedUpdate(batch_size, cards, training, *(band(0.0, "s"),) * 3)
     moved = 2 * program.transfer_vectors  # to the card and back
-    exchange = sum(map(_cycles, (program.load, program.store))) + int(time_program(program.clear, ONE).cycles[0])
+    with targeting(machine_of(program.clock_mhz)):
+        exchange = sum(map(_cycles, (program.load, program.store))) + int(time_program(program.clear, ONE).cycles[0])
     data = read_data("host")
     rate, call = constant(data["pcie"]), constant(data["call"])
     size = moved * VECTOR_BYTES
@@ -58,7 +59,7 @@ def shared_update(
         batch_size,
         cards,
         training,
-        band((exchange + moved) / (CLOCK_MHZ * 1e6), "s"),  # the kernel copies a vector a cycle
+        band((exchange + moved) / hertz, "s"),  # the kernel copies a vector a cycle
         pcie + call.scaled(2, "s"),
         band(host_seconds, "s"),
     )
@@ -66,5 +67,5 @@ def shared_update(
 
 def _cycles(transfers: list[Instruction]) -> int:
     """Return the cycles of transfers, each a run of the loop, with the requests to HBM of each."""
-    request = read_data("latencies")["read"]["argument"]["value"]
+    request = request_cycles()
     return sum(int(time_program([one], ONE).cycles[0]) + request for one in transfers)
