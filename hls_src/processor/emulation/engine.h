@@ -380,6 +380,7 @@ static void reduce_tiles(const Nest &folds, const ReducePlan &plan, Marks &marks
     const Instruction &code = *folds.code;
     const Reach *operand = folds.operand;
     const int f = depth_level(folds), k = used_rows(folds);
+    const Cut &r_cut = plan.r_cut;
     ReduceTile tile;
     tile.stream_d = plan.stream_d, tile.stream_y = plan.stream_y, tile.buffer_d = plan.buffer_d;
     tile.depth = plan.depth;
@@ -415,15 +416,12 @@ static void reduce_tiles(const Nest &folds, const ReducePlan &plan, Marks &marks
             const int points = plan.y_cut.size(i);
             ReduceTile part = tile;
             part.stream += y * tile.stream_y;
-            for (int j = 0, r = 0; j < plan.r_cut.parts; j++) {
-                const int rows = plan.r_cut.size(j);
-                part.buffer = tile.buffer + r * BUFFER_PITCH;
-                reduce_sizes(points, rows, part, reinterpret_cast<Vector(*)[ROWS]>(&sum[0][r]));
-                r += rows;
-            }
+            if (r_cut.longer) reduce_sizes(points, r_cut.least + 1, part, r_cut.longer, 0, sum);
+            reduce_sizes(points, r_cut.least, part, r_cut.parts - r_cut.longer, r_cut.longer * (r_cut.least + 1), sum);
             for (int p = 0; p < points; p++, y++) {
                 fold.give(y, trees_of(sum[p]));
-                for (int r = 0; r < k; r++) fold.keep(y, r, load(&sum[p][r]));
+                Vector *kept = fold.kept_at(y);
+                for (int r = 0; kept && r < k; r++) store(kept + r * ACCUMULATORS, load(&sum[p][r]));
             }
         }
     });

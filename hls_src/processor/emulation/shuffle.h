@@ -99,7 +99,7 @@ static bool has_runs(const Place *place) {
     return has;
 }
 
-// Finds the transposes of a map of so many vectors out: all vectors that one can have.
+// Finds the transposes of the `vectors` out that a map has: all that one can have.
 static void find_transposes(ShuffleMap &map, int vectors) {
     static bool is_taken[MAP_VECTORS];
     const int first = static_cast<int>(map.place - map_memory);
@@ -172,15 +172,15 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
 }
 static_assert((SHUFFLE_VECTORS & (SHUFFLE_VECTORS - 1)) == 0, "places are taken modulo their number");
 
-// Where the vectors out of a block go: vector w to bank[bank_at[w]], to buffer[buffer_at[w]], or to both.
+// Where the vectors out of a block go: vector w to to[at[w]], and to second[second_at[w]] unless that is null.
 struct Destination {
-    Vector *bank, *buffer;  // null: not there
-    const int *bank_at, *buffer_at;  // null: w itself
+    Vector *to, *second;
+    const int *at, *second_at;
     bool check;
 
     void give(int w, const Lanes &value, Marks &marks) const {
-        if (bank) store(bank + (bank_at ? bank_at[w] : w), value);
-        if (buffer) store(buffer + buffer_at[w], value);
+        store(to + at[w], value);
+        if (second) store(second + second_at[w], value);
         if (check) mark_overflow(marks, value, STATE_LIMIT);
     }
 };
@@ -208,8 +208,9 @@ static inline void give_transpose(const Transpose &t, const float *elements, con
 }
 
 // Gathers the vectors out from the elements of a block.
-static void permute_block(const ShuffleMap &map, const Vector *block, const Destination &to, Marks &marks) {
+static void permute_block(const ShuffleMap &map, const Vector *block, const Destination &where, Marks &marks) {
     static const float zeros[4] = {};
+    const Destination to = where;  // a copy, because the compiler must assume that stores change the original
     const float *elements = reinterpret_cast<const float *>(block);
     for (int t = 0; t < map.transpose_count; t++) give_transpose(map.transposes[t], elements, to, marks);
     for (const Single *s = map.singles; s < map.singles + map.single_count; s++) {
@@ -226,7 +227,8 @@ static void permute_block(const ShuffleMap &map, const Vector *block, const Dest
 }
 
 // Moves the vectors out from those of a block.
-static void move_block(const ShuffleMap &map, int vectors, const Vector *block, const Destination &to, Marks &marks) {
+static void move_block(const ShuffleMap &map, int vectors, const Vector *block, const Destination &where, Marks &marks) {
+    const Destination to = where;  // a copy, too
     for (int w = 0; w < vectors; w++) {
         const Place place = map.place[w][0];
         to.give(w, place == ZERO_PLACE ? splat<Lanes>(0.0f) : load(block + place / LANES), marks);
@@ -239,7 +241,7 @@ static void give_block(const ShuffleMap &map, int vectors, const Vector *block, 
 }
 
 // The places of a block's vectors out, from that of the first one on.
-static int bank_places[MAP_VECTORS], buffer_places[MAP_VECTORS];
+static int bank_places[MAP_VECTORS], buffer_places[MAP_VECTORS], in_order[MAP_VECTORS];
 
 static inline long row_offset(const Nest &nest, const Step &step) { return 1L * row_of(nest, step) * BUFFER_PITCH; }
 
@@ -248,6 +250,7 @@ static void find_places(const Nest &nest, const Box &writes) {
     long bank = 0, buffer = 0;
     each_step(nest, writes, [&](const Step &step) {
         const long row = nest.code->row_level ? row_offset(nest, step) : 0;
+        in_order[w] = w;
         if (w == 0) bank = step.offset[SHUFFLED_OUT], buffer = step.offset[SHUFFLED_BUFFER];
         bank_places[w] = static_cast<int>(step.offset[SHUFFLED_OUT] - bank);
         buffer_places[w++] = static_cast<int>(step.offset[SHUFFLED_BUFFER] - buffer + row);
@@ -259,9 +262,11 @@ static Destination destination_of(const Nest &nest, int block) {
     const auto &operand = nest.code->operand;
     const int first[LEVELS] = {block}, row = nest.code->row_level ? 0 : nest.code->row_base + block;
     const auto at = [&](int o) { return nest.operand[o].memory + nest.operand[o].offset(first, nest.code->offset_level); };
-    return {operand[SHUFFLED_OUT].valid ? at(SHUFFLED_OUT) : nullptr,
-            operand[SHUFFLED_BUFFER].valid ? at(SHUFFLED_BUFFER) + (row & (ROWS - 1)) * BUFFER_PITCH : nullptr,
-            bank_places, buffer_places, (nest.code->flags & CHECK) != 0};
+    const bool check = nest.code->flags & CHECK;
+    if (!operand[SHUFFLED_BUFFER].valid) return {at(SHUFFLED_OUT), nullptr, bank_places, nullptr, check};
+    Vector *buffer = at(SHUFFLED_BUFFER) + (row & (ROWS - 1)) * BUFFER_PITCH;
+    if (!operand[SHUFFLED_OUT].valid) return {buffer, nullptr, buffer_places, nullptr, check};
+    return {at(SHUFFLED_OUT), buffer, bank_places, buffer_places, check};
 }
 
 // Reads the vectors in.
@@ -327,8 +332,8 @@ static void swap_block(const Nest &nest, int block, const Box &in, const Box &ou
         if (is_in) taken = take_vectors(nest, here, taken);
         if (!is_out) return;
         const Lanes value = load(permuted + given);
-        if (to.bank) store(to.bank + to.bank_at[given], value);
-        if (to.buffer) store(to.buffer + to.buffer_at[given], value);
+        store(to.to + to.at[given], value);
+        if (to.second) store(to.second + to.second_at[given], value);
         given++;
     });
 }
@@ -369,7 +374,7 @@ static void run_shuffle(const Nest &nest, Run &run) {
             if (takes && !stays) take_vectors(nest, in, taken);
             if (gives) give_block(*map, vectors, before, at, marks);
         } else {
-            if (gives) give_block(*map, vectors, before, {permuted, nullptr, nullptr, nullptr, at.check}, marks);
+            if (gives) give_block(*map, vectors, before, {permuted, nullptr, in_order, nullptr, at.check}, marks);
             swap_block(nest, block, in, out, taken, at);
         }
         before = taken;

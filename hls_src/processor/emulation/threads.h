@@ -251,7 +251,7 @@ static inline int claim_of(int run, int place) {
 
 static bool has_second_thread() { return is_serving.get() && is_open.get(); }
 
-// Waits until a thread has executed so many instructions; false if it executes none for long.
+// Waits until a thread has executed `count` instructions; false if it executes none for long.
 static bool await(Thread thread, int count) {
     int seen = executed[thread].get();
     for (int spins = 0; seen < count; spins++) {
@@ -289,7 +289,7 @@ static void execute_second(int run_number) {
     }
 }
 
-// The first thread waits for so many instructions of the second one. If that takes too long, it takes over those that the
+// The first thread waits for `count` instructions of the second one. If that takes too long, it takes over those that the
 // second one has not claimed. Returns the place of the first of these; if there are none, the number of all.
 static int wait_or_take_over(int count, int run_number, int all) {
     if (executed[SECOND].get() >= count) return all;

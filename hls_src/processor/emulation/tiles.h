@@ -166,20 +166,20 @@ struct Fold {
         if (buffer) store(buffer + y * buffer_y, result);
     }
 
-    void keep(int y, int row, const Lanes &sum) const {
-        if (y >= first_kept) store(&kept[row][accumulator + (y - first_kept) * accumulator_weight], sum);
+    // Where the sum of a point's first row stays; rows are ACCUMULATORS vectors apart. Null if the point's sums do not stay.
+    Vector *kept_at(int y) const {
+        return y < first_kept ? nullptr : &kept[0][accumulator + (y - first_kept) * accumulator_weight];
     }
 };
 
 // Computes the sums of Y points and R rows in registers; remaining rows are zero.
 template <int Y, int R, int ROOM>
-ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Vector *stream, Lanes (&sum)[Y][ROOM]) {
+ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Vector *stream, const Vector *buffer, Lanes (&sum)[Y][ROOM]) {
     UNROLL
     for (int y = 0; y < Y; y++) {
         UNROLL
         for (int r = 0; r < ROOM; r++) sum[y][r] = splat<Lanes>(0.0f);
     }
-    const Vector *buffer = tile.buffer;
     for (int d = 0; d < tile.depth; d++, stream += tile.stream_d, buffer += tile.buffer_d) {
         Lanes vector[Y];
         UNROLL
@@ -193,14 +193,17 @@ ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Vector *stream, Lanes 
     }
 }
 
+// Computes `times` tiles along r in one call, from row `row` on; `to` has all rows of each point.
 template <int Y, int R>
-static void reduce_tile(const ReduceTile &tile, Vector (*to)[ROWS]) {
-    Lanes sum[Y][R];
-    sum_rows<Y, R>(tile, tile.stream, sum);
-    UNROLL
-    for (int y = 0; y < Y; y++) {
+static void reduce_tile(const ReduceTile &tile, int times, int row, Vector (*to)[ROWS]) {
+    for (int t = 0; t < times; t++, row += R) {
+        Lanes sum[Y][R];
+        sum_rows<Y, R>(tile, tile.stream, tile.buffer + row * BUFFER_PITCH, sum);
         UNROLL
-        for (int r = 0; r < R; r++) store(&to[y][r], sum[y][r]);
+        for (int y = 0; y < Y; y++) {
+            UNROLL
+            for (int r = 0; r < R; r++) store(&to[y][row + r], sum[y][r]);
+        }
     }
 }
 
@@ -212,14 +215,15 @@ static void reduce_points(const ReduceTile &tile, const Fold &fold, int first, i
     for (int t = 0; t < times; t++, stream += Y * tile.stream_y) {
         const int point = first + t * Y;
         Lanes sum[Y][ROWS];
-        sum_rows<Y, R>(tile, stream, sum);
+        sum_rows<Y, R>(tile, stream, tile.buffer, sum);
         UNROLL
         for (int y = 0; y < Y; y++) fold.give(point + y, trees(sum[y]));
-        if (point + Y <= fold.first_kept) continue;
         UNROLL
         for (int y = 0; y < Y; y++) {
+            Vector *kept = fold.kept_at(point + y);
+            if (!kept) continue;
             UNROLL
-            for (int r = 0; r < R; r++) fold.keep(point + y, r, sum[y][r]);
+            for (int r = 0; r < R; r++) store(kept + r * ACCUMULATORS, sum[y][r]);
         }
     }
 }
@@ -247,9 +251,9 @@ struct AccumulateSize {
 
 template <int Y, int R>
 struct ReduceSize {
-    static void run(const ReduceTile &tile, Vector (*to)[ROWS]) {
+    static void run(const ReduceTile &tile, int times, int row, Vector (*to)[ROWS]) {
         constexpr bool is_used = (Y <= TILE_VECTORS && R <= TILE_ROWS) || Y == 1;
-        reduce_tile<is_used ? Y : 1, is_used ? R : 1>(tile, to);
+        reduce_tile<is_used ? Y : 1, is_used ? R : 1>(tile, times, row, to);
     }
 };
 
@@ -261,7 +265,7 @@ struct Sizes {
 };
 typedef Sizes<ExpandTile, int, const Vector *, const Vector *, const Vector *, Vector *, Vector *> ExpandSizes;
 typedef Sizes<AccumulateTile> AccumulateSizes;
-typedef Sizes<ReduceTile, Vector (*)[ROWS]> ReduceSizes;
+typedef Sizes<ReduceTile, int, int, Vector (*)[ROWS]> ReduceSizes;
 
 template <typename AllSizes, template <int, int> class Size, int... I>
 static constexpr AllSizes sizes_of(std::integer_sequence<int, I...>) {
