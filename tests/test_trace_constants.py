@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.trace import attention, record, rules, trace
@@ -253,6 +254,16 @@ def test_silu_and_mish_are_0_far_below(fast, function):
         net.block.bias.fill_(-1e4)
         net.head.weight.mul_(1e6)
     check_gradients(fast, trace(net, LENGTH, task="tagging"), (LENGTH,), tolerance=2e-4, least=1 / 10)
+
+
+def test_the_check_replaces_no_values_in_a_checkpoint(fast):
+    class Checkpointed(nn.Sequential):
+        def forward(self, x):
+            return F.relu(checkpoint(super().forward, x, use_reentrant=False))
+
+    block = Checkpointed(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    model = trace(Net(block), LENGTH, task="tagging")
+    check_gradients(fast, model, (3, LENGTH), tolerance=2e-4)
 
 
 class OwnTable(nn.Module):

@@ -160,6 +160,7 @@ class Watch(Calls):
             return result + (wanted - result).detach()
         return result
 
+    @torch.no_grad()  # a checkpoint counts what is saved for the backward pass
     def _compare(self, tensor: Tensor, value: Any, entry: Recorded) -> None:
         """Compare a result with what it holds."""
         if isinstance(value, LazyElementwise):
