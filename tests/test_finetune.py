@@ -388,25 +388,27 @@ def test_losses_and_gradients_of_published_shapes_are_those_of_autograd(fast, hi
 
 
 @pytest.mark.long
-def test_bert_tiny_trains_500_steps_as_in_pytorch_and_comes_back(tokenizer, tmp_path):
+def test_bert_tiny_trains_1000_steps_as_in_pytorch_and_comes_back(tokenizer, tmp_path):
     model = published(128, 2, 8)
     traced, dev = trace(model, 16), sentences(60, seed=2)
     samples, held_out = (
         tokenized(tokenizer, [row["text"] for row in rows], None, 16).samples(
             np.array([list(WORDS).index(row["label"]) for row in rows])
         )
-        for rows in (sentences(500), dev)
+        for rows in (sentences(1000), dev)
     )
-    losses, rates = [], np.concatenate([np.full(350, 1e-3), np.linspace(1e-3, 0, 150)])
+    # So that any start learns: the compression of a table has directions that differ with the number of threads.
+    losses = []
+    rates = np.concatenate([np.linspace(2e-5, 1e-3, 50), np.full(650, 1e-3), np.linspace(1e-3, 0, 300)])
     trainer = open_trainer(traced, "emulated")
     for each in (trainer, ReferenceTrainer(traced)):
         each.load_parameters(traced.parameters())
         losses.append(each.train(samples, Optimizer("adamw"), rates))
     assert np.abs(losses[0] - losses[1])[:100].max() < 1e-2  # later steps amplify rounding, each kernel's in its way
     for of_trainer in losses:
-        assert of_trainer[-60:].mean() < of_trainer[:60].mean() / 2
+        assert of_trainer[-60:].mean() < of_trainer[:60].mean() / 4
     found = trainer.predict(held_out).intents
-    assert (found == held_out.intents).mean() > 0.7 and min(np.bincount(found, minlength=3)) >= 8
+    assert (found == held_out.intents).mean() > 0.9
     model.load_state_dict({name: torch.from_numpy(value) for name, value in trainer.store_parameters().items()})
     decompress(model)
     model.save_pretrained(tmp_path)
