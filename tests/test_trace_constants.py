@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.trace import attention, record, rules, trace
 
+from random_modules import RandomModule
 from training_processor import check_gradients
 
 WORDS, WIDTH, HEADS, LENGTH, BUCKETS = 12, 32, 2, 6, 8
@@ -264,6 +265,11 @@ def test_the_check_replaces_no_values_in_a_checkpoint(fast):
     block = Checkpointed(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
     model = trace(Net(block), LENGTH, task="tagging")
     check_gradients(fast, model, (3, LENGTH), tolerance=2e-4)
+
+
+def test_random_values_inside_are_as_small_as_attention_needs():
+    """The last token is attention, whose scores would be as large as what chooses the token."""
+    trace(RandomModule(30658), LENGTH)
 
 
 class OwnTable(nn.Module):

@@ -47,6 +47,7 @@ FAR = (1e-3, 1.0, 30.0, 1e4)
 # put in the place of its operations' results. The larger ones are not for attention, as above.
 INSIDE = 1e-4
 PROBES = (1.0, 1e3)
+LARGE = 30.0  # an input of attention above this, and above the module's own, is not compared
 
 # A difference counts if it is this many times that of parameters which are off by `ROUNDING`: deep modules are chaotic.
 CHAOS, ROUNDING = 10.0, 1e-8
@@ -196,13 +197,16 @@ class _Check:
         outputs = {matrix.base or matrix for matrix in self.outputs}
         matrices = replaceable(run.log, computed, outputs.union(run.divided))
         of_attention = {m.base or m for op in self.graph.operations if isinstance(op, Attention) for m in op.inputs}
+        small = self._sources(of_attention, matrices)
         for size in PROBES:
             generator, given = torch.Generator().manual_seed(0), {}
             for matrix in matrices:
                 values = torch.randn(computed[matrix].shape, generator=generator, dtype=torch.float64)
-                given[matrix] = values.to(computed[matrix]) * (1.0 if matrix in of_attention else size)
+                given[matrix] = values.to(computed[matrix]) * (1.0 if matrix in small else size)
             seen: dict[Matrix, Tensor] = {}
             own = execute(self.graph, self._used(), tokens[0], given=given, seen=seen)
+            if any(_largest(seen[m]) > max(LARGE, _largest(computed[m])) for m in of_attention):
+                return
             watch = Watch(self.module, run.log, own, seen, given)
             wanted = self.wanted(tokens, watch.watching(tokens))
             if not watch.is_whole:
@@ -218,6 +222,21 @@ class _Check:
                 found = of_gradient and (f"the gradient of {of_gradient[0]}", of_gradient[1])
             if found is not None:
                 self.refuse(f"{found[0]}, with random values in place of those inside,", found[1], tokens)
+
+    def _sources(self, matrices: Collection[Matrix], replaced: Collection[Matrix]) -> set[Matrix]:
+        """Return the replaced matrices of which others are computed without a replaced one between them."""
+        found, left, seen = set(), list(matrices), set()
+        makers = {op.output: op for op in self.graph.operations}
+        while left:
+            matrix = left.pop()
+            if matrix in seen:
+                continue
+            seen.add(matrix)
+            if matrix in replaced:
+                found.add(matrix)
+            else:
+                left += [m.base or m for m in makers[matrix].inputs]
+        return found
 
     def _check_inside(self, watch: Watch, tolerance: float, tokens: Tensor) -> None:
         """Raise ProgramError if a value inside of the module differs by more than the tolerance."""
@@ -411,6 +430,10 @@ def _changes(name: str) -> str:
 def _difference_of(ours: Tensor, theirs: Tensor) -> float:
     """Return the largest difference of an output as a part of the largest value; infinity for another size."""
     return _difference(ours, theirs.reshape(ours.shape), 0.0) if theirs.numel() == ours.numel() else math.inf
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.detach().abs().max()) if x.numel() else 0.0
 
 
 def _is_close(ours: Any, theirs: Any) -> bool:
