@@ -51,6 +51,7 @@ SIZES: dict[str, Any] = {  # by the names that configurations have for them; a n
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
+    "decoder_start_token_id": 0,
     "num_local_experts": 2,
 }
 OWN: dict[str, dict[str, Any]] = {  # of architectures whose sizes have other names or rules

@@ -778,7 +778,7 @@ def reduced(r, net, width):
 def attention(r, net, width):
     heads = r.choice([h for h in (1, 1, 2, 3, 4) if width % (16 * h) == 0])
     kind = usual(r, range(16), (1, 8, 9, 10, 11, 12, 14, 15))
-    masked = usual(r, range(12), (4, 9, 10, 11))
+    masked = usual(r, range(12), (4, 9, 11))
     q, k, v = (net.add(_linear_of(r, width, width)) for _ in range(3))
     bias = net.parameter(heads, LENGTH, LENGTH) if masked == 9 else ""
     if masked == 10:

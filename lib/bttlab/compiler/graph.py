@@ -12,6 +12,7 @@ from itertools import chain, count
 
 import numpy as np
 
+from bttlab.compiler.builder import vectors_for
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Bound, Register, max_of
 from bttlab.compiler.machine import M
@@ -22,6 +23,7 @@ from bttlab.compiler.ops.dense import Classifier, Dense
 from bttlab.compiler.ops.elementwise import Activate, Add, FactorsOperand, Multiply, NumberOperand, TokenRowsOperand
 from bttlab.compiler.ops.embedding import DenseEmbedding, TTMEmbedding, TypeEmbedding
 from bttlab.compiler.ops.norm import HeadNorm, Norm
+from bttlab.compiler.ops.score_bias import ScoreBias, choices_of
 from bttlab.compiler.ops.transfers import Input, Output
 from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.model.config import ModelConfig
@@ -161,12 +163,38 @@ class Graph:
         causal: bool = False,
         scale: float | None = None,
         mask: str = "",
+        bias: Matrix | None = None,
     ) -> Matrix:
-        """Append softmax(scale (q k^T + mask)) v for each head; if `causal`, over tokens up to the query's own."""
+        """Append softmax(scale (q k^T + mask)) v for each head; if `causal`, over tokens up to the query's own.
+
+        `bias`: output of `score_bias`, in place of a mask.
+        """
         if causal:
             hidden = np.triu(np.full((max_of(q.tokens),) * 2, HIDES, np.float32), 1)
             mask = self.constant(hidden, f"causal mask of {len(hidden)} tokens")
-        return self.same(Attention, q, name, heads, causal, scale, mask, others=(k, v))
+        others = (k, v) if bias is None else (k, v, bias)
+        return self.same(Attention, q, name, heads, causal, scale, mask, others=others)
+
+    def score_bias(
+        self, table: str, index: np.ndarray, heads: int, transposed: bool, factor: float, mask: np.ndarray | None
+    ) -> Matrix:
+        """Append the bias factor table[index[t, s], h] + mask[h, t, s] of scores: of a head, a query and a key.
+
+        `transposed`: whether the table is (heads, rows).
+        """
+        most, rows = len(index), self.shapes[table][1 if transposed else 0]
+        keys = vectors_for(most) * M.LANES
+        choices = tuple(self.constant(c, f"choice of {table}") for c in choices_of(index, rows, factor, keys))
+        name = ""
+        if mask is not None:
+            of_tokens = np.zeros((most, heads, keys), np.float32)
+            of_tokens[..., :most] = mask.swapaxes(0, 1)
+            name = self.constant(of_tokens.reshape(most, -1), f"mask beside {table}")
+        for op in self.operations:
+            if isinstance(op, ScoreBias) and (op.table, op.choices, op.mask) == (table, choices, name):
+                return op.output
+        output = Matrix(f"bias of scores, {table}", self.tokens, heads * keys)
+        return self.append(ScoreBias(output.name, (), output, table, choices, heads, transposed, name))
 
     def pooled(self, x: Matrix, name: str, is_last: bool = False) -> Matrix:
         """Append the mean of all tokens, or the last one: attention with the same scores for each query."""

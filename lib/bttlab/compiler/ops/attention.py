@@ -35,6 +35,7 @@ class KeyBuffers:
 class Attention(Operation):
     """softmax(scale (q k^T + mask)) v for each head.
 
+    A fourth input, of `ScoreBias`, has what is added to q k^T in place of a mask.
     `causal`: whether the mask hides the tokens after the query's own.
     `scale`: by default 1 / sqrt(head size); not negative.
     `mask`: constant of shape (tokens, tokens), or (heads x tokens, tokens); none if empty.
@@ -47,9 +48,11 @@ class Attention(Operation):
     scale: float | None = None
     mask: str = ""
 
-    def torch(self, values: Values, q: Any, k: Any, v: Any) -> Any:
+    def torch(self, values: Values, q: Any, k: Any, v: Any, bias: Any = None) -> Any:
         q, k, v = (x.view(len(x), self.heads, -1).transpose(0, 1) for x in (q, k, v))
         scores, n = q @ k.transpose(1, 2), q.shape[1]
+        if bias is not None:
+            scores = scores + bias.view(n, self.heads, -1).transpose(0, 1)[..., :n]
         if self.mask:
             most = max_of(self.output.tokens)
             scores = scores + values[self.mask].view(-1, most, most)[:, :n, :n]
@@ -80,13 +83,18 @@ class Attention(Operation):
             if op.mask:
                 block = context.layout.place(op.mask)
                 op.addend, op.addend_heads = block.where(), block.vectors > op.most * op.blocks
-            for matrix, buffer in zip(op.inputs[1:], (buffers.keys, buffers.values), strict=True):
+            for matrix, buffer in zip(op.inputs[1:3], (buffers.keys, buffers.values), strict=True):
                 maker = context.maker.get(matrix)
                 is_alone = len(context.readers(matrix)) == op.inputs.count(matrix) == 1
                 if isinstance(maker, TTLinear) and is_alone:
                     maker.operand_buffer = buffer
         for op in operations:
             op.probabilities = b.allocate(f"attention of {op.name}", op.score_vectors)
+
+    @property
+    def bias(self) -> Matrix | None:
+        """What is added to q k^T: scores of a token's query in a row, head by head."""
+        return self.inputs[3] if len(self.inputs) > 3 else None
 
     @property
     def most(self) -> int:
@@ -118,21 +126,28 @@ class Attention(Operation):
 
     @property
     def _scores(self) -> dict[str, int]:
+        if self.bias is not None:  # the order of its rows, so that its gradient is that of the scores
+            return {"h": self.blocks, "t": self.heads * self.blocks}
         return {"h": self.most * self.blocks, "t": self.blocks}
 
     def _loops(self, block: int, *loops: Level) -> list[Level]:
         """Return the loops of an instruction for a block of keys; it has no step if the sample has no such tokens."""
         return [Level("g", gate(self.tokens, block)), *loops] if block else list(loops)
 
-    def _inner(self, b: Builder, what, engine, stream: At, buffer: At, result: At, addend: At | None = None) -> None:
-        """Emit result[h, t] = stream[t, head h] . buffer[head h]^T, block by block of the keys."""
-        hw, of_head = self.head_vectors, self.addend_heads * self.most * self.blocks
+    def _inner(
+        self, b: Builder, what, engine, stream: At, buffer: At, result: At, addend: At | None = None, **strides: int
+    ) -> None:
+        """Emit result[h, t] = stream[t, head h] . buffer[head h]^T, block by block of the keys.
+
+        `strides`: of the addend.
+        """
+        hw = self.head_vectors
         for (first, heads), block in itertools.product(self._parts, range(self.blocks)):
             loops = self._loops(block, Level("h", heads), Level("w", hw + 1), padded("t", self.tokens))
             rows = buffer.part(block * self.vectors + first * hw, h=hw, w=1)
             head = stream.part(first * hw, t=self.vectors, h=hw, w=1)
             scores = result.part(block + first * self._scores["h"], **self._scores)
-            added = addend and addend.part(block + first * of_head, t=self.blocks, h=of_head)
+            added = addend and addend.part(block + first * strides["h"], **strides)
             b.reduce(engine, what, loops, "w", rows, head, scores, added, block_rows(self.tokens, block))
 
     def _outer(self, b: Builder, what, engine, scalars: At, buffer: At, result: At) -> None:
@@ -174,7 +189,10 @@ class Attention(Operation):
         self._load(context, context.value)
         q, result = context.value(self.inputs[0]), context.output(self.output)
         mask = {"count": self.tokens, "vector_loop": "w"}
-        self._inner(b, "scores = q k^T", M.ENGINE_0, q, self.buffers.keys, p, self.addend)
+        addend, strides = self.addend, {"t": self.blocks, "h": self.addend_heads * self.most * self.blocks}
+        if self.bias is not None:
+            addend, strides = context.value(self.bias), self._scores
+        self._inner(b, "scores = q k^T", M.ENGINE_0, q, self.buffers.keys, p, addend, **strides)
         exponent = {"function": b.functions.number(EXPONENT), "immediates": (scale, 1.0)}
         for first, rows in self._rows():
             scores = p.part(first, w=1, **self._scores)
@@ -192,7 +210,7 @@ class Attention(Operation):
         self._ensure_loaded(context)
         q = context.backward_value(self.inputs[0])
         d_p = b.allocate("d_scores", self.score_vectors)
-        d_q, d_k, d_v = gradients = [context.new(matrix, f"gradient of {matrix.name}") for matrix in self.inputs]
+        d_q, d_k, d_v = gradients = [context.new(matrix, f"gradient of {matrix.name}") for matrix in self.inputs[:3]]
         self._inner(b, "d_p = d_context v^T", M.ENGINE_1, d, self.buffers.values, d_p)
         self._transposed(b, "d_v = p^T d_context", M.ENGINE_0, p, d, d_v)
         for first, rows in self._rows():
@@ -201,12 +219,15 @@ class Attention(Operation):
             b.vector(M.SOFTMAX_BACK, "d_scores", a=share, b=slope, r0=slope, immediates=(scale,), **rows)
         self._outer(b, "d_q = d_scores k", M.ENGINE_0, d_p, self.buffers.keys, d_q)
         self._transposed(b, "d_k = d_scores^T q", M.ENGINE_1, d_p, q, d_k)
-        for matrix, gradient in zip(self.inputs, gradients, strict=True):
+        for matrix, gradient in zip(self.inputs, (*gradients, d_p), strict=False):
             context.pass_gradient(matrix, gradient)
+
+    def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
+        return self.inputs[:3]
 
     def _load(self, context: Context, value: Callable[[Matrix], At]) -> None:
         """Load the keys and values that no layer writes into the operand buffers directly."""
-        for matrix, buffer in zip(self.inputs[1:], (self.buffers.keys, self.buffers.values), strict=True):
+        for matrix, buffer in zip(self.inputs[1:3], (self.buffers.keys, self.buffers.values), strict=True):
             if not _is_loaded_by_maker(context, matrix):
                 source = value(matrix)
                 for block in range(self.blocks):
@@ -218,7 +239,7 @@ class Attention(Operation):
     def _ensure_loaded(self, context: Context) -> None:
         """Reload or recompute the keys and values if the operand buffers have those of another attention."""
         if self.buffers.user is not self:
-            for matrix in self.inputs[1:]:
+            for matrix in self.inputs[1:3]:
                 if _is_loaded_by_maker(context, matrix):
                     context.recompute(matrix)
             self._load(context, context.backward_value)

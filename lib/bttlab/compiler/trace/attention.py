@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from bttlab.compiler.trace.values import (
     ComputedWeight,
     Elements,
     LazyElementwise,
+    LearnedBias,
     Refusal,
     Weights,
     heads_in,
@@ -121,10 +123,7 @@ def _baddbmm(recorder: Recorder, call: Call, mask, batch1, batch2, *, beta=1, al
     if not isinstance(scores, AttentionScores):
         raise Refusal("baddbmm", "a product of q and k")
     scores = scores if alpha == 1 else scores.scaled(float(alpha))
-    if not beta:
-        return scores
-    constant = recorder.folded(mask)
-    return scores.masked(None if constant is None else constant * beta)
+    return recorder.biased(scores, mask, float(beta)) if beta else scores
 
 
 def _context(recorder: Recorder, result: Tensor, scores: AttentionScores, v: Tensor) -> Elements:
@@ -139,24 +138,47 @@ def _context(recorder: Recorder, result: Tensor, scores: AttentionScores, v: Ten
     mask, usual = scores.mask, 1 / math.sqrt(scores.q.features // heads)
     hidden = mask <= HIDDEN
     is_causal = bool((hidden == _above(hidden.shape[-1])).all()) and not mask[~hidden].any()
-    constant, graph = "", recorder.graph
+    constant, bias, graph = "", None, recorder.graph
     q, scale = scores.q, scores.scale
     if scale < 0:  # the largest score of a row is that of the largest exponent
         q, scale = graph.same(Multiply, q, recorder.unique(recorder.name("minus")), NumberOperand(-1.0)), -scale
     if hidden.all(-1).any():
         raise Refusal("attention with a mask that hides all keys of a token", "a mask that shows a key to each token")
-    if not is_causal and mask.any():
+    is_masked = bool(mask.any())
+    if scores.biases or (is_masked and not is_causal):
         if not scale:
             raise Refusal("attention of scale 0", "a scale that is not 0")
         mask = torch.where(hidden, HIDES, mask) / scale  # the card multiplies the sum by the scale
+    if scores.biases:
+        is_causal = False  # the mask is in the bias
+        for number, learned in enumerate(scores.biases):
+            its_mask = mask.float().numpy() if is_masked and not number else None
+            term = _learned_bias(recorder, learned, 1 / scale, its_mask)
+            bias = term if bias is None else graph.add(bias, term, recorder.unique(recorder.name("add")))
+    elif is_masked and not is_causal:
         mask = mask[0] if bool((mask == mask[:1]).all()) else mask.flatten(0, 1)
         constant = graph.constant(mask.float().numpy(), f"mask of {name}")
     scale = None if math.isclose(scale, usual, rel_tol=1e-6) else scale
-    context = graph.attention(q, scores.k, values, heads, name, is_causal, scale, constant)
+    context = graph.attention(q, scores.k, values, heads, name, is_causal, scale, constant, bias)
     tokens, features = max_of(values.tokens), values.features
     size = features // heads
     index = torch.arange(tokens)[:, None] * features + torch.arange(size) + size * torch.arange(heads)[:, None, None]
     return Elements(context, index.view(result.shape))
+
+
+def _learned_bias(recorder: Recorder, bias: LearnedBias, factor: float, mask: np.ndarray | None) -> Matrix:
+    """Record a learned bias of scores, times a factor."""
+    shape, heads = recorder.graph.shapes[bias.name], len(bias.index)
+    if len(shape) == 2:
+        row, column = bias.index // shape[1], bias.index % shape[1]
+        of_heads = torch.arange(heads)[:, None, None].expand(row.shape)
+        for index, head, is_transposed in ((row, column, False), (column, row, True)):
+            count = shape[0 if is_transposed else 1]
+            if count == heads and torch.equal(head, of_heads) and bool((index == index[:1]).all()):
+                options = heads, is_transposed, bias.factor * factor, mask
+                return recorder.graph.score_bias(bias.name, index[0].numpy(), *options)
+    near = "a row of a table (rows, heads) for each pair of tokens, such as by their distance; or the bias frozen"
+    raise Refusal(f"a learned bias of attention scores of these elements of {bias.name}", near)
 
 
 @rule("scaled_dot_product_attention")
@@ -174,11 +196,13 @@ def _sdpa(
     scores = _scores(recorder, result, query, key).scaled(scale)
     if is_causal:
         scores = scores.masked(torch.zeros(tokens, tokens).masked_fill(_above(tokens), float("-inf")).double())
-    if attn_mask is not None:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
         constant = recorder.folded(attn_mask)
-        if constant is not None and attn_mask.dtype == torch.bool:
-            constant = torch.zeros_like(constant).masked_fill(constant == 0, float("-inf"))
-        scores = scores.masked(constant)
+        scores = scores.masked(
+            None if constant is None else torch.zeros_like(constant).masked_fill(constant == 0, float("-inf"))
+        )
+    elif attn_mask is not None:
+        scores = recorder.biased(scores, attn_mask)
     scores.is_softmax = True
     return _context(recorder, call.result, scores, value)
 

@@ -276,6 +276,14 @@ class Recorder(Matrices, Calls):
             raise Refusal(f"a learned bias of attention scores, from {', '.join(names[:2])},", frozen)
         return x.detach().cpu().double()
 
+    def biased(self, scores: AttentionScores, x: Any, factor: float = 1.0) -> AttentionScores:
+        """Return scores plus a factor times a constant mask, or times elements of a parameter."""
+        value = self.value(x)
+        if isinstance(value, Weights) and not self._fold((value.name,)):
+            return scores.biased(value, factor)
+        constant = self.folded(x)
+        return scores.masked(None if constant is None else constant * factor)
+
     def _computed_weight(self, call: Call, names: tuple[str, ...]) -> ComputedWeight | None:
         """Return the value of a sum or product of matrices that are parameters; None for other calls."""
         values, operands = [self.value(x) for x in call.args], [self._alias(x) for x in call.args]

@@ -363,7 +363,7 @@ def _add(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
     if is_constant or isinstance(values[0], Weights) or isinstance(values[1], AttentionScores):
         (x, y), values = (y, x), values[::-1]
     if isinstance(values[0], AttentionScores):
-        return values[0].masked(recorder.folded(y))
+        return recorder.biased(values[0], y)
     if isinstance(values[1], Weights):
         return _with_rows(recorder, recorder.elements(x, "add"), values[1])
     constant = recorder.constant(y)

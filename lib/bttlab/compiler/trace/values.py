@@ -98,9 +98,20 @@ class ScaledElements:
     line: SourceLine | None = None  # of the module, that computes it
 
 
+class LearnedBias(NamedTuple):
+    """A factor times elements of a parameter: `index`, of (heads, tokens, tokens), has their numbers in it."""
+
+    name: str
+    index: Tensor
+    factor: float
+
+
 @dataclass(eq=False)
 class AttentionScores:
-    """Attention scores scale q k^T + mask, or their softmax; the index has numbers of (heads, tokens, tokens)."""
+    """Attention scores scale q k^T + mask + biases, or their softmax.
+
+    The index has numbers of (heads, tokens, tokens).
+    """
 
     q: Matrix
     k: Matrix
@@ -109,11 +120,13 @@ class AttentionScores:
     mask: Tensor  # (heads, tokens, tokens), added to the scaled scores; -inf hides a key
     index: Tensor
     is_softmax: bool = False
+    biases: tuple[LearnedBias, ...] = ()
 
     def scaled(self, factor: float) -> "AttentionScores":
         """Return the scores times a factor."""
         mask = self.mask * factor if factor > 0 else self.mask
-        return replace(self, scale=self.scale * factor, mask=mask)
+        biases = tuple(bias._replace(factor=bias.factor * factor) for bias in self.biases)
+        return replace(self, scale=self.scale * factor, mask=mask, biases=biases)
 
     def masked(self, mask: Tensor | None) -> "AttentionScores":
         """Return the scores plus a constant mask; None is something that is not constant."""
@@ -123,6 +136,13 @@ class AttentionScores:
             return replace(self, mask=self.mask + self.spread(mask))
         except RuntimeError:
             raise Refusal("add of a mask of another shape", "a mask (tokens, tokens)") from None
+
+    def biased(self, w: Weights, factor: float) -> "AttentionScores":
+        """Return the scores plus a factor times elements of a parameter, of a shape that broadcasts to theirs."""
+        if self.is_softmax:
+            raise Refusal(f"add of {w.name} after the softmax", "a bias of the scores before it")
+        bias = LearnedBias(w.name, self.spread(w.index), factor * w.factor)
+        return replace(self, mask=self.mask + factor * w.offset, biases=(*self.biases, bias))
 
     def spread(self, values: Tensor) -> Tensor:
         """Return values of the tensor's shape, or that broadcast to it, in the order of `mask`."""
