@@ -1,5 +1,7 @@
 """Constants that are computed from frozen parameters: biases of attention scores, weights, and what is not trained."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -270,6 +272,41 @@ def test_the_check_replaces_no_values_in_a_checkpoint(fast):
 def test_random_values_inside_are_as_small_as_attention_needs():
     """The last token is attention, whose scores would be as large as what chooses the token."""
     trace(RandomModule(30658), LENGTH)
+
+
+class Last(nn.Linear):
+    def forward(self, x):
+        return F.relu(super().forward(x))[:, -1]
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3])
+def test_the_last_token_is_chosen_whatever_the_size_of_activations(fast, size):
+    net = Net(Last(WIDTH, WIDTH))
+    with torch.no_grad():
+        net.block.weight.mul_(size)
+        net.head.weight.mul_(1 / size)
+    check_gradients(fast, trace(net, LENGTH), (2, LENGTH), tolerance=2e-4)
+
+
+@pytest.mark.parametrize("block", [lambda s, m: -(s + m), lambda s, m: m - s, lambda s, m: (s - m) * -0.3])
+def test_scores_with_a_finite_mask_times_a_negative_number(fast, block):
+    def attention(x):
+        distance = (torch.arange(x.shape[1])[None, :] - torch.arange(x.shape[1])[:, None]).abs()
+        return block(x @ x.mT * 0.2, -0.7 * distance).softmax(-1) @ x
+
+    check_gradients(fast, trace(Net(attention), LENGTH, task="tagging"), (3, LENGTH), tolerance=2e-4)
+    with pytest.raises(ProgramError, match=r"a factor of -2 for scores with a mask that hides keys .*line \d+\)$"):
+        trace(Net(lambda x: (torch.full((x.shape[1],) * 2, -1e9).triu(1) + x @ x.mT).mul(-2).softmax(-1) @ x), LENGTH)
+
+
+@pytest.mark.parametrize("value", [-math.inf, torch.finfo(torch.float32).min])
+def test_a_mask_hides_keys_below_any_score(fast, value):
+    def block(x):
+        q = F.relu(4e5 * x)  # the score of a hidden key may be above that of others by 1e12
+        mask = torch.full((x.shape[1],) * 2, value).triu(1)
+        return (-(q @ q.mT) + mask).softmax(-1) @ x
+
+    check_gradients(fast, trace(Net(block), LENGTH, task="tagging"), (3, LENGTH), tolerance=2e-3)
 
 
 class OwnTable(nn.Module):

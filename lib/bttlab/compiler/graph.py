@@ -28,7 +28,10 @@ from bttlab.compiler.ops.transfers import Input, Output
 from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.model.config import ModelConfig
 
-HIDES = -1e9  # added to a score, it makes the exponential negligible
+# A constant that the card loads is below 2^63 (STATE_LIMIT of hls_src/processor/vector.h).
+HIDES = -(2.0**60)  # added to a score below 2^59, it makes the exponential negligible
+# Of the scores by which the last token is chosen: products of activations below 2^54 are nothing beside them.
+SCALE_OF_LAST, FALL = 2.0**-48, 200.0
 
 
 class Graph:
@@ -200,9 +203,10 @@ class Graph:
         """Append the mean of all tokens, or the last one: attention with the same scores for each query."""
         size = next((size for size in (64, 32, 16) if x.features % size == 0), x.features)
         scale, mask = 0.0, ""
-        if is_last:  # a score falls by 200 from each token to the one before, so that p is 1 and zeros
-            scale, order = 1e-6, np.arange(max_of(x.tokens), dtype=np.float32)
-            mask = self.constant(np.tile(order * 200 / 1e-6, (len(order), 1)).astype(np.float32), f"mask of {name}")
+        if is_last:  # a score falls by FALL from each token to the one before, so that p is 1 and zeros
+            scale, order = SCALE_OF_LAST, np.arange(max_of(x.tokens))
+            falling = np.tile(order * FALL / scale, (len(order), 1)).astype(np.float32)
+            mask = self.constant(falling, f"mask of {name}")
         return self.rows(self.attention(x, x, x, x.features // size, name, scale=scale, mask=mask), 0, 1)
 
     def prepend(self, x: Matrix, table: str, first: int, rows: int, name: str) -> Matrix:

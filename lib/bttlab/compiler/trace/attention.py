@@ -15,8 +15,9 @@ from bttlab.compiler.ops.elementwise import Multiply, NumberOperand
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.norms import axes_of, of_rows
 from bttlab.compiler.trace.record import Recorder, Value
-from bttlab.compiler.trace.rules import HIDDEN, dense, rule
+from bttlab.compiler.trace.rules import dense, rule
 from bttlab.compiler.trace.values import (
+    HIDDEN,
     AttentionScores,
     ComputedWeight,
     Elements,
@@ -27,6 +28,8 @@ from bttlab.compiler.trace.values import (
     heads_in,
     in_order,
 )
+
+LEAST = -(2.0**62)  # of a constant that the card loads
 
 
 def _heads(recorder: Recorder, x: Any) -> tuple[Matrix, int, float]:
@@ -136,19 +139,19 @@ def _context(recorder: Recorder, result: Tensor, scores: AttentionScores, v: Ten
         raise Refusal("attention without a softmax, or of heads of other sizes", "softmax(q k^T) v of as many heads")
     name = recorder.unique(recorder.name("attention"))
     mask, usual = scores.mask, 1 / math.sqrt(scores.q.features // heads)
-    hidden = mask <= HIDDEN
+    hidden = mask <= HIDES
     is_causal = bool((hidden == _above(hidden.shape[-1])).all()) and not mask[~hidden].any()
     constant, bias, graph = "", None, recorder.graph
     q, scale = scores.q, scores.scale
     if scale < 0:  # the largest score of a row is that of the largest exponent
         q, scale = graph.same(Multiply, q, recorder.unique(recorder.name("minus")), NumberOperand(-1.0)), -scale
-    if hidden.all(-1).any():
+    if (mask <= HIDDEN).all(-1).any():
         raise Refusal("attention with a mask that hides all keys of a token", "a mask that shows a key to each token")
     is_masked = bool(mask.any())
     if scores.biases or (is_masked and not is_causal):
         if not scale:
             raise Refusal("attention of scale 0", "a scale that is not 0")
-        mask = torch.where(hidden, HIDES, mask) / scale  # the card multiplies the sum by the scale
+        mask = (mask.clamp(min=HIDES) / scale).clamp(min=LEAST)  # the card multiplies the sum by the scale
     if scores.biases:
         is_causal = False  # the mask is in the bias
         for number, learned in enumerate(scores.biases):

@@ -18,6 +18,7 @@ from bttlab.compiler.trace.forms import FORMS, Form
 from bttlab.compiler.trace.names import Call, near
 from bttlab.compiler.trace.record import EXPANDED, RULES, Recorder, Value
 from bttlab.compiler.trace.values import (
+    HIDDEN,
     AttentionScores,
     ComputedWeight,
     Elements,
@@ -34,7 +35,6 @@ from bttlab.compiler.trace.values import (
 )
 from bttlab.tensor import TTLinear, TTMEmbedding
 
-HIDDEN = -1e9  # a mask of this or less hides a key; others are added as they are
 LETTERS = "UVWXYZ"  # axes that the three dots of an equation of einsum stand for
 COMPOSED = {  # functions that are others together
     "stack": lambda tensors, dim=0: torch.cat([x.unsqueeze(dim) for x in tensors], dim),
@@ -389,7 +389,7 @@ def _difference(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args, -1.0))
     if alpha == 1 and isinstance(values[0], Elements | LazyElementwise | AttentionScores) and values[1] is None:
         return _add(recorder, call, x, -y)
-    if alpha == 1 and values[0] is None and isinstance(values[1], Elements | LazyElementwise):
+    if alpha == 1 and values[0] is None and isinstance(values[1], Elements | LazyElementwise | AttentionScores):
         with recorder:
             return recorder.value(-y + x)
     return recorder.elementwise(call)
@@ -560,6 +560,8 @@ def _above_0(x: Tensor) -> Tensor:
 @rule("neg")
 def _minus(recorder: Recorder, call: Call, x) -> Value:
     value = recorder.value(x)
+    if isinstance(value, AttentionScores) and not value.is_softmax:
+        return value.scaled(-1.0)
     return replace(value, factor=-value.factor) if isinstance(value, ScaledElements) else recorder.elementwise(call)
 
 

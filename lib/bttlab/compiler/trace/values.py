@@ -14,6 +14,8 @@ from torch import Tensor
 
 from bttlab.compiler.operation import Matrix, SourceLine
 
+HIDDEN = -1e9  # a mask of this or less hides a key; others are added as they are
+
 
 class Refusal(Exception):
     """An operation that the card does not have, and what to use instead."""
@@ -124,9 +126,10 @@ class AttentionScores:
 
     def scaled(self, factor: float) -> "AttentionScores":
         """Return the scores times a factor."""
-        mask = self.mask * factor if factor > 0 else self.mask
+        if factor <= 0 and bool((self.mask <= HIDDEN).any()):
+            raise Refusal(f"a factor of {factor:g} for scores with a mask that hides keys", "the mask after the factor")
         biases = tuple(bias._replace(factor=bias.factor * factor) for bias in self.biases)
-        return replace(self, scale=self.scale * factor, mask=mask, biases=biases)
+        return replace(self, scale=self.scale * factor, mask=self.mask * factor, biases=biases)
 
     def masked(self, mask: Tensor | None) -> "AttentionScores":
         """Return the scores plus a constant mask; None is something that is not constant."""
