@@ -1047,15 +1047,18 @@ class OfGraph(nn.Module):
         return tuple(values[op.output] if op.loss == INTENT else values[op.output][None] for op in heads)
 
 
-def of_card(model: ModuleModel, parameters: Mapping[str, np.ndarray], sample: Samples) -> tuple[float, dict]:
-    """Return what the card's tables and its softmax add to a loss and to the gradients, by the graph in double."""
+def of_card(model: ModuleModel, parameters: Mapping[str, np.ndarray], sample: Samples) -> list[tuple[float, dict]]:
+    """Return what the card's tables and its softmax add to a loss and to the gradients, and what rounding adds.
+
+    Both are differences from the graph in double precision: a wrong graph does not show in them.
+    """
     found = []
-    for is_off in (True, False):
+    for is_off, precision in ((False, torch.float64), (True, torch.float64), (False, torch.float32)):
         network = SimpleNamespace(network=OfGraph(model, parameters, is_off), task=model.task)
-        loss, gradients = autograd(network, {}, sample)
+        loss, gradients = autograd(network, {}, sample, precision)
         found.append((loss, dict(zip(parameters, gradients.values(), strict=True))))
-    (off, of_off), (exact, of_exact) = found
-    return off - exact, {name: of_off[name] - of_exact[name] for name in of_exact}
+    (exact, of_exact), *others = found
+    return [(loss - exact, {name: of_one[name] - of_exact[name] for name in of_exact}) for loss, of_one in others]
 
 
 @dataclass
@@ -1150,8 +1153,8 @@ def _fault(
         (5, of_pytorch(torch.float64, 1e-6)),
         (5, of_pytorch(torch.float64, 1e-6)),
     ]
-    of_loss, of_gradients = of_card(model, parameters, sample)
-    others.append((5, (wanted_loss + of_loss, {name: wanted[name] + of_gradients[name] for name in wanted})))
+    for of_loss, of_gradients in of_card(model, parameters, sample):
+        others.append((5, (wanted_loss + of_loss, {name: wanted[name] + of_gradients[name] for name in wanted})))
     try:
         loss, found = first_moments(processor, program, parameters, sample)
     except AssertionError:
