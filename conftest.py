@@ -184,7 +184,7 @@ def atis_lengths() -> dict[int, int]:
 
 
 def _shortened(corpus: Path, place: Path, **most: int) -> Path:
-    """A copy of a corpus with so many utterances in its splits."""
+    """A copy of a corpus that keeps only the first utterances of its splits."""
     folder = shutil.copytree(corpus, place / corpus.name)
     for split, count in most.items():
         for path in (folder / split).iterdir():

@@ -57,7 +57,7 @@ def not_for_ever():
 
 @contextmanager
 def memory(most: int):
-    """Check that no more than so many bytes are allocated at once."""
+    """Check that at most this many bytes are allocated at once."""
     tracemalloc.start()
     try:
         yield

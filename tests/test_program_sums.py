@@ -91,7 +91,7 @@ def trainer():
 
 
 def state_after(trainer, optimizer: Optimizer, sizes: Sequence[int]) -> dict[str, np.ndarray]:
-    """Train on the samples of LENGTHS, so many in each request; return parameters and moments."""
+    """Train on the samples of LENGTHS, a number of them in each request; return parameters and moments."""
     trainer.load_program(SMALL, optimizer=optimizer)
     trainer.load_parameters(some_parameters(SMALL))
     samples, first = some_samples(SMALL, LENGTHS), 0

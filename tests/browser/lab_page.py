@@ -158,7 +158,6 @@ class LabPage:
         self.page.goto(f"{self._url}/{self._path}/notebooks/{self._name}.ipynb?token={self._token}&reset")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SECONDS * 1000)
         self._kernel_is_idle()
-        self._is_connected()
 
     # --- running cells
 
@@ -353,6 +352,7 @@ class LabPage:
         return [one for one in sessions if self._name in ("", Path(one["path"]).stem)]
 
     def _kernel_is_idle(self) -> None:
+        """Wait until the server has an idle kernel for the notebook, and the page as well."""
         end = time.monotonic() + SECONDS
         quiet = 0
         while quiet < 3:
@@ -360,9 +360,7 @@ class LabPage:
             self.page.wait_for_timeout(200)
             states = [session["kernel"]["execution_state"] for session in self._sessions()]
             quiet = quiet + 1 if states[:1] == ["idle"] else 0
-
-    def _is_connected(self) -> None:
-        """Wait until the page has the kernel: before, "Run" asks for one, and the indicator is idle without one."""
+        # The page has it, too: before, "Run" asks for one, and the indicator is idle without one.
         within = 1000 * SECONDS
         expect(self.page.locator(".jp-KernelName").first).not_to_have_text(re.compile("No Kernel|^$"), timeout=within)
         indicator = self.page.locator(".jp-Notebook-ExecutionIndicator").first

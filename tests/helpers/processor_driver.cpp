@@ -50,7 +50,7 @@ OPEN void loaded() {
 OPEN int execute(Run *call, const Sample *sample) { return run(*call, *sample); }
 
 #if defined(BTTLAB_FAST)
-// Plans samples of so many tokens. For each instruction, counted from the first one of a sample: its thread, its place in the
+// Plans samples of a number of tokens. For each instruction, counted from the first one of a sample: its thread, its place in the
 // thread's order, and how many instructions of the other thread it waits for. The costs are `ticks`; null: its steps.
 OPEN void plan(int tokens, const unsigned *ticks, short (*of)[3]) {
     const int first = program.section[FORWARD].first;
