@@ -249,6 +249,16 @@ MORE_IDIOMS = {  # each with a rule of the recorder, or an operation, that one a
     "LayerNorm by var": lambda net, n, x, t: (
         (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5) ** 0.5 + net.rows[n]
     ),
+    "a function behind a norm that is written out": lambda net, n, x, t: (
+        F.relu((y := net.dense[n](x)) / (y.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt()) * 2 + x
+    ),
+    "two norms that are written out": lambda net, n, x, t: (
+        x * (x.pow(2).mean(-1, keepdim=True) + 1e-3).rsqrt()
+        + (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-3).sqrt()
+    ),
+    "factors, and the activation as another factor": lambda net, n, x, t: (
+        (y := net.dense[n](x)) * net.waves[: t.shape[1]] * torch.tanh(y)
+    ),
     "a norm without parameters": lambda net, n, x, t: F.layer_norm(net.dense[n](x), (net.width,)) + x,
     "other columns": lambda net, n, x, t: x + torch.cat((x, net.train_[n](x)), -1)[..., 5 : net.width + 5],
     "columns in reverse": lambda net, n, x, t: torch.tanh(net.train_[n](x)).flip(-1) * x,

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +21,13 @@ from bttlab.compiler.trace.values import (
     AttentionScores,
     ComputedWeight,
     Elements,
-    LazyElementwise,
+    Formula,
     LearnedBias,
     Refusal,
     Weights,
     heads_in,
     in_order,
+    refuse,
 )
 
 LEAST = -(2.0**62)  # of a constant that the card loads
@@ -112,9 +113,9 @@ def _matmul(recorder: Recorder, call: Call, a, mat2) -> Value:
         return dense(recorder, call.result, a, mat2, False)
     if isinstance(left, AttentionScores):
         return _context(recorder, call.result, left, mat2)
-    if isinstance(left, Elements | LazyElementwise) and isinstance(right, Elements | LazyElementwise):
+    if isinstance(left, Elements) and isinstance(right, Elements):
         transposed = mat2.detach().transpose(-1, -2)
-        value = recorder.recorded(right) if isinstance(right, LazyElementwise) else right
+        value = recorder.recorded(right)
         recorder._set(transposed, Elements(value.matrix, value.index.transpose(-1, -2)))
         return _scores(recorder, call.result, a, transposed)
     raise Refusal("matmul", "nn.Linear or TTLinear, or attention of one token sequence")
@@ -226,12 +227,8 @@ def _pooled(recorder: Recorder, call: Call, x, dim=None, keepdim=False, **_) -> 
     mean = recorder.like(call.result, recorder.graph.pooled(matrix, name))
     if call.name == "mean":
         return mean
-    refuse = recorder.at_this_place(lambda: _refuse("sum over the tokens", "their mean"))
-    return LazyElementwise(mean.matrix, mean.index, lambda y: y * tokens, refuse, name)
-
-
-def _refuse(what: str, near: str) -> NoReturn:
-    raise Refusal(what, near)
+    last = recorder.at_this_place(lambda: refuse("sum over the tokens", "their mean"))
+    return replace(mean, formula=Formula(lambda y: y * tokens, last, name))
 
 
 def _above(tokens: int) -> Tensor:

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function
 from bttlab.compiler.instruction import value_of
 from bttlab.compiler.operation import Matrix, SourceLine
 from bttlab.compiler.trace.names import MOVES, QUERIES, Call, name_of
-from bttlab.compiler.trace.values import Elements, LazyElementwise, ScaledElements, covers, tensors_in
+from bttlab.compiler.trace.values import Elements, covers, tensors_in
 from bttlab.tensor import TTLinear, TTMEmbedding
 
 
@@ -163,9 +163,9 @@ class Watch(Calls):
     @torch.no_grad()  # a checkpoint counts what is saved for the backward pass
     def _compare(self, tensor: Tensor, value: Any, entry: Recorded) -> None:
         """Compare a result with what it holds."""
-        if isinstance(value, LazyElementwise):
-            value = value.recorded
-        if not isinstance(value, Elements | ScaledElements):
+        if isinstance(value, Elements) and value.formula is not None:
+            value = value.formula.recorded
+        if not isinstance(value, Elements):
             return
         if value.index.shape != tensor.shape:
             self.is_in_step = False
@@ -175,7 +175,7 @@ class Watch(Calls):
             if (matrix.base or matrix) not in values:
                 return
             ours = view(values, matrix, self._length).reshape(-1)[value.index.to(tensor.device)]
-            ours = ours * value.factor.to(ours) if isinstance(value, ScaledElements) else ours
+            ours = ours if value.factor is None else ours * value.factor.to(ours)
             largest = float(tensor.detach().abs().max()) if tensor.numel() else 0.0
             difference = float((ours - tensor).detach().abs().max()) if tensor.numel() else 0.0
             shares.append(difference / (largest + 1e-300))
@@ -200,7 +200,7 @@ def replaceable(log: Sequence[Recorded], values: Mapping[Matrix, Tensor], kept: 
     found, bad = [], set(kept)
     for entry in log:
         for value in entry.values if entry.name not in MOVES else ():
-            if type(value) is not Elements or value.matrix not in values:
+            if not isinstance(value, Elements) or not value.is_plain or value.matrix not in values:
                 continue
             is_new = len(entry.values) == 1 and not entry.is_in_place and not entry.is_again
             if is_new and covers(value.index, values[value.matrix].numel()):

@@ -14,9 +14,10 @@ from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.record import Recorder
 from bttlab.compiler.trace.rules import rule
-from bttlab.compiler.trace.values import Elements, LazyElementwise, LazyRowFunction, Refusal, Weights
+from bttlab.compiler.trace.values import Elements, Formula, Refusal, Weights, refuse
 
 WRITTEN = "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of all features and epsilon under the root"
+NOT_A_NORM = "this function of all features"
 
 LEAST_NORM = 1e-12  # of a row that is not 0: a limit of norms below it is exact for all others, and for 0
 TINY, LEAST_EPSILON = 1e-20, 1e-30  # size of a row that is as good as 0; of epsilon, if a row of zeros has no norm
@@ -59,7 +60,7 @@ def axes_of(dim: Any, count: int) -> Sequence[int]:
 
 
 @rule("normalize")
-def _normalize(recorder: Recorder, call: Call, x, p=2.0, dim=1, eps=1e-12, out=None) -> LazyRowFunction:
+def _normalize(recorder: Recorder, call: Call, x, p=2.0, dim=1, eps=1e-12, out=None) -> Elements:
     """Return x / max(|x|, eps), which is x / sqrt(x x + eps eps) unless |x| is near eps."""
     if p != 2 or dim % x.ndim != x.ndim - 1 or not 0 < eps <= LEAST_NORM:
         near = f"the features of a token or head, dim=-1, p=2 and eps up to {LEAST_NORM:g}"
@@ -68,36 +69,35 @@ def _normalize(recorder: Recorder, call: Call, x, p=2.0, dim=1, eps=1e-12, out=N
     return _formula(recorder, recorder.elements(x, call.name), function)
 
 
-def _formula(
-    recorder: Recorder, value: Elements | LazyElementwise, function: Callable[[Tensor], Tensor]
-) -> LazyRowFunction:
+def _formula(recorder: Recorder, x: Elements, function: Callable[[Tensor], Tensor]) -> Elements:
     name = recorder.name("norm")
-    record = recorder.at_this_place(lambda formula: _written(recorder, formula, name))
-    return LazyRowFunction(value.matrix, value.index, function, record, name)
+    norm = recorder.at_this_place(lambda formula: _written(recorder, formula, name))
+    formula = Formula(function, lambda: refuse(NOT_A_NORM, WRITTEN), name, norm)
+    return Elements(x.matrix, x.index, formula=formula)
 
 
 @rule("var", "std", "norm", "linalg_norm", "linalg_vector_norm")
-def of_rows(recorder: Recorder, call: Call, x, *options, **named) -> LazyRowFunction:
+def of_rows(recorder: Recorder, call: Call, x, *options, **named) -> Elements:
     """Return a mean, sum or variance of the features of each token, or of each head."""
     value = recorder.value(x)
-    if not isinstance(value, Elements | LazyElementwise):
+    if not isinstance(value, Elements):
         value = recorder.elements(x, call.name)
     if call.result.shape != (*x.shape[:-1], 1):
         raise Refusal(f"{call.name} over other axes than the last, or without keepdim=True", WRITTEN)
-    before = value.function if isinstance(value, LazyElementwise) else lambda y: y
+    before = value.formula.function if value.formula else lambda y: y
     return _formula(recorder, value, lambda y: call.function(before(y), *options, **named))
 
 
-def _written(recorder: Recorder, formula: LazyRowFunction, name: str) -> Elements:
+def _written(recorder: Recorder, value: Elements, name: str) -> Elements:
     """Record a formula that is a number times LayerNorm or RMSNorm, by its values for rows of many sizes."""
-    matrix, index, heads = recorder.heads(Elements(formula.matrix, formula.index), "norm")
+    matrix, index, heads = recorder.heads(Elements(value.matrix, value.index), "norm")
     sizes = torch.tensor([TINY, *torch.logspace(-9, 8, 18).tolist()], dtype=torch.float64)[:, None]
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(len(sizes), matrix.features // heads, generator=generator, dtype=torch.float64) * sizes
     x = x + sizes / 3
-    y = formula.function(x.reshape(*[1] * (index.ndim - 2), *x.shape))
+    y = value.formula.function(x.reshape(*[1] * (index.ndim - 2), *x.shape))
     if y.numel() != x.numel():
-        raise Refusal("this function of all features", WRITTEN)
+        raise Refusal(NOT_A_NORM, WRITTEN)
     y = y.reshape(x.shape)
     for is_centred in (True, False):
         centred = x - x.mean(-1, keepdim=True) if is_centred else x
@@ -114,7 +114,7 @@ def _written(recorder: Recorder, formula: LazyRowFunction, name: str) -> Element
             if not math.isclose(scale, 1.0, rel_tol=1e-7):
                 norm = graph.same(Multiply, norm, recorder.unique(name), NumberOperand(scale))
             return Elements(norm, index)
-    raise Refusal("this function of all features", WRITTEN)
+    raise Refusal(NOT_A_NORM, WRITTEN)
 
 
 def _is_row(graph: Graph, parameter: str, features: int) -> bool:

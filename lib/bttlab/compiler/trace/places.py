@@ -7,7 +7,7 @@ from torch import nn
 
 from bttlab.compiler.operation import SourceLine
 from bttlab.compiler.trace.names import LIBRARIES, near
-from bttlab.compiler.trace.values import Elements, LazyElementwise, Refusal, Refused
+from bttlab.compiler.trace.values import Elements, Refusal, Refused
 
 
 class Places:
@@ -26,7 +26,7 @@ class Places:
         """Return a function that records later, with the present place in its refusals."""
         place = self._place()
 
-        def later(*formula: LazyElementwise) -> Elements:
+        def later(*formula: Elements) -> Elements:
             try:
                 return record(*formula)
             except Refusal as refusal:

@@ -43,12 +43,10 @@ from bttlab.compiler.trace.values import (
     ComputedWeight,
     DependsOnIds,
     Elements,
+    Formula,
     Ids,
-    LazyElementwise,
-    LazyRowFunction,
     Refusal,
     Refused,
-    ScaledElements,
     Weights,
     as_scalar,
     columns_like,
@@ -56,7 +54,7 @@ from bttlab.compiler.trace.values import (
     tensors_in,
 )
 
-Value = Ids | Elements | Weights | ComputedWeight | LazyElementwise | ScaledElements | AttentionScores | Refused
+Value = Ids | Elements | Weights | ComputedWeight | AttentionScores | Refused
 LAYERS = frozenset(("TTLinear", "TTMEmbedding"))  # recorded as one function each
 KEEPS_FACTORS = frozenset(("cat", "stack", "mul", "div", "neg"))  # rules that take elements times constants as they are
 EXPANDED: dict[str, Callable] = {}  # functions of one activation that are recorded as others together
@@ -204,7 +202,7 @@ class Recorder(Matrices, Calls):
             raise
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # of the rule: PyTorch took the call
             value = self.refused(Refusal(f"{call.name} of these arguments"))
-        if isinstance(value, LazyElementwise | ScaledElements):
+        if isinstance(value, Elements):
             value.line = self.graph.line
         for tensor in tensors_in(call.result):
             self._set(tensor, value)
@@ -214,13 +212,18 @@ class Recorder(Matrices, Calls):
             value = self._of_parameters(call)
             self.check_gradient(call)
             return value
-        for tensor in call.tensors:
-            value = self.value(tensor)
-            if isinstance(value, ScaledElements) and call.name not in KEEPS_FACTORS:
-                self._set(tensor, self.recorded(value))
+        if call.name not in KEEPS_FACTORS:
+            self._record_factors(call)
         value = RULES.get(call.name, Recorder._last_step)(self, call)
         self.check_gradient(call)
         return value
+
+    def _record_factors(self, call: Call) -> None:
+        """Record products with constants that are operands of a call."""
+        for tensor in call.tensors:
+            value = self.value(tensor)
+            if isinstance(value, Elements) and value.factor is not None:
+                self._set(tensor, self.recorded(value))
 
     def _of_parameters(self, call: Call) -> Weights | ComputedWeight | None:
         """Return a number times a parameter plus a number, or a sum of products of parameters.
@@ -384,19 +387,18 @@ class Recorder(Matrices, Calls):
             if isinstance(value, Weights) and call.name == "__getitem__":
                 raise Refusal("rows of a parameter by token ids", "nn.Embedding")
             raise Refusal(f"{call.name} by activations or token ids", "positions that do not depend on the sample")
-        if isinstance(value, LazyElementwise):
+        if isinstance(value, Elements) and value.formula is not None:
             value = self.recorded(value)
         function = torch.Tensor.reshape if call.name == "view" else call.function
         if call.name in ("view", "reshape") and call.args[1:] and isinstance(call.args[1], torch.dtype):
             raise Refusal("view as another type")
-        moved = function(value.index, *call.args[1:], **call.kwargs)
+        moved = {"index": value.index}
+        if isinstance(value, Elements) and value.factor is not None:
+            moved["factor"] = value.factor
+        moved = {key: tensors_in(function(x, *call.args[1:], **call.kwargs)) for key, x in moved.items()}
         self.check_gradient(call)
-        for tensor, index in zip(tensors_in(call.result), tensors_in(moved), strict=True):
-            self._set(tensor, replace(value, index=index))
-        if isinstance(value, ScaledElements):
-            factors = function(value.factor, *call.args[1:], **call.kwargs)
-            for tensor, factor in zip(tensors_in(call.result), tensors_in(factors), strict=True):
-                self._set(tensor, replace(self.value(tensor), factor=factor))
+        for tensor, *those in zip(tensors_in(call.result), *moved.values(), strict=True):
+            self._set(tensor, replace(value, **dict(zip(moved, those, strict=True))))
 
     # ---- values of tensors ------------------------------------------------------------------------------------------
 
@@ -440,10 +442,9 @@ class Recorder(Matrices, Calls):
     def elements(self, x: Any, what: str) -> Elements:
         """Return the elements of a matrix that a tensor holds, or raise Refusal."""
         value = self.value(x)
-        value = self.recorded(value) if isinstance(value, LazyElementwise | ScaledElements) else value
         if not isinstance(value, Elements):
             raise Refusal(f"{what} of {kind_of(value)}", "an activation")
-        return value
+        return self.recorded(value)
 
     def operands(self, what: str, *tensors: Any) -> tuple[list[Matrix], Tensor]:
         """Return matrices with the elements of tensors of one shape, in the same places, and their index."""
@@ -476,20 +477,29 @@ class Recorder(Matrices, Calls):
 
     # ---- elementwise functions --------------------------------------------------------------------------------------
 
-    def recorded(self, formula: LazyElementwise | ScaledElements) -> Elements:
-        """Record an elementwise function: a known one, or its last step; or a product with constants."""
-        with self.at_line(formula.line):
-            if isinstance(formula, ScaledElements):
-                return self._product(formula)
-            if formula.recorded is None and isinstance(formula, LazyRowFunction):
-                formula.recorded = formula.step(formula)
+    def recorded(self, x: Elements) -> Elements:
+        """Record what elements are as elements of a matrix as they are."""
+        formula = x.formula
+        with self.at_line(x.line):
+            if formula is None:
+                return x if x.factor is None else self._product(x)
+            if formula.recorded is None and formula.norm is not None:
+                formula.recorded = self._norm_or_last(x, formula)
             elif formula.recorded is None:
-                known = self._known(formula.matrix, formula.index, formula.function, formula.name)
-                formula.recorded = known or formula.step()
+                formula.recorded = self._known(x, formula.function, formula.name) or formula.last()
         return formula.recorded
 
-    def _product(self, x: ScaledElements) -> Elements:
-        matrix, index = self.operand(Elements(x.matrix, x.index))
+    def _norm_or_last(self, x: Elements, formula: Formula) -> Elements:
+        try:
+            return formula.norm(x)
+        except Refusal as refusal:
+            try:
+                return formula.last()
+            except Refusal:
+                raise refusal from None
+
+    def _product(self, x: Elements) -> Elements:
+        matrix, index = self.operand(x)
         factors = torch.zeros(max_of(matrix.tokens), matrix.features, dtype=torch.float64)
         factors.view(-1)[index.reshape(-1)] = x.factor.reshape(-1)
         name, first = self.unique(self.name("mul")), factors[0, 0]
@@ -503,7 +513,7 @@ class Recorder(Matrices, Calls):
         constant = self.graph.constant(factors.float().numpy(), f"factors of {name}")
         return Elements(self.graph.same(Multiply, matrix, name, FactorsOperand(constant)), index)
 
-    def _known(self, matrix: Matrix, index: Tensor, function: Callable, name: str) -> Elements | None:
+    def _known(self, x: Elements, function: Callable, name: str) -> Elements | None:
         """Record a function that is x, a multiple of x or an activation, by the calls that it is composed of."""
         called = form_of(function)
         if called is None:
@@ -519,38 +529,36 @@ class Recorder(Matrices, Calls):
         if not _agree(function, ACTIVATIONS[found].torch if found else lambda x: factor * x):
             return None
         if factor == 1:
-            return Elements(matrix, index)
-        matrix, index = self.operand(Elements(matrix, index))
+            return Elements(x.matrix, x.index)
+        matrix, index = self.operand(x)
         kind, option = (Multiply, NumberOperand(factor)) if found is None else (Activate, found)
         return Elements(self.graph.same(kind, matrix, self.unique(name), option), index)
 
-    def linear(self, value: Value) -> ScaledElements | None:
-        """Return elements times constants, also where a function is a product with a number; None for other values."""
-        if isinstance(value, ScaledElements):
-            return value
-        called = form_of(value.function) if type(value) is LazyElementwise and value.recorded is None else None
-        factor = None if called is None else called.factor
-        if factor is None and isinstance(value, LazyElementwise):
+    def linear(self, value: Value) -> Elements | None:
+        """Return elements times constants, also where a formula is a product with a number; None for other values."""
+        if not isinstance(value, Elements) or value.factor is not None:
+            return value if isinstance(value, Elements) else None
+        formula, called = value.formula, None
+        if formula is not None and formula.norm is None and formula.recorded is None:
+            called = form_of(formula.function)
+        if called is None or called.factor is None:
             value = self.recorded(value)
-        if not isinstance(value, Elements | LazyElementwise):
-            return None
-        factor = torch.tensor(1.0 if factor is None else factor, dtype=torch.float64)
-        return ScaledElements(value.matrix, value.index, factor.expand(value.index.shape))
+        factor = torch.tensor((called and called.factor) or 1.0, dtype=torch.float64)
+        return Elements(value.matrix, value.index, factor.expand(value.index.shape))
 
-    def elementwise(self, call: Call, record: Callable[[Call], Elements] | None = None) -> Value:
+    def elementwise(self, call: Call, record: Callable[[Call], Elements] | None = None) -> Elements:
         """Return the formula of a function of one matrix; record one of two, or what is no formula, by `record`."""
         record = record or self._last_step
+        self._record_factors(call)
         operands = [(n, self.value(x)) for n, x in enumerate(call.args) if self.value(x) is not None]
         values = [value for _, value in operands]
-        if any(not isinstance(value, Elements | LazyElementwise) for value in values):
-            raise Refusal(
-                f"{call.name} of {kind_of(next(v for v in values if not isinstance(v, Elements | LazyElementwise)))}"
-            )
+        if (other := next((value for value in values if not isinstance(value, Elements)), None)) is not None:
+            raise Refusal(f"{call.name} of {kind_of(other)}")
         first = values[0]
         is_one = all(v.matrix is first.matrix and torch.equal(v.index, first.index) for v in values)
         others = [x for x in map(as_scalar, call.args) if isinstance(x, Tensor) and x.ndim and self.value(x) is None]
-        rows = next((value for value in values if isinstance(value, LazyRowFunction)), None)
-        shape = first.index.shape if rows is None else (*first.index.shape[:-1], call.result.shape[-1])
+        norm = next((value.formula.norm for value in values if value.formula and value.formula.norm), None)
+        shape = first.index.shape if norm is None else (*first.index.shape[:-1], call.result.shape[-1])
         if not is_one or others or call.result.shape != shape:
             return record(call)
 
@@ -559,27 +567,13 @@ class Recorder(Matrices, Calls):
         def function(x: Tensor) -> Tensor:
             given = list(constants)
             for n, value in operands:  # a copy, since the function may work in place
-                given[n] = value.function(x) if isinstance(value, LazyElementwise) else _copy(x)
+                given[n] = value.formula.function(x) if value.formula else _copy(x)
             return apply(call, given)
 
         # Functions in place give their operand another value, which the last step must not see.
         step = replace(call, args=tuple(map(self._alias, call.args)))
-        last = self.at_this_place(lambda: record(step))
-        if rows is None:
-            return LazyElementwise(first.matrix, first.index, function, last, self.name(call.name))
-
-        def norm_or_last(formula: LazyRowFunction) -> Elements:
-            try:
-                return rows.step(formula)
-            except Refusal as refusal:
-                if sum(isinstance(value, LazyRowFunction) for value in values) > 1:
-                    raise
-                try:
-                    return last()
-                except Refusal:
-                    raise refusal from None
-
-        return replace(rows, function=function, step=norm_or_last, recorded=None)
+        formula = Formula(function, self.at_this_place(lambda: record(step)), self.name(call.name), norm)
+        return Elements(first.matrix, first.index, formula=formula)
 
     def _alias(self, x: Any) -> Any:
         """Return a tensor that keeps the value that another has now."""
@@ -600,7 +594,7 @@ class Recorder(Matrices, Calls):
             raise Refusal(f"{call.name} of a constant tensor", "a parameter of a layer, a sum or product with it")
         n = given.index(None)
         step = lambda t: apply(call, [*given[:n], _copy(t), *given[n + 1 :]])  # noqa: E731
-        found = self._known(x.matrix, x.index, step, self.name(call.name))
+        found = self._known(x, step, self.name(call.name))
         if found is not None or call.name not in EXPANDED:
             return found or self.by_operation(call)
         given[n] = operands[0].detach()
@@ -615,11 +609,7 @@ class Recorder(Matrices, Calls):
             raise Refusal(f"{call.name} of torch.export or of a compiled graph", "the module as it was before")
         kind = Operation.of_function.get(call.name)
         values = [self.value(x) for x in call.args]
-        if (
-            kind is None
-            or call.kwargs
-            or not all(isinstance(v, Elements | LazyElementwise | ScaledElements) for v in values)
-        ):
+        if kind is None or call.kwargs or not all(isinstance(v, Elements) for v in values):
             raise Refusal(call.name, near(call.name, len(self._found(call)) == 1))
         matrices, index = self.operands(call.name, *call.args)
         name = self.unique(self.name(call.name))

@@ -23,9 +23,7 @@ from bttlab.compiler.trace.values import (
     ComputedWeight,
     Elements,
     Ids,
-    LazyElementwise,
     Refusal,
-    ScaledElements,
     Weights,
     as_scalar,
     columns_in,
@@ -305,7 +303,7 @@ def _cat(recorder: Recorder, call: Call, tensors: Sequence[Tensor], dim: int = 0
         raise Refusal(f"cat of {kind} and an activation", near)
     if all(part.matrix is parts[0].matrix for part in parts):
         index = torch.cat([part.index for part in parts], dim)
-        return ScaledElements(parts[0].matrix, index, torch.cat([part.factor for part in parts], dim))
+        return Elements(parts[0].matrix, index, torch.cat([part.factor for part in parts], dim))
     joined = [recorder.part_with(part) for part in parts]
     matrices = list(dict.fromkeys(matrix for matrix, _ in joined))
     features = sum(matrix.features for matrix in matrices)
@@ -315,7 +313,7 @@ def _cat(recorder: Recorder, call: Call, tensors: Sequence[Tensor], dim: int = 0
     if found is None or any(m.tokens != matrices[0].tokens for m in matrices):
         raise Refusal("cat of tokens of different tensors", "cat of features, dim=-1")
     matrix = recorder._columns(matrices, found[0])
-    return ScaledElements(matrix, found[1], torch.cat([part.factor for part in parts], dim))
+    return Elements(matrix, found[1], torch.cat([part.factor for part in parts], dim))
 
 
 def _prepended(recorder: Recorder, tensors: Sequence[Tensor], dim: int) -> Elements:
@@ -359,7 +357,7 @@ def _add(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
     if alpha != 1:
         raise Refusal("add with alpha", "a product and a sum")
     values = [recorder.value(x), recorder.value(y)]
-    is_constant = values[0] is None and isinstance(values[1], Elements | LazyElementwise)
+    is_constant = values[0] is None and isinstance(values[1], Elements)
     if is_constant or isinstance(values[0], Weights) or isinstance(values[1], AttentionScores):
         (x, y), values = (y, x), values[::-1]
     if isinstance(values[0], AttentionScores):
@@ -371,7 +369,7 @@ def _add(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
         return values[0]
     if constant is not None and constant.numel() > 1:
         return _with_constant(recorder, x, constant)
-    if all(isinstance(value, Elements | LazyElementwise) for value in values):
+    if all(isinstance(value, Elements) for value in values):
         call = Call(torch.add, "add", (x, y), {}, call.result)
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args))
     if constant is None:
@@ -384,12 +382,12 @@ def _add(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
 def _difference(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
     x, y = (y, x) if call.name == "rsub" else (x, y)
     values = [recorder.value(x), recorder.value(y)]
-    if alpha == 1 and all(isinstance(value, Elements | LazyElementwise) for value in values):
+    if alpha == 1 and all(isinstance(value, Elements) for value in values):
         call = Call(torch.sub, "sub", (x, y), {}, call.result)
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args, -1.0))
-    if alpha == 1 and isinstance(values[0], Elements | LazyElementwise | AttentionScores) and values[1] is None:
+    if alpha == 1 and isinstance(values[0], Elements | AttentionScores) and values[1] is None:
         return _add(recorder, call, x, -y)
-    if alpha == 1 and values[0] is None and isinstance(values[1], Elements | LazyElementwise | AttentionScores):
+    if alpha == 1 and values[0] is None and isinstance(values[1], Elements | AttentionScores):
         with recorder:
             return recorder.value(-y + x)
     return recorder.elementwise(call)
@@ -508,10 +506,10 @@ def _product(recorder: Recorder, call: Call, x, y, **_) -> Value:
             what = f"{call.name} after the softmax" if value.is_softmax else f"{call.name} of scores by a tensor"
             raise Refusal(what, "one number for all scores, before the softmax")
         return value.scaled(float(factor) if call.name == "mul" else 1 / float(factor))
-    if factor is not None and isinstance(value, Elements | LazyElementwise | ScaledElements):
+    if factor is not None and isinstance(value, Elements):
         if factor.numel() > 1 and bool((factor == 1).all()) and call.result.shape == x.shape:
             return value
-        if factor.numel() > 1 or isinstance(value, ScaledElements):
+        if factor.numel() > 1 or value.factor is not None:
             return _times_constants(recorder, call, value, factor if call.name == "mul" else 1 / factor)
     return recorder.elementwise(call)
 
@@ -562,7 +560,8 @@ def _minus(recorder: Recorder, call: Call, x) -> Value:
     value = recorder.value(x)
     if isinstance(value, AttentionScores) and not value.is_softmax:
         return value.scaled(-1.0)
-    return replace(value, factor=-value.factor) if isinstance(value, ScaledElements) else recorder.elementwise(call)
+    is_scaled = isinstance(value, Elements) and value.factor is not None
+    return replace(value, factor=-value.factor) if is_scaled else recorder.elementwise(call)
 
 
 def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:

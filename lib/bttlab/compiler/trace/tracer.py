@@ -31,7 +31,7 @@ from bttlab.compiler.trace.check import Run, call_of, check, one_thread, outputs
 from bttlab.compiler.trace.names import Call, name_of
 from bttlab.compiler.trace.norms import join_norms
 from bttlab.compiler.trace.record import Recorder
-from bttlab.compiler.trace.values import Elements, LazyElementwise, Refusal, Refused, ScaledElements
+from bttlab.compiler.trace.values import Elements, Refusal, Refused
 from bttlab.model.choices import IGNORED, LANGUAGE_MODEL, TASKS
 
 USUAL = 3  # a token id that is neither padding nor special in most vocabularies
@@ -227,12 +227,11 @@ def _logits(recorder: Recorder, output: Any) -> Matrix:
     name, value = type(recorder.module).__name__, recorder.value(output)
     if isinstance(value, Refused):
         raise ProgramError(value.message)
-    if not isinstance(value, Elements | LazyElementwise | ScaledElements):
+    if not isinstance(value, Elements):
         kind = type(output).__name__ if value is None else "something else"
         raise ProgramError(f"{name}.forward returns {kind}: return logits of nn.Linear layers")
     try:
-        value = recorder.recorded(value) if isinstance(value, LazyElementwise | ScaledElements) else value
-        matrix = recorder.rows(value)
+        matrix = recorder.rows(recorder.recorded(value))
     except Refusal as refusal:
         raise ProgramError(recorder.refused(refusal).message) from None
     _move_factor(recorder.graph, matrix.base or matrix)

@@ -7,7 +7,7 @@ columns or heads a tensor holds is then read from its indices, whatever moves le
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -26,6 +26,11 @@ class Refusal(Exception):
         self.place: tuple[str, SourceLine | None] | None = None  # where, if not where it is caught
 
 
+def refuse(what: str, near: str) -> NoReturn:
+    """Raise Refusal."""
+    raise Refusal(what, near)
+
+
 @dataclass(eq=False)
 class Ids:
     """Token ids of the sample; with a divisor, their remainders (words), or the quotients (types of the tokens)."""
@@ -36,11 +41,35 @@ class Ids:
 
 
 @dataclass(eq=False)
+class Formula:
+    """A function of elements, or of all features of a token: recorded as an operation when something else reads it.
+
+    `function` is the composition of all steps since the elements, and `name` is of the last step, with its place.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    last: Callable[[], "Elements"]  # records the last step alone, for a composition that is not a known function
+    name: str
+    norm: Callable[["Elements"], "Elements"] | None = None  # records a function of all features, if it is a norm
+    recorded: "Elements | None" = None
+
+
+@dataclass(eq=False)
 class Elements:
-    """Elements of a matrix."""
+    """Elements of a matrix: as they are, each times a constant, or a formula of them.
+
+    `factor` has the constants: it is of the index's shape, in double precision.
+    """
 
     matrix: Matrix
     index: Tensor
+    factor: Tensor | None = None
+    formula: Formula | None = None
+    line: SourceLine | None = None  # of the module, that computes a product or a formula
+
+    @property
+    def is_plain(self) -> bool:
+        return self.factor is None and self.formula is None
 
 
 @dataclass(eq=False)
@@ -66,38 +95,6 @@ class ComputedWeight:
 
     names: tuple[str, ...]
     layer: Callable[[Tensor, bool], Tensor]
-
-
-@dataclass(eq=False)
-class LazyElementwise:
-    """An elementwise function of a matrix, recorded as an operation when something else reads it.
-
-    `matrix` and `index` are of the elements to which it is applied, `function` is the composition of all steps since
-    then, and `name` is of the last step, with its place.
-    """
-
-    matrix: Matrix
-    index: Tensor
-    function: Callable[[Tensor], Tensor]
-    step: Callable[..., Elements]  # records the last step alone, for a composition that is not a known function
-    name: str
-    recorded: Elements | None = None
-    line: SourceLine | None = None  # of the module, that computes it
-
-
-@dataclass(eq=False)
-class LazyRowFunction(LazyElementwise):
-    """A function of all features of a token, with which a norm may be written; `step` takes and records the formula."""
-
-
-@dataclass(eq=False)
-class ScaledElements:
-    """Elements of a matrix, each times a constant: `factor` is of the index's shape, in double precision."""
-
-    matrix: Matrix
-    index: Tensor
-    factor: Tensor
-    line: SourceLine | None = None  # of the module, that computes it
 
 
 class LearnedBias(NamedTuple):
