@@ -549,7 +549,7 @@ def test_numbers_and_rows_and_functions_of_frozen_parameters(fast, name):
         lambda n, x, t: n.q(x) * (n.more + n.q.bias),
         lambda n, x, t: F.linear(x, 1 + n.q.weight),
         lambda n, x, t: F.linear(x, n.q.weight * n.q.weight),
-        lambda n, x, t: F.linear(x, (n.q.weight + n.q.weight.T)[torch.arange(WIDTH)]),
+        lambda n, x, t: F.linear(x, (n.q.weight + n.q.weight.T)[torch.arange(WIDTH).flip(0)]),
         lambda n, x, t: F.linear(x, (n.q.weight @ n.q.weight).exp()),
         lambda n, x, t: n.q(x) * (n.q.weight @ n.q.weight)[0],
         lambda n, x, t: n.q(x) + 2 * n.more,
@@ -573,6 +573,11 @@ class Halved(nn.Module):
         return w * 0.5
 
 
+def with_adapter_of_zeros(net):
+    with_adapter(net)
+    nn.init.zeros_(net.b)
+
+
 def with_frozen_adapter(net):
     with_adapter(net)
     net.q.weight.requires_grad_(False)
@@ -584,6 +589,8 @@ MERGED = {
     "a difference": (lambda n, x, t: x @ (n.q.weight.T - (n.b @ n.a).T) + n.q.bias, with_adapter),
     "a product": (lambda n, x, t: F.linear(x, n.b @ n.a) + n.q(x), with_adapter),
     "alpha": (lambda n, x, t: F.linear(x, torch.add(n.q.weight, n.b @ n.a, alpha=-0.3), n.q.bias), with_adapter),
+    "a LoRA before its first step, transposed": (lambda n, x, t: x @ (n.b @ n.a).T + n.q(x), with_adapter_of_zeros),
+    "by einsum": (lambda n, x, t: torch.einsum("btd,ed->bte", x, n.b @ n.a) + n.q(x), with_adapter),
     "a number": (lambda n, x, t: F.linear(x, 2 * n.q.weight, n.q.bias), lambda net: None),
     "a number, transposed": (lambda n, x, t: x @ (-n.q.weight.T / 3) + n.q.bias, lambda net: None),
     "a parametrization": (

@@ -19,10 +19,8 @@ from bttlab.compiler.trace.rules import dense, rule
 from bttlab.compiler.trace.values import (
     HIDDEN,
     AttentionScores,
-    ComputedWeight,
     Elements,
     Formula,
-    LearnedBias,
     Refusal,
     Weights,
     heads_in,
@@ -109,7 +107,7 @@ def _softmax(recorder: Recorder, call: Call, x, dim=-1, *_, **__) -> Value:
 @rule("matmul")
 def _matmul(recorder: Recorder, call: Call, a, mat2) -> Value:
     left, right = recorder.value(a), recorder.value(mat2)
-    if isinstance(right, Weights | ComputedWeight):
+    if isinstance(right, Weights):
         return dense(recorder, call.result, a, mat2, False)
     if isinstance(left, AttentionScores):
         return _context(recorder, call.result, left, mat2)
@@ -170,7 +168,7 @@ def _context(recorder: Recorder, result: Tensor, scores: AttentionScores, v: Ten
     return Elements(context, index.view(result.shape))
 
 
-def _learned_bias(recorder: Recorder, bias: LearnedBias, factor: float, mask: np.ndarray | None) -> Matrix:
+def _learned_bias(recorder: Recorder, bias: Weights, factor: float, mask: np.ndarray | None) -> Matrix:
     """Record a learned bias of scores, times a factor."""
     shape, heads = recorder.graph.shapes[bias.name], len(bias.index)
     if len(shape) == 2:

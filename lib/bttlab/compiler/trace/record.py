@@ -40,8 +40,6 @@ from bttlab.compiler.trace.names import (
 )
 from bttlab.compiler.trace.values import (
     AttentionScores,
-    ComputedWeight,
-    DependsOnIds,
     Elements,
     Formula,
     Ids,
@@ -54,7 +52,7 @@ from bttlab.compiler.trace.values import (
     tensors_in,
 )
 
-Value = Ids | Elements | Weights | ComputedWeight | AttentionScores | Refused
+Value = Ids | Elements | Weights | AttentionScores | Refused
 LAYERS = frozenset(("TTLinear", "TTMEmbedding"))  # recorded as one function each
 KEEPS_FACTORS = frozenset(("cat", "stack", "mul", "div", "neg"))  # rules that take elements times constants as they are
 EXPANDED: dict[str, Callable] = {}  # functions of one activation that are recorded as others together
@@ -90,7 +88,8 @@ def _slope(function: Callable) -> float | None:
     return float(torch.autograd.grad(y, x)[0]) if y.requires_grad else None
 
 
-def _layer(x: Tensor, w: Tensor, is_out_in: bool) -> Tensor:
+def layer(x: Tensor, w: Tensor, is_out_in: bool) -> Tensor:
+    """Return x W^T for a weight (out, in), else x W."""
     return F.linear(x, w) if is_out_in else x @ w
 
 
@@ -208,7 +207,7 @@ class Recorder(Matrices, Calls):
             self._set(tensor, value)
 
     def _by_rule(self, call: Call) -> Value:
-        if call.name != "embedding" and all(isinstance(value, Weights | ComputedWeight) for value in self._found(call)):
+        if call.name != "embedding" and all(isinstance(value, Weights) for value in self._found(call)):
             value = self._of_parameters(call)
             self.check_gradient(call)
             return value
@@ -225,23 +224,22 @@ class Recorder(Matrices, Calls):
             if isinstance(value, Elements) and value.factor is not None:
                 self._set(tensor, self.recorded(value))
 
-    def _of_parameters(self, call: Call) -> Weights | ComputedWeight | None:
+    def _of_parameters(self, call: Call) -> Weights | None:
         """Return a number times a parameter plus a number, or a sum of products of parameters.
 
         The result of frozen parameters is a constant: None.
         """
-        found = [value for value in self._found(call) if isinstance(value, Weights | ComputedWeight)]
-        names = sorted({name for value in found for name in getattr(value, "names", None) or (value.name,)})
+        found = [value for value in self._found(call) if isinstance(value, Weights)]
+        names = sorted({name for value in found for name in value.names})
         if self._fold(names):
             return None
-        computed = self._computed_weight(call, tuple(names))
-        if computed is not None:
-            return computed
+        if (of_matrices := self._sum_of_products(call)) is not None:
+            return Weights(tuple(names), torch.arange(call.result.numel()).view(call.result.shape), layer=of_matrices)
         given = [form_of(lambda x: x) if self.value(x) is not None else as_scalar(x) for x in call.args]
         line = None
         if (
             len(found) == 1
-            and isinstance(found[0], Weights)
+            and found[0].layer is None
             and call.name in FORMS
             and call.result.shape == found[0].index.shape
         ):
@@ -271,44 +269,44 @@ class Recorder(Matrices, Calls):
         Raise Refusal for what depends on a parameter that is trained.
         """
         value = self.value(x)
-        if not isinstance(value, Weights | ComputedWeight):
+        if not isinstance(value, Weights):
             return self.constant(x)
-        names = getattr(value, "names", None) or (value.name,)
-        if not self._fold(names):
-            frozen = f"a constant, or {names[0]} frozen, by requires_grad_(False) before it is traced"
-            raise Refusal(f"a learned bias of attention scores, from {', '.join(names[:2])},", frozen)
+        if not self._fold(value.names):
+            frozen = f"a constant, or {value.names[0]} frozen, by requires_grad_(False) before it is traced"
+            raise Refusal(f"a learned bias of attention scores, from {value.name},", frozen)
         return x.detach().cpu().double()
 
     def biased(self, scores: AttentionScores, x: Any, factor: float = 1.0) -> AttentionScores:
         """Return scores plus a factor times a constant mask, or times elements of a parameter."""
         value = self.value(x)
-        if isinstance(value, Weights) and not self._fold((value.name,)):
+        if isinstance(value, Weights) and value.layer is None and not self._fold(value.names):
             return scores.biased(value, factor)
         constant = self.folded(x)
         return scores.masked(None if constant is None else constant * factor)
 
-    def _computed_weight(self, call: Call, names: tuple[str, ...]) -> ComputedWeight | None:
-        """Return the value of a sum or product of matrices that are parameters; None for other calls."""
+    def _sum_of_products(self, call: Call) -> Callable[[Tensor, bool], Tensor] | None:
+        """Return the layer of a sum or product of matrices that are parameters; None for other calls."""
         values, operands = [self.value(x) for x in call.args], [self._alias(x) for x in call.args]
-        matrices = [x for x, value in zip(operands, values, strict=True) if isinstance(value, Weights | ComputedWeight)]
+        matrices = [x for x, value in zip(operands, values, strict=True) if isinstance(value, Weights)]
         if call.result.ndim != 2 or any(x.shape != call.result.shape for x in matrices if call.name != "matmul"):
             return None
-        layer = None
         if len(matrices) == 2 and call.name == "matmul":
-
-            def layer(x: Tensor, is_out_in: bool) -> Tensor:
-                for w in reversed(matrices) if is_out_in else matrices:
-                    x = _layer(x, w, is_out_in)
-                return x
-
-        elif len(matrices) == 2 and call.name in ("add", "sub") and not call.kwargs.keys() - {"alpha"}:
+            first, last = matrices
+            return lambda x, is_out_in: (
+                layer(layer(x, last, True), first, True) if is_out_in else layer(layer(x, first, False), last, False)
+            )
+        if len(matrices) == 2 and call.name in ("add", "sub") and not call.kwargs.keys() - {"alpha"}:
             (a, b), sign = matrices, float(call.kwargs.get("alpha", 1)) * (1 if call.name == "add" else -1)
-            layer = lambda x, is_out_in: _layer(x, a, is_out_in) + sign * _layer(x, b, is_out_in)  # noqa: E731
-        elif any(isinstance(value, ComputedWeight) for value in values) and len(matrices) == 1 and not call.kwargs:
+            return lambda x, is_out_in: layer(x, a, is_out_in) + sign * layer(x, b, is_out_in)
+        if (
+            any(isinstance(value, Weights) and value.layer is not None for value in values)
+            and len(matrices) == 1
+            and not call.kwargs
+        ):
             number = self._factor(call)
             if number:
-                layer = lambda x, is_out_in: number * _layer(x, matrices[0], is_out_in)  # noqa: E731
-        return None if layer is None else ComputedWeight(names, layer)
+                return lambda x, is_out_in: number * layer(x, matrices[0], is_out_in)
+        return None
 
     def _factor(self, call: Call) -> float | None:
         """Return by which number a call multiplies its operand that is not constant; None if it does something else."""
@@ -337,8 +335,7 @@ class Recorder(Matrices, Calls):
             ids, divisor = self.value(call.args[0]), call.args[1]
             if isinstance(ids, Ids) and not ids.divisor and isinstance(divisor, int) and divisor > 0:
                 return replace(ids, divisor=divisor, is_type=call.name in QUOTIENTS)
-        message = self.refused(Refusal(f"{call.name} of the token ids", "an embedding of them")).message
-        return DependsOnIds(message)
+        return replace(self.refused(Refusal(f"{call.name} of the token ids", "an embedding of them")), is_of_ids=True)
 
     def _is_of_padding(self, call: Call) -> bool:
         """Return True if a call compares token ids with an id of padding, which no sample of the model has."""
@@ -359,8 +356,12 @@ class Recorder(Matrices, Calls):
 
     def _stop(self, call: Call) -> NoReturn:
         found = self._found(call)
-        bad = next((v.message for v in found if isinstance(v, Refused) and not isinstance(v, DependsOnIds)), None)
-        of = "the token ids" if any(isinstance(value, Ids | DependsOnIds) for value in found) else "activations"
+        bad = next((v.message for v in found if isinstance(v, Refused) and not v.is_of_ids), None)
+        of = (
+            "the token ids"
+            if any(isinstance(v, Ids) or getattr(v, "is_of_ids", False) for v in found)
+            else "activations"
+        )
         what = Refusal(
             f"control flow on values of {of} ({call.name.strip('_')})", "the same operations for each sample"
         )
@@ -375,13 +376,6 @@ class Recorder(Matrices, Calls):
             self._set(call.result, self._found(call)[0])
             return
         value = self.value(call.args[0])
-        if isinstance(value, ComputedWeight):
-            if call.name not in ("T", "t", "mT", "transpose", "swapaxes", "permute"):
-                raise Refusal(f"{call.name} of a computed parameter, from {', '.join(value.names[:2])},", "the whole")
-            if call.result.shape != call.args[0].shape or not torch.equal(call.result, call.args[0]):  # transposed
-                value = replace(value, layer=lambda x, is_out_in, layer=value.layer: layer(x, not is_out_in))
-            self._set(call.result, value)
-            return
         others = () if call.name in LIKE else tensors_in(call.args[1:])
         if value is None or any(self.value(x) is not None for x in others):
             if isinstance(value, Weights) and call.name == "__getitem__":
@@ -395,7 +389,12 @@ class Recorder(Matrices, Calls):
         moved = {"index": value.index}
         if isinstance(value, Elements) and value.factor is not None:
             moved["factor"] = value.factor
-        moved = {key: tensors_in(function(x, *call.args[1:], **call.kwargs)) for key, x in moved.items()}
+        moved = {key: list(tensors_in(function(x, *call.args[1:], **call.kwargs))) for key, x in moved.items()}
+        if isinstance(value, Weights) and value.layer is not None and not torch.equal(moved["index"][0], value.index):
+            if not torch.equal(moved["index"][0], value.index.T):
+                raise Refusal(f"{call.name} of a computed parameter, from {value.name},", "the whole")
+            moved = {"index": [value.index.view(value.index.T.shape)]}
+            value = replace(value, layer=lambda x, is_out_in, layer=value.layer: layer(x, not is_out_in))
         self.check_gradient(call)
         for tensor, *those in zip(tensors_in(call.result), *moved.values(), strict=True):
             self._set(tensor, replace(value, **dict(zip(moved, those, strict=True))))
@@ -412,7 +411,7 @@ class Recorder(Matrices, Calls):
             return None
         value = self._values.get(id(tensor))
         if value is None and id(tensor) in self.names:
-            value = Weights(self.names[id(tensor)], torch.arange(tensor.numel()).view(tensor.shape))
+            value = Weights((self.names[id(tensor)],), torch.arange(tensor.numel()).view(tensor.shape))
             self._set(tensor, value)
         elif value is None and tensor.requires_grad:
             maker = f"by {tensor.grad_fn.name()}" if tensor.grad_fn else "outside the module's parameters"

@@ -16,11 +16,10 @@ from bttlab.compiler.ops.elementwise import Add, Multiply, NumberOperand, RowOpe
 from bttlab.compiler.ops.embedding import Embedding, TypeEmbedding
 from bttlab.compiler.trace.forms import FORMS, Form
 from bttlab.compiler.trace.names import Call, near
-from bttlab.compiler.trace.record import EXPANDED, RULES, Recorder, Value
+from bttlab.compiler.trace.record import EXPANDED, RULES, Recorder, Value, layer
 from bttlab.compiler.trace.values import (
     HIDDEN,
     AttentionScores,
-    ComputedWeight,
     Elements,
     Ids,
     Refusal,
@@ -185,14 +184,11 @@ def _addmm(recorder: Recorder, call: Call, bias, mat1, mat2, *, beta=1, alpha=1)
 def dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bool, bias: Any = None) -> Elements:
     """Record y = x W^T + b; the weight is (out, in), or (in, out) if not `is_out_in`."""
     value = recorder.value(weight)
-    if isinstance(value, Weights) and value.factor != 1 and not value.offset:
+    if isinstance(value, Weights) and (value.layer is not None or (value.factor != 1 and not value.offset)):
         w = weight.detach()
         recorder._set(w, replace(value, factor=1.0))
-        factor = value.factor
-        value = ComputedWeight((value.name,), lambda x, is_out_in: factor * (F.linear(x, w) if is_out_in else x @ w))
-    if isinstance(value, ComputedWeight):
         with recorder:
-            y = value.layer(x, is_out_in)
+            y = value.factor * layer(x, w, is_out_in) if value.layer is None else value.layer(x, is_out_in)
             return recorder.value(y if bias is None else y + bias)
     matrix = recorder.rows(recorder.elements(x, "linear"))
     if value is None:
@@ -245,7 +241,7 @@ def _embedding(
     if chosen is None:  # positions, or a type for all tokens
         if padding_idx is not None and bool((ids == padding_idx).any()):
             raise Refusal(f"row {padding_idx} of a table with padding_idx {padding_idx}", "nn.Embedding without it")
-        return Weights(w.name, w.index[ids.cpu()])
+        return replace(w, index=w.index[ids.cpu()])
     if not torch.equal(w.index, torch.arange(rows * columns).view(rows, columns)):
         raise Refusal(f"embedding with these elements of {w.name}", "all rows of a table")
     if isinstance(chosen, Ids) and chosen.is_type and padding_idx is not None:
@@ -447,6 +443,8 @@ def _row_in(w: Weights, features: int) -> int | None:
 
 def _head_row(recorder: Recorder, x: Elements, w: Weights) -> tuple[Matrix, Tensor, RowOperand] | None:
     """Return a matrix of heads, the index of x in it, and the row of a parameter for each head; None for other x."""
+    if w.layer is not None:
+        raise Refusal(f"a row of a computed parameter, from {w.name},", "a row of the parameter as it is")
     size = x.index.shape[-1]
     if x.matrix.features == size or w.index.shape[-1:] != (size,) or w.index.numel() != size:
         return None

@@ -74,35 +74,27 @@ class Elements:
 
 @dataclass(eq=False)
 class Weights:
-    """Elements w of a parameter, or a number times them plus a number: `factor` w + `offset`."""
+    """Elements w of a parameter, or what is computed of them: `factor` w + `offset`.
 
-    name: str
-    index: Tensor
-    factor: float = 1.0
-    offset: float = 0.0
-
-    @property
-    def is_plain(self) -> bool:
-        return (self.factor, self.offset) == (1.0, 0.0)
-
-
-@dataclass(eq=False)
-class ComputedWeight:
-    """A sum of products of parameters, such as a merged LoRA; layers with it are recorded as the sum of their layers.
-
-    `layer` takes x and whether the matrix W is (out, in), and returns x W^T, else x W.
+    A sum of products of matrices, such as a merged LoRA, has the `names` of all of them, and its own elements' numbers.
+    A layer with it is recorded as the sum of their layers: `layer` takes x and whether the matrix W is (out, in), and
+    returns x W^T, else x W.
     """
 
     names: tuple[str, ...]
-    layer: Callable[[Tensor, bool], Tensor]
-
-
-class LearnedBias(NamedTuple):
-    """A factor times elements of a parameter: `index`, of (heads, tokens, tokens), has their numbers in it."""
-
-    name: str
     index: Tensor
-    factor: float
+    factor: float = 1.0
+    offset: float = 0.0
+    layer: Callable[[Tensor, bool], Tensor] | None = None
+
+    @property
+    def name(self) -> str:
+        """The parameter; for messages, two of several."""
+        return ", ".join(self.names[:2])
+
+    @property
+    def is_plain(self) -> bool:
+        return self.layer is None and (self.factor, self.offset) == (1.0, 0.0)
 
 
 @dataclass(eq=False)
@@ -119,13 +111,13 @@ class AttentionScores:
     mask: Tensor  # (heads, tokens, tokens), added to the scaled scores; -inf hides a key
     index: Tensor
     is_softmax: bool = False
-    biases: tuple[LearnedBias, ...] = ()
+    biases: tuple[Weights, ...] = ()  # factors times elements of parameters, (heads, tokens, tokens) each
 
     def scaled(self, factor: float) -> "AttentionScores":
         """Return the scores times a factor."""
         if factor <= 0 and bool((self.mask <= HIDDEN).any()):
             raise Refusal(f"a factor of {factor:g} for scores with a mask that hides keys", "the mask after the factor")
-        biases = tuple(bias._replace(factor=bias.factor * factor) for bias in self.biases)
+        biases = tuple(replace(bias, factor=bias.factor * factor) for bias in self.biases)
         return replace(self, scale=self.scale * factor, mask=self.mask * factor, biases=biases)
 
     def masked(self, mask: Tensor | None) -> "AttentionScores":
@@ -141,7 +133,7 @@ class AttentionScores:
         """Return the scores plus a factor times elements of a parameter, of a shape that broadcasts to theirs."""
         if self.is_softmax:
             raise Refusal(f"add of {w.name} after the softmax", "a bias of the scores before it")
-        bias = LearnedBias(w.name, self.spread(w.index), factor * w.factor)
+        bias = replace(w, index=self.spread(w.index), factor=factor * w.factor, offset=0.0)
         return replace(self, mask=self.mask + factor * w.offset, biases=(*self.biases, bias))
 
     def spread(self, values: Tensor) -> Tensor:
@@ -156,11 +148,7 @@ class Refused:
     """The result of an operation that the card does not have: an error if an output depends on it."""
 
     message: str
-
-
-@dataclass(eq=False)
-class DependsOnIds(Refused):
-    """Something computed from token ids."""
+    is_of_ids: bool = False  # it is computed from token ids
 
 
 class Rows(NamedTuple):
@@ -255,11 +243,7 @@ def as_scalar(x: Any) -> Any:
 
 def kind_of(value: Any) -> str:
     """Return what a value of a tensor is, for messages."""
-    names = {
-        Ids: "token ids",
-        Weights: "a parameter",
-        ComputedWeight: "a computed parameter",
-        AttentionScores: "attention scores",
-        Elements: "an activation",
-    }
-    return names.get(type(value), "a constant" if value is None else "an activation")
+    if isinstance(value, Weights):
+        return "a parameter" if value.layer is None else "a computed parameter"
+    names = {Ids: "token ids", AttentionScores: "attention scores", type(None): "a constant"}
+    return names.get(type(value), "an activation")
