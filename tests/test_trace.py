@@ -632,7 +632,10 @@ INSTEAD = {  # what is near a function of this kind
         "linalg_svd is not .*; use nn.Linear, matmul with a parameter",
     ),
     "a pool": (lambda x: F.avg_pool1d(x, 1), "avg_pool1d is not .*; use nn.Linear for each token, attention between"),
-    "another norm": (lambda x: F.group_norm(x.mT, 2).mT, "group_norm is not .*; use nn.LayerNorm or nn.RMSNorm"),
+    "another norm": (
+        lambda x: F.group_norm(x.mT, 2).mT,
+        "group_norm over the tokens is not .*; use nn.LayerNorm or nn.RMSNorm",
+    ),
     "two activations": (lambda x: torch.lerp(x, x.tanh(), 0.5), "lerp is not .*; use sums and products of two activat"),
     "one activation": (lambda x: x.round(), "round is not supported on the card; use gelu, relu, silu, .*mish"),
     "what no kind has": (
@@ -763,6 +766,7 @@ NORMS = {
     "of heads": lambda x: F.normalize(heads(x), dim=-1).transpose(1, 2).flatten(2),
     "cosine attention": of_cosines,
     "ScaleNorm": lambda x: 3 * x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12),
+    "of groups": lambda x: 2 * F.group_norm(x[0], 2)[None],
     "of the sample's deviation": lambda x: (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True) + 1e-3),
 }
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from bttlab.compiler.graph import Graph
 from bttlab.compiler.ops.elementwise import Add, Multiply, NumberOperand, RowOperand
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.trace.names import Call
-from bttlab.compiler.trace.record import Recorder
+from bttlab.compiler.trace.record import Recorder, Value
 from bttlab.compiler.trace.rules import rule
 from bttlab.compiler.trace.values import Elements, Formula, Refusal, Weights, refuse
 
@@ -23,21 +23,36 @@ LEAST_NORM = 1e-12  # of a row that is not 0: a limit of norms below it is exact
 TINY, LEAST_EPSILON = 1e-20, 1e-30  # size of a row that is as good as 0; of epsilon, if a row of zeros has no norm
 
 
-@rule("rms_norm")
-def _rms_norm(recorder: Recorder, call: Call, x, normalized_shape, weight=None, eps=None) -> Elements:
-    epsilon = torch.finfo(torch.float32).eps if eps is None else eps
-    return _layer_norm(recorder, call, x, normalized_shape, weight, None, epsilon)
+class KindOfNorm(NamedTuple):
+    """The norm x / sqrt(mean of x x + epsilon) of a token's features, or of a head's; if centred, of x - mean of x."""
+
+    is_centred: bool
+    operands: tuple[str, ...]  # of PyTorch's function, after the shape
+    epsilon: float  # if none is given
+
+    def of(self, x: Tensor, epsilon: float | Tensor) -> Tensor:
+        x = x - x.mean(-1, keepdim=True) if self.is_centred else x
+        return x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
 
 
-@rule("layer_norm")
-def _layer_norm(recorder, call, x, normalized_shape, weight=None, bias=None, eps=1e-5, *_) -> Elements:
+NORMS = {  # by PyTorch's functions; what a module writes out is compared with them, in this order
+    "layer_norm": KindOfNorm(True, ("weight", "bias", "eps"), 1e-5),
+    "rms_norm": KindOfNorm(False, ("weight", "eps"), float(torch.finfo(torch.float32).eps)),
+}
+
+
+@rule(*NORMS)
+def _norm(recorder: Recorder, call: Call, x: Tensor, normalized_shape, *more, **given) -> Elements:
+    kind = NORMS[call.name]
+    given |= zip(kind.operands, more, strict=False)
+    weight, bias, epsilon = (given.get(name) for name in ("weight", "bias", "eps"))
+    epsilon = kind.epsilon if epsilon is None else epsilon
     if len(normalized_shape) > 1:
         raise Refusal("norm over several axes", "nn.LayerNorm(features), or that of a head's features")
     computed = [w for w in map(recorder.value, (weight, bias)) if isinstance(w, Weights) and not w.is_plain]
     if computed:  # such as 1 + weight
-        function = F.layer_norm if call.name == "layer_norm" else F.rms_norm
         with recorder:
-            y = function(x, normalized_shape, eps=eps)
+            y = getattr(F, call.name)(x, normalized_shape, eps=epsilon)
             y = y if weight is None else y * weight
             return recorder.value(y if bias is None else y + bias)
     matrix, index, heads = recorder.heads(recorder.elements(x, "norm"), "norm")
@@ -50,7 +65,20 @@ def _layer_norm(recorder, call, x, normalized_shape, weight=None, bias=None, eps
     if names[0] and names[0] == names[1]:
         raise Refusal(f"norm with {names[0]} as scale and shift", "two parameters")
     name = recorder.unique((names[0] or names[1]).rpartition(".")[0] or recorder.name("norm"))
-    return Elements(recorder.graph.norm(matrix, name, *names, eps, call.name == "layer_norm", heads), index)
+    return Elements(recorder.graph.norm(matrix, name, *names, epsilon, kind.is_centred, heads), index)
+
+
+@rule("group_norm")
+def _group_norm(recorder: Recorder, call: Call, x: Tensor, num_groups, weight=None, bias=None, eps=1e-5, *_) -> Value:
+    """Record the norm of each head of the features, which PyTorch takes over all axes but the first."""
+    if x.ndim != 2:
+        near = "nn.LayerNorm or nn.RMSNorm for a norm, or that of (tokens, features), x.flatten(0, 1)"
+        raise Refusal("group_norm over the tokens", near)
+    with recorder:
+        y = x.unflatten(1, (num_groups, -1))
+        y = F.layer_norm(y, y.shape[2:], eps=eps).flatten(1)
+        y = y if weight is None else y * weight
+        return recorder.value(y if bias is None else y + bias)
 
 
 def axes_of(dim: Any, count: int) -> Sequence[int]:
@@ -99,18 +127,18 @@ def _written(recorder: Recorder, value: Elements, name: str) -> Elements:
     if y.numel() != x.numel():
         raise Refusal(NOT_A_NORM, WRITTEN)
     y = y.reshape(x.shape)
-    for is_centred in (True, False):
-        centred = x - x.mean(-1, keepdim=True) if is_centred else x
+    for kind in NORMS.values():
+        centred = x - x.mean(-1, keepdim=True) if kind.is_centred else x
         variance = centred.square().mean(-1)
         factor = (y * centred).sum(-1) / centred.square().sum(-1)  # scale / sqrt(variance + epsilon)
         slope = (factor[-1] ** -2 - factor[1] ** -2) / (variance[-1] - variance[1])
         scale = float(torch.sign(factor[-1]) / slope.sqrt())
         epsilon = max((scale / float(factor[0])) ** 2, LEAST_EPSILON) if factor[0] else math.nan
-        expected = (scale * centred / (variance[:, None] + epsilon).sqrt())[1:]
+        expected = scale * kind.of(x, epsilon)[1:]
         largest = expected.abs().amax(-1, keepdim=True)
         if torch.allclose(y[1:] / largest, expected / largest, 0, 1e-6):
             graph = recorder.graph
-            norm = graph.norm(matrix, recorder.unique(name), "", "", epsilon, is_centred, heads)
+            norm = graph.norm(matrix, recorder.unique(name), "", "", epsilon, kind.is_centred, heads)
             if not math.isclose(scale, 1.0, rel_tol=1e-7):
                 norm = graph.same(Multiply, norm, recorder.unique(name), NumberOperand(scale))
             return Elements(norm, index)
