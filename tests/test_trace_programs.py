@@ -259,6 +259,12 @@ MORE_IDIOMS = {  # each with a rule of the recorder, or an operation, that one a
     "factors, and the activation as another factor": lambda net, n, x, t: (
         (y := net.dense[n](x)) * net.waves[: t.shape[1]] * torch.tanh(y)
     ),
+    "a mask minus the scores": lambda net, n, x, t: merge(
+        (alibi(t) - (q := split(net.dense[n](x))) @ q.mT * 0.2).softmax(-1) @ split(x)
+    ),
+    "scores and their mask times a negative number": lambda net, n, x, t: merge(
+        (-((q := split(net.dense[n](x))) @ q.mT * 0.2 + alibi(t))).softmax(-1) @ split(x)
+    ),
     "a norm without parameters": lambda net, n, x, t: F.layer_norm(net.dense[n](x), (net.width,)) + x,
     "other columns": lambda net, n, x, t: x + torch.cat((x, net.train_[n](x)), -1)[..., 5 : net.width + 5],
     "columns in reverse": lambda net, n, x, t: torch.tanh(net.train_[n](x)).flip(-1) * x,

@@ -22,6 +22,11 @@ from bttlab.compiler.operation import IF_SPACE, Context, Matrix, Operation, Valu
 from bttlab.compiler.ops.tt_linear import TTLinear
 
 
+def usual_scale(size: int) -> float:
+    """Return the number by which attention multiplies q k^T, for heads of this size."""
+    return 1 / math.sqrt(size)
+
+
 @dataclass(eq=False)
 class KeyBuffers:
     """The operand buffers' vectors for keys and values, which all attentions of a model use in turn."""
@@ -105,7 +110,7 @@ class Attention(Operation):
         return self.factor_of(self.head_vectors * LANES)
 
     def factor_of(self, size: int) -> float:
-        return 1 / math.sqrt(size) if self.scale is None else self.scale
+        return usual_scale(size) if self.scale is None else self.scale
 
     @property
     def blocks(self) -> int:

@@ -11,10 +11,11 @@ from torch import Tensor
 from bttlab.compiler.graph import HIDES
 from bttlab.compiler.instruction import max_of, min_of
 from bttlab.compiler.operation import Matrix
+from bttlab.compiler.ops.attention import usual_scale
 from bttlab.compiler.ops.elementwise import Multiply, NumberOperand
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.norms import axes_of, of_rows
-from bttlab.compiler.trace.record import Recorder, Value
+from bttlab.compiler.trace.record import OF_SCORES, Recorder, Value
 from bttlab.compiler.trace.rules import dense, rule
 from bttlab.compiler.trace.values import (
     HIDDEN,
@@ -68,6 +69,43 @@ def _scores(recorder: Recorder, result: Tensor, q: Tensor, k: Tensor) -> Attenti
     tokens = max_of(a.tokens)
     mask = torch.zeros(heads, tokens, tokens, dtype=torch.float64)
     return AttentionScores(a, b, heads, factor * its, mask, torch.arange(mask.numel()).view(result.shape))
+
+
+# ---- between q k^T and the softmax ----------------------------------------------------------------------------------
+
+
+def _scores_first(recorder: Recorder, *operands: tuple[Any, float]) -> list[tuple[Any, float]]:
+    """Return operands and their factors, or powers, the scores first."""
+    return sorted(operands, key=lambda operand: not isinstance(recorder.value(operand[0]), AttentionScores))
+
+
+@rule("add", "sub", "rsub", table=OF_SCORES)
+def _biased(recorder: Recorder, call: Call, x, y, *, alpha=1) -> AttentionScores:
+    factors = {"add": (1.0, alpha), "sub": (1.0, -alpha), "rsub": (-alpha, 1.0)}[call.name]
+    (x, factor), (mask, its) = _scores_first(recorder, (x, factors[0]), (y, factors[1]))
+    return recorder.biased(recorder.value(x).scaled(factor), mask, its)
+
+
+@rule("mul", "div", "neg", table=OF_SCORES)
+def _scaled(recorder: Recorder, call: Call, x, y=-1) -> AttentionScores:
+    (x, power), (y, its) = _scores_first(recorder, (x, 1), (y, -1 if call.name == "div" else 1))
+    scores, factor = recorder.value(x), recorder.constant(y)
+    if factor is None or factor.numel() != 1 or scores.is_softmax or power < 0:
+        what = f"{call.name} after the softmax" if scores.is_softmax else f"{call.name} of scores by a tensor"
+        raise Refusal(what, "one number for all scores, before the softmax")
+    return scores.scaled(float(factor) if its > 0 else 1 / float(factor))
+
+
+@rule("maximum", "max", table=OF_SCORES)
+def _limited(recorder: Recorder, call: Call, x, y=None, **options) -> AttentionScores:
+    """Return the scores: a key that a limit of them would hide is hidden."""
+    if not isinstance(y, Tensor) or options:
+        raise Refusal(call.name)
+    (x, _), (limit, _) = _scores_first(recorder, (x, 1), (y, 1))
+    limit = recorder.constant(limit)
+    if limit is None or bool((limit > HIDDEN).any()):
+        raise Refusal("maximum of scores", "a constant mask; scores as they are")
+    return recorder.value(x)
 
 
 @rule("where")
@@ -137,7 +175,7 @@ def _context(recorder: Recorder, result: Tensor, scores: AttentionScores, v: Ten
     if not scores.is_softmax or sizes != (scores.heads, scores.q.features, scores.q.tokens) or factor != 1:
         raise Refusal("attention without a softmax, or of heads of other sizes", "softmax(q k^T) v of as many heads")
     name = recorder.unique(recorder.name("attention"))
-    mask, usual = scores.mask, 1 / math.sqrt(scores.q.features // heads)
+    mask, usual = scores.mask, usual_scale(scores.q.features // heads)
     hidden = mask <= HIDES
     is_causal = bool((hidden == _above(hidden.shape[-1])).all()) and not mask[~hidden].any()
     constant, bias, graph = "", None, recorder.graph
@@ -194,7 +232,7 @@ def _sdpa(
     if enable_gqa and query.shape != key.shape:
         with recorder:
             key, value = (y.repeat_interleave(query.shape[-3] // y.shape[-3], -3) for y in (key, value))
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scale = usual_scale(query.shape[-1]) if scale is None else scale
     scores = _scores(recorder, result, query, key).scaled(scale)
     if is_causal:
         scores = scores.masked(torch.zeros(tokens, tokens).masked_fill(_above(tokens), float("-inf")).double())

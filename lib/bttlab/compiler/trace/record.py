@@ -22,7 +22,7 @@ from bttlab.compiler.machine import M
 from bttlab.compiler.operation import Matrix, Operation
 from bttlab.compiler.ops.elementwise import Activate, FactorsOperand, Multiply, NumberOperand
 from bttlab.compiler.trace.calls import IN_PYTHON, Calls, Recorded
-from bttlab.compiler.trace.forms import FORMS, Form, apply, form_of, known_form
+from bttlab.compiler.trace.forms import FORMS, Form, X, apply, form_of, known_form
 from bttlab.compiler.trace.matrices import Matrices
 from bttlab.compiler.trace.names import (
     COMPARISONS,
@@ -49,6 +49,7 @@ from bttlab.compiler.trace.values import (
     as_scalar,
     columns_like,
     kind_of,
+    moved,
     tensors_in,
 )
 
@@ -57,6 +58,7 @@ LAYERS = frozenset(("TTLinear", "TTMEmbedding"))  # recorded as one function eac
 KEEPS_FACTORS = frozenset(("cat", "stack", "mul", "div", "neg"))  # rules that take elements times constants as they are
 EXPANDED: dict[str, Callable] = {}  # functions of one activation that are recorded as others together
 RULES: dict[str, Callable[["Recorder", Call], Value | None]] = {}
+OF_SCORES: dict[str, Callable[["Recorder", Call], Value | None]] = {}  # rules for attention scores as an operand
 
 
 def check_precision(call: Call) -> None:
@@ -213,7 +215,9 @@ class Recorder(Matrices, Calls):
             return value
         if call.name not in KEEPS_FACTORS:
             self._record_factors(call)
-        value = RULES.get(call.name, Recorder._last_step)(self, call)
+        are_scores = any(isinstance(value, AttentionScores) for value in self._found(call))
+        rule = OF_SCORES.get(call.name) if are_scores else None
+        value = (rule or RULES.get(call.name, Recorder._last_step))(self, call)
         self.check_gradient(call)
         return value
 
@@ -233,28 +237,21 @@ class Recorder(Matrices, Calls):
         names = sorted({name for value in found for name in value.names})
         if self._fold(names):
             return None
-        if (of_matrices := self._sum_of_products(call)) is not None:
+        if (of_matrices := self._sum_of_products(call, found)) is not None:
             return Weights(tuple(names), torch.arange(call.result.numel()).view(call.result.shape), layer=of_matrices)
-        given = [form_of(lambda x: x) if self.value(x) is not None else as_scalar(x) for x in call.args]
-        line = None
-        if (
-            len(found) == 1
-            and found[0].layer is None
-            and call.name in FORMS
-            and call.result.shape == found[0].index.shape
-        ):
-            (w,) = found
-            own = lambda x: w.factor * x + w.offset  # noqa: E731
-            called = form_of(lambda x: apply(call, [own(x) if isinstance(y, Form) else y for y in given]))
-            line = None if called is None else called.line
-        if line is None or not line[0]:
+        w, called = found[0], None
+        if len(found) == 1 and w.layer is None and call.name in FORMS and call.result.shape == w.index.shape:
+            own = w.factor * X + w.offset
+            called = form_of(lambda _: apply(call, [as_scalar(x) if self.value(x) is None else own for x in call.args]))
+        factor, offset = (called and called.line) or (0.0, 0.0)
+        if not factor:
             near = "the parameter as it is, or frozen ones, requires_grad_(False)"
             if any(".parametrizations." in name for name in names):
                 near = "torch.nn.utils.parametrize.remove_parametrizations(layer, name) before, or frozen parameters"
             if call.name == "linear":
                 near = "a row in front of the tokens for a parameter that is a layer's input, torch.cat([row, x], 1)"
             raise Refusal(f"{call.name}: a computed parameter, from {', '.join(names[:2])},", near)
-        return replace(w, factor=line[0], offset=line[1])
+        return replace(w, factor=factor, offset=offset)
 
     def _fold(self, names: Sequence[str]) -> bool:
         """Make constants of parameters if all of them are frozen; return whether they are."""
@@ -284,10 +281,9 @@ class Recorder(Matrices, Calls):
         constant = self.folded(x)
         return scores.masked(None if constant is None else constant * factor)
 
-    def _sum_of_products(self, call: Call) -> Callable[[Tensor, bool], Tensor] | None:
+    def _sum_of_products(self, call: Call, found: Sequence[Weights]) -> Callable[[Tensor, bool], Tensor] | None:
         """Return the layer of a sum or product of matrices that are parameters; None for other calls."""
-        values, operands = [self.value(x) for x in call.args], [self._alias(x) for x in call.args]
-        matrices = [x for x, value in zip(operands, values, strict=True) if isinstance(value, Weights)]
+        matrices = [self._alias(x) for x in call.args if self.value(x) is not None]
         if call.result.ndim != 2 or any(x.shape != call.result.shape for x in matrices if call.name != "matmul"):
             return None
         if len(matrices) == 2 and call.name == "matmul":
@@ -298,14 +294,9 @@ class Recorder(Matrices, Calls):
         if len(matrices) == 2 and call.name in ("add", "sub") and not call.kwargs.keys() - {"alpha"}:
             (a, b), sign = matrices, float(call.kwargs.get("alpha", 1)) * (1 if call.name == "add" else -1)
             return lambda x, is_out_in: layer(x, a, is_out_in) + sign * layer(x, b, is_out_in)
-        if (
-            any(isinstance(value, Weights) and value.layer is not None for value in values)
-            and len(matrices) == 1
-            and not call.kwargs
-        ):
-            number = self._factor(call)
-            if number:
-                return lambda x, is_out_in: number * layer(x, matrices[0], is_out_in)
+        (w, *others), number = found, None if call.kwargs else self._factor(call)
+        if w.layer is not None and not others and number:
+            return lambda x, is_out_in: number * layer(x, matrices[0], is_out_in)
         return None
 
     def _factor(self, call: Call) -> float | None:
@@ -386,18 +377,10 @@ class Recorder(Matrices, Calls):
         function = torch.Tensor.reshape if call.name == "view" else call.function
         if call.name in ("view", "reshape") and call.args[1:] and isinstance(call.args[1], torch.dtype):
             raise Refusal("view as another type")
-        moved = {"index": value.index}
-        if isinstance(value, Elements) and value.factor is not None:
-            moved["factor"] = value.factor
-        moved = {key: list(tensors_in(function(x, *call.args[1:], **call.kwargs))) for key, x in moved.items()}
-        if isinstance(value, Weights) and value.layer is not None and not torch.equal(moved["index"][0], value.index):
-            if not torch.equal(moved["index"][0], value.index.T):
-                raise Refusal(f"{call.name} of a computed parameter, from {value.name},", "the whole")
-            moved = {"index": [value.index.view(value.index.T.shape)]}
-            value = replace(value, layer=lambda x, is_out_in, layer=value.layer: layer(x, not is_out_in))
+        values = moved(value, lambda x: function(x, *call.args[1:], **call.kwargs), call.name)
         self.check_gradient(call)
-        for tensor, *those in zip(tensors_in(call.result), *moved.values(), strict=True):
-            self._set(tensor, replace(value, **dict(zip(moved, those, strict=True))))
+        for tensor, its in zip(tensors_in(call.result), values, strict=True):
+            self._set(tensor, its)
 
     # ---- values of tensors ------------------------------------------------------------------------------------------
 
@@ -535,15 +518,15 @@ class Recorder(Matrices, Calls):
 
     def linear(self, value: Value) -> Elements | None:
         """Return elements times constants, also where a formula is a product with a number; None for other values."""
-        if not isinstance(value, Elements) or value.factor is not None:
-            return value if isinstance(value, Elements) else None
-        formula, called = value.formula, None
-        if formula is not None and formula.norm is None and formula.recorded is None:
-            called = form_of(formula.function)
-        if called is None or called.factor is None:
-            value = self.recorded(value)
-        factor = torch.tensor((called and called.factor) or 1.0, dtype=torch.float64)
-        return Elements(value.matrix, value.index, factor.expand(value.index.shape))
+        if not isinstance(value, Elements):
+            return None
+        if value.factor is not None:
+            return value
+        formula = value.formula
+        called = form_of(formula.function) if formula and not (formula.norm or formula.recorded) else None
+        factor = called and called.factor
+        value = value if factor else self.recorded(value)
+        return Elements(value.matrix, value.index, torch.full(value.index.shape, factor or 1.0, dtype=torch.float64))
 
     def elementwise(self, call: Call, record: Callable[[Call], Elements] | None = None) -> Elements:
         """Return the formula of a function of one matrix; record one of two, or what is no formula, by `record`."""

@@ -18,8 +18,6 @@ from bttlab.compiler.trace.forms import FORMS, Form
 from bttlab.compiler.trace.names import Call, near
 from bttlab.compiler.trace.record import EXPANDED, RULES, Recorder, Value, layer
 from bttlab.compiler.trace.values import (
-    HIDDEN,
-    AttentionScores,
     Elements,
     Ids,
     Refusal,
@@ -132,11 +130,11 @@ EXPANDED.update(
 FORMS.update({name: function for name, function in EXPANDED.items() if name not in FORMS})
 
 
-def rule(*names: str) -> Callable:
+def rule(*names: str, table: dict[str, Callable] = RULES) -> Callable:
     """Make a function of recorder, call and the call's arguments the rule of functions of torch."""
 
     def register(function: Callable) -> Callable:
-        RULES.update(dict.fromkeys(names, lambda recorder, call: function(recorder, call, *call.args, **call.kwargs)))
+        table.update(dict.fromkeys(names, lambda recorder, call: function(recorder, call, *call.args, **call.kwargs)))
         return function
 
     return register
@@ -354,10 +352,8 @@ def _add(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
         raise Refusal("add with alpha", "a product and a sum")
     values = [recorder.value(x), recorder.value(y)]
     is_constant = values[0] is None and isinstance(values[1], Elements)
-    if is_constant or isinstance(values[0], Weights) or isinstance(values[1], AttentionScores):
+    if is_constant or isinstance(values[0], Weights):
         (x, y), values = (y, x), values[::-1]
-    if isinstance(values[0], AttentionScores):
-        return recorder.biased(values[0], y)
     if isinstance(values[1], Weights):
         return _with_rows(recorder, recorder.elements(x, "add"), values[1])
     constant = recorder.constant(y)
@@ -365,13 +361,11 @@ def _add(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
         return values[0]
     if constant is not None and constant.numel() > 1:
         return _with_constant(recorder, x, constant)
-    if all(isinstance(value, Elements) for value in values):
-        call = Call(torch.add, "add", (x, y), {}, call.result)
-        return recorder.elementwise(call, lambda step: _sum(recorder, *step.args))
-    if constant is None:
+    if constant is None and not all(isinstance(value, Elements) for value in values):
         raise Refusal(f"add of {kind_of(values[1])}", "an activation")
-    call = Call(torch.add, "add", (x, y), {}, call.result)
-    return recorder.elementwise(call, lambda step: _with_constant(recorder, step.args[0], constant))
+    add = _sum if constant is None else _with_constant
+    call = Call(torch.add, "add", (x, y if constant is None else constant), {}, call.result)
+    return recorder.elementwise(call, lambda step: add(recorder, *step.args))
 
 
 @rule("sub", "rsub")
@@ -381,9 +375,9 @@ def _difference(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
     if alpha == 1 and all(isinstance(value, Elements) for value in values):
         call = Call(torch.sub, "sub", (x, y), {}, call.result)
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args, -1.0))
-    if alpha == 1 and isinstance(values[0], Elements | AttentionScores) and values[1] is None:
+    if alpha == 1 and isinstance(values[0], Elements) and values[1] is None:
         return _add(recorder, call, x, -y)
-    if alpha == 1 and values[0] is None and isinstance(values[1], Elements | AttentionScores):
+    if alpha == 1 and values[0] is None and isinstance(values[1], Elements):
         with recorder:
             return recorder.value(-y + x)
     return recorder.elementwise(call)
@@ -494,16 +488,11 @@ def _einsum(recorder: Recorder, call: Call, equation, *factors) -> Value:
 @rule("mul", "div")
 def _product(recorder: Recorder, call: Call, x, y, **_) -> Value:
     is_first_constant = recorder.value(x) is None or isinstance(recorder.value(x), Weights)
-    if call.name == "mul" and (isinstance(recorder.value(y), AttentionScores) or is_first_constant):
+    if call.name == "mul" and is_first_constant:
         x, y = y, x
     if call.name == "mul" and isinstance(recorder.value(y), Weights):
         return _times_row(recorder, recorder.elements(x, "mul"), recorder.value(y))
     value, factor = recorder.value(x), recorder.constant(y)
-    if isinstance(value, AttentionScores):
-        if factor is None or factor.numel() != 1 or value.is_softmax:
-            what = f"{call.name} after the softmax" if value.is_softmax else f"{call.name} of scores by a tensor"
-            raise Refusal(what, "one number for all scores, before the softmax")
-        return value.scaled(float(factor) if call.name == "mul" else 1 / float(factor))
     if factor is not None and isinstance(value, Elements):
         if factor.numel() > 1 and bool((factor == 1).all()) and call.result.shape == x.shape:
             return value
@@ -526,12 +515,6 @@ def _extreme(recorder: Recorder, call: Call, x, y=None, **options) -> Value:
     if not isinstance(y, Tensor) or options:
         raise Refusal(call.name, near(call.name))
     name = {"max": "maximum", "min": "minimum"}.get(call.name, call.name)
-    for scores, other in ((x, y), (y, x)):
-        if isinstance(recorder.value(scores), AttentionScores):
-            limit = recorder.constant(other)
-            if name == "minimum" or limit is None or bool((limit > HIDDEN).any()):
-                raise Refusal(f"{name} of scores", "a constant mask; scores as they are")
-            return recorder.value(scores)  # a key that the limit would hide is hidden
     call = Call(getattr(torch, name), name, (x, y), {}, call.result)
     return recorder.elementwise(call, lambda step: _limited_by(recorder, *step.args, 1 if name == "maximum" else -1))
 
@@ -556,8 +539,6 @@ def _above_0(x: Tensor) -> Tensor:
 @rule("neg")
 def _minus(recorder: Recorder, call: Call, x) -> Value:
     value = recorder.value(x)
-    if isinstance(value, AttentionScores) and not value.is_softmax:
-        return value.scaled(-1.0)
     is_scaled = isinstance(value, Elements) and value.factor is not None
     return replace(value, factor=-value.factor) if is_scaled else recorder.elementwise(call)
 

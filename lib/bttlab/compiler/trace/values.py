@@ -151,6 +151,23 @@ class Refused:
     is_of_ids: bool = False  # it is computed from token ids
 
 
+def moved(value: Any, move: Callable[[Tensor], Any], name: str) -> list[Any]:
+    """Return what the results of a move hold: it is applied to the indices, and to what belongs to each element.
+
+    Raise Refusal for a sum of products of which it takes a part.
+    """
+    indices = list(tensors_in(move(value.index)))
+    if isinstance(value, Elements) and value.factor is not None:
+        factors = tensors_in(move(value.factor))
+        return [replace(value, index=i, factor=factor) for i, factor in zip(indices, factors, strict=True)]
+    if isinstance(value, Weights) and value.layer is not None and not torch.equal(indices[0], value.index):
+        if not torch.equal(indices[0], value.index.T):
+            raise Refusal(f"{name} of a computed parameter, from {value.name},", "the whole")
+        transposed = lambda x, is_out_in: value.layer(x, not is_out_in)  # noqa: E731
+        return [replace(value, index=value.index.view(indices[0].shape), layer=transposed)]
+    return [replace(value, index=index) for index in indices]
+
+
 class Rows(NamedTuple):
     """Rows `first` to `first + count` and columns of a matrix, row by row."""
 
