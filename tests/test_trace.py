@@ -175,6 +175,7 @@ REFUSED = {
     "condition on the length": (lambda n, x, t: n.q(x) if t.shape[1] > 8 else x, r"for 7 tokens differs .* the length"),
     "condition on the ids": (lambda n, x, t: n.q(x) if t.max() > 30 else x, r"values of the token ids \(bool\)"),
     "ids as numbers": (lambda n, x, t: n.q(x) * (t != 7).unsqueeze(-1), "ne of the token ids"),
+    "a limit that trains": (lambda n, x, t: n.q(x).clamp(max=n.q.bias), "^Net: clamp with a parameter as a limit is"),
     "two softmaxes": (lambda n, x, t: attend(n.q(x), x, lambda s: s.softmax(-1)), "softmax is not .*one softmax"),
     "scale after the softmax": (lambda n, x, t: attend(n.q(x), x, after=lambda p: p * 2), "mul after the softmax is"),
     "scale by the length": (

@@ -265,6 +265,12 @@ MORE_IDIOMS = {  # each with a rule of the recorder, or an operation, that one a
     "scores and their mask times a negative number": lambda net, n, x, t: merge(
         (-((q := split(net.dense[n](x))) @ q.mT * 0.2 + alibi(t))).softmax(-1) @ split(x)
     ),
+    "limits that are constants": lambda net, n, x, t: torch.clamp(
+        net.dense[n](x), min=net.waves[0] - 0.5, max=net.waves[: t.shape[1]] + 0.2
+    ),
+    "limits that are activations, and a number": lambda net, n, x, t: torch.clamp_max(
+        net.dense[n](x).clamp(max=torch.tensor([1.5]), min=None), x.abs()
+    ).clip(-x.abs()),
     "a norm without parameters": lambda net, n, x, t: F.layer_norm(net.dense[n](x), (net.width,)) + x,
     "other columns": lambda net, n, x, t: x + torch.cat((x, net.train_[n](x)), -1)[..., 5 : net.width + 5],
     "columns in reverse": lambda net, n, x, t: torch.tanh(net.train_[n](x)).flip(-1) * x,

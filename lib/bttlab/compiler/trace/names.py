@@ -105,7 +105,7 @@ ALIASES = {key.replace(" ", ""): name for key, name in ALIASES.items()}
 ALIASES |= {"__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv"}
 ALIASES |= {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub"}
 ALIASES |= {"bmm": "matmul", "mm": "matmul", "__eq__": "eq", "__ne__": "ne", "__pow__": "pow", "__neg__": "neg"}
-ALIASES |= {"_threshold": "threshold", "_softmax": "softmax", "concat": "cat", "get_data": "data"}
+ALIASES |= {"_threshold": "threshold", "_softmax": "softmax", "concat": "cat", "clip": "clamp", "get_data": "data"}
 OF_NUMPY = {"axis": "dim", "keepdims": "keepdim"}  # names of arguments that functions of torch take, too
 
 

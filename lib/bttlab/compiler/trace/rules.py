@@ -519,6 +519,20 @@ def _extreme(recorder: Recorder, call: Call, x, y=None, **options) -> Value:
     return recorder.elementwise(call, lambda step: _limited_by(recorder, *step.args, 1 if name == "maximum" else -1))
 
 
+@rule("clamp", "clamp_min", "clamp_max")
+def _limits(recorder: Recorder, call: Call, x, min=None, max=None) -> Value:
+    """Record limits that are tensors, one after the other; those that are numbers are of a function of each element."""
+    min, max = (None, min if max is None else max) if call.name == "clamp_max" else (min, max)
+    if any(isinstance(recorder.value(limit), Weights) for limit in (min, max)):
+        raise Refusal(f"{call.name} with a parameter as a limit", "limits that are numbers, constants or activations")
+    limits = [as_scalar(limit) if recorder.value(limit) is None else limit for limit in (min, max)]
+    if not any(isinstance(limit, Tensor) and limit.ndim for limit in limits):
+        return recorder.elementwise(call)
+    with recorder:
+        y = x if min is None else x + F.relu(min - x)
+        return recorder.value(y if max is None else y - F.relu(y - max))
+
+
 def _limited_by(recorder: Recorder, x: Tensor, y: Tensor, sign: int) -> Elements:
     """Record x limited by y from below if the sign is 1, from above if it is -1."""
     x, y = (y, x) if recorder.value(x) is None else (x, y)
