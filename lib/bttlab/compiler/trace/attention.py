@@ -236,12 +236,9 @@ def _sdpa(
     scores = _scores(recorder, result, query, key).scaled(scale)
     if is_causal:
         scores = scores.masked(torch.zeros(tokens, tokens).masked_fill(_above(tokens), float("-inf")).double())
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        constant = recorder.folded(attn_mask)
-        scores = scores.masked(
-            None if constant is None else torch.zeros_like(constant).masked_fill(constant == 0, float("-inf"))
-        )
-    elif attn_mask is not None:
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool and recorder.value(attn_mask) is None:
+            attn_mask = torch.zeros(attn_mask.shape).masked_fill(~attn_mask.cpu(), float("-inf"))
         scores = recorder.biased(scores, attn_mask)
     scores.is_softmax = True
     return _context(recorder, call.result, scores, value)

@@ -30,10 +30,6 @@ class KindOfNorm(NamedTuple):
     operands: tuple[str, ...]  # of PyTorch's function, after the shape
     epsilon: float  # if none is given
 
-    def of(self, x: Tensor, epsilon: float | Tensor) -> Tensor:
-        x = x - x.mean(-1, keepdim=True) if self.is_centred else x
-        return x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
-
 
 NORMS = {  # by PyTorch's functions; what a module writes out is compared with them, in this order
     "layer_norm": KindOfNorm(True, ("weight", "bias", "eps"), 1e-5),
@@ -127,14 +123,14 @@ def _written(recorder: Recorder, value: Elements, name: str) -> Elements:
     if y.numel() != x.numel():
         raise Refusal(NOT_A_NORM, WRITTEN)
     y = y.reshape(x.shape)
-    for kind in NORMS.values():
+    for function, kind in NORMS.items():
         centred = x - x.mean(-1, keepdim=True) if kind.is_centred else x
         variance = centred.square().mean(-1)
         factor = (y * centred).sum(-1) / centred.square().sum(-1)  # scale / sqrt(variance + epsilon)
         slope = (factor[-1] ** -2 - factor[1] ** -2) / (variance[-1] - variance[1])
         scale = float(torch.sign(factor[-1]) / slope.sqrt())
         epsilon = max((scale / float(factor[0])) ** 2, LEAST_EPSILON) if factor[0] else math.nan
-        expected = scale * kind.of(x, epsilon)[1:]
+        expected = scale * getattr(F, function)(x, x.shape[1:], eps=epsilon)[1:]
         largest = expected.abs().amax(-1, keepdim=True)
         if torch.allclose(y[1:] / largest, expected / largest, 0, 1e-6):
             graph = recorder.graph

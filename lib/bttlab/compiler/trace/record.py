@@ -237,10 +237,10 @@ class Recorder(Matrices, Calls):
         names = sorted({name for value in found for name in value.names})
         if self._fold(names):
             return None
-        if (of_matrices := self._sum_of_products(call, found)) is not None:
+        if (of_matrices := self._sum_of_products(call)) is not None:
             return Weights(tuple(names), torch.arange(call.result.numel()).view(call.result.shape), layer=of_matrices)
         w, called = found[0], None
-        if len(found) == 1 and w.layer is None and call.name in FORMS and call.result.shape == w.index.shape:
+        if len(found) == 1 and call.name in FORMS and call.result.shape == w.index.shape:
             own = w.factor * X + w.offset
             called = form_of(lambda _: apply(call, [as_scalar(x) if self.value(x) is None else own for x in call.args]))
         factor, offset = (called and called.line) or (0.0, 0.0)
@@ -260,28 +260,19 @@ class Recorder(Matrices, Calls):
         self.graph.folded |= {name: self.parameters[name].detach().cpu().float().numpy().copy() for name in names}
         return True
 
-    def folded(self, x: Any) -> Tensor | None:
-        """Return a constant, also one that is of frozen parameters; None for what depends on the sample.
-
-        Raise Refusal for what depends on a parameter that is trained.
-        """
-        value = self.value(x)
-        if not isinstance(value, Weights):
-            return self.constant(x)
-        if not self._fold(value.names):
-            frozen = f"a constant, or {value.names[0]} frozen, by requires_grad_(False) before it is traced"
-            raise Refusal(f"a learned bias of attention scores, from {value.name},", frozen)
-        return x.detach().cpu().double()
-
     def biased(self, scores: AttentionScores, x: Any, factor: float = 1.0) -> AttentionScores:
         """Return scores plus a factor times a constant mask, or times elements of a parameter."""
-        value = self.value(x)
-        if isinstance(value, Weights) and value.layer is None and not self._fold(value.names):
+        value, constant = self.value(x), self.constant(x)
+        if isinstance(value, Weights) and self._fold(value.names):
+            constant = x.detach().cpu().double()
+        elif isinstance(value, Weights) and value.layer is None:
             return scores.biased(value, factor)
-        constant = self.folded(x)
+        elif isinstance(value, Weights):
+            frozen = f"a constant, or {value.names[0]} frozen, by requires_grad_(False) before it is traced"
+            raise Refusal(f"a learned bias of attention scores, from {value.name},", frozen)
         return scores.masked(None if constant is None else constant * factor)
 
-    def _sum_of_products(self, call: Call, found: Sequence[Weights]) -> Callable[[Tensor, bool], Tensor] | None:
+    def _sum_of_products(self, call: Call) -> Callable[[Tensor, bool], Tensor] | None:
         """Return the layer of a sum or product of matrices that are parameters; None for other calls."""
         matrices = [self._alias(x) for x in call.args if self.value(x) is not None]
         if call.result.ndim != 2 or any(x.shape != call.result.shape for x in matrices if call.name != "matmul"):
@@ -294,22 +285,7 @@ class Recorder(Matrices, Calls):
         if len(matrices) == 2 and call.name in ("add", "sub") and not call.kwargs.keys() - {"alpha"}:
             (a, b), sign = matrices, float(call.kwargs.get("alpha", 1)) * (1 if call.name == "add" else -1)
             return lambda x, is_out_in: layer(x, a, is_out_in) + sign * layer(x, b, is_out_in)
-        (w, *others), number = found, None if call.kwargs else self._factor(call)
-        if w.layer is not None and not others and number:
-            return lambda x, is_out_in: number * layer(x, matrices[0], is_out_in)
         return None
-
-    def _factor(self, call: Call) -> float | None:
-        """Return by which number a call multiplies its operand that is not constant; None if it does something else."""
-        if call.name == "neg":
-            return -1.0
-        constants = [self.constant(as_scalar(x)) for x in call.args if self.value(x) is None]
-        if len(constants) != 1 or constants[0] is None or constants[0].numel() != 1:
-            return None
-        number = float(constants[0])
-        if call.name == "div" and self.value(call.args[0]) is not None and number:
-            return 1 / number
-        return number if call.name == "mul" else None
 
     def check_gradient(self, call: Call) -> None:
         """Raise Refusal if PyTorch has no gradient of a result that depends on trained parameters."""

@@ -182,11 +182,11 @@ def _addmm(recorder: Recorder, call: Call, bias, mat1, mat2, *, beta=1, alpha=1)
 def dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bool, bias: Any = None) -> Elements:
     """Record y = x W^T + b; the weight is (out, in), or (in, out) if not `is_out_in`."""
     value = recorder.value(weight)
-    if isinstance(value, Weights) and (value.layer is not None or (value.factor != 1 and not value.offset)):
+    if isinstance(value, Weights) and not value.is_plain and not value.offset:
         w = weight.detach()
         recorder._set(w, replace(value, factor=1.0))
         with recorder:
-            y = value.factor * layer(x, w, is_out_in) if value.layer is None else value.layer(x, is_out_in)
+            y = value.layer(x, is_out_in) if value.factor == 1 else value.factor * layer(x, w, is_out_in)
             return recorder.value(y if bias is None else y + bias)
     matrix = recorder.rows(recorder.elements(x, "linear"))
     if value is None:

@@ -74,11 +74,10 @@ class Elements:
 
 @dataclass(eq=False)
 class Weights:
-    """Elements w of a parameter, or what is computed of them: `factor` w + `offset`.
+    """`factor` w + `offset`, of elements w of a parameter, or of a sum of products of matrices, as of a merged LoRA.
 
-    A sum of products of matrices, such as a merged LoRA, has the `names` of all of them, and its own elements' numbers.
-    A layer with it is recorded as the sum of their layers: `layer` takes x and whether the matrix W is (out, in), and
-    returns x W^T, else x W.
+    The sum has the `names` of all matrices, and its own elements' numbers. A layer with it is recorded as the sum of
+    their layers: `layer` takes x and whether the matrix W is (out, in), and returns x W^T, else x W.
     """
 
     names: tuple[str, ...]
