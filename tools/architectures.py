@@ -51,13 +51,13 @@ SIZES: dict[str, Any] = {  # by the names that configurations have for them; a n
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
-    "decoder_start_token_id": 0,
     "num_local_experts": 2,
 }
 OWN: dict[str, dict[str, Any]] = {  # of architectures whose sizes have other names or rules
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "gptj": {"rotary_dim": 8},
     "ctrl": {"dff": 96},
+    "t5": {"decoder_start_token_id": 0},
     "apertus": {"hidden_act": "silu"},
     "gemma2": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
 }
