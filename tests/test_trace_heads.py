@@ -132,3 +132,39 @@ def test_other_norms_are_refused(name):
     norm, message = REFUSED[name]
     with pytest.raises(ProgramError, match=message):
         trace(Heads(norm), 12)
+
+
+class Interleaved(nn.Module):
+    """Queries, keys and values that one layer computes, head by head, with a row of a parameter for the queries."""
+
+    def __init__(self, operation, rows=1, is_moved=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.all, self.head = nn.Embedding(20, 32), nn.Linear(32, 96, bias=False), nn.Linear(32, 5)
+        self.row, self.operation, self.is_moved = nn.Parameter(torch.randn(rows, 32)), operation, is_moved
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        q, k, v = self.all(x).unflatten(-1, (2, 48)).transpose(1, 2).chunk(3, -1)
+        row = self.row[-1].view(1, 1, 2, 16).transpose(1, 2)
+        q = self.operation(q, row.flip(-1) if self.is_moved else row)
+        return self.head(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("operation", [torch.add, torch.mul, lambda x, row: x * (1 + row), lambda x, row: row + x])
+def test_rows_of_parameters_are_for_interleaved_heads(fast, operation, rows):
+    model = trace(Interleaved(operation, rows), 6, task="tagging")
+    check_gradients(fast, model, (3, 6), **TOLERANCE)
+
+
+def test_a_row_in_another_order_than_the_features_is_of_their_columns(fast):
+    check_gradients(fast, trace(Interleaved(torch.add, is_moved=True), 6, task="tagging"), (3, 6), **TOLERANCE)
+
+
+def test_rows_that_differ_by_token_are_refused_for_interleaved_heads():
+    def of_tokens(x, row):
+        return x + row[..., :1, :].expand(-1, -1, x.shape[-2], -1).cumsum(-2)
+
+    with pytest.raises(ProgramError, match=r"line \d+\)$"):
+        trace(Interleaved(of_tokens), 6, task="tagging")

@@ -404,7 +404,7 @@ def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
 
 def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     """Record x + rows of a table, or one row of it for all tokens or heads."""
-    if (of_heads := _head_row(recorder, x, w)) is not None:
+    if (of_heads := _head_row(recorder, x, w) or _row_by_features(recorder, x, w)) is not None:
         matrix, index, row = of_heads
         if w.factor != 1 or w.offset:
             raise Refusal(f"add of a computed parameter, from {w.name},", "a row of it")
@@ -445,6 +445,27 @@ def _head_row(recorder: Recorder, x: Elements, w: Weights) -> tuple[Matrix, Tens
     matrix, index, heads = recorder.heads(x, "a row of a parameter")
     row = _row_in(w, size)
     return None if heads == 1 or row is None else (matrix, index, RowOperand(w.name, row, heads))
+
+
+def _row_by_features(recorder: Recorder, x: Elements, w: Weights) -> tuple[Matrix, Tensor, RowOperand] | None:
+    """Return a matrix whose features are in the order of a row of a parameter, the index of x in it, and the row.
+
+    None if x is in the order of its matrix, or if an element's place in the parameter is not that of its feature.
+    """
+    matrix, index = recorder.part_with(x)
+    found = columns_in(index, matrix.features, max_of(matrix.tokens))
+    if found is None or in_order(found[1]) or torch.broadcast_shapes(w.index.shape, x.index.shape) != x.index.shape:
+        return None
+    columns, index = found
+    size, wanted = len(columns), w.index.expand(x.index.shape)
+    places = torch.empty_like(columns)  # in the parameter, of each column
+    places[index % size] = wanted
+    first = int(places.min())
+    is_row = first % size == 0 and torch.equal(places.sort().values, first + torch.arange(size))
+    if not is_row or not torch.equal(places[index % size], wanted):
+        return None
+    matrix = recorder._columns((matrix,), columns[places.argsort()])
+    return matrix, index // size * size + places[index % size] - first, RowOperand(w.name, first // size)
 
 
 def _composed(recorder: Recorder, call: Call) -> Value:
@@ -559,7 +580,7 @@ def _minus(recorder: Recorder, call: Call, x) -> Value:
 
 def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     """Record x times a row of a parameter for all tokens or heads, or times a number plus multiples of the row."""
-    if (of_heads := _head_row(recorder, x, w)) is not None:
+    if (of_heads := _head_row(recorder, x, w) or _row_by_features(recorder, x, w)) is not None:
         matrix, index, operand = of_heads
     else:
         matrix, index = recorder.rows(x), torch.arange(x.index.numel()).view(x.index.shape)
