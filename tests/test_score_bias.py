@@ -8,6 +8,7 @@ from torch import nn
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import HIDES
+from bttlab.compiler.hazards import check_program
 from bttlab.compiler.ops.score_bias import ScoreBias, most_rows
 from bttlab.compiler.program import compile
 from bttlab.compiler.trace import trace
@@ -54,7 +55,7 @@ CASES = {
     "four blocks of keys": ({"rows": 50}, 50, (2, 33, 50)),
     "a table of heads": ({"is_transposed": True, "rows": 12}, 18, (3, 18)),
     "a causal mask": ({"is_causal": True}, 18, (3, 18)),
-    "two layers": ({"layers": 2}, 6, (3, 6)),
+    "three layers": ({"layers": 3}, 20, (3, 20)),
     "two tables": ({"tables": 2}, 18, (3, 18)),
     "a negative scale": ({"scale": -0.3}, 6, (3, 6)),
     "a number plus the table": ({"shift": 0.5}, 6, (3, 6)),
@@ -67,7 +68,8 @@ def test_a_learned_bias_has_pytorchs_gradient(fast, case):
     model = trace(Net(Biased(**options)), most, task="tagging")
     made = [op for op in model.graph.operations if isinstance(op, ScoreBias)]
     assert len(made) == options.get("tables", 1)  # layers share it
-    check_gradients(fast, model, lengths, tolerance=2e-4, least=1 / 10)
+    program = check_gradients(fast, model, lengths, tolerance=2e-4, least=1 / 10)
+    assert check_program(program, lengths) == []
 
 
 def test_a_bias_beside_a_mask_hides_keys():

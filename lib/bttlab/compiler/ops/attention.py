@@ -224,8 +224,23 @@ class Attention(Operation):
             b.vector(M.SOFTMAX_BACK, "d_scores", a=share, b=slope, r0=slope, immediates=(scale,), **rows)
         self._outer(b, "d_q = d_scores k", M.ENGINE_0, d_p, self.buffers.keys, d_q)
         self._transposed(b, "d_k = d_scores^T q", M.ENGINE_1, d_p, q, d_k)
-        for matrix, gradient in zip(self.inputs, (*gradients, d_p), strict=False):
+        for matrix, gradient in zip(self.inputs[:3], gradients, strict=True):
             context.pass_gradient(matrix, gradient)
+        if self.bias is not None and context.is_needed(self.bias):
+            self._pass_gradient_of_bias(context, d_p)
+
+    def _pass_gradient_of_bias(self, context: Context, d_p: At) -> None:
+        """Add the gradient of the scores to that of the bias: of the vectors that have keys of the sample."""
+        if context.gradient(self.bias) is None:
+            context.pass_gradient(self.bias, d_p)
+            return
+
+        def produce(addend: At | None, result: At) -> None:
+            for first, rows in self._rows():
+                a, b, r0 = (place.part(first, w=1, **self._scores) for place in (d_p, addend, result))
+                context.builder.vector(M.ADD, "sum of gradients", rows["loops"], a, b, r0=r0)
+
+        context.add_to_gradient(self.bias, produce)
 
     def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
         return self.inputs[:3]
