@@ -88,3 +88,24 @@ def test_hazards_are_counted(capsys, monkeypatch, hazards):
 )
 def test_bad_input(capsys, arguments, message):
     assert message in refused(capsys, "program", *arguments)
+
+
+def test_operations_that_reach_no_output_are_named(capsys, tmp_path):
+    module = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.gone, self.head = nn.Embedding(20, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        return self.head(x + torch.relu(self.gone(x) - 1e9))
+"""
+    (tmp_path / "net.py").write_text(module)
+    arguments = ["--model", f"{tmp_path / 'net.py'}:Net", "--tokens", 8]
+    assert run_json(capsys, "program", *arguments)["unseen"] == ["gone", "constant of add"]
+    code = main(["program", *map(str, arguments)])
+    assert code == 0 and "reached no output in the check of the trace: gone, constant of add" in capsys.readouterr().out

@@ -914,3 +914,20 @@ def test_the_page_has_the_table_of_the_code():
     assert (
         tool.page(text) == text and "`scaled_dot_product_attention`" in text and "`TransformerEncoderLayer`" in text
     ), "run python tools/module_table.py"
+
+
+@pytest.mark.parametrize(
+    ("limit", "unseen"),
+    [(5, []), (1e9, ["q", "constant of add"])],  # the check has layers of other sizes, and random values inside
+    ids=["a limit that the check reaches", "one beyond"],
+)
+def test_the_model_names_operations_that_reached_no_output_in_the_check(limit, unseen):
+    model = trace(made(lambda n, x, t: F.relu(n.q(x) - limit) + x), LENGTH)
+    assert model.unseen == unseen
+
+
+def test_keys_and_queries_of_a_token_that_sees_itself_alone_reach_no_output():
+    mask = torch.full((LENGTH, LENGTH), -torch.inf).triu(1)
+    net = made(lambda n, x, t: attend(n.q(x), x, lambda s: s + mask[: t.shape[1], : t.shape[1]]))
+    net.head.register_forward_pre_hook(lambda head, x: (x[0][:, 0],))
+    assert trace(net, LENGTH).unseen == ["q"]

@@ -70,6 +70,8 @@ def run(options: argparse.Namespace) -> Outcome:
         "cycles_by_stage": {stage: cycles for stage, cycles in stages.items() if cycles},
         "cycles_by_layer": [{"stage": s, "layer": layer, "cycles": count} for (s, layer), count in shares.items()],
     }
+    if unseen := getattr(model, "unseen", None):
+        data["unseen"] = unseen
     if program.sums:
         data["update_cycles"] = rule.batch_size * timing.cycles + time_program(program.flush, tokens).cycles
     if options.layer is not None:
@@ -174,6 +176,8 @@ def _text(data: dict[str, Any], name: str) -> str:
         lines.append("banks have no room for moments: SGD alone trains this model")
     if data["why_no_sums"]:
         lines.append(f"an update of several samples runs sample by sample: {data['why_no_sums']}")
+    if "unseen" in data:
+        lines.append(f"operations that reached no output in the check of the trace: {', '.join(data['unseen'])}")
     if "gantt" in data:
         lines.append(f"{data['gantt']}: unit timeline")
     if "hazards" in data:

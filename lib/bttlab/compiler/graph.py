@@ -52,6 +52,7 @@ class Graph:
             None  # of the frozen table of tokens; None: if the banks have no space for it
         )
         self.line: SourceLine | None = None  # of the operations that are appended
+        self.unseen: list[str] = []  # operations that reached no output in the check of the trace
         self.tokens = Register(0, 0, 1, sequence_length) if tokens is None else tokens
 
     def append(self, operation: Operation) -> Matrix:

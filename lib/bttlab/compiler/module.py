@@ -38,6 +38,11 @@ class ModuleModel(ModuleConfig):
         return f"{self.title}: {tasks}; {tokens}; {counted}"
 
     @property
+    def unseen(self) -> list[str]:
+        """Operations that reached no output in the check of the trace: the gradients through them were 0 each time."""
+        return self.graph.unseen
+
+    @property
     def config(self) -> ModuleConfig:
         """The configuration: the module without its code."""
         return ModuleConfig(**self.to_dict())

@@ -94,6 +94,7 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[
         check.evaluation(samples[0])
         check.far(sample_of(min(most, 3)))
         check.inside(run, samples[0])
+        graph.unseen = [op.name for op in graph.operations if op.output in check.unseen]
 
 
 class _State:
@@ -144,6 +145,19 @@ class _Check:
     call: Callable[..., list[Tensor]]
     state: _State
 
+    def __post_init__(self) -> None:
+        self.unseen = {op.output for op in self.graph.operations}  # they reached no output so far
+
+    def _see(self, values: Mapping[Matrix, Tensor], loss: Tensor) -> None:
+        """Take the matrices from `unseen` that reach a sum of the graph's outputs, or have no gradient."""
+        self.unseen = {matrix for matrix in self.unseen if values[matrix].requires_grad}
+        if self.unseen:
+            left = list(self.unseen)
+            gradients = torch.autograd.grad(
+                loss, [values[matrix] for matrix in left], retain_graph=True, allow_unused=True
+            )
+            self.unseen = {matrix for matrix, g in zip(left, gradients, strict=True) if g is None or not bool(g.any())}
+
     def wanted(self, tokens: Tensor, *mode: AbstractContextManager) -> list[Tensor]:
         """Return the module's outputs; raise ProgramError if it fails, or draws random numbers."""
         torch.manual_seed(0)
@@ -190,8 +204,9 @@ class _Check:
         """
         computed = self._executed(tokens)
         watch = Watch(self.module, run.log, computed, computed)
-        self.wanted(tokens, watch.watching(tokens))
+        wanted = self.wanted(tokens, watch.watching(tokens))
         self._check_inside(watch, INSIDE, tokens)
+        self._see(computed, self._losses(list(self._pairs(computed, wanted, tokens)), tokens)[1])
         if not watch.is_whole:  # other calls than in the run that was recorded, such as of a module that keeps results
             return
         outputs = {matrix.base or matrix for matrix in self.outputs}
@@ -218,7 +233,9 @@ class _Check:
                 return
             found = next((f for f in self._differences(pairs) if not f[1] < tolerance), None)
             if found is None:
-                of_gradient = self.gradients(self._losses(pairs, tokens), tolerance, is_far=True)
+                losses = self._losses(pairs, tokens)
+                self._see(own, losses[1])
+                of_gradient = self.gradients(losses, tolerance, is_far=True)
                 found = of_gradient and (f"the gradient of {of_gradient[0]}", of_gradient[1])
             if found is not None:
                 self.refuse(f"{found[0]}, with random values in place of those inside,", found[1], tokens)
@@ -300,6 +317,7 @@ class _Check:
             found = next((f for f in self._differences(pairs) if not f[1] < tolerance), None)
             if found is None:
                 losses = [part * loss for loss in self._losses(pairs, tokens)]
+                self._see(values, losses[1])
                 of_gradient = self.gradients(losses, tolerance, is_far=True)
                 found = of_gradient and (f"the gradient of {of_gradient[0]}", of_gradient[1])
             what = found[0] if found and found[1] > CHAOS * self._change(tokens) else None
