@@ -234,10 +234,15 @@ def test_what_is_kept_or_loaded_is_not_planned_again():
 
 
 def test_a_plan_depends_on_nothing_else():
-    layer = TTLayer("a", Register(0, 0, 1, 32), tuple(tt_shapes(*PAPER)), "mixed", 0)
-    plans = [plan_gradients(layer, Given(), True, False, False) for _ in range(2)]
-    other = TTLayer("b", Register(0, 0, 1, 32), tuple(tt_shapes(*PAPER)), "mixed", 1)
-    assert plans[0] == plans[1] == plan_gradients(other, Given(), True, False, False)
+    """So layers of one order and shape share it, and those of another flow do not."""
+
+    def plan(name, flow, number, of=plan_gradients):
+        layer = TTLayer(name, Register(0, 0, 1, 32), tuple(tt_shapes(*PAPER)), flow, number)
+        return of(layer, Given(), True, False, False)
+
+    shared, again = plan("a", "mixed", 0), plan("b", "mixed", 1, plan_gradients.__wrapped__)
+    assert plan("b", "mixed", 1) is shared and shared == again
+    assert plan("a", (2, 3), 0) == plan("a", (2, 3), 0, plan_gradients.__wrapped__) is not shared
 
 
 def test_intermediates_may_be_called_as_gradients_and_cores_are():

@@ -15,6 +15,7 @@ from bttlab.model import ModelConfig
 
 ONE = ModelConfig(encoders=1)
 LONG = pytest.mark.long
+FULL = ModelConfig(encoders=6)  # the banks have no space for all that may be kept
 LENGTHS = {4: 10, 11: 30, 20: 5}
 
 
@@ -60,7 +61,7 @@ def test_a_flow_whose_program_takes_too_many_registers_gives_way_to_another(monk
 @pytest.mark.parametrize("flow", ["auto", "bidirectional"])
 def test_a_compilation_keeps_no_draft(flow):
     compile(replace(ONE, linear_rank=10), Options(flow))
-    assert program_module._draft.cache_info().currsize == 0
+    assert program_module._draft.cache_info().currsize == program_module._lowerings.cache_info().currsize == 0
 
 
 def test_a_search_that_goes_on_finds_what_one_from_the_start_finds():
@@ -77,3 +78,41 @@ def test_a_search_that_goes_on_finds_what_one_from_the_start_finds():
     orders = [found(search, effort) for effort in efforts]
     assert orders == [found(new(), effort) for effort in efforts]
     assert orders[0] != orders[1] != orders[2] and orders[0] == orders[3]
+
+
+@pytest.mark.parametrize("model", [ONE, pytest.param(FULL, marks=LONG)], ids=["all kept", "some kept"])
+def test_a_lowering_that_windows_share_gives_each_the_program_that_it_has_alone(model):
+    """Each search of banks begins with what no other has changed, and no earlier program changes with it."""
+    of = attrgetter("label", "loops", "operands", "flags")
+
+    def places(program):
+        return [(block.name, block.bank, block.base) for block in program.layout.blocks]
+
+    def emitted(window):
+        return program_module._emitted(model, "mixed", window, False)
+
+    shared = {window: emitted(window) for window in (15000, 10500, 15000)}
+    first, blocks = emitted(15000), places(shared[15000])
+    shared[12500] = emitted(12500)
+    assert places(first) == blocks
+    for window, program in shared.items():
+        program_module._lowerings.cache_clear()
+        alone = emitted(window)
+        for mine, other in zip(program.sections, alone.sections, strict=True):
+            assert list(map(of, mine)) == list(map(of, other))
+        assert places(program) == places(alone) and program.regions == alone.regions
+    assert len({str(list(map(of, program.forward))) for program in shared.values()}) == len(shared)
+    program_module._lowerings.cache_clear()
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_no_draft_is_shorter_than_the_bound_of_its_flow(sums):
+    """The bound is of buffers without banks: those of a draft have ports and vectors that others use, too."""
+    tokens, cycles = program_module.ORDER_TOKENS, {}
+    for flow in program_module.CANDIDATES:
+        bound = program_module._bound(ONE, flow, sums, tokens, batch_size=1)
+        sample, flush = program_module._Draft(program_module._emitted(ONE, flow, 15000, sums)).ordered(0)
+        cycles[flow] = int(time_program(sample, tokens).cycles) + (int(time_program(flush, 1).cycles) if flush else 0)
+        assert cycles[flow] / 2 < bound <= cycles[flow]
+    program_module._lowerings.cache_clear()
+    assert program_module._bound(replace(ONE, encoders=6), "mixed", sums, tokens, 1) < cycles["mixed"]

@@ -60,7 +60,7 @@ def test_a_program_is_compiled_once(monkeypatch):
     program = compile(MODEL, Options("auto", lengths={9: 3}))
     with pytest.raises(ProgramError, match="heads of a multiple of 16"):
         compile(DOES_NOT_FIT)
-    monkeypatch.setattr(program_module, "lower", None)
+    monkeypatch.setattr(program_module, "Lowerings", None)
     assert compile(MODEL, Options("auto", lengths={9: 3})) is program
     assert compile(MODEL, Options(program.flow, Optimizer("adamw"), window=program.window)) is program
     summed, adamw = (Optimizer(name, batch_size=3) for name in ("sgd", "adamw"))

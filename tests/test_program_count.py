@@ -1,7 +1,7 @@
 """A model with too many instructions is refused before banks are searched, with how many of its layers fit."""
 
 import re
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import pytest
 
@@ -14,6 +14,17 @@ from bttlab.compiler.operation import SLOTS
 from bttlab.compiler.program import _emitted
 
 WIDTH, LENGTH, TAGS = 16, 8, 4
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What `_emitted` reads of a model."""
+
+    graph: Graph
+    sequence_length: int = LENGTH
+    intents: int = 1
+    slots: int = TAGS
+    ignore_index: int | None = None
 
 
 def count_of(layers: int, stem: str = "blocks.") -> int:
@@ -30,8 +41,7 @@ def count_of(layers: int, stem: str = "blocks.") -> int:
         x = graph.add(x, graph.linear(y, f"{name}.dense"), f"{name}.add")
     graph.linear(x, "head")
     graph.classify(graph.operations[-1], graph.rows(x, 1, graph.tokens - 1), SLOTS)
-    model = SimpleNamespace(graph=graph, sequence_length=LENGTH, intents=1, slots=TAGS, ignore_index=None)
-    return sum(map(len, _emitted(model, "bidirectional", WINDOW, False).sections))
+    return sum(map(len, _emitted(Model(graph), "bidirectional", WINDOW, False).sections))
 
 
 def test_the_layers_that_a_refusal_names_fit_and_more_do_not(monkeypatch):

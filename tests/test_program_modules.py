@@ -17,9 +17,9 @@ from bttlab.compiler.errors import ProgramError, TablesFull
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.instruction import At, Level, Memory
-from bttlab.compiler.lowering import _lowered_with_table
+from bttlab.compiler.lowering import Lowerings
 from bttlab.compiler.machine import M
-from bttlab.compiler.memory.banks import WINDOW, fitted
+from bttlab.compiler.memory.banks import WINDOW, Placement
 from bttlab.compiler.memory.layout import LayoutBuilder
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.operation import Context
@@ -180,7 +180,7 @@ def test_operands_that_have_to_be_in_one_bank_get_a_copy():
         b.expand(0, "", w, None, None, result=place, count=0)
     b.vector(M.AFFINE, "", w, b=x, c=y, r0=b.allocate("first", 4).part(w=1))
     b.vector(M.AFFINE, "", w, b=y, c=x, r0=b.allocate("second", 4).part(w=1))
-    (instructions,), assignment = fitted(b.made, [b.instructions], 11)
+    (instructions,), assignment = Placement(b.made, [b.instructions], 11).fitted()
     assignment.write()
     assert {i.label[2] for i in instructions} & {"copy of x", "copy of y"}
     for instruction in instructions:
@@ -202,7 +202,7 @@ def test_buffers_that_are_in_use_at_once_do_not_overlap(home):
             b.vector(M.SCALE, "", [Level("w", 1)], x, r0=y, rows=place)
     if home != STATISTICS:
         assert {b.engine_of(place) for place in (first, At(home, 3))} == {home.number}
-    _, assignment = fitted(b.made, [b.instructions], 11)
+    _, assignment = Placement(b.made, [b.instructions], 11).fitted()
     assignment.write()
     one, two, three = (b.buffer_at(place).base for place in (first, second, third))
     assert one != two == three
@@ -218,9 +218,9 @@ def test_no_buffer_takes_the_vectors_of_a_constant(monkeypatch):
         result = b.allocate(f"x{n}", 4).part(w=1)
         b.vector(M.COPY, "", [Level("w", 4)], place, r0=result)
         place = result
-    _, assignment = fitted(b.made, [b.instructions], 11, {"mask"})
+    (instructions,), assignment = Placement(b.made, [b.instructions], 11, {"mask"}).fitted()
     assignment.write()
-    assert all(instruction.operands[3].number != block.bank for instruction in b.instructions)
+    assert len(instructions) == 40 and all(i.operands[3].number != block.bank for i in instructions)
 
 
 class Deep(nn.Module):
@@ -285,7 +285,7 @@ class Scaled(nn.Module):
 def test_a_number_needs_no_room_in_full_tables(fast):
     model = made(Scaled)
     with pytest.raises(TablesFull, match="take 2052 entries of 2048"):
-        _lowered_with_table(model.graph, "bidirectional", 5, False, WINDOW)
+        Lowerings(model.graph, "bidirectional")._lowered_with_table(model.graph, 5, WINDOW)
     assert check_program(check_gradients(fast, model, (2, 5), 1e-4), (2, 5)) == []
 
 

@@ -22,8 +22,8 @@ SUMS = Options("mixed", Optimizer("momentum", batch_size=4))
 
 def forget() -> None:
     """Empty the caches in memory."""
-    for cache in (program_module._compiled, program_module._draft, program_module._fastest):
-        cache.cache_clear()
+    for name in ("_compiled", "_draft", "_lowerings", "_fastest"):
+        getattr(program_module, name).cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
 def in_another_process(monkeypatch) -> None:
     """Empty the cache in memory, and let nothing be compiled."""
     forget()
-    monkeypatch.setattr(program_module, "lower", None)
+    monkeypatch.setattr(program_module, "Lowerings", None)
 
 
 @pytest.mark.parametrize("options", [Options(), SUMS, Options("auto", lengths={9: 3, 5: 1}), Options((2, 2))], ids=str)
@@ -97,7 +97,7 @@ def test_programs_that_others_could_have_written_are_not_read(folder, monkeypatc
         place.chmod(0o777)
         forget()
         with monkeypatch.context() as patch:
-            patch.setattr(program_module, "lower", None)
+            patch.setattr(program_module, "Lowerings", None)
             with pytest.raises(TypeError):  # it is compiled
                 compile(MODEL)
         if place.is_dir():

@@ -6,7 +6,7 @@ many are kept as the banks have space for.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 
 from bttlab.compiler.buffers import GRADIENT_OF, INNER, MOMENTS
@@ -15,7 +15,7 @@ from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit, ProgramError, Rows
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import At, Instruction, Level, Memory, at, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.memory.banks import WINDOW, fitted
+from bttlab.compiler.memory.banks import WINDOW, Placement
 from bttlab.compiler.memory.copies import uses_of
 from bttlab.compiler.memory.layout import Block, Region
 from bttlab.compiler.operation import ALWAYS, IF_SPACE, INTENT, NEVER, Context, Matrix
@@ -36,6 +36,7 @@ from bttlab.compiler.space import (
 )
 
 RESULT = {M.VECTOR: 3, M.ENGINE_0: 4, M.ENGINE_1: 4}  # number of a unit's operand that zeros are written to
+EVERYTHING = 1 << 20  # more than there is to keep
 UPDATE_VECTORS = 256  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
 # Banks are hard to find if both passes use more of their vectors, besides parameters and gradients.
 MOST_KEPT = 0.73
@@ -62,7 +63,7 @@ class Lowering(Context):
 
     embedding: Embedding | None  # None in the program of a layer alone
 
-    def __init__(self, graph: Graph, flow="bidirectional", kept: int = 1 << 20, sums: bool = False):
+    def __init__(self, graph: Graph, flow="bidirectional", kept: int = EVERYTHING, sums: bool = False):
         super().__init__(graph, flow, sums)
         operations = self.operations
         self.freeze(graph.frozen | {copy for copy, name in graph.copies.items() if name in graph.frozen})
@@ -100,6 +101,12 @@ class Lowering(Context):
         self._reader_of_sum = {self.builder.buffer_at(s.place): op for op in linears for s in op.emitter.sums.values()}
         self.summed = list(self._reader_of_sum)
         self.first_use: dict[Memory | None, int] = {}  # of a buffer in the forward pass
+        self._sections, self._placement = (self.forward, self.backward, self.collect), None
+
+    @property
+    def is_placed(self) -> bool:
+        """True if banks were searched, at least once."""
+        return self._placement is not None
 
     @property
     def _used_by_both(self) -> set[Memory | None]:
@@ -150,14 +157,18 @@ class Lowering(Context):
     def fit(self, tokens: int, window: int = WINDOW) -> None:
         """Find a bank and an address for every buffer, for samples of about `tokens` tokens.
 
+        It may be called again, with another window: then the instructions of the passes are new ones.
+
         `window`: as for `banks.Assignment`.
         Raise `DoesNotFit` if the search finds none.
         """
-        transferred = {name for op in self.boundary for name in (*op.names, *self.shapes)}
-        transferred |= self.layout.constants.keys()
-        sections = self.forward, self.backward, self.collect
-        sections, self._assignment = fitted(self.builder.made, sections, tokens, transferred, window)
-        self.forward, self.backward, self.collect = sections
+        self.forward, self.backward, self.collect = self._sections
+        if self._placement is None:
+            transferred = {name for op in self.boundary for name in (*op.names, *self.shapes)}
+            transferred |= self.layout.constants.keys()
+            self._placement = Placement(self.builder.made, self._sections, tokens, transferred)
+        (self.forward, self.backward, self.collect), self._assignment = self._placement.fitted(window)
+        self.first_use.clear()
         for number, instruction in enumerate(self.forward):
             for operand in instruction.operands.values():
                 self.first_use.setdefault(operand.memory, number)
@@ -275,6 +286,8 @@ class Lowering(Context):
 
     def check_live(self) -> None:
         """Raise `DoesNotFit` if the banks together have too few vectors: no search of banks can succeed then."""
+        if self.is_placed:
+            return  # it was checked before the first search
         always, besides = self._live_vectors
         if always + besides > INNER_VECTORS:
             what = f"the program uses {always + besides:,} vectors of the banks at one time, all have {INNER_VECTORS:,}"
@@ -294,14 +307,19 @@ class Lowering(Context):
     def check_count(self) -> None:
         """Raise `DoesNotFit` if the machine has no space for the instructions, before banks are searched.
 
-        A program has at least those that are emitted, those of the updates, in the forward pass and in FLUSH, and
-        those that transfer the parameters and moments. Matrices that are not kept take more.
+        A program has at least those that are emitted, those of the updates, in the forward pass and in FLUSH, those
+        that clear sums over samples and what follows from them, and those that transfer the parameters and moments.
+        Matrices that are not kept take more.
         """
         counts: dict[str, float] = defaultdict(float)
         for instruction in (*self.forward, *self.backward, *self.collect):
             counts["" if instruction.node is None else self.operations[instruction.node].name] += 1
         for block in self._trained_blocks:
             counts[block.name] += 2 * len(even_parts(block.vectors, 1, UPDATE_VECTORS))
+        for op in self._reader_of_sum.values():
+            counts[op.name] += 2  # FLUSH and the start of a call clear the sum, and what follows from it
+        for block in self.layout.blocks:
+            counts[block.name] += 2 * (block.buffer in self.collected)
         per_vector = 2 * (1 + len(MOMENTS)) / M.TRANSFER_VECTORS  # LOAD and STORE
         for block in self.layout.blocks:
             counts[block.name] += block.vectors * per_vector
@@ -400,68 +418,112 @@ def _check_sizes(graph: Graph) -> None:
                 raise ProgramError(f"{op.name} has {matrix.features} features: {rule}")
 
 
-def lower(graph: Graph, flow, tokens: int, sums: bool = False, window: int = WINDOW) -> Lowering:
-    """Return the instructions of a model's sample, with as many matrices kept as the banks have space for.
+class Lowerings:
+    """The lowerings of a graph by a flow, which searches of banks with several windows share.
 
-    With sums, everything is kept or everything recomputed: without them there is a program, too.
-
-    `tokens`: length of the samples for which banks are chosen.
-    `window`: as for `banks.Assignment`.
-    Raise `DoesNotFit` if the model does not fit even with everything recomputed that can be.
-
-    The rows of a frozen table of tokens come in the samples' records if the graph asks for it, or does not fit
-    otherwise. Numbers that multiply matrices are rows in place of tables if the tables are full.
+    `sums`: as for `Lowering`.
     """
-    try:
-        return _lowered_with_table(graph, flow, tokens, sums, window)
-    except TablesFull:
-        return _lowered_with_table(graph.with_numbers_in_rows(), flow, tokens, sums, window)
 
+    def __init__(self, graph: Graph, flow, sums: bool = False):
+        self.graph, self.flow, self.sums = graph, flow, sums
+        self._variants: dict[str, Graph] = {}  # of the graph, by the name of the method that returns them
+        self._wholes: dict[int, tuple[Lowering, int]] = {}  # by the variant, of `_whole`
+        self._made: dict[tuple[int, int], Lowering] = {}  # by the variant, and how much is kept
 
-def _lowered_with_table(graph: Graph, flow, tokens: int, sums: bool, window: int) -> Lowering:
-    """Return the instructions of a model's sample; arguments and errors are those of `lower`."""
-    if graph.frozen_table is None or graph.rows_in_records is False:
-        return _lowered(graph, flow, tokens, sums, window)
-    if graph.rows_in_records:
-        return _lowered(graph.with_rows_in_records(), flow, tokens, sums, window)
-    try:
-        return _lowered(graph, flow, tokens, sums, window)
-    except DoesNotFit as error:
-        on_chip = error
-    try:
-        return _lowered(graph.with_rows_in_records(), flow, tokens, sums, window)
-    except RowsDoNotFit as error:
-        raise DoesNotFit(on_chip.what, f"{on_chip.choose}; or, with its rows in records, {error.choose}") from None
+    def lower(self, tokens: int, window: int = WINDOW) -> Lowering:
+        """Return the instructions of a model's sample, with as many matrices kept as the banks have space for.
 
+        With sums, everything is kept or everything recomputed: without them there is a program, too. Another call may
+        return the same object, with other banks.
 
-def _lowered(graph: Graph, flow, tokens: int, sums: bool, window: int) -> Lowering:
-    """Return the instructions of a model's sample; arguments and errors are those of `lower`."""
-    fitting = Lowering(graph, flow, sums=sums)
-    fitting.check_count()
-    if (most := fitting.most_kept) < len(fitting.keepable):
-        fitting = Lowering(graph, flow, most, sums)
-    try:
-        fitting.check_live()
-        fitting.fit(tokens, window)
-    except DoesNotFit:
-        guess = fitting.guess_kept()
-        fits, does_not = 0, most  # numbers of matrices to keep
-        fitting = Lowering(graph, flow, 0, sums)
-        fitting.check_live()
+        `tokens`: length of the samples for which banks are chosen.
+        `window`: as for `banks.Assignment`.
+        Raise `DoesNotFit` if the model does not fit even with everything recomputed that can be.
+
+        The rows of a frozen table of tokens come in the samples' records if the graph asks for it, or does not fit
+        otherwise. Numbers that multiply matrices are rows in place of tables if the tables are full.
+        """
         try:
-            fitting.fit(tokens, window)
+            return self._lowered_with_table(self.graph, tokens, window)
+        except TablesFull:
+            return self._lowered_with_table(self._variant(self.graph.with_numbers_in_rows), tokens, window)
+
+    def unplaced(self) -> Lowering:
+        """Return the instructions of a sample for which no banks are searched, with everything kept.
+
+        Raise `ProgramError` if the rows of a table would have to come in records, or the tables are full.
+        """
+        fitting = self._kept(self.graph, EVERYTHING)
+        return Lowering(self.graph, self.flow, sums=self.sums) if fitting.is_placed else fitting
+
+    def _variant(self, method: Callable[[], Graph]) -> Graph:
+        name = f"{id(method.__self__)}.{method.__name__}"
+        return self._variants.get(name) or self._variants.setdefault(name, method())
+
+    def _lowered_with_table(self, graph: Graph, tokens: int, window: int) -> Lowering:
+        """Return the instructions of a model's sample; arguments and errors are those of `lower`."""
+        if graph.frozen_table is None or graph.rows_in_records is False:
+            return self._lowered(graph, tokens, window)
+        if graph.rows_in_records:
+            return self._lowered(self._variant(graph.with_rows_in_records), tokens, window)
+        try:
+            return self._lowered(graph, tokens, window)
         except DoesNotFit as error:
-            raise DoesNotFit(error.what, fitting.with_tokens(error.choose, error.share)) from None
-        kept, step = min(max(guess, 1), most - 1), 1  # from the guess on in growing steps, then by halves
-        while does_not - fits > 1 and not sums:
-            model = Lowering(graph, flow, kept, sums)
+            on_chip = error
+        try:
+            return self._lowered(self._variant(graph.with_rows_in_records), tokens, window)
+        except RowsDoNotFit as error:
+            raise DoesNotFit(on_chip.what, f"{on_chip.choose}; or, with its rows in records, {error.choose}") from None
+
+    def _kept(self, graph: Graph, kept: int) -> Lowering:
+        """Return the lowering that keeps so many of what may be kept, before banks are searched."""
+        key = id(graph), kept
+        if key not in self._made:
+            self._made[key] = Lowering(graph, self.flow, kept, self.sums)
+        return self._made[key]
+
+    def _whole(self, graph: Graph) -> tuple[Lowering, int]:
+        """Return the lowering that keeps all for which there is space, by a count of vectors, and how much that is."""
+        fitting = self._kept(graph, EVERYTHING)
+        fitting.check_count()
+        if (most := fitting.most_kept) < len(fitting.keepable):
+            fitting = self._kept(graph, most)
+        return fitting, most
+
+    def _lowered(self, graph: Graph, tokens: int, window: int) -> Lowering:
+        """Return the instructions of a model's sample; arguments and errors are those of `lower`."""
+        if id(graph) not in self._wholes:
+            self._wholes[id(graph)] = self._whole(graph)
+        fitting, most = self._wholes[id(graph)]
+        try:
+            fitting.check_live()
+            fitting.fit(tokens, window)
+        except DoesNotFit:
+            guess = fitting.guess_kept()
+            fits, does_not = 0, most  # numbers of matrices to keep
+            fitting = self._kept(graph, 0)
+            fitting.check_live()
+            if self.sums:
+                fitting.check_count()
             try:
-                model.fit(tokens, window)
-                fits, fitting, kept = kept, model, kept + step
-            except DoesNotFit:
-                does_not, kept = kept, kept - step
-            if not fits < kept < does_not:
-                kept = (fits + does_not + 1) // 2
-            step *= 2
-    fitting.assign()
-    return fitting
+                fitting.fit(tokens, window)
+            except DoesNotFit as error:
+                raise DoesNotFit(error.what, fitting.with_tokens(error.choose, error.share)) from None
+            kept, step = min(max(guess, 1), most - 1), 1  # from the guess on in growing steps, then by halves
+            while does_not - fits > 1 and not self.sums:
+                model = self._kept(graph, kept)
+                try:
+                    model.fit(tokens, window)
+                    fits, fitting, kept = kept, model, kept + step
+                except DoesNotFit:
+                    does_not, kept = kept, kept - step
+                if not fits < kept < does_not:
+                    kept = (fits + does_not + 1) // 2
+                step *= 2
+        fitting.assign()
+        return fitting
+
+
+def lower(graph: Graph, flow, tokens: int, sums: bool = False, window: int = WINDOW) -> Lowering:
+    """Return the instructions of a model's sample: as `Lowerings.lower`."""
+    return Lowerings(graph, flow, sums).lower(tokens, window)

@@ -9,8 +9,11 @@ so that both units can work.
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import replace
+from heapq import heapify, heappop
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +27,8 @@ from bttlab.compiler.memory.copies import uses_of, with_copies
 # Times of instructions are estimates: BUSY_UNITS units work on average, and scheduling moves an instruction by up to
 # a window of WINDOW cycles. Two uses within it but not at the same time cost WINDOW_SHARE of a conflict.
 BUSY_UNITS, WINDOW, WINDOW_SHARE = 2, 15000, 0.25
-PORT_COST = 40.0  # cycles, for each port that reaches a bank: well-connected banks are left for buffers that need them
+# Cycles, 40 for each port that reaches a bank: well-connected banks are left for buffers that need them.
+PORT_COSTS = [40.0 * sum(bank in port.banks for port in M.ports) for bank in range(len(DEPTHS))]
 ATTEMPTS = 12
 FAR = 1 << 30  # distance in instructions where there is no next use
 MOST_COPIES = 20  # times that copies are added for instructions whose operands would be in one bank
@@ -48,51 +52,56 @@ class _Space:
         Return its first vector, and the instruction that is as far before `first` as the nearest use is away, negative
         if there is none. Return None if no range is free.
         """
-        allocated, near = [], []  # near: how many instructions away other uses are
-        for begin, end, low, high in self.taken:
-            if end < first:
-                near.append((first - end, low, high))
-            elif begin > last:
-                near.append((begin - last, low, high))
-            else:
-                allocated.append((low, high))
-        edges = sorted({high for _, _, high in near})
-        places, low = [], 0
-        for begin, end in [*sorted(allocated), (self.depth - behind, self.depth)]:
+        allocated = sorted([(low, high) for begin, end, low, high in self.taken if begin <= last and end >= first])
+        ranges, low = [], 0
+        for begin, end in [*allocated, (self.depth - behind, self.depth)]:
             if begin - low >= vectors:
-                places.append(low)
-                places += edges[bisect_right(edges, low) : bisect_right(edges, begin - vectors)]
-            low = max(low, end)
-        if not places:
+                ranges.append((low, begin - vectors))
+            if end > low:
+                low = end
+        if not ranges:
             return None
-        left, distance = places, 0  # the places that no use so near overlaps
-        for use, low, high in sorted(near):
+        # How many instructions away other uses are.
+        near = [(first - end, low, high) for _, end, low, high in self.taken if end < first]
+        near += [(begin - last, low, high) for begin, _, low, high in self.taken if begin > last]
+        edges, left = sorted({high for _, _, high in near}), []
+        for low, high in ranges:
+            left.append(low)
+            left += edges[bisect_right(edges, low) : bisect_right(edges, high)]
+        heapify(near)
+        places, distance = left, 0  # the places that no use so near overlaps
+        while near:
+            use, low, high = heappop(near)
             if use != distance:
                 places, distance = left, use
-            left = [place for place in left if place >= high or place + vectors <= low]
+            low -= vectors
+            left = [place for place in left if place >= high or place <= low]
             if not left:
                 return places[0], first - distance
         return left[0], first - FAR
 
 
-class Assignment:
-    """Assigns each buffer a bank and an address, in two steps: `fit` and `write`.
+class Choice(NamedTuple):
+    """A bank that suits a buffer."""
+
+    bank: int
+    cost: float  # in cycles, whatever else is in the bank
+    # Of each of its memories: the row of contention, None outside of banks, its bank then, and its rivals.
+    memories: list[tuple[int | None, int, set[Memory]]]
+
+
+class Demand:
+    """What instructions demand of banks: what assignments with all windows have in common.
 
     `instructions`: instructions of a sample, in the order of the mathematics.
     `tokens`: length of the samples that the banks are to suit.
     `transferred`: as for `Buffer.allowed_banks`.
-    `window`: cycles by which scheduling may move an instruction; another window gives another assignment.
     """
 
     def __init__(
-        self,
-        buffers: Sequence[Buffer],
-        instructions: Sequence[Instruction],
-        tokens: int,
-        transferred: Collection[str],
-        window: int,
+        self, buffers: Sequence[Buffer], instructions: Sequence[Instruction], tokens: int, transferred: Collection[str]
     ):
-        self.instructions, self.all, self.last, self.window = instructions, buffers, len(instructions), window
+        self.instructions, self.all, self.last = instructions, buffers, len(instructions)
         self.conflicts = _conflicts(instructions)
         self.banks: dict[int, frozenset[int]] = {}  # banks that suit each buffer
         self.spans: dict[int, tuple[int, int]] = {}  # the first instruction that uses it, and the last
@@ -107,14 +116,81 @@ class Assignment:
             if is_moved and buffer.number not in self.banks:
                 self.banks[buffer.number], self.spans[buffer.number] = buffer.allowed_banks(transferred), (0, 0)
         self.buffers = [buffer for buffer in buffers if buffer.number in self.banks]
-        self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(len(DEPTHS))]
+        self.order = sorted(self.buffers, key=self._key)  # of placement
         names = (name for buffer in self.buffers if buffer.is_in_bank for name in buffer.memories)
-        self._index = {name: row for row, name in enumerate(names)}
+        self.index = {name: row for row, name in enumerate(names)}
         # Estimated times at which instructions begin and end, as if BUSY_UNITS units worked at all times.
         steps = np.array([instruction.steps(tokens) for instruction in instructions], float)
         begin = np.concatenate([[0], np.cumsum(steps)[:-1]]) / BUSY_UNITS
         self.times = np.stack([begin, begin + steps], 1)
-        self._contention = _contention(self.instructions, self.times, self._index, window)
+        self.begins, self.ends = begin.tolist(), (begin + steps).tolist()
+        self.choices = {buffer: self._choices(buffer) for buffer in self.buffers}
+        # Of reads and of writes: the row of the memory, the times, and the unit of each use.
+        self._uses = [self._uses_by(of) for of in (Instruction.reads, Instruction.writes)]
+        # What `Assignment.fit` finds whatever the window is: a buffer without space if there is one, and the places of
+        # the others.
+        self.unbalanced: tuple[Buffer | None, dict[Buffer, tuple[int, int]]] | None = None
+
+    def _choices(self, buffer: Buffer) -> list[Choice]:
+        choices = []
+        for bank in self.banks[buffer.number]:
+            cost = PORT_COSTS[bank]
+            if not buffer.is_parameter and bank in PARAMETER_BANKS:
+                cost += PARAMETER_BANK_COST
+            memories = [(self.index.get(name), at, self.conflicts[name]) for name, at in _names(buffer, bank)]
+            choices.append(Choice(bank, cost, memories))
+        return choices
+
+    def _uses_by(self, numbers_of: Callable[[Instruction], list[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        uses = [(i, o.operands[n].memory) for i, o in enumerate(self.instructions) for n in numbers_of(o)]
+        uses = [(i, self.index[name]) for i, name in uses if name in self.index]
+        numbers = [i for i, _ in uses]
+        units = np.array([self.instructions[i].unit for i in numbers])
+        return np.array([row for _, row in uses]), self.times[numbers].T, units
+
+    def _key(self, buffer: Buffer):
+        """Sort key of the order of placement: parameters, long-lived buffers, the rest; few choices first in each."""
+        banks, (begin, end) = len(self.banks[buffer.number]), self.spans[buffer.number]
+        if buffer.is_parameter:
+            return 0, banks, -buffer.vectors
+        is_kept = buffer.is_persistent or end - begin > self.last // 4
+        return (1, banks, begin) if is_kept else (2, banks > 1, begin)
+
+    def span(self, buffer: Buffer) -> tuple[int, int]:
+        return (0, self.last) if buffer.is_parameter or buffer.is_persistent else self.spans[buffer.number]
+
+    def contention(self, window: int) -> np.ndarray:
+        """Return the cost, in cycles, of two memories in one bank: different units use them at about the same time.
+
+        The matrix is symmetric; `index` has the row of each memory.
+        """
+        size = len(self.index)
+        result = np.zeros((size, size))
+        for rows, (begin, end), unit in self._uses:
+            until = np.searchsorted(begin, end + window)
+            counts = np.maximum(until - np.arange(len(rows)) - 1, 0)  # later uses within the window of each
+            first = np.repeat(np.arange(len(rows)), counts)
+            second = first + 1 + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
+            is_other = unit[first] != unit[second]
+            first, second = first[is_other], second[is_other]
+            cycles = np.minimum(end[first], end[second]) - begin[second]
+            near = WINDOW_SHARE * np.minimum((end - begin)[first], (end - begin)[second])
+            cycles = np.where(cycles > 0, cycles, near)
+            result += np.bincount(rows[first] * size + rows[second], cycles, size * size).reshape(size, size)
+        np.fill_diagonal(result, 0)
+        return result + result.T
+
+
+class Assignment:
+    """Assigns each buffer a bank and an address, in two steps: `fit` and `write`.
+
+    `window`: cycles by which scheduling may move an instruction; another window gives another assignment.
+    """
+
+    def __init__(self, demand: Demand, window: int):
+        self.demand, self.window, self.instructions = demand, window, demand.instructions
+        self._contention = demand.contention(window)
+        self._first: list[Buffer] = []  # of `_attempt`
 
     def fit(self) -> set[tuple[Memory, Memory]]:
         """Find a bank and an address for every buffer.
@@ -124,13 +200,21 @@ class Assignment:
         """
         if self._attempt(True, 2) is None:
             return set()
-        unplaced = self._attempt(False, ATTEMPTS)
+        demand = self.demand
+        if demand.unbalanced is None:
+            unplaced = self._attempt(False, ATTEMPTS)
+            demand.unbalanced = unplaced, self.placed
+        else:
+            unplaced, placed = demand.unbalanced
+            self._reset(False)
+            for buffer, place in placed.items():
+                self._allocate(buffer, *place)
         if unplaced is None:
             return set()
         apart = []
-        for bank in sorted(self.banks[unplaced.number]):
+        for bank in sorted(demand.banks[unplaced.number]):
             names = _names(unplaced, bank)
-            pairs = {(name, rival) for name, at in names for rival in self.conflicts[name] & self.names_in[at]}
+            pairs = {(name, rival) for name, at in names for rival in demand.conflicts[name] & self.names_in[at]}
             if pairs and self._free(unplaced, bank):
                 apart.append(pairs)
         if not apart:
@@ -143,84 +227,82 @@ class Assignment:
         They are in banks that let units work at the same time, if a search finds such; then each buffer is moved to the
         bank that is now the best.
         """
+        demand = self.demand
         if not self._is_balanced:
-            places = self.placed
-            if self._attempt(True, ATTEMPTS) is not None:
-                self._reset()
+            places = dict(self.placed)
+            if self._attempt(True, ATTEMPTS - 2) is not None:
+                self._reset(True)
                 for buffer, place in places.items():
                     self._allocate(buffer, *place)
-        self._is_balanced = True
-        for buffer in self.buffers:
-            if buffer.is_parameter or len(self.banks[buffer.number]) == 1:
+        for buffer in demand.buffers:
+            if buffer.is_parameter or len(demand.banks[buffer.number]) == 1:
                 continue
             bank, base = self.placed.pop(buffer)
             self.names_in[bank].discard(buffer.memory)
-            self._bank_of[self._index[buffer.memory]] = M.BANKS
-            self.spaces[bank].taken.remove((*self._span(buffer), base, base + buffer.vectors))
+            self._bank_of[demand.index[buffer.memory]] = M.BANKS
+            self.spaces[bank].taken.remove((*demand.span(buffer), base, base + buffer.vectors))
             self._place(buffer)
         for buffer, place in self.placed.items():
             buffer.bank, buffer.base = place
         for instruction in self.instructions:
-            resolve(instruction, self.all)
+            resolve(instruction, demand.all)
 
     def _attempt(self, is_balanced: bool, attempts: int) -> Buffer | None:
         """Place all buffers; return None, or a buffer for which no space was found.
 
-        `is_balanced`: whether banks are chosen by what units do at the same time.
+        `is_balanced`: whether banks are chosen by what units do at the same time. Such attempts go on from before.
         """
-        self._is_balanced = is_balanced
-        first: list[Buffer] = []  # buffers that found no space are placed first in the next attempt
+        # Buffers that found no space are placed first in the next attempt.
+        first, unplaced = self._first if is_balanced else [], None
         for _ in range(attempts):
-            self._reset()
-            order = sorted(self.buffers, key=lambda buffer: (buffer not in first, self._key(buffer)))
+            self._reset(is_balanced)
+            others = (buffer for buffer in self.demand.order if buffer not in first)
+            order = (*sorted(first, key=self.demand.order.index), *others) if first else others
             unplaced = next((buffer for buffer in order if not self._place(buffer)), None)
             if unplaced is None:
                 return None
             first.append(unplaced)
         return unplaced
 
-    def _reset(self) -> None:
+    def _reset(self, is_balanced: bool) -> None:
+        self._is_balanced = is_balanced
         self.spaces = [_Space(number) for number in range(len(DEPTHS))]
         self.names_in: list[set[Memory]] = [set() for _ in self.spaces]
-        self._bank_of = np.full(len(self._index), M.BANKS)  # BANKS: not in a bank
+        self._bank_of = np.full(len(self.demand.index), M.BANKS)  # BANKS: not in a bank
         self.placed: dict[Buffer, tuple[int, int]] = {}
 
     def _allocate(self, buffer: Buffer, bank: int, base: int) -> None:
         self.placed[buffer] = bank, base
         for name, at in _names(buffer, bank):
             self.names_in[at].add(name)
-            if name in self._index:
-                self._bank_of[self._index[name]] = at
-            self.spaces[at].taken.append((*self._span(buffer), base, base + buffer.vectors))
-
-    def _key(self, buffer: Buffer):
-        """Sort key of the order of placement: parameters, long-lived buffers, the rest; few choices first in each."""
-        banks, (begin, end) = len(self.banks[buffer.number]), self.spans[buffer.number]
-        if buffer.is_parameter:
-            return 0, banks, -buffer.vectors
-        is_kept = buffer.is_persistent or end - begin > self.last // 4
-        return (1, banks, begin) if is_kept else (2, banks > 1, begin)
-
-    def _span(self, buffer: Buffer) -> tuple[int, int]:
-        return (0, self.last) if buffer.is_parameter or buffer.is_persistent else self.spans[buffer.number]
+            if name in self.demand.index:
+                self._bank_of[self.demand.index[name]] = at
+            self.spaces[at].taken.append((*self.demand.span(buffer), base, base + buffer.vectors))
 
     def _free(self, buffer: Buffer, bank: int) -> tuple[int, int] | None:
-        return self.spaces[bank].place(buffer.vectors, *self._span(buffer), buffer.number in self.streamed)
+        demand = self.demand
+        return self.spaces[bank].place(buffer.vectors, *demand.span(buffer), buffer.number in demand.streamed)
 
     def _place(self, buffer: Buffer) -> bool:
-        choices = []
-        costs = {}
+        demand, names_in, choices, costs = self.demand, self.names_in, [], {}
         if self._is_balanced and buffer.is_in_bank:
-            rows = ((name, self._contention[self._index[name]]) for name in buffer.memories)
-            costs = {name: np.bincount(self._bank_of, row, M.BANKS + 1) for name, row in rows}
-        for bank in self.banks[buffer.number]:
-            if all(self.conflicts[name].isdisjoint(self.names_in[at]) for name, at in _names(buffer, bank)):
-                choices.append((self._cost(buffer, bank, costs), bank))
+            for row in (demand.index[name] for name in buffer.memories):
+                costs[row] = np.bincount(self._bank_of, self._contention[row], M.BANKS + 1).tolist()
+        for bank, cost, memories in demand.choices[buffer]:
+            for row, at, rivals in memories:
+                if not rivals.isdisjoint(names_in[at]):
+                    break
+                if costs:
+                    cost += costs[row][at]
+            else:
+                choices.append((cost, bank))
+        choices.sort()
+        span, behind = demand.span(buffer), buffer.number in demand.streamed
         best = (math.inf, 0, 0)
-        for cost, bank in sorted(choices):  # the cheapest bank first: the space in it can only add to the cost
+        for cost, bank in choices:  # the cheapest bank first: the space in it can only add to the cost
             if cost > best[0]:
                 break
-            found = self._free(buffer, bank)
+            found = self.spaces[bank].place(buffer.vectors, *span, behind)
             if found is not None and buffer.is_parameter:  # the gradient has the same address
                 taken = self.spaces[GRADIENT_OF[bank]].taken
                 found = found if all(found[0] >= high for *_, high in taken) else None
@@ -231,21 +313,16 @@ class Assignment:
         self._allocate(buffer, *best[1:])
         return True
 
-    def _cost(self, buffer: Buffer, bank: int, costs: Mapping[Memory, np.ndarray]) -> float:
-        total = self.port_costs[bank]
-        if not buffer.is_parameter and bank in PARAMETER_BANKS:
-            total += PARAMETER_BANK_COST
-        return total + sum(float(costs[name][at]) for name, at in _names(buffer, bank) if costs)
-
     def _reuse_cost(self, buffer: Buffer, used: int) -> float:
         """Return the cost of vectors that the instruction `used` used last: scheduling may have to wait for it."""
         if not self._is_balanced or used < 0 or buffer.is_parameter:
             return 0
-        return max(self.times[used][1] + self.window - self.times[self.spans[buffer.number][0]][0], 0)
+        begins, ends, (first, _) = self.demand.begins, self.demand.ends, self.demand.spans[buffer.number]
+        return max(ends[used] + self.window - begins[first], 0)
 
     def _raise_unplaced(self, buffer: Buffer) -> None:
-        number = max(self.banks[buffer.number], key=lambda bank: self.spaces[bank].depth)
-        span = self.spans[buffer.number]
+        number = max(self.demand.banks[buffer.number], key=lambda bank: self.spaces[bank].depth)
+        span = self.demand.spans[buffer.number]
         space = self.spaces[number]
         taken = sum(high - low for begin, end, low, high in space.taken if begin <= span[1] and span[0] <= end)
         unit, way_out = "vectors", SMALLER_MODEL
@@ -270,25 +347,49 @@ def _names(buffer: Buffer, bank: int) -> list[tuple[Memory, int]]:
     return list(zip(buffer.memories, (bank, GRADIENT_OF.get(bank)), strict=False))
 
 
-def fitted(
-    made: list[Buffer],
-    sections: Sequence[list[Instruction]],
-    tokens: int,
-    transferred: Collection[str] = (),
-    window: int = WINDOW,
-) -> tuple[list[list[Instruction]], Assignment]:
-    """Return the sections of a sample with the copies that they need, and banks and addresses for all buffers.
+class Placement:
+    """The sections of a sample with the copies that they need; `fitted` finds banks and addresses, with any window.
 
-    Raise `DoesNotFit` if the banks have no space.
+    `transferred`: as for `Buffer.allowed_banks`.
     """
-    apart: set[tuple[Memory, Memory]] = set()
-    for _ in range(MOST_COPIES):
-        sections = with_copies(made, sections, transferred, apart)
-        assignment = Assignment(made, [i for section in sections for i in section], tokens, transferred, window)
-        apart = assignment.fit()
-        if not apart:
-            return sections, assignment
-    raise DoesNotFit("the operands of an instruction have to be in one bank", "a smaller model")
+
+    def __init__(
+        self,
+        made: list[Buffer],
+        sections: Sequence[list[Instruction]],
+        tokens: int,
+        transferred: Collection[str] = (),
+    ):
+        self.made, self.tokens, self.transferred = made, tokens, transferred
+        self._sections = with_copies(made, sections, transferred)
+        self._demand = self._demand_of(self._sections)
+
+    def _demand_of(self, sections: Sequence[list[Instruction]]) -> Demand:
+        return Demand(self.made, [i for section in sections for i in section], self.tokens, self.transferred)
+
+    def fitted(self, window: int = WINDOW) -> tuple[list[list[Instruction]], Assignment]:
+        """Return the sections, of instructions of their own, and banks and addresses for all buffers.
+
+        Raise `DoesNotFit` if the banks have no space.
+        """
+        sections, assignment = self._sections, Assignment(self._demand, window)
+        for _ in range(MOST_COPIES):
+            apart = assignment.fit()
+            if not apart:
+                sections = [list(map(copied, section)) for section in sections]
+                assignment.instructions = [instruction for section in sections for instruction in section]
+                return sections, assignment
+            sections = [list(map(copied, section)) for section in sections]
+            sections = with_copies(self.made, sections, self.transferred, apart)
+            assignment = Assignment(self._demand_of(sections), window)
+        raise DoesNotFit("the operands of an instruction have to be in one bank", "a smaller model")
+
+
+def copied(instruction: Instruction) -> Instruction:
+    """Return a copy of an instruction whose operands may be replaced."""
+    result = copy(instruction)
+    result.operands = dict(instruction.operands)
+    return result
 
 
 def _conflicts(instructions: Sequence[Instruction]) -> dict[Memory, set[Memory]]:
@@ -300,31 +401,3 @@ def _conflicts(instructions: Sequence[Instruction]) -> dict[Memory, set[Memory]]
             for name in names:
                 conflicts[name].update({*names} - {name})
     return conflicts
-
-
-def _contention(
-    instructions: Sequence[Instruction], times: np.ndarray, index: Mapping[Memory, int], window: int
-) -> np.ndarray:
-    """Return the cost, in cycles, of two memories in one bank: different units use them at about the same time.
-
-    The matrix is symmetric; `index` has the row of each memory.
-    """
-    result = np.zeros((len(index), len(index)))
-    for of in (Instruction.reads, Instruction.writes):
-        uses = [
-            (i, instruction.operands[n].memory) for i, instruction in enumerate(instructions) for n in of(instruction)
-        ]
-        uses = [(i, index[name]) for i, name in uses if name in index]
-        rows = np.array([row for _, row in uses])
-        begin, end = times[[i for i, _ in uses]].T
-        unit = np.array([instructions[i].unit for i, _ in uses])
-        until = np.searchsorted(begin, end + window)
-        counts = np.maximum(until - np.arange(len(uses)) - 1, 0)  # later uses within the window of each
-        first = np.repeat(np.arange(len(uses)), counts)
-        second = first + 1 + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
-        cycles = np.minimum(end[first], end[second]) - begin[second]
-        near = WINDOW_SHARE * np.minimum((end - begin)[first], (end - begin)[second])
-        cycles = np.where(unit[first] == unit[second], 0, np.where(cycles > 0, cycles, near))
-        np.add.at(result, (rows[first], rows[second]), cycles)
-    np.fill_diagonal(result, 0)
-    return result + result.T

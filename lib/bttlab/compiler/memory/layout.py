@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -252,6 +253,12 @@ class LayoutBuilder:
         if self.in_records:
             partial |= {self.in_records}
         return Layout(self.shapes, self.constants, self.copies, self.folded, partial, blocks, self.in_records)
+
+    @property
+    def placed(self) -> Layout:
+        """The layout with buffers of its own, which stay where they are if banks are searched again."""
+        buffers = {block.buffer: copy(block.buffer) for block in self.blocks}
+        return replace(self.finished, blocks=tuple(replace(b, buffer=buffers[b.buffer]) for b in self.blocks))
 
     def place(
         self, name, axes=None, rows=None, group_rows=None, part=None, added=False, behind: Block | None = None

@@ -4,8 +4,9 @@
 read. If the engine produces it in the arrangement that an operand buffer needs, it is written there directly.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import NamedTuple
 
 from bttlab.compiler.builder import ROWS, row_passes
@@ -113,6 +114,20 @@ class Given:
     sums: tuple[Copy, ...] = ()
 
 
+def _shared(plan: Callable[..., list[Step]]) -> Callable[..., list[Step]]:
+    """Let layers of one order and shape share their plans: a plan depends on nothing else of a layer."""
+
+    @wraps(plan)
+    def shared(layer: TTLayer, *arguments) -> list[Step]:
+        key = plan.__name__, *arguments
+        if key not in layer.plans:
+            layer.plans[key] = plan(layer, *arguments)
+        return layer.plans[key]
+
+    return shared
+
+
+@_shared
 def plan_z(layer: TTLayer, given: Given, keeps_between: bool = False) -> list[Step]:
     """Return the steps from x to z; with `keeps_between` those of the intermediate between them, too."""
     p, (*before, last) = _Phase(layer, IN, given), layer.of_tokens(IN)
@@ -133,6 +148,7 @@ def plan_z(layer: TTLayer, given: Given, keeps_between: bool = False) -> list[St
     return p.steps
 
 
+@_shared
 def plan_y(layer: TTLayer, given: Given, has_bias: bool) -> list[Step]:
     """Return the steps from z to y."""
     p, features = _Phase(layer, OUT, given), layer.features("y")
@@ -147,6 +163,7 @@ def plan_y(layer: TTLayer, given: Given, has_bias: bool) -> list[Step]:
     return p.steps
 
 
+@_shared
 def plan_gradients(layer: TTLayer, given: Given, has_bias: bool, has_addend: bool, has_sums: bool) -> list[Step]:
     """Return the steps from dy and z to dx and the gradients of the cores.
 
@@ -181,6 +198,7 @@ def plan_gradients(layer: TTLayer, given: Given, has_bias: bool, has_addend: boo
     return steps
 
 
+@_shared
 def plan_collection(layer: TTLayer, given: Given) -> list[Step]:
     """Return the steps from the sums over samples to the gradients of the cores."""
     steps: list[Step] = []

@@ -69,6 +69,19 @@ def _shared_candidates(order: Order, shapes: tuple, tokens: Bound) -> dict:
     return {}
 
 
+@lru_cache(maxsize=1024)
+def _shared_plans(order: Order, shapes: tuple, tokens: Bound, is_direct: bool) -> dict:
+    """Return the cache of plans that layers of one order and shape share (`contraction`)."""
+    return {}
+
+
+@lru_cache(maxsize=256)
+def _backward_products(order: Order, sizes: tuple[tuple[str, int], ...]) -> list[Product]:
+    """Return the backward products with the lower peak memory."""
+    backward = order.backward(True, as_flow=True), order.backward(False)
+    return min(backward, key=lambda of: order.cost(dict(sizes), of).backward.peak_elements)
+
+
 class TTLayer:
     """The order of contraction of a linear layer, and its products on each engine.
 
@@ -119,6 +132,7 @@ class TTLayer:
         bound = Register(0, 0, typical, typical) if isinstance(self.tokens, Register) else typical
         self.costs = _shared_sizes(tuple((sizes | {"t": typical}).items()), bound)
         self.candidates = _shared_candidates(self.order, self.shapes, self.tokens)
+        self.plans = _shared_plans(self.order, self.shapes, self.tokens, flow == "mixed")
         self.indices = self.order.indices()
         self.cores = {
             f"G{k}": Arrangement(tuple(i for i in (of[axis] for axis in axes) if i), 1)
@@ -177,8 +191,7 @@ class TTLayer:
         steps = [tuple(step for step in self.order.steps if step[0] in needed[phase]) for phase in (IN, OUT)]
         self.steps: list[tuple[Product, ...]] = steps
         self.phase = {operand: phase for phase in (IN, OUT) for step in steps[phase] for operand in step[1:]}
-        backward = self.order.backward(True, as_flow=True), self.order.backward(False)
-        self.backward_products = min(backward, key=lambda of: self.order.cost(self.sizes, of).backward.peak_elements)
+        self.backward_products = _backward_products(self.order, tuple(self.sizes.items()))
         self.keepable = [step[0] for step in chain[:place]] if place == 1 else []
         self.direct: list[Product] = []
         if is_direct and place == 1:

@@ -7,7 +7,7 @@ improved by a search: urgencies are shifted at random, and taken again from the 
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -229,6 +229,24 @@ def _used_before(taken: Intervals, start: int) -> int:
     return taken[1][bisect_right(taken[0], start) - 1]
 
 
+def _sections(sections: Sequence[Sequence[Instruction]], waits: Waits, tokens: int) -> Iterator[_Section]:
+    """Yield sections that run one after the other, from the waits of all their instructions."""
+    first = 0
+    for section in sections:
+        own = waits[first : first + len(section)]
+        yield _Section(section, [{j - first: kinds for j, kinds in of.items() if j >= first} for of in own], tokens)
+        first += len(section)
+
+
+def bound(sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...], tokens: int) -> float:
+    """Return cycles that no order of sections is below: of the critical path, or of the steps of a unit.
+
+    Buffers need no banks yet; arguments are those of `OrderSearch`.
+    """
+    waits = data_waits([instruction for section in sections for instruction in section], offset_span)
+    return sum(section.least for section in _sections(sections, waits, tokens))
+
+
 class OrderSearch:
     """Search for orders of sections that run one after the other.
 
@@ -241,13 +259,8 @@ class OrderSearch:
 
     def __init__(self, sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...], tokens: int):
         self._instructions = [instruction for section in sections for instruction in section]
-        self._waits, self._searches = data_waits(self._instructions, offset_span), []
-        first = 0
-        for section in sections:
-            own = self._waits[first : first + len(section)]
-            within = [{j - first: kinds for j, kinds in of.items() if j >= first} for of in own]
-            self._searches.append(_SectionSearch(_Section(section, within, tokens)))
-            first += len(section)
+        self._waits = data_waits(self._instructions, offset_span)
+        self._searches = [_SectionSearch(section) for section in _sections(sections, self._waits, tokens)]
 
     def ordered(self, effort: int | None = None) -> list[list[Instruction]]:
         """Return copies of the instructions, by section, in orders that keep units busy, and with their waits.
