@@ -74,8 +74,11 @@ def test_memory_has_the_chip_pytorch_and_the_recorded_gpu():
 
 @pytest.mark.long
 def test_start_has_the_events_of_a_training(tiny_airline, tmp_path):
-    rows = check(start.measure(str(tiny_airline), encoders=1, rounds=1), start, rows=6)
+    result = start.measure(str(tiny_airline), encoders=1, rounds=1)
+    rows = check(result, start, rows=6)
     assert rows[0]["contender"] == "import torch" and all(row["time"]["median"] > 0 for row in rows)
+    paper, auto = (row["time"]["median"] for row in rows[-2:])
+    assert result.ratios[f"1-ENC: {start.OVER}"]["median"] == pytest.approx(auto / paper, rel=1e-3)
     with pytest.raises(BttlabError, match="is not a folder"):
         start.measure(str(tmp_path / "none"), encoders=1, rounds=1)
     with pytest.raises(BttlabError, match="did not reach the event 'first step'"):  # its end is not the first step

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from benchmarks.result import Result, Table, describe_runs, time_ratios, time_rows
+from benchmarks.result import Result, Table, describe_runs, rounded, spread, time_ratios, time_rows
 from benchmarks.turns import interleave
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import column_metadata
@@ -17,6 +17,7 @@ from bttlab.util.quantities import column_metadata
 TORCH = "import torch"
 IMPORTED, FIRST_STEP, SCORES = "imported", "first step", "scores of dev"
 FLOWS = ("bidirectional", "auto")
+OVER = "compile auto over bidirectional"
 HOW = "time.monotonic, from the start of a process; contenders in turn, median and quartiles over the rounds"
 # Events of a training print their times, to a stdout that the command does not redirect.
 TRAIN = """
@@ -57,11 +58,14 @@ def measure(corpus: str = "airline", encoders: int = 2, rounds: int = 5) -> Resu
             compiled = (COMPILE, str(encoders), flow)
             contenders[f"compile {flow}"] = partial(_seconds, compiled, "compiled", none, folder)
         seconds = interleave(contenders, rounds)
+    ratios = time_ratios(f"{encoders}-ENC: ", seconds, TORCH)
+    paper, auto = (seconds[f"compile {flow}"] for flow in FLOWS)
+    ratios[f"{encoders}-ENC: {OVER}"] = rounded(spread(auto / paper))
     return Result(
         settings={"data": corpus, "encoders": encoders, "rounds": rounds},
         figures={"time": column_metadata("ms", "measured", HOW)},
         rows=time_rows({"encoders": encoders}, seconds),
-        ratios=time_ratios(f"{encoders}-ENC: ", seconds, TORCH),
+        ratios=ratios,
         programs=[encoders],
     )
 
@@ -84,11 +88,13 @@ def _seconds(command: tuple[str, ...], event: str, programs: str, folder: str) -
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
-    """Return the time of each contender, and how many times that of `import torch` it is."""
+    """Return the time of each contender, how many times that of `import torch` it is, and auto over bi-directional."""
     lines = []
     for row in result["rows"]:
         ratio = result["ratios"].get(f"{row['encoders']}-ENC: {row['contender']}")
         lines.append([row["contender"], describe_runs(row["time"]), describe_runs(ratio) if ratio else "1"])
     headers = ["until", "ms (measured)", f"times {TORCH}"]
     settings = result["settings"]
+    if (over := result["ratios"].get(f"{settings['encoders']}-ENC: {OVER}")) is not None:  # records of before have none
+        lines.append([f"{OVER}, times", "", describe_runs(over)])
     return [Table(f"Start of a training, {settings['encoders']}-ENC, {settings['data']}", headers, lines)]
