@@ -1,14 +1,18 @@
 """The emulated card's second host thread: what its instructions wait for, and the same bits with and without it."""
 
+import contextlib
 import ctypes
 import itertools
+import multiprocessing
 import os
+import threading
 
 import numpy as np
 import pytest
 
 import tiny_baseline
 from bttlab.card import EmulatedU50, open_trainer
+from bttlab.card.compute_unit import CLOSE, MOST_CALLS_ALONE, OPEN, SERVE, ComputeUnit
 from bttlab.card.image import IMAGES
 from bttlab.compiler.access import accesses
 from bttlab.compiler.machine import M
@@ -107,16 +111,148 @@ def test_results_are_those_of_one_thread(optimizer):
     assert trained(2, optimizer) == trained(1, optimizer)
 
 
+def test_results_are_those_of_one_thread_in_a_forked_process():
+    """The parent's second thread waits for its next call; the child has none of the parent's threads."""
+    card, trainer = on_threads(2)
+    expected = digest_of(trainer, "sgd")
+    fork = multiprocessing.get_context("fork")
+    found = fork.SimpleQueue()
+    child = fork.Process(target=lambda: found.put(digest_of(trainer, "sgd")))
+    child.start()
+    assert found.get() == expected
+    child.join(60)
+    assert child.exitcode == 0
+    assert digest_of(trainer, "sgd") == expected
+    card.free_bitstream()
+
+
 def trained(threads: int, optimizer: str) -> str:
     """Digest of parameters, moments and losses after samples of all lengths."""
+    return digest_of(on_threads(threads)[1], optimizer)
+
+
+def on_threads(threads: int):
     card = EmulatedU50()
     trainer = open_trainer(MODEL, card)
     card.threads = threads
+    return card, trainer
+
+
+def digest_of(trainer, optimizer: str) -> str:
     trainer.load_parameters(initial_parameters(MODEL, 0))
     samples = tiny_baseline.samples(48, MODEL)
     for _ in range(4):  # in the first three runs of a length its instructions are measured on one thread
         losses = trainer.train(samples, Optimizer(optimizer), 1e-3)
     return tensors_digest(trainer.store_parameters() | trainer.store_optimizer_state() | {"losses": losses})
+
+
+class Kernel:
+    """Stands for a kernel's function and its function for a second thread, and records their calls."""
+
+    def __init__(self, unit: ComputeUnit, has_processor: bool = True) -> None:
+        self.calls: list[tuple[object, int]] = []
+        self.servers: list[threading.Thread] = []
+        self.has_processor, self._closed = has_processor, threading.Event()
+        unit._second, unit._function = self.second, lambda *arguments: self.calls.append(("call", 0))
+        unit._calls_alone, unit._next_alone = 0, 1
+
+    def second(self, action: int) -> int:
+        self.calls.append((action, threading.get_ident()))
+        if action == OPEN:
+            self._closed.clear()
+        elif action == SERVE:
+            self.servers.append(threading.current_thread())
+            assert self._closed.wait(60)
+        else:
+            self._closed.set()
+        return self.has_processor
+
+    @property
+    def served(self) -> int:
+        return sum(action == OPEN for action, _ in self.calls)
+
+
+@pytest.fixture
+def unit():
+    card, _ = on_threads(2)
+    (unit,) = card._units.values()
+    yield unit
+    card.free_bitstream()
+
+
+def call(unit: ComputeUnit) -> None:
+    with contextlib.suppress(ZeroDivisionError), unit._second_thread():
+        unit._function()
+
+
+def test_one_thread_waits_from_call_to_call(unit):
+    kernel = Kernel(unit)
+    while len(kernel.servers) < 2:  # a call that is over before the thread comes is served by none
+        call(unit)
+    assert len(set(kernel.servers)) == 1 and kernel.servers[0] is not threading.current_thread()
+
+
+def test_the_second_thread_ends_with_the_overlay():
+    card, trainer = on_threads(2)
+    (unit,) = card._units.values()
+    kernel = Kernel(unit)
+    while not kernel.servers:
+        call(unit)
+    thread = kernel.servers[0]
+    assert thread.is_alive()
+    del unit, trainer
+    card.free_bitstream()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_an_error_in_a_call_lets_the_second_thread_go(unit):
+    kernel = Kernel(unit)
+    unit._function = lambda: 1 // 0
+    for _ in range(3):
+        call(unit)
+    assert [action for action, _ in kernel.calls if action != SERVE] == 3 * [OPEN, CLOSE]
+    assert unit._pool[1].submit(int).result(60) == 0  # the thread is free
+
+
+def test_calls_alone_double_while_there_is_no_processor(unit):
+    """One after the first call that had none; one call that has a processor starts over."""
+    kernel = Kernel(unit, has_processor=False)
+    gaps, alone = [], 0
+    while len(gaps) < 9:
+        served = kernel.served
+        call(unit)
+        if kernel.served == served:
+            alone += 1
+        else:
+            gaps.append(alone)
+            alone = 0
+    assert gaps == [0, 1, 2, 4, 8, 16, 32, 64, 64] and MOST_CALLS_ALONE == 64
+    kernel.has_processor, unit._calls_alone = True, 0
+    call(unit)
+    kernel.has_processor = False
+    served = kernel.served
+    for _ in range(3):
+        call(unit)
+    assert kernel.served == served + 2
+
+
+def test_a_host_without_a_thread_for_it_executes_calls_alone(unit, monkeypatch):
+    kernel = Kernel(unit)
+    unit._pool = None
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(4):
+            call(unit)
+        assert [action for action, _ in kernel.calls] == [OPEN, CLOSE, "call", "call", OPEN, CLOSE, "call", "call"]
+    unit._calls_alone = 0
+    while not kernel.servers:  # no call of before is served late
+        call(unit)
+    assert len(kernel.servers) == 1
 
 
 @pytest.mark.parametrize(

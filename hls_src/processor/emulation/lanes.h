@@ -147,6 +147,26 @@ static inline bool any_mark(const Marks &marks) {
 #endif
 }
 
+// The largest lane; no lane is NaN.
+static inline float largest_value(const Lanes &value) {
+    typedef float Half __attribute__((vector_size(32), may_alias));
+    const Half *half = reinterpret_cast<const Half *>(&value);
+    const __m256 eight = _mm256_max_ps(half[0], half[1]);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+// A bit for each lane that equals a number.
+static inline int lanes_equal(const Lanes &value, float number) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask(value.part[0], splat<Part>(number), _CMP_EQ_OQ);
+#else
+    const auto bits = [&](int i) { return _mm256_movemask_ps(_mm256_cmp_ps(value.part[i], splat<Part>(number), _CMP_EQ_OQ)); };
+    return bits(0) | bits(1) << 8;
+#endif
+}
+
 // Combines lane l with lane l + 8, then l + 4, l + 2, l + 1.
 static inline float tree_of(const Lanes &value) {
     typedef float Half __attribute__((vector_size(32), may_alias));

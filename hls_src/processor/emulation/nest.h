@@ -245,6 +245,7 @@ static inline void each_row(const Nest &nest, const Box &box, int inner, Act act
         if (more < 0) return;
         step.index[j] = box.from[j];
         step.accumulator += step.index[j] * nest.accumulator_weight[j];
+        if (more == 0) continue;  // never advanced
         accumulator_carry[j] = nest.accumulator_weight[j] - slot_back;
         if (j != inner) slot_back += more * nest.accumulator_weight[j];
         for (int o = 0; o < OPERANDS; o++) {

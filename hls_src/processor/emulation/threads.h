@@ -15,17 +15,33 @@ enum Thread { FIRST, SECOND, THREADS };
 
 // ---- what an instruction waits for -----------------------------------------------------------------------------------
 
+// Memories by number: the banks, each engine's operand buffer and its two buffers of sums, and what no operand names: the
+// vector unit's statistics and sums, the blocks and maps of the shuffle unit.
+constexpr int BUFFERS = BANKS, SUMS = BUFFERS + ENGINES, OF_VECTOR_UNIT = SUMS + 2 * ENGINES, OF_SHUFFLE_UNIT = OF_VECTOR_UNIT + 1;
+
+static int number_of(const Vector *memory) {
+    for (int m = 0; m < SUMS; m++) {
+        if (memory == (m < BUFFERS ? bank_memory[m] : operand_buffer[m - BUFFERS][0])) return m;
+    }
+    int number = SUMS;
+    while (number < OF_VECTOR_UNIT && memory != sums[(number - SUMS) / 2][(number - SUMS) % 2][0]) number++;
+    return number;
+}
+
 struct Access {
-    const Vector *memory;
-    int low, high;  // addresses, both included
+    short memory;
     bool writes;
+    int low, high;  // addresses, both included
 };
 
 constexpr int HIDDEN = 1;  // access to what no operand names
+constexpr int EVERYWHERE = 1 << 30;
 
 struct Accesses {
     int count;
     Access access[OPERANDS + HIDDEN];
+
+    void add(int memory, bool writes, int low, int high) { access[count++] = {static_cast<short>(memory), writes, low, high}; }
 };
 
 static Accesses accesses_of(int i, const Sample &sample) {
@@ -34,19 +50,18 @@ static Accesses accesses_of(int i, const Sample &sample) {
     Nest nest;
     if (!resolve(nest, code, sample)) return accesses;
     place_operands(nest, sample);
-    constexpr int EVERYWHERE = 1 << 30;
     for (int o = 0; o < OPERANDS; o++) {
         const Reach &reach = nest.operand[o];
         if (!code.operand[o].valid || reach.memory == nullptr || reach.memory == &scratch_vector) continue;
         const bool writes = code.unit == UPDATE || o > C_IN + (code.unit != VECTOR);
         const bool is_any = reach.token_offset || !nest.is_inside;  // other samples of this length have other addresses
-        accesses.access[accesses.count++] = {reach.memory, is_any ? 0 : reach.low, is_any ? EVERYWHERE : reach.high, writes};
+        accesses.add(number_of(reach.memory), writes, is_any ? 0 : reach.low, is_any ? EVERYWHERE : reach.high);
     }
-    // The vector unit's statistics and sums, the blocks and maps of the shuffle unit: instructions of such a unit keep their order.
-    const Vector *of_unit = code.unit == VECTOR ? accumulator[0] : code.unit == SHUFFLE ? block_vectors[0] : nullptr;
+    // Instructions that access what no operand names keep their order.
     const bool adds_up = code.unit <= ENGINE_1 && code.operation != EXPAND;
-    if (adds_up) of_unit = sums[code.unit - ENGINE_0][code.flags & PONG ? 1 : 0][0];
-    if (of_unit) accesses.access[accesses.count++] = {of_unit, 0, EVERYWHERE, true};
+    if (code.unit == VECTOR) accesses.add(OF_VECTOR_UNIT, true, 0, EVERYWHERE);
+    if (code.unit == SHUFFLE) accesses.add(OF_SHUFFLE_UNIT, true, 0, EVERYWHERE);
+    if (adds_up) accesses.add(SUMS + 2 * (code.unit - ENGINE_0) + (code.flags & PONG ? 1 : 0), true, 0, EVERYWHERE);
     return accesses;
 }
 
@@ -60,18 +75,82 @@ static bool conflict(const Accesses &a, const Accesses &b) {
     return false;
 }
 
+// ---- whose cache has what --------------------------------------------------------------------------------------------
+
+constexpr int GRAIN = 8;         // vectors of a block
+constexpr int SUMS_LINES = 256;  // lines of a buffer of sums, which is one block
+
+static constexpr int depth_of(int memory) { return memory < BUFFERS ? BANK_DEPTH[memory] : OPERAND_BUFFER_DEPTH; }
+
+// The first block of a memory; of OF_VECTOR_UNIT: the number of all blocks.
+static constexpr int first_block(int memory) {
+    int first = 0;
+    for (int m = 0; m < memory; m++) first += m < SUMS ? depth_of(m) / GRAIN + 1 : 1;
+    return first;
+}
+
+// Which threads' caches have each block of vectors, as far as plans know: a bit for each thread. A plan begins with what the
+// one before left, since parameters and gradients stay from sample to sample.
+struct Caches {
+    unsigned char holders[first_block(OF_VECTOR_UNIT)];
+    int first[OF_VECTOR_UNIT];
+
+    void forget() {
+        for (unsigned char &each : holders) each = 0;
+        for (int m = 0; m < OF_VECTOR_UNIT; m++) first[m] = first_block(m);
+    }
+
+    struct Blocks {
+        unsigned char *begin, *end;
+        int lines;  // of each
+    };
+
+    // The blocks of an access; none if its addresses are not known.
+    Blocks blocks_of(const Access &access) {
+        const int m = access.memory;
+        if (m >= OF_VECTOR_UNIT || (m < SUMS && access.high >= depth_of(m))) return {nullptr, nullptr, 0};
+        unsigned char *own = holders + first[m];
+        if (m >= SUMS) return {own, own + 1, SUMS_LINES};
+        return {own + access.low / GRAIN, own + access.high / GRAIN + 1, m < BUFFERS ? GRAIN : GRAIN * ROWS};
+    }
+
+    // Lines that a thread has to get from the other one's cache, or to take from it before they are written.
+    long long lines_to_move(const Accesses &accesses, int thread) {
+        long long lines = 0;
+        for (int a = 0; a < accesses.count; a++) {
+            const Blocks blocks = blocks_of(accesses.access[a]);
+            int moved = 0;
+            for (const unsigned char *held = blocks.begin; held < blocks.end; held++) {
+                moved += *held && (accesses.access[a].writes ? *held != 1 << thread : !(*held >> thread & 1));
+            }
+            lines += moved * blocks.lines;
+        }
+        return lines;
+    }
+
+    void move(const Accesses &accesses, int thread) {
+        for (int a = 0; a < accesses.count; a++) {
+            const Blocks blocks = blocks_of(accesses.access[a]);
+            for (unsigned char *held = blocks.begin; held < blocks.end; held++) {
+                *held = static_cast<unsigned char>((accesses.access[a].writes ? 0 : *held) | 1 << thread);
+            }
+        }
+    }
+};
+static Caches caches;
+
 // The instructions that each one waits for, without those that another one of them waits for.
 struct Before {
     static constexpr int MOST = 32 * PROGRAM_DEPTH, WORDS = PROGRAM_DEPTH / 64;
     int first[PROGRAM_DEPTH + 1];  // where its list begins
     short list[MOST];
     unsigned long all[PROGRAM_DEPTH][WORDS];  // a bit for each that comes before it, by whatever way
+    Accesses accesses[PROGRAM_DEPTH];
 
     bool has(int i, int j) const { return all[i][j / 64] >> j % 64 & 1; }
 
     // Of the instructions [begin, end) of samples of a length. False if there are too many.
     bool find(int begin, int end, const Sample &sample) {
-        static Accesses accesses[PROGRAM_DEPTH];
         int found = 0;
         for (int i = begin; i < end; i++) {
             accesses[i] = accesses_of(i, sample);
@@ -95,12 +174,16 @@ static_assert(PROGRAM_DEPTH % 64 == 0, "a word has 64 bits");
 
 // Clock ticks until the other thread knows that an instruction is executed, and has its results.
 constexpr long long NEWS = 400;
+constexpr long long LINE_TICKS = 1;  // to get a line from the other thread's cache
+// An instruction that gets a line less goes before one whose path to the end is longer by so many ticks at most.
+constexpr long long LINE_WORTH = 24;
 constexpr int MEASURED_RUNS = 3;  // whose least ticks are the cost of an instruction
 
 struct Plan {
     bool is_made;
     int runs;  // that were measured
     unsigned cost[PROGRAM_DEPTH];
+    long long ticks_alone[2];  // of a forward pass on one thread; of forward and backward pass
     int count[THREADS];
     short order[THREADS][PROGRAM_DEPTH];    // the instructions of a thread
     short awaited[THREADS][PROGRAM_DEPTH];  // how many of the other thread each one waits for
@@ -114,6 +197,7 @@ static void forget_plans() {
         plan.is_made = false;
         plan.runs = 0;
     }
+    caches.forget();
 }
 
 // Without a measurement: an instruction's steps.
@@ -124,7 +208,8 @@ static unsigned steps_of(int i, const Sample &sample) {
 }
 
 // List scheduling: the thread that is free first takes, of the instructions that need not wait, the one with the longest path
-// to the end behind it; if all have to wait, the one that waits the shortest.
+// to the end behind it, less what its thread has to get from the other one's cache; if all have to wait, the one that waits
+// the shortest.
 static void make_plan(const Sample &sample) {
     static Before before;
     static long long path[PROGRAM_DEPTH], end_of[PROGRAM_DEPTH];
@@ -134,10 +219,13 @@ static void make_plan(const Sample &sample) {
     const int begin = program.section[FORWARD].first;
     const int end = begin + program.section[FORWARD].count + program.section[BACKWARD].count;
     const bool is_known = before.find(begin, end, sample);
+    plan.ticks_alone[0] = plan.ticks_alone[1] = 0;
     for (int i = begin; i < end; i++) path[i] = 0, left[i] = before.first[i + 1] - before.first[i];
     for (int i = end - 1; i >= begin; i--) {
         if (plan.runs == 0) plan.cost[i] = steps_of(i, sample);
         path[i] += plan.cost[i];
+        plan.ticks_alone[1] += plan.cost[i];
+        if (i < program.section[BACKWARD].first) plan.ticks_alone[0] += plan.cost[i];
         for (int k = before.first[i]; is_known && k < before.first[i + 1]; k++) {
             const int j = before.list[k];
             if (path[j] < path[i]) path[j] = path[i];
@@ -169,17 +257,21 @@ static void make_plan(const Sample &sample) {
     while (is_known && ready_count) {
         const int thread = free[SECOND] < free[FIRST] ? SECOND : FIRST;
         int chosen = 0;
-        long long start = 1LL << 62, longest = -1;
+        long long start = 1LL << 62, longest = -(1LL << 62);
         for (int r = 0; r < ready_count; r++) {
             const int i = ready[r];
             long long at = waits_until(i, thread);
             if (at < free[thread]) at = free[thread];
-            if (at < start || (at == start && path[i] > longest)) chosen = r, start = at, longest = path[i];
+            if (at > start) continue;
+            const long long length = path[i] - LINE_WORTH * caches.lines_to_move(before.accesses[i], thread);
+            if (at < start || length > longest) chosen = r, start = at, longest = length;
         }
         const int i = ready[chosen];
         ready[chosen] = ready[--ready_count];
         append(i, thread);
-        free[thread] = end_of[i] = start + plan.cost[i];
+        const long long moving = LINE_TICKS * caches.lines_to_move(before.accesses[i], thread);
+        caches.move(before.accesses[i], thread);
+        free[thread] = end_of[i] = start + moving + plan.cost[i];
         for (int later = i + 1; later < end; later++) {
             if (!before.has(later, i)) continue;
             for (int k = before.first[later]; k < before.first[later + 1]; k++) {
@@ -233,6 +325,8 @@ struct alignas(64) Shared {  // a cache line of its own
 
 static Shared executed[THREADS];  // how many instructions of a thread's order are executed
 static Shared is_open, is_serving;
+static Shared is_expected;  // in the first run of a call: the second thread may come while it goes on
+static int runs_before;     // a call
 static Shared runs, run_end, second_overflow;
 // The number of the run, and the place of the next instruction that the second thread claims in it; TAKEN_OVER: none. A
 // thread that is late, in a run that has ended, cannot claim any.
@@ -240,16 +334,16 @@ static Shared claimed;
 constexpr int TAKEN_OVER = 2 * PROGRAM_DEPTH - 1;
 static const Sample *shared_sample;
 static Run shared_run;  // as it begins
-// Clock ticks by which the first thread's waits exceeded half of the time in the last runs: alone it would have been faster.
-// At MOST_LOST, some milliseconds, the second thread leaves: there is no processor for it.
-static long long lost, waited;
+// Clock ticks by which the last runs took longer than the first thread would have taken alone. At MOST_LOST, some
+// milliseconds, the second thread leaves: there is no processor for it, or its cache is too far away.
+static long long lost;
 constexpr long long MOST_LOST = 20000000;
 
 static inline int claim_of(int run, int place) {
     return static_cast<int>(static_cast<unsigned>(run) * (TAKEN_OVER + 1) + static_cast<unsigned>(place));
 }
 
-static bool has_second_thread() { return is_serving.get() && is_open.get(); }
+static bool has_second_thread() { return is_open.get() && (is_expected.exchange(false) || is_serving.get()); }
 
 // Waits until a thread has executed `count` instructions; false if it executes none for long.
 static bool await(Thread thread, int count) {
@@ -292,14 +386,9 @@ static void execute_second(int run_number) {
 // The first thread waits for `count` instructions of the second one. If that takes too long, it takes over those that the
 // second one has not claimed. Returns the place of the first of these; if there are none, the number of all.
 static int wait_or_take_over(int count, int run_number, int all) {
-    if (executed[SECOND].get() >= count) return all;
-    const long long begin = __rdtsc();
-    int rest = all;
-    if (!await(SECOND, count)) {
-        rest = claimed.exchange(claim_of(run_number, TAKEN_OVER)) & TAKEN_OVER;
-        while (!await(SECOND, rest)) sched_yield();
-    }
-    waited += __rdtsc() - begin;
+    if (await(SECOND, count)) return all;
+    const int rest = claimed.exchange(claim_of(run_number, TAKEN_OVER)) & TAKEN_OVER;
+    while (!await(SECOND, rest)) sched_yield();
     return rest;
 }
 
@@ -314,8 +403,7 @@ static void run_on_two_threads(Run &run, const Sample &sample) {
     executed[SECOND].set(0);
     claimed.set(claim_of(run_number, 0));
     runs.set(run_number);
-    const long long begin = __rdtsc();
-    waited = 0;
+    const unsigned long long begin = __rdtsc();
     int rest = all, place = 0;
     for (; rest == all && place < plan.count[FIRST]; place++) {
         rest = wait_or_take_over(plan.awaited[FIRST][place], run_number, all);
@@ -328,7 +416,7 @@ static void run_on_two_threads(Run &run, const Sample &sample) {
     for (int i = run.first; rest < all && i < end; i++) {  // what neither thread has executed, in the program's order
         if (plan.place[i] >= (plan.thread[i] == FIRST ? place : rest)) execute(i, run, sample);
     }
-    lost += 2 * waited - (static_cast<long long>(__rdtsc()) - begin);
+    lost += static_cast<long long>(__rdtsc() - begin) - plan.ticks_alone[run.count > program.section[FORWARD].count];
     if (lost < 0) lost = 0;
     if (lost > MOST_LOST) is_open.set(false);
     const int overflow = second_overflow.get();
@@ -348,7 +436,7 @@ static void run_planned(Run &run, const Sample &sample) {
 
 // The second thread: takes part in runs until it is closed.
 static void serve() {
-    int seen = runs.get();
+    int seen = runs_before;
     if (is_serving.exchange(true)) return;  // the second thread of the call before has not left yet: it goes on
     for (int spins = 0; is_open.get(); spins++) {
         const int run_number = runs.get();
@@ -364,6 +452,8 @@ static void serve() {
 
 static void open_second() {
     lost = 0;
+    runs_before = runs.get();
+    is_expected.set(true);
     is_open.set(true);
 }
 

@@ -10,6 +10,21 @@
 static Vector accumulator[2][ROW_ACCUMULATORS];
 static Largest largest[ROW_ACCUMULATORS];
 
+// What largest_lane of row_step.h gives.
+static inline Largest largest_of(const Lanes &vector, int count) {
+    const Part zero = {}, least = -__builtin_inff() - zero;
+    Lanes value;
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        const IntPart counts = (vector.part[i] > least) & (reinterpret_cast<const IntPart *>(LANE_NUMBERS)[i] < count);
+        value.part[i] = (Part)(((IntPart)vector.part[i] & counts) | ((IntPart)least & ~counts));
+    }
+    const int place = __builtin_ctz(lanes_equal(value, largest_value(value)));
+    Vector values;
+    store(&values, value);
+    return {scalar_of(&values, place), place};
+}
+
 // The coefficients of a table entry, contiguous so that one load reads all of them.
 static float function_rows[FUNCTION_ENTRIES][4] __attribute__((aligned(16)));
 
@@ -23,18 +38,21 @@ struct Coefficients {
     Lanes c[3];
 };
 
-// Gathers the coefficients of LANES entries and transposes them, eight lanes at a time.
-static inline Coefficients coefficients_of(const IntPart *entries) {
-    const int *entry = reinterpret_cast<const int *>(entries);
+// Gathers the coefficients of LANES entries, whose places are in bytes, and transposes them, eight lanes at a time.
+static inline Coefficients coefficients_of(const IntPart *places) {
+    typedef unsigned long Pair __attribute__((may_alias));
+    const Pair *pairs = reinterpret_cast<const Pair *>(places);  // leave a vector register at once, which few a cycle do
+    const auto row_of_lane = [&](int l) {
+        const unsigned long place = l % 2 ? pairs[l / 2] >> 32 : pairs[l / 2] & 0xffffffff;
+        return _mm_load_ps(reinterpret_cast<const float *>(reinterpret_cast<const char *>(function_rows) + place));
+    };
     __m256 column[LANES / 8][4];
     UNROLL
     for (int half = 0; half < LANES / 8; half++) {
         __m256 row[4];
         UNROLL
         for (int i = 0; i < 4; i++) {
-            const __m128 low = _mm_load_ps(function_rows[entry[8 * half + i]]);
-            const __m128 high = _mm_load_ps(function_rows[entry[8 * half + i + 4]]);
-            row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+            row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(row_of_lane(8 * half + i)), row_of_lane(8 * half + i + 4), 1);
         }
         transpose(row, column[half]);
     }
@@ -48,7 +66,7 @@ static inline Coefficients coefficients_of(const IntPart *entries) {
 static inline Lanes function_of(const Function &g, const Lanes &x) {
     Lanes d;
     IntPart k[PARTS];
-    IntPart entry[PARTS];
+    IntPart place[PARTS];
     UNROLL
     for (int i = 0; i < PARTS; i++) {
         const Part zero = {}, low = g.low - zero, high = g.high - zero;
@@ -59,9 +77,9 @@ static inline Lanes function_of(const Function &g, const Lanes &x) {
         k[i] = whole + (__builtin_convertvector(whole, Part) > t);  // true is -1
         d.part[i] = t - __builtin_convertvector(k[i], Part);
         const IntPart j = g.mode == EXPONENTIAL ? k[i] & ((1 << g.bits) - 1) : k[i] - g.first;
-        entry[i] = (j + g.base) & (FUNCTION_ENTRIES - 1);
+        place[i] = ((j + g.base) & (FUNCTION_ENTRIES - 1)) * static_cast<int>(sizeof(function_rows[0]));
     }
-    const Coefficients of = coefficients_of(entry);
+    const Coefficients of = coefficients_of(place);
     Lanes v = of.c[0] + d * (of.c[1] + d * of.c[2]);
     if (g.mode != EXPONENTIAL) return v;
     UNROLL
@@ -191,7 +209,7 @@ static void vector_rows(const Nest &nest, const RowPlan &plan, const Sample &sam
         for (int n = 0; n < count; n++, from_a += strides[A_IN], from_b += strides[B_IN], from_c += strides[C_IN]) {
             const int vector_0 = first_vector + n * vectors_along;
             if (OPERATION == MAXIMUM) {
-                row.best = larger_of(row.best, largest_lane(*from_a, WHOLE ? LANES : nest.count - vector_0), vector_0);
+                row.best = larger_of(row.best, largest_of(load(from_a), WHOLE ? LANES : nest.count - vector_0), vector_0);
                 continue;
             }
             if (!WHOLE) valid = first_lanes(nest.count - vector_0);

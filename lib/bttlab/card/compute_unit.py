@@ -4,6 +4,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,7 +18,8 @@ from bttlab.util.errors import BttlabError
 START, DONE, IDLE, READY, AUTO_RESTART = 0x01, 0x02, 0x04, 0x08, 0x80
 POLL_SECONDS = 1e-2
 OPEN, SERVE, CLOSE = range(3)  # of a kernel's second thread (emulation/threads.h)
-CALLS_ALONE = 100  # without a second thread, after a call in which it had no processor
+# Calls without a second thread after one in which it had no processor: one, then twice as many each time, up to this.
+MOST_CALLS_ALONE = 64
 STACK_BYTES = 64 << 20  # of a kernel's thread: local arrays, which are on-chip memory on the card, are on its stack
 
 _stack_size = threading.Lock()
@@ -36,7 +38,8 @@ class ComputeUnit:
     def __init__(self, kernel: Kernel, code: bytes, memory: CardMemory, thread_name: str, threads: int = 1) -> None:
         self.kernel = kernel
         self.threads = threads
-        self._calls_alone = 0
+        self._calls_alone, self._next_alone = 0, 1
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._code = code
         self.clear()
         self._memory = memory
@@ -163,18 +166,37 @@ class ComputeUnit:
                 os.sched_setaffinity(0, others)
             second(SERVE)
 
-        thread = threading.Thread(target=serve, name=f"{self._thread_name}, second", daemon=True)
         try:
-            thread.start()
-        except RuntimeError:  # the host has no thread for it
-            self._calls_alone = CALLS_ALONE
+            served = self._second_pool().submit(serve)
+        except RuntimeError:  # the host has no thread for it, or the process ends
+            second(CLOSE)
+            self._pool = served = None
+            self._go_alone()
         try:
             yield
         finally:
-            if not second(CLOSE):  # there was no processor for it
-                self._calls_alone = CALLS_ALONE
-            if thread.ident is not None:
-                thread.join()
+            if served is not None:
+                if second(CLOSE):
+                    self._next_alone = 1
+                else:  # there was no processor for it
+                    self._go_alone()
+                if not served.cancel():
+                    served.result()
+
+    def _go_alone(self) -> None:
+        """Execute the next calls with one thread."""
+        self._calls_alone = self._next_alone
+        self._next_alone = min(2 * self._next_alone, MOST_CALLS_ALONE)
+
+    def _second_pool(self) -> ThreadPoolExecutor:
+        """Return the pool of the second thread, which waits there from call to call; it ends with this object.
+
+        A forked process has none of its parent's threads, so it gets its own pool.
+        """
+        process = os.getpid()
+        if self._pool is None or self._pool[0] != process:
+            self._pool = process, ThreadPoolExecutor(1, f"{self._thread_name}, second")
+        return self._pool[1]
 
     def _arguments(self) -> list[int | float]:
         """Return the arguments' values, pointers as addresses in this process; BttlabError if one is invalid."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -178,7 +179,7 @@ class Layout:
     blocks: Sequence[Block]
     in_records: str = ""
 
-    @property
+    @cached_property
     def vectors(self) -> int:
         return sum(block.vectors for block in self.blocks)
 
