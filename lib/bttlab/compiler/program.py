@@ -374,12 +374,16 @@ def _fastest(
             cycles = int(time_program(sample, tokens).cycles @ samples)
         return cycles + (int(time_program(flush, 1).cycles) if flush else 0) * int(samples.sum()) / batch_size
 
+    known: dict[tuple[Choice, int], float] = {}
+
     def drafts(choices: Iterable[Choice], effort: int) -> dict[Choice, float]:
         """Return the cycles of the choices' drafts, with a search of `effort`, but of those that have none."""
         cycles = {}
         for choice in choices:
             try:
-                cycles[choice] = cycles_of(*_draft(model, *choice, sums, clock_mhz).ordered(effort))
+                if (choice, effort) not in known:
+                    known[choice, effort] = cycles_of(*_draft(model, *choice, sums, clock_mhz).ordered(effort))
+                cycles[choice] = known[choice, effort]
             except ProgramError:  # this flow does not fit, or this search finds no banks
                 continue
         return cycles
