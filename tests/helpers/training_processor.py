@@ -104,12 +104,13 @@ def some_parameters(config: ModelConfig, seed: int = 0):
 def autograd(
     model: ModelConfig | ModuleModel, parameters, sample: Samples, precision: torch.dtype = torch.float64
 ) -> tuple[float, dict[str, np.ndarray]]:
-    """Return the loss of a sample and the gradient of every parameter, by PyTorch."""
+    """Return the loss of a sample and the gradient of every parameter, by PyTorch; only a model's network is copied."""
     if isinstance(model, ModelConfig):
         network = Transformer(model).double()
         network.load({name: value.astype(np.float64) for name, value in parameters.items()})
     else:
-        network = copy.deepcopy(model.network).to(precision)
+        network = copy.deepcopy(model.network) if isinstance(model, ModuleModel) else model.network
+        network = network.to(precision)
     length = int(sample.lengths[0])
     outputs = network(torch.from_numpy(sample.tokens[:, :length].astype(np.int64)))
     outputs = tuple(outputs.values()) if isinstance(outputs, dict) else outputs  # of transformers
