@@ -129,13 +129,11 @@ def test_levels_of_logic_have_room_in_a_cycle():
 
 def test_lookup_tables_beside_the_share_up_to_which_routing_is_easy():
     """docs/accelerator.md has both; an addition has fewer at the latency of the schedule for 300 MHz."""
-    shares = [resources(machine_record(clock)).utilisation("lookup_tables") for clock in CLOCKS]
-    assert TARGET < shares[0] < TARGET + 0.015
-    assert shares[1] <= TARGET
-    for clock, share in zip(CLOCKS, shares, strict=True):
+    for clock in CLOCKS:
         found, counted = resources(machine_record(clock)), without_cores(synthesised(clock))
         assert found.parts["lookup_tables"]["registers"].value == counted["lookup_tables"]["registers"]
-        assert found.utilisation("flip_flops") < TARGET + 0.01 and share == found.utilisation("lookup_tables")
+        shares = {resource: found.utilisation(resource) for resource in RESOURCES}
+        assert max(shares.values()) <= TARGET and min(shares.values()) > 0.5, shares
     costs = [cost_at(read_data("operators")["operators"]["add"], clock) for clock in CLOCKS]
     assert [cost["lookup_tables"]["value"] for cost in costs] == [215, 198]
 

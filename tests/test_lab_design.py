@@ -99,7 +99,7 @@ def test_another_card_has_the_same_cycles_and_no_energy(explorer):
     assert explorer._space.get_ylabel() == "time of an epoch (s, modelled)"
     assert [one.work for one in explorer._shown.values()] == [one.work for one in points.values()]
     explorer.card.value = "U50"
-    assert explorer.results == on_u50 and "The machine fits the U50: 71% of the LUTs" in on_u50
+    assert explorer.results == on_u50 and "The machine fits the U50: 70% of the UltraRAM blocks" in on_u50
 
 
 def test_figures_of_bytes_banks_and_joules():

@@ -31,10 +31,18 @@ def module_digests(files: dict[str, str]) -> dict[str, str]:
     below = files["delay.v"] + files["memory.v"]
     used = sorted(set(re.findall(r"^  (fp32_\w+) #", files[f"{TOP}.v"], re.MULTILINE)))
     texts = {name: files[f"{name}.v"] + files["fp32_round.v"] + below for name in used}
-    for module in files[f"{TOP}.v"].split("\nmodule ")[1:]:
-        texts[module.split(" ", 1)[0]] = module + below
-    del texts[TOP]
+    texts |= {name: text + below for name, text in _modules(files).items() if name != TOP}
     return {name: hashlib.sha256(re.sub(r" *//.*", "", text).encode()).hexdigest() for name, text in texts.items()}
+
+
+def module_text(files: dict[str, str], name: str) -> str:
+    """Return the Verilog of a module, without those that it instantiates."""
+    return _modules(files).get(name) or files[f"{name}.v"]
+
+
+def _modules(files: dict[str, str]) -> dict[str, str]:
+    """Return the texts of the loop's modules, from the name on."""
+    return {text.split(" ", 1)[0]: text for text in files[f"{TOP}.v"].split("\nmodule ")[1:]}
 
 
 def _interface(loop: LoopVerilog) -> str:

@@ -7,7 +7,8 @@ hls_src/rtl.
 
 import re
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import floor
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from bttlab_hardware.loops import Body, whole_body
 from bttlab_hardware.memories import Access, Memory
 from bttlab_hardware.places import SourceLocations
 from bttlab_hardware.types import element_bits, is_float, lanes_of
-from bttlab_hardware.verilog import Bits, Design, Signal, identifier, joined, number
+from bttlab_hardware.verilog import Bits, Design, Signal, identifier, joined, number, shortest_shift
 from bttlab_hardware.widths import constant_number
 
 CORE_FOLDER = ROOT / "hls_src" / "rtl"
@@ -37,6 +38,7 @@ COMPARED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="
 STYLES = {"uram": "ultra", "bram": "block", "lutram": "distributed"}
 HOST = "host"  # prefix of the ports that access the loop's memories between runs
 ADDRESS_BITS = 16
+RESET_BITS = 8  # Vivado gives few flip-flops no reset of their own: they would take a slice's control signals
 MAIN = CONTROL
 COMMON = ("vector", "step")  # headers that all units include
 
@@ -106,16 +108,20 @@ class _Emitter:
         design = self._design
         self._running = design.signal("running", MAIN, 0)
         self._first = design.signal("first", MAIN, 0)
-        # `values` also has the gates that the graph has merged; instructions that only move lanes have no signal.
-        nodes = [node for node in self._graph.values if not _moves_lanes(node.instruction)]
+        # `values` also has the gates that the graph has merged; instructions that only move values have no signal.
+        nodes = [node for node in self._graph.values if not _only_moves(node.instruction)]
         for node in nodes:  # name all signals first: loop-carried values are used before they are defined
             if node.kind != "store":
                 self._signal_of(node)
         memories = self._memories()
-        for node in nodes:
-            if node.instruction.opcode not in ("store", "load"):
-                self._define(node)
         self._control()
+        defined = [node for node in nodes if node.instruction.opcode not in ("store", "load")]
+        for node in defined:
+            if node.kind == "phi":
+                self._define_carried(node)
+        for node in reversed(defined):  # those that use a signal stand before it: so all its uses are known
+            if node.kind != "phi" and self._signals[node].uses:
+                self._operate(self._widest(node), self._signals[node], self._stage(node), node.cycles or 0)
         head = "// The machine's loop, made by: make rtl. A stage takes a cycle; name_at_N is name in stage N."
         inputs = [(port.name, *field, port.width // 8) for field, (port, _) in self._inputs.items()]
         outside = memories, inputs, self._results, self._returned
@@ -170,6 +176,11 @@ class _Emitter:
 
     def _lane(self, value: Value, lane: int, stage: int | None, module: str) -> Bits:
         """Return the bits of a vector's lane, or of a scalar, in a stage."""
+        source = self._source(value, lane)
+        return source if isinstance(source, Bits) else self._bits(*source, stage, module)
+
+    def _source(self, value: Value, lane: int) -> Bits | tuple[Signal, int]:
+        """Return the signal that has a vector's lane, or a scalar, and its lane there; or the bits of a constant."""
         if value.kind == "constant":
             return constant(value, lane)
         alias = self._graph.alias.get(value)
@@ -177,23 +188,20 @@ class _Emitter:
             alias = value.operands[0]
         if alias is not None:
             widened = value.opcode in ("zext", "sext", "trunc") and not self._graph.widths.same(value, alias)
-            return (
-                self._bits(self._widened(value, alias), 0, stage, module)
-                if widened
-                else self._lane(alias, lane, stage, module)
-            )
-        if value.kind == "instruction" and lanes_of(value.type)[0] > 1:
-            if _moves_lanes(value) and value.opcode == "insertelement":
+            return (self._widened(value, alias), 0) if widened else self._source(alias, lane)
+        if value.kind == "instruction" and _only_moves(value):
+            if value.opcode == "insertelement":
                 base, scalar, index = value.operands
                 inserted = constant_number(index.text) == lane
-                return self._lane(scalar, 0, stage, module) if inserted else self._lane(base, lane, stage, module)
-            if _moves_lanes(value):
-                source, width = shuffle_mask(value.text)[lane], lanes_of(value.operands[0].type)[0]
-                if source is None:
-                    return number(0, element_bits(value.type))
-                return self._lane(value.operands[source >= width], source % width, stage, module)
+                return self._source(scalar, 0) if inserted else self._source(base, lane)
+            if value.opcode == "delay":  # a signal has its delay to each stage that uses it
+                return self._source(value.operands[0], lane)
+            source, width = shuffle_mask(value.text)[lane], lanes_of(value.operands[0].type)[0]
+            if source is None:
+                return number(0, element_bits(value.type))
+            return self._source(value.operands[source >= width], source % width)
         node = self._graph.node(value)
-        return self._bits(self._signal_of(node) if node else self._fixed(value), lane, stage, module)
+        return self._signal_of(node) if node else self._fixed(value), lane
 
     def _bits(self, signal: Signal, lane: int, stage: int | None, module: str) -> Bits:
         if signal.alike:
@@ -262,18 +270,29 @@ class _Emitter:
 
     # --- operators
 
-    def _define(self, node: Node) -> None:
-        instruction, made = self._widest(node), self._signal_of(node)
-        stage, module = self._stage(node), made.module
-        if instruction in self._graph.phis:
-            pairs = list(zip(instruction.operands, instruction.blocks, strict=True))
-            ((start, _),) = [p for p in pairs if p[1] not in self._body.successors]
-            ((back, _),) = [p for p in pairs if p[1] in self._body.successors]
-            text = f"{self._first.at(stage, module)} ? {self._like(start, made, stage, module)}"
-            text += f" : {self._like(back, made, stage + 1, module)}"
-            self._design.assign(made, text)
+    def _define_carried(self, node: Node) -> None:
+        """Define a loop-carried value: the start's in the first iteration, then that of the iteration before."""
+        made, stage, phi = self._signal_of(node), self._stage(node), self._widest(node)
+        module, pairs = made.module, list(zip(phi.operands, phi.blocks, strict=True))
+        ((start, _),) = [p for p in pairs if p[1] not in self._body.successors]
+        ((back, _),) = [p for p in pairs if p[1] in self._body.successors]
+        early = start.kind == "constant" and self._ready(back, made) <= stage
+        first = self._first_before(stage, module) if early else self._first.at(stage, module)
+        text = f"{first} ? {self._like(start, made, stage, module)}"
+        text += f" : {self._like(back, made, stage if early else stage + 1, module)}"
+        if early:  # a constant is what a register's reset gives
+            self._design.register(made, text)
         else:
-            self._operate(instruction, made, stage, node.cycles or 0)
+            self._design.assign(made, text)
+
+    def _ready(self, value: Value, shape: Signal) -> int:
+        """Return the stage from which on a value is there, in the lanes of a signal."""
+        sources = [self._source(value, lane) for lane in shape.lanes]
+        return max((source[0].stage or 0 for source in sources if isinstance(source, tuple)), default=0)
+
+    def _first_before(self, stage: int, module: str) -> str:
+        """Return the signal of the first iteration a cycle before it is in a stage: for a register's reset."""
+        return self._first.at(stage - 1, module) if stage else self._design.port("start", 1).at(None, module)
 
     def _widest(self, node: Node) -> Instruction:
         """Return the widest of a node's equal instructions: its operands have all bits that the others need."""
@@ -285,16 +304,12 @@ class _Emitter:
         )  # the first of those with the same width
 
     def _operate(self, instruction: Instruction, made: Signal, stage: int | None, cycles: int) -> None:
-        opcode, operands, module = instruction.opcode, instruction.operands, made.module
+        opcode = instruction.opcode
         name = callee(instruction).split(".")[1] if callee(instruction).startswith("llvm.") else opcode
         if name in CORES or opcode == "fcmp":
             for i, lane in enumerate(made.lanes):
                 self._core(CORES.get(name, "fp32_compare"), instruction, made, i, lane, stage, cycles)
-        elif opcode == "delay":
-            text = f"delay #(.WIDTH({made.bits}), .CYCLES({cycles})) {made.name}_block (.clock(clock), "
-            text += f".in({self._like(operands[0], made, stage, module)}), .out({made.name}));"
-            self._design.statement(module, stage, text, made.place)
-        else:
+        elif stage is None or not self._select(instruction, made, stage):
             self._design.assign(made, self._expression(instruction, made, stage))
 
     def _core(
@@ -398,51 +413,122 @@ class _Emitter:
 
     # --- selections and conditions
 
+    def _select(self, instruction: Instruction, made: Signal, stage: int) -> bool:
+        """Assign a selection that may give a constant, if that takes fewer LUTs or delays; return whether it did.
+
+        One of two constants is selected where it is used. If only flip-flops take a selection, the reset of the first
+        ones gives the constant; the selection may also be a lane of another one.
+        """
+        lane = _lane_number(instruction)
+        value, lanes = (instruction, made.lanes) if lane is None else (instruction.operands[0], (lane,))
+        node, decision = self._graph.node(value), self._decision(value)
+        if made.bits == 1 or decision is None or node is None or self._stage(node) != stage:
+            return False
+        if all(arm.kind == "constant" for arm in decision[1:]):
+            texts = [self._like(arm, replace(made, lanes=lanes), stage, made.module) for arm in decision[1:]]
+            for n in list(made.uses):
+                chosen = self._number(decision[0], 1, n, made.module)
+                self._design.assign_anew(made, n, f"{chosen} ? {texts[0]} : {texts[1]}")
+            return True
+        if made.bits < RESET_BITS or not 0 < made.waits < shortest_shift():
+            return False
+        found = self._with_constant(decision, replace(made, lanes=lanes), stage)
+        if found:
+            condition, constant, text = found
+            self._design.register_after(made, f"{condition} ? {constant} : {text}")
+        return bool(found)
+
+    def _decision(self, value: Value) -> tuple[Value, Value, Value] | None:
+        """Return the condition of a selection between two values, and both; None for other instructions."""
+        if _opcode(value) == "select":
+            return tuple(value.operands)
+        if _opcode(value) != "phi" or value in self._graph.phis or value.block not in self._body.successors:
+            return None
+
+        def decide(block: str, ways: dict) -> object:
+            different = list(dict.fromkeys(way for way in ways.values() if way is not None))
+            if len(different) < 2:
+                return different[0] if different else None
+            branch = self._graph.function.blocks[block][-1]
+            return (branch.operands[0], *(ways[target] for target in branch.blocks)) if branch.opcode == "br" else ()
+
+        pairs = zip(value.operands, value.blocks, strict=True)
+        came = {block: None if _is_unknown(operand) else operand for operand, block in pairs}
+        found = self._selection(self._body, value.block, came.get, None, decide)
+        simple = isinstance(found, tuple) and len(found) == 3 and all(isinstance(part, Value) for part in found)
+        return found if simple else None
+
+    def _with_constant(
+        self, decision: tuple[Value, Value, Value], shape: Signal, stage: int
+    ) -> tuple[str, str, str] | None:
+        """Return when a selection gives a constant, the constant, and the expression for all other cases.
+
+        The constant may be that of a selection of floats among what it selects. None if there is no constant.
+        """
+        module, (condition, *arms) = shape.module, decision
+        chosen = self._number(condition, 1, stage, module)
+        ways = ((*arms, chosen), (*reversed(arms), f"~{chosen}"))
+        for arm, other, when in ways:
+            if arm.kind == "constant":
+                return when, self._like(arm, shape, stage, module), self._like(other, shape, stage, module)
+        for arm, other, when in ways:
+            node, inner = self._graph.node(arm), self._decision(arm)
+            if inner and node and self._stage(node) == stage and is_float(lanes_of(arm.type)[1]):
+                found = self._with_constant(inner, shape, stage)
+                if found:
+                    also, constant, text = found
+                    texts = {arm: _atom(text), other: _atom(self._like(other, shape, stage, module))}
+                    return f"{when} & {_atom(also)}", constant, f"{chosen} ? {texts[arms[0]]} : {texts[arms[1]]}"
+        return None
+
     def _merge(self, phi: Instruction, made: Signal, stage: int | None) -> str:
         """Return the expression for a phi: a selection by the branches between its block and the block's dominator."""
         module, came = made.module, {}
         for value, block in zip(phi.operands, phi.blocks, strict=True):
-            unknown = value.kind == "constant" and value.text in ("undef", "poison")
-            came[block] = None if unknown else self._like(value, made, stage, module)
-        return self._selection(
-            self._body if stage is not None else self._outside, phi.block, came.get, None, stage, module
-        )
+            came[block] = None if _is_unknown(value) else self._like(value, made, stage, module)
+        body = self._body if stage is not None else self._outside
+        return self._selection(body, phi.block, came.get, None, self._chooser(stage, module))
 
     def _reached(self, block: str, stage: int, module: str) -> str:
         """Return the condition under which a block of the body is reached."""
         conditions = [self._running.at(stage, module)]
         while block != self._body.header:
-            condition = self._selection(self._body, block, lambda _: "1'h1", "1'h0", stage, module)
+            chooser = self._chooser(stage, module)
+            condition = self._selection(self._body, block, lambda _: "1'h1", "1'h0", chooser)
             if condition != "1'h1":
                 conditions.append(_atom(condition))
             block = self._body.above[block]
         return " & ".join(conditions)
 
-    def _selection(
-        self, body: Body, target: str, text_of, otherwise: str | None, stage: int | None, module: str
-    ) -> str:
+    def _selection(self, body: Body, target: str, way_of: Callable, otherwise: object, choose: Callable) -> object:
         """Return the selection that the branches from a block's dominator to the block make.
 
-        `text_of` gives the expression for paths through a predecessor, `otherwise` that for paths that miss the block.
+        `way_of` gives what comes by paths through a predecessor, `otherwise` is that of paths that miss the block.
+        `choose` takes a block and, for each block after it, what comes by that way.
         """
-        texts: dict[str, str | None] = {}
+        found: dict[str, object] = {}
         for block in body.region(target):
-            ways = {o: text_of(block) if o == target else texts.get(o, otherwise) for o in body.successors[block]}
-            texts[block] = self._choice(block, ways, stage, module)
-        return texts[body.above[target]]
+            ways = {o: way_of(block) if o == target else found.get(o, otherwise) for o in body.successors[block]}
+            found[block] = choose(block, ways)
+        return found[body.above[target]]
 
-    def _choice(self, block: str, ways: dict[str, str | None], stage: int | None, module: str) -> str | None:
-        different = list(dict.fromkeys(text for text in ways.values() if text is not None))
-        if len(different) < 2:
-            return different[0] if different else None
-        branch = self._graph.function.blocks[block][-1]
-        if branch.opcode != "br":
-            raise NotEmitted(f"a {branch.opcode} at {self._places.text(branch.line)}")
-        one, other = (_atom(ways[target]) for target in branch.blocks)
-        condition = self._number(branch.operands[0], 1, stage, module)
-        if {one, other} == {"1'h1", "1'h0"}:
-            return condition if one == "1'h1" else f"~{condition}"
-        return f"{condition} ? {one} : {other}"
+    def _chooser(self, stage: int | None, module: str) -> Callable[[str, dict[str, str | None]], str | None]:
+        """Return a function that gives the expression for a selection by the branch of a block."""
+
+        def choose(block: str, ways: dict[str, str | None]) -> str | None:
+            different = list(dict.fromkeys(text for text in ways.values() if text is not None))
+            if len(different) < 2:
+                return different[0] if different else None
+            branch = self._graph.function.blocks[block][-1]
+            if branch.opcode != "br":
+                raise NotEmitted(f"a {branch.opcode} at {self._places.text(branch.line)}")
+            one, other = (_atom(ways[target]) for target in branch.blocks)
+            condition = self._number(branch.operands[0], 1, stage, module)
+            if {one, other} == {"1'h1", "1'h0"}:
+                return condition if one == "1'h1" else f"~{condition}"
+            return f"{condition} ? {one} : {other}"
+
+        return choose
 
     # --- memories
 
@@ -593,10 +679,26 @@ def module_names(graph: Graph, places: SourceLocations) -> dict[int | None, str]
     }
 
 
-def _moves_lanes(value: Instruction) -> bool:
-    """Return True if an instruction only moves lanes of vectors; it has no signal."""
-    inserted = value.opcode == "insertelement" and value.operands[2].kind == "constant"
-    return inserted or value.opcode == "shufflevector"
+def _opcode(value: Value) -> str:
+    return value.opcode if isinstance(value, Instruction) else ""
+
+
+def _lane_number(value: Instruction) -> int | None:
+    """Return the lane that an instruction takes out of a vector of floats; None for other instructions."""
+    if value.opcode != "extractelement" or value.operands[1].kind != "constant" or not is_float(value.type):
+        return None
+    return constant_number(value.operands[1].text)
+
+
+def _is_unknown(value: Value) -> bool:
+    return value.kind == "constant" and value.text in ("undef", "poison")
+
+
+def _only_moves(value: Instruction) -> bool:
+    """Return True if an instruction only moves lanes of vectors, or waits; it has no signal."""
+    if value.opcode == "insertelement":
+        return value.operands[2].kind == "constant"
+    return value.opcode in ("shufflevector", "delay")
 
 
 def _atom(text: str) -> str:

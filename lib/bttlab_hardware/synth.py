@@ -2,7 +2,7 @@
 
 Yosys maps each unit to UltraScale+ (`synth_xilinx -family xcup`) with FP32 cores, delays and memories as black boxes,
 because it takes hours for wide modules. It maps each core, and each size of memory and of delay, once, and the tool
-multiplies them by their number. Nothing is placed or routed.
+multiplies them by their number. Modules that are equal but for names are mapped once. Nothing is placed or routed.
 
 Yosys 0.23 packs no register of the multiplier into a DSP48E2, and some into a DSP48E1: the multiplier is also mapped to
 the 7 series (`-family xc7`), as the lower end of a range.
@@ -22,12 +22,11 @@ from threading import Lock
 from bttlab.estimate.synthesis import MULTIPLIER, SERIES_7, file_of
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
-from bttlab.util.places import ROOT
 from bttlab.util.terminal import say
 from bttlab_hardware import SOURCE, UNIT, analyse
-from bttlab_hardware.files import module_digests, write_loop
+from bttlab_hardware.files import module_digests, module_text, write_loop
 from bttlab_hardware.netlist import Depth, packed_tables, stage_of
-from bttlab_hardware.verilog import TOP
+from bttlab_hardware.verilog import TOP, shortest_shift
 
 KINDS = {  # resource of each kind of Yosys cell, and how much of it a cell uses
     **{f"LUT{n}": ("lookup_tables", 1) for n in range(1, 7)},
@@ -43,9 +42,14 @@ KINDS = {  # resource of each kind of Yosys cell, and how much of it a cell uses
     **{name: ("flip_flops", 1) for name in ("FDRE", "FDSE", "FDCE", "FDPE")},
 }
 UNCOUNTED = ("BUFG",)
-# Vivado builds delays of three cycles or more as shift registers (UG901), or from the length in trainer.cfg.
-LINK_SETTINGS = ROOT / "hls_src" / "vitis" / "processor" / "trainer.cfg"
-SHIFT_FROM = 3
+# How synth_xilinx ends for units, without two of its steps. Its pass xilinx_dffopt moves a reset into each LUT before a
+# flip-flop with an input free, where two functions would share the LUT. Vivado does so with resets of few flip-flops
+# (UG901). And no function has nine inputs (MUXF9), which would take all LUTs of a slice. Cores are mapped by all of it.
+MAP_LUTS = (
+    *("opt_expr -mux_undef -noclkinv", "abc -luts 2:2,3,6:5,10,20", "clean", "techmap -map +/xilinx/ff_map.v"),
+    *("xilinx_srl -fixed -minlen 3", "techmap -map +/xilinx/lut_map.v -map +/xilinx/cells_map.v -D LUT_WIDTH=6"),
+    *("opt_lut_ins -tech xilinx", "clean"),
+)
 WIRES = {"delay": ".in(in)", "memory": ".load_address(in), .store(in[0]), .store_address(in), .stored(in)"}
 BOXES = tuple(WIRES)
 FAMILY = "xcup"  # UltraScale+, as Yosys calls it
@@ -53,7 +57,9 @@ FAMILY = "xcup"  # UltraScale+, as Yosys calls it
 
 def mapped(folder: Path, name: str, commands: list[str], family: str = FAMILY) -> dict[str, dict]:
     """Run Yosys commands that name a top, map it, and return all modules."""
-    script = [*commands, f"synth_xilinx -family {family} -uram -noiopad -noclkbuf -flatten", f"write_json {name}.json"]
+    synthesis = f"synth_xilinx -family {family} -uram -noiopad -noclkbuf -flatten"
+    steps = [synthesis] if name.startswith("fp32_") else [f"{synthesis} -run begin:map_luts", *MAP_LUTS]
+    script = [*commands, *steps, f"write_json {name}.json"]
     with (folder / f"{name}.log").open("w") as log:
         subprocess.run(["yosys", "-p", "; ".join(script)], stdout=log, stderr=log, cwd=folder, check=True)
     return json.loads((folder / f"{name}.json").read_text())["modules"]
@@ -153,7 +159,7 @@ def count_modules(clock_mhz: int) -> None:
     counts = Counts(folder, latency_of)
     version = subprocess.run(["yosys", "-V"], capture_output=True, text=True, check=True).stdout.split(" (")[0]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        modules = dict(zip(digests, pool.map(counts.map_module, digests), strict=True))
+        modules = map_all(pool, counts, {name: module_text(files, name) for name in digests})
     loop = {name: module for name, module in modules.items() if f"\nmodule {name} (" in files[f"{TOP}.v"]}
     depth = Depth(loop)
     record = {}
@@ -174,13 +180,38 @@ def count_modules(clock_mhz: int) -> None:
     write_file(file_of(clock_mhz), text + "\n")
 
 
+def map_all(pool: ThreadPoolExecutor, counts: Counts, texts: dict[str, str]) -> dict[str, dict]:
+    """Map modules, those whose texts are equal but for names once: the two engines are."""
+    bare = {name: without_names(text) for name, text in texts.items()}
+    firsts = {key: name for name, (key, _) in sorted(bare.items(), key=lambda one: len(texts[one[0]]), reverse=True)}
+    mapped_of = dict(zip(firsts.values(), pool.map(counts.map_module, firsts.values()), strict=True))
+    modules = {}
+    for name, (key, names) in bare.items():
+        module = mapped_of[firsts[key]]
+        own = dict(zip(bare[firsts[key]][1], names, strict=True))
+        modules[name] = module | {"ports": {own.get(port, port): wires for port, wires in module["ports"].items()}}
+    return modules
+
+
+def without_names(text: str) -> tuple[str, list[str]]:
+    """Return a module's text with a number for each name, and the names.
+
+    Which bit of the host's port stores into a memory counts as a name, and a declaration's lines do not count.
+    """
+    text = re.sub(r" *//.*", "", text)
+    text = re.sub(r"^(  wire [^;]*?)(\w+(?:, \w+)+);$", _one_a_line, text, flags=re.MULTILINE)
+    numbers: dict[str, int] = {}
+    text = re.sub(
+        r"host_store\[\d+\]|(?<![\w'])[a-zA-Z_]\w*", lambda m: f"n{numbers.setdefault(m[0], len(numbers))}", text
+    )
+    return text, list(numbers)
+
+
+def _one_a_line(declaration: re.Match) -> str:
+    return "\n".join(f"{declaration[1]}{name};" for name in declaration[2].split(", "))
+
+
 def latencies_in(text: str) -> dict[str, int]:
     """Return the latency of each core in the loop's Verilog, which has one for all instances."""
     pairs = re.findall(r"^  (fp32_\w+) #\(\.LATENCY\((\d+)\)", text, re.MULTILINE)
     return {core: int(cycles) for core, cycles in sorted(set(pairs))}
-
-
-def shortest_shift() -> int:
-    """Return the fewest cycles of a delay that is a shift register."""
-    setting = re.search(r"SHREG_MIN_SIZE=(\d+)", LINK_SETTINGS.read_text(encoding="utf-8"))
-    return int(setting[1]) if setting else SHIFT_FROM

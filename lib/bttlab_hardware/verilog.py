@@ -4,9 +4,14 @@ import itertools
 import re
 from dataclasses import dataclass, field
 
+from bttlab.util.places import ROOT
+
 TOP = "machine_loop"
 RESERVED = "and or xor not input output wire reg delay memory clock begin end case".split()
 WIDTH = 100  # characters of a line of declarations
+# Vivado builds delays of three cycles or more as shift registers (UG901), or from the length in trainer.cfg.
+LINK_SETTINGS = ROOT / "hls_src" / "vitis" / "processor" / "trainer.cfg"
+SHIFT_FROM = 3
 
 
 @dataclass(eq=False)
@@ -27,6 +32,8 @@ class Signal:
         Whether all lanes of the vector are equal; only one is built.
     uses : dict of int to set of str
         Modules that use it in each stage.
+    first : int or None
+        Stage from which on it is delayed: its own, or that behind it if a register takes it. None without delays.
     """
 
     name: str
@@ -38,10 +45,25 @@ class Signal:
     alike: bool = False
     place: str = ""
     uses: dict[int | None, set[str]] = field(default_factory=dict)
+    first: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.stage
 
     @property
     def bits(self) -> int:
         return self.width * len(self.lanes)
+
+    @property
+    def waits(self) -> int:
+        """Cycles from its stage to the first use; 0 if it is constant for a run."""
+        return 0 if self.stage is None else min(self.uses) - self.stage
+
+    @property
+    def stages(self) -> list[int | None]:
+        """Stages in which it has a name."""
+        own = [self.first] if self.first is not None or self.stage is None else []
+        return list(dict.fromkeys([*own, *self.uses]))
 
     def at(self, stage: int | None, module: str) -> str:
         """Return the signal's name in a stage, as a module sees it."""
@@ -143,9 +165,19 @@ class Design:
 
     def register(self, signal: Signal, text: str) -> None:
         """Make a signal a register that takes the value of an expression at each clock."""
-        name, bits = signal.name, bit_range(signal.bits)
-        text = f"reg {bits}{name}_q; always @(posedge clock) {name}_q <= {text}; assign {name} = {name}_q;"
-        self.statement(signal.module, signal.stage, text, signal.place)
+        self.statement(signal.module, signal.stage, _register(signal.name, signal.bits, text), signal.place)
+
+    def register_after(self, signal: Signal, text: str) -> None:
+        """Give the signal an expression's value from the stage behind its own on: a register takes it."""
+        signal.first = signal.stage + 1
+        self.statement(
+            signal.module, signal.stage, _register(_name(signal, signal.first), signal.bits, text), signal.place
+        )
+
+    def assign_anew(self, signal: Signal, stage: int | None, text: str) -> None:
+        """Assign the signal in one of the stages that use it; it has no delays."""
+        signal.first = None
+        self.statement(signal.module, stage, f"assign {_name(signal, stage)} = {text};", signal.place)
 
     def statement(self, module: str, stage: int | None, text: str, place: str = "") -> None:
         line = f"  {text}{f'  // {place}' if place else ''}"
@@ -169,19 +201,16 @@ class Design:
             parts.append(f"\nmodule {module} (\n" + ",\n".join(["  input  wire clock", *lines]) + "\n);")
             declared: dict[int, list[str]] = {}
             for s in own:
-                for n in [s.stage, *(later for _, later in chains[s])]:
+                for n in s.stages:
                     if (s, n) not in shown:
                         declared.setdefault(s.bits, []).append(_name(s, n))
             for bits, names in sorted(declared.items()):
                 parts += _declaration(f"wire {bit_range(bits)}", names)
             statements = [*self._statements.get(module, [])]
-            for s in own:
-                for earlier, later in chains[s]:
-                    text = f"  delay #(.WIDTH({s.bits}), .CYCLES({later - earlier})) {_name(s, later)}_delay "
-                    text += f"(.clock(clock), .in({_name(s, earlier)}), .out({_name(s, later)}));"
-                    statements.append((earlier, text))
+            statements += _delays({s: chains[s] for s in own})
             stage = None
-            for number, line in sorted(statements, key=lambda one: one[0]):
+            # Last in, first out: the users of a signal were added before it.
+            for number, line in sorted(reversed(statements), key=lambda one: one[0]):
                 if number != stage:
                     stage = number
                     parts.append("  // for the whole run" if number < 0 else f"  // stage {number}")
@@ -205,9 +234,30 @@ class Design:
 
 def _chain(signal: Signal) -> list[tuple[int, int]]:
     """Return pairs of consecutive stages in which a signal is used: each needs a delay."""
-    if signal.stage is None:
+    if signal.first is None:
         return []
-    return list(itertools.pairwise(sorted({signal.stage, *(n for n in signal.uses if n is not None)})))
+    return list(itertools.pairwise(sorted({signal.first, *(n for n in signal.uses if n is not None)})))
+
+
+def _delays(chains: dict[Signal, list[tuple[int, int]]]) -> list[tuple[int, str]]:
+    """Return delays as statements; long ones between the same two stages are one, whose rings share their counters."""
+    groups: dict[tuple, list[Signal]] = {}
+    for signal, chain in chains.items():
+        for earlier, later in chain:
+            alone = later - earlier < shortest_shift()
+            groups.setdefault((earlier, later, signal if alone else None), []).append(signal)
+    statements = []
+    for (earlier, later, _), signals in groups.items():
+        name = f"{_name(signals[0], later)}_delay"
+        sides = [[_name(signal, stage) for signal in signals] for stage in (earlier, later)]
+        given, out = (f"{{{', '.join(side)}}}" if signals[1:] else side[0] for side in sides)
+        text = f"  delay #(.WIDTH({sum(s.bits for s in signals)}), .CYCLES({later - earlier})) {name} "
+        statements.append((earlier, f"{text}(.clock(clock), .in({given}), .out({out}));"))
+    return statements
+
+
+def _register(name: str, bits: int, text: str) -> str:
+    return f"reg {bit_range(bits)}{name}_q; always @(posedge clock) {name}_q <= {text}; assign {name} = {name}_q;"
 
 
 def _name(signal: Signal, stage: int | None) -> str:
@@ -227,3 +277,9 @@ def _declaration(kind: str, names: list[str]) -> list[str]:
             line = ""
         line += f", {name}" if line else name
     return [*lines, f"  {kind}{line};"]
+
+
+def shortest_shift() -> int:
+    """Return the fewest cycles of a delay that is a shift register."""
+    setting = re.search(r"SHREG_MIN_SIZE=(\d+)", LINK_SETTINGS.read_text(encoding="utf-8"))
+    return int(setting[1]) if setting else SHIFT_FROM

@@ -25,8 +25,8 @@ from bttlab_hardware import SOURCE, UNIT, schedule_of
 from bttlab_hardware.files import module_digests, write_loop
 from bttlab_hardware.netlist import Depth, packed_tables, stage_of
 from bttlab_hardware.record import make_record
-from bttlab_hardware.synth import SHIFT_FROM, latencies_in, shortest_shift
-from bttlab_hardware.verilog import TOP
+from bttlab_hardware.synth import latencies_in
+from bttlab_hardware.verilog import SHIFT_FROM, TOP, shortest_shift
 from sample_modules import Net
 
 from build_library import kept
