@@ -168,3 +168,18 @@ def test_rows_that_differ_by_token_are_refused_for_interleaved_heads():
 
     with pytest.raises(ProgramError, match=r"line \d+\)$"):
         trace(Interleaved(of_tokens), 6, task="tagging")
+
+
+@pytest.mark.parametrize("limit", [1e-12, 1e-6, 1.0, 1e6, 1e10, 1e15])
+@pytest.mark.parametrize("compute", [rms, layer_norm])
+def test_a_limit_inside_of_a_norm_is_seen_whatever_its_size(compute, limit):
+    def limited(norm, x):
+        return compute(x.clamp(-limit, limit)) * norm.weight
+
+    NORMS["limited"] = nn.RMSNorm, limited
+    try:
+        model = Heads("limited")
+    finally:
+        del NORMS["limited"]
+    with pytest.raises(ProgramError, match=r"function of all features|a norm"):
+        trace(model, 6, task="tagging")

@@ -20,6 +20,7 @@ WRITTEN = "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of al
 NOT_A_NORM = "this function of all features"
 
 LEAST_NORM = 1e-12  # of a row that is not 0: a limit of norms below it is exact for all others, and for 0
+SIZES = [10.0**n for n in range(-10, 18)]  # of rows that are compared: up to those whose squares overflow
 TINY, LEAST_EPSILON = 1e-20, 1e-30  # size of a row that is as good as 0; of epsilon, if a row of zeros has no norm
 
 
@@ -115,7 +116,7 @@ def of_rows(recorder: Recorder, call: Call, x, *options, **named) -> Elements:
 def _written(recorder: Recorder, value: Elements, name: str) -> Elements:
     """Record a formula that is a number times LayerNorm or RMSNorm, by its values for rows of many sizes."""
     matrix, index, heads = recorder.heads(Elements(value.matrix, value.index), "norm")
-    sizes = torch.tensor([TINY, *torch.logspace(-9, 8, 18).tolist()], dtype=torch.float64)[:, None]
+    sizes = torch.tensor([TINY, *SIZES], dtype=torch.float64)[:, None]
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(len(sizes), matrix.features // heads, generator=generator, dtype=torch.float64) * sizes
     x = x + sizes / 3
