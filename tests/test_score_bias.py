@@ -72,6 +72,15 @@ def test_a_learned_bias_has_pytorchs_gradient(fast, case):
     assert check_program(program, lengths) == []
 
 
+def test_layers_with_other_scales_share_a_table(fast):
+    layers = nn.Sequential(Biased(rows=35), Biased(rows=35, scale=0.7))
+    layers[1].biases = layers[0].biases
+    model = trace(Net(layers), 20, task="tagging")
+    assert sum(isinstance(op, ScoreBias) for op in model.graph.operations) == 2  # a factor of the table for each
+    program = check_gradients(fast, model, (3, 20), tolerance=2e-4, least=1 / 10)
+    assert check_program(program, (3, 20)) == []
+
+
 def test_a_bias_beside_a_mask_hides_keys():
     model = trace(Net(Biased(is_causal=True)), 6, task="tagging")
     (op,) = (op for op in model.graph.operations if isinstance(op, ScoreBias))

@@ -476,7 +476,7 @@ class Lowerings:
             raise DoesNotFit(on_chip.what, f"{on_chip.choose}; or, with its rows in records, {error.choose}") from None
 
     def _kept(self, graph: Graph, kept: int) -> Lowering:
-        """Return the lowering that keeps so many of what may be kept, before banks are searched."""
+        """Return the lowering that keeps the first `kept` of what may be kept, before banks are searched."""
         key = id(graph), kept
         if key not in self._made:
             self._made[key] = Lowering(graph, self.flow, kept, self.sums)

@@ -291,7 +291,7 @@ class _SectionSearch:
         self._urgency: list[float] | None = None
 
     def shortest(self, effort: int) -> _Schedule:
-        """Return the shortest schedule of a search that shifts so many instructions in all."""
+        """Return the shortest schedule of a search that shifts `effort` instructions in all."""
         rounds = effort // max(len(self._section.steps), 1)
         while len(self._found) <= rounds and self._found[-1].length > self._section.least:
             self._found.append(self._improved(self._found[-1]))
